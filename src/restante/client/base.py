@@ -77,11 +77,14 @@ class BaseWormhole:
         self._machine = Machine(state, dice.draw)
         self._dice = dice
         self._on_event = on_event
-        self._driver = Driver(self._machine, server, self._hear, dice, max_work_bits=max_work_bits, save=save)
+        self._driver = Driver(
+            self._machine, server, self._hear, self._wake, dice, max_work_bits=max_work_bits, save=save
+        )
         self._running: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._unread: deque[MessageReceived] = deque()
         self._unread_bytes = 0
+        self._drops_messages = False
         self._nameplates: list[str] | None = None
         self._waiters: list[asyncio.Future[None]] = []
         self._closed = False
@@ -210,25 +213,37 @@ class BaseWormhole:
         if self._running is None:
             return
         to_flush = self._state.peer_versions is not None and self._state.mood is None
-        if to_flush and not await self._flushed(lambda: self._machine.all_stored):
-            self._error = ServerGoneError("the server has not stored all that was sent, and does not answer")
+        flushed = not to_flush or await self._flushed(lambda: self._machine.all_stored)
+        if not flushed and (self._state.unsealed or not all(own.stored for own in self._state.own.values())):
+            words = "the server has not stored all that was sent, and does not answer"
+            self._error = self._error or ServerGoneError(words)
         self._machine.close(mood)
         self._driver.carry_out()
         await self._leave()
 
     async def _flushed(self, done: Callable[[], bool]) -> bool:
         """Wait until everything is stored, as long as the server stores anything. Return whether it did."""
+        self._driver.resume()  # the server confirms behind the messages that nobody reads
+        self._driver.hurry()
         while not done():
-            answers = self._machine.answers
+            missing = self._missing
             try:
                 async with asyncio.timeout(MAX_CLOSE_SECONDS):
-                    while self._machine.answers == answers:
+                    while self._missing >= missing and not done():
                         if self._closed or self._error is not None:
                             return False
                         await self._change()
             except TimeoutError:
                 return False
         return True
+
+    @property
+    def _missing(self) -> int:
+        """Messages of ours that this connection has not shown to be stored. More, if the replay has not ended."""
+        link, state = self._machine.link, self._state
+        if link is None or not link.replayed:
+            return len(state.unsealed) + len(state.own) + 1
+        return len(state.unsealed) + len(link.unstored)
 
     async def _leave(self) -> None:
         """Wait until nothing is left at the server, within `MAX_CLOSE_SECONDS`, and end the connection."""
@@ -272,10 +287,7 @@ class BaseWormhole:
 
     def _hear(self, event: Event | MessageReceived | NameplatesListed) -> None:
         if isinstance(event, MessageReceived):
-            self._unread.append(event)
-            self._unread_bytes += len(event.plaintext)
-            if len(self._unread) >= MAX_UNREAD_MESSAGES or self._unread_bytes >= MAX_UNREAD_BYTES:
-                self._driver.pause()
+            self._keep(event)
         elif isinstance(event, NameplatesListed):
             self._nameplates = event.nameplates
         else:
@@ -284,6 +296,18 @@ class BaseWormhole:
             if self._on_event is not None:
                 self._on_event(event)
         self._wake()
+
+    def _keep(self, message: MessageReceived) -> None:
+        """Keep a message until it is read. If too many are unread, read no more; when closing, drop what comes."""
+        if self._drops_messages:
+            return
+        self._unread.append(message)
+        self._unread_bytes += len(message.plaintext)
+        if len(self._unread) >= MAX_UNREAD_MESSAGES or self._unread_bytes >= MAX_UNREAD_BYTES:
+            if self._closing is None:
+                self._driver.pause()
+            else:
+                self._drops_messages = True
 
     async def _take(self) -> MessageReceived:
         """Return the peer's next message."""

@@ -31,8 +31,12 @@ ANSWER_SECONDS: Final = 60.0
 """Seconds without an answer that is owed, after which a connection is given up. A server under load delays by some
 seconds, and a busy disk by some more."""
 
-MAX_SILENT: Final = 3
-"""Connections in a row on which the server owed an answer, after which it is believed to be out of order."""
+MAX_BAD_CONNECTIONS: Final = 3
+"""Connections in a row on which the server owed an answer or broke the protocol, after which it is believed to be out
+of order."""
+
+HURRIED_DELAY_SECONDS: Final = 0.25
+"""Seconds between attempts while the wormhole is being closed."""
 
 SAVED_BEFORE: Final = (SendFrame, Closed, Failed)
 """Outputs that a process must not forget: what the server was sent, and how the wormhole ended."""
@@ -43,8 +47,8 @@ DELAY_FACTOR: Final = 1.5
 (twisted.application.internet, `backoffPolicy`)."""
 
 
-class SilentServerError(ServerGoneError):
-    """The server is connected and owes an answer."""
+class BadServerError(ServerGoneError):
+    """The server is connected, and owes an answer or breaks the protocol."""
 
 
 def delay_before(attempt: int, dice: Dice) -> float:
@@ -61,18 +65,24 @@ class Driver:
         machine: Machine,
         server: Server,
         tell: Callable[[Event | MessageReceived | NameplatesListed], None],
+        answered: Callable[[], None],
         dice: Dice,
         *,
         max_work_bits: int,
         save: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Prepare. `save` is awaited before anything is sent that the machine's state must not forget."""
+        """Prepare. `answered` is called when the server has answered something that was waited for.
+
+        `save` is awaited before anything is sent that the machine's state must not forget.
+        """
         self._machine, self._server, self._tell, self._dice = machine, server, tell, dice
+        self._answered = answered
         self._save, self._max_work_bits = save, max_work_bits
         self._saving: asyncio.Task[None] | None = None
         self._connection: Connection | None = None
         self._work: asyncio.Task[None] | None = None
-        self._paused = False
+        self._reading = asyncio.Event()
+        self._reading.set()
         self._hurry = asyncio.Event()
         self._unable: asyncio.Future[StoreError] = asyncio.get_running_loop().create_future()
         self.ended = False
@@ -80,20 +90,20 @@ class Driver:
 
     def pause(self) -> None:
         """Read no more from the server: the application is behind."""
-        if not self._paused:
-            self._paused = True
+        if self._reading.is_set():
+            self._reading.clear()
             if self._connection is not None:
                 self._connection.pause()
 
     def resume(self) -> None:
         """Read again."""
-        if self._paused:
-            self._paused = False
+        if not self._reading.is_set():
+            self._reading.set()
             if self._connection is not None:
                 self._connection.resume()
 
     def hurry(self) -> None:
-        """Do not wait before the next attempt."""
+        """Connect again at once, and soon after each further attempt that fails: the wormhole is being closed."""
         self._hurry.set()
 
     def carry_out(self) -> None:
@@ -118,26 +128,31 @@ class Driver:
         """Stay connected until the machine is closed.
 
         Raises:
-            ServerGoneError: there is no first connection, or the server answers nothing on several in a row.
+            ServerGoneError: there is no first connection, or the server was out of order on several in a row.
             StoreError: the state cannot be saved.
 
         """
-        attempt = silent = 0
+        attempt = bad = 0
         served = False
         while not self.ended:
+            await self._reading.wait()
             self._tell(Connecting(self._server.url))
             answers = self._machine.answers
             lost = await self._connect()
             if self.ended:
                 return
             if self._machine.answers > answers:
-                served, attempt, silent = True, 0, 0
+                served, attempt = True, 0
             attempt += 1
-            silent += isinstance(lost, SilentServerError)
-            if not served or silent >= MAX_SILENT:
+            bad = bad + 1 if isinstance(lost, BadServerError) else 0
+            if not served or bad >= MAX_BAD_CONNECTIONS:
                 raise lost
-            delay = delay_before(attempt, self._dice)
+            hurried = self._hurry.is_set()
+            delay = HURRIED_DELAY_SECONDS if hurried else delay_before(attempt, self._dice)
             self._tell(Reconnecting(delay, str(lost)))
+            if hurried:
+                await asyncio.sleep(delay)
+                continue
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._hurry.wait(), delay)
 
@@ -188,24 +203,28 @@ class Driver:
             return error
         except ServerError as error:
             self._machine.fail(error)
-            return ServerGoneError(str(error))
+            return BadServerError(str(error))
         finally:
             self._connection = None
             self._machine.disconnected()
             self.carry_out()
             if self._work is not None:
                 self._work.cancel()
+                await asyncio.wait([self._work])  # its processes end with it
                 self._work = None
 
     def _begin(self, connection: Connection) -> None:
         self._connection = connection
         self._machine.connected()
-        if self._paused:
+        if not self._reading.is_set():
             connection.pause()
 
     def _take(self, text: bytes) -> None:
+        answers = self._machine.answers
         self._machine.receive(text)
         self.carry_out()
+        if self._machine.answers > answers:
+            self._answered()
 
     def _end_connection(self) -> None:
         if self._connection is not None:
@@ -215,10 +234,10 @@ class Driver:
         """End a connection on which an answer has been owed since the last look and none came."""
         machine, seen = self._machine, -1
         while True:
-            owed = machine.awaits_answer and not self._paused
+            owed = machine.awaits_answer and self._reading.is_set()
             if owed and machine.answers == seen and self._connection is not None:
                 words = f"{self._server.url} did not answer within {ANSWER_SECONDS:.0f} s: use another server"
-                self._connection.end(SilentServerError(words))
+                self._connection.end(BadServerError(words))
             seen = machine.answers if owed else -1
             await asyncio.sleep(ANSWER_SECONDS)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
 from picows import WSAutoPingStrategy, WSCloseCode, WSError, WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
-from python_socks import ProxyError
+from python_socks import ProxyConnectionError, ProxyError
 
 from restante.client.errors import ServerError, ServerGoneError, WormholeError
 from restante.client.server import Server
@@ -26,6 +27,10 @@ PING_SECONDS: Final = 30.0
 """Seconds of silence after which the server is pinged, and seconds for its answer. In the Python client these are 30
 and 60 (_rendezvous.py:87)."""
 
+MAX_UNSENT_BYTES: Final = 1024 * 1024
+"""Bytes that wait to be sent, beyond which the server's pings are not answered: a server that reads nothing could
+otherwise make us keep any number of answers."""
+
 CLOSE_SECONDS: Final = 1.0
 """Seconds for the closing handshake. Nothing depends on it."""
 
@@ -35,12 +40,13 @@ _LOG.addHandler(logging.NullHandler())
 
 
 class Connection(WSListener):
-    """An open WebSocket. Each text is handed to a function, on the event loop."""
+    """An open WebSocket. Each message is handed to a function, on the event loop."""
 
     def __init__(self, url: str, opened: Callable[[Connection], None], take: Callable[[bytes], None]) -> None:
         self._url, self._opened, self._take = url, opened, take
         self._transport: WSTransport | None = None
         self._fragments: bytearray | None = None
+        self._paused = False
         self.ended: asyncio.Future[WormholeError] = asyncio.get_running_loop().create_future()
         """Why the connection ended: ServerGoneError, or ServerError if the server sent what no server sends."""
 
@@ -49,13 +55,21 @@ class Connection(WSListener):
         if self._transport is not None and not self._transport.is_close_frame_sent:
             self._transport.send(WSMsgType.TEXT, text)
 
+    @property
+    def opened(self) -> bool:
+        """Whether the WebSocket has ever been open."""
+        return self._transport is not None
+
     def pause(self) -> None:
         """Read no more for now."""
+        self._paused = True
         if self._transport is not None:
             self._transport.underlying_transport.pause_reading()
+            self._transport.notify_user_specific_pong_received()  # it would not be read
 
     def resume(self) -> None:
         """Read again."""
+        self._paused = False
         if self._transport is not None:
             self._transport.underlying_transport.resume_reading()
 
@@ -65,6 +79,8 @@ class Connection(WSListener):
             self.ended.set_result(reason)
         if self._transport is not None and not self._transport.is_close_frame_sent:
             self._transport.send_close(code)
+            if code != WSCloseCode.OK:
+                self._transport.disconnect()  # read no more of it
 
     # ── what picows calls ──────────────────────────────────────────────────────────────────────
 
@@ -76,16 +92,24 @@ class Connection(WSListener):
         kind = frame.msg_type
         if self.ended.done():
             return
-        if kind == WSMsgType.TEXT and frame.fin and self._fragments is None:
+        if frame.rsv1 or frame.rsv2 or frame.rsv3:
+            words = "the server uses an extension of WebSocket that was not agreed on"
+            self.end(ServerError(words), WSCloseCode.PROTOCOL_ERROR)
+        elif kind in _MESSAGE and frame.fin and self._fragments is None:
             self._take(frame.get_payload_as_bytes())
-        elif kind in {WSMsgType.TEXT, WSMsgType.CONTINUATION}:
+        elif kind in _MESSAGE or kind == WSMsgType.CONTINUATION:
             self._join(frame)
+        elif kind == WSMsgType.PING:
+            if transport.underlying_transport.get_write_buffer_size() < MAX_UNSENT_BYTES:
+                transport.send_pong(frame.get_payload_as_bytes())
         elif kind == WSMsgType.CLOSE:
             self.end(self._reason_of(frame))
             transport.disconnect()
-        elif kind == WSMsgType.BINARY:
-            words = "the server sent a binary frame, and the protocol has text frames only"
-            self.end(ServerError(words), WSCloseCode.UNSUPPORTED_DATA)
+
+    def send_user_specific_ping(self, transport: WSTransport) -> None:
+        transport.send_ping()
+        if self._paused:  # the answer is not read. picows waits for it after this call.
+            asyncio.get_running_loop().call_soon(transport.notify_user_specific_pong_received)
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         if not self.ended.done():
@@ -103,7 +127,7 @@ class Connection(WSListener):
 
     def _join(self, frame: WSFrame) -> None:
         """Join the fragments of a message (RFC 6455 section 5.4)."""
-        first = frame.msg_type == WSMsgType.TEXT
+        first = frame.msg_type in _MESSAGE
         if first == (self._fragments is not None):
             self.end(ServerError("the server sent fragments of no message"), WSCloseCode.PROTOCOL_ERROR)
             return
@@ -118,6 +142,9 @@ class Connection(WSListener):
             self._take(text)
 
 
+_MESSAGE: Final = {WSMsgType.TEXT, WSMsgType.BINARY}
+"""Types of a message's first frame. Shipped servers send text; the specification says binary."""
+
 _PROTOCOL_ERRORS: Final = {
     WSCloseCode.PROTOCOL_ERROR,
     WSCloseCode.UNSUPPORTED_DATA,
@@ -131,7 +158,7 @@ _PROTOCOL_ERRORS: Final = {
 async def connect(
     server: Server, opened: Callable[[Connection], None], take: Callable[[bytes], None]
 ) -> AsyncIterator[Connection]:
-    """Open a WebSocket, and close it at the end. `opened` is called first, then `take` with each text.
+    """Open a WebSocket, and close it at the end. `opened` is called first, then `take` with each message.
 
     Raises:
         ServerGoneError: it cannot be opened.
@@ -150,19 +177,24 @@ async def connect(
                 auto_ping_idle_timeout=PING_SECONDS,
                 auto_ping_reply_timeout=PING_SECONDS,
                 auto_ping_strategy=WSAutoPingStrategy.PING_WHEN_IDLE,
+                enable_auto_pong=False,
                 max_frame_size=MAX_MESSAGE_BYTES,
                 max_redirects=0,
                 logger_name=_LOG,
             )
     except TimeoutError:
         raise ServerGoneError(f"{server.url} did not answer within {CONNECT_SECONDS:.0f} s") from None
-    except ProxyError as error:
+    except (ProxyError, ProxyConnectionError) as error:
         raise ServerGoneError(f"cannot connect to {server.url} through the proxy: {error}") from None
     except WSError as error:
         raise ServerGoneError(f"{server.url} is no mailbox server: {error}") from None
+    except ssl.SSLError as error:
+        raise ServerGoneError(f"cannot connect to {server.url} securely: {_reason(error)}") from None
     except (OSError, ValueError) as error:
         words = plain(error) if isinstance(error, OSError) else str(error)
         raise ServerGoneError(f"cannot connect to {server.url}: {words}") from None
+    if not connection.opened:
+        raise ServerGoneError(f"{server.url} is no mailbox server: it closed the connection before it answered")
     try:
         yield connection
     finally:
@@ -172,3 +204,11 @@ async def connect(
                 await transport.wait_disconnected()
         except TimeoutError:
             transport.disconnect(graceful=False)
+        except WSError:
+            pass  # `connection.ended` says it
+
+
+def _reason(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not valid ({error.verify_message})"
+    return f"TLS failed ({error.reason or error})"

@@ -12,6 +12,7 @@ from typing import Final
 from restante.client import hashcash
 from restante.client.errors import PermissionNeededError
 from restante.client.events import Working
+from restante.common.errors import plain
 
 DEFAULT_MAX_BITS: Final = 26
 """Work that is done without asking: half a minute on four processors. Each further bit doubles it, and a server waits
@@ -79,6 +80,8 @@ async def _search(prefix: str, bits: int, count: int, report: Callable[[Working]
             listeners.append(asyncio.create_task(listen(process)))
         done, _ = await asyncio.wait(listeners, return_when=asyncio.FIRST_COMPLETED)
         return done.pop().result()
+    except OSError as error:
+        raise PermissionNeededError(f"cannot start a process that does the demanded work: {plain(error)}") from error
     finally:
         for listener in listeners:
             listener.cancel()

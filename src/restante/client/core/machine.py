@@ -176,7 +176,7 @@ class Machine:
         assert self.link is not None
         greeting = message.welcome
         assert isinstance(greeting, Greeting)
-        if self.link.bound:
+        if self.link.bound or self.link.working:
             return
         if greeting.error is not None:
             self.fail(WelcomeError(greeting.error))
@@ -293,7 +293,7 @@ class Machine:
 
     def _echo(self, phase: str) -> None:
         assert self.link is not None
-        if not self.link.replayed:
+        if not self.link.replayed and phase in self.state.own:
             self.link.found.add(phase)
         if phase in self.link.unstored:
             self.link.unstored.remove(phase)

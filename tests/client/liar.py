@@ -1,0 +1,169 @@
+"""A mailbox server in the test's own loop that can be told to lie, frame by frame."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
+
+from support.mailbox.frames import HEAD_END, Follower
+from support.mailbox.raw_socket import TEXT, frame
+
+Answer = dict[str, Any]
+Sent = Answer | bytes
+Lie = Callable[[Answer], list[Sent]]
+"""What is sent in place of an answer. Bytes go onto the wire as they are, and HANG_UP ends the connection."""
+
+HANG_UP: Final = b""
+GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+
+
+def honest(answer: Answer) -> list[Sent]:
+    return [answer]
+
+
+def text(content: bytes) -> bytes:
+    """Return the frame of a server with this text in it."""
+    return frame(TEXT, content, mask=False)
+
+
+def instead_of(kind: str, *sent: Sent) -> Lie:
+    """Send this in place of each answer of a type."""
+    return lambda answer: list(sent) if answer["type"] == kind else [answer]
+
+
+def silent_from(kind: str) -> Lie:
+    """Answer no more from the first answer of this type on, on each connection."""
+    silent: dict[int, bool] = {}
+
+    def lie(answer: Answer) -> list[Sent]:
+        number = answer["connection"]
+        silent[number] = silent.get(number, False) or answer["type"] == kind
+        return [] if silent[number] else [answer]
+
+    return lie
+
+
+class Liar:
+    """One nameplate and one mailbox, for all who come."""
+
+    def __init__(self, lie: Lie) -> None:
+        self.lie = lie
+        self.port = 0
+        self.connections = 0
+        self.heard: list[Answer] = []
+        """The commands of all clients."""
+        self._messages: list[Answer] = []
+        self._readers: list[tuple[asyncio.StreamWriter, int]] = []
+
+    @property
+    def url(self) -> str:
+        return f"ws://127.0.0.1:{self.port}/v1"
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        number = self.connections
+        follower, side = Follower(), ""
+        await answer_handshake(reader, writer, follower)
+        self._say(writer, number, {"type": "welcome", "welcome": {}})
+        while data := await reader.read(1 << 16):
+            for piece in follower.feed(data):
+                if piece.payload is None:
+                    if piece.raw[0] == 0x88:
+                        return
+                    continue
+                command = json.loads(piece.payload)
+                self.heard.append(command)
+                side = command.get("side", side)
+                for answer in self._answers(command, side, writer, number):
+                    self._say(writer, number, answer)
+            await writer.drain()
+
+    def _answers(self, command: Answer, side: str, writer: asyncio.StreamWriter, number: int) -> Iterator[Answer]:
+        match command["type"]:
+            case "allocate":
+                yield {"type": "allocated", "nameplate": "4"}
+            case "list":
+                yield {"type": "nameplates", "nameplates": []}
+            case "claim":
+                yield {"type": "claimed", "mailbox": "box"}
+            case "release":
+                yield {"type": "released"}
+            case "close":
+                yield {"type": "closed"}
+            case "ping":
+                yield {"type": "pong", "pong": command["ping"]}
+            case "open":
+                self._readers.append((writer, number))
+                yield from self._messages
+            case "add":
+                message = {"type": "message", "side": side, "phase": command["phase"], "body": command["body"]}
+                self._messages.append(message)
+                for reader, its in self._readers:
+                    if not reader.is_closing():
+                        self._say(reader, its, message)
+
+    def _say(self, writer: asyncio.StreamWriter, number: int, answer: Answer) -> None:
+        for sent in self.lie({**answer, "connection": number}):
+            if sent == HANG_UP:
+                writer.close()
+            elif isinstance(sent, bytes):
+                writer.write(sent)
+            else:
+                writer.write(text(json.dumps(sent).encode()))
+
+
+async def answer_handshake(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, follower: Follower | None = None
+) -> None:
+    """Agree to a WebSocket."""
+    head = await reader.readuntil(HEAD_END)
+    if follower is not None:
+        list(follower.feed(head))
+    [key] = [line.split(b": ")[1] for line in head.split(b"\r\n") if line.lower().startswith(b"sec-websocket-key")]
+    accept = base64.b64encode(hashlib.sha1(key + GUID, usedforsecurity=False).digest()).decode()
+    writer.write(
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        + f"Sec-WebSocket-Accept: {accept}\r\n\r\n".encode()
+    )
+
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
+
+
+@asynccontextmanager
+async def listening(serve: Serve) -> AsyncIterator[int]:
+    """Serve each connection on a free port, and end all of them with the block. An error of `serve` is raised."""
+    tasks: list[asyncio.Task[None]] = []
+
+    async def run(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with suppress(ConnectionError, asyncio.IncompleteReadError):
+                await serve(reader, writer)
+        finally:
+            writer.close()
+
+    def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.append(asyncio.create_task(run(reader, writer)))
+
+    server = await asyncio.start_server(begin, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(result, Exception):
+                raise result
+
+
+@asynccontextmanager
+async def lying(lie: Lie) -> AsyncIterator[Liar]:
+    liar = Liar(lie)
+    async with listening(liar.serve) as liar.port:
+        yield liar

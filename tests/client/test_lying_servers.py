@@ -1,0 +1,267 @@
+"""A server that lies, floods or is silent: a typed error or correct behaviour, no hang, and bounded memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from client.liar import Answer, Lie, Sent, answer_handshake, honest, instead_of, listening, lying, text
+from client.live import meet, read, use, wormhole
+from restante.client import (
+    CrowdedError,
+    PeerMessageError,
+    ServerError,
+    Wormhole,
+    WrongPasswordError,
+    base,
+    driver,
+    websocket,
+)
+from support.bounds import bounded
+from support.mailbox.raw_socket import BINARY, CLOSE, CONTINUATION, PING, TEXT, frame
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture(autouse=True)
+def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "delay_before", lambda _attempt, _dice: 0.02)
+    monkeypatch.setattr(base, "MAX_CLOSE_SECONDS", 0.5)
+
+
+async def ended(wormhole: Wormhole) -> None:
+    """Wait until it makes no more connections."""
+    assert wormhole._running is not None
+    async with bounded("the end of the connections"):
+        await asyncio.wait([wormhole._running])
+
+
+def server_frame(opcode: int, payload: bytes = b"", **options: Any) -> bytes:
+    return frame(opcode, payload, mask=False, **options)
+
+
+async def test_the_server_of_these_tests_serves_if_it_does_not_lie() -> None:
+    async with lying(honest) as liar, wormhole(liar.url) as alice, wormhole(liar.url) as bob:
+        await meet(alice, bob)
+        await alice.send(b"hello")
+        assert await read(bob, 1) == [b"hello"]
+
+
+# ── messages ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        ("welcome", b""),
+        ("welcome", b"garbage"),
+        ("welcome", b"\xff\xfe"),
+        ("welcome", b"[]"),
+        ("welcome", b"null"),
+        ("welcome", b"{}"),
+        ("welcome", b"[" * 1_000_000),
+        ("welcome", b'{"type": 7}'),
+        ("welcome", b'{"type": "welcome"}'),
+        ("welcome", b'{"type": "welcome", "welcome": 7}'),
+        ("welcome", b'{"type": "welcome", "welcome": {"motd": 7}}'),
+        ("welcome", b'{"type": "welcome", "welcome": {"permission-required": "all"}}'),
+        ("welcome", b'{"type": "welcome", "welcome": {"permission-required": {"hashcash": {"bits": "20"}}}}'),
+        ("welcome", b'{"type": "message", "side": "s", "phase": "pake", "body": ""}'),
+        ("allocated", b'{"type": "allocated"}'),
+        ("allocated", b'{"type": "allocated", "nameplate": 4}'),
+        ("allocated", b'{"type": "allocated", "nameplate": "four"}'),
+        ("allocated", b'{"type": "allocated", "nameplate": ""}'),
+        ("allocated", b'{"type": "allocated", "nameplate": "4 4"}'),
+        ("claimed", b'{"type": "claimed", "mailbox": null}'),
+        ("claimed", b'{"type": "claimed", "mailbox": "%s"}' % (b"x" * 1000)),
+        ("claimed", b'{"type": "error", "error": 7}'),
+        ("claimed", b'{"type": "error", "error": "no", "orig": 7}'),
+        ("message", b'{"type": "message", "side": 7, "phase": "pake", "body": ""}'),
+        ("message", b'{"type": "message", "side": "s", "phase": null, "body": ""}'),
+        ("message", b'{"type": "message", "side": "s", "phase": "pake"}'),
+        ("message", b'{"type": "message", "side": "s", "phase": "pake", "body": 7}'),
+        ("message", b'{"type": "message", "side": "s", "phase": "%s", "body": ""}' % (b"p" * 1000)),
+        ("pong", b'{"type": "pong"}'),
+    ],
+)
+async def test_a_message_that_breaks_the_protocol_is_an_error(kind: str, content: bytes) -> None:
+    async with lying(instead_of(kind, text(content))) as liar:
+        with pytest.raises(ServerError) as caught:
+            await use(wormhole(liar.url))
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("body", ["", "zz", "é", "7b7d", json.dumps({"pake_v1": "00"}).encode().hex()])
+async def test_a_half_of_the_key_that_is_none_is_an_error(body: str) -> None:
+    half = {"type": "message", "side": "foreign", "phase": "pake", "body": body}
+    async with lying(instead_of("pong", half)) as liar:
+        with pytest.raises(WrongPasswordError):
+            await use(wormhole(liar.url))
+
+
+async def test_our_own_half_of_the_key_from_another_side_is_an_error() -> None:
+    def reflect(answer: Answer) -> list[Sent]:
+        return [{**answer, "side": "foreign"}] if answer.get("phase") == "pake" else [answer]
+
+    async with lying(reflect) as liar:
+        with pytest.raises(WrongPasswordError):
+            await use(wormhole(liar.url))
+
+
+async def test_a_message_of_a_third_side_is_an_error() -> None:
+    def add_third(answer: Answer) -> list[Sent]:
+        third = {"type": "message", "side": "third", "phase": "0", "body": "00"}
+        return [answer, third] if answer.get("phase") == "version" else [answer]
+
+    async with lying(add_third) as liar, wormhole(liar.url) as alice, wormhole(liar.url) as bob:
+        await bob.set_code(await alice.allocate_code())
+        for each in (alice, bob):
+            async with bounded("the error"):
+                with pytest.raises(CrowdedError):
+                    await each.receive()
+
+
+def everything_twice(answer: Answer) -> list[Sent]:
+    return [answer, answer]
+
+
+def news_among_it(answer: Answer) -> list[Sent]:
+    return [{"type": "news", "news": [1, 2, 3]}, answer, {"type": "ack"}]
+
+
+def not_in_order() -> Lie:
+    """Return a lie that keeps back each message with an even number until the next one has gone."""
+    kept: dict[int, Answer] = {}
+
+    def lie(answer: Answer) -> list[Sent]:
+        phase, number = answer.get("phase", ""), answer["connection"]
+        if not phase.isdigit():
+            return [answer]
+        if int(phase) % 2 == 0:
+            kept[number] = answer
+            return []
+        return [answer, kept.pop(number)]
+
+    return lie
+
+
+def in_fragments(answer: Answer) -> list[Sent]:
+    content = json.dumps(answer).encode()
+    return [
+        server_frame(TEXT, content[:5], fin=False),
+        server_frame(PING, b"still there?"),
+        server_frame(CONTINUATION, content[5:9], fin=False),
+        server_frame(CONTINUATION, b"", fin=False),
+        server_frame(CONTINUATION, content[9:]),
+    ]
+
+
+def in_binary(answer: Answer) -> list[Sent]:
+    return [server_frame(BINARY, json.dumps(answer).encode())]
+
+
+@pytest.mark.parametrize("lie", [everything_twice, news_among_it, not_in_order(), in_fragments, in_binary])
+async def test_each_message_arrives_once_and_in_order_however_the_server_sends_it(lie: Lie) -> None:
+    messages = [b"%d" % number for number in range(20)]
+    async with lying(lie) as liar, wormhole(liar.url) as alice, wormhole(liar.url) as bob:
+        await meet(alice, bob)
+        for message in messages:
+            await alice.send(message)
+        assert await read(bob, 20) == messages
+        await bob.send(b"even")
+        await bob.send(b"odd")
+        assert await read(alice, 2) == [b"even", b"odd"]
+
+
+# ── frames ───────────────────────────────────────────────────────────────────────────────────────
+
+
+BROKEN_FRAMES = {
+    "a continuation of nothing": server_frame(CONTINUATION, b"{}"),
+    "a text in fragments of a text": server_frame(TEXT, b"{", fin=False) + server_frame(TEXT, b"}"),
+    "binary in fragments of a text": server_frame(TEXT, b"{", fin=False) + server_frame(BINARY, b"}"),
+    "the first reserved bit": server_frame(TEXT, b'{"type": "news"}', reserved=4),
+    "the third reserved bit": server_frame(TEXT, b'{"type": "news"}', reserved=1),
+    "an unknown opcode": server_frame(3, b"{}"),
+    "a long ping": server_frame(PING, bytes(126)),
+    "a ping in fragments": server_frame(PING, fin=False),
+    "a mask, which servers must not use": frame(TEXT, b"{}"),
+    "the announcement of 10 MiB": server_frame(TEXT, bytes(10 * MIB))[:1000],
+    "a refusal of our message": server_frame(CLOSE, (1009).to_bytes(2) + b"too big"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_FRAMES)
+async def test_frames_that_break_the_protocol_are_an_error_and_end_the_connections(name: str) -> None:
+    async with lying(instead_of("claimed", BROKEN_FRAMES[name])) as liar, wormhole(liar.url) as alice:
+        await alice.allocate_code()
+        async with bounded("the error"):
+            with pytest.raises(ServerError):
+                await alice.verifier()
+        await ended(alice)
+    assert liar.connections <= driver.MAX_BAD_CONNECTIONS
+
+
+async def test_fragments_without_end_are_not_all_kept() -> None:
+    sent = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await answer_handshake(reader, writer)
+        opcode = TEXT
+        while True:
+            writer.write(server_frame(opcode, bytes(MIB), fin=False))
+            opcode, sent = CONTINUATION, sent + 1
+            await writer.drain()
+
+    async with listening(serve) as port:
+        with pytest.raises(ServerError, match="more than"):
+            await use(wormhole(f"ws://127.0.0.1:{port}/v1"))
+    assert sent < 30
+
+
+async def test_echoes_of_what_was_not_sent_are_not_kept() -> None:
+    def flood(answer: Answer) -> list[Sent]:
+        if answer["type"] != "pong":
+            return [answer]
+        echo: Answer = {"type": "message", "side": liar.heard[0]["side"], "body": ""}
+        return [{**echo, "phase": f"{number:0400}"} for number in range(5000)]
+
+    async with lying(flood) as liar, wormhole(liar.url) as alice, bounded("the answer behind the flood"):
+        await alice.allocate_code()
+        assert await alice.nameplates() == []
+        assert alice._machine.link is not None
+        assert alice._machine.link.found <= {"pake"}
+
+
+async def test_messages_without_the_ones_before_them_are_not_all_kept() -> None:
+    early: list[Sent] = [
+        {"type": "message", "side": "foreign", "phase": str(number), "body": "00" * 100} for number in range(1, 2000)
+    ]
+    async with lying(instead_of("pong", *early)) as liar:
+        with pytest.raises(PeerMessageError):
+            await use(wormhole(liar.url))
+
+
+async def test_pings_of_a_server_that_reads_nothing_are_not_all_answered() -> None:
+    flooded = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await answer_handshake(reader, writer)
+        for _ in range(300):
+            writer.write(server_frame(PING, bytes(125)) * 1000)
+            await writer.drain()
+        flooded.set()
+        await asyncio.Event().wait()
+
+    async with listening(serve) as port, wormhole(f"ws://127.0.0.1:{port}/v1") as alice:
+        async with bounded("the flood"):
+            await flooded.wait()
+        connection = alice._driver._connection
+        assert connection is not None
+        assert connection._transport is not None
+        unsent = connection._transport.underlying_transport.get_write_buffer_size()
+        assert unsent < 2 * websocket.MAX_UNSENT_BYTES

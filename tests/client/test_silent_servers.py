@@ -1,0 +1,154 @@
+"""A server that is silent, that hangs up, or that is none: a typed error, and no hang."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from client.liar import HANG_UP, Answer, Sent, honest, instead_of, listening, lying
+from client.liar import silent_from as silent
+from client.live import Heard, meet, use, wormhole
+from restante.client import (
+    Reconnecting,
+    ServerGoneError,
+    WelcomeError,
+    WormholeError,
+    base,
+    driver,
+    websocket,
+)
+from support.bounds import bounded
+
+AGREED = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+
+
+@pytest.fixture(autouse=True)
+def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "delay_before", lambda _attempt, _dice: 0.02)
+    monkeypatch.setattr(base, "MAX_CLOSE_SECONDS", 0.5)
+
+
+# ── silence ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("kind", "connections"), [("welcome", 1), ("allocated", 3), ("claimed", 3), ("message", 3), ("pong", 3)]
+)
+async def test_a_server_that_owes_an_answer_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, kind: str, connections: int
+) -> None:
+    monkeypatch.setattr(driver, "ANSWER_SECONDS", 0.1)
+    async with lying(silent(kind)) as liar:
+        with pytest.raises(ServerGoneError, match="did not answer"):
+            await use(wormhole(liar.url))
+        assert liar.connections == connections
+
+
+async def test_a_server_that_does_not_answer_pings_is_connected_to_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket, "PING_SECONDS", 0.1)
+    heard = Heard()
+    async with lying(honest) as liar, wormhole(liar.url, on_event=heard) as alice:
+        await alice.allocate_code()
+        await heard.until(Reconnecting)
+
+
+@pytest.mark.parametrize("kind", ["allocated", "claimed", "released", "closed", "pong"])
+async def test_a_close_ends_though_an_answer_is_missing(kind: str) -> None:
+    async with lying(silent(kind)) as liar, bounded("the close"), wormhole(liar.url) as alice:
+        waiting = asyncio.create_task(alice.allocate_code())
+        await asyncio.sleep(0)
+        await alice.close()
+        await asyncio.wait([waiting])
+        assert waiting.cancelled() or waiting.exception() is None or isinstance(waiting.exception(), WormholeError)
+
+
+async def test_a_close_ends_though_the_server_hangs_up_each_time() -> None:
+    heard, angry = Heard(), asyncio.Event()
+
+    def hang_up(answer: Answer) -> list[Sent]:
+        return [answer, HANG_UP] if angry.is_set() else [answer]
+
+    async with lying(hang_up) as liar, wormhole(liar.url) as alice, wormhole(liar.url, on_event=heard) as bob:
+        await meet(alice, bob)
+        angry.set()
+        await alice.send(b"hang up")
+        await heard.until(Reconnecting)
+        await bob.send(b"lost")
+        async with bounded("two closes"):
+            await alice.close()  # what it sent was stored
+            with pytest.raises(ServerGoneError, match="not stored"):
+                await bob.close()
+
+
+# ── the first request ────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 4\r\n\r\nfail",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+        b"HTTP/1.1 301 Moved Permanently\r\nLocation: ws://127.0.0.1:1/\r\n\r\n",
+        AGREED + b"\r\n",
+        AGREED + b"Sec-WebSocket-Accept: AAAA\r\n\r\n",
+        b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
+        b"\xff\xfe\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 100_000,
+        b"",
+    ],
+    ids=["404", "500", "200", "301", "no accept", "wrong accept", "ssh", "bytes", "headers", "nothing"],
+)
+async def test_what_is_no_mailbox_server_is_an_error(response: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(response)
+        await writer.drain()
+
+    async with listening(serve) as port:
+        with pytest.raises(ServerGoneError, match="no mailbox server"):
+            await use(wormhole(f"ws://127.0.0.1:{port}/v1"))
+
+
+async def test_a_server_that_never_opens_the_websocket_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket, "CONNECT_SECONDS", 0.1)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with listening(serve) as port:
+        with pytest.raises(ServerGoneError, match="did not answer"):
+            await use(wormhole(f"ws://127.0.0.1:{port}/v1"))
+
+
+async def test_a_welcome_error_after_a_restart_ends_the_wormhole() -> None:
+    welcome = {"type": "welcome", "welcome": {"error": "go away"}}
+
+    def turn_away(answer: Answer) -> list[Sent]:
+        first = answer["connection"] == 1
+        return [answer] if first and answer["type"] != "pong" else [HANG_UP] if first else [welcome]
+
+    async with lying(turn_away) as liar:
+        with pytest.raises(WelcomeError, match="go away"):
+            await use(wormhole(liar.url))
+
+
+async def test_work_that_is_demanded_again_and_again_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    searches = 0
+
+    async def search(*_: Any) -> str:
+        nonlocal searches
+        searches += 1
+        await asyncio.Event().wait()
+        return ""
+
+    monkeypatch.setattr(driver, "find_stamp", search)
+    demand = {"permission-required": {"none": None, "hashcash": {"bits": 20, "resource": "r"}}}
+    welcome: Answer = {"type": "welcome", "welcome": demand}
+    pong = {"type": "nameplates", "nameplates": []}
+    async with lying(instead_of("welcome", *[welcome] * 100, pong)) as liar, wormhole(liar.url) as alice:
+        async with bounded("the message behind the welcomes"):
+            assert await alice.nameplates() == []
+        assert searches == 1
