@@ -77,7 +77,9 @@ class BaseWormhole:
         self._machine = Machine(state, dice.draw)
         self._dice = dice
         self._on_event = on_event
-        self._driver = Driver(self._machine, server, self._hear, dice, max_work_bits=max_work_bits, save=save)
+        self._driver = Driver(
+            self._machine, server, self._hear, dice, max_work_bits=max_work_bits, save=save, took=self._wake
+        )
         self._running: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._unread: deque[MessageReceived] = deque()

@@ -65,9 +65,14 @@ class Driver:
         *,
         max_work_bits: int,
         save: Callable[[], Awaitable[None]] | None = None,
+        took: Callable[[], None] = lambda: None,
     ) -> None:
-        """Prepare. `save` is awaited before anything is sent that the machine's state must not forget."""
+        """Prepare. `save` is awaited before anything is sent that the machine's state must not forget.
+
+        `took` is called after each text of the server: it may change the machine's state and tell nothing.
+        """
         self._machine, self._server, self._tell, self._dice = machine, server, tell, dice
+        self._took = took
         self._save, self._max_work_bits = save, max_work_bits
         self._saving: asyncio.Task[None] | None = None
         self._connection: Connection | None = None
@@ -206,6 +211,7 @@ class Driver:
     def _take(self, text: bytes) -> None:
         self._machine.receive(text)
         self.carry_out()
+        self._took()
 
     def _end_connection(self) -> None:
         if self._connection is not None:
