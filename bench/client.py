@@ -31,7 +31,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=SCENARIOS, default=list(SCENARIOS), metavar="NAME")
     parser.add_argument("--against", choices=(*KINDS, "both"), default="both", help="which clients to run")
     parser.add_argument("--rounds", type=int, default=5, help="of each client, by turns")
-    parser.add_argument("--quick", action="store_true", help="a smoke run of under half a minute")
+    parser.add_argument("--quick", action="store_true", help="a smoke run of some seconds")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures to FILE")
     parser.add_argument("--scratch", type=Path, metavar="DIR", help="where the server keeps its data")
     return parser.parse_args()
@@ -56,12 +56,12 @@ def main() -> int:
         pin_generator()
         quick = options.quick
         run = Run(
-            bench=Bench(Path(scratch), reference_usage=False),
+            bench=Bench(Path(scratch), reference_usage=False, counts_flushes=False),
             results=Results(filled=100 if quick else 1_000, figures=FIGURES),
             kinds=KINDS if options.against == "both" else (options.against,),
             rounds=1 if quick else options.rounds,
             exchanges=3 if quick else 50,
-            messages={"restante": 1_000 if quick else 50_000, "reference": 300 if quick else 5_000},
+            messages={"restante": 500 if quick else 50_000, "reference": 200 if quick else 5_000},
             starts=1 if quick else 5,
         )
         uvloop.run(measure(run, options.only))
