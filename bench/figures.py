@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from servers import Kind
 
 
@@ -29,36 +31,38 @@ class Figure:
     compared: bool = True
 
 
-def _times(at_least: float, aim: float) -> Target:
+def times(at_least: float, aim: float) -> Target:
+    """Bound how many times better ours is."""
     return Target("ratio", at_least, aim)
 
 
-def _own(at_least: float, aim: float) -> Target:
+def own(at_least: float, aim: float) -> Target:
+    """Bound our own figure."""
     return Target("ours", at_least, aim)
 
 
 OPERATIONS = ("allocate", "claim", "open", "add", "release", "close")
 FIGURES: dict[str, Figure] = {
-    "sessions_per_cpu_second": Figure("sessions per CPU-second", True, _times(12, 18)),
-    "sessions_per_second": Figure("sessions/s, 50 at a time", True, _times(20, 40)),
-    "fsync_sessions_per_second": Figure("the same, fsync fixed at 2 ms", True, _times(100, 200)),
-    "flushes_saturated": Figure("device flushes a session, saturated", target=_own(1.5, 0.7)),
-    "flushes_light": Figure("device flushes a session, light load", target=_own(10, 9)),
-    "delivery_p50": Figure("add to delivery, light load, p50, ms", target=_own(0.6, 0.35)),
-    "delivery_p99": Figure("add to delivery, light load, p99, ms", target=_own(3, 1)),
-    "idle_kib": Figure("idle subscribed connection, KiB", target=_own(14, 11)),
-    "growth_worst": Figure("slowest growth of these six, {n} over empty, times", target=_own(2, 1.2)),
+    "sessions_per_cpu_second": Figure("sessions per CPU-second", True, times(12, 18)),
+    "sessions_per_second": Figure("sessions/s, 50 at a time", True, times(20, 40)),
+    "fsync_sessions_per_second": Figure("the same, fsync fixed at 2 ms", True, times(100, 200)),
+    "flushes_saturated": Figure("device flushes a session, saturated", target=own(1.5, 0.7)),
+    "flushes_light": Figure("device flushes a session, light load", target=own(10, 9)),
+    "delivery_p50": Figure("add to delivery, light load, p50, ms", target=own(0.6, 0.35)),
+    "delivery_p99": Figure("add to delivery, light load, p99, ms", target=own(3, 1)),
+    "idle_kib": Figure("idle subscribed connection, KiB", target=own(14, 11)),
+    "growth_worst": Figure("slowest growth of these six, {n} over empty, times", target=own(2, 1.2)),
     **{f"growth_{op}": Figure(f"  {op}, {{n}} over empty, times") for op in OPERATIONS},
-    "list_cpu": Figure("list of {n}, CPU ms a repeat", target=_own(1, 0.3)),
-    "restart": Figure("start with {n} mailboxes, s", target=_own(0.5, 0.2)),
+    "list_cpu": Figure("list of {n}, CPU ms a repeat", target=own(1, 0.3)),
+    "restart": Figure("start with {n} mailboxes, s", target=own(0.5, 0.2)),
     "restart_empty": Figure("  start with none, s"),
-    "prune_stall": Figure("longest stall, {n} pruned, ms", target=_own(10, 5)),
+    "prune_stall": Figure("longest stall, {n} pruned, ms", target=own(10, 5)),
     "prune_floor": Figure("  longest stall, nothing to prune, ms"),
-    "flood_p99": Figure("add to delivery while another floods, p99, ms", target=_own(100, 10)),
+    "flood_p99": Figure("add to delivery while another floods, p99, ms", target=own(100, 10)),
     "flood_p50": Figure("  the same, p50, ms"),
-    "costly_p99": Figure("add to delivery beside 20 who send costly texts, p99, ms", target=_own(100, 20)),
+    "costly_p99": Figure("add to delivery beside 20 who send costly texts, p99, ms", target=own(100, 20)),
     "costly_p50": Figure("  the same, p50, ms"),
-    "costly_hold": Figure("longest wait behind one costly text of 2 MiB, ms", target=_own(10, 5)),
+    "costly_hold": Figure("longest wait behind one costly text of 2 MiB, ms", target=own(10, 5)),
     "cpu_per_session": Figure("  server CPU a session, ms"),
     "saturated_delivery_p50": Figure("  add to delivery, saturated, p50, ms"),
     "light_cpu_per_session": Figure("  server CPU a session, light load, ms"),
@@ -71,9 +75,11 @@ FIGURES: dict[str, Figure] = {
 
 @dataclass
 class Results:
-    """Values of each figure by server, one a round, and what went wrong."""
+    """Values of each figure by server or client, one a round, and what went wrong."""
 
     filled: int
+    """What a title means by {n}."""
+    figures: Mapping[str, Figure] = field(default_factory=lambda: FIGURES)
     values: dict[str, dict[Kind, list[float]]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
@@ -86,33 +92,33 @@ class Results:
 
     def ratio(self, figure: str) -> float | None:
         """How many times better ours is: the median of the rounds' own ratios."""
-        if not FIGURES[figure].compared:
+        if not self.figures[figure].compared:
             return None
         both = self.values[figure]
         pairs = zip(both.get("restante", ()), both.get("reference", ()), strict=False)
-        better = FIGURES[figure].higher_is_better
+        better = self.figures[figure].higher_is_better
         ratios = [a / b if better else b / a for a, b in pairs if a > 0 and b > 0]
         return statistics.median(ratios) if ratios else None
 
     def verdict(self, figure: str) -> str:
-        target = FIGURES[figure].target
+        target = self.figures[figure].target
         if target is None:
             return ""
         value = self.ratio(figure) if target.of == "ratio" else self.median(figure, "restante")
         if value is None:
             return "-"
-        sign = 1 if target.of == "ratio" else -1
+        sign = 1 if target.of == "ratio" or self.figures[figure].higher_is_better else -1
         if sign * value >= sign * target.aim:
             return "aim"
         return "enough" if sign * value >= sign * target.at_least else "MISSED"
 
     def _title(self, figure: str) -> str:
-        return FIGURES[figure].title.format(n=f"{self.filled:,}")
+        return self.figures[figure].title.format(n=f"{self.filled:,}")
 
     def table(self) -> str:
         head = ("figure", "restante", "reference", "times better", "at least", "aim", "verdict")
         rows = [head, tuple("-" * len(word) for word in head)]
-        rows += [self._row(name) for name in FIGURES if name in self.values]
+        rows += [self._row(name) for name in self.figures if name in self.values]
         widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
         return "\n".join(
             "  ".join(
@@ -123,7 +129,7 @@ class Results:
         )
 
     def _row(self, name: str) -> tuple[str, ...]:
-        target = FIGURES[name].target
+        target = self.figures[name].target
         suffix = "x" if target is not None and target.of == "ratio" else ""
         return (
             self._title(name),
@@ -143,10 +149,10 @@ class Results:
                 "restante": self.median(name, "restante"),
                 "reference": self.median(name, "reference"),
                 "ratio": self.ratio(name),
-                "target": FIGURES[name].target,
+                "target": self.figures[name].target,
                 "verdict": self.verdict(name),
             }
-            for name in FIGURES
+            for name in self.figures
             if name in self.values
         }
 

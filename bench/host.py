@@ -9,6 +9,7 @@ import sqlite3
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 LIBRARIES = (
@@ -23,8 +24,8 @@ LIBRARIES = (
 RAM_BACKED = ("tmpfs", "ramfs")
 
 
-def facts(scratch: Path) -> dict[str, str]:
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in LIBRARIES)
+def facts(scratch: Path, libraries: Sequence[str] = LIBRARIES) -> dict[str, str]:
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in libraries)
     return {
         "cpu": f"{len(os.sched_getaffinity(0))} x {_cpu_model()}",
         "kernel": f"{platform.system()} {platform.release()}",

@@ -124,7 +124,8 @@ class Server:
 class Bench:
     """A scratch folder, the shim, and the servers started here, none of which outlives it."""
 
-    def __init__(self, scratch: Path, *, reference_usage: bool) -> None:
+    def __init__(self, scratch: Path, *, reference_usage: bool, counts_flushes: bool = True) -> None:
+        """Prepare. The shim, which counts flushes, is compiled: without it no C compiler is needed."""
         self.scratch = scratch
         self._reference_usage = reference_usage
         self._shim = scratch / "fsync_shim.so"
@@ -132,11 +133,13 @@ class Bench:
         self._folders = 0
         self._env = {
             **os.environ,
-            "LD_PRELOAD": str(self._shim),
             # Bytecode is compiled once and kept, as in any installation, whatever the caller's shell says.
             "PYTHONDONTWRITEBYTECODE": "",
             "PYTHONPYCACHEPREFIX": str(scratch / "bytecode"),
         }
+        if not counts_flushes:
+            return
+        self._env["LD_PRELOAD"] = str(self._shim)
         source = Path(__file__).with_name("fsync_shim.c")
         subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", str(self._shim), str(source), "-ldl"], check=True)
 

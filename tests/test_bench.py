@@ -1,9 +1,10 @@
-"""The benches' tables: which figures have a verdict."""
+"""The benches' tables: which figures have a verdict; and that the client's bench runs."""
 
 from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 from support.documents import ROOT
 from support.processes import run
@@ -39,3 +40,49 @@ def test_the_rate_of_ingest_has_a_verdict_for_the_window_that_its_target_is_of()
         ["enough", ["28", "enough"]],
         ["MISSED", ["28", "MISSED"]],
     ]
+
+
+CLIENT_PROGRAM = """
+import json
+from client_figures import FIGURES
+from figures import Results
+def of(name, ours, reference):
+    results = Results(1_000, FIGURES)
+    results.add(name, "restante", ours)
+    results.add(name, "reference", reference)
+    return results.verdict(name)
+print(json.dumps([
+    of("rate", 20_000, 30_000),
+    of("rate", 10_000, 500),
+    of("rate", 9_999, 500),
+    of("cpu", 2, 30),
+    of("cpu", 2, 16),
+    of("cpu", 2, 15.9),
+    of("wall", 8, 100),
+    of("wall", 15, 16),
+    of("wall", 15.1, 16),
+    of("sender_cpu", 1, 2),
+]))
+"""
+
+
+def test_a_client_is_judged_by_its_own_rate_and_by_how_much_less_cpu_it_takes() -> None:
+    ended = run(sys.executable, "-c", CLIENT_PROGRAM, cwd=ROOT / "bench")
+    assert ended.returncode == 0, ended.stderr
+    judged = ["aim", "enough", "MISSED"]
+    assert json.loads(ended.stdout) == [*judged, *judged, *judged, ""]
+
+
+def test_the_clients_bench_measures_both_clients(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    program = ROOT / "bench" / "client.py"
+    ended = run(sys.executable, program, "--quick", "--scratch", tmp_path, "--json", file)
+    report = json.loads(file.read_text())
+    assert report["failures"] == []
+    assert ended.returncode == 0, ended.stderr
+    figures = report["figures"]
+    assert {"cpu", "wall", "rate", "few", "import", "first_frame"} <= set(figures)
+    for name, figure in figures.items():
+        assert figure["restante"] > 0, name
+        assert figure["reference"] > 0, name
+        assert figure["title"] in ended.stdout

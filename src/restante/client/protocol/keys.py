@@ -8,7 +8,7 @@ from typing import Final
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 from nacl.bindings import (
-    crypto_secretbox,
+    crypto_secretbox_easy,
     crypto_secretbox_MACBYTES,
     crypto_secretbox_NONCEBYTES,
     crypto_secretbox_open,
@@ -22,6 +22,8 @@ NONCE_BYTES: Final = crypto_secretbox_NONCEBYTES
 OVERHEAD_BYTES: Final = crypto_secretbox_NONCEBYTES + crypto_secretbox_MACBYTES
 """Bytes that sealing adds: the nonce before the ciphertext, and its authenticator."""
 
+_SHA256: Final = SHA256()
+
 
 class UndecryptableError(ValueError):
     """A message was sealed with another key, or altered."""
@@ -31,12 +33,15 @@ class MessageKeys:
     """The keys of the messages of a wormhole: each side and phase has its own (magic-wormhole: _key.py:20)."""
 
     def __init__(self, key: bytes) -> None:
-        self._extracted = HKDF.extract(SHA256(), None, key)  # once, and not again for each message
+        self._extracted = HKDF.extract(_SHA256, None, key)  # once, and not again for each message
+        self._sides: dict[str, bytes] = {}
 
     def of(self, side: str, phase: str) -> bytes:
         """Return the key of a message."""
-        purpose = b"wormhole:phase:" + _hash(side) + _hash(phase)
-        return HKDFExpand(SHA256(), KEY_BYTES, purpose).derive(self._extracted)
+        beginning = self._sides.get(side)
+        if beginning is None:
+            beginning = self._sides[side] = b"wormhole:phase:" + _hash(side)
+        return HKDFExpand(_SHA256, KEY_BYTES, beginning + _hash(phase)).derive(self._extracted)
 
 
 def _hash(text: str) -> bytes:
@@ -55,7 +60,7 @@ def application_key(key: bytes, purpose: str, size: int = KEY_BYTES) -> bytes:
 
 def seal(key: bytes, plaintext: bytes, nonce: bytes) -> bytes:
     """Return the nonce and the ciphertext. A nonce must never be used twice with a key."""
-    return nonce + crypto_secretbox(plaintext, nonce, key)
+    return nonce + crypto_secretbox_easy(plaintext, nonce, key)
 
 
 def open_sealed(key: bytes, sealed: bytes) -> bytes:

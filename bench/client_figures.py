@@ -1,0 +1,22 @@
+"""The lines of the table of bench/client.py. Targets: docs/design.md, "Speed"."""
+
+from __future__ import annotations
+
+from figures import Figure, own, times
+
+FIGURES = {
+    "cpu": Figure("code to verified key, CPU ms of both", target=times(8, 15)),
+    "cpu_of_code": Figure("  the part of it after the code, CPU ms"),
+    "cpu_in_all": Figure("  the same with closing, CPU ms"),
+    "wall": Figure("code to verified key, p50, ms", target=own(15, 8)),
+    "wall_p99": Figure("  the same, slowest of a round, ms"),
+    "rate": Figure("messages of 300 bytes/s, no limits", True, own(10_000, 20_000)),
+    "sender_cpu": Figure("  sender's CPU a message, µs"),
+    "receiver_cpu": Figure("  receiver's CPU a message, µs"),
+    "server_cpu": Figure("  server's CPU a message, µs"),
+    "few": Figure("  {n} messages, default limits, ms"),
+    "import": Figure("import of all that a wormhole needs, ms", target=own(100, 60)),
+    "import_package": Figure("  import of the package alone, ms"),
+    "first_frame": Figure("  process start to first frame, ms"),
+    "first_frame_cpu": Figure("  CPU of that process until then, ms"),
+}
