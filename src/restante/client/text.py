@@ -77,7 +77,7 @@ async def receive_text(wormhole: Wormhole, use: Callable[[str], None]) -> None:
 
 
 async def abandon(wormhole: Wormhole, words: str) -> None:
-    """Tell the peer that there will be no transfer, and why. Its user is shown the words."""
+    """Send the peer the reason why there will be no transfer. Its user is shown the words."""
     await _say(wormhole, {"error": words})
 
 
