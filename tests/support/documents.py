@@ -18,6 +18,9 @@ EXECUTED: Final[Mapping[str, Mapping[str, str]]] = {
         **dict.fromkeys(("waku serve", "waku"), "test_docs.py"),
         "pipeline": "test_docs.py",
     },
+    "docs/client/guide.md": dict.fromkeys(
+        ("serve", "send", "receive", "chat", "events", "contact", "journal"), "client/test_guide.py"
+    ),
     "docs/waku/guide.md": dict.fromkeys(("serve", "post", "request", "follow"), "test_docs.py"),
     "docs/mailbox/operating.md": {
         **dict.fromkeys(("serve", "backup", "restore", "results", "import", "export"), "test_docs.py"),

@@ -1,0 +1,145 @@
+"""The guide: its commands and programs are run as they stand there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from restante.cli import client
+from support.documents import Document
+from support.processes import RESTANTE, Child, Serving, serving, spawn
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+GUIDE = Document("docs/client/guide.md")
+USUAL = "127.0.0.1:4000"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serving]:
+    (command,) = GUIDE.lines("serve")
+    assert command == "restante serve"
+    async with serving(tmp_path_factory.mktemp("server") / "data") as server:
+        yield server
+
+
+class Program:
+    """A program or command of the guide, at the server of the test."""
+
+    def __init__(self, server: Serving, folder: Path) -> None:
+        self._here = f"127.0.0.1:{server.port}"
+        self.folder = folder
+        folder.mkdir()
+
+    @asynccontextmanager
+    async def command(self, name: str, **others: str) -> AsyncIterator[Child]:
+        (line,) = GUIDE.lines(name)
+        words = [others.get(word, word) for word in shlex.split(line.replace(USUAL, self._here))]
+        assert words[0] == "restante"
+        async with self._running(*RESTANTE, *words[1:]) as child:
+            yield child
+
+    @asynccontextmanager
+    async def program(self, name: str, *words: str, typed: str | None = None) -> AsyncIterator[Child]:
+        path = self.folder / f"{name}.py"
+        path.write_text(GUIDE.blocks[name].replace(USUAL, self._here))
+        async with self._running(sys.executable, str(path), *words, typed=typed) as child:
+            yield child
+
+    async def ends(self, name: str, *words: str) -> str:
+        async with self.program(name, *words) as child:
+            assert await child.ended() == 0, child.said
+        return child.said["stdout"]
+
+    @asynccontextmanager
+    async def _running(self, *words: str, typed: str | None = None) -> AsyncIterator[Child]:
+        """Run a program. What is typed is followed by Ctrl-D; without it, nothing is typed."""
+        reading, writing = os.pipe()
+        if typed is not None:
+            os.write(writing, typed.encode())
+            os.close(writing)
+        child = Child(await spawn(*words, cwd=self.folder, stdin=reading), "stdout", "stderr")
+        os.close(reading)
+        try:
+            yield child
+        finally:
+            await child.end()
+            if typed is None:
+                os.close(writing)
+
+
+@pytest.fixture
+def alice(server: Serving, tmp_path: Path) -> Program:
+    return Program(server, tmp_path / "alice")
+
+
+@pytest.fixture
+def bob(server: Serving, tmp_path: Path) -> Program:
+    return Program(server, tmp_path / "bob")
+
+
+async def code_of(child: Child) -> str:
+    return (await child.says(r"code(?: is)?: (\d+-[a-z-]+)\n")).group(1)
+
+
+async def test_a_text_is_sent_and_received(alice: Program, bob: Program) -> None:
+    async with (
+        alice.command("send") as sender,
+        bob.command("receive", **{"7-your-code": await code_of(sender)}) as receiver,
+    ):
+        assert (await receiver.ended(), await sender.ended()) == (0, 0), (receiver.said, sender.said)
+    assert receiver.said["stdout"] == "held until called for\n"
+
+
+async def test_two_people_chat(alice: Program, bob: Program) -> None:
+    async with (
+        alice.program("chat") as one,
+        bob.program("chat", await code_of(one), typed="hello\nbye\n") as other,
+    ):
+        assert (await other.ended(), await one.ended()) == (0, 0), (one.said, other.said)
+    assert one.said["stdout"].splitlines()[2:] == ["< hello", "< bye"]
+    assert one.said["stdout"].splitlines()[1] == other.said["stdout"].splitlines()[0]
+    assert (one.said["stderr"], other.said["stderr"]) == ("", "")
+
+
+async def test_events_and_errors_are_shown(alice: Program) -> None:
+    shown = await alice.ends("events")
+    assert shown.splitlines() == [
+        "connected ",
+        "waiting for the other side",
+        "nobody came",
+        "the wormhole was closed before a peer came",
+    ]
+
+
+async def test_a_contact_is_met_again_without_a_code(alice: Program, bob: Program) -> None:
+    async with alice.program("contact") as one, bob.program("contact", await code_of(one)) as other:
+        assert (await one.ended(), await other.ended()) == (0, 0), (one.said, other.said)
+    for _ in range(2):
+        assert await asyncio.gather(alice.ends("contact"), bob.ends("contact")) == ["< hello\n", "< hello\n"]
+
+
+async def test_two_programs_that_never_run_at_the_same_time_share_notes(alice: Program, bob: Program) -> None:
+    code = (await alice.ends("journal", "new")).splitlines()[0].removeprefix("code: ")
+    assert await bob.ends("journal", "join", code) == "notes: \nnot acknowledged: 0\n"
+    assert await alice.ends("journal", "add", "milk") == "notes: milk\nnot acknowledged: 1\n"
+    assert await bob.ends("journal", "sync") == "notes: milk\nnot acknowledged: 0\n"
+    assert await bob.ends("journal", "add", "bread") == "notes: bread, milk\nnot acknowledged: 1\n"
+    assert await alice.ends("journal", "sync") == "notes: bread, milk\nnot acknowledged: 0\n"
+    assert await bob.ends("journal", "sync") == "notes: bread, milk\nnot acknowledged: 0\n"
+
+
+async def test_the_guide_names_each_option_of_the_commands() -> None:
+    for command in client.app.registered_commands:
+        assert command.callback is not None
+        for name in command.callback.__annotations__:
+            option = f"--{name.replace('_', '-')}"
+            assert name in {"return", "code"} or f"`{option}" in GUIDE.text, option
