@@ -63,11 +63,16 @@ class Driver:
         tell: Callable[[Event | MessageReceived | NameplatesListed], None],
         dice: Dice,
         *,
+        changed: Callable[[], None],
         max_work_bits: int,
         save: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Prepare. `save` is awaited before anything is sent that the machine's state must not forget."""
+        """Prepare. `changed` is called when a frame of the server is handled, which need not be an event.
+
+        `save` is awaited before anything is sent that the machine's state must not forget.
+        """
         self._machine, self._server, self._tell, self._dice = machine, server, tell, dice
+        self._changed = changed
         self._save, self._max_work_bits = save, max_work_bits
         self._saving: asyncio.Task[None] | None = None
         self._connection: Connection | None = None
@@ -106,6 +111,11 @@ class Driver:
                 return
             for output in outputs:
                 self._carry_out(output)
+
+    @property
+    def settled(self) -> bool:
+        """Whether all is sent and told that the machine wants."""
+        return self._saving is None
 
     async def settle(self) -> None:
         """Wait until what had to be saved is saved and sent. Raises StoreError if it cannot be saved."""
@@ -168,6 +178,8 @@ class Driver:
         finally:
             self._saving = None
         self.carry_out()
+        if self.settled:
+            self._changed()
 
     async def _connect(self) -> ServerGoneError:
         """Serve one connection until it ends. Return why."""
@@ -206,6 +218,8 @@ class Driver:
     def _take(self, text: bytes) -> None:
         self._machine.receive(text)
         self.carry_out()
+        if self.settled:
+            self._changed()
 
     def _end_connection(self) -> None:
         if self._connection is not None:
