@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 
 from restante.client.core.machine import Machine
 from restante.client.core.outputs import Failed, MessageReceived, NameplatesListed
-from restante.client.core.state import State
+from restante.client.core.state import NameplateStatus, State
 from restante.client.defaults import DEFAULT_WORDS, MAX_WORDS
 from restante.client.driver import Driver
 from restante.client.errors import ClosedError, LonelyError, NoReceiptsError, NoSeedError, ServerGoneError
@@ -37,14 +37,21 @@ left there."""
 class SentMessage:
     """A message of ours, on its way."""
 
-    def __init__(self, wormhole: BaseWormhole, number: int) -> None:
+    def __init__(self, wormhole: BaseWormhole, number: int | None) -> None:
         self._wormhole = wormhole
-        self.number = number
-        """Its place among our messages, from 0."""
+        self._number = number
+
+    @property
+    def number(self) -> int:
+        """Its place among our messages, from 0. Raises Misuse until the step that sends it is saved."""
+        if self._number is None:
+            raise Misuse("a message of a step is sent when the step is saved: ask for it then")
+        return self._number
 
     async def stored(self) -> None:
         """Wait until the server has the message on its disk."""
-        await self._wormhole._until(lambda: self._wormhole._is_stored(self.number))
+        number = self.number
+        await self._wormhole._until(lambda: self._wormhole._is_stored(number))
 
     async def delivered(self) -> None:
         """Wait until the peer's application has processed the message. Ask for receipts if you use this.
@@ -78,7 +85,7 @@ class BaseWormhole:
         self._dice = dice
         self._on_event = on_event
         self._driver = Driver(
-            self._machine, server, self._hear, self._wake, dice, max_work_bits=max_work_bits, save=save
+            self._machine, server, self._hear, dice, changed=self._wake, max_work_bits=max_work_bits, save=save
         )
         self._running: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -103,24 +110,34 @@ class BaseWormhole:
     # ── the code ───────────────────────────────────────────────────────────────────────────────
 
     async def allocate_code(self, words: int = DEFAULT_WORDS) -> str:
-        """Return a new code, which is for one peer. Tell it to the person there."""
+        """Return a new code, which is for one peer. Tell it to the person there.
+
+        A wormhole that has a code already, or has asked for one in an earlier process, returns that.
+        """
         if not 1 <= words <= MAX_WORDS:
             raise Misuse(f"a code has 1 to {MAX_WORDS} words, not {words}")
-        self._machine.allocate(codes.words(self._dice.draw(words)))
-        self._driver.carry_out()
-        await self._driver.settle()
+        self._check_open()
+        if self._state.nameplate_status is NameplateStatus.NONE:
+            self._machine.allocate(codes.words(self._dice.draw(words)))
+            self._driver.carry_out()
         await self._until(lambda: self._state.code is not None)
+        await self._driver.settle()
         assert self._state.code is not None
         return self._state.code
 
     async def set_code(self, code: str) -> None:
-        """Use a code that a person was told, or that both sides agreed on.
+        """Use a code that a person was told, or that both sides agreed on. It may be set again.
 
         Raises:
             CodeError: it is not a code; the text says what is wrong.
+            Misuse: the wormhole has another code.
 
         """
-        self._machine.set_code(code)
+        self._check_open()
+        if self._state.nameplate_status is NameplateStatus.NONE:
+            self._machine.set_code(code)
+        elif self._state.code != code:
+            raise Misuse("a wormhole has one code, and this one has another: create a new one")
         self._driver.carry_out()
         await self._driver.settle()
 
@@ -334,9 +351,10 @@ class BaseWormhole:
         await self._until(lambda: self._state.acknowledged > number)
 
     def _check_open(self) -> None:
-        if self._error is not None:
+        error = self._error or self._machine.failure
+        if error is not None:
             self._error_raised = True
-            raise self._error
+            raise error
         if self._closed or self._closing is not None or self._state.mood is not None:
             if self._state.peer_versions is None:
                 raise LonelyError("the wormhole was closed before a peer came")

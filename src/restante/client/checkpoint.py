@@ -65,8 +65,10 @@ class CheckpointFile:
         self._written = b""
 
     def close(self) -> None:
-        """Release the lock."""
-        os.close(self._lock)
+        """Release the lock. The file cannot be written any more."""
+        lock, self._lock = self._lock, -1
+        if lock >= 0:
+            os.close(lock)
 
     def read(self) -> Checkpoint | None:
         """Return the checkpoint, or None if there is no file.
@@ -93,6 +95,8 @@ class CheckpointFile:
         """Replace the checkpoint, and return when it is on disk. Raises StoreError; then the old one is there."""
         if content == self._written:
             return
+        if self._lock < 0:
+            raise StoreError(f"the journal {self.path} is closed: open it again")
         if len(content) > MAX_BYTES:
             raise StoreError(f"the journal {self.path} would have more than {MAX_BYTES} bytes: close some wormholes")
         try:

@@ -65,18 +65,18 @@ class Driver:
         machine: Machine,
         server: Server,
         tell: Callable[[Event | MessageReceived | NameplatesListed], None],
-        answered: Callable[[], None],
         dice: Dice,
         *,
+        changed: Callable[[], None],
         max_work_bits: int,
         save: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Prepare. `answered` is called when the server has answered something that was waited for.
+        """Prepare. `changed` is called when a frame of the server is handled, which need not be an event.
 
         `save` is awaited before anything is sent that the machine's state must not forget.
         """
         self._machine, self._server, self._tell, self._dice = machine, server, tell, dice
-        self._answered = answered
+        self._changed = changed
         self._save, self._max_work_bits = save, max_work_bits
         self._saving: asyncio.Task[None] | None = None
         self._connection: Connection | None = None
@@ -116,6 +116,11 @@ class Driver:
                 return
             for output in outputs:
                 self._carry_out(output)
+
+    @property
+    def settled(self) -> bool:
+        """Whether all is sent and told that the machine wants."""
+        return self._saving is None
 
     async def settle(self) -> None:
         """Wait until what had to be saved is saved and sent. Raises StoreError if it cannot be saved."""
@@ -183,6 +188,8 @@ class Driver:
         finally:
             self._saving = None
         self.carry_out()
+        if self.settled:
+            self._changed()
 
     async def _connect(self) -> ServerGoneError:
         """Serve one connection until it ends. Return why."""
@@ -220,11 +227,10 @@ class Driver:
             connection.pause()
 
     def _take(self, text: bytes) -> None:
-        answers = self._machine.answers
         self._machine.receive(text)
         self.carry_out()
-        if self._machine.answers > answers:
-            self._answered()
+        if self.settled:
+            self._changed()
 
     def _end_connection(self) -> None:
         if self._connection is not None:

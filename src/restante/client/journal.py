@@ -87,7 +87,7 @@ class Journal(Generic[T]):
             raise
 
     def close(self) -> None:
-        """Release the file."""
+        """Release the file. It cannot be written any more, so leave all wormholes before."""
         self._file.close()
 
     async def __aenter__(self) -> Self:
@@ -157,10 +157,12 @@ class Journal(Generic[T]):
         step runs at a time, so keep it short.
 
         Raises:
-            Misuse: an earlier message was left out.
+            Misuse: an earlier message was left out, a message's wormhole is not open, or this is a step in a step.
             StoreError: the checkpoint cannot be written. The process should end; nothing was sent.
 
         """
+        if self._stepping is not None and self._stepping.task is asyncio.current_task():
+            raise Misuse("a step cannot be in another: end that one first")
         async with self._steps:
             self._check()
             state = self._decoded()
@@ -170,19 +172,32 @@ class Journal(Generic[T]):
             finally:
                 self._stepping = None
             application = msgspec.json.encode(state)
-            processed = _in_order(messages)
-            for wormhole, _ in step.sent:
+            processed = self._in_order(messages)
+            for wormhole, _, _ in step.sent:
                 wormhole._check_open()
             self._application = application
             for wormhole, number in processed.items():
                 wormhole._machine.processed(number)
-            for wormhole, data in step.sent:
-                wormhole._machine.send(data)
+            for wormhole, data, sent in step.sent:
+                sent._number = wormhole._machine.send(data)
             try:
                 await self.save()
             finally:
-                for wormhole in {*processed, *(wormhole for wormhole, _ in step.sent)}:
+                for wormhole in {*processed, *(wormhole for wormhole, _, _ in step.sent)}:
                     wormhole._driver.carry_out()
+
+    def _in_order(self, messages: Iterable[Message]) -> dict[JournaledWormhole, int]:
+        """Return the last message of each wormhole. Raises Misuse if one before it was left out."""
+        last: dict[JournaledWormhole, int] = {}
+        for message in messages:
+            wormhole = message.wormhole
+            if self._open.get(wormhole.name) is not wormhole:
+                raise Misuse(f"message {message.number} is not of an open wormhole of this journal: it comes again")
+            following = last.get(wormhole, wormhole._state.next_peer - 1) + 1
+            if message.number != following:
+                raise Misuse(f"a step has message {message.number}, and message {following} comes first")
+            last[wormhole] = message.number
+        return last
 
     async def save(self) -> None:
         """Return when all that has happened so far is on disk. Steps and wormholes call it.
@@ -226,24 +241,7 @@ class _Step:
     def __init__(self, task: asyncio.Task[Any] | None) -> None:
         self.task = task
         """The task that runs it. Others do not send in it."""
-        self.sent: list[tuple[JournaledWormhole, bytes]] = []
-
-    def add(self, wormhole: JournaledWormhole, data: bytes) -> int:
-        """Note a message, and return the number that it will have."""
-        number = wormhole._state.next_own + sum(1 for each, _ in self.sent if each is wormhole)
-        self.sent.append((wormhole, data))
-        return number
-
-
-def _in_order(messages: Iterable[Message]) -> dict[JournaledWormhole, int]:
-    """Return the last message of each wormhole. Raises Misuse if one before it was left out."""
-    last: dict[JournaledWormhole, int] = {}
-    for message in messages:
-        following = last.get(message.wormhole, message.wormhole._state.next_peer - 1) + 1
-        if message.number != following:
-            raise Misuse(f"a step has message {message.number}, and message {following} comes first")
-        last[message.wormhole] = message.number
-    return last
+        self.sent: list[tuple[JournaledWormhole, bytes, SentMessage]] = []
 
 
 class JournaledWormhole(BaseWormhole):
@@ -266,6 +264,8 @@ class JournaledWormhole(BaseWormhole):
         self._journal, self.name = journal, name
 
     async def __aenter__(self) -> Self:
+        if self.name in self._journal._open or self._closed:
+            raise Misuse(f"the wormhole {self.name!r} is in use already, or was left: get it from the journal again")
         self._journal._open[self.name] = self
         await self._journal.save()
         return await super().__aenter__()
@@ -286,12 +286,18 @@ class JournaledWormhole(BaseWormhole):
         if flush and self._state.mood is None and self._state.code is not None:
             await self._flushed(lambda: (link := self._machine.link) is not None and link.all_stored)
         await self._disconnect()
+        await self._driver.settle()
         await self._journal.save()
 
     @property
     def code(self) -> str | None:
         """The code, once it is known."""
         return self._state.code
+
+    @property
+    def mood(self) -> str | None:
+        """How the wormhole ended, like `happy`. None: it goes on. One that has ended is of no more use: remove it."""
+        return self._state.mood
 
     @property
     def unacknowledged(self) -> list[int]:
@@ -303,7 +309,9 @@ class JournaledWormhole(BaseWormhole):
         step = self._journal._stepping
         if step is not None and step.task is asyncio.current_task():
             self._check_open()
-            return SentMessage(self, step.add(self, bytes(message)))
+            sent = SentMessage(self, None)
+            step.sent.append((self, bytes(message), sent))
+            return sent
         sent = await super().send(message)
         await self._journal.save()
         return sent
@@ -318,10 +326,15 @@ class JournaledWormhole(BaseWormhole):
         if self._state.code is None:
             raise Misuse("a wormhole without a code has no mailbox: allocate or set one first")
         while True:
-            await self._until(lambda: self._unread or ((link := self._machine.link) is not None and link.replayed))
+            await self._until(lambda: self._unread or self._all_told)
             if not self._unread:
                 return
             yield await self._next()
+
+    @property
+    def _all_told(self) -> bool:
+        link = self._machine.link
+        return link is not None and link.replayed and self._driver.settled
 
     async def _next(self) -> Message:
         told = await self._take()

@@ -63,6 +63,8 @@ class Machine:
         self._list_wanted = False
         self._conversation = Conversation(state, draw, self._outputs.append)
         self._closed_told = False
+        self.failure: WormholeError | None = None
+        """Why the wormhole cannot succeed, since this machine knows."""
         self.answers = 0
         """How often a server has answered something that was waited for."""
         try:
@@ -315,6 +317,7 @@ class Machine:
     def fail(self, error: WormholeError) -> None:
         """End the wormhole without success."""
         if self.state.mood is None:
+            self.failure = error
             self._outputs.append(Failed(error))
         finish(self.state, error.mood)
         self._send_missing()

@@ -1,0 +1,253 @@
+"""The file of a journal: what is wrong with it is said, and nothing is sent that it does not have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+from client.programs import APP_ID, Program, State, acquainted
+from restante.client import CheckpointError, Journal, Misuse, RestanteError, StoreError
+from restante.client.checkpoint import MAX_BYTES
+from support.disk import no_file_beyond
+from support.effort import rounds
+from support.mailbox.days import ServerOfDays
+from support.rows import every
+
+# ── a disk that fails ───────────────────────────────────────────────────────────────────────────
+
+
+async def test_when_the_disk_is_full_a_step_fails_and_nothing_is_sent(
+    server: ServerOfDays, alice: Program, bob: Program
+) -> None:
+    await acquainted(alice, bob)
+    await alice.run("0")
+    before, messages = bob.file.read_bytes(), server.messages
+    with pytest.raises(StoreError, match="cannot write the journal"):  # noqa: PT012 - each call raises it
+        async with bob.running() as (journal, wormhole):
+            message = await anext(aiter(wormhole))
+            await journal.save()
+            before = bob.file.read_bytes()
+            with no_file_beyond(len(before) // 2), pytest.raises(StoreError):  # noqa: PT012 - the step raises it
+                async with journal.step(message) as state:
+                    state["received"].append("0")
+                    await wormhole.send(b"an answer")
+            with pytest.raises(StoreError, match="cannot write the journal"):
+                await wormhole.send(b"another")
+    assert bob.file.read_bytes() == before
+    assert server.messages == messages
+    assert [each.name for each in bob.file.parent.glob("bob*")] == ["bob", "bob.lock"]
+    assert await bob.run() == ["0"]
+
+
+async def test_a_new_wormhole_that_cannot_be_saved_does_not_connect(server: ServerOfDays, alice: Program) -> None:
+    with no_file_beyond(10), pytest.raises(StoreError, match="cannot write the journal"):
+        await alice.run()
+    assert not alice.file.exists()
+    assert server.mailboxes == 0
+
+
+async def test_a_journal_is_used_by_one_process_at_a_time(alice: Program) -> None:
+    async with alice.journal() as journal:
+        with pytest.raises(StoreError, match="another process is using"):
+            alice.journal()
+        journal.close()
+        async with alice.journal():
+            journal.close()
+            with pytest.raises(StoreError, match="another process is using"):
+                alice.journal()
+    async with alice.journal():
+        pass
+
+
+async def test_a_journal_that_was_closed_is_not_written(alice: Program) -> None:
+    journal = alice.journal()
+    journal.close()
+    with pytest.raises(StoreError, match="is closed"):
+        async with journal.step() as state:
+            state["received"].append("lost")
+    assert not alice.file.exists()
+
+
+@pytest.mark.parametrize("name", ["missing/file", "file/below"])
+def test_a_journal_in_a_directory_that_is_none_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    initial: dict[str, Any] = {}
+    with pytest.raises(StoreError, match="cannot use the journal"):
+        Journal(tmp_path / name, initial)
+
+
+# ── what is no checkpoint ───────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+async def used(alice: Program, bob: Program) -> Path:
+    """Return a checkpoint with a bit of everything in it."""
+    await acquainted(alice, bob)
+    await alice.run("0", "1")
+    async with bob.running() as (_, wormhole):
+        await wormhole.send(b"an answer")
+        assert len([message async for message in wormhole.waiting()]) == 2
+    return bob.file
+
+
+def refused(file: Path, error: type[RestanteError], words: str) -> None:
+    """Check that a file is refused in these words, and not changed."""
+    before = file.read_bytes() if file.is_file() else None
+    with pytest.raises(error, match=words) as caught:
+        Journal[State](file, {"received": []})
+    assert str(file) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert (file.read_bytes() if file.is_file() else None) == before
+
+
+def test_a_checkpoint_that_is_truncated_anywhere_is_refused(used: Path, tmp_path: Path) -> None:
+    content, cut = used.read_bytes(), tmp_path / "cut"
+    for size in range(0, len(content), rounds(11, 1)):
+        cut.write_bytes(content[:size])
+        refused(cut, CheckpointError, "only a part of one")
+
+
+def test_a_checkpoint_with_something_behind_it_is_refused(used: Path) -> None:
+    used.write_bytes(used.read_bytes() * 2)
+    refused(used, CheckpointError, "only a part of one")
+
+
+def test_a_checkpoint_of_another_version_is_refused(used: Path) -> None:
+    checkpoint = json.loads(used.read_bytes())
+    rewrite(used, state={**state_in(used), "version": 9})
+    refused(used, CheckpointError, "has version 9, not 1")
+    used.write_text(json.dumps({**checkpoint, "version": 2, "wormholes": "of a later kind"}))
+    refused(used, CheckpointError, "version 2 of the format, and this program reads 1")
+
+
+@every(
+    "content, words",
+    [
+        (b"", "is no journal"),
+        (b"\0" * 4096, "is no journal"),
+        (b"\xff\xfe{}", "is no journal"),
+        (b"null", "is no journal"),
+        (b"[]", "is no journal"),
+        (b"{}", "is no journal"),
+        (b"[" * 100_000, "is no journal"),
+        (b'{"format": "restante journal", "version": 1, "x": ' + b"[" * 100_000, "is no journal"),
+        (b'{"format": 1, "version": 1}', "is no journal"),
+        (b'{"format": "restante journal", "version": "1"}', "is no journal"),
+        (b'{"format": "another", "version": 1}', "another program"),
+        (b'{"format": "restante journal", "version": 1}', "damaged journal"),
+        (b'{"format": "restante journal", "version": 1, "application": {}, "wormholes": []}', "damaged journal"),
+        (b'{"format": "restante journal", "version": 1, "application": [1]}', "another application"),
+    ],
+)
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
+    file = tmp_path / "journal"
+    file.write_bytes(content)
+    refused(file, CheckpointError, words)
+
+
+@dataclass
+class Contacts:
+    """The state of an application that says what is in it."""
+
+    names: list[str] = field(default_factory=list)
+
+
+async def test_the_checkpoint_of_another_application_is_refused_if_its_state_has_another_type(used: Path) -> None:
+    for states in ('{"names": "x"}', '{"names": [1]}', "[]", "null"):
+        rewrite(used, json.loads(states))
+        with pytest.raises(CheckpointError, match="has the state of another application"):
+            Journal(used, Contacts())
+
+
+def test_a_directory_in_place_of_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "journal").mkdir()
+    refused(tmp_path / "journal", StoreError, "cannot read the journal .* Is a directory")
+
+
+def test_a_checkpoint_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "journal").symlink_to("journal")  # not even root can read it
+    refused(tmp_path / "journal", StoreError, "cannot read the journal .* Too many levels of symbolic links")
+
+
+def test_a_checkpoint_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    with (tmp_path / "journal").open("wb") as file:
+        file.truncate(MAX_BYTES + 1)  # takes no room on the disk
+    with pytest.raises(CheckpointError, match="more than"):
+        Journal[State](tmp_path / "journal", {"received": []})
+
+
+# ── a checkpoint whose values are damaged ───────────────────────────────────────────────────────
+
+WELL: Final = ({"type": "welcome", "welcome": {}}, {"type": "released"}, {"type": "pong", "pong": "end of replay"})
+"""What a server sends that has lost the mailbox."""
+
+LIES: Final = (
+    {"type": "welcome", "welcome": {}},
+    {"type": "claimed", "mailbox": "m"},
+    {"type": "message", "side": "PEER", "phase": "0", "body": "00"},
+    {"type": "message", "side": "PEER", "phase": "pake", "body": "00"},
+    {"type": "message", "side": "PEER", "phase": "version", "body": "00"},
+    {"type": "pong", "pong": "end of replay"},
+    {"type": "released"},
+)
+"""What no server sends to this wormhole."""
+
+DAMAGED: Final[tuple[Any, ...]] = (None, True, -1, 1, 1.5, "", "x", "00", [], {}, ["x"], {"x": "x"}, 10**30)
+
+
+def damaged(value: Any) -> Iterator[Any]:
+    """Yield copies of a JSON value, each with one value in it replaced or left out."""
+    yield from DAMAGED
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield {each: other for each, other in value.items() if each != key}
+            for other in damaged(inner):
+                yield {**value, key: other}
+
+
+def state_in(file: Path) -> Any:
+    return json.loads(file.read_bytes())["wormholes"]["peer"]["state"]
+
+
+def rewrite(file: Path, application: Any = None, state: Any = None) -> None:
+    """Replace the application's state in a checkpoint, or that of its wormhole."""
+    checkpoint = json.loads(file.read_bytes())
+    if application is not None:
+        checkpoint["application"] = application
+    if state is not None:
+        checkpoint["wormholes"]["peer"]["state"] = state
+    file.write_text(json.dumps(checkpoint))
+
+
+@pytest.mark.parametrize("frames", [WELL, LIES], ids=["a server that lost the mailbox", "a server that lies"])
+async def test_a_damaged_value_is_refused_or_at_most_ends_the_wormhole(
+    used: Path, frames: tuple[dict[str, Any], ...]
+) -> None:
+    peer = state_in(used)["peer_side"]
+    for state in damaged(state_in(used)):
+        rewrite(used, state=state)
+        with suppress(CheckpointError):
+            async with Journal[State](used, {"received": []}) as journal:
+                with suppress(Misuse):
+                    machine = journal.wormhole("peer", APP_ID)._machine
+                    machine.connected()
+                    for frame in frames:
+                        machine.receive(json.dumps(frame).replace("PEER", peer))
+                    if machine.state.mood is None:
+                        machine.send(b"x")
+                        machine.close()
+                    msgspec.json.encode(machine.state)
+
+
+async def test_a_checkpoint_with_unknown_fields_is_read(used: Path) -> None:
+    """A later release of the same version may add some that this one need not know."""
+    rewrite(used, state={**state_in(used), "new": 1})
+    async with Journal[State](used, {"received": []}) as journal:
+        assert journal.wormhole("peer", APP_ID).unacknowledged == [0]

@@ -1,0 +1,194 @@
+"""Journal Mode: programs that stop between messages, and lose nothing and process nothing twice."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from client.programs import APP_ID, Program, acquainted
+from restante.client import (
+    CodeExpiredError,
+    Misuse,
+)
+from support.bounds import bounded
+from support.mailbox.days import DAY, HOUR, ServerOfDays
+
+# ── two programs that never run at the same time ────────────────────────────────────────────────
+
+
+async def test_two_programs_that_never_run_at_the_same_time_exchange_messages(alice: Program, bob: Program) -> None:
+    assert await alice.run("from alice 0", "from alice 1") == []
+    assert await bob.run("from bob 0") == []
+    assert await alice.run("from alice 2") == ["from bob 0"]
+    assert await bob.run("from bob 1") == ["from alice 0", "from alice 1", "from alice 2"]
+    assert await alice.run() == ["from bob 0", "from bob 1"]
+    assert await bob.run() == ["from alice 0", "from alice 1", "from alice 2"]
+
+
+@pytest.mark.parametrize("gap", [6 * DAY, 8 * DAY], ids=["shorter than the expiry", "longer than the expiry"])
+async def test_messages_outlive_a_gap_between_runs(
+    server: ServerOfDays, alice: Program, bob: Program, gap: float
+) -> None:
+    await acquainted(alice, bob)
+    await alice.run("before the gap")
+    await server.wait(gap)
+    await server.restart()
+    pruned = gap > 7 * DAY
+    assert server.mailboxes == (not pruned)
+    assert await bob.run() == ([] if pruned else ["before the gap"])
+    assert await alice.unacknowledged() == [0]
+    await alice.run()
+    assert await bob.run() == ["before the gap"]
+    await alice.run()
+    assert await alice.unacknowledged() == []
+    assert await bob.run() == ["before the gap"]
+
+
+async def test_what_the_server_pruned_at_every_gap_is_delivered_when_two_runs_are_close(
+    server: ServerOfDays, alice: Program, bob: Program
+) -> None:
+    await acquainted(alice, bob)
+    for day in range(3):
+        await alice.run(f"day {day}")
+        await server.wait(8 * DAY)
+        assert await bob.run() == []
+        await server.wait(8 * DAY)
+    await alice.run()
+    await server.wait(HOUR)
+    assert await bob.run() == ["day 0", "day 1", "day 2"]
+
+
+async def test_a_code_that_expired_before_the_key_was_agreed_is_an_error_of_its_own(
+    server: ServerOfDays, alice: Program, bob: Program
+) -> None:
+    await alice.run("too early")
+    await server.wait(8 * DAY)
+    await bob.run("too late")
+    with pytest.raises(CodeExpiredError):
+        await alice.run()
+
+
+async def test_a_message_that_was_not_processed_is_kept_though_the_server_has_pruned_it(
+    server: ServerOfDays, alice: Program, bob: Program
+) -> None:
+    await acquainted(alice, bob)
+    await alice.run("kept")
+    async with bob.running() as (_, wormhole):
+        assert [message.data async for message in wormhole.waiting()] == [b"kept"]
+    await server.wait(8 * DAY)
+    assert await bob.run() == ["kept"]
+
+
+# ── steps ───────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_step_whose_block_raises_changes_nothing_and_sends_nothing(alice: Program, bob: Program) -> None:
+    await acquainted(alice, bob)
+    await alice.run("again, please")
+    async with bob.running() as (journal, wormhole):
+        async for message in wormhole.waiting():
+            with pytest.raises(RuntimeError):  # noqa: PT012 - the step raises it
+                async with journal.step(message) as state:
+                    state["received"].append("half")
+                    await wormhole.send(b"half")
+                    raise RuntimeError
+        assert journal.state == {"received": []}
+        assert wormhole.unacknowledged == []
+    assert bob.received == []
+    assert await bob.run() == ["again, please"]
+    assert await alice.run() == []
+    assert await bob.run() == ["again, please"]
+
+
+async def test_the_state_outside_a_step_is_a_copy(alice: Program) -> None:
+    async with alice.journal() as journal:
+        journal.state["received"].append("nowhere")
+        assert journal.state == {"received": []}
+
+
+async def test_messages_are_processed_in_order_and_each_once(alice: Program, bob: Program) -> None:
+    await acquainted(alice, bob)
+    await alice.run("0", "1", "2")
+    async with bob.running() as (journal, wormhole):
+        messages = [message async for message in wormhole.waiting()]
+        for wrong in (messages[1:], messages[::-1], [messages[0], messages[0]], [messages[0], messages[2]]):
+            with pytest.raises(Misuse, match="comes first"):
+                async with journal.step(*wrong) as state:
+                    state["received"].append("wrong")
+        async with journal.step(*messages[:2]) as state:
+            state["received"] += ["0", "1"]
+        with pytest.raises(Misuse, match="comes first"):
+            async with journal.step(messages[1]):
+                pass
+    assert await bob.run() == ["0", "1", "2"]
+
+
+async def test_a_message_of_an_earlier_context_of_its_wormhole_is_not_processed(alice: Program, bob: Program) -> None:
+    await acquainted(alice, bob)
+    await alice.run("0")
+    async with bob.journal() as journal:
+        async with journal.wormhole("peer", APP_ID) as wormhole:
+            [old] = [message async for message in wormhole.waiting()]
+        async with journal.wormhole("peer", APP_ID) as wormhole:
+            with pytest.raises(Misuse, match="comes again"):
+                async with journal.step(old):
+                    pass
+            [new] = [message async for message in wormhole.waiting()]
+            async with journal.step(new):
+                pass
+    assert await bob.run() == []
+
+
+async def test_a_message_of_another_journal_is_not_processed(alice: Program, bob: Program) -> None:
+    await acquainted(alice, bob)
+    await alice.run("0")
+    async with bob.running() as (_, wormhole):
+        [message] = [message async for message in wormhole.waiting()]
+        async with alice.journal() as other:
+            with pytest.raises(Misuse, match="of this journal"):
+                async with other.step(message):
+                    pass
+    assert await bob.run() == ["0"]
+
+
+async def test_a_step_in_a_step_is_refused(alice: Program) -> None:
+    async with alice.journal() as journal:
+        async with bounded("a step in a step"), journal.step() as state:
+            with pytest.raises(Misuse, match="in another"):
+                async with journal.step():
+                    pass
+            state["received"].append("kept")
+        assert journal.state == {"received": ["kept"]}
+
+
+async def test_steps_of_several_tasks_run_one_after_the_other(alice: Program) -> None:
+    async with alice.journal() as journal:
+
+        async def add(text: str) -> None:
+            async with journal.step() as state:
+                await asyncio.sleep(0)
+                state["received"].append(text)
+
+        await asyncio.gather(*(add(str(each)) for each in range(10)))
+        assert sorted(journal.state["received"]) == list("0123456789")
+
+
+async def test_a_state_that_json_cannot_express_ends_the_step_and_changes_nothing(alice: Program) -> None:
+    async with alice.journal() as journal:
+        with pytest.raises(TypeError):
+            async with journal.step() as state:
+                state["received"].append(object())  # type: ignore[arg-type]
+        async with journal.step() as state:
+            state["received"].append("kept")
+    assert alice.received == ["kept"]
+
+
+async def test_a_receipt_is_waited_for_like_a_message(alice: Program, bob: Program) -> None:
+    await acquainted(alice, bob)
+    await alice.run("0")
+    async with bounded("the server's echo of the receipt"), bob.running() as (journal, wormhole):
+        async for message in wormhole.waiting():
+            async with journal.step(message):
+                pass
+            await wormhole.flush()

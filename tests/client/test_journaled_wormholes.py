@@ -1,0 +1,224 @@
+"""Wormholes that a journal keeps: what they send, what is known of its arrival, and how they go on and end."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from client.programs import APP_ID, CODE, Program, State, acquainted
+from restante.client import (
+    ClosedError,
+    Journal,
+    Message,
+    Misuse,
+    NoReceiptsError,
+    Wormhole,
+)
+from support.bounds import bounded
+from support.mailbox.days import ServerOfDays
+from support.ports import nobodys_port
+
+# ── sending ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_is_sent_in_a_step_goes_out_after_the_step(alice: Program, bob: Program) -> None:
+    await acquainted(alice, bob)
+    async with bob.running() as (_, theirs), alice.running() as (journal, ours):
+        async with journal.step() as state:
+            state["received"].append("asked")
+            first = await ours.send(b"in the step 0")
+            await ours.send(b"in the step 1")
+            with pytest.raises(Misuse, match="step"):
+                await first.stored()
+            with pytest.raises(Misuse, match="step"):
+                await first.delivered()
+            assert ours.unacknowledged == []
+        async with bounded("a message of a step"):
+            await first.stored()
+            assert [(await anext(aiter(theirs))).data for _ in range(2)] == [b"in the step 0", b"in the step 1"]
+    assert alice.received == ["asked"]
+
+
+async def test_another_task_that_sends_during_a_step_is_not_part_of_it(alice: Program, bob: Program) -> None:
+    await acquainted(alice, bob)
+    async with bob.running() as (_, theirs), alice.running() as (journal, ours), bounded("both messages"):
+        with pytest.raises(RuntimeError):  # noqa: PT012 - the step raises it
+            async with journal.step():
+                inside = await ours.send(b"in the step")
+                outside = await asyncio.create_task(ours.send(b"beside the step"))
+                raise RuntimeError
+        async with journal.step():
+            inside = await ours.send(b"in the step")
+            last = await asyncio.create_task(ours.send(b"beside it"))
+        received = [(await anext(aiter(theirs))).data for _ in range(3)]
+    assert received == [b"beside the step", b"beside it", b"in the step"]
+    assert (outside.number, last.number, inside.number) == (0, 1, 2)
+
+
+async def test_a_step_that_sends_into_a_closed_wormhole_changes_nothing(alice: Program, bob: Program) -> None:
+    await acquainted(alice, bob)
+    async with alice.running() as (journal, wormhole):
+        await wormhole.close()
+        with pytest.raises(ClosedError):  # noqa: PT012 - the step raises it
+            async with journal.step() as state:
+                state["received"].append("lost")
+                await wormhole.send(b"lost")
+        assert journal.state == {"received": []}
+
+
+async def test_what_is_sent_without_a_server_is_saved_and_sent_later(alice: Program, bob: Program) -> None:
+    await acquainted(alice, bob)
+    async with alice.journal() as journal:
+        wormhole = journal.wormhole("peer", APP_ID)
+        async with journal.step() as state:
+            state["received"].append("to be sent")
+            await wormhole.send(b"in a step")
+        await wormhole.send(b"at once")
+    await alice.run()
+    assert await bob.run() == ["in a step", "at once"]
+
+
+# ── receipts ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_message_is_delivered_when_the_peer_s_step_is_saved(alice: Program, bob: Program) -> None:
+    await acquainted(alice, bob)
+    async with bounded("the receipt"), alice.running() as (_, ours), bob.running() as (journal, theirs):
+        sent = await ours.send(b"hello")
+        assert ours.unacknowledged == [0]
+        message = await anext(aiter(theirs))
+        await sent.stored()
+        assert ours.unacknowledged == [0]
+        async with journal.step(message):
+            pass
+        await sent.delivered()
+        assert ours.unacknowledged == []
+
+
+async def test_a_receipt_that_came_while_the_sender_did_not_run_is_heard_in_its_next_run(
+    alice: Program, bob: Program
+) -> None:
+    await acquainted(alice, bob)
+    await alice.run("0", "1")
+    assert await alice.unacknowledged() == [0, 1]
+    await bob.run()
+    assert await alice.unacknowledged() == [0, 1]
+    await alice.run()
+    assert await alice.unacknowledged() == []
+
+
+async def test_a_peer_that_wants_no_receipts_still_sends_them(server: ServerOfDays, alice: Program) -> None:
+    async with (
+        bounded("the receipt"),
+        Wormhole.create(APP_ID, server=server.url) as theirs,
+        alice.running() as (
+            _,
+            ours,
+        ),
+    ):
+        await theirs.set_code(CODE)
+        sent = await ours.send(b"hello")
+        assert await theirs.receive() == b"hello"
+        await sent.delivered()
+        without = await theirs.send(b"hello yourself")
+        with pytest.raises(NoReceiptsError):
+            await without.delivered()
+        await without.stored()
+
+
+# ── suspend and resume, and the end ─────────────────────────────────────────────────────────────
+
+
+async def test_the_code_is_allocated_once_whatever_interrupts_it(server: ServerOfDays, tmp_path: Path) -> None:
+    file = tmp_path / "journal"
+    nobody = f"ws://127.0.0.1:{nobodys_port()}/v1"
+    async with Journal[State](file, {}) as journal:
+        wormhole = journal.wormhole("peer", APP_ID, server=server.url)
+        async with asyncio.TaskGroup() as group:  # it is not connected: nobody answers
+            asked = group.create_task(wormhole.allocate_code())
+            await asyncio.sleep(0)
+            await journal.save()
+            asked.cancel()
+    async with (
+        bounded("the code"),
+        Journal[State](file, {}) as journal,
+        journal.wormhole("peer", APP_ID, server=nobody) as wormhole,
+    ):
+        code = await wormhole.allocate_code()
+        assert await wormhole.allocate_code() == code == wormhole.code
+        await wormhole.set_code(code)
+        with pytest.raises(Misuse, match="one code"):
+            await wormhole.set_code(CODE)
+
+
+async def test_a_code_that_was_set_cannot_be_allocated(alice: Program) -> None:
+    async with alice.running() as (_, wormhole):
+        await wormhole.set_code(CODE)
+        assert await wormhole.allocate_code() == CODE
+
+
+async def test_a_wormhole_stays_at_its_server_and_keeps_its_application(alice: Program) -> None:
+    await alice.run()
+    async with alice.journal() as journal:
+        assert journal.names == ["peer"]
+        with pytest.raises(Misuse, match="belongs to the application"):
+            journal.wormhole("peer", "example.com/another")
+        async with journal.wormhole("peer", APP_ID, server="ws://127.0.0.1:1/v1") as wormhole:
+            assert [each async for each in wormhole.waiting()] == []
+            with pytest.raises(Misuse, match="in use"):
+                journal.wormhole("peer", APP_ID)
+            with pytest.raises(Misuse, match="not in use"):
+                await journal.remove("peer")
+
+
+async def test_a_wormhole_without_a_code_waits_for_no_messages(alice: Program) -> None:
+    async with alice.journal() as journal, journal.wormhole("peer", APP_ID, server=alice.server.url) as wormhole:
+        with pytest.raises(Misuse, match="code"):
+            await anext(wormhole.waiting())
+
+
+async def test_a_wormhole_that_is_closed_leaves_nothing_at_the_server_and_stays_closed(
+    server: ServerOfDays, alice: Program, bob: Program
+) -> None:
+    await acquainted(alice, bob)
+    for each in (alice, bob):
+        async with each.running() as (_, wormhole):
+            assert wormhole.mood is None
+            await wormhole.close()
+            assert wormhole.mood == "happy"
+    assert server.mailboxes == 0
+    async with alice.journal() as journal:
+        wormhole = journal.wormhole("peer", APP_ID)
+        assert wormhole.mood == "happy"
+        with pytest.raises(ClosedError):
+            await wormhole.send(b"too late")
+        await journal.remove("peer")
+        assert journal.names == []
+    async with alice.journal() as journal:
+        assert journal.names == []
+
+
+async def test_a_journal_with_two_wormholes_processes_messages_of_both_in_one_step(
+    server: ServerOfDays, alice: Program, tmp_path: Path
+) -> None:
+    async with (
+        bounded("both peers"),
+        alice.journal() as journal,
+        Wormhole.create(APP_ID, server=server.url) as first,
+        Wormhole.create(APP_ID, server=server.url) as second,
+        journal.wormhole("first", APP_ID, server=server.url) as to_first,
+        journal.wormhole("second", APP_ID, server=server.url) as to_second,
+    ):
+        await to_first.set_code(await first.allocate_code())
+        await to_second.set_code(await second.allocate_code())
+        await first.send(b"from the first")
+        await second.send(b"from the second")
+        messages: list[Message] = [await anext(aiter(each)) for each in (to_first, to_second)]
+        async with journal.step(*messages) as state:
+            state["received"] += [each.data.decode() for each in messages]
+            await to_first.send(b"to the first")
+            await to_second.send(b"to the second")
+        assert [await each.receive() for each in (first, second)] == [b"to the first", b"to the second"]
+    assert alice.received == ["from the first", "from the second"]
