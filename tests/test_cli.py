@@ -107,6 +107,17 @@ def test_a_port_in_use_names_the_flag(tmp_path: Path) -> None:
             assert result.stderr == f"restante: cannot listen on {here}: Address already in use ({flag})\n"
 
 
+@pytest.mark.parametrize(("flag", "other"), [("--listen", "--admin"), ("--admin", "--listen")])
+def test_an_address_that_this_machine_does_not_have_is_found_before_the_data_directory_is_made(
+    tmp_path: Path, flag: str, other: str
+) -> None:
+    strange = "192.0.2.1:4000"  # for documentation: no machine has it
+    result = called("serve", "--data", tmp_path / "data", flag, strange, other, "127.0.0.1:0")
+    assert result.returncode == 2
+    assert result.stderr == f"restante: cannot listen on {strange}: Cannot assign requested address ({flag})\n"
+    assert not (tmp_path / "data").exists()
+
+
 def test_a_port_in_use_is_found_before_slow_imports(tmp_path: Path) -> None:
     program = "import sys; from restante.cli.main import main\ntry: main()\nfinally: print(*sys.modules)"
     with held_port() as free, socket.socket(socket.AF_INET6) as taken:

@@ -428,3 +428,17 @@ async def test_a_client_that_shows_its_work_is_served(tmp_path: Path) -> None:
             await socket.hang_up()
             await again.hang_up()
         await server.stop()
+
+
+# ── the end ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_was_counted_since_the_last_minute_is_logged_at_the_end(tmp_path: Path) -> None:
+    async with serving(tmp_path / "data") as server, Clients() as clients:
+        sender = await clients.opened(server.url, "app", "a", "m")
+        await sender.ask("add", phase="pake", body="00")
+        visitor = await clients.opened(server.url, "app", "b", "m")
+        for each in (sender, visitor):
+            await each.ask("close", mood="lonely")
+        await server.stop()
+        await server.logged("sides were sent a message and added none", mailboxes=1, visitors=1)

@@ -71,6 +71,26 @@ async def test_a_key_that_others_may_read_is_refused_in_one_sentence(tmp_path: P
         assert serving.log == [f"restante: other users may read the private key in {key}: run chmod 600 {key}"]
 
 
+def test_what_the_node_cannot_start_with_is_found_before_the_data_directory_is_made(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("no digits")
+    (tmp_path / "key").chmod(0o600)
+    host = "192.0.2.1:30303"  # for documentation: no machine has it
+    wrong = (
+        ("--key", tmp_path / "key", "contains no private key"),
+        ("--key", tmp_path / "key" / "below", "cannot read the key file"),
+        ("--password-file", tmp_path / "none", "No such file or directory"),
+        ("--listen", host, f"cannot listen on {host}: .*"),
+        ("--admin", host, f"cannot listen on {host}: .*"),
+    )
+    for flag, value, words in wrong:
+        ports = {"--listen": "127.0.0.1:0", "--admin": "off"} | {flag: value}
+        options = (word for pair in ports.items() for word in pair)
+        ended = called("waku", "serve", "--data", tmp_path / "data", *options)
+        assert (ended.returncode, ended.stdout) == (2, "")
+        assert re.fullmatch(rf"restante: .*({words}).* \({flag}\)\n", ended.stderr), ended.stderr
+        assert not (tmp_path / "data").exists(), flag
+
+
 async def test_a_port_in_use_and_an_invalid_flag_are_reported_in_one_sentence_each(tmp_path: Path) -> None:
     async with node_process(tmp_path / "data") as node:
         address = f"127.0.0.1:{node.port}"

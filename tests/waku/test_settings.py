@@ -13,7 +13,7 @@ from restante.common.settings import settle
 from restante.waku.envelope.keys import Key, node_id
 from restante.waku.envelope.payload import SymmetricKey
 from restante.waku.limits import MIB
-from restante.waku.node.main import _history_terms
+from restante.waku.node.main import _history_terms, _password
 from restante.waku.passwords import PASSWORD_VARIABLE
 from restante.waku.settings import WAKU, WakuServe, read_topic
 from support.rows import every
@@ -112,17 +112,15 @@ def test_valid_settings_are_accepted() -> None:
 def test_requests_are_answered_as_the_settings_say(tmp_path: Path) -> None:
     password, own, friend = tmp_path / "password", Key(bytes([2]) * 32), Key(bytes([1]) * 32)
     password.write_text("swordfish\n")
-    strict = _history_terms(
-        settled(
-            requests=["envelope"],
-            require_signature=True,
-            password_file=str(password),
-            allow=[ENODE],
-            order="desc",
-            min_pow=0.5,
-        ),
-        own,
+    settings = settled(
+        requests=["envelope"],
+        require_signature=True,
+        password_file=str(password),
+        allow=[ENODE],
+        order="desc",
+        min_pow=0.5,
     )
+    strict = _history_terms(settings, own, _password(settings))
     assert strict.descending
     assert strict.allow == frozenset((node_id(friend.public),))
     demands = strict.demands
@@ -134,7 +132,7 @@ def test_requests_are_answered_as_the_settings_say(tmp_path: Path) -> None:
 
 def test_by_default_everybody_is_answered_with_the_oldest_first() -> None:
     own = Key(bytes([2]) * 32)
-    usual = _history_terms(settled(), own)
+    usual = _history_terms(settled(), own, _password(settled()))
     assert (usual.descending, usual.allow) == (False, None)
     demands = usual.demands
     assert (set(map(str, demands.forms)), demands.require_signature, demands.min_pow) == (
@@ -153,7 +151,8 @@ def test_the_node_s_public_key_opens_requests_only_if_everybody_may_request(
     requests: list[str],
 ) -> None:
     own = Key(bytes([2]) * 32)
-    assert (own in _history_terms(settled(requests=requests), own).demands.keys) == ("plain" in requests)
+    settings = settled(requests=requests)
+    assert (own in _history_terms(settings, own, _password(settings)).demands.keys) == ("plain" in requests)
 
 
 @pytest.mark.parametrize("password", ["", "\n"])
@@ -162,13 +161,12 @@ def test_an_empty_password_is_refused_and_not_taken_for_none(
 ) -> None:
     file = tmp_path / "password"
     file.write_text(password)
-    key = Key(bytes([1]) * 32)
     with pytest.raises(Misuse, match=r"^--password-file: it is empty"):
-        _history_terms(settled(requests=["envelope"], password_file=str(file)), key)
+        _password(settled(requests=["envelope"], password_file=str(file)))
     with pytest.raises(Misuse, match=r"^--password-file: it is empty"):
         request_options("envelope", file, None, {})
     with pytest.raises(Misuse, match=f"^{PASSWORD_VARIABLE}: it is empty"):
         request_options("envelope", None, None, {PASSWORD_VARIABLE: ""})
     monkeypatch.setenv(PASSWORD_VARIABLE, "")
     with pytest.raises(Misuse, match=f"^{PASSWORD_VARIABLE}: it is empty"):
-        _history_terms(settled(), key)
+        _password(settled())

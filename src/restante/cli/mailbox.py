@@ -128,12 +128,12 @@ def _taking_options(run: Callable[[ReadSettings], None]) -> Callable[..., None]:
 @_taking_options
 def serve_command(read_settings: ReadSettings) -> None:
     """Run the mailbox server."""
-    from restante.common.ports import refuse_taken
+    from restante.common.ports import refuse_unusable
 
     settings, _ = read_settings()
-    refuse_taken(*address(settings.listen, "--listen"), "--listen")
+    refuse_unusable(*address(settings.listen, "--listen"), "--listen")
     if settings.admin != "off":
-        refuse_taken(*address(settings.admin, "--admin"), "--admin")
+        refuse_unusable(*address(settings.admin, "--admin"), "--admin")
 
     from restante.common import logs
     from restante.mailbox.server.main import serve  # this import takes as long as all of the above

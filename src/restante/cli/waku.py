@@ -141,12 +141,12 @@ def _serving(run: Callable[..., None]) -> Callable[..., None]:
 @_serving
 def serve_command(settings: Any, _sources: Any) -> None:
     """Run a Waku Mailserver. It prints its enode URL first."""
-    from restante.common.ports import refuse_taken
+    from restante.common.ports import refuse_unusable
     from restante.common.settings import address
 
-    refuse_taken(*address(settings.listen, "--listen"), "--listen")
+    refuse_unusable(*address(settings.listen, "--listen"), "--listen")
     if settings.admin != "off":
-        refuse_taken(*address(settings.admin, "--admin"), "--admin")
+        refuse_unusable(*address(settings.admin, "--admin"), "--admin")
 
     from restante.common import logs
     from restante.waku.node.main import serve  # this import takes as long as all of the above

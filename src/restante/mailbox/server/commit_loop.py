@@ -157,7 +157,10 @@ class CommitLoop:
             self._rouse()
 
     def log_refusals(self) -> None:
-        """Log the refusals since the last call, the most frequent first, and the visitors. Called once a minute."""
+        """Log the refusals since the last call, the most frequent first, and the visitors.
+
+        Call this once a minute and at the end.
+        """
         quotas = self.dispatcher.quotas
         refused, quotas.refused = quotas.refused, Counter()
         for (words, address_id), times in refused.most_common(MAX_LOGGED_ADDRESSES):

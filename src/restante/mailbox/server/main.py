@@ -171,6 +171,7 @@ async def _run_until(
     ticking.cancel()
     waiting.cancel()
     await server.drain(running)
+    commit_loop.log_refusals()  # of the last, unfinished minute
     await store.close()
 
 

@@ -74,9 +74,12 @@ async def _serve_until(told: asyncio.Event, settings: WakuServe) -> None:
     if descriptors < MIN_DESCRIPTORS:
         raise too_few_descriptors(descriptors, MIN_DESCRIPTORS)
     data = Path(settings.data)
+    # What the operator named is read first: an error in it leaves no data directory behind.
+    password = _password(settings)
+    named_key = key_file.load_or_make(Path(settings.key)) if settings.key else None
     archive = open_archive(data)
     try:
-        key = key_file.load_or_make(Path(settings.key) if settings.key else data / KEY_FILE)
+        key = named_key or key_file.load_or_make(data / KEY_FILE)
         peers = _static(settings, key)
         node = Node(
             key,
@@ -84,7 +87,7 @@ async def _serve_until(told: asyncio.Event, settings: WakuServe) -> None:
             archive,
             _housekeeping(settings),
             settings.limits,
-            _history_terms(settings, key),
+            _history_terms(settings, key, password),
         )
         await _foretell(node)  # reads much of the archive, so a damaged one is not served
         async with contextlib.AsyncExitStack() as stack:
@@ -131,8 +134,12 @@ def _mailserver(settings: WakuServe) -> Mailserver:
     )
 
 
-def _history_terms(settings: WakuServe, key: Key) -> HistoryTerms:
-    password = SymmetricKey.from_password(read_password(settings.password_file, os.environ) or OFFLINE_INBOX)
+def _password(settings: WakuServe) -> SymmetricKey:
+    """Return the key of the requesters' password. Raises Misuse."""
+    return SymmetricKey.from_password(read_password(settings.password_file, os.environ) or OFFLINE_INBOX)
+
+
+def _history_terms(settings: WakuServe, key: Key, password: SymmetricKey) -> HistoryTerms:
     return HistoryTerms(
         demands=Demands(
             # Our public key is in our enode. If it opened requests, a password would restrict no requester.
