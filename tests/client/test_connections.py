@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
+import datetime as dt
 import ipaddress
 import ssl
 import time
@@ -58,12 +58,12 @@ class Certificate:
         self.path = folder / "server.pem"
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "restante test")])
-        now = datetime.datetime.now(datetime.UTC)
+        now = dt.datetime.now(dt.UTC)
         certificate = (
             x509.CertificateBuilder(issuer_name=name, subject_name=name, public_key=key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(days=7))
-            .not_valid_after(now + datetime.timedelta(days=days))
+            .not_valid_before(now - dt.timedelta(days=7))
+            .not_valid_after(now + dt.timedelta(days=days))
             .add_extension(
                 x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
             )
@@ -105,9 +105,13 @@ async def test_a_certificate_that_has_expired_is_refused(tmp_path: Path) -> None
 
 
 async def test_a_server_without_tls_is_an_error_for_who_wants_it() -> None:
-    async with lying(honest) as liar:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    async with listening(serve) as port:
         with pytest.raises(ServerGoneError, match="securely"):
-            await use(wormhole(liar.url.replace("ws:", "wss:")))
+            await use(wormhole(f"wss://127.0.0.1:{port}/v1"))
 
 
 # ── proxies ──────────────────────────────────────────────────────────────────────────────────────
@@ -185,7 +189,7 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> list[Process]:
         started.append(await start(*command, **options))
         return started[-1]
 
-    monkeypatch.setattr(work.asyncio, "create_subprocess_exec", noted)
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", noted)
     return started
 
 
@@ -233,7 +237,6 @@ async def test_work_is_reported_and_ends_with_a_close(processes: list[Process]) 
         {"bits": 10**30, "resource": "r"},
         {"bits": 1, "resource": "with:colon"},
         {"bits": 20, "resource": "with\0zero"},
-        {"bits": 20, "resource": "with\ud800surrogate"},
         None,
     ],
 )
@@ -247,7 +250,7 @@ async def test_a_process_that_cannot_be_started_is_an_error(monkeypatch: pytest.
     async def fail(*_: str, **__: Any) -> Process:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(work.asyncio, "create_subprocess_exec", fail)
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", fail)
     async with lying(demanding({"bits": 20, "resource": "r"})) as liar:
         with pytest.raises(PermissionNeededError, match="cannot start a process"):
             await use(wormhole(liar.url))
@@ -267,7 +270,8 @@ async def test_messages_wait_at_the_server_until_they_are_read(
 ) -> None:
     monkeypatch.setattr(base, "MAX_UNREAD_MESSAGES", 20)
     messages = [b"%d" % number + bytes(20_000) for number in range(300)]
-    async with serving(tmp_path) as server, wormhole(server.url) as alice, wormhole(server.url) as bob:
+    flags = ("--limit", "bytes=100000000", "--limit", "bytes_at_once=100000000")
+    async with serving(tmp_path, *flags) as server, wormhole(server.url) as alice, wormhole(server.url) as bob:
         await meet(alice, bob)
         for message in messages:
             await alice.send(message)
