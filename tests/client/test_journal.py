@@ -67,6 +67,9 @@ async def test_a_code_that_expired_before_the_key_was_agreed_is_an_error_of_its_
     await bob.run("too late")
     with pytest.raises(CodeExpiredError):
         await alice.run()
+    async with bob.running() as (_, wormhole):
+        await wormhole.close()
+    assert server.mailboxes == 0  # alice's program has left the one that it claimed
 
 
 async def test_a_message_that_was_not_processed_is_kept_though_the_server_has_pruned_it(

@@ -283,7 +283,9 @@ class JournaledWormhole(BaseWormhole):
             self._raise_unraised()
 
     async def _suspend(self, *, flush: bool) -> None:
-        if flush and self._state.mood is None and self._state.code is not None:
+        if self._state.mood is not None:
+            await self._leave()
+        elif flush and self._state.code is not None:
             await self._flushed(lambda: (link := self._machine.link) is not None and link.all_stored)
         await self._disconnect()
         await self._driver.settle()
