@@ -237,6 +237,7 @@ class BaseWormhole:
 
     async def _flushed(self, done: Callable[[], bool]) -> bool:
         """Wait until everything is stored, as long as the server stores anything. Return whether it did."""
+        self._driver.resume()  # nobody reads the peer's messages any more, and the server's answers come behind them
         while not done():
             answers = self._machine.answers
             try:
@@ -291,6 +292,8 @@ class BaseWormhole:
 
     def _hear(self, event: Event | MessageReceived | NameplatesListed) -> None:
         if isinstance(event, MessageReceived):
+            if self._closing is not None:
+                return
             self._unread.append(event)
             self._unread_bytes += len(event.plaintext)
             if len(self._unread) >= MAX_UNREAD_MESSAGES or self._unread_bytes >= MAX_UNREAD_BYTES:
