@@ -282,6 +282,13 @@ class JournaledWormhole(BaseWormhole):
         if kind is None:
             self._raise_unraised()
 
+    async def _close(self, mood: str | None) -> None:
+        try:
+            await super()._close(mood)
+        finally:
+            await self._driver.settle()
+            await self._journal.save()
+
     async def _suspend(self, *, flush: bool) -> None:
         if self._state.mood is not None:
             await self._leave()
