@@ -193,6 +193,8 @@ class BaseWormhole:
         """Send a message. It may be sent before the peer is there, and waits for it.
 
         Returns when the message is on its way. If `MAX_UNSTORED` earlier ones are not stored yet, it waits for them.
+        Read the peer's messages meanwhile: while `MAX_UNREAD_MESSAGES` of them wait, nothing is read from the server,
+        and so nothing is known to be stored.
         """
         await self._until(lambda: self._machine.unstored < MAX_UNSTORED)
         self._check_open()
