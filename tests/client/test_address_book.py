@@ -159,7 +159,7 @@ async def test_nothing_is_lost_within_three_weeks_and_nothing_comes_twice(tmp_pa
     assert min(moments) >= 5  # a program that only writes its journal has these
 
 
-PARTS: Final = rounds(1, 8)
+PARTS: Final = rounds(1, 4)
 """Tests among which the moments are divided, so that several workers share them."""
 
 
@@ -170,7 +170,7 @@ async def test_a_program_that_is_killed_at_any_moment_and_started_again_changes_
     tmp_path: Path, part: int
 ) -> None:
     moments = await moments_of_programs(tmp_path / "life")
-    killed, numbers = 0, range(1 + part, sum(moments) + 1, rounds(sum(moments) // 4, PARTS))
+    killed, numbers = 0, range(1 + part, sum(moments) + 1, rounds(sum(moments) // 4, 4 * PARTS))
     for number in numbers:
         async with life(tmp_path / f"killed at {number}") as ours:
             await ours.live(DAYS, kills=at_moment(number, moments))
