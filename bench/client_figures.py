@@ -16,7 +16,9 @@ FIGURES = {
     "server_cpu": Figure("  server's CPU a message, µs"),
     "few": Figure("  {n} messages, default limits, ms"),
     "import": Figure("import of all that a wormhole needs, ms", target=own(100, 60)),
+    "import_cpu": Figure("  CPU of that import, ms"),
     "import_package": Figure("  import of the package alone, ms"),
+    "import_package_cpu": Figure("  CPU of the package alone, ms"),
     "first_frame": Figure("  process start to first frame, ms"),
     "first_frame_cpu": Figure("  CPU of that process until then, ms"),
 }

@@ -1,12 +1,9 @@
-"""Restante's client, as bench/client.py measures it. See client_sides.py."""
+"""Restante's client, as bench/client.py measures it, on asyncio's own event loop. See client_sides.py."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 from typing import Self
-
-import uvloop
 
 from client_sides import APPID, task
 from restante.client import Wormhole
@@ -32,5 +29,4 @@ class OurSide:
 
 
 if __name__ == "__main__":
-    run = uvloop.run if os.environ.get("BENCH_LOOP") == "uvloop" else asyncio.run
-    run(task(OurSide.connect))
+    asyncio.run(task(OurSide.connect))

@@ -42,9 +42,9 @@ IMPORT = {
 
 TIMED = """
 import time
-start = time.perf_counter()
+start, cpu = time.perf_counter(), time.process_time()
 {statement}
-print(time.perf_counter() - start)
+print(time.perf_counter() - start, time.process_time() - cpu)
 """
 CONNECT = {
     "restante": """
@@ -164,14 +164,21 @@ async def limits(run: Run) -> None:
     await server.stop()
 
 
+async def imported(statement: str) -> tuple[float, float]:
+    """Return the seconds that an import takes in a new process, and their CPU."""
+    wall, cpu = (await program("-c", TIMED.format(statement=statement))).split()
+    return float(wall), float(cpu)
+
+
 async def start(run: Run) -> None:
     """A process imports a library; another one connects and sends its first frame."""
     for statement in itertools.chain.from_iterable(IMPORT.values()):
         await program("-c", statement)  # compiles it
     for kind in run.turns():
         for figure, statement in zip(("import", "import_package"), IMPORT[kind], strict=True):
-            timed = [float(await program("-c", TIMED.format(statement=statement))) for _ in range(run.starts)]
-            run.add(figure, kind, statistics.median(timed) * 1e3)
+            timed = [await imported(statement) for _ in range(run.starts)]
+            run.add(figure, kind, statistics.median(wall for wall, _ in timed) * 1e3)
+            run.add(f"{figure}_cpu", kind, statistics.median(cpu for _, cpu in timed) * 1e3)
     async with FirstFrame.listen() as listener:
         for kind in run.kinds:
             await listener.time(sys.executable, "-c", CONNECT[kind], env=_ENVIRONMENT)

@@ -40,6 +40,7 @@ from support.waku.archives import ROWS, archive_of, raws_of
 
 BIN = Path(sys.executable).parent
 DOCUMENTS = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md")), *(ROOT / "bench").glob("*.md")]
+DOCUMENTS += sorted((ROOT / "examples").rglob("*.md"))
 
 
 def port_answers(port: int) -> bool:
@@ -223,6 +224,21 @@ def test_the_commands_of_the_operations_guide(tmp_path: Path) -> None:
         assert "not running" in here.run("restante status --data post")
     assert (tmp_path / "new-post" / "restante.sqlite").exists()
     assert (tmp_path / "usage-copy.sqlite").exists()
+
+
+def test_the_commands_of_the_address_book(tmp_path: Path) -> None:
+    guide = Document("examples/address-book/README.md")
+    [serve] = guide.lines("serve")
+    both = ["Carol: carol@example.com", "Dave: dave@example.com"]
+    with shell(tmp_path) as here, here.running(serve):
+        (tmp_path / "address_book.py").write_text(here.here((guide.path.parent / "address_book.py").read_text()))
+        here.wait_for_port()
+        for command in (*guide.lines("invite"), *guide.lines("accept")):
+            here.run(command)
+        *_, last, alice, bob = (here.run(command) for command in guide.lines("exchange"))
+    assert last == "entries that the friend does not have yet: 0\n"
+    assert [line.removesuffix(" (friend)") for line in alice.splitlines()] == both
+    assert [line.removesuffix(" (friend)") for line in bob.splitlines()] == both[::-1]
 
 
 @pytest.mark.leveldb

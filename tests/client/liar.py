@@ -8,10 +8,11 @@ import hashlib
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, suppress
+from ssl import SSLContext
 from typing import Any, Final
 
 from support.mailbox.frames import HEAD_END, Follower
-from support.mailbox.raw_socket import TEXT, frame
+from support.mailbox.raw_socket import PONG, TEXT, frame
 
 Answer = dict[str, Any]
 Sent = Answer | bytes
@@ -19,6 +20,7 @@ Lie = Callable[[Answer], list[Sent]]
 """What is sent in place of an answer. Bytes go onto the wire as they are, and HANG_UP ends the connection."""
 
 HANG_UP: Final = b""
+CLOSE_BYTE, PING_BYTE = 0x88, 0x89
 GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
@@ -51,8 +53,12 @@ def silent_from(kind: str) -> Lie:
 class Liar:
     """One nameplate and one mailbox, for all who come."""
 
-    def __init__(self, lie: Lie) -> None:
+    def __init__(self, lie: Lie, scheme: str = "ws") -> None:
+        self.scheme = scheme
         self.lie = lie
+        self.answers_pings = False
+        self.pings: asyncio.Queue[int] = asyncio.Queue()
+        """The numbers of the connections on which pings came."""
         self.port = 0
         self.connections = 0
         self.heard: list[Answer] = []
@@ -62,7 +68,7 @@ class Liar:
 
     @property
     def url(self) -> str:
-        return f"ws://127.0.0.1:{self.port}/v1"
+        return f"{self.scheme}://127.0.0.1:{self.port}/v1"
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -73,8 +79,12 @@ class Liar:
         while data := await reader.read(1 << 16):
             for piece in follower.feed(data):
                 if piece.payload is None:
-                    if piece.raw[0] == 0x88:
+                    if piece.raw[0] == CLOSE_BYTE:
                         return
+                    if piece.raw[0] == PING_BYTE:
+                        self.pings.put_nowait(number)
+                        if self.answers_pings:
+                            writer.write(frame(PONG, mask=False))
                     continue
                 command = json.loads(piece.payload)
                 self.heard.append(command)
@@ -136,7 +146,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, An
 
 
 @asynccontextmanager
-async def listening(serve: Serve) -> AsyncIterator[int]:
+async def listening(serve: Serve, ssl: SSLContext | None = None) -> AsyncIterator[int]:
     """Serve each connection on a free port, and end all of them with the block. An error of `serve` is raised."""
     tasks: list[asyncio.Task[None]] = []
 
@@ -150,7 +160,7 @@ async def listening(serve: Serve) -> AsyncIterator[int]:
     def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         tasks.append(asyncio.create_task(run(reader, writer)))
 
-    server = await asyncio.start_server(begin, "127.0.0.1", 0)
+    server = await asyncio.start_server(begin, "127.0.0.1", 0, ssl=ssl)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
@@ -163,7 +173,7 @@ async def listening(serve: Serve) -> AsyncIterator[int]:
 
 
 @asynccontextmanager
-async def lying(lie: Lie) -> AsyncIterator[Liar]:
-    liar = Liar(lie)
-    async with listening(liar.serve) as liar.port:
+async def lying(lie: Lie, ssl: SSLContext | None = None) -> AsyncIterator[Liar]:
+    liar = Liar(lie, "ws" if ssl is None else "wss")
+    async with listening(liar.serve, ssl) as liar.port:
         yield liar

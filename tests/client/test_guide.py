@@ -40,22 +40,21 @@ class Program:
         folder.mkdir()
 
     @asynccontextmanager
-    async def command(self, name: str, **others: str) -> AsyncIterator[Child]:
-        (line,) = GUIDE.lines(name)
+    async def command(self, line: str, **others: str) -> AsyncIterator[Child]:
         words = [others.get(word, word) for word in shlex.split(line.replace(USUAL, self._here))]
         assert words[0] == "restante"
         async with self._running(*RESTANTE, *words[1:]) as child:
             yield child
 
     @asynccontextmanager
-    async def program(self, name: str, *words: str, typed: str | None = None) -> AsyncIterator[Child]:
-        path = self.folder / f"{name}.py"
-        path.write_text(GUIDE.blocks[name].replace(USUAL, self._here))
+    async def program(self, text: str, *words: str, typed: str | None = None) -> AsyncIterator[Child]:
+        path = self.folder / "program.py"
+        path.write_text(text.replace(USUAL, self._here))
         async with self._running(sys.executable, str(path), *words, typed=typed) as child:
             yield child
 
-    async def ends(self, name: str, *words: str) -> str:
-        async with self.program(name, *words) as child:
+    async def ends(self, text: str, *words: str) -> str:
+        async with self.program(text, *words) as child:
             assert await child.ended() == 0, child.said
         return child.said["stdout"]
 
@@ -92,8 +91,8 @@ async def code_of(child: Child) -> str:
 
 async def test_a_text_is_sent_and_received(alice: Program, bob: Program) -> None:
     async with (
-        alice.command("send") as sender,
-        bob.command("receive", **{"7-your-code": await code_of(sender)}) as receiver,
+        alice.command(GUIDE.blocks["send"]) as sender,
+        bob.command(GUIDE.blocks["receive"], **{"7-your-code": await code_of(sender)}) as receiver,
     ):
         assert (await receiver.ended(), await sender.ended()) == (0, 0), (receiver.said, sender.said)
     assert receiver.said["stdout"] == "held until called for\n"
@@ -101,8 +100,8 @@ async def test_a_text_is_sent_and_received(alice: Program, bob: Program) -> None
 
 async def test_two_people_chat(alice: Program, bob: Program) -> None:
     async with (
-        alice.program("chat") as one,
-        bob.program("chat", await code_of(one), typed="hello\nbye\n") as other,
+        alice.program(GUIDE.blocks["chat"]) as one,
+        bob.program(GUIDE.blocks["chat"], await code_of(one), typed="hello\nbye\n") as other,
     ):
         assert (await other.ended(), await one.ended()) == (0, 0), (one.said, other.said)
     assert one.said["stdout"].splitlines()[2:] == ["< hello", "< bye"]
@@ -111,7 +110,7 @@ async def test_two_people_chat(alice: Program, bob: Program) -> None:
 
 
 async def test_events_and_errors_are_shown(alice: Program) -> None:
-    shown = await alice.ends("events")
+    shown = await alice.ends(GUIDE.blocks["events"])
     assert shown.splitlines() == [
         "connected ",
         "waiting for the other side",
@@ -121,20 +120,25 @@ async def test_events_and_errors_are_shown(alice: Program) -> None:
 
 
 async def test_a_contact_is_met_again_without_a_code(alice: Program, bob: Program) -> None:
-    async with alice.program("contact") as one, bob.program("contact", await code_of(one)) as other:
+    async with (
+        alice.program(GUIDE.blocks["contact"]) as one,
+        bob.program(GUIDE.blocks["contact"], await code_of(one)) as other,
+    ):
         assert (await one.ended(), await other.ended()) == (0, 0), (one.said, other.said)
     for _ in range(2):
-        assert await asyncio.gather(alice.ends("contact"), bob.ends("contact")) == ["< hello\n", "< hello\n"]
+        shown = tuple(await asyncio.gather(alice.ends(GUIDE.blocks["contact"]), bob.ends(GUIDE.blocks["contact"])))
+        assert shown == ("< hello\n", "< hello\n")
 
 
 async def test_two_programs_that_never_run_at_the_same_time_share_notes(alice: Program, bob: Program) -> None:
-    code = (await alice.ends("journal", "new")).splitlines()[0].removeprefix("code: ")
-    assert await bob.ends("journal", "join", code) == "notes: \nnot acknowledged: 0\n"
-    assert await alice.ends("journal", "add", "milk") == "notes: milk\nnot acknowledged: 1\n"
-    assert await bob.ends("journal", "sync") == "notes: milk\nnot acknowledged: 0\n"
-    assert await bob.ends("journal", "add", "bread") == "notes: bread, milk\nnot acknowledged: 1\n"
-    assert await alice.ends("journal", "sync") == "notes: bread, milk\nnot acknowledged: 0\n"
-    assert await bob.ends("journal", "sync") == "notes: bread, milk\nnot acknowledged: 0\n"
+    notes = GUIDE.blocks["journal"]
+    code = (await alice.ends(notes, "new")).splitlines()[0].removeprefix("code: ")
+    assert await bob.ends(notes, "join", code) == "notes: \nnot acknowledged: 0\n"
+    assert await alice.ends(notes, "add", "milk") == "notes: milk\nnot acknowledged: 1\n"
+    assert await bob.ends(notes, "sync") == "notes: milk\nnot acknowledged: 0\n"
+    assert await bob.ends(notes, "add", "bread") == "notes: bread, milk\nnot acknowledged: 1\n"
+    assert await alice.ends(notes, "sync") == "notes: bread, milk\nnot acknowledged: 0\n"
+    assert await bob.ends(notes, "sync") == "notes: bread, milk\nnot acknowledged: 0\n"
 
 
 async def test_the_guide_names_each_option_of_the_commands() -> None:

@@ -7,10 +7,8 @@ import asyncio
 import pytest
 
 from client.programs import APP_ID, Program, acquainted
-from restante.client import (
-    CodeExpiredError,
-    Misuse,
-)
+from restante.client import CodeExpiredError, Message, Misuse
+from restante.client.base import MAX_UNREAD_MESSAGES
 from support.bounds import bounded
 from support.mailbox.days import DAY, HOUR, ServerOfDays
 
@@ -67,6 +65,9 @@ async def test_a_code_that_expired_before_the_key_was_agreed_is_an_error_of_its_
     await bob.run("too late")
     with pytest.raises(CodeExpiredError):
         await alice.run()
+    async with bob.running() as (_, wormhole):
+        await wormhole.close()
+    assert server.mailboxes == 0  # alice's program has left the one that it claimed
 
 
 async def test_a_message_that_was_not_processed_is_kept_though_the_server_has_pruned_it(
@@ -192,3 +193,66 @@ async def test_a_receipt_is_waited_for_like_a_message(alice: Program, bob: Progr
             async with journal.step(message):
                 pass
             await wormhole.flush()
+
+
+async def test_a_step_that_is_cancelled_while_it_is_saved_is_saved(alice: Program, bob: Program) -> None:
+    await acquainted(alice, bob)
+    await alice.run("0")
+    async with bob.running() as (journal, wormhole):
+        [message] = [message async for message in wormhole.waiting()]
+        leaving = asyncio.Event()
+
+        async def process() -> None:
+            async with journal.step(message) as state:
+                state["received"].append("0")
+                leaving.set()
+
+        task = asyncio.create_task(process())
+        await leaving.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert journal.state == {"received": ["0"]}
+    assert bob.received == ["0"]
+    assert await bob.run() == ["0"]
+
+
+async def test_a_step_that_is_cancelled_in_its_block_changes_nothing(alice: Program) -> None:
+    async with alice.journal() as journal:
+        begun = asyncio.Event()
+
+        async def process() -> None:
+            async with journal.step() as state:
+                state["received"].append("lost")
+                begun.set()
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(process())
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        async with bounded("the next step"), journal.step() as state:
+            assert state == {"received": []}
+
+
+async def test_more_messages_than_are_read_at_once_wait_for_several_runs(alice: Program, bob: Program) -> None:
+    await acquainted(alice, bob)
+    texts = [str(each) for each in range(MAX_UNREAD_MESSAGES + 200)]
+    async with alice.running() as (journal, wormhole), journal.step():
+        for text in texts:
+            await wormhole.send(text.encode())
+    for most in (50, len(texts)):
+        await alice.run()
+        assert await alice.unacknowledged() == list(range(len(bob.received), len(texts)))
+        async with bounded("a run"), bob.running() as (journal, wormhole):
+            messages: list[Message] = []
+            async for message in wormhole.waiting():
+                messages.append(message)
+                if len(messages) == most:
+                    break
+            async with journal.step(*messages) as state:
+                state["received"] += [each.data.decode() for each in messages]
+    assert bob.received == texts
+    await alice.run()
+    assert await alice.unacknowledged() == []

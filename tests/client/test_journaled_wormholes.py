@@ -14,6 +14,7 @@ from restante.client import (
     Message,
     Misuse,
     NoReceiptsError,
+    ServerGoneError,
     Wormhole,
 )
 from support.bounds import bounded
@@ -220,3 +221,20 @@ async def test_a_journal_with_two_wormholes_processes_messages_of_both_in_one_st
             await to_second.send(b"to the second")
         assert [await each.receive() for each in (first, second)] == [b"to the first", b"to the second"]
     assert alice.received == ["from the first", "from the second"]
+
+
+async def test_a_wormhole_that_was_closed_without_a_server_is_closed_there_in_the_next_run(
+    server: ServerOfDays, alice: Program, bob: Program
+) -> None:
+    await acquainted(alice, bob)
+    async with bob.running() as (_, wormhole):
+        await wormhole.close()
+    await server.stop()
+    async with bounded("the close"), alice.journal() as journal, journal.wormhole("peer", APP_ID) as wormhole:
+        with pytest.raises(ServerGoneError):
+            await wormhole.close("errory")
+    await server.start()
+    assert server.mailboxes == 1
+    async with bounded("the close"), alice.journal() as journal, journal.wormhole("peer", APP_ID) as wormhole:
+        assert wormhole.mood == "errory"
+    assert server.mailboxes == 0

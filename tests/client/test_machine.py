@@ -16,13 +16,22 @@ from restante.client.core.outputs import (
     CodeKnown,
     Failed,
     KeyAgreed,
+    MessageDelivered,
     MessageReceived,
     MessageStored,
     NameplatesListed,
     PeerConfirmed,
     Welcomed,
 )
-from restante.client.errors import CodeExpiredError, CrowdedError, ServerError, WelcomeError, WrongPasswordError
+from restante.client.errors import (
+    CodeExpiredError,
+    CrowdedError,
+    PeerMessageError,
+    ServerError,
+    WelcomeError,
+    WrongPasswordError,
+)
+from restante.client.protocol.keys import NONCE_BYTES, MessageKeys, seal
 from support import effort
 from support.mailbox.givens import Options
 from support.mailbox.worlds import StoreWorld, World
@@ -264,3 +273,114 @@ def test_however_connections_and_processes_end_each_message_arrives_once(
     assert told(alice, Closed) == told(bob, Closed) == [Closed("happy")]
     assert set(world.counts().values()) == {"0"}
     world.close()
+
+
+JOURNAL_STEPS = (*STEPS, "process", "process", "forget")
+
+
+@effort.examples(60)
+@given(st.lists(st.tuples(st.sampled_from((0, 1)), st.sampled_from(JOURNAL_STEPS)), max_size=80))
+def test_with_receipts_each_message_is_processed_once_even_if_the_server_forgets(
+    steps: list[tuple[int, str]],
+) -> None:
+    """Once the key is agreed, neither killed processes nor pruned mailboxes lose anything."""
+    world = StoreWorld(Options())
+    sides = alice, bob = Side(world, 1, wants_receipts=True), Side(world, 2, wants_receipts=True)
+    sent: dict[Side, list[bytes]] = {alice: [], bob: []}
+    alice.machine.allocate("purple-sausages")
+    settle(alice)
+    bob.machine.set_code(alice.machine.state.code or "")
+    settle(alice, bob)
+    for side in sides:
+        side.attentive = False
+    for who, step in steps:
+        side = sides[who]
+        if step == "send":
+            sent[side].append(b"%d" % len(sent[side]))
+            side.machine.send(sent[side][-1])
+            side.take()
+        elif step == "connect":
+            if not side.connected:
+                side.connect()
+        elif step == "forget":
+            for each in sides:
+                each.cut()
+            world.advance(3600)
+            world.prune()
+            assert set(world.counts().values()) == {"0"}
+        else:
+            getattr(side, step)()
+    for side in sides:
+        side.restart()
+        side.attentive = True
+    settle(alice, bob)
+    for side, other in ((alice, bob), (bob, alice)):
+        assert told(side, Failed) == []
+        assert other.processed == sent[side]
+        assert [each.number for each in told(side, MessageDelivered)] == list(range(len(sent[side])))
+        assert [phase for phase in side.machine.state.own if phase.isdigit()] == []
+    alice.machine.close()
+    bob.machine.close()
+    settle(alice, bob)
+    assert set(world.counts().values()) == {"0"}
+    world.close()
+
+
+# ── a peer that lies about receipts ──────────────────────────────────────────────────────────────
+
+
+def own_message(side: Side, phase: str, plaintext: bytes) -> str:
+    """Return a message that the server sends to a side as one of its peer."""
+    key = MessageKeys(bytes.fromhex(side.machine.state.key or "")).of(side.machine.state.side, phase)
+    body = seal(key, plaintext, bytes(NONCE_BYTES)).hex()
+    return json.dumps({"type": "message", "side": side.machine.state.side, "phase": phase, "body": body})
+
+
+def agreed(world: World) -> tuple[Side, Side]:
+    alice, bob = Side(world, 1, wants_receipts=True), Side(world, 2, wants_receipts=True)
+    alice.machine.allocate("purple-sausages")
+    settle(alice)
+    bob.machine.set_code(alice.machine.state.code or "")
+    settle(alice, bob)
+    return alice, bob
+
+
+def test_a_receipt_for_a_message_that_was_not_sent_ends_the_wormhole(world: World) -> None:
+    alice, bob = agreed(world)
+    alice.machine.send(b"0")
+    alice.machine.receive(own_message(bob, "receipt-2", b""))
+    alice.take()
+    assert isinstance(failure(alice), PeerMessageError)
+    assert told(alice, MessageDelivered) == []
+
+
+@pytest.mark.parametrize("phase", ["receipt-", "receipt--1", "receipt-x", "receipt-01", "receipt-" + "9" * 19])
+def test_a_receipt_without_a_number_confirms_nothing(world: World, phase: str) -> None:
+    alice, bob = agreed(world)
+    alice.machine.send(b"0")
+    alice.machine.receive(own_message(bob, phase, b""))
+    alice.take()
+    assert told(alice, Failed) == []
+    assert told(alice, MessageDelivered) == []
+
+
+def test_a_receipt_that_the_peer_did_not_seal_ends_the_wormhole(world: World) -> None:
+    """A server could only repeat what it has: a body under another phase does not open."""
+    alice, bob = agreed(world)
+    alice.machine.send(b"0")
+    message = json.loads(own_message(bob, "receipt-0", b""))
+    alice.machine.receive(json.dumps({**message, "phase": "receipt-1"}))
+    alice.take()
+    assert isinstance(failure(alice), WrongPasswordError)
+    assert told(alice, MessageDelivered) == []
+
+
+def test_an_old_receipt_takes_nothing_back(world: World) -> None:
+    alice, bob = agreed(world)
+    for _ in range(3):
+        alice.machine.send(b"0")
+    for number in (2, 1, 2):
+        alice.machine.receive(own_message(bob, f"receipt-{number}", b""))
+    alice.take()
+    assert [each.number for each in told(alice, MessageDelivered)] == [0, 1]
+    assert alice.machine.state.acknowledged == 2

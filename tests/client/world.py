@@ -30,6 +30,9 @@ class Side:
         """What the application was told."""
         self.attentive = True
         """Whether the application processes each message when it is told."""
+        self.processed: list[bytes] = []
+        """The peer's messages that the application has processed. They are in its checkpoint."""
+        self._told: deque[MessageReceived] = deque()
         self._inbox: Inbox | None = None
         self._heard = 0
         self._to_server: deque[bytes] = deque()
@@ -56,6 +59,7 @@ class Side:
     def restart(self) -> None:
         """Kill the process after a checkpoint, and start it again."""
         self.cut()
+        self._told.clear()
         state = msgspec.json.decode(msgspec.json.encode(self.machine.state), type=State)
         self.machine = Machine(state, self.dice.randbytes)
 
@@ -70,8 +74,18 @@ class Side:
                 self._to_server.append(output.text)
             else:
                 self.events.append(output)
-                if isinstance(output, MessageReceived) and self.attentive:
-                    self.machine.processed(output.number)
+                if isinstance(output, MessageReceived):
+                    self._told.append(output)
+                    if self.attentive:
+                        self.process()
+
+    def process(self) -> None:
+        """Let the application process the next message, if there is one."""
+        if self._told:
+            message = self._told.popleft()
+            self.processed.append(message.plaintext)
+            self.machine.processed(message.number)
+            self.take()
 
     def speak(self) -> bool:
         """Bring one frame to the server."""

@@ -177,16 +177,17 @@ def test_an_empty_file_does_not_fail_a_run(tmp_path: Path) -> None:
 
 def test_a_build_without_its_inputs_names_them_and_what_to_ingest(lake: LakeWorld) -> None:
     """The lake has nameplates, but none of that day."""
+    yet = " yet: ingest rows from"
     for plan, done in (((), "0 days built, 0 rows"), (("--plan",), "0 days to build")):
         said = command("build", "--lake", lake.path, "--from", "1999-01-01", "--to", "1999-01-01", *plan).stdout
-        usage = "client_versions and no mailboxes in the lake: ingest a mailbox server's data directory"
-        timing = "client_events and no server_commands in the lake: ingest a client's timing log or a server's trace"
-        waku = "archived in the lake: ingest a Waku archive or envelope files"
+        usage = f"client_versions and no mailboxes{yet} a mailbox server's data directory"
+        timing = f"client_events and no server_commands{yet} a client's timing log or a server's trace"
+        waku = f"archived{yet} a Waku archive or envelope files"
         assert said.splitlines() == [
             *(f"{table}: {done}" for table in ("outcomes", "durations", "pressure", "busy_hours")),
-            f"versions: {done}; there is no table {usage}",
-            *(f"{table}: {done}; there is no table {timing}" for table in ("timing", "times")),
-            *(f"{table}: {done}; there is no table {waku}" for table in ("envelopes", "traffic", "coverage")),
+            f"versions: {done}; the lake has no table {usage}",
+            *(f"{table}: {done}; the lake has no table {timing}" for table in ("timing", "times")),
+            *(f"{table}: {done}; the lake has no table {waku}" for table in ("envelopes", "traffic", "coverage")),
         ]
 
 

@@ -35,6 +35,7 @@ EXECUTED: Final[Mapping[str, Mapping[str, str]]] = {
     "docs/waku/from-status-go.md": dict.fromkeys(
         ("key", "first pass", "last pass", "postgresql"), "waku/test_from_status_go.py"
     ),
+    "examples/address-book/README.md": dict.fromkeys(("serve", "invite", "accept", "exchange"), "test_docs.py"),
     "docs/waku/history.md": dict.fromkeys(("requests", "program"), "waku/test_history_guide.py"),
 }
 """Document → block → the test file that executes it."""

@@ -30,6 +30,9 @@ from typing import Final, NoReturn, Self
 PRELOADED: Final = (
     "restante.mailbox.server.main",
     "restante.cli.main",
+    "restante.client.journal",
+    "restante.client.websocket",
+    "client.killed_at",
     "restante.mailbox.reference_import.importing",
     "restante.mailbox.reference_import.report",
     # What `wormhole` and `twist` import, but for the modules that create Twisted's reactor: that must not be forked.

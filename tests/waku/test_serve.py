@@ -217,9 +217,10 @@ def a_leaf_of_its_index(database: sqlite3.Connection, path: Path) -> range:
     return range(leaf, leaf + 1)
 
 
+@pytest.mark.parametrize("options", [(), ("--retention", "0")])
 @pytest.mark.parametrize("damaged", [the_end_of_its_tables, a_leaf_of_its_index])
 async def test_a_damaged_archive_is_not_served(
-    tmp_path: Path, damaged: Callable[[sqlite3.Connection, Path], range]
+    tmp_path: Path, damaged: Callable[[sqlite3.Connection, Path], range], options: tuple[str, ...]
 ) -> None:
     archive, path = open_archive(tmp_path), tmp_path / FILE
     await archive.save([letter(number) for number in range(5000)], EPOCH)
@@ -230,7 +231,7 @@ async def test_a_damaged_archive_is_not_served(
         for page in pages:
             file.seek((page - 1) * DATABASE_PAGE_BYTES)
             file.write(b"\xa5" * DATABASE_PAGE_BYTES)
-    async with started(tmp_path, WAKU, stdout=PIPE) as serving:
+    async with started(tmp_path, WAKU, options, stdout=PIPE) as serving:
         assert await serving.ended() == 1
         assert serving.process.stdout is not None
         assert await serving.process.stdout.read() == b"", "no enode"

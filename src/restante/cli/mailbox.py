@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
 
-from restante.common.settings import Source, address, settle, shown
-from restante.mailbox.settings import SERVE, Serve
+from restante.cli.serve_options import LogFormat, ReadSettings, prepare, with_options
+from restante.common.settings import shown
+from restante.mailbox.settings import SERVE
 
 app = typer.Typer()
 config_app = typer.Typer(no_args_is_help=True)
@@ -100,51 +99,27 @@ def _options(
     trace: Annotated[
         str | None, typer.Option(metavar="FILE", help="Append the times of each command to this file.")
     ] = None,
-    log_format: Annotated[
-        str | None,
-        typer.Option(
-            metavar="auto|console|json",
-            help="Format of the log; auto is console on a terminal, else json. Default: auto.",
-        ),
-    ] = None,
+    log_format: LogFormat = None,
 ) -> None:
-    """Declare the options of `serve` and `config show`; `_taking_options` passes them on."""
+    """Declare the options of `serve` and `config show`; `_with_options` passes them on."""
 
 
-ReadSettings = Callable[[], tuple[Serve, list[Source]]]
-
-
-def _taking_options(run: Callable[[ReadSettings], None]) -> Callable[..., None]:
-    @functools.wraps(_options)
-    def command(*, config: Path | None = None, **flags: Any) -> None:
-        flags = {name: None if value == [] else value for name, value in flags.items()}
-        run(lambda: settle(SERVE, flags, os.environ, config))
-
-    command.__doc__ = run.__doc__
-    return command
+_with_options = with_options(_options, lambda: SERVE)
 
 
 @app.command("serve")
-@_taking_options
+@_with_options
 def serve_command(read_settings: ReadSettings) -> None:
     """Run the mailbox server."""
-    from restante.common.ports import refuse_unusable
-
     settings, _ = read_settings()
-    refuse_unusable(*address(settings.listen, "--listen"), "--listen")
-    if settings.admin != "off":
-        refuse_unusable(*address(settings.admin, "--admin"), "--admin")
-
-    from restante.common import logs
+    prepare(settings)
     from restante.mailbox.server.main import serve  # this import takes as long as all of the above
 
-    logs.start(settings.log_format)
-    os.umask(0o077)  # only the owner may read the data directory
     serve(settings, read_settings)
 
 
 @config_app.command("show")
-@_taking_options
+@_with_options
 def config_show(read_settings: ReadSettings) -> None:
     """Show the settings that `serve` would use, and the origin of each."""
     print("\n".join(shown(read_settings()[1])))

@@ -178,7 +178,7 @@ def _why_nothing(missing: Sequence[str]) -> str:
     if not missing:
         return ""
     sources = " or ".join(dict.fromkeys(SOURCES[name] for name in missing))
-    return f"; there is no table {' and no '.join(missing)} in the lake: ingest {sources}"
+    return f"; the lake has no table {' and no '.join(missing)} yet: ingest rows from {sources}"
 
 
 def _shown(found: Sequence[IngestResult], *, plan: bool) -> Iterator[str]:

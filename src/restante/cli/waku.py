@@ -5,17 +5,16 @@ What a subcommand needs is imported when it runs.
 
 from __future__ import annotations
 
-import functools
 import importlib.util
-import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from restante.cli import waku_archive, waku_requests
+from restante.cli.serve_options import LogFormat, ReadSettings, prepare, with_options
 from restante.common.errors import Misuse
+from restante.common.settings import Part, shown
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -113,56 +112,36 @@ def _serve_options(
         list[str] | None,
         typer.Option(metavar="NAME=NUMBER", help="Set a limit; `restante waku config` lists them; repeatable."),
     ] = None,
-    log_format: Annotated[
-        str | None,
-        typer.Option(
-            metavar="auto|console|json",
-            help="Format of the log; auto is console on a terminal, else json. Default: auto.",
-        ),
-    ] = None,
+    log_format: LogFormat = None,
 ) -> None:
-    """Declare the options of `waku serve` and `waku config`; `_serving` passes them on."""
+    """Declare the options of `waku serve` and `waku config`; `_with_options` passes them on."""
 
 
-def _serving(run: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(_serve_options)
-    def command(*, config: Path | None = None, **flags: Any) -> None:
-        from restante.common.settings import settle
-        from restante.waku.settings import WAKU
+def _part() -> Part[Any]:
+    from restante.waku.settings import WAKU
 
-        given = {name: None if value == [] else value for name, value in flags.items()}
-        run(*settle(WAKU, given, os.environ, config))
+    return WAKU
 
-    command.__doc__ = run.__doc__
-    return command
+
+_with_options = with_options(_serve_options, _part)
 
 
 @app.command("serve")
-@_serving
-def serve_command(settings: Any, _sources: Any) -> None:
+@_with_options
+def serve_command(read_settings: ReadSettings) -> None:
     """Run a Waku Mailserver. It prints its enode URL first."""
-    from restante.common.ports import refuse_unusable
-    from restante.common.settings import address
-
-    refuse_unusable(*address(settings.listen, "--listen"), "--listen")
-    if settings.admin != "off":
-        refuse_unusable(*address(settings.admin, "--admin"), "--admin")
-
-    from restante.common import logs
+    settings, _ = read_settings()
+    prepare(settings)
     from restante.waku.node.main import serve  # this import takes as long as all of the above
 
-    logs.start(settings.log_format)
-    os.umask(0o077)  # only the owner may read the data directory
     serve(settings)
 
 
 @app.command("config")
-@_serving
-def config_command(_settings: Any, sources: Any) -> None:
+@_with_options
+def config_command(read_settings: ReadSettings) -> None:
     """Show the settings that `serve` would use, and the origin of each."""
-    from restante.common.settings import shown
-
-    print("\n".join(shown(sources)))
+    print("\n".join(shown(read_settings()[1])))
 
 
 app.add_typer(waku_requests.app)

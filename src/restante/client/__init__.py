@@ -6,8 +6,9 @@ at any time. A name's module is loaded when the name is first used.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from restante.common.lazy_names import lazy_names
 
 __all__ = [
     "DEFAULT_APP_ID",
@@ -125,20 +126,9 @@ else:
         "restante.client.wormhole": "Wormhole",
         "restante.common.errors": "Misuse RestanteError StoreError",
     }
-    """The imports above, which are made when a name is used. Where the name is another one there: here=there."""
+    """The imports above, which are made when a name is used."""
 
-    _PLACES = {
-        name.partition("=")[0]: (module, name.rpartition("=")[2])
-        for module, names in _MODULES.items()
-        for name in names.split()
-    }
-
-    def __getattr__(name: str) -> object:
-        if name not in _PLACES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        module, there = _PLACES[name]
-        found = globals()[name] = getattr(import_module(module), there)
-        return found
+    __getattr__ = lazy_names(__name__, _MODULES)
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

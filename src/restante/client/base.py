@@ -22,7 +22,7 @@ from restante.client.server import Server
 from restante.client.unread import Unread
 from restante.common.dice import Dice
 from restante.common.errors import Misuse
-from restante.common.tasks import until_done
+from restante.common.tasks import Changes, until_done
 
 MAX_UNSTORED: Final = 1000
 """Messages that `send` accepts while none of them is stored. The next call waits until one is."""
@@ -57,15 +57,21 @@ class BaseWormhole:
         self._machine = Machine(state, dice.draw)
         self._dice = dice
         self._on_event = on_event
+        self._changes = Changes()
         self._driver = Driver(
-            self._machine, server, self._hear, dice, changed=self._wake, max_work_bits=max_work_bits, save=save
+            self._machine,
+            server,
+            self._hear,
+            dice,
+            changed=self._changes.tell,
+            max_work_bits=max_work_bits,
+            save=save,
         )
         self._running: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._unread = Unread()
         self._drops_messages = False
         self._nameplates: list[str] | None = None
-        self._waiters: list[asyncio.Future[None]] = []
         self._closed = False
         self._error: Exception | None = None
         self._error_raised = False
@@ -196,7 +202,8 @@ class BaseWormhole:
         """Send a message. Returns when it is on its way; await `SentMessage.stored` to know that the server has it.
 
         It may be sent before the peer is there, and waits for it. If `MAX_UNSTORED` earlier ones are not stored yet,
-        this method waits for them. A lost connection loses no message.
+        this method waits for them. Read the peer's messages meanwhile: while `MAX_UNREAD_MESSAGES` of them wait, no
+        more are read from the server, so that nothing is known to be stored. A lost connection loses no message.
 
         Args:
             message: the bytes. Servers have limits: one of this project takes a megabyte, and more is a ServerError.
@@ -265,7 +272,7 @@ class BaseWormhole:
                     while self._missing >= missing and not done():
                         if self._closed or self._error is not None:
                             return False
-                        await self._change()
+                        await self._changes.next()
             except TimeoutError:
                 return False
         return True
@@ -298,7 +305,7 @@ class BaseWormhole:
             self._running.cancel()
             await asyncio.wait([self._running])
         self._closed = True
-        self._wake()
+        self._changes.tell()
 
     # ── inside ─────────────────────────────────────────────────────────────────────────────────
 
@@ -316,7 +323,7 @@ class BaseWormhole:
         except Exception as error:  # noqa: BLE001 - whoever waits is told
             self._error = self._error or error
         self._closed = True
-        self._wake()
+        self._changes.tell()
 
     def _hear(self, event: Event | MessageReceived | NameplatesListed) -> None:
         if isinstance(event, MessageReceived):
@@ -328,7 +335,7 @@ class BaseWormhole:
                 self._error = self._error or event.error
             if self._on_event is not None:
                 self._on_event(event)
-        self._wake()
+        self._changes.tell()
 
     def _keep(self, message: MessageReceived) -> None:
         """Keep a message until it is read. If too many are unread, read no more; when closing, drop what comes."""
@@ -383,17 +390,4 @@ class BaseWormhole:
             self._check_open()
             if self._running is None:
                 raise Misuse("the wormhole is not connected: use it in `async with wormhole:`")
-            await self._change()
-
-    async def _change(self) -> None:
-        """Wait until anything has happened."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        await waiter
-
-    def _wake(self) -> None:
-        if self._waiters:
-            waiters, self._waiters = self._waiters, []
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+            await self._changes.next()

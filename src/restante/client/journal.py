@@ -313,8 +313,17 @@ class JournaledWormhole(BaseWormhole):
         if kind is None:
             self._raise_unraised()
 
+    async def _close(self, mood: str | None) -> None:
+        try:
+            await super()._close(mood)
+        finally:
+            await self._driver.settle()
+            await self._journal.save()
+
     async def _suspend(self, *, flush: bool) -> None:
-        if flush and self._state.mood is None and self._state.code is not None:
+        if self._state.mood is not None:
+            await self._leave()
+        elif flush and self._state.code is not None:
             await self._flushed(lambda: (link := self._machine.link) is not None and link.all_stored)
         await self._disconnect()
         await self._driver.settle()

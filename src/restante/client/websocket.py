@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from picows import WSAutoPingStrategy, WSCloseCode, WSError, WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
-from python_socks import ProxyConnectionError, ProxyError
+from python_socks import ProxyError
 
 from restante.client.errors import ServerError, ServerGoneError, WormholeError
 from restante.client.server import Server
@@ -119,6 +119,12 @@ class Connection(WSListener):
             else:
                 self.ended.set_result(ServerGoneError(f"the connection to {self._url} was lost"))
 
+    def pause_writing(self) -> None:
+        pass  # `send` waits for the server before it accepts too many messages
+
+    def resume_writing(self) -> None:
+        pass
+
     def _reason_of(self, close: WSFrame) -> WormholeError:
         words = (close.get_close_message() or b"").decode(errors="replace")
         if close.get_close_code() == WSCloseCode.MESSAGE_TOO_BIG:
@@ -164,6 +170,7 @@ async def connect(
         ServerGoneError: it cannot be opened.
 
     """
+    way = f"cannot connect to {server.url}" + (" through the proxy" if server.proxy is not None else "")
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             connection = Connection(server.url, opened, take)
@@ -184,15 +191,15 @@ async def connect(
             )
     except TimeoutError:
         raise ServerGoneError(f"{server.url} did not answer within {CONNECT_SECONDS:.0f} s") from None
-    except (ProxyError, ProxyConnectionError) as error:
-        raise ServerGoneError(f"cannot connect to {server.url} through the proxy: {error}") from None
+    except ProxyError as error:
+        raise ServerGoneError(f"{way}: {error}") from None
     except WSError as error:
         raise ServerGoneError(f"{server.url} is no mailbox server: {error}") from None
     except ssl.SSLError as error:
-        raise ServerGoneError(f"cannot connect to {server.url} securely: {_reason(error)}") from None
+        raise ServerGoneError(f"{way} securely: {_reason(error)}") from None
     except (OSError, ValueError) as error:
         words = plain(error) if isinstance(error, OSError) else str(error)
-        raise ServerGoneError(f"cannot connect to {server.url}: {words}") from None
+        raise ServerGoneError(f"{way}: {words}") from None
     if not connection.opened:
         raise ServerGoneError(f"{server.url} is no mailbox server: it closed the connection before it answered")
     try:

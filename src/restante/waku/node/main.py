@@ -222,16 +222,15 @@ async def _prune(node: Node) -> None:
 
 
 async def _foretell(node: Node) -> None:
-    """Log what the first prune will remove."""
+    """Log what the first prune will remove. It reads the index of topics, whether anything is pruned or not."""
     housekeeping = node.housekeeping
-    if housekeeping.retention is not None:
-        old = await node.archive.older(node.now() - housekeeping.retention)
-        if old:
-            log.warning(
-                "envelopes are older than --retention and will be removed; --retention 0 keeps them",
-                envelopes=old,
-                in_seconds=PRUNE_GRACE_SECONDS,
-            )
+    old = await node.archive.older(node.now() - (housekeeping.retention or 0))
+    if old and housekeeping.retention is not None:
+        log.warning(
+            "envelopes are older than --retention and will be removed; --retention 0 keeps them",
+            envelopes=old,
+            in_seconds=PRUNE_GRACE_SECONDS,
+        )
     if housekeeping.retention_bytes is not None:
         over = (await node.archive.counts()).bytes - housekeeping.retention_bytes
         if over > 0:

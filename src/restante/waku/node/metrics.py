@@ -91,7 +91,7 @@ class _Now:
         )
         yield _gauge("mailserver_archived_bytes", "Bytes of the envelopes in the archive", self._archive.bytes)
         failed = CounterMetricFamily(
-            "mailserver_archived_envelopes_failures", "Envelopes that had no room in the archive", labels=["db"]
+            "mailserver_archived_envelopes_failures", "Envelopes that could not be archived", labels=["db"]
         )
         failed.add_metric([DATABASE_LABEL], counts["not archived"])
         yield failed

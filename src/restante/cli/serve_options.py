@@ -1,0 +1,54 @@
+"""What the two servers' commands share: how options become settings, and what is done before a server starts."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from restante.common.settings import Part, Source, address, settle
+
+ReadSettings = Callable[[], tuple[Any, list[Source]]]
+"""Reads the settings of a server, and says where each comes from. Raises Misuse."""
+
+LogFormat = Annotated[
+    str | None,
+    typer.Option(
+        metavar="auto|console|json",
+        help="Format of the log; auto is console on a terminal, else json. Default: auto.",
+    ),
+]
+
+
+def with_options(
+    declared: Callable[..., None], part: Callable[[], Part[Any]]
+) -> Callable[[Callable[[ReadSettings], None]], Callable[..., None]]:
+    """Return a decorator that gives a command the declared options. The command reads the settings of a part."""
+
+    def decorate(run: Callable[[ReadSettings], None]) -> Callable[..., None]:
+        @functools.wraps(declared)
+        def command(*, config: Path | None = None, **flags: Any) -> None:
+            given = {name: None if value == [] else value for name, value in flags.items()}
+            run(lambda: settle(part(), given, os.environ, config))
+
+        command.__doc__ = run.__doc__
+        return command
+
+    return decorate
+
+
+def prepare(settings: Any) -> None:
+    """Check the addresses of a server, start its log, and let only the owner read what it writes. Raises Misuse."""
+    from restante.common.ports import refuse_unusable
+
+    refuse_unusable(*address(settings.listen, "--listen"), "--listen")
+    if settings.admin != "off":
+        refuse_unusable(*address(settings.admin, "--admin"), "--admin")
+    from restante.common import logs
+
+    logs.start(settings.log_format)
+    os.umask(0o077)

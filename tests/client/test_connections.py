@@ -1,0 +1,315 @@
+"""Ways to a server: TLS, proxies, work that a server demands, and readers that are slower than what comes."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import ipaddress
+import ssl
+import time
+from asyncio.subprocess import Process
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from client.liar import honest, instead_of, listening, lying
+from client.live import Heard, meet, read, serving, use, wormhole
+from client.proxies import proxying
+from restante.client import (
+    Misuse,
+    PermissionNeededError,
+    Reconnecting,
+    ServerGoneError,
+    Working,
+    Wormhole,
+    base,
+    driver,
+    websocket,
+    work,
+)
+from restante.mailbox.protocol.hashcash import Demand, problem
+from support.bounds import bounded
+from support.ports import nobodys_port
+
+
+@pytest.fixture(autouse=True)
+def _no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "delay_before", lambda _attempt, _dice: 0.02)
+
+
+async def exchange(alice: Wormhole, bob: Wormhole) -> None:
+    async with alice, bob:
+        await meet(alice, bob)
+        await alice.send(bytes(100_000))
+        assert await read(bob, 1) == [bytes(100_000)]
+
+
+# ── TLS ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Certificate:
+    """A certificate for 127.0.0.1 that nobody else has signed."""
+
+    def __init__(self, folder: Path, days: int = 1) -> None:
+        self.path = folder / "server.pem"
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "restante test")])
+        now = dt.datetime.now(dt.UTC)
+        certificate = (
+            x509.CertificateBuilder(issuer_name=name, subject_name=name, public_key=key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - dt.timedelta(days=7))
+            .not_valid_after(now + dt.timedelta(days=days))
+            .add_extension(
+                x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
+            )
+            .sign(key, hashes.SHA256())
+        )
+        private = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        self.path.write_bytes(private + certificate.public_bytes(serialization.Encoding.PEM))
+
+    @property
+    def server(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.path)
+        return context
+
+    @property
+    def client(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=str(self.path))
+
+
+async def test_a_server_with_a_certificate_of_its_own_is_refused(tmp_path: Path) -> None:
+    async with lying(honest, Certificate(tmp_path).server) as liar:
+        with pytest.raises(ServerGoneError, match=r"certificate is not valid \(self.signed"):
+            await use(wormhole(liar.url))
+
+
+async def test_a_certificate_that_the_caller_trusts_is_accepted(tmp_path: Path) -> None:
+    certificate = Certificate(tmp_path)
+    async with lying(honest, certificate.server) as liar:
+        await exchange(*(wormhole(liar.url, ssl=certificate.client) for _ in range(2)))
+
+
+async def test_a_certificate_that_has_expired_is_refused(tmp_path: Path) -> None:
+    certificate = Certificate(tmp_path, days=-1)
+    async with lying(honest, certificate.server) as liar:
+        with pytest.raises(ServerGoneError, match="expired"):
+            await use(wormhole(liar.url, ssl=certificate.client))
+
+
+async def test_a_server_without_tls_is_an_error_for_who_wants_it() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    async with listening(serve) as port:
+        with pytest.raises(ServerGoneError, match="securely"):
+            await use(wormhole(f"wss://127.0.0.1:{port}/v1"))
+
+
+# ── proxies ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def scheme_of(kind: str) -> str:
+    return "http" if kind == "http" else "socks5"
+
+
+@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize("kind", ["http", "socks"])
+async def test_two_sides_meet_through_a_proxy(tmp_path: Path, kind: str, secure: bool) -> None:
+    certificate = Certificate(tmp_path)
+    options = {"ssl": certificate.client} if secure else {}
+    async with lying(honest, certificate.server if secure else None) as liar, proxying(kind) as proxy:
+        url = f"{scheme_of(kind)}://127.0.0.1:{proxy.port}"
+        await exchange(*(wormhole(liar.url, proxy=url, **options) for _ in range(2)))
+        assert proxy.targets == [("127.0.0.1", liar.port)] * 2
+        assert proxy.forwarded > 400_000
+
+
+@pytest.mark.parametrize("kind", ["http", "socks"])
+async def test_a_proxy_is_told_user_and_password(kind: str) -> None:
+    async with lying(honest) as liar, proxying(kind, login=b"user:secret") as proxy:
+        url = f"{scheme_of(kind)}://user:secret@127.0.0.1:{proxy.port}"
+        await exchange(*(wormhole(liar.url, proxy=url) for _ in range(2)))
+        if kind == "http":
+            assert all(b"Basic dXNlcjpzZWNyZXQ=" in head for head in proxy.heads)
+        else:
+            assert proxy.logins == [b"user:secret"] * 2
+
+
+@pytest.mark.parametrize("kind", ["http", "socks"])
+async def test_a_proxy_that_refuses_is_an_error(kind: str) -> None:
+    async with lying(honest) as liar, proxying(kind, refuses=True) as proxy:
+        with pytest.raises(ServerGoneError, match="through the proxy"):
+            await use(wormhole(liar.url, proxy=f"{scheme_of(kind)}://127.0.0.1:{proxy.port}"))
+
+
+@pytest.mark.parametrize("response", [b"", b"garbage\r\n\r\n", b"x" * 1_000_000])
+@pytest.mark.parametrize("scheme", ["http", "socks5", "socks4"])
+async def test_what_is_no_proxy_is_an_error(scheme: str, response: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(response)
+        await writer.drain()
+
+    async with listening(serve) as port:
+        with pytest.raises(ServerGoneError, match="cannot connect to"):
+            await use(wormhole("ws://127.0.0.1:1/v1", proxy=f"{scheme}://127.0.0.1:{port}"))
+
+
+@pytest.mark.parametrize("scheme", ["http", "socks5", "socks4"])
+async def test_a_proxy_that_does_not_listen_is_an_error(scheme: str) -> None:
+    with pytest.raises(ServerGoneError, match=r"cannot connect to.*through the proxy.*refused"):
+        await use(wormhole("ws://127.0.0.1:1/v1", proxy=f"{scheme}://127.0.0.1:{nobodys_port()}"))
+
+
+@pytest.mark.parametrize("proxy", ["127.0.0.1:9050", "ftp://127.0.0.1", "socks5://", "http://a b"])
+async def test_what_is_no_address_of_a_proxy_is_misuse(proxy: str) -> None:
+    with pytest.raises(Misuse, match="a proxy's URL"):
+        wormhole("ws://127.0.0.1:1/v1", proxy=proxy)
+
+
+# ── work ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> list[Process]:
+    """Return the processes that are started, as they come."""
+    started: list[Process] = []
+    start = asyncio.create_subprocess_exec
+
+    async def noted(*command: str, **options: Any) -> Process:
+        started.append(await start(*command, **options))
+        return started[-1]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", noted)
+    return started
+
+
+def demanding(hashcash: Any) -> Any:
+    permissions = {"none": None, "hashcash": hashcash}
+    return instead_of("welcome", {"type": "welcome", "welcome": {"permission-required": permissions}})
+
+
+@pytest.mark.parametrize("bits", [0, 1, 9, work.BITS_IN_PROCESS, work.BITS_IN_PROCESS + 1, 17])
+async def test_a_stamp_is_one_that_the_server_accepts(bits: int, processes: list[Process]) -> None:
+    async with bounded("a stamp"):
+        stamp = await work.find_stamp(bits, "resource", lambda _: None, 20)
+    assert problem(Demand(bits, "resource"), "hashcash", stamp) is None
+    assert bool(processes) == (bits > work.BITS_IN_PROCESS)
+    assert all(process.returncode is not None for process in processes)
+
+
+async def test_work_that_a_server_of_ours_demands_is_shown(tmp_path: Path) -> None:
+    flags = ("--permission", "hashcash", "--permission-bits", "16")
+    async with serving(tmp_path, *flags) as server:
+        await exchange(*(wormhole(server.url) for _ in range(2)))
+        assert server.usage().mailboxes == ["happy"]
+
+
+async def test_work_is_reported_and_ends_with_a_close(processes: list[Process]) -> None:
+    heard = Heard()
+    async with lying(demanding({"bits": 60, "resource": "r"})) as liar:
+        alice = wormhole(liar.url, max_work_bits=60, on_event=heard)
+        async with alice:
+            await heard.until(Working, 2)
+            async with bounded("the close"):
+                await alice.close()
+            assert processes
+            assert all(process.returncode is not None for process in processes)
+    first, second = heard.of(Working)[:2]
+    assert (first.bits, first.expected_hashes) == (60, 2**60)
+    assert 0 < first.hashes < second.hashes
+    assert 0 <= first.seconds <= second.seconds <= time.monotonic()
+
+
+@pytest.mark.parametrize(
+    "hashcash",
+    [
+        {"bits": work.DEFAULT_MAX_BITS + 1, "resource": "r"},
+        {"bits": 10**30, "resource": "r"},
+        {"bits": 1, "resource": "with:colon"},
+        {"bits": 20, "resource": "with\0zero"},
+        None,
+    ],
+)
+async def test_work_that_cannot_be_done_is_an_error(hashcash: Any) -> None:
+    async with lying(demanding(hashcash)) as liar:
+        with pytest.raises(PermissionNeededError):
+            await use(wormhole(liar.url))
+
+
+async def test_a_process_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: str, **__: Any) -> Process:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", fail)
+    async with lying(demanding({"bits": 20, "resource": "r"})) as liar:
+        with pytest.raises(PermissionNeededError, match="cannot start a process"):
+            await use(wormhole(liar.url))
+
+
+# ── slow readers ─────────────────────────────────────────────────────────────────────────────────
+
+
+async def paused(wormhole: Wormhole) -> None:
+    async with bounded("a pause"):
+        while wormhole._driver._reading.is_set():  # noqa: ASYNC110 - a pause is no event
+            await asyncio.sleep(0.01)
+
+
+async def test_messages_wait_at_the_server_until_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "MAX_UNREAD_MESSAGES", 20)
+    messages = [b"%d" % number + bytes(20_000) for number in range(300)]
+    flags = ("--limit", "bytes=100000000", "--limit", "bytes_at_once=100000000")
+    async with serving(tmp_path, *flags) as server, wormhole(server.url) as alice, wormhole(server.url) as bob:
+        await meet(alice, bob)
+        for message in messages:
+            await alice.send(message)
+        async with bounded("all to be stored"):
+            await alice.flush()
+        await paused(bob)
+        assert len(bob._unread) < 40
+        assert await read(bob, 300) == messages
+
+
+async def test_a_reader_that_pauses_is_not_taken_for_a_lost_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "MAX_UNREAD_MESSAGES", 10)
+    heard = Heard()
+    async with lying(honest) as liar, wormhole(liar.url) as alice:
+        liar.answers_pings = True
+        monkeypatch.setattr(websocket, "PING_SECONDS", 0.1)
+        async with wormhole(liar.url, on_event=heard) as bob:
+            await meet(alice, bob)
+            for number in range(100):
+                await alice.send(b"%d" % number)
+            await paused(bob)
+            async with bounded("pings"):
+                for _ in range(5):
+                    await liar.pings.get()
+            assert heard.of(Reconnecting) == []
+            assert await read(bob, 100) == [b"%d" % number for number in range(100)]
+
+
+async def test_a_reader_that_pauses_connects_again_when_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "MAX_UNREAD_MESSAGES", 10)
+    heard = Heard()
+    async with lying(honest) as liar, wormhole(liar.url) as alice, wormhole(liar.url, on_event=heard) as bob:
+        await meet(alice, bob)
+        for number in range(100):
+            await alice.send(b"%d" % number)
+        await paused(bob)
+        assert bob._driver._connection is not None
+        bob._driver._connection.end(ServerGoneError("cut by the test"))
+        await heard.until(Reconnecting)
+        assert await read(bob, 100) == [b"%d" % number for number in range(100)]
+    assert liar.connections == 3
