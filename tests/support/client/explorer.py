@@ -1,0 +1,307 @@
+"""All that can happen to a wormhole, found by running it: every event in every state that is reachable.
+
+A machine has its own random bytes, one code, and one message of its own. The peer is a second machine, whose messages
+are computed once and come in order. The server answers in order, or refuses, and sends all messages of ours back at
+once. What a wormhole that has ended does not look at any more is left out of its state.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from restante.client.core import conversation
+from restante.client.core.conversation import PAKE, VERSION
+from restante.client.core.link import Link
+from restante.client.core.machine import END_OF_REPLAY, Machine
+from restante.client.core.outputs import Failed, MessageReceived, Output, SendFrame, ShowWork
+from restante.client.core.state import NEW_BYTES, MailboxStatus, NameplateStatus, State, new_state
+from restante.client.errors import PermissionNeededError, WormholeError
+
+APP_ID: Final = "example.com/states"
+NAMEPLATE: Final = "4"
+WORDS: Final = "purple-sausages"
+MAILBOX: Final = "m"
+PEER: Final = "the peer"
+RECEIPT: Final = f"{conversation.RECEIPT}1"
+
+ANSWERED: Final = {"allocate", "claim", "release", "close", "ping"}
+"""Commands that have an answer of their own. An added message comes back."""
+
+
+def draw(size: int) -> bytes:
+    """Return bytes that are not random, so that equal states are equal."""
+    return bytes(size)
+
+
+class Node(NamedTuple):
+    """A machine at rest, with all that decides what it does next."""
+
+    state: str
+    link: str | None
+    asked: tuple[str, ...]
+    """Commands on this connection that the server has to answer, in order."""
+    told_closed: bool
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The state as plain data."""
+        found: dict[str, Any] = json.loads(self.state)
+        return found
+
+    @property
+    def nameplate(self) -> NameplateStatus:
+        return NameplateStatus(self.values["nameplate_status"])
+
+    @property
+    def mailbox(self) -> MailboxStatus:
+        return MailboxStatus(self.values["mailbox_status"])
+
+    @property
+    def key(self) -> str:
+        """What is known of the key."""
+        if self.values["key"] is None:
+            return "none"
+        return "agreed" if self.values["peer_versions"] is None else "confirmed"
+
+    @property
+    def bound(self) -> bool:
+        """Whether the server knows us on this connection."""
+        return self.link is not None and json.loads(self.link)["bound"]
+
+
+class Step(NamedTuple):
+    """What an event does."""
+
+    before: Node
+    event: str
+    after: Node
+    sent: tuple[str, ...]
+    """Commands, in order."""
+    told: tuple[str, ...]
+
+
+Act = Callable[[Machine], None]
+
+
+def explore(**options: Any) -> list[Step]:
+    """Return every step from every state that can be reached. The options are those of `new_state`."""
+    heard = messages_of_the_peer(**options)
+    state = new_state(APP_ID, {}, bytes([1]) * NEW_BYTES, **options)
+    begin = frozen(Machine(state, draw), ())
+    steps, known, waiting = [], {begin}, deque([begin])
+    while waiting:
+        node = waiting.popleft()
+        for event, act in events(node, heard):
+            step = tried(node, event, act)
+            steps.append(step)
+            if step.after not in known:
+                known.add(step.after)
+                waiting.append(step.after)
+    return steps
+
+
+def tried(node: Node, event: str, act: Act) -> Step:
+    """Return what an event does to a machine."""
+    machine = thawed(node)
+    act(machine)
+    outputs: list[Output] = []
+    while fresh := machine.outputs():
+        outputs += fresh
+        for each in fresh:
+            if isinstance(each, MessageReceived):
+                machine.processed(each.number)
+    commands = [json.loads(each.text) for each in outputs if isinstance(each, SendFrame)]
+    asked = (
+        ()
+        if event in {CONNECTED, LOST}
+        else node.asked[1:]
+        if event in answers(node.asked, known=True)
+        else node.asked
+    )
+    asked += tuple(each["type"] for each in commands if each["type"] in ANSWERED)
+    sent = tuple(each["type"] + (f" {each['phase']}" if "phase" in each else "") for each in commands)
+    told = tuple(name_of(each) for each in outputs if not isinstance(each, SendFrame | ShowWork))
+    return Step(node, event, frozen(machine, asked), sent, told)
+
+
+def name_of(event: Output) -> str:
+    """Return an event's name, and the error's."""
+    kind = type(event).__name__
+    return f"{kind}({type(event.error).__name__})" if isinstance(event, Failed) else kind
+
+
+# ── a machine, and back ──────────────────────────────────────────────────────────────────────────
+
+
+def frozen(machine: Machine, asked: tuple[str, ...]) -> Node:
+    """Return a machine as a node. Sets are sorted, so that equal machines are equal nodes."""
+    state = msgspec.json.decode(msgspec.json.encode(machine.state), type=State)
+    if state.code is not None:
+        state.words = None
+    if state.mood is not None:
+        state.mood, state.own, state.unsealed, state.inbox = WormholeError.mood, {}, [], {}
+        state.key = state.peer_versions = None
+        state.mailbox = None if state.mailbox is None else MAILBOX
+    link = None
+    if machine.link is not None:
+        fields = {**vars(machine.link), "working": machine.link.working and not machine.link.bound}
+        link = json.dumps(fields, default=_plain, sort_keys=True)
+    return Node(msgspec.json.encode(state, order="deterministic").decode(), link, asked, machine._closed_told)
+
+
+def thawed(node: Node) -> Machine:
+    """Return a node as a machine."""
+    machine = Machine(msgspec.json.decode(node.state, type=State), draw)
+    machine.outputs()
+    machine._closed_told = node.told_closed
+    if node.link is not None:
+        link, fields = Link(), json.loads(node.link)
+        for name, default in list(vars(link).items()):
+            setattr(link, name, set(fields[name]) if isinstance(default, set) else fields[name])
+        if link.wanted is not None:
+            nameplate, mailbox, listed = fields["wanted"]
+            link.wanted = (NameplateStatus(nameplate), MailboxStatus(mailbox), listed)
+        machine.link = link
+    return machine
+
+
+def _plain(value: Any) -> Any:
+    return sorted(value) if isinstance(value, set) else value.value
+
+
+# ── what can happen ──────────────────────────────────────────────────────────────────────────────
+
+CONNECTED: Final = "a new connection is made"
+LOST: Final = "the connection is lost"
+
+Event = tuple[str, Act]
+"""Its name, and what it does to a machine."""
+
+
+def events(node: Node, heard: dict[str, str]) -> Iterator[Event]:
+    """Yield what can happen in a state."""
+    yield from of_the_application(node)
+    if node.link is None:
+        yield CONNECTED, Machine.connected
+        return
+    yield LOST, Machine.disconnected
+    link = json.loads(node.link)
+    if not link["bound"]:
+        yield from of_a_new_connection(working=link["working"])
+        return
+    yield from answers(node.asked, known=node.values["mailbox"] is not None).items()
+    yield "`error` to another command", _says(type="error", error="refused", orig={"type": "add"})
+    if "open" in link["sent"]:
+        yield from messages(node, heard)
+
+
+def of_the_application(node: Node) -> Iterator[Event]:
+    """Yield what the application can do."""
+    values = node.values
+    if values["mood"] is None:
+        if node.nameplate is NameplateStatus.NONE:
+            yield "`allocate_code`", lambda machine: machine.allocate(WORDS)
+            yield "`set_code`", lambda machine: machine.set_code(f"{NAMEPLATE}-{WORDS}")
+        if values["next_own"] == 0:
+            yield "`send`", lambda machine: _ignore(machine.send(b"hello"))
+        yield "`close`", Machine.close
+
+
+def of_a_new_connection(*, working: bool) -> Iterator[Event]:
+    """Yield what can happen before the server knows us."""
+    if working:
+        yield "the demanded work is done", lambda machine: machine.permitted("stamp")
+        yield "the demanded work is too much", _too_much
+        return
+    demand = {"permission-required": {"hashcash": {"bits": 1, "resource": "r"}}}
+    yield "`welcome`", _says(type="welcome", welcome={})
+    yield "`welcome` that demands work", _says(type="welcome", welcome=demand)
+    yield "`welcome` with an `error`", _says(type="welcome", welcome={"error": "closed for good"})
+
+
+def answers(asked: tuple[str, ...], *, known: bool) -> dict[str, Act]:
+    """Return what the server can say to the first of the commands, if a mailbox is known or not."""
+    if not asked:
+        return {}
+    command = asked[0]
+    says: dict[str, dict[str, Any]] = {
+        "allocate": {"type": "allocated", "nameplate": NAMEPLATE},
+        "claim": {"type": "claimed", "mailbox": MAILBOX},
+        "release": {"type": "released"},
+        "close": {"type": "closed"},
+        "ping": {"type": "pong", "pong": END_OF_REPLAY},
+    }
+    found = {
+        f"`{says[command]['type']}`": _says(**says[command]),
+        f"`error` to `{command}`": _says(type="error", error="refused", orig={"type": command}),
+    }
+    if command == "claim":
+        if known:
+            found["`claimed`, of another mailbox"] = _says(type="claimed", mailbox="another")
+        found["`error` to `claim`: crowded"] = _says(type="error", error="crowded", orig={"type": command})
+    return found
+
+
+def messages(node: Node, heard: dict[str, str]) -> Iterator[Event]:
+    """Yield messages of the mailbox."""
+    values = node.values
+    back = {phase: own["body"] for phase, own in values.get("own", {}).items() if own.get("sent")}
+    if back:
+        yield "our messages come back", lambda machine: _come_back(machine, back)
+    yield "the peer's `pake`", _message(PEER, PAKE, heard[PAKE])
+    if node.key == "none":
+        yield "the peer's `pake`, not valid", _message(PEER, PAKE, "00")
+    if node.key == "agreed":
+        yield "the peer's `version`", _message(PEER, VERSION, heard[VERSION])
+        yield "the peer's `version`, of another code", _message(PEER, VERSION, "00" * 50)
+    if node.key == "confirmed" and values["next_peer"] == 0:
+        yield "the peer's first message", _message(PEER, "0", heard["0"])
+        yield "the peer's first message, altered", _message(PEER, "0", "00" * 50)
+    if (
+        node.key == "confirmed"
+        and values["abilities"].get("wants_receipts")
+        and values["next_own"] > values["acknowledged"]
+    ):
+        yield "the peer's receipt", _message(PEER, RECEIPT, heard[RECEIPT])
+        yield "the peer's receipt, altered", _message(PEER, RECEIPT, "00" * 50)
+    if values["peer_side"] is not None:
+        yield "a message of a third side", _message("somebody", PAKE, heard[PAKE])
+
+
+def messages_of_the_peer(**options: Any) -> dict[str, str]:
+    """Return what the peer adds: phase → body."""
+    sides = [Machine(new_state(APP_ID, {}, bytes([each]) * NEW_BYTES, **options), draw) for each in (1, 2)]
+    ours, theirs = sides
+    theirs.state.side = PEER
+    for each in sides:
+        each.set_code(f"{NAMEPLATE}-{WORDS}")
+    theirs._conversation.hear(PAKE, ours.state.own[PAKE].body)
+    theirs._conversation.send(b"hello")
+    theirs._conversation._seal(RECEIPT, b"")
+    return {phase: own.body for phase, own in theirs.state.own.items()}
+
+
+def _says(**message: Any) -> Act:
+    return lambda machine: machine.receive(json.dumps(message))
+
+
+def _message(side: str, phase: str, body: str) -> Act:
+    return _says(type="message", side=side, phase=phase, body=body)
+
+
+def _come_back(machine: Machine, back: dict[str, str]) -> None:
+    for phase, body in back.items():
+        _message(machine.state.side, phase, body)(machine)
+
+
+def _too_much(machine: Machine) -> None:
+    machine.fail(PermissionNeededError("too much"))
+
+
+def _ignore(_result: int) -> None:
+    pass
