@@ -81,7 +81,7 @@ class BaseWormhole:
         save: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Continue from a state. Programs use `Wormhole.create` or `Journal.wormhole`."""
-        self._machine = Machine(state, dice.draw)
+        self._machine = Machine(state, dice.draw, lasting=save is not None)
         self._dice = dice
         self._on_event = on_event
         self._driver = Driver(
