@@ -24,7 +24,7 @@ LAYERS = {
     ],
     "client": [
         *("errors", "defaults", "server", "protocol", "core", "events", "hashcash", "work"),
-        *("websocket", "driver", "base", "wormhole", "text", "checkpoint", "journal"),
+        *("websocket", "driver", "unread", "sent_message", "base", "wormhole", "text", "checkpoint", "journal"),
     ],
     "pipeline": ["schemas", "spark", "lake", "clean", "sources", "tables", "views", "steps", "ingest", "build"],
 }

@@ -101,7 +101,7 @@ async def test_a_close_goes_on_when_the_server_has_stored_the_last_message(
         while not any(isinstance(each, PeerConfirmed) for each in told):
             assert line.bring()
         end = asyncio.create_task(wormhole.close())
-        while not wormhole._waiters:  # noqa: ASYNC110 - what shows that it waits is inside
+        while not wormhole._changes._waiters:  # noqa: ASYNC110 - what shows that it waits is inside
             await asyncio.sleep(0)
         while not wormhole._driver.ended:
             await line.settle()

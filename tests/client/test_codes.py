@@ -94,6 +94,8 @@ def test_the_documented_uris_are_read_and_written() -> None:
         ("wormhole-transfer:4-a?colour=red", "no field 'colour'"),
         ("wormhole-transfer:4-a?role=king", "role is follower or leader"),
         ("wormhole-transfer:4-a?rendezvous=https%3A%2F%2Fx", "ws:// or wss://"),
+        ("wormhole-transfer:4-a?rendezvous=ws%3A%2F%2F%5B", "ws:// or wss://"),
+        ("wormhole-transfer://[4-a", "not encoded correctly"),
     ],
 )
 def test_a_uri_that_cannot_be_followed_is_refused(text: str, message: str) -> None:

@@ -24,6 +24,7 @@ from restante.client import (
     KeyAgreed,
     LonelyError,
     MessageStored,
+    Misuse,
     NoReceiptsError,
     PeerConfirmed,
     ReplayEnded,
@@ -33,8 +34,8 @@ from restante.client import (
     WelcomeError,
     Wormhole,
     WrongPasswordError,
-    base,
     driver,
+    unread,
 )
 from support.bounds import bounded
 from support.mailbox.clients import Clients
@@ -141,6 +142,38 @@ async def test_a_text_that_is_no_code_is_refused_and_the_wormhole_goes_on(server
         with pytest.raises(CodeError):
             await bob.set_code(code)
         await meet(alice, bob)
+
+
+async def test_what_cannot_be_used_is_refused_and_the_wormhole_goes_on(server: LiveServer) -> None:
+    text: Any = "text"
+    number: Any = 3
+    array: Any = bytearray(b"hello")
+    async with wormhole(server.url) as alice, wormhole(server.url) as bob:
+        for message in (text, number):
+            with pytest.raises(TypeError):
+                await alice.send(message)
+        await meet(alice, bob)
+        for size in (-1, 0, 8161):
+            with pytest.raises(Misuse, match="1 to 8160 bytes"):
+                await alice.derive_key("files", size)
+        assert len(await alice.derive_key("files", 8160)) == 8160
+        await alice.send(array)
+        assert await read(bob, 1) == [b"hello"]
+
+
+async def test_what_json_cannot_express_is_refused_before_anything_is_sent() -> None:
+    with pytest.raises(Misuse, match="versions"):
+        wormhole("ws://127.0.0.1:1/v1", versions={"chat": object()})
+
+
+async def test_a_wormhole_that_was_not_entered_says_so_instead_of_waiting() -> None:
+    outside = wormhole("ws://127.0.0.1:1/v1")
+    calls = (outside.allocate_code(), outside.verifier(), outside.receive(), outside.flush())
+    for call in calls:
+        async with bounded("an error"):
+            with pytest.raises(Misuse, match="async with"):
+                await call
+    await outside.close()
 
 
 async def test_a_server_that_sends_binary_frames_serves_as_well(tmp_path: Path) -> None:
@@ -292,7 +325,7 @@ async def test_a_call_that_is_cancelled_leaves_the_wormhole_usable(server: LiveS
 async def test_messages_that_nobody_reads_do_not_hinder_the_close(
     server: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "MAX_UNREAD_MESSAGES", 10)
+    monkeypatch.setattr(unread, "MAX_UNREAD_MESSAGES", 10)
     async with wormhole(server.url) as alice, wormhole(server.url) as bob:
         await meet(alice, bob)
         for _ in range(50):

@@ -63,7 +63,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from restante.client.base import BaseWormhole, SentMessage
+    from restante.client.base import BaseWormhole
     from restante.client.checkpoint import CheckpointError
     from restante.client.defaults import DEFAULT_APP_ID, DEFAULT_SERVER
     from restante.client.errors import (
@@ -103,12 +103,13 @@ if TYPE_CHECKING:
     from restante.client.protocol.seeds import seed_code
     from restante.client.protocol.uri import TransferUri, UriError
     from restante.client.protocol.uri import parse as parse_uri
+    from restante.client.sent_message import SentMessage
     from restante.client.text import abandon, receive_text, send_text
     from restante.client.wormhole import Wormhole
     from restante.common.errors import Misuse, RestanteError, StoreError
 else:
     _MODULES = {
-        "restante.client.base": "BaseWormhole SentMessage",
+        "restante.client.base": "BaseWormhole",
         "restante.client.checkpoint": "CheckpointError",
         "restante.client.defaults": "DEFAULT_APP_ID DEFAULT_SERVER",
         "restante.client.errors": "ClosedError CodeExpiredError CrowdedError LonelyError NoReceiptsError NoSeedError "
@@ -120,6 +121,7 @@ else:
         "restante.client.protocol.code": "CodeError completions",
         "restante.client.protocol.seeds": "seed_code",
         "restante.client.protocol.uri": "TransferUri UriError parse_uri=parse",
+        "restante.client.sent_message": "SentMessage",
         "restante.client.text": "abandon receive_text send_text",
         "restante.client.wormhole": "Wormhole",
         "restante.common.errors": "Misuse RestanteError StoreError",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
@@ -18,56 +17,30 @@ from restante.client.events import Event
 from restante.client.protocol import code as codes
 from restante.client.protocol import keys
 from restante.client.protocol.seeds import seed_of
+from restante.client.sent_message import SentMessage
 from restante.client.server import Server
+from restante.client.unread import Unread
 from restante.common.dice import Dice
 from restante.common.errors import Misuse
+from restante.common.tasks import Changes, until_done
 
 MAX_UNSTORED: Final = 1000
-"""Messages that `send` accepts before the server has stored the first. Those beyond wait."""
-
-MAX_UNREAD_MESSAGES: Final = 1000
-MAX_UNREAD_BYTES: Final = 16 * 1024 * 1024
-"""Messages of the peer that wait for the application, after which no more are read from the server."""
+"""Messages that `send` accepts while none of them is stored. The next call waits until one is."""
 
 MAX_CLOSE_SECONDS: Final = 5.0
-"""Seconds within which a server must answer while a wormhole is closed. If it cannot be reached, it prunes what is
+"""Seconds without any answer of the server, after which a closing wormhole waits no longer. The server prunes what is
 left there."""
-
-
-class SentMessage:
-    """A message of ours, on its way."""
-
-    def __init__(self, wormhole: BaseWormhole, number: int | None) -> None:
-        self._wormhole = wormhole
-        self._number = number
-
-    @property
-    def number(self) -> int:
-        """Its place among our messages, from 0. Raises Misuse until the step that sends it is saved."""
-        if self._number is None:
-            raise Misuse("a message of a step is sent when the step is saved: ask for it then")
-        return self._number
-
-    async def stored(self) -> None:
-        """Wait until the server has the message on its disk."""
-        number = self.number
-        await self._wormhole._until(lambda: self._wormhole._is_stored(number))
-
-    async def delivered(self) -> None:
-        """Wait until the peer's application has processed the message. Ask for receipts if you use this.
-
-        Raises:
-            NoReceiptsError: the wormhole wants no receipts, or the peer's client does not send them.
-
-        """
-        await self._wormhole._delivered(self.number)
 
 
 class BaseWormhole:
     """A connection of two programs through a mailbox server, encrypted with a key that only they know.
 
-    Use it as a context manager. It stays connected, and connects again when the connection is lost. All methods raise
-    a `WormholeError` once the wormhole has failed.
+    It connects when its context is entered, which is possible once. If the first connection fails, so does the
+    wormhole, with `ServerGoneError`. A later one is replaced when it is lost, as often as needed. Methods that wait
+    set no limit of time: use `asyncio.timeout`.
+
+    A method that would wait raises `Misuse` if the context was not entered, the wormhole's `WormholeError` if it has
+    failed, and `ClosedError` if it was closed, or `LonelyError` if that was before the peer came.
     """
 
     def __init__(
@@ -84,16 +57,21 @@ class BaseWormhole:
         self._machine = Machine(state, dice.draw, lasting=save is not None)
         self._dice = dice
         self._on_event = on_event
+        self._changes = Changes()
         self._driver = Driver(
-            self._machine, server, self._hear, dice, changed=self._wake, max_work_bits=max_work_bits, save=save
+            self._machine,
+            server,
+            self._hear,
+            dice,
+            changed=self._changes.tell,
+            max_work_bits=max_work_bits,
+            save=save,
         )
         self._running: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
-        self._unread: deque[MessageReceived] = deque()
-        self._unread_bytes = 0
+        self._unread = Unread()
         self._drops_messages = False
         self._nameplates: list[str] | None = None
-        self._waiters: list[asyncio.Future[None]] = []
         self._closed = False
         self._error: Exception | None = None
         self._error_raised = False
@@ -110,9 +88,16 @@ class BaseWormhole:
     # ── the code ───────────────────────────────────────────────────────────────────────────────
 
     async def allocate_code(self, words: int = DEFAULT_WORDS) -> str:
-        """Return a new code, which is for one peer. Tell it to the person there.
+        """Ask the server for a number, and return a new code, which is for one peer. Tell it to the person there.
 
         A wormhole that has a code already, or has asked for one in an earlier process, returns that.
+
+        Args:
+            words: words after the number, each of which is 8 bits; 1 to `MAX_WORDS`.
+
+        Raises:
+            Misuse: the number of words is another one.
+
         """
         if not 1 <= words <= MAX_WORDS:
             raise Misuse(f"a code has 1 to {MAX_WORDS} words, not {words}")
@@ -128,6 +113,8 @@ class BaseWormhole:
     async def set_code(self, code: str) -> None:
         """Use a code that a person was told, or that both sides agreed on. It may be set again.
 
+        It does not wait for the server, and does not know whether anybody else has the code.
+
         Raises:
             CodeError: it is not a code; the text says what is wrong.
             Misuse: the wormhole has another code.
@@ -142,7 +129,7 @@ class BaseWormhole:
         await self._driver.settle()
 
     async def nameplates(self) -> list[str]:
-        """Return the nameplates that are in use, for completion. Some servers list none."""
+        """Return the nameplates in use, which are the numbers of codes. Some servers list none."""
         self._nameplates = None
         self._machine.list_nameplates()
         self._driver.carry_out()
@@ -151,30 +138,52 @@ class BaseWormhole:
         return self._nameplates or []
 
     async def complete(self, prefix: str, words: int = DEFAULT_WORDS) -> Sequence[str]:
-        """Return what the beginning of a code may become next: nameplates in use, then words."""
+        """Return what the beginning of a code may become next, as `completions`. Asks the server for the number only.
+
+        Args:
+            prefix: what a user has typed.
+            words: words of the code.
+
+        """
         nameplates = [] if "-" in prefix else await self.nameplates()
         return codes.completions(prefix, nameplates, words)
 
     # ── the peer ───────────────────────────────────────────────────────────────────────────────
 
     async def verifier(self) -> bytes:
-        """Wait for the peer. Return 32 bytes that are the same at both sides, unless somebody is between them."""
+        """Wait for the peer. Return 32 bytes that are the same at both sides, unless somebody is between them.
+
+        People compare some of them, in hex for example, where nobody can alter what they say.
+        """
         await self._confirmed()
         return keys.verifier(self._key)
 
     async def versions(self) -> dict[str, Any]:
-        """Wait for the peer. Return what its application said with `create(versions=…)`."""
+        """Wait for the peer. Return the `versions` of its application: those of `Wormhole.create`, or `{}`."""
         await self._confirmed()
         assert self._state.peer_versions is not None
         return self._state.peer_versions
 
     async def derive_key(self, purpose: str, size: int = keys.KEY_BYTES) -> bytes:
-        """Wait for the peer. Return a key of `size` bytes that only both sides know, another one for each purpose."""
+        """Wait for the peer. Return a key that only both sides know. The Python client derives the same.
+
+        Args:
+            purpose: names what the key is for, like `example.com/files`. Each purpose has another key.
+            size: bytes of the key, 1 to 8160.
+
+        Raises:
+            Misuse: the size is another one.
+
+        """
+        if not 1 <= size <= keys.MAX_DERIVED_BYTES:
+            raise Misuse(f"a key has 1 to {keys.MAX_DERIVED_BYTES} bytes, not {size}")
         await self._confirmed()
         return keys.application_key(self._key, purpose, size)
 
     async def seed(self) -> bytes:
-        """Wait for the peer. Return a secret with which both can meet again: `set_code(seed_code(seed))`. Store it.
+        """Wait for the peer. Return 32 secret bytes with which both can meet again: `set_code(seed_code(seed))`.
+
+        Store them. They are the same at both sides, and others after each meeting.
 
         Raises:
             NoSeedError: one of the two wormholes was created without `seeds=True`.
@@ -190,21 +199,28 @@ class BaseWormhole:
     # ── messages ───────────────────────────────────────────────────────────────────────────────
 
     async def send(self, message: bytes) -> SentMessage:
-        """Send a message. It may be sent before the peer is there, and waits for it.
+        """Send a message. Returns when it is on its way; await `SentMessage.stored` to know that the server has it.
 
-        Returns when the message is on its way. If `MAX_UNSTORED` earlier ones are not stored yet, it waits for them.
-        Read the peer's messages meanwhile: while `MAX_UNREAD_MESSAGES` of them wait, nothing is read from the server,
-        and so nothing is known to be stored.
+        It may be sent before the peer is there, and waits for it. If `MAX_UNSTORED` earlier ones are not stored yet,
+        this method waits for them. Read the peer's messages meanwhile: while `MAX_UNREAD_MESSAGES` of them wait, no
+        more are read from the server, so that nothing is known to be stored. A lost connection loses no message.
+
+        Args:
+            message: the bytes. Servers have limits: one of this project takes a megabyte, and more is a ServerError.
+
+        Raises:
+            TypeError: the message is not bytes.
+
         """
         await self._until(lambda: self._machine.unstored < MAX_UNSTORED)
         self._check_open()
-        number = self._machine.send(bytes(message))
+        number = self._machine.send(bytes(memoryview(message)))
         self._driver.carry_out()
         await self._driver.settle()
-        return SentMessage(self, number)
+        return SentMessage(number, self._stored, self._delivered)
 
     async def flush(self) -> None:
-        """Wait until the server has stored all messages that were sent."""
+        """Wait until the server has stored all messages that were sent, and for the peer: it stores none before."""
         await self._until(lambda: self._machine.all_stored)
 
     # ── the end ────────────────────────────────────────────────────────────────────────────────
@@ -212,10 +228,15 @@ class BaseWormhole:
     async def close(self, mood: str | None = None) -> None:
         """Wait until everything sent is stored, and leave nothing of ours at the server.
 
-        It takes at most twice `MAX_CLOSE_SECONDS` if the server does not answer. A cancelled task waits as long.
+        What was sent is lost if no peer was there. If the server does not answer, this takes about twice
+        `MAX_CLOSE_SECONDS`. A cancelled task waits as long, and raises the cancellation then.
+
+        Args:
+            mood: how it went, for the server's records. By default `happy`, or `lonely` if no peer came.
 
         Raises:
             WormholeError: the wormhole failed, and no other call has raised the error.
+            ServerGoneError: the server has not confirmed all that was sent.
 
         """
         if self._closing is None:
@@ -251,7 +272,7 @@ class BaseWormhole:
                     while self._missing >= missing and not done():
                         if self._closed or self._error is not None:
                             return False
-                        await self._change()
+                        await self._changes.next()
             except TimeoutError:
                 return False
         return True
@@ -284,7 +305,7 @@ class BaseWormhole:
             self._running.cancel()
             await asyncio.wait([self._running])
         self._closed = True
-        self._wake()
+        self._changes.tell()
 
     # ── inside ─────────────────────────────────────────────────────────────────────────────────
 
@@ -302,7 +323,7 @@ class BaseWormhole:
         except Exception as error:  # noqa: BLE001 - whoever waits is told
             self._error = self._error or error
         self._closed = True
-        self._wake()
+        self._changes.tell()
 
     def _hear(self, event: Event | MessageReceived | NameplatesListed) -> None:
         if isinstance(event, MessageReceived):
@@ -314,15 +335,14 @@ class BaseWormhole:
                 self._error = self._error or event.error
             if self._on_event is not None:
                 self._on_event(event)
-        self._wake()
+        self._changes.tell()
 
     def _keep(self, message: MessageReceived) -> None:
         """Keep a message until it is read. If too many are unread, read no more; when closing, drop what comes."""
         if self._drops_messages:
             return
-        self._unread.append(message)
-        self._unread_bytes += len(message.plaintext)
-        if len(self._unread) >= MAX_UNREAD_MESSAGES or self._unread_bytes >= MAX_UNREAD_BYTES:
+        self._unread.add(message)
+        if self._unread.full:
             if self._closing is None:
                 self._driver.pause()
             else:
@@ -331,9 +351,8 @@ class BaseWormhole:
     async def _take(self) -> MessageReceived:
         """Return the peer's next message."""
         await self._until(lambda: self._unread)
-        message = self._unread.popleft()
-        self._unread_bytes -= len(message.plaintext)
-        if len(self._unread) < MAX_UNREAD_MESSAGES // 2 and self._unread_bytes < MAX_UNREAD_BYTES // 2:
+        message = self._unread.pop()
+        if self._unread.roomy:
             self._driver.resume()
         return message
 
@@ -343,6 +362,9 @@ class BaseWormhole:
     def _is_stored(self, number: int) -> bool:
         own = self._state.own.get(str(number))
         return number < self._state.next_own - len(self._state.unsealed) and (own is None or own.stored)
+
+    async def _stored(self, number: int) -> None:
+        await self._until(lambda: self._is_stored(number))
 
     async def _delivered(self, number: int) -> None:
         await self._confirmed()
@@ -366,30 +388,6 @@ class BaseWormhole:
         """Wait until a condition is met. Raises the wormhole's error if it has failed first."""
         while not met():
             self._check_open()
-            await self._change()
-
-    async def _change(self) -> None:
-        """Wait until anything has happened."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        await waiter
-
-    def _wake(self) -> None:
-        if self._waiters:
-            waiters, self._waiters = self._waiters, []
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
-
-
-async def until_done(task: asyncio.Task[None]) -> None:
-    """Wait for a task that must not be cancelled. A cancellation is raised when it is done."""
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
-    await task
+            if self._running is None:
+                raise Misuse("the wormhole is not connected: use it in `async with wormhole:`")
+            await self._changes.next()

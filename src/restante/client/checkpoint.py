@@ -17,7 +17,7 @@ FORMAT: Final = "restante journal"
 FORMAT_VERSION: Final = 1
 
 MAX_BYTES: Final = 256 * 1024 * 1024
-"""Bytes of a checkpoint. It is written whole each time, so that a useful one is far smaller."""
+"""Bytes of a journal's file. It is written whole by each step, so that a useful one is far smaller."""
 
 
 class CheckpointError(RestanteError):

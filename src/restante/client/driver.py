@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from restante.client.websocket import Connection
 
 ANSWER_SECONDS: Final = 60.0
-"""Seconds without an answer that is owed, after which a connection is given up. A server under load delays by some
-seconds, and a busy disk by some more."""
+"""Seconds, at least, and at most twice as many, without an answer that is owed. Then a connection is given up. A
+server under load delays by some seconds, and a busy disk by some more."""
 
 MAX_BAD_CONNECTIONS: Final = 3
-"""Connections in a row on which the server owed an answer or broke the protocol, after which it is believed to be out
-of order."""
+"""Connections in a row on which the server owed an answer or broke the protocol. Then the wormhole fails: the server
+is out of order."""
 
 HURRIED_DELAY_SECONDS: Final = 0.25
 """Seconds between attempts while the wormhole is being closed."""
@@ -42,9 +42,11 @@ SAVED_BEFORE: Final = (SendFrame, Closed, Failed)
 """Outputs that a process must not forget: what the server was sent, and how the wormhole ended."""
 
 MAX_DELAY_SECONDS: Final = 60.0
+"""Seconds between attempts to connect again, at most, and up to a second more. They begin with 1.5, as in the Python
+client."""
+
 DELAY_FACTOR: Final = 1.5
-"""Delays between attempts are those of the Python client: 1.5ⁿ seconds, at most 60, and up to a second more
-(twisted.application.internet, `backoffPolicy`)."""
+"""What each attempt multiplies the delay with (twisted.application.internet, `backoffPolicy`)."""
 
 
 class BadServerError(ServerGoneError):

@@ -14,13 +14,14 @@ SERVER_EXIT: Final = 4
 
 
 class WormholeError(RestanteError):
-    """Base of all that can go wrong with a wormhole. `mood` is what the server records of it."""
+    """Base of all that can go wrong with a wormhole."""
 
     mood = "errory"
+    """What the server is told when the wormhole is closed because of this error."""
 
 
 class WrongPasswordError(WormholeError):
-    """The peer used another code, or somebody guessed. Nothing was revealed, and the code is used up."""
+    """The peer used another code, or somebody guessed it. Nothing was revealed, and the code is used up."""
 
     mood = "scary"
     exit_code = CODE_EXIT
@@ -33,26 +34,26 @@ class LonelyError(WormholeError):
 
 
 class CrowdedError(WormholeError):
-    """Two sides use the code already, or a third one sent a message."""
+    """Two sides use the code already, or a third one sent a message. Agree on a new one."""
 
     exit_code = CODE_EXIT
 
 
 class CodeExpiredError(WormholeError):
-    """The server no longer has what this code stood for. Agree on a new one."""
+    """The server has forgotten the code before the peer came. Agree on a new one."""
 
     exit_code = CODE_EXIT
 
 
 class WelcomeError(WormholeError):
-    """The server does not want to be used. The text is its own."""
+    """The server does not want to be used. The error's text is the server's own."""
 
     mood = "unwelcome"
     exit_code = SERVER_EXIT
 
 
 class PermissionNeededError(WormholeError):
-    """The server demands a permission that this client cannot show."""
+    """The server demands a permission that this client cannot show, or more work than `max_work_bits`."""
 
     mood = "unwelcome"
     exit_code = SERVER_EXIT
@@ -65,17 +66,17 @@ class ServerError(WormholeError):
 
 
 class ServerGoneError(WormholeError):
-    """The server cannot be reached, or does not answer."""
+    """The server cannot be reached at the first attempt, or does not answer what it has to."""
 
     exit_code = SERVER_EXIT
 
 
 class ClosedError(WormholeError):
-    """The wormhole is closed already."""
+    """The wormhole was closed by this program."""
 
 
 class PeerMessageError(WormholeError):
-    """The peer sent what the protocol does not allow."""
+    """The peer sent what the protocol, or that of texts, does not allow."""
 
 
 class TransferError(WormholeError):
@@ -83,8 +84,8 @@ class TransferError(WormholeError):
 
 
 class NoReceiptsError(RestanteError):
-    """Nobody can say whether a message was delivered: one of the two clients does not take part in receipts."""
+    """Nobody can say whether a message was delivered: one of the two clients takes no part in receipts."""
 
 
 class NoSeedError(RestanteError):
-    """The two sides cannot meet again without a code: one of them did not ask for it."""
+    """The two sides cannot meet again without a code: one of them was created without `seeds=True`."""

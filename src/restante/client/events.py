@@ -39,24 +39,29 @@ class Connecting(msgspec.Struct, frozen=True):
     """A connection to the server is being made."""
 
     url: str
+    """The server."""
 
 
 class Reconnecting(msgspec.Struct, frozen=True):
-    """The connection was lost, or could not be made again. The next attempt follows after `delay` seconds."""
+    """The connection was lost, or could not be made again."""
 
     delay: float
+    """Seconds until the next attempt."""
     reason: str
+    """Why, in words for a person."""
 
 
 class Working(msgspec.Struct, frozen=True):
-    """The server demands work before it serves us. It has been going on for `seconds` seconds."""
+    """The server demands work before it serves us, and it goes on. Little work is done without this event."""
 
     bits: int
+    """How much is demanded: each further bit doubles it."""
     expected_hashes: int
     """Hashes that it takes on average."""
     hashes: int
     """Hashes so far."""
     seconds: float
+    """Time so far."""
 
 
 Event = (

@@ -21,15 +21,17 @@ from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 
-from restante.client.base import BaseWormhole, SentMessage, until_done
+from restante.client.base import BaseWormhole
 from restante.client.checkpoint import Checkpoint, CheckpointError, CheckpointFile, SavedWormhole
 from restante.client.core.state import NEW_BYTES, State, new_state
 from restante.client.defaults import DEFAULT_SERVER
 from restante.client.events import Event
+from restante.client.sent_message import SentMessage
 from restante.client.server import Server
 from restante.client.work import DEFAULT_MAX_BITS
 from restante.common.dice import Dice, SystemDice
 from restante.common.errors import Misuse, StoreError
+from restante.common.tasks import until_done
 
 T = TypeVar("T")
 
@@ -38,34 +40,39 @@ class Message(msgspec.Struct, frozen=True, eq=False):
     """A message of the peer, which is to be processed in a step."""
 
     wormhole: JournaledWormhole
+    """The wormhole through which it came."""
     number: int
     """Its place among the peer's messages, from 0."""
     data: bytes
+    """What the peer sent."""
 
 
 class Journal(Generic[T]):
     """The state of an application and its wormholes, in one file. One process uses it at a time.
 
-    journal = Journal(Path("contacts.journal"), {"entries": []})
-    async with journal.wormhole("bob", "example.com/contacts") as bob:
-        async for message in bob.waiting():
-            async with journal.step(message) as state:
-                state["entries"].append(message.data.decode())
-                await bob.send(b"thank you")
+        async with Journal(Path("contacts.journal"), {"entries": []}) as journal:
+            async with journal.wormhole("bob", "example.com/contacts") as bob:
+                await bob.set_code("7-your-code")
+                async for message in bob.waiting():
+                    async with journal.step(message) as state:
+                        state["entries"].append(message.data.decode())
+                        await bob.send(b"thank you")
+
+    Leave the contexts of its wormholes before its own, which closes the file. It belongs to one event loop.
     """
 
     def __init__(self, path: Path, initial: T, *, dice: Dice | None = None) -> None:
-        """Read the checkpoint, or begin with an initial state. The file is made by the first step or wormhole.
+        """Read the file, or begin with an initial state. The first step or wormhole writes the file.
 
         Args:
-            path: the file. A second one, with `.lock` at the end, marks that it is in use.
-            initial: the application's state if there is no file. Its type must be one that msgspec knows: a dict, a
-                list, a dataclass or a Struct.
-            dice: the source of randomness. The default is the operating system's.
+            path: the file. Beside it is another one, with `.lock` at the end, so that one process at a time uses it.
+            initial: the application's state if there is no file. Its type `T` is that of all later states, and one
+                that msgspec writes as JSON: a dict, a list, a dataclass or a Struct.
+            dice: the source of randomness for tests. By default it is the operating system's.
 
         Raises:
             CheckpointError: the file is truncated, of a later version, or of another program.
-            StoreError: it cannot be read, or another process uses it.
+            StoreError: it cannot be read, or another process or Journal uses it.
 
         """
         self._dice = dice or SystemDice()
@@ -100,12 +107,12 @@ class Journal(Generic[T]):
 
     @property
     def state(self) -> T:
-        """A copy of the application's state, as the last step left it. Change it in a step."""
+        """A copy of the application's state, as the last step left it. A change of it is not kept: use a step."""
         return self._decoded()
 
     @property
     def names(self) -> list[str]:
-        """The names of the wormholes in the journal."""
+        """The names of the journal's wormholes, in use or not."""
         return list(self._wormholes)
 
     def wormhole(
@@ -121,12 +128,17 @@ class Journal(Generic[T]):
         max_work_bits: int = DEFAULT_MAX_BITS,
         on_event: Callable[[Event], None] | None = None,
     ) -> JournaledWormhole:
-        """Return the wormhole of this name, a new one if there is none. The arguments are those of `Wormhole.create`.
+        """Return the wormhole of this name, a new one if there is none. It continues when its context is entered.
 
-        A wormhole stays at the server at which it began, and keeps its first `versions`.
+        The other arguments are those of `Wormhole.create`. One that is in the journal keeps its first `server`,
+        `versions` and `seeds`. It always wants receipts.
+
+        Args:
+            name: any text that is the program's name for it, for example that of a contact.
+            app_id: as for `Wormhole.create`.
 
         Raises:
-            Misuse: it is in use already, or belongs to another application id, or a URL cannot be used.
+            Misuse: it is in use already, or belongs to another application id, or an argument cannot be used.
 
         """
         if name in self._open:
@@ -142,7 +154,15 @@ class Journal(Generic[T]):
         return JournaledWormhole(self, name, saved.state, way, max_work_bits=max_work_bits, on_event=on_event)
 
     async def remove(self, name: str) -> None:
-        """Forget a wormhole, and with it all that its peer has not received. Close it before. Raises Misuse."""
+        """Forget a wormhole, and with it all that its peer has not received.
+
+        The server is told nothing. To leave nothing there, call the wormhole's `close` and leave its context before.
+
+        Raises:
+            Misuse: there is none of this name, or its context is not left.
+            StoreError: the file cannot be written.
+
+        """
         if name in self._open or name not in self._wormholes:
             raise Misuse(f"there is no wormhole {name!r} that is not in use")
         del self._wormholes[name]
@@ -152,13 +172,17 @@ class Journal(Generic[T]):
     async def step(self, *messages: Message) -> AsyncIterator[T]:
         """Process messages of peers, change the application's state, and send, all or nothing.
 
-        The block gets the state, and changes it in place. What is sent in it is sent when the step is saved. If the
-        block raises, the state is what it was, and the messages come again when their wormhole is next opened. One
-        step runs at a time, so keep it short.
+        The block gets the state, and changes it in place. What this task sends in it is sent when the step is saved,
+        which is at the end of the block. If the block raises, the state is what it was, nothing is sent, and the
+        messages come again when their wormhole is next opened. One step runs at a time and others wait for it.
+
+        Args:
+            messages: each wormhole's in their order, none left out. A step without messages changes the state only.
 
         Raises:
             Misuse: an earlier message was left out, a message's wormhole is not open, or this is a step in a step.
-            StoreError: the checkpoint cannot be written. The process should end; nothing was sent.
+            WormholeError: a wormhole into which something was sent has failed or is closed; nothing has happened.
+            StoreError: the file cannot be written. The process should end; nothing was sent.
 
         """
         if self._stepping is not None and self._stepping.task is asyncio.current_task():
@@ -200,10 +224,10 @@ class Journal(Generic[T]):
         return last
 
     async def save(self) -> None:
-        """Return when all that has happened so far is on disk. Steps and wormholes call it.
+        """Return when all that has happened so far is on disk. Steps and wormholes call it: programs need not.
 
         Raises:
-            StoreError: the checkpoint cannot be written.
+            StoreError: the file cannot be written. Then no later call succeeds.
 
         """
         self._wanted += 1
@@ -245,7 +269,12 @@ class _Step:
 
 
 class JournaledWormhole(BaseWormhole):
-    """A wormhole that a journal keeps. Leaving its context leaves the peer and the server; `close` ends it."""
+    """A wormhole that a journal keeps, with the methods of `BaseWormhole`.
+
+    Leaving its context is a pause: the connection ends when the server has all that was sent, nothing is closed
+    there, and any later process continues. It waits as long as the server answers within `MAX_CLOSE_SECONDS`; what is
+    left is sent by the next process. `BaseWormhole.close` ends the wormhole for good.
+    """
 
     def __init__(
         self,
@@ -261,7 +290,9 @@ class JournaledWormhole(BaseWormhole):
         super().__init__(
             state, server, journal._dice, max_work_bits=max_work_bits, on_event=on_event, save=journal.save
         )
-        self._journal, self.name = journal, name
+        self._journal = journal
+        self.name: str = name
+        """Its name in the journal."""
 
     async def __aenter__(self) -> Self:
         if self.name in self._journal._open or self._closed:
@@ -300,7 +331,7 @@ class JournaledWormhole(BaseWormhole):
 
     @property
     def code(self) -> str | None:
-        """The code, once it is known."""
+        """The code. None: it is not known yet."""
         return self._state.code
 
     @property
@@ -310,28 +341,40 @@ class JournaledWormhole(BaseWormhole):
 
     @property
     def unacknowledged(self) -> list[int]:
-        """The numbers of our messages for which the peer has sent no receipt. Other clients send none."""
+        """The numbers of our messages for which the peer has sent no receipt. Clients of other projects send none."""
         return list(range(self._state.acknowledged, self._state.next_own))
 
     async def send(self, message: bytes) -> SentMessage:
-        """Send a message. In a step it is sent when the step is saved, else it is saved and sent at once."""
+        """Send a message. In a step it is sent when the step is saved, else it is saved and sent at once.
+
+        If the context is not entered, it is sent when it is. Otherwise this is `BaseWormhole.send`; in a step it does
+        not wait for earlier messages.
+        """
         step = self._journal._stepping
         if step is not None and step.task is asyncio.current_task():
             self._check_open()
-            sent = SentMessage(self, None)
-            step.sent.append((self, bytes(message), sent))
+            sent = SentMessage(None, self._stored, self._delivered)
+            step.sent.append((self, bytes(memoryview(message)), sent))
             return sent
         sent = await super().send(message)
         await self._journal.save()
         return sent
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        """Yield the peer's messages. Each counts as processed when a step with it is saved."""
+        """Yield the peer's messages, as they come. Each counts as processed when a step with it is saved.
+
+        A message without a step comes again when the wormhole is next opened. The errors of `BaseWormhole` end it.
+        """
         while True:
             yield await self._next()
 
     async def waiting(self) -> AsyncIterator[Message]:
-        """Yield the messages that the server has for us now, and end. Set or allocate a code before."""
+        """Yield the messages that the server has for us now, and end.
+
+        Raises:
+            Misuse: the wormhole has no code. Allocate or set one before.
+
+        """
         if self._state.code is None:
             raise Misuse("a wormhole without a code has no mailbox: allocate or set one first")
         while True:

@@ -40,7 +40,7 @@ _decode = msgspec.json.Decoder(_PeerMessage).decode
 
 
 async def send_text(wormhole: Wormhole, text: str) -> None:
-    """Send a text and wait until the receiver says that it has it.
+    """Send a text, and wait until the receiver says that it has it. The wormhole has a code; it is not closed here.
 
     Raises:
         TransferError: the receiver does not want it. The words are the receiver's.
@@ -58,6 +58,12 @@ async def send_text(wormhole: Wormhole, text: str) -> None:
 
 async def receive_text(wormhole: Wormhole, use: Callable[[str], None]) -> None:
     """Wait for a text and call `use` with it. The sender is then told that it has arrived.
+
+    If `use` raises, the sender is told nothing, and the error goes on.
+
+    Args:
+        wormhole: it has a code; it is not closed here.
+        use: gets the text. It is the sender's: it may contain anything, also what steers a terminal.
 
     Raises:
         TransferError: the sender gave up, or offers something else. In the first case the words are the sender's.
@@ -77,7 +83,7 @@ async def receive_text(wormhole: Wormhole, use: Callable[[str], None]) -> None:
 
 
 async def abandon(wormhole: Wormhole, words: str) -> None:
-    """Send the peer the reason why there will be no transfer. Its user is shown the words."""
+    """Send the peer the reason why there will be no transfer, before the wormhole is closed. Its user sees it."""
     await _say(wormhole, {"error": words})
 
 

@@ -17,15 +17,15 @@ from restante.client.server import Server
 from restante.common.errors import plain
 
 MAX_MESSAGE_BYTES: Final = 8 * 1024 * 1024
-"""Bytes of a message from the server. A server of this project sends at most a message of 2 MiB and what is around
-it."""
+"""Bytes of a message from the server. A larger one ends the connection. A server of this project sends at most a
+message of 2 MiB and what is around it."""
 
 CONNECT_SECONDS: Final = 30.0
-"""Seconds within which a WebSocket must be open."""
+"""Seconds within which a connection must be made, with its TLS and WebSocket."""
 
 PING_SECONDS: Final = 30.0
-"""Seconds of silence after which the server is pinged, and seconds for its answer. In the Python client these are 30
-and 60 (_rendezvous.py:87)."""
+"""Seconds of silence after which the server is pinged, and seconds for its answer. Then the connection is
+lost. In the Python client these are 30 and 60 (_rendezvous.py:87)."""
 
 MAX_UNSENT_BYTES: Final = 1024 * 1024
 """Bytes that wait to be sent, beyond which the server's pings are not answered: a server that reads nothing could

@@ -19,7 +19,11 @@ from restante.common.dice import SystemDice
 
 
 class Wormhole(BaseWormhole):
-    """A wormhole that closes when its context is left. Nothing of it outlives the process."""
+    """A wormhole that closes when its context is left. Nothing of it outlives the process.
+
+    Leaving the context is like `close`. If it is left with an exception, the mood is `errory` (`lonely` if no peer
+    came), and that exception goes on, whatever `close` raises.
+    """
 
     @classmethod
     def create(
@@ -35,21 +39,21 @@ class Wormhole(BaseWormhole):
         max_work_bits: int = DEFAULT_MAX_BITS,
         on_event: Callable[[Event], None] | None = None,
     ) -> Self:
-        """Return a new wormhole, not yet connected.
+        """Return a new wormhole, which connects when its context is entered. Call it while an event loop runs.
 
         Args:
             app_id: names the application, like `example.com/chat`. Only programs with the same one can meet.
-            server: the URL of the mailbox server, `ws://` or `wss://`.
-            versions: anything that JSON can express; the peer's application can read it (`versions`).
+            server: the URL of the mailbox server, `ws://` or `wss://` with its path, which is mostly `/v1`.
+            versions: what the peer's application can read with `BaseWormhole.versions`; JSON has to express it.
             receipts: keep each message until the peer's application has processed it (`SentMessage.delivered`).
-            seeds: offer the peer to meet again without a code (`seed`).
-            proxy: `socks5://`, `socks4://` or `http://` with host and port.
-            ssl: how the server of a `wss://` URL proves who it is. The default are the system's certificates.
+            seeds: offer the peer to meet again without a code (`BaseWormhole.seed`).
+            proxy: `socks5://`, `socks4://` or `http://`, with `USER:PASSWORD@` if needed, a host and a port.
+            ssl: how the server of a `wss://` URL proves who it is. By default, with the system's certificates.
             max_work_bits: the most work that is done if the server demands hashcash. Each bit doubles it.
             on_event: called with each event (`Event`), on the event loop.
 
         Raises:
-            Misuse: a URL cannot be used.
+            Misuse: a URL or `versions` cannot be used.
 
         """
         dice = SystemDice()
@@ -66,14 +70,21 @@ class Wormhole(BaseWormhole):
                 await self.close(WormholeError.mood if self._state.peer_versions is not None else None)
 
     async def receive(self) -> bytes:
-        """Return the peer's next message. They come in the order in which the peer sent them, each once."""
+        """Wait for the peer's next message, and return it. They come in the order of sending, each once.
+
+        Messages that came before the wormhole was closed or failed are returned first, then the error is raised.
+        A receipt says to the peer that a message is processed as soon as this method returns it.
+        """
         message = await self._take()
         self._machine.processed(message.number)
         self._driver.carry_out()
         return message.plaintext
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """Yield the peer's messages until the wormhole is closed."""
+        """Yield the peer's messages, until another task closes this wormhole.
+
+        The server does not tell when the peer closes: agree on a last message.
+        """
         with suppress(ClosedError):
             while True:
                 yield await self.receive()

@@ -27,9 +27,11 @@ RECEIPT: Final = "receipt-"
 """Prefix of the phase of a receipt. After it comes the number of the first message that was not processed yet."""
 
 MAX_EARLY_MESSAGES: Final = 1000
+"""Messages of the peer that are kept until the ones before them come. A server delivers a mailbox in order, so that
+more are a mistake or an attack, and the wormhole fails."""
+
 MAX_EARLY_CHARACTERS: Final = 64 * 1024 * 1024
-"""Messages of the peer, and characters of them, that are kept until the ones before them come. A server delivers a
-mailbox in order, so that many early messages are a mistake or an attack."""
+"""Characters of such messages, as they are on the wire, likewise."""
 
 MAX_NUMBER_DIGITS: Final = 18
 """Digits of a message's number. More do not fit into 64 bits."""

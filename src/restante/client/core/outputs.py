@@ -23,10 +23,12 @@ class ShowWork(msgspec.Struct, frozen=True):
 
 
 class Welcomed(msgspec.Struct, frozen=True):
-    """The server greeted us, perhaps with a message of the day."""
+    """The server greeted us. It does so on each connection."""
 
     motd: str | None
+    """A message of the day for the user, or None."""
     current_cli_version: str | None
+    """The version of the Python client that the server recommends, or None."""
 
 
 class NameplatesListed(msgspec.Struct, frozen=True):
@@ -36,20 +38,22 @@ class NameplatesListed(msgspec.Struct, frozen=True):
 
 
 class CodeKnown(msgspec.Struct, frozen=True):
-    """The code is complete: tell it to the person at the other side."""
+    """The code is known: it was set, or the server has allocated its number."""
 
     code: str
 
 
 class KeyAgreed(msgspec.Struct, frozen=True):
-    """The peer's half of the key has come. The peer may still turn out to have used another code."""
+    """The peer's half of the key has come, and the key is known. The peer may still have used another code."""
 
 
 class PeerConfirmed(msgspec.Struct, frozen=True):
-    """The peer knows the key. People may compare the verifier."""
+    """The peer knows the key. Messages can arrive from now on."""
 
     verifier: bytes
+    """What people may compare (`BaseWormhole.verifier`)."""
     versions: dict[str, Any]
+    """What the peer's application said (`BaseWormhole.versions`)."""
 
 
 class MessageReceived(msgspec.Struct, frozen=True):
@@ -60,35 +64,42 @@ class MessageReceived(msgspec.Struct, frozen=True):
 
 
 class MessageStored(msgspec.Struct, frozen=True):
-    """The server has a message of ours on its disk."""
+    """The server has a message of ours on its disk. Each is told once."""
 
     number: int
+    """Its place among our messages, from 0."""
 
 
 class MessageDelivered(msgspec.Struct, frozen=True):
     """The peer's application has processed a message of ours. Only wormholes that want receipts are told."""
 
     number: int
+    """Its place among our messages, from 0."""
 
 
 class WaitingForPeer(msgspec.Struct, frozen=True):
-    """The mailbox is open, and nothing of a peer is in it."""
+    """The mailbox is open, and no peer has ever sent anything. It is told on each connection until one has."""
 
 
 class ReplayEnded(msgspec.Struct, frozen=True):
-    """All messages that the server has stored have come."""
+    """All messages that the server had stored have come on this connection."""
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """The wormhole cannot succeed. It is being closed."""
+    """The wormhole cannot succeed, and is being closed. It is not told if the server cannot be reached."""
 
     error: WormholeError
+    """What the wormhole's methods raise from now on."""
 
 
 class Closed(msgspec.Struct, frozen=True):
-    """The server has nothing of ours any more. The connection can be closed."""
+    """The wormhole is closed, and the server has nothing of ours any more. It is the last event.
+
+    It is not told if the server did not answer in time.
+    """
 
     mood: str
+    """How it went: what `BaseWormhole.close` was given, or the mood of an error."""
 
 
 Output = (

@@ -10,6 +10,7 @@ import msgspec
 from restante.client.protocol.code import nameplate_of
 from restante.client.protocol.keys import KEY_BYTES
 from restante.client.protocol.spake2 import RANDOM_BYTES
+from restante.common.errors import Misuse
 
 SIDE_BYTES: Final = 5
 """Random bytes of a side, as in the Python client (wormhole.py:280)."""
@@ -130,7 +131,11 @@ NEW_BYTES: Final = SIDE_BYTES + RANDOM_BYTES
 def new_state(
     app_id: str, app_versions: dict[str, Any], random: bytes, *, wants_receipts: bool = False, seeds: bool = False
 ) -> State:
-    """Return the state of a new wormhole. `random` has `NEW_BYTES` bytes."""
+    """Return a new wormhole's state. `random` has `NEW_BYTES` bytes. Raises Misuse if the versions are no JSON."""
+    try:
+        msgspec.json.encode(app_versions)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Misuse(f"the versions cannot be sent as JSON: {error}") from error
     if len(random) != NEW_BYTES:
         raise ValueError(f"a wormhole begins with {NEW_BYTES} random bytes, not {len(random)}")
     return State(

@@ -10,13 +10,13 @@ from typing import Final
 from restante.client.protocol.wordlist import THREE_SYLLABLES, TWO_SYLLABLES
 
 MAX_NAMEPLATE_DIGITS: Final = 40
-"""Digits of a nameplate. The reference server takes no more (mailbox server 0.8.0: server.py:11)."""
+"""Digits of a code's number. The reference server takes no more (mailbox server 0.8.0: server.py:11)."""
 
 _NAMEPLATE: Final = re.compile(rf"[0-9]{{1,{MAX_NAMEPLATE_DIGITS}}}")
 
 
 class CodeError(ValueError):
-    """A text is no code. The message says what to do."""
+    """A text is no code. The text of the error says what to do."""
 
 
 def nameplate_of(code: str) -> str:
@@ -47,7 +47,17 @@ def words(random: bytes) -> str:
 
 
 def completions(prefix: str, nameplates: Iterable[str], length: int = 2) -> Sequence[str]:
-    """Return what an incomplete code may become next, sorted: nameplates first, then one word after the other."""
+    """Return what an incomplete code may become next, for the Tab key: first numbers, then one word after the other.
+
+    With the nameplates 4 and 42, `4` may become `4-` or `42-`. Then `42-gu` may become `42-guitarist-`, and that the
+    same with each last word. The result is sorted, and empty if nothing fits.
+
+    Args:
+        prefix: what a user has typed.
+        nameplates: those in use, as `BaseWormhole.nameplates` returns them.
+        length: words of the code.
+
+    """
     nameplate, hyphen, typed = prefix.partition("-")
     if not hyphen:
         return sorted(

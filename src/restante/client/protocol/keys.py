@@ -18,6 +18,8 @@ from nacl.exceptions import CryptoError
 from restante.client.protocol.spake2 import hkdf
 
 KEY_BYTES: Final = 32
+MAX_DERIVED_BYTES: Final = 255 * 32
+"""Bytes of a derived key: HKDF has no more (RFC 5869 section 2.3)."""
 NONCE_BYTES: Final = crypto_secretbox_NONCEBYTES
 OVERHEAD_BYTES: Final = crypto_secretbox_NONCEBYTES + crypto_secretbox_MACBYTES
 """Bytes that sealing adds: the nonce before the ciphertext, and its authenticator."""

@@ -22,10 +22,13 @@ def seed_of(key: bytes) -> bytes:
 
 
 def seed_code(seed: bytes) -> str:
-    """Return the code with which two sides meet again: `Wormhole.set_code` takes it. It is the same each time.
+    """Return the code with which two sides meet again: `BaseWormhole.set_code` takes it. It is the same each time.
+
+    Args:
+        seed: what `BaseWormhole.seed` returned at the last meeting.
 
     Raises:
-        ValueError: the seed has not `SEED_BYTES` bytes.
+        ValueError: the seed has not 32 bytes.
 
     """
     if len(seed) != SEED_BYTES:

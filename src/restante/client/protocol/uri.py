@@ -6,7 +6,7 @@ Source: magic-wormhole-protocols, uri-scheme.md; magic-wormhole.rs 0.8.1: uri.rs
 from __future__ import annotations
 
 from typing import Final
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
 import msgspec
 
@@ -29,25 +29,29 @@ MAX_FIELDS: Final = 10
 
 
 class UriError(ValueError):
-    """A text is no `wormhole-transfer:` URI, or says what this version does not know."""
+    """A text is no `wormhole-transfer:` URI, or says what this version does not know. The text says what is wrong."""
 
 
 class TransferUri(msgspec.Struct, frozen=True):
-    """What a URI says."""
+    """What a `wormhole-transfer:` URI says, for example in a QR code: a code, and the server where it is valid."""
 
     code: str
+    """The code, as `BaseWormhole.set_code` takes it."""
     rendezvous: str = DEFAULT_RENDEZVOUS
+    """The server, as URIs name it: without the path `/v1`, and the public one as `ws://relay.magic-wormhole.io:4000`,
+    which is the default."""
     role: str = ROLES[0]
+    """What the reader of the URI does: `follower` receives and is the default, `leader` sends."""
 
     @property
     def server(self) -> str:
-        """The URL of the server, as `Wormhole.create` takes it."""
+        """The URL of the server, as `Wormhole.create` takes it. For the public one it is `DEFAULT_SERVER`."""
         if self.rendezvous == DEFAULT_RENDEZVOUS:
             return DEFAULT_SERVER
         return self.rendezvous.rstrip("/") + SERVER_PATH
 
     def __str__(self) -> str:
-        """Return the URI. It leaves out what is the default."""
+        """Return the URI, which leaves out what is the default."""
         said = {}
         if self.rendezvous != DEFAULT_RENDEZVOUS:
             said["rendezvous"] = self.rendezvous
@@ -65,13 +69,13 @@ def rendezvous_of(server: str) -> str | None:
 
 
 def parse(text: str) -> TransferUri:
-    """Return what a URI says.
+    """Return what a `wormhole-transfer:` URI says.
 
     Raises:
-        UriError: it has another scheme, no code, or a field or value that uri-scheme.md does not have.
+        UriError: the text has another scheme, no code, or a field or value that this version does not know.
 
     """
-    parts = urlsplit(text)
+    parts = _split(text, "a transfer's URI is not encoded correctly")
     if parts.scheme != SCHEME:
         raise UriError(f"a transfer's URI begins with {SCHEME}:")
     if parts.netloc or parts.fragment:
@@ -100,6 +104,15 @@ def parse(text: str) -> TransferUri:
         raise UriError(f"a transfer's URI has no field {min(said)!r}")
     if uri.role not in ROLES:
         raise UriError(f"a transfer's role is {' or '.join(ROLES)}, not {uri.role!r}")
-    if urlsplit(uri.rendezvous).scheme not in {"ws", "wss"}:
-        raise UriError("the server of a transfer's URI begins with ws:// or wss://")
+    wanted = "the server of a transfer's URI begins with ws:// or wss:// and names a host"
+    if _split(uri.rendezvous, wanted).scheme not in {"ws", "wss"}:
+        raise UriError(wanted)
     return uri
+
+
+def _split(url: str, words: str) -> SplitResult:
+    """Return the parts of a URL. Raises UriError with these words."""
+    try:
+        return urlsplit(url)
+    except ValueError as error:
+        raise UriError(words) from error

@@ -1,0 +1,43 @@
+"""What `send` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from restante.common.errors import Misuse
+
+WaitFor = Callable[[int], Awaitable[None]]
+"""Waits for the message with this number."""
+
+
+class SentMessage:
+    """A message of ours, on its way. Its methods raise what those of its wormhole raise."""
+
+    def __init__(self, number: int | None, stored: WaitFor, delivered: WaitFor) -> None:
+        self._number, self._stored, self._delivered = number, stored, delivered
+
+    @property
+    def number(self) -> int:
+        """Its place among our messages, from 0. Reading it raises `Misuse` until the step that sends it is saved."""
+        if self._number is None:
+            raise Misuse("a message of a step is sent when the step is saved: ask for it then")
+        return self._number
+
+    async def stored(self) -> None:
+        """Wait until the server has the message on its disk. It has none before the peer is there.
+
+        Raises:
+            Misuse: the step that sends the message is not saved yet.
+
+        """
+        await self._stored(self.number)
+
+    async def delivered(self) -> None:
+        """Wait for the peer's receipt, which says that its application has processed the message.
+
+        Raises:
+            Misuse: the step that sends the message is not saved yet.
+            NoReceiptsError: the wormhole was created without `receipts=True`, or the peer's client sends no receipts.
+
+        """
+        await self._delivered(self.number)
