@@ -74,6 +74,10 @@ class ClosedError(WormholeError):
     """The wormhole is closed already."""
 
 
+class OldCheckpointError(WormholeError):
+    """The server has messages of ours that the checkpoint does not know: an older copy of the file was put back."""
+
+
 class PeerMessageError(WormholeError):
     """The peer sent what the protocol does not allow."""
 
