@@ -19,6 +19,7 @@ from restante.client.protocol import code as codes
 from restante.client.protocol import keys
 from restante.client.protocol.seeds import seed_of
 from restante.client.server import Server
+from restante.client.tasks import until_done
 from restante.common.dice import Dice
 from restante.common.errors import Misuse
 
@@ -93,12 +94,14 @@ class BaseWormhole:
         self._unread_bytes = 0
         self._drops_messages = False
         self._nameplates: list[str] | None = None
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters: set[asyncio.Future[None]] = set()
         self._closed = False
         self._error: Exception | None = None
         self._error_raised = False
 
     async def __aenter__(self) -> Self:
+        if self._running is not None:
+            raise Misuse("a wormhole is entered once: create another one")
         self._running = asyncio.create_task(self._run())
         return self
 
@@ -198,7 +201,7 @@ class BaseWormhole:
         """
         await self._until(lambda: self._machine.unstored < MAX_UNSTORED)
         self._check_open()
-        number = self._machine.send(bytes(message))
+        number = self._machine.send(bytes(memoryview(message)))
         self._driver.carry_out()
         await self._driver.settle()
         return SentMessage(self, number)
@@ -313,8 +316,16 @@ class BaseWormhole:
             if isinstance(event, Failed):
                 self._error = self._error or event.error
             if self._on_event is not None:
-                self._on_event(event)
+                try:
+                    self._on_event(event)
+                except Exception as error:  # noqa: BLE001 - whoever waits is told
+                    self._error = self._error or error
+                    self._stop()
         self._wake()
+
+    def _stop(self) -> None:
+        """End, because the application's function for events has raised an error."""
+        raise NotImplementedError
 
     def _keep(self, message: MessageReceived) -> None:
         """Keep a message until it is read. If too many are unread, read no more; when closing, drop what comes."""
@@ -366,30 +377,20 @@ class BaseWormhole:
         """Wait until a condition is met. Raises the wormhole's error if it has failed first."""
         while not met():
             self._check_open()
+            if self._running is None:
+                raise Misuse("a wormhole is used in its context: async with wormhole: …")
             await self._change()
 
     async def _change(self) -> None:
         """Wait until anything has happened."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        await waiter
+        self._waiters.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiters.discard(waiter)
 
     def _wake(self) -> None:
-        if self._waiters:
-            waiters, self._waiters = self._waiters, []
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
-
-
-async def until_done(task: asyncio.Task[None]) -> None:
-    """Wait for a task that must not be cancelled. A cancellation is raised when it is done."""
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
-    await task
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)

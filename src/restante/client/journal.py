@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl as tls
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,12 +22,13 @@ from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 
-from restante.client.base import BaseWormhole, SentMessage, until_done
+from restante.client.base import BaseWormhole, SentMessage
 from restante.client.checkpoint import Checkpoint, CheckpointError, CheckpointFile, SavedWormhole
 from restante.client.core.state import NEW_BYTES, State, new_state
 from restante.client.defaults import DEFAULT_SERVER
 from restante.client.events import Event
 from restante.client.server import Server
+from restante.client.tasks import until_done
 from restante.client.work import DEFAULT_MAX_BITS
 from restante.common.dice import Dice, SystemDice
 from restante.common.errors import Misuse, StoreError
@@ -72,6 +74,7 @@ class Journal(Generic[T]):
         self._file = CheckpointFile(path)
         self._type = type(initial)
         self._open: dict[str, JournaledWormhole] = {}
+        self._uses: Counter[str] = Counter()
         self._stepping: _Step | None = None
         self._steps = asyncio.Lock()
         self._writing = asyncio.Lock()
@@ -126,7 +129,8 @@ class Journal(Generic[T]):
         A wormhole stays at the server at which it began, and keeps its first `versions`.
 
         Raises:
-            Misuse: it is in use already, or belongs to another application id, or a URL cannot be used.
+            Misuse: it is in use already, or belongs to another application id, or a URL, the application id or the
+                versions cannot be used.
 
         """
         if name in self._open:
@@ -146,6 +150,7 @@ class Journal(Generic[T]):
         if name in self._open or name not in self._wormholes:
             raise Misuse(f"there is no wormhole {name!r} that is not in use")
         del self._wormholes[name]
+        self._uses[name] += 1
         await self.save()
 
     @asynccontextmanager
@@ -262,11 +267,16 @@ class JournaledWormhole(BaseWormhole):
             state, server, journal._dice, max_work_bits=max_work_bits, on_event=on_event, save=journal.save
         )
         self._journal, self.name = journal, name
+        self._uses = journal._uses[name]
 
     async def __aenter__(self) -> Self:
-        if self.name in self._journal._open or self._closed:
-            raise Misuse(f"the wormhole {self.name!r} is in use already, or was left: get it from the journal again")
+        if self.name in self._journal._open or self._journal._uses[self.name] != self._uses:
+            raise Misuse(
+                f"the wormhole {self.name!r} is in use already, or was used or removed since: "
+                "get it from the journal again"
+            )
         self._journal._open[self.name] = self
+        self._journal._uses[self.name] += 1
         await self._journal.save()
         return await super().__aenter__()
 
@@ -288,6 +298,10 @@ class JournaledWormhole(BaseWormhole):
         finally:
             await self._driver.settle()
             await self._journal.save()
+
+    def _stop(self) -> None:
+        assert self._running is not None
+        self._running.cancel()  # as if the process had ended: the next one goes on
 
     async def _suspend(self, *, flush: bool) -> None:
         if self._state.mood is not None:
@@ -319,7 +333,7 @@ class JournaledWormhole(BaseWormhole):
         if step is not None and step.task is asyncio.current_task():
             self._check_open()
             sent = SentMessage(self, None)
-            step.sent.append((self, bytes(message), sent))
+            step.sent.append((self, bytes(memoryview(message)), sent))
             return sent
         sent = await super().send(message)
         await self._journal.save()
