@@ -8,7 +8,7 @@ import pytest
 
 from client.programs import APP_ID, Program, acquainted
 from restante.client import CodeExpiredError, Message, Misuse
-from restante.client.base import MAX_UNREAD_MESSAGES
+from restante.client.unread import MAX_UNREAD_MESSAGES
 from support.bounds import bounded
 from support.mailbox.days import DAY, HOUR, ServerOfDays
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from client.programs import APP_ID, CODE
 from restante.client import Wormhole
-from restante.client.base import MAX_UNREAD_MESSAGES
+from restante.client.unread import MAX_UNREAD_MESSAGES
 from support.bounds import bounded
 from support.mailbox.days import ServerOfDays
 

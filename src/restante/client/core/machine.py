@@ -149,7 +149,10 @@ class Machine:
             handle = _HANDLERS.get(message.type)
             if handle is None:
                 return
-            handle(self, message)
+            try:
+                handle(self, message)
+            except WormholeError as error:
+                self.fail(error)
         self._send_missing()
 
     @property
@@ -273,7 +276,7 @@ class Machine:
         if "open" not in self.link.sent:
             self.fail(ServerError("the server sent a message of a mailbox that is not open"))
         elif message.side == state.side:
-            self._echo(message.phase)
+            self._echo(message.phase, message.body)
         elif state.peer_side in {None, message.side}:
             state.peer_side = message.side
             self._hear(message.phase, message.body)
@@ -285,19 +288,16 @@ class Machine:
             return
         if self.state.nameplate_status is NameplateStatus.CLAIMED:
             self.state.nameplate_status = NameplateStatus.RELEASING  # both are there: it is free for others
-        try:
-            self._conversation.hear(phase, body)
-        except WormholeError as error:
-            self.fail(error)
+        self._conversation.hear(phase, body)
 
-    def _echo(self, phase: str) -> None:
+    def _echo(self, phase: str, body: str) -> None:
         assert self.link is not None
         if not self.link.replayed and phase in self.state.own:
             self.link.found.add(phase)
         if phase in self.link.unstored:
             self.link.unstored.remove(phase)
             self.answers += 1
-        self._conversation.stored(phase)
+        self._conversation.echoed(phase, body)
 
     # ── codes, and the end ──────────────────────────────────────────────────────────────────────────────
 
