@@ -11,7 +11,7 @@ from typing import Any
 from client.world import APP_ID
 from restante.client import Event, Wormhole
 from support.bounds import bounded
-from support.mailbox.servers import Restante
+from support.mailbox.servers import Reference, Restante
 from support.ports import held_port
 
 
@@ -21,6 +21,25 @@ class LiveServer(Restante):
     @property
     def url(self) -> str:
         return f"ws://127.0.0.1:{self.port}/v1"
+
+
+class LiveReference(Reference):
+    """The reference server, of which the same is asked."""
+
+    @property
+    def url(self) -> str:
+        return f"ws://127.0.0.1:{self.port}/v1"
+
+
+@asynccontextmanager
+async def serving_reference(folder: Path) -> AsyncIterator[LiveReference]:
+    server = LiveReference(folder / "server")
+    with held_port() as server.port:
+        try:
+            await server.start()
+            yield server
+        finally:
+            await server.end()
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from client.programs import APP_ID, Program, State, acquainted
-from restante.client import CheckpointError, Journal, Misuse, RestanteError, StoreError
+from restante.client import CheckpointError, Journal, Misuse, OldCheckpointError, RestanteError, StoreError
 from restante.client.checkpoint import MAX_BYTES
 from support.disk import no_file_beyond
 from support.effort import rounds
@@ -95,6 +95,30 @@ async def used(alice: Program, bob: Program) -> Path:
         await wormhole.send(b"an answer")
         assert len([message async for message in wormhole.waiting()]) == 2
     return bob.file
+
+
+@pytest.mark.parametrize("heard", [False, True])
+async def test_a_checkpoint_from_before_a_message_ends_the_wormhole_instead_of_losing_the_next_one(
+    alice: Program, bob: Program, heard: bool
+) -> None:
+    await acquainted(alice, bob)
+    backup = alice.file.read_bytes()
+    await alice.run("first")
+    if heard:
+        await bob.run()
+    alice.file.write_bytes(backup)
+    with pytest.raises(OldCheckpointError, match="older copy"):
+        await alice.run("would be lost")
+    assert await bob.run() == ["first"]
+
+
+async def test_a_checkpoint_from_before_a_message_of_the_peer_gets_it_again(alice: Program, bob: Program) -> None:
+    await acquainted(alice, bob)
+    backup = alice.file.read_bytes()
+    await bob.run("first")
+    assert await alice.run() == ["first"]
+    alice.file.write_bytes(backup)
+    assert await alice.run() == ["first"]
 
 
 def refused(file: Path, error: type[RestanteError], words: str) -> None:

@@ -30,6 +30,7 @@ def test_a_code_begins_with_its_nameplate() -> None:
         ("7-", "words after its number"),
         ("7 purple sausages", "no spaces"),
         ("7-purple-sausages\n", "no spaces"),
+        ("7-\udcff", "UTF-8"),
     ],
 )
 def test_a_text_that_is_no_code_is_refused(text: str, message: str) -> None:

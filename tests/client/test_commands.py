@@ -272,6 +272,7 @@ async def test_a_text_that_cannot_be_printed_has_not_arrived(server: Serving) ->
         (("send", "--text", "x", "--server", "http://example.com"), "begins with ws:// or wss://"),
         (("receive", "7-a-b", "--proxy", "ftp://example.com"), "a proxy's URL begins with"),
         (("receive", "7 purple sausages"), "a code has no spaces"),
+        (("receive", "7-" + os.fsdecode(b"\xff")), "a code is a text in UTF-8"),
         (("receive", "wormhole-transfer:7-a?role=leader"), "this URI is for the sender"),
         (("receive", "wormhole-transfer:7-a?colour=red"), "has no field 'colour'"),
         (("receive", "7-a-b", "--allocate"), "leave the code out"),

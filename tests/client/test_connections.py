@@ -26,8 +26,8 @@ from restante.client import (
     ServerGoneError,
     Working,
     Wormhole,
-    base,
     driver,
+    unread,
     websocket,
     work,
 )
@@ -268,7 +268,7 @@ async def paused(wormhole: Wormhole) -> None:
 async def test_messages_wait_at_the_server_until_they_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "MAX_UNREAD_MESSAGES", 20)
+    monkeypatch.setattr(unread, "MAX_UNREAD_MESSAGES", 20)
     messages = [b"%d" % number + bytes(20_000) for number in range(300)]
     flags = ("--limit", "bytes=100000000", "--limit", "bytes_at_once=100000000")
     async with serving(tmp_path, *flags) as server, wormhole(server.url) as alice, wormhole(server.url) as bob:
@@ -283,7 +283,7 @@ async def test_messages_wait_at_the_server_until_they_are_read(
 
 
 async def test_a_reader_that_pauses_is_not_taken_for_a_lost_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "MAX_UNREAD_MESSAGES", 10)
+    monkeypatch.setattr(unread, "MAX_UNREAD_MESSAGES", 10)
     heard = Heard()
     async with lying(honest) as liar, wormhole(liar.url) as alice:
         liar.answers_pings = True
@@ -301,7 +301,7 @@ async def test_a_reader_that_pauses_is_not_taken_for_a_lost_connection(monkeypat
 
 
 async def test_a_reader_that_pauses_connects_again_when_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "MAX_UNREAD_MESSAGES", 10)
+    monkeypatch.setattr(unread, "MAX_UNREAD_MESSAGES", 10)
     heard = Heard()
     async with lying(honest) as liar, wormhole(liar.url) as alice, wormhole(liar.url, on_event=heard) as bob:
         await meet(alice, bob)

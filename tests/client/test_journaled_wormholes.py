@@ -10,11 +10,13 @@ import pytest
 from client.programs import APP_ID, CODE, Program, State, acquainted
 from restante.client import (
     ClosedError,
+    Event,
     Journal,
     Message,
     Misuse,
     NoReceiptsError,
     ServerGoneError,
+    Welcomed,
     Wormhole,
 )
 from support.bounds import bounded
@@ -137,9 +139,9 @@ async def test_the_code_is_allocated_once_whatever_interrupts_it(server: ServerO
     nobody = f"ws://127.0.0.1:{nobodys_port()}/v1"
     async with Journal[State](file, {}) as journal:
         wormhole = journal.wormhole("peer", APP_ID, server=server.url)
-        with pytest.raises(Misuse, match="not connected"):
+        with pytest.raises(Misuse, match="in its context"):  # it is not connected: nobody answers
             await wormhole.allocate_code()
-        await journal.save()  # so a later process asks
+        await journal.save()
     async with (
         bounded("the code"),
         Journal[State](file, {}) as journal,
@@ -170,6 +172,46 @@ async def test_a_wormhole_stays_at_its_server_and_keeps_its_application(alice: P
                 journal.wormhole("peer", APP_ID)
             with pytest.raises(Misuse, match="not in use"):
                 await journal.remove("peer")
+
+
+async def test_a_wormhole_that_was_got_before_another_use_of_it_is_refused(alice: Program, bob: Program) -> None:
+    await acquainted(alice, bob)
+    await bob.run("once")
+    async with alice.journal() as journal:
+        first = journal.wormhole("peer", APP_ID)
+        async with journal.wormhole("peer", APP_ID) as second, bounded("a message"):
+            async for message in second.waiting():
+                async with journal.step(message) as state:
+                    state["received"].append(message.data.decode())
+        with pytest.raises(Misuse, match="get it from the journal again"):
+            async with first:
+                pass
+    assert await alice.run() == ["once"]
+
+
+async def test_a_wormhole_that_was_removed_is_refused(alice: Program) -> None:
+    async with alice.journal() as journal:
+        removed = journal.wormhole("peer", APP_ID, server=alice.server.url)
+        await journal.remove("peer")
+        with pytest.raises(Misuse, match="get it from the journal again"):
+            async with removed:
+                pass
+
+
+async def test_an_error_of_the_function_for_events_does_not_end_the_wormhole_for_the_next_run(
+    alice: Program, bob: Program
+) -> None:
+    def stumble(event: Event) -> None:
+        if isinstance(event, Welcomed):
+            raise ZeroDivisionError
+
+    await acquainted(alice, bob)
+    await bob.run("hello")
+    async with alice.journal() as journal:
+        with pytest.raises(ZeroDivisionError):
+            async with journal.wormhole("peer", APP_ID, on_event=stumble) as wormhole, bounded("the error"):
+                await anext(aiter(wormhole))
+    assert await alice.run() == ["hello"]
 
 
 async def test_a_wormhole_without_a_code_waits_for_no_messages(alice: Program) -> None:

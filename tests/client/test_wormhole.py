@@ -21,6 +21,7 @@ from restante.client import (
     CodeKnown,
     Connecting,
     CrowdedError,
+    Event,
     KeyAgreed,
     LonelyError,
     MessageStored,
@@ -254,13 +255,17 @@ async def test_a_server_that_cannot_be_reached_is_an_error() -> None:
         await use(wormhole(f"ws://127.0.0.1:{nobodys_port()}/v1"))
 
 
-async def test_an_error_of_the_function_for_events_ends_the_wormhole(server: LiveServer) -> None:
-    def stumble(event: Any) -> None:
-        if isinstance(event, ReplayEnded):
+@pytest.mark.parametrize("kind", [Connecting, Welcomed, CodeKnown, ReplayEnded, WaitingForPeer])
+async def test_an_error_of_the_function_for_events_ends_the_wormhole_and_leaves_nothing_at_the_server(
+    server: LiveServer, kind: type[Event]
+) -> None:
+    def stumble(event: Event) -> None:
+        if isinstance(event, kind):
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         await use(wormhole(server.url, on_event=stumble))
+    assert server.live() == {}
 
 
 # ── it ends ──────────────────────────────────────────────────────────────────────────────────────

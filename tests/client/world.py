@@ -20,12 +20,14 @@ APP_ID = "example.com/test"
 class Side:
     """A wormhole in a process that can be killed, on a connection that can be cut."""
 
-    def __init__(self, world: World, seed: int, *, wants_receipts: bool = False, seeds: bool = False) -> None:
-        self.world = world
+    def __init__(
+        self, world: World, seed: int, *, wants_receipts: bool = False, seeds: bool = False, lasting: bool = False
+    ) -> None:
+        self.world, self._lasting = world, lasting
         self.dice = Random(seed)
         random = self.dice.randbytes(NEW_BYTES)
         state = new_state(APP_ID, {"seed": seed}, random, wants_receipts=wants_receipts, seeds=seeds)
-        self.machine = Machine(state, self.dice.randbytes)
+        self.machine = Machine(state, self.dice.randbytes, lasting=lasting)
         self.events: list[Output] = []
         """What the application was told."""
         self.attentive = True
@@ -61,7 +63,7 @@ class Side:
         self.cut()
         self._told.clear()
         state = msgspec.json.decode(msgspec.json.encode(self.machine.state), type=State)
-        self.machine = Machine(state, self.dice.randbytes)
+        self.machine = Machine(state, self.dice.randbytes, lasting=self._lasting)
 
     def take(self) -> None:
         """Carry out what the machine wants."""

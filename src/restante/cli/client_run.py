@@ -109,7 +109,7 @@ def read_text(argument: str) -> str:
     try:
         return given.decode()
     except UnicodeDecodeError as error:
-        raise Misuse("the text is not UTF-8: send it as a file") from error
+        raise Misuse("the text is not UTF-8, and nothing else can be sent") from error
 
 
 def read_code(place: Place, words: int) -> str:

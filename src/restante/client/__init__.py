@@ -34,6 +34,7 @@ __all__ = [
     "Misuse",
     "NoReceiptsError",
     "NoSeedError",
+    "OldCheckpointError",
     "PeerConfirmed",
     "PeerMessageError",
     "PermissionNeededError",
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
         LonelyError,
         NoReceiptsError,
         NoSeedError,
+        OldCheckpointError,
         PeerMessageError,
         PermissionNeededError,
         ServerError,
@@ -113,8 +115,8 @@ else:
         "restante.client.checkpoint": "CheckpointError",
         "restante.client.defaults": "DEFAULT_APP_ID DEFAULT_SERVER",
         "restante.client.errors": "ClosedError CodeExpiredError CrowdedError LonelyError NoReceiptsError NoSeedError "
-        "PeerMessageError PermissionNeededError ServerError ServerGoneError TransferError WelcomeError "
-        "WormholeError WrongPasswordError",
+        "OldCheckpointError PeerMessageError PermissionNeededError ServerError ServerGoneError TransferError "
+        "WelcomeError WormholeError WrongPasswordError",
         "restante.client.events": "Closed CodeKnown Connecting Event Failed KeyAgreed MessageDelivered MessageStored "
         "PeerConfirmed Reconnecting ReplayEnded WaitingForPeer Welcomed Working",
         "restante.client.journal": "Journal JournaledWormhole Message",

@@ -54,7 +54,7 @@ class BaseWormhole:
         save: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Continue from a state. Programs use `Wormhole.create` or `Journal.wormhole`."""
-        self._machine = Machine(state, dice.draw)
+        self._machine = Machine(state, dice.draw, lasting=save is not None)
         self._dice = dice
         self._on_event = on_event
         self._changes = Changes()
@@ -77,6 +77,8 @@ class BaseWormhole:
         self._error_raised = False
 
     async def __aenter__(self) -> Self:
+        if self._running is not None:
+            raise Misuse("a wormhole is entered once: create another one")
         self._running = asyncio.create_task(self._run())
         return self
 
@@ -255,8 +257,8 @@ class BaseWormhole:
         to_flush = self._state.peer_versions is not None and self._state.mood is None
         flushed = not to_flush or await self._flushed(lambda: self._machine.all_stored)
         if not flushed and (self._state.unsealed or not all(own.stored for own in self._state.own.values())):
-            words = "the server has not stored all that was sent, and does not answer"
-            self._error = self._error or ServerGoneError(words)
+            gone = ServerGoneError("the server has not stored all that was sent, and does not answer")
+            self._error = self._error or gone
         self._machine.close(mood)
         self._driver.carry_out()
         await self._leave()
@@ -307,8 +309,6 @@ class BaseWormhole:
         self._closed = True
         self._changes.tell()
 
-    # ── inside ─────────────────────────────────────────────────────────────────────────────────
-
     @property
     def _state(self) -> State:
         return self._machine.state
@@ -334,8 +334,16 @@ class BaseWormhole:
             if isinstance(event, Failed):
                 self._error = self._error or event.error
             if self._on_event is not None:
-                self._on_event(event)
+                try:
+                    self._on_event(event)
+                except Exception as error:  # noqa: BLE001 - whoever waits is told
+                    self._error = self._error or error
+                    self._stop()
         self._changes.tell()
+
+    def _stop(self) -> None:
+        """End, because the application's function for events has raised an error."""
+        raise NotImplementedError
 
     def _keep(self, message: MessageReceived) -> None:
         """Keep a message until it is read. If too many are unread, read no more; when closing, drop what comes."""
@@ -375,8 +383,7 @@ class BaseWormhole:
         await self._until(lambda: self._state.acknowledged > number)
 
     def _check_open(self) -> None:
-        error = self._error or self._machine.failure
-        if error is not None:
+        if (error := self._error or self._machine.failure) is not None:
             self._error_raised = True
             raise error
         if self._closed or self._closing is not None or self._state.mood is not None:
@@ -389,5 +396,5 @@ class BaseWormhole:
         while not met():
             self._check_open()
             if self._running is None:
-                raise Misuse("the wormhole is not connected: use it in `async with wormhole:`")
+                raise Misuse("a wormhole is used in its context: async with wormhole: …")
             await self._changes.next()

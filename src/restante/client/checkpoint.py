@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +14,7 @@ import msgspec
 from restante.client.core.state import State
 from restante.common.atomic_file import draft_of
 from restante.common.errors import RestanteError, StoreError, plain
+from restante.common.tasks import until_done
 
 FORMAT: Final = "restante journal"
 FORMAT_VERSION: Final = 1
@@ -129,3 +132,40 @@ def _decoded(content: bytes, path: Path) -> Checkpoint:
 
 _decode_header: Final = msgspec.json.Decoder(_Header).decode
 _decode: Final = msgspec.json.Decoder(Checkpoint).decode
+
+
+class CheckpointWriter:
+    """Writes checkpoints, one at a time. Calls that come while one is written share the next one."""
+
+    def __init__(self, file: CheckpointFile, content: Callable[[], Checkpoint]) -> None:
+        """Prepare. `content` returns what is to be written now."""
+        self._file, self._content = file, content
+        self._writing = asyncio.Lock()
+        self._wanted = self._saved = 0
+        self._broken: StoreError | None = None
+
+    async def save(self) -> None:
+        """Return when all that has happened so far is on disk. Raises StoreError, and then at each later call."""
+        self._wanted += 1
+        await until_done(asyncio.ensure_future(self._save(self._wanted)))
+
+    def check(self) -> None:
+        """Raise the StoreError of an earlier call."""
+        if self._broken is not None:
+            raise self._broken
+
+    async def _save(self, mine: int) -> None:
+        async with self._writing:
+            self.check()
+            if self._saved >= mine:
+                return  # a later call has been saved, and this one with it
+            included, content = self._wanted, _encode(self._content())
+            try:
+                await asyncio.to_thread(self._file.write, content)
+            except StoreError as error:
+                self._broken = error
+                raise
+            self._saved = included
+
+
+_encode = msgspec.json.Encoder(order="deterministic").encode

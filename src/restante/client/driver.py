@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from restante.client.core.machine import Machine
 from restante.client.core.outputs import (
@@ -86,7 +86,7 @@ class Driver:
         self._reading = asyncio.Event()
         self._reading.set()
         self._hurry = asyncio.Event()
-        self._unable: asyncio.Future[StoreError] = asyncio.get_running_loop().create_future()
+        self._unable: StoreError | None = None
         self.ended = False
         """Whether nothing of the machine is left at the server."""
 
@@ -128,8 +128,8 @@ class Driver:
         """Wait until what had to be saved is saved and sent. Raises StoreError if it cannot be saved."""
         while self._saving is not None:
             await asyncio.shield(self._saving)
-        if self._unable.done():
-            raise self._unable.result()
+        if self._unable is not None:
+            raise self._unable
 
     async def run(self) -> None:
         """Stay connected until the machine is closed.
@@ -184,8 +184,8 @@ class Driver:
                 if not isinstance(output, SendFrame) or self._connection is connection:
                     self._carry_out(output)
         except StoreError as error:
-            if not self._unable.done():
-                self._unable.set_result(error)
+            self._unable = self._unable or error
+            self._end_connection()
             return
         finally:
             self._saving = None
@@ -201,12 +201,12 @@ class Driver:
             async with connect(self._server, self._begin, self._take) as connection:
                 watch = asyncio.create_task(self._watch())
                 try:
-                    first: tuple[asyncio.Future[Any], ...] = (connection.ended, self._unable)
-                    await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+                    if self._unable is None:
+                        await asyncio.wait([connection.ended])
                 finally:
                     watch.cancel()
-                if self._unable.done():
-                    raise self._unable.result()
+                if self._unable is not None:
+                    raise self._unable
                 raise connection.ended.result()
         except ServerGoneError as error:
             return error

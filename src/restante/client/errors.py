@@ -75,6 +75,10 @@ class ClosedError(WormholeError):
     """The wormhole was closed by this program."""
 
 
+class OldCheckpointError(WormholeError):
+    """The server has messages of ours that the checkpoint does not know: an older copy of the file was put back."""
+
+
 class PeerMessageError(WormholeError):
     """The peer sent what the protocol, or that of texts, does not allow."""
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl as tls
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import Any, Generic, Self, TypeVar
 import msgspec
 
 from restante.client.base import BaseWormhole
-from restante.client.checkpoint import Checkpoint, CheckpointError, CheckpointFile, SavedWormhole
+from restante.client.checkpoint import Checkpoint, CheckpointError, CheckpointFile, CheckpointWriter, SavedWormhole
 from restante.client.core.state import NEW_BYTES, State, new_state
 from restante.client.defaults import DEFAULT_SERVER
 from restante.client.events import Event
@@ -30,7 +31,7 @@ from restante.client.sent_message import SentMessage
 from restante.client.server import Server
 from restante.client.work import DEFAULT_MAX_BITS
 from restante.common.dice import Dice, SystemDice
-from restante.common.errors import Misuse, StoreError
+from restante.common.errors import Misuse
 from restante.common.tasks import until_done
 
 T = TypeVar("T")
@@ -79,11 +80,10 @@ class Journal(Generic[T]):
         self._file = CheckpointFile(path)
         self._type = type(initial)
         self._open: dict[str, JournaledWormhole] = {}
+        self._uses: Counter[str] = Counter()
         self._stepping: _Step | None = None
         self._steps = asyncio.Lock()
-        self._writing = asyncio.Lock()
-        self._wanted = self._saved = 0
-        self._broken: StoreError | None = None
+        self._writer = CheckpointWriter(self._file, self._content)
         try:
             checkpoint = self._file.read()
             self._application = msgspec.json.encode(initial) if checkpoint is None else bytes(checkpoint.application)
@@ -138,7 +138,8 @@ class Journal(Generic[T]):
             app_id: as for `Wormhole.create`.
 
         Raises:
-            Misuse: it is in use already, or belongs to another application id, or an argument cannot be used.
+            Misuse: it is in use already, or belongs to another application id, or a URL, the application id or the
+                versions cannot be used.
 
         """
         if name in self._open:
@@ -166,6 +167,7 @@ class Journal(Generic[T]):
         if name in self._open or name not in self._wormholes:
             raise Misuse(f"there is no wormhole {name!r} that is not in use")
         del self._wormholes[name]
+        self._uses[name] += 1
         await self.save()
 
     @asynccontextmanager
@@ -188,7 +190,7 @@ class Journal(Generic[T]):
         if self._stepping is not None and self._stepping.task is asyncio.current_task():
             raise Misuse("a step cannot be in another: end that one first")
         async with self._steps:
-            self._check()
+            self._writer.check()
             state = self._decoded()
             step = self._stepping = _Step(asyncio.current_task())
             try:
@@ -230,27 +232,10 @@ class Journal(Generic[T]):
             StoreError: the file cannot be written. Then no later call succeeds.
 
         """
-        self._wanted += 1
-        mine = self._wanted
-        await until_done(asyncio.ensure_future(self._save(mine)))
+        await self._writer.save()
 
-    async def _save(self, mine: int) -> None:
-        async with self._writing:
-            self._check()
-            if self._saved >= mine:
-                return  # a later call has been saved, and this one with it
-            included = self._wanted
-            content = _encode(Checkpoint(application=msgspec.Raw(self._application), wormholes=self._wormholes))
-            try:
-                await asyncio.to_thread(self._file.write, content)
-            except StoreError as error:
-                self._broken = error
-                raise
-            self._saved = included
-
-    def _check(self) -> None:
-        if self._broken is not None:
-            raise self._broken
+    def _content(self) -> Checkpoint:
+        return Checkpoint(application=msgspec.Raw(self._application), wormholes=self._wormholes)
 
     def _decoded(self) -> T:
         try:
@@ -293,11 +278,16 @@ class JournaledWormhole(BaseWormhole):
         self._journal = journal
         self.name: str = name
         """Its name in the journal."""
+        self._uses = journal._uses[name]
 
     async def __aenter__(self) -> Self:
-        if self.name in self._journal._open or self._closed:
-            raise Misuse(f"the wormhole {self.name!r} is in use already, or was left: get it from the journal again")
+        if self.name in self._journal._open or self._journal._uses[self.name] != self._uses:
+            raise Misuse(
+                f"the wormhole {self.name!r} is in use already, or was used or removed since: "
+                "get it from the journal again"
+            )
         self._journal._open[self.name] = self
+        self._journal._uses[self.name] += 1
         await self._journal.save()
         return await super().__aenter__()
 
@@ -319,6 +309,10 @@ class JournaledWormhole(BaseWormhole):
         finally:
             await self._driver.settle()
             await self._journal.save()
+
+    def _stop(self) -> None:
+        assert self._running is not None
+        self._running.cancel()  # as if the process had ended: the next one goes on
 
     async def _suspend(self, *, flush: bool) -> None:
         if self._state.mood is not None:
@@ -391,6 +385,3 @@ class JournaledWormhole(BaseWormhole):
     async def _next(self) -> Message:
         told = await self._take()
         return Message(self, told.number, told.plaintext)
-
-
-_encode = msgspec.json.Encoder(order="deterministic").encode

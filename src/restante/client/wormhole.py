@@ -44,16 +44,18 @@ class Wormhole(BaseWormhole):
         Args:
             app_id: names the application, like `example.com/chat`. Only programs with the same one can meet.
             server: the URL of the mailbox server, `ws://` or `wss://` with its path, which is mostly `/v1`.
-            versions: what the peer's application can read with `BaseWormhole.versions`; JSON has to express it.
+            versions: a dict that JSON can express; the peer's application can read it with `BaseWormhole.versions`.
             receipts: keep each message until the peer's application has processed it (`SentMessage.delivered`).
             seeds: offer the peer to meet again without a code (`BaseWormhole.seed`).
-            proxy: `socks5://`, `socks4://` or `http://`, with `USER:PASSWORD@` if needed, a host and a port.
+            proxy: `socks5://`, `socks4://`, `http://` or `https://`, with `USER:PASSWORD@` if needed, a host and a
+                port.
             ssl: how the server of a `wss://` URL proves who it is. By default, with the system's certificates.
             max_work_bits: the most work that is done if the server demands hashcash. Each bit doubles it.
-            on_event: called with each event (`Event`), on the event loop.
+            on_event: called with each event (`Event`), on the event loop. If it raises, the wormhole is closed, and
+                every call raises the error.
 
         Raises:
-            Misuse: a URL or `versions` cannot be used.
+            Misuse: a URL, the application id or the versions cannot be used.
 
         """
         dice = SystemDice()
@@ -68,6 +70,9 @@ class Wormhole(BaseWormhole):
         else:
             with suppress(WormholeError):  # the error of the body goes on
                 await self.close(WormholeError.mood if self._state.peer_versions is not None else None)
+
+    def _stop(self) -> None:
+        self._machine.close(WormholeError.mood)
 
     async def receive(self) -> bytes:
         """Wait for the peer's next message, and return it. They come in the order of sending, each once.

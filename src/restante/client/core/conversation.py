@@ -16,7 +16,7 @@ from restante.client.core.outputs import (
     PeerConfirmed,
 )
 from restante.client.core.state import Abilities, OwnMessage, State
-from restante.client.errors import PeerMessageError, WrongPasswordError
+from restante.client.errors import OldCheckpointError, PeerMessageError, WrongPasswordError
 from restante.client.protocol import keys
 from restante.client.protocol.code import password_of
 from restante.client.protocol.spake2 import BadMessageError, Spake2
@@ -93,6 +93,21 @@ class Conversation:
             self._deliver()
         if self._early_messages > MAX_EARLY_MESSAGES or self._early_characters > MAX_EARLY_CHARACTERS:
             raise PeerMessageError("the peer's messages come without the ones before them")
+
+    def echoed(self, phase: str, body: str) -> None:
+        """Handle a message of ours that the server has stored.
+
+        Raises OldCheckpointError if this state has not sent it. The peer reads the first message of each number, so
+        that a later one with the same number would be lost.
+        """
+        if is_number(phase):
+            own = self._state.own.get(phase)
+            if int(phase) >= self._state.next_own if own is None else own.body != body:
+                raise OldCheckpointError(
+                    "the server has messages of ours that are not in the checkpoint, which is an older copy of it: "
+                    "agree on a new code"
+                )
+        self.stored(phase)
 
     def stored(self, phase: str) -> None:
         """Note that the server has stored a message of ours."""

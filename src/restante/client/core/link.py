@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from restante.client.core.state import MailboxStatus, NameplateStatus, State
+
+END_OF_REPLAY: Final = "end of replay"
+"""The payload of the ping that follows an `open`."""
+END_OF_REPLAY_JSON: Final = msgspec.json.encode(END_OF_REPLAY)
 
 
 class Link:

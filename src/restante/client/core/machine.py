@@ -19,7 +19,7 @@ import msgspec
 import restante
 from restante.client.core.conversation import Conversation
 from restante.client.core.ending import finish, give_up
-from restante.client.core.link import Link
+from restante.client.core.link import END_OF_REPLAY, END_OF_REPLAY_JSON, Link
 from restante.client.core.outputs import (
     Closed,
     CodeKnown,
@@ -46,17 +46,16 @@ from restante.client.protocol import server_messages
 from restante.client.protocol.code import nameplate_of
 from restante.client.protocol.server_messages import Greeting, ServerMessage
 
-END_OF_REPLAY: Final = "end of replay"
-"""The payload of the ping that follows an `open`."""
-END_OF_REPLAY_JSON: Final = msgspec.json.encode(END_OF_REPLAY)
+SERVERS_FAULT: Final = (ServerError, WelcomeError, PermissionNeededError)
+"""Errors after which a lasting wormhole can be continued later: the server may be in order then."""
 
 
 class Machine:
     """A wormhole without its connection. Call a method for what happens, then carry out what `outputs` returns."""
 
-    def __init__(self, state: State, draw: Callable[[int], bytes]) -> None:
-        """Continue from a state. `draw` returns so many random bytes."""
-        self.state = state
+    def __init__(self, state: State, draw: Callable[[int], bytes], *, lasting: bool = False) -> None:
+        """Continue from a state. `draw` returns so many random bytes. A `lasting` wormhole outlives server errors."""
+        self.state, self._lasting = state, lasting
         self.link: Link | None = None
         """The connection, while there is one."""
         self._outputs: list[Output] = []
@@ -111,10 +110,7 @@ class Machine:
         return number
 
     def processed(self, number: int) -> None:
-        """Note that the application has processed the peer's messages up to this number.
-
-        Those that were not are told again by a `Machine` that continues from the state.
-        """
+        """Note that the peer's messages up to this number are processed. A later process is told the others again."""
         self._conversation.processed(number)
         self._send_missing()
 
@@ -153,7 +149,10 @@ class Machine:
             handle = _HANDLERS.get(message.type)
             if handle is None:
                 return
-            handle(self, message)
+            try:
+                handle(self, message)
+            except WormholeError as error:
+                self.fail(error)
         self._send_missing()
 
     @property
@@ -217,7 +216,8 @@ class Machine:
         try:
             self._know(code, nameplate_of(code))
         except ValueError:
-            give_up(self.state, "allocate")
+            if not self._lasting:
+                give_up(self.state, "allocate")
             self.fail(ServerError(f"the server allocated {message.nameplate!r}, which is not a nameplate"))
 
     def _claimed(self, message: ServerMessage) -> None:
@@ -259,13 +259,13 @@ class Machine:
         self.link.found.clear()
 
     def _error(self, message: ServerMessage) -> None:
-        give_up(self.state, server_messages.refused(message))
         words = str(message.error)
         hint = f": {message.hint}" if isinstance(message.hint, str) else ""
-        if words in {"crowded", "reclaimed"}:
-            self.fail(CrowdedError(f"the code is used by two sides already{hint}"))
-        else:
-            self.fail(ServerError(f"the server refused: {words}{hint}"))
+        crowded = words in {"crowded", "reclaimed"}
+        if crowded or not self._lasting:
+            give_up(self.state, server_messages.refused(message))
+        used = CrowdedError(f"the code is used by two sides already{hint}")
+        self.fail(used if crowded else ServerError(f"the server refused: {words}{hint}"))
 
     def _message(self, message: ServerMessage) -> None:
         state = self.state
@@ -276,7 +276,7 @@ class Machine:
         if "open" not in self.link.sent:
             self.fail(ServerError("the server sent a message of a mailbox that is not open"))
         elif message.side == state.side:
-            self._echo(message.phase)
+            self._echo(message.phase, message.body)
         elif state.peer_side in {None, message.side}:
             state.peer_side = message.side
             self._hear(message.phase, message.body)
@@ -288,19 +288,16 @@ class Machine:
             return
         if self.state.nameplate_status is NameplateStatus.CLAIMED:
             self.state.nameplate_status = NameplateStatus.RELEASING  # both are there: it is free for others
-        try:
-            self._conversation.hear(phase, body)
-        except WormholeError as error:
-            self.fail(error)
+        self._conversation.hear(phase, body)
 
-    def _echo(self, phase: str) -> None:
+    def _echo(self, phase: str, body: str) -> None:
         assert self.link is not None
         if not self.link.replayed and phase in self.state.own:
             self.link.found.add(phase)
         if phase in self.link.unstored:
             self.link.unstored.remove(phase)
             self.answers += 1
-        self._conversation.stored(phase)
+        self._conversation.echoed(phase, body)
 
     # ── codes, and the end ──────────────────────────────────────────────────────────────────────────────
 
@@ -315,10 +312,13 @@ class Machine:
         self._outputs.append(CodeKnown(code))
 
     def fail(self, error: WormholeError) -> None:
-        """End the wormhole without success."""
-        if self.state.mood is None:
+        """End the wormhole without success; a lasting one only for now, if it is the server's fault."""
+        if self.state.mood is None and self.failure is None:
             self.failure = error
             self._outputs.append(Failed(error))
+        if self._lasting and isinstance(error, SERVERS_FAULT):
+            self.link = None  # nothing more is said to this server
+            return
         finish(self.state, error.mood)
         self._send_missing()
 

@@ -131,11 +131,11 @@ NEW_BYTES: Final = SIDE_BYTES + RANDOM_BYTES
 def new_state(
     app_id: str, app_versions: dict[str, Any], random: bytes, *, wants_receipts: bool = False, seeds: bool = False
 ) -> State:
-    """Return a new wormhole's state. `random` has `NEW_BYTES` bytes. Raises Misuse if the versions are no JSON."""
-    try:
-        msgspec.json.encode(app_versions)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise Misuse(f"the versions cannot be sent as JSON: {error}") from error
+    """Return the state of a new wormhole. `random` has `NEW_BYTES` bytes.
+
+    Raises Misuse if the peer could not be told the application id or the versions.
+    """
+    check_encodable(app_id, app_versions)
     if len(random) != NEW_BYTES:
         raise ValueError(f"a wormhole begins with {NEW_BYTES} random bytes, not {len(random)}")
     return State(
@@ -145,3 +145,15 @@ def new_state(
         app_versions=app_versions,
         abilities=Abilities(sends_receipts=True, wants_receipts=wants_receipts, seeds=seeds),
     )
+
+
+def check_encodable(app_id: str, app_versions: dict[str, Any]) -> None:
+    """Raise Misuse if JSON cannot express an application id as a string, and versions as an object."""
+    try:
+        msgspec.convert(app_id, str).encode()
+    except (msgspec.ValidationError, UnicodeEncodeError):
+        raise Misuse(f"an application id is a text like 'example.com/chat', not {app_id!r}") from None
+    try:
+        msgspec.json.decode(msgspec.json.encode(app_versions), type=dict[str, Any])
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise Misuse(f"`versions` is a dict that JSON can express: {error}") from None

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from restante.client.protocol.wordlist import THREE_SYLLABLES, TWO_SYLLABLES
+from restante.common.errors import Misuse
 
 MAX_NAMEPLATE_DIGITS: Final = 40
 """Digits of a code's number. The reference server takes no more (mailbox server 0.8.0: server.py:11)."""
@@ -15,7 +16,7 @@ MAX_NAMEPLATE_DIGITS: Final = 40
 _NAMEPLATE: Final = re.compile(rf"[0-9]{{1,{MAX_NAMEPLATE_DIGITS}}}")
 
 
-class CodeError(ValueError):
+class CodeError(Misuse, ValueError):
     """A text is no code. The text of the error says what to do."""
 
 
@@ -23,10 +24,15 @@ def nameplate_of(code: str) -> str:
     """Return the nameplate of a code.
 
     Raises:
-        CodeError: the text does not begin with a number and a hyphen, has nothing after them, or has a space in it.
+        CodeError: the text does not begin with a number and a hyphen, has nothing after them, has a space in it, or
+            cannot be encoded in UTF-8.
 
     """
     nameplate, hyphen, password = code.partition("-")
+    try:
+        code.encode()
+    except UnicodeEncodeError:
+        raise CodeError("a code is a text in UTF-8, and this one is not") from None
     if any(each.isspace() for each in code):
         raise CodeError("a code has no spaces: write it with hyphens, like 7-purple-sausages")
     if not _NAMEPLATE.fullmatch(nameplate):

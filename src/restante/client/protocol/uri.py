@@ -12,6 +12,7 @@ import msgspec
 
 from restante.client.defaults import DEFAULT_SERVER
 from restante.client.protocol.code import CodeError, nameplate_of
+from restante.common.errors import Misuse
 
 SCHEME: Final = "wormhole-transfer"
 
@@ -28,7 +29,7 @@ MAX_FIELDS: Final = 10
 """Fields that are read. There are three."""
 
 
-class UriError(ValueError):
+class UriError(Misuse, ValueError):
     """A text is no `wormhole-transfer:` URI, or says what this version does not know. The text says what is wrong."""
 
 
