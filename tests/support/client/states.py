@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from restante.client import errors
 from restante.client.core.conversation import is_number
+from restante.client.core.machine import SERVERS_FAULT
 from restante.client.core.state import MailboxStatus, NameplateStatus
 from support.client.explorer import CONNECTED, LOST, Node, Step, explore
 from support.client.reference import table
@@ -75,7 +76,9 @@ FAILURES: Final = """\
 ## What makes a wormhole fail
 
 Each of these ends the wormhole with an error, if it has not ended before. It tells `Failed`, and from then on it
-wants to release the nameplate and to close the mailbox with the error's mood, as the tables above say.
+wants to release the nameplate and to close the mailbox with the error's mood, as the tables above say. A wormhole of
+a journal ends for this process only where the error is the server's fault: nothing more is sent to that server, and
+a later process continues.
 """
 
 Outcome = tuple[str, tuple[str, ...], tuple[str, ...]]
