@@ -270,10 +270,12 @@ def failure_table(steps: Iterable[Step]) -> str:
         for each in step.told:
             if each.startswith(FAILED):
                 causes[each.removeprefix(f"{FAILED}(").removesuffix(")")][step.event] = None
-    cells = [
-        ["; ".join(sorted(each)), f"`{name}`", f"`{getattr(errors, name).mood}`"] for name, each in causes.items()
-    ]
-    return table(["event", "error", "mood"], sorted(cells, key=lambda row: row[1]))
+    cells = []
+    for name, each in sorted(causes.items()):
+        kind = getattr(errors, name)
+        journal = "continues later" if issubclass(kind, SERVERS_FAULT) else "ends"
+        cells.append(["; ".join(sorted(each)), f"`{name}`", f"`{kind.mood}`", journal])
+    return table(["event", "error", "mood", "a wormhole of a journal"], cells)
 
 
 def nameplate_table(steps: Iterable[Step]) -> str:
