@@ -271,10 +271,10 @@ def failure_table(steps: Iterable[Step]) -> str:
             if each.startswith(FAILED):
                 causes[each.removeprefix(f"{FAILED}(").removesuffix(")")][step.event] = None
     cells = []
-    for name, each in sorted(causes.items()):
+    for name, events in sorted(causes.items()):
         kind = getattr(errors, name)
         journal = "continues later" if issubclass(kind, SERVERS_FAULT) else "ends"
-        cells.append(["; ".join(sorted(each)), f"`{name}`", f"`{kind.mood}`", journal])
+        cells.append(["; ".join(sorted(events)), f"`{name}`", f"`{kind.mood}`", journal])
     return table(["event", "error", "mood", "a wormhole of a journal"], cells)
 
 
