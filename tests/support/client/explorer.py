@@ -16,8 +16,8 @@ import msgspec
 
 from restante.client.core import conversation
 from restante.client.core.conversation import PAKE, VERSION
-from restante.client.core.link import Link
-from restante.client.core.machine import END_OF_REPLAY, Machine
+from restante.client.core.link import END_OF_REPLAY, Link
+from restante.client.core.machine import Machine
 from restante.client.core.outputs import Failed, MessageReceived, Output, SendFrame, ShowWork
 from restante.client.core.state import NEW_BYTES, MailboxStatus, NameplateStatus, State, new_state
 from restante.client.errors import PermissionNeededError, WormholeError
