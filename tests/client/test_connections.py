@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from client.liar import honest, instead_of, listening, lying
-from client.live import Heard, meet, read, serving, use, wormhole
+from client.live import Heard, LiveServer, meet, read, serving, use, wormhole
 from client.proxies import proxying
 from restante.client import (
     Misuse,
@@ -257,6 +257,24 @@ async def test_a_process_that_cannot_be_started_is_an_error(monkeypatch: pytest.
 
 
 # ── slow readers ─────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_task_that_is_cancelled_while_it_connects_leaves_no_connection_open(tmp_path: Path) -> None:
+    async def run(server: LiveServer) -> None:
+        async with wormhole(server.url) as alice:
+            await alice.verifier()
+
+    async with serving(tmp_path) as server:
+        earlier = asyncio.all_tasks()
+        for steps in range(0, 60, 2):
+            task = asyncio.create_task(run(server))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+        async with bounded("the end of what keeps a connection open"):
+            if left := asyncio.all_tasks() - earlier:
+                await asyncio.wait(left)
 
 
 async def paused(wormhole: Wormhole) -> None:

@@ -82,10 +82,20 @@ class Connection(WSListener):
             if code != WSCloseCode.OK:
                 self._transport.disconnect()  # read no more of it
 
+    def abandon(self) -> None:
+        """Drop the connection, or drop it as soon as it is open: a cancelled `ws_connect` leaves it behind."""
+        if not self.ended.done():
+            self.ended.set_result(ServerGoneError("nobody waits for the connection"))
+        if self._transport is not None:
+            self._transport.disconnect(graceful=False)
+
     # ── what picows calls ──────────────────────────────────────────────────────────────────────
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._transport = transport
+        if self.ended.done():
+            self.abandon()
+            return
         self._opened(self)  # here, because the first frame may come with the answer to the request
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
@@ -174,21 +184,25 @@ async def connect(
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             connection = Connection(server.url, opened, take)
-            transport, _ = await ws_connect(
-                lambda: connection,
-                server.url,
-                ssl_context=server.ssl,
-                proxy=server.proxy,
-                websocket_handshake_timeout=CONNECT_SECONDS,
-                enable_auto_ping=True,
-                auto_ping_idle_timeout=PING_SECONDS,
-                auto_ping_reply_timeout=PING_SECONDS,
-                auto_ping_strategy=WSAutoPingStrategy.PING_WHEN_IDLE,
-                enable_auto_pong=False,
-                max_frame_size=MAX_MESSAGE_BYTES,
-                max_redirects=0,
-                logger_name=_LOG,
-            )
+            try:
+                transport, _ = await ws_connect(
+                    lambda: connection,
+                    server.url,
+                    ssl_context=server.ssl,
+                    proxy=server.proxy,
+                    websocket_handshake_timeout=CONNECT_SECONDS,
+                    enable_auto_ping=True,
+                    auto_ping_idle_timeout=PING_SECONDS,
+                    auto_ping_reply_timeout=PING_SECONDS,
+                    auto_ping_strategy=WSAutoPingStrategy.PING_WHEN_IDLE,
+                    enable_auto_pong=False,
+                    max_frame_size=MAX_MESSAGE_BYTES,
+                    max_redirects=0,
+                    logger_name=_LOG,
+                )
+            except BaseException:
+                connection.abandon()
+                raise
     except TimeoutError:
         raise ServerGoneError(f"{server.url} did not answer within {CONNECT_SECONDS:.0f} s") from None
     except ProxyError as error:

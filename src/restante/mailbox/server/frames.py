@@ -41,7 +41,7 @@ def unacknowledged_bytes(transport: asyncio.Transport) -> int:
 
 def take(bodies: deque[bytes], size: int) -> list[bytes]:
     """Remove and return the first bodies of a queue, until they have at least `size` bytes or none is left."""
-    taken = list[bytes]()
+    taken: list[bytes] = []
     while bodies and size > 0:
         taken.append(bodies.popleft())
         size -= len(taken[-1])
@@ -51,7 +51,7 @@ def take(bodies: deque[bytes], size: int) -> list[bytes]:
 def framed(bodies: Sequence[bytes], stamp: bytes, kind: WSMsgType) -> bytes:
     """Return a frame for each body, with the stamp at its end."""
     first = 0x80 | kind.value
-    parts = list[bytes]()
+    parts: list[bytes] = []
     for body in bodies:
         parts += (frame_header(first, len(body) + len(stamp)), body, stamp)
     return b"".join(parts)
