@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+from support.bounds import PATIENCE
 from support.documents import ROOT
 from support.processes import run
 
@@ -76,7 +77,7 @@ def test_a_client_is_judged_by_its_own_rate_and_by_how_much_less_cpu_it_takes() 
 def test_the_clients_bench_measures_both_clients(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     program = ROOT / "bench" / "client.py"
-    ended = run(sys.executable, program, "--quick", "--scratch", tmp_path, "--json", file)
+    ended = run(sys.executable, program, "--quick", "--scratch", tmp_path, "--json", file, bound=PATIENCE)
     report = json.loads(file.read_text())
     assert report["failures"] == []
     assert ended.returncode == 0, ended.stderr

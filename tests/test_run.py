@@ -123,4 +123,4 @@ def test_bench_runs_a_measurement_by_its_name() -> None:
 def test_bench_without_a_name_prints_its_usage(words: tuple[str, ...]) -> None:
     said = run(ROOT / "run", "bench", *words)
     assert (said.returncode, said.stdout) == (2, "")
-    assert "./run bench mailbox|waku|pipeline" in said.stderr
+    assert "./run bench mailbox|client|waku|pipeline" in said.stderr

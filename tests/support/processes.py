@@ -253,9 +253,13 @@ def kill_group(process: subprocess.Popen[str]) -> None:
 
 
 def run(
-    *command: str | Path, cwd: Path | None = None, stdin: str = "", variables: Mapping[str, str] | None = None
+    *command: str | Path,
+    cwd: Path | None = None,
+    stdin: str = "",
+    variables: Mapping[str, str] | None = None,
+    bound: float = BOUND,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end, in a process of its own."""
+    """Run a program to its end, in a process of its own, within so many seconds."""
     return subprocess.run(
         [str(word) for word in command],
         cwd=cwd,
@@ -263,7 +267,7 @@ def run(
         capture_output=True,
         text=True,
         check=False,
-        timeout=BOUND,
+        timeout=bound,
         env=environment(**(variables or {})),
     )
 

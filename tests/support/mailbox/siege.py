@@ -31,7 +31,8 @@ WARM: Final = 20
 CROWD: Final = 200
 """Connections at once before anything is measured; more than the attackers of most files are."""
 
-EVENTS: Final = {"listening", "draining", "stopped", "refused", "refused, to others"}
+VISITORS: Final = "sides were sent a message and added none"
+EVENTS: Final = {"listening", "draining", "stopped", "refused", "refused, to others", VISITORS}
 """All that a server logs that serves, whoever comes."""
 
 
