@@ -62,7 +62,7 @@ class Journal(Generic[T]):
         Args:
             path: the file. A second one, with `.lock` at the end, marks that it is in use.
             initial: the application's state if there is no file. Its type must be one that msgspec knows: a dict, a
-                list, a dataclass or a Struct.
+                list, a dataclass or a Struct. A dict or a list keeps only what JSON has.
             dice: the source of randomness. The default is the operating system's.
 
         Raises:
@@ -126,7 +126,8 @@ class Journal(Generic[T]):
     ) -> JournaledWormhole:
         """Return the wormhole of this name, a new one if there is none. The arguments are those of `Wormhole.create`.
 
-        A wormhole stays at the server at which it began, and keeps its first `versions`.
+        A wormhole stays at the server at which it began, and keeps its first `versions`. If `on_event` raises, this
+        use of the wormhole ends, and the next one goes on.
 
         Raises:
             Misuse: it is in use already, or belongs to another application id, or a URL, the application id or the
@@ -162,6 +163,7 @@ class Journal(Generic[T]):
         step runs at a time, so keep it short.
 
         Raises:
+            TypeError, ValueError: JSON cannot express the state that the block leaves.
             Misuse: an earlier message was left out, a message's wormhole is not open, or this is a step in a step.
             StoreError: the checkpoint cannot be written. The process should end; nothing was sent.
 
