@@ -68,7 +68,8 @@ class Journal(Generic[T]):
         Args:
             path: the file. Beside it is another one, with `.lock` at the end, so that one process at a time uses it.
             initial: the application's state if there is no file. Its type `T` is that of all later states, and one
-                that msgspec writes as JSON: a dict, a list, a dataclass or a Struct.
+                that msgspec writes as JSON: a dict, a list, a dataclass or a Struct. A dict or a list keeps only what
+                JSON has.
             dice: the source of randomness for tests. By default it is the operating system's.
 
         Raises:
@@ -131,7 +132,8 @@ class Journal(Generic[T]):
         """Return the wormhole of this name, a new one if there is none. It continues when its context is entered.
 
         The other arguments are those of `Wormhole.create`. One that is in the journal keeps its first `server`,
-        `versions` and `seeds`. It always wants receipts.
+        `versions` and `seeds`. It always wants receipts. If `on_event` raises, this use of the wormhole ends, and the
+        next one goes on.
 
         Args:
             name: any text that is the program's name for it, for example that of a contact.
@@ -182,6 +184,7 @@ class Journal(Generic[T]):
             messages: each wormhole's in their order, none left out. A step without messages changes the state only.
 
         Raises:
+            TypeError, ValueError: JSON cannot express the state that the block leaves.
             Misuse: an earlier message was left out, a message's wormhole is not open, or this is a step in a step.
             WormholeError: a wormhole into which something was sent has failed or is closed; nothing has happened.
             StoreError: the file cannot be written. The process should end; nothing was sent.
