@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from restante.common.errors import Misuse
-from restante.common.settings import Part, address, settle
+from restante.common.settings import Part, address, resolve
 from restante.mailbox.settings import SERVE, Serve
 from restante.waku.settings import WAKU
 from support.processes import called
@@ -22,7 +22,7 @@ def toml(tmp_path: Path) -> Path:
 
 
 def sources(flags: dict[str, Any], environment: dict[str, str], file: Path | None) -> dict[str, tuple[Any, str]]:
-    return {each.name: (each.value, each.source) for each in settle(SERVE, flags, environment, file)[1]}
+    return {each.name: (each.value, each.source) for each in resolve(SERVE, flags, environment, file)[1]}
 
 
 def test_each_source_overrides_the_one_before(toml: Path) -> None:
@@ -34,13 +34,13 @@ def test_each_source_overrides_the_one_before(toml: Path) -> None:
 
 
 def test_the_file_may_be_named_in_the_environment(toml: Path) -> None:
-    settings, _ = settle(SERVE, {}, {"RESTANTE_CONFIG": str(toml)}, None)
+    settings, _ = resolve(SERVE, {}, {"RESTANTE_CONFIG": str(toml)}, None)
     assert (settings.motd, settings.prune_after, settings.no_list) == ("file", 100.0, True)
 
 
 def test_variables_are_converted_to_the_type_of_the_setting() -> None:
     environment = {"RESTANTE_PRUNE_EVERY": "10", "RESTANTE_NO_LIST": "true", "RESTANTE_BLUR_USAGE": "3600"}
-    settings, _ = settle(SERVE, {}, environment, None)
+    settings, _ = resolve(SERVE, {}, environment, None)
     assert (settings.prune_every, settings.no_list, settings.blur_usage) == (10.0, True, 3600)
 
 
@@ -67,7 +67,7 @@ def test_variables_of_other_parts_and_of_kubernetes_are_left_alone() -> None:
 
 
 def test_defaults_are_those_of_the_struct() -> None:
-    assert settle(SERVE, {}, {}, None)[0] == Serve()
+    assert resolve(SERVE, {}, {}, None)[0] == Serve()
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_bad_file_is_misuse_and_says_where(content: str, words: str, tmp_path:
     path = tmp_path / "bad.toml"
     path.write_text(content)
     with pytest.raises(Misuse, match=words) as caught:
-        settle(SERVE, {}, {}, path)
+        resolve(SERVE, {}, {}, path)
     assert str(path) in str(caught.value)
 
 
@@ -96,7 +96,7 @@ def test_a_bad_file_is_misuse_and_says_where(content: str, words: str, tmp_path:
 )
 def test_settle_refuses_what_serve_would_refuse(flags: dict[str, Any]) -> None:
     with pytest.raises(Misuse, match="--" + next(iter(flags)).replace("_", "-")):
-        settle(SERVE, flags, {}, None)
+        resolve(SERVE, flags, {}, None)
 
 
 @pytest.mark.parametrize(
@@ -115,16 +115,16 @@ def test_settle_refuses_what_serve_would_refuse(flags: dict[str, Any]) -> None:
 )
 def test_an_error_says_what_to_write(name: str, value: object, words: str) -> None:
     with pytest.raises(Misuse, match=f"^--{name.replace('_', '-')}: {words}"):
-        settle(SERVE, {name: value}, {}, None)
+        resolve(SERVE, {name: value}, {}, None)
 
 
 def test_an_error_names_the_variable_or_the_flag() -> None:
     with pytest.raises(Misuse, match="RESTANTE_PRUNE_AFTER: "):
-        settle(SERVE, {}, {"RESTANTE_PRUNE_AFTER": "soon"}, None)
+        resolve(SERVE, {}, {"RESTANTE_PRUNE_AFTER": "soon"}, None)
     with pytest.raises(Misuse, match="--blur-usage: "):
-        settle(SERVE, {"blur_usage": -1}, {}, None)
+        resolve(SERVE, {"blur_usage": -1}, {}, None)
     with pytest.raises(Misuse, match=r"cannot read .*gone\.toml: No such file"):
-        settle(SERVE, {}, {}, Path("gone.toml"))
+        resolve(SERVE, {}, {}, Path("gone.toml"))
 
 
 @pytest.mark.parametrize(

@@ -187,9 +187,31 @@ def test_modules_have_one_subject_each() -> None:
     assert 60 <= statistics.median(lines.values()) <= 200
 
 
-def test_the_design_s_layout_names_every_module_and_no_other() -> None:
+def layout() -> list[tuple[str, str]]:
+    """Return the lines of the design's layout, each with its part or folder (`mailbox` or `mailbox.core`)."""
     design = (ROOT.parent.parent / "docs" / "design.md").read_text()
-    layout = design.partition("    src/restante/\n")[2].partition("One part imports another")[0]
-    there = {path.stem for path in ROOT.rglob("*.py")} - {"__init__", "__main__"}
-    assert there <= set(re.findall(r"\w+", layout))
-    assert set(re.findall(r"(\w+)\.py\b", layout)) <= there | {"__init__"}
+    lines, part, place = [], "", ""
+    for line in design.partition("    src/restante/\n")[2].partition("`examples/`")[0].splitlines():
+        if head := re.match(r" {6}(\w+)/ ", line):
+            part = place = head[1]
+        elif head := re.match(r" {8}(\w+)(/?)", line):
+            place = f"{part}.{head[1]}" if head[2] else part
+        lines.append((place, line))
+    return lines
+
+
+def test_the_design_s_layout_names_every_module_in_its_folder_and_no_other() -> None:
+    named = {(place, word) for place, line in layout() for word in re.findall(r"\w+", line)}
+    for module, path in modules().items():
+        part, folder = split(module)
+        place = f"{part}.{folder}" if (ROOT / part / folder).is_dir() else part
+        assert path.stem == "__init__" or (place, path.stem) in named, module
+    stems = {path.stem for path in modules().values()}
+    assert {name for _, line in layout() for name in re.findall(r"(\w+)\.py\b", line)} <= stems
+
+
+@pytest.mark.parametrize("part", LAYERS)
+def test_the_design_s_layout_has_the_order_of_the_rules(part: str) -> None:
+    heads = [line.split("  ")[4] for place, line in layout() if split(place)[0] == part and line[8:9].strip()]
+    named = re.findall(r"(\w+)(?:/|\.py)", " ".join(heads))
+    assert [each for each in named if each in LAYERS[part]] == LAYERS[part]

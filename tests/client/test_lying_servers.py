@@ -234,8 +234,8 @@ async def test_echoes_of_what_was_not_sent_are_not_kept() -> None:
         await alice.allocate_code()
         with pytest.raises(ServerError):
             await alice.verifier()
-        assert alice._machine.link is not None
-        assert alice._machine.link.found <= {"pake"}
+        assert alice._machine.connection is not None
+        assert alice._machine.connection.found <= {"pake"}
 
 
 async def test_messages_without_the_ones_before_them_are_not_all_kept() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from restante.cli.waku_arguments import request_options
 from restante.common.errors import Misuse
-from restante.common.settings import settle
+from restante.common.settings import resolve
 from restante.waku.envelope.keys import Key, node_id
 from restante.waku.envelope.payload import SymmetricKey
 from restante.waku.limits import MIB
@@ -22,7 +22,7 @@ ENODE = f"enode://{Key(bytes([1]) * 32).public.hex()}@127.0.0.1:30303"
 
 
 def settled(environment: dict[str, str] | None = None, file: Path | None = None, **flags: Any) -> WakuServe:
-    return settle(WAKU, flags, environment or {}, file)[0]
+    return resolve(WAKU, flags, environment or {}, file)[0]
 
 
 def test_by_default_the_node_listens_on_loopback_and_keeps_thirty_days() -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from restante.common.settings import Part, Source, address, settle
+from restante.common.settings import Part, Source, address, resolve
 
 ReadSettings = Callable[[], tuple[Any, list[Source]]]
 """Reads the settings of a server, and says where each comes from. Raises Misuse."""
@@ -33,7 +33,7 @@ def with_options(
         @functools.wraps(declared)
         def command(*, config: Path | None = None, **flags: Any) -> None:
             given = {name: None if value == [] else value for name, value in flags.items()}
-            run(lambda: settle(part(), given, os.environ, config))
+            run(lambda: resolve(part(), given, os.environ, config))
 
         command.__doc__ = run.__doc__
         return command

@@ -108,7 +108,7 @@ class BaseWormhole:
             self._machine.allocate(codes.words(self._dice.draw(words)))
             self._driver.carry_out()
         await self._until(lambda: self._state.code is not None)
-        await self._driver.settle()
+        await self._driver.wait_until_saved()
         assert self._state.code is not None
         return self._state.code
 
@@ -128,14 +128,14 @@ class BaseWormhole:
         elif self._state.code != code:
             raise Misuse("a wormhole has one code, and this one has another: create a new one")
         self._driver.carry_out()
-        await self._driver.settle()
+        await self._driver.wait_until_saved()
 
     async def nameplates(self) -> list[str]:
         """Return the nameplates in use, which are the numbers of codes. Some servers list none."""
         self._nameplates = None
         self._machine.list_nameplates()
         self._driver.carry_out()
-        await self._driver.settle()
+        await self._driver.wait_until_saved()
         await self._until(lambda: self._nameplates is not None)
         return self._nameplates or []
 
@@ -218,7 +218,7 @@ class BaseWormhole:
         self._check_open()
         number = self._machine.send(bytes(memoryview(message)))
         self._driver.carry_out()
-        await self._driver.settle()
+        await self._driver.wait_until_saved()
         return SentMessage(number, self._stored, self._delivered)
 
     async def flush(self) -> None:
@@ -282,10 +282,10 @@ class BaseWormhole:
     @property
     def _missing(self) -> int:
         """Messages of ours that this connection has not shown to be stored. More, if the replay has not ended."""
-        link, state = self._machine.link, self._state
-        if link is None or not link.replayed:
+        connection, state = self._machine.connection, self._state
+        if connection is None or not connection.replayed:
             return len(state.unsealed) + len(state.own) + 1
-        return len(state.unsealed) + len(link.unstored)
+        return len(state.unsealed) + len(connection.unstored)
 
     async def _leave(self) -> None:
         """Wait until nothing is left at the server, within `MAX_CLOSE_SECONDS`, and end the connection."""
@@ -294,7 +294,7 @@ class BaseWormhole:
         self._driver.hurry()
         try:
             async with asyncio.timeout(MAX_CLOSE_SECONDS):
-                await self._driver.settle()
+                await self._driver.wait_until_saved()
                 if not self._driver.ended:
                     await asyncio.wait([self._running])
         except TimeoutError:

@@ -120,11 +120,11 @@ class Driver:
                 self._carry_out(output)
 
     @property
-    def settled(self) -> bool:
-        """Whether all is sent and told that the machine wants."""
+    def all_saved(self) -> bool:
+        """Whether nothing waits to be saved: all that the machine wanted is sent and told."""
         return self._saving is None
 
-    async def settle(self) -> None:
+    async def wait_until_saved(self) -> None:
         """Wait until what had to be saved is saved and sent. Raises StoreError if it cannot be saved."""
         while self._saving is not None:
             await asyncio.shield(self._saving)
@@ -190,7 +190,7 @@ class Driver:
         finally:
             self._saving = None
         self.carry_out()
-        if self.settled:
+        if self.all_saved:
             self._changed()
 
     async def _connect(self) -> ServerGoneError:
@@ -231,7 +231,7 @@ class Driver:
     def _take(self, text: bytes) -> None:
         self._machine.receive(text)
         self.carry_out()
-        if self.settled:
+        if self.all_saved:
             self._changed()
 
     def _end_connection(self) -> None:

@@ -310,7 +310,7 @@ class JournaledWormhole(BaseWormhole):
         try:
             await super()._close(mood)
         finally:
-            await self._driver.settle()
+            await self._driver.wait_until_saved()
             await self._journal.save()
 
     def _stop(self) -> None:
@@ -321,9 +321,9 @@ class JournaledWormhole(BaseWormhole):
         if self._state.mood is not None:
             await self._leave()
         elif flush and self._state.code is not None:
-            await self._flushed(lambda: (link := self._machine.link) is not None and link.all_stored)
+            await self._flushed(lambda: (now := self._machine.connection) is not None and now.all_stored)
         await self._disconnect()
-        await self._driver.settle()
+        await self._driver.wait_until_saved()
         await self._journal.save()
 
     @property
@@ -382,8 +382,8 @@ class JournaledWormhole(BaseWormhole):
 
     @property
     def _all_told(self) -> bool:
-        link = self._machine.link
-        return link is not None and link.replayed and self._driver.settled
+        connection = self._machine.connection
+        return connection is not None and connection.replayed and self._driver.all_saved
 
     async def _next(self) -> Message:
         told = await self._take()

@@ -139,7 +139,7 @@ def limits_given(limits: type[msgspec.Struct], texts: Sequence[str] | None) -> I
         yield name, value
 
 
-def settle(
+def resolve(
     part: Part[S], flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None
 ) -> tuple[S, list[Source]]:
     """Return the settings of a part and where each came from. Flags that were not given are None.
@@ -152,7 +152,7 @@ def settle(
     tables = part.read_file(path) if path else {}
     given = {(part.table, name): value for name, value in flags.items() if value is not None}
     given |= {(LIMITS, name): value for name, value in limits_given(part.limits, flags.get("limit"))}
-    settled: dict[str, dict[str, Any]] = {part.table: {}, LIMITS: {}}
+    values: dict[str, dict[str, Any]] = {part.table: {}, LIMITS: {}}
     sources, places = [], {}
     for option in part.options():
         shown = option.name if option.table == part.table else f"{LIMITS}.{option.name}"
@@ -170,10 +170,10 @@ def settle(
         if (option.table, option.name) in given:
             value = convert(given[option.table, option.name], option.type, option.flag)
             source, place, fixed = option.flag, option.flag, True
-        settled[option.table][option.name] = value
+        values[option.table][option.name] = value
         places[shown] = place
         sources.append(Source(shown, value, source, fixed))
-    settings = part.settings(**settled[part.table], limits=part.limits(**settled[LIMITS]))
+    settings = part.settings(**values[part.table], limits=part.limits(**values[LIMITS]))
     part.check(settings, places)
     return settings, sources
 

@@ -34,13 +34,13 @@ class Worker:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[WorkResult] = loop.create_future()
 
-        def settle(method: Callable[[Any], None], outcome: Any) -> None:
+        def set_outcome(method: Callable[[Any], None], outcome: Any) -> None:
             if not done.done():  # it is done if the caller was cancelled
                 method(outcome)
 
         def tell(method: Callable[[Any], None], outcome: Any) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody is waiting
-                loop.call_soon_threadsafe(settle, method, outcome)
+                loop.call_soon_threadsafe(set_outcome, method, outcome)
 
         def report() -> None:
             try:

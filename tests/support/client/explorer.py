@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from restante.client.core import conversation
+from restante.client.core.connection_state import END_OF_REPLAY, ConnectionState
 from restante.client.core.conversation import PAKE, VERSION
-from restante.client.core.link import END_OF_REPLAY, Link
 from restante.client.core.machine import Machine
 from restante.client.core.outputs import Failed, MessageReceived, Output, SendFrame, ShowWork
 from restante.client.core.state import NEW_BYTES, MailboxStatus, NameplateStatus, State, new_state
@@ -42,7 +42,7 @@ class Node(NamedTuple):
     """A machine at rest, with all that decides what it does next."""
 
     state: str
-    link: str | None
+    connection: str | None
     asked: tuple[str, ...]
     """Commands on this connection that the server has to answer, in order."""
     told_closed: bool
@@ -71,7 +71,7 @@ class Node(NamedTuple):
     @property
     def bound(self) -> bool:
         """Whether the server knows us on this connection."""
-        return self.link is not None and json.loads(self.link)["bound"]
+        return self.connection is not None and json.loads(self.connection)["bound"]
 
 
 class Step(NamedTuple):
@@ -147,11 +147,11 @@ def frozen(machine: Machine, asked: tuple[str, ...]) -> Node:
         state.mood, state.own, state.unsealed, state.inbox = WormholeError.mood, {}, [], {}
         state.key = state.peer_versions = None
         state.mailbox = None if state.mailbox is None else MAILBOX
-    link = None
-    if machine.link is not None:
-        fields = {**vars(machine.link), "working": machine.link.working and not machine.link.bound}
-        link = json.dumps(fields, default=_plain, sort_keys=True)
-    return Node(msgspec.json.encode(state, order="deterministic").decode(), link, asked, machine._closed_told)
+    connection = None
+    if machine.connection is not None:
+        fields = {**vars(machine.connection), "working": machine.connection.working and not machine.connection.bound}
+        connection = json.dumps(fields, default=_plain, sort_keys=True)
+    return Node(msgspec.json.encode(state, order="deterministic").decode(), connection, asked, machine._closed_told)
 
 
 def thawed(node: Node) -> Machine:
@@ -159,14 +159,14 @@ def thawed(node: Node) -> Machine:
     machine = Machine(msgspec.json.decode(node.state, type=State), draw)
     machine.outputs()
     machine._closed_told = node.told_closed
-    if node.link is not None:
-        link, fields = Link(), json.loads(node.link)
-        for name, default in list(vars(link).items()):
-            setattr(link, name, set(fields[name]) if isinstance(default, set) else fields[name])
-        if link.wanted is not None:
+    if node.connection is not None:
+        connection, fields = ConnectionState(), json.loads(node.connection)
+        for name, default in list(vars(connection).items()):
+            setattr(connection, name, set(fields[name]) if isinstance(default, set) else fields[name])
+        if connection.wanted is not None:
             nameplate, mailbox, listed = fields["wanted"]
-            link.wanted = (NameplateStatus(nameplate), MailboxStatus(mailbox), listed)
-        machine.link = link
+            connection.wanted = (NameplateStatus(nameplate), MailboxStatus(mailbox), listed)
+        machine.connection = connection
     return machine
 
 
@@ -186,17 +186,17 @@ Event = tuple[str, Act]
 def events(node: Node, heard: dict[str, str]) -> Iterator[Event]:
     """Yield what can happen in a state."""
     yield from of_the_application(node)
-    if node.link is None:
+    if node.connection is None:
         yield CONNECTED, Machine.connected
         return
     yield LOST, Machine.disconnected
-    link = json.loads(node.link)
-    if not link["bound"]:
-        yield from of_a_new_connection(working=link["working"])
+    connection = json.loads(node.connection)
+    if not connection["bound"]:
+        yield from of_a_new_connection(working=connection["working"])
         return
     yield from answers(node.asked, known=node.values["mailbox"] is not None).items()
     yield "`error` to another command", _says(type="error", error="refused", orig={"type": "add"})
-    if "open" in link["sent"]:
+    if "open" in connection["sent"]:
         yield from messages(node, heard)
 
 

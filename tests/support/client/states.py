@@ -123,7 +123,7 @@ def confirmed(node: Node) -> str:
 
 
 def replayed(node: Node) -> str:
-    done = node.link is not None and json.loads(node.link)["replayed"]
+    done = node.connection is not None and json.loads(node.connection)["replayed"]
     return "after the replay" if done else "during the replay"
 
 
@@ -142,14 +142,14 @@ def stored(node: Node) -> str:
 
 
 def found(node: Node) -> str:
-    link = {} if node.link is None else json.loads(node.link)
-    missing = set(node.values.get("own", {})) - set(link.get("found", []))
+    connection = {} if node.connection is None else json.loads(node.connection)
+    missing = set(node.values.get("own", {})) - set(connection.get("found", []))
     return "the server has lost some of ours" if missing else "the server has all of ours"
 
 
 def opened(node: Node) -> bool:
     """Return whether the mailbox is open on this connection."""
-    return node.link is not None and "open" in json.loads(node.link)["sent"]
+    return node.connection is not None and "open" in json.loads(node.connection)["sent"]
 
 
 def opened_here(node: Node) -> str:

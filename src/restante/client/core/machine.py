@@ -17,9 +17,9 @@ from typing import Any, Final
 import msgspec
 
 import restante
+from restante.client.core.connection_state import END_OF_REPLAY, END_OF_REPLAY_JSON, ConnectionState
 from restante.client.core.conversation import Conversation
 from restante.client.core.ending import finish, give_up
-from restante.client.core.link import END_OF_REPLAY, END_OF_REPLAY_JSON, Link
 from restante.client.core.outputs import (
     Closed,
     CodeKnown,
@@ -56,7 +56,7 @@ class Machine:
     def __init__(self, state: State, draw: Callable[[int], bytes], *, lasting: bool = False) -> None:
         """Continue from a state. `draw` returns so many random bytes. A `lasting` wormhole outlives server errors."""
         self.state, self._lasting = state, lasting
-        self.link: Link | None = None
+        self.connection: ConnectionState | None = None
         """The connection, while there is one."""
         self._outputs: list[Output] = []
         self._list_wanted = False
@@ -97,8 +97,8 @@ class Machine:
     def list_nameplates(self) -> None:
         """Ask which nameplates are in use."""
         self._list_wanted = True
-        if self.link is not None:
-            self.link.sent.discard("list")
+        if self.connection is not None:
+            self.connection.sent.discard("list")
         self._send_missing()
 
     def send(self, plaintext: bytes) -> int:
@@ -125,21 +125,21 @@ class Machine:
 
     def connected(self) -> None:
         """Note that there is a new connection. The server speaks first."""
-        self.link = Link()
+        self.connection = ConnectionState()
 
     def disconnected(self) -> None:
         """Note that the connection is gone."""
-        self.link = None
+        self.connection = None
 
     def permitted(self, stamp: str) -> None:
         """Show the work that `ShowWork` asked for."""
-        if self.link is not None and not self.link.bound:
+        if self.connection is not None and not self.connection.bound:
             self._command("submit-permissions", method="hashcash", stamp=stamp)
             self._bind()
 
     def receive(self, text: str | bytes) -> None:
         """Handle a frame from the server."""
-        if self.link is None:
+        if self.connection is None:
             return
         try:
             message = server_messages.parse(text)
@@ -163,21 +163,21 @@ class Machine:
     @property
     def all_stored(self) -> bool:
         """Whether the server has stored all that the application has sent, as far as this connection knows."""
-        return self.link is not None and self.link.all_stored and not self.state.unsealed
+        return self.connection is not None and self.connection.all_stored and not self.state.unsealed
 
     @property
     def awaits_answer(self) -> bool:
         """Whether the server owes an answer."""
-        link = self.link
-        return link is not None and (link.owes_answer(self.state) or (link.bound and self._list_wanted))
+        now = self.connection
+        return now is not None and (now.owes_answer(self.state) or (now.bound and self._list_wanted))
 
     # ── what the server says ─────────────────────────────────────────────────────────────────────
 
     def _welcome(self, message: ServerMessage) -> None:
-        assert self.link is not None
+        assert self.connection is not None
         greeting = message.welcome
         assert isinstance(greeting, Greeting)
-        if self.link.bound or self.link.working:
+        if self.connection.bound or self.connection.working:
             return
         if greeting.error is not None:
             self.fail(WelcomeError(greeting.error))
@@ -188,14 +188,14 @@ class Machine:
         if permissions is msgspec.UNSET or permissions.none is not None:
             self._bind()
         elif permissions.hashcash is not None:
-            self.link.working = True
+            self.connection.working = True
             self._outputs.append(ShowWork(permissions.hashcash.bits, permissions.hashcash.resource))
         else:
             self.fail(PermissionNeededError("the server demands a permission of a kind that is not known here"))
 
     def _bind(self) -> None:
-        assert self.link is not None
-        self.link.bound = True
+        assert self.connection is not None
+        self.connection.bound = True
         version = ("restante", restante.__version__)
         self._command("bind", appid=self.state.app_id, side=self.state.side, client_version=version)
         if self.state.nameplate_status is NameplateStatus.CLAIMED and self.state.key is None:
@@ -244,19 +244,19 @@ class Machine:
             self.state.mailbox_status = MailboxStatus.CLOSED
 
     def _pong(self, message: ServerMessage) -> None:
-        assert self.link is not None
+        assert self.connection is not None
         assert not isinstance(message.pong, msgspec.UnsetType)
-        if bytes(message.pong) != END_OF_REPLAY_JSON or self.link.replayed:  # a Raw equals no bytes
+        if bytes(message.pong) != END_OF_REPLAY_JSON or self.connection.replayed:  # a Raw equals no bytes
             return
-        self.link.replayed = True
+        self.connection.replayed = True
         self.answers += 1
         self._outputs.append(ReplayEnded())
         if self.state.peer_side is None:
             self._outputs.append(WaitingForPeer())
         for phase, own in self.state.own.items():
-            if phase not in self.link.found:
+            if phase not in self.connection.found:
                 self._add(phase, own)
-        self.link.found.clear()
+        self.connection.found.clear()
 
     def _error(self, message: ServerMessage) -> None:
         words = str(message.error)
@@ -269,11 +269,11 @@ class Machine:
 
     def _message(self, message: ServerMessage) -> None:
         state = self.state
-        assert self.link is not None
+        assert self.connection is not None
         assert isinstance(message.side, str)
         assert isinstance(message.phase, str)
         assert isinstance(message.body, str)
-        if "open" not in self.link.sent:
+        if "open" not in self.connection.sent:
             self.fail(ServerError("the server sent a message of a mailbox that is not open"))
         elif message.side == state.side:
             self._echo(message.phase, message.body)
@@ -291,11 +291,11 @@ class Machine:
         self._conversation.hear(phase, body)
 
     def _echo(self, phase: str, body: str) -> None:
-        assert self.link is not None
-        if not self.link.replayed and phase in self.state.own:
-            self.link.found.add(phase)
-        if phase in self.link.unstored:
-            self.link.unstored.remove(phase)
+        assert self.connection is not None
+        if not self.connection.replayed and phase in self.state.own:
+            self.connection.found.add(phase)
+        if phase in self.connection.unstored:
+            self.connection.unstored.remove(phase)
             self.answers += 1
         self._conversation.echoed(phase, body)
 
@@ -317,28 +317,28 @@ class Machine:
             self.failure = error
             self._outputs.append(Failed(error))
         if self._lasting and isinstance(error, SERVERS_FAULT):
-            self.link = None  # nothing more is said to this server
+            self.connection = None  # nothing more is said to this server
             return
         finish(self.state, error.mood)
         self._send_missing()
 
     def _send_missing(self) -> None:
         """Send what the state wants and this connection has not been sent."""
-        link, state = self.link, self.state
+        connection, state = self.connection, self.state
         wanted = (state.nameplate_status, state.mailbox_status, self._list_wanted)
-        if link is not None and link.wanted == wanted and not self._conversation.fresh:
+        if connection is not None and connection.wanted == wanted and not self._conversation.fresh:
             return  # nothing has changed: this is the case for nearly every frame
         if state.nameplate_status is NameplateStatus.RELEASED and state.mailbox_status is MailboxStatus.CLOSED:
             if not self._closed_told:
                 self._closed_told = True
                 self._outputs.append(Closed(str(state.mood)))
             return
-        if link is None or not link.bound:
+        if connection is None or not connection.bound:
             return
-        link.wanted = wanted
+        connection.wanted = wanted
         self._send_nameplate(state)
         if state.mailbox_status is MailboxStatus.OPEN and state.nameplate_status is not NameplateStatus.CLAIMING:
-            self._send_messages(link)
+            self._send_messages(connection)
         if state.mailbox_status is MailboxStatus.CLOSING and self._once("close"):
             self._command("close", mailbox=state.mailbox, mood=state.mood)
         if self._list_wanted and self._once("list"):
@@ -355,7 +355,7 @@ class Machine:
         if status is NameplateStatus.RELEASING and self._once("release"):
             self._command("release", nameplate=state.nameplate)
 
-    def _send_messages(self, link: Link) -> None:
+    def _send_messages(self, connection: ConnectionState) -> None:
         """Add the messages of ours that no connection has added. Those of earlier ones wait for the replay's end."""
         fresh: Iterable[str] = self._conversation.fresh
         if self._once("open"):
@@ -365,21 +365,21 @@ class Machine:
         for phase in fresh:
             own = self.state.own.get(phase)
             if own is not None and not own.sent:
-                if not link.replayed:
-                    link.found.add(phase)
+                if not connection.replayed:
+                    connection.found.add(phase)
                 self._add(phase, own)
         self._conversation.fresh.clear()
 
     def _add(self, phase: str, own: OwnMessage) -> None:
-        assert self.link is not None
-        self.link.unstored.add(phase)
+        assert self.connection is not None
+        self.connection.unstored.add(phase)
         own.sent = True
         self._command("add", phase=phase, body=own.body)
 
     def _once(self, kind: str) -> bool:
-        assert self.link is not None
-        first = kind not in self.link.sent
-        self.link.sent.add(kind)
+        assert self.connection is not None
+        first = kind not in self.connection.sent
+        self.connection.sent.add(kind)
         return first
 
     def _command(self, kind: str, **fields: Any) -> None:

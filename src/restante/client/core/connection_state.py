@@ -13,8 +13,8 @@ END_OF_REPLAY: Final = "end of replay"
 END_OF_REPLAY_JSON: Final = msgspec.json.encode(END_OF_REPLAY)
 
 
-class Link:
-    """A connection. It begins when the connection is made, and is forgotten with it."""
+class ConnectionState:
+    """What is known of one connection. It begins when the connection is made, and is forgotten with it."""
 
     def __init__(self) -> None:
         self.bound = False
