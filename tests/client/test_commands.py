@@ -181,7 +181,7 @@ async def test_a_server_that_cannot_be_reached_ends_with_4(url: str, words: str)
 async def test_a_url_without_a_mailbox_server_ends_with_4(server: Serving) -> None:
     async with child(*RESTANTE, "receive", "7-a-b", "--server", server.url.removesuffix("v1") + "other") as receiver:
         assert await receiver.ended() == 4, receiver.said
-    assert "is no mailbox server" in receiver.said["stderr"]
+    assert "is not a mailbox server" in receiver.said["stderr"]
 
 
 @pytest.mark.parametrize("code", [130, 143])

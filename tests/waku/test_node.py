@@ -277,7 +277,7 @@ async def test_connections_of_one_address_are_limited(tmp_path: Path) -> None:
         with pytest.raises(GoneError) as gone:
             await here.enter()
         assert gone.value.reason is None
-        assert here.node.counts == {"turned away at the door": 1}
+        assert here.node.counts == {"turned away before the handshake": 1}
         first.cut()
         await here.until("the loss", lambda: len(here.node.connections) == 1)
         await here.greet()
@@ -703,7 +703,7 @@ async def test_a_large_packet_with_one_that_is_no_envelope_counts_for_nothing(tm
         peer = await here.greet(NOTHING)
         raws = [letter(number).raw for number in range(5000)]
         peer.say(waku_packets.MESSAGES, waku_packets.write_envelopes([*raws, b"\xc0"]))
-        await here.until("the violation", lambda: here.node.counts["packets that were no good"] == 1)
+        await here.until("the violation", lambda: here.node.counts["packets that could not be read"] == 1)
         assert here.node.mailserver.counts == {}
         assert (await peer.post(letter(1))).refusals == ()
 

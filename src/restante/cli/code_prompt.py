@@ -15,7 +15,7 @@ class Completer:
     """What readline calls. The server is asked once for the nameplates in use, at the first Tab before a hyphen."""
 
     def __init__(self, nameplates: Callable[[], Sequence[str]], words: int) -> None:
-        self._ask, self._words = nameplates, words
+        self._fetch_nameplates, self._words = nameplates, words
         self._nameplates: Sequence[str] | None = None
         self._found: Sequence[str] = ()
 
@@ -30,7 +30,7 @@ class Completer:
             return ()
         if self._nameplates is None:
             try:
-                self._nameplates = self._ask()
+                self._nameplates = self._fetch_nameplates()
             except (RestanteError, TimeoutError):
                 self._nameplates = ()  # the transfer will say why
         return self._nameplates

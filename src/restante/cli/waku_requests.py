@@ -103,7 +103,7 @@ LimitOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=NUMBER",
-        help="Limit what a Mailserver may cost: pages, envelopes, bytes, seconds or size; repeatable.",
+        help="Limit for each Mailserver: pages, envelopes, bytes, seconds or size; repeatable.",
     ),
 ]
 OpenPasswordOption = Annotated[

@@ -95,7 +95,7 @@ async def _hear(wormhole: Wormhole) -> _PeerMessage:
     try:
         heard = _decode(await wormhole.receive())
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise PeerMessageError(f"the peer sent what is no message of a transfer: {error}") from error
+        raise PeerMessageError(f"the peer sent something that is not a message of a transfer: {error}") from error
     if heard.error is not None:
         raise TransferError(f"the other side gave up: {heard.error}")
     return heard

@@ -208,14 +208,14 @@ async def connect(
     except ProxyError as error:
         raise ServerGoneError(f"{way}: {error}") from None
     except WSError as error:
-        raise ServerGoneError(f"{server.url} is no mailbox server: {error}") from None
+        raise ServerGoneError(f"{server.url} is not a mailbox server: {error}") from None
     except ssl.SSLError as error:
         raise ServerGoneError(f"{way} securely: {_reason(error)}") from None
     except (OSError, ValueError) as error:
         words = plain(error) if isinstance(error, OSError) else str(error)
         raise ServerGoneError(f"{way}: {words}") from None
     if not connection.opened:
-        raise ServerGoneError(f"{server.url} is no mailbox server: it closed the connection before it answered")
+        raise ServerGoneError(f"{server.url} is not a mailbox server: it closed the connection before it answered")
     try:
         yield connection
     finally:

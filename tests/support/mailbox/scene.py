@@ -46,7 +46,7 @@ class Scene:
             await self.server.stop()
 
     async def _start_server(self) -> None:
-        # While the sender starts too, which takes as long; it must not find a closed door, since a client whose first
+        # While the sender starts too, which takes as long; it must not be refused, since a client whose first
         # connection fails gives up (_rendezvous.py:106). If the server does not start, it is better to be sent away.
         try:
             await self.server.start()

@@ -115,7 +115,7 @@ class State(msgspec.Struct, kw_only=True):
         sizes = {"side": (self.side, SIDE_BYTES), "secret": (self.secret, RANDOM_BYTES), "key": (self.key, KEY_BYTES)}
         for name, (text, size) in sizes.items():
             if text is not None and len(bytes.fromhex(text)) != size:
-                raise ValueError(f"a wormhole's {name} has not {size} bytes")
+                raise ValueError(f"a wormhole's {name} does not have {size} bytes")
         for text in (*(own.body for own in self.own.values()), *self.inbox.values(), *self.unsealed):
             bytes.fromhex(text)
         if self.code is not None and nameplate_of(self.code) != self.nameplate:

@@ -91,5 +91,5 @@ def _discport(url: str, query: str) -> int | None:
     if given is None:
         return None
     if not re.fullmatch(r"[0-9]{1,5}", given[0]) or int(given[0]) > 0xFFFF:
-        raise Misuse(f"not an enode URL: {url!r} has a discport that is no port")
+        raise Misuse(f"not an enode URL: {url!r} has a discport that is not a port")
     return int(given[0])

@@ -46,7 +46,7 @@ class Admission:
         """Admit a connection. Return False if it may not even begin the handshake."""
         connection.quota = self._quotas.obtain(connection.address)
         if not connection.dialled and not self._take_place(connection.quota):
-            self._counts["turned away at the door"] += 1
+            self._counts["turned away before the handshake"] += 1
             return False
         self.connections.add(connection)
         connection.quota.connections += 1
@@ -65,7 +65,7 @@ class Admission:
         """Disconnect the peer with the largest incomplete packet."""
         most = max((each for each in self.connections if not each.ending), key=lambda each: each.held, default=None)
         if most is not None and most.held:
-            self._counts["disconnected, too much that is not complete"] += 1
+            self._counts["disconnected, too many incomplete packets"] += 1
             most.disconnect(Reason.TOO_MANY_PEERS)
 
     def identify(self, connection: PeerConnection, public: bytes) -> Reason | None:

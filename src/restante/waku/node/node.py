@@ -136,8 +136,10 @@ class Node:
         except OSError as error:
             raise unusable(host, port, "--listen", error) from error
         for each in self._server.sockets:
-            with socket.socket(fileno=os.dup(each.fileno())) as door:
-                door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)  # accepted ones inherit it
+            with socket.socket(fileno=os.dup(each.fileno())) as listening:
+                listening.setsockopt(
+                    socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES
+                )  # accepted ones inherit it
         return [each.getsockname()[:2] for each in self._server.sockets]
 
     def _answer(self) -> PeerConnection:
@@ -277,7 +279,7 @@ class Node:
 
     def _count_violation(self, connection: PeerConnection, code: int) -> None:
         connection.charge(REFUSAL_COST)
-        self.counts["packets that were no good"] += 1
+        self.counts["packets that could not be read"] += 1
         self.rejected[REJECTION_LABELS[code]] += 1
 
     def _confirm(self, connection: PeerConnection, response: packets.Response) -> None:
