@@ -96,6 +96,16 @@ async def test_a_text_comes_from_standard_input_and_the_code_may_be_asked_for(se
     assert receiver.said["stdout"] == f"{TEXT}\n"
 
 
+async def test_a_text_that_is_too_long_is_refused_before_there_is_a_code(tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes(b"x" * 1_000_000)
+    with (tmp_path / "text").open("rb") as text:
+        sender = Child(await spawn(*RESTANTE, "send", "--text", "-", stdin=text.fileno()), "stdout", "stderr")
+    assert await sender.ended() == 2
+    assert sender.said["stderr"].startswith(
+        "restante: a message has at most 1,000,000 bytes, and this one has 1,000,0"
+    )
+
+
 async def test_the_receiver_may_make_the_code(server: Serving) -> None:
     async with command(server, "receive", "--allocate", "--code-length", "4") as receiver:
         code = (await receiver.says(r"Wormhole code is: (\d+(?:-[a-z]+){4})\n")).group(1)

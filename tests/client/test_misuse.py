@@ -12,6 +12,7 @@ import pytest
 from client.live import LiveServer, meet, read, serving, wormhole
 from client.world import APP_ID
 from restante.client import LonelyError, Misuse, Wormhole
+from restante.client.sent_message import MAX_SENT_BYTES
 from support.bounds import bounded
 
 NOBODY = "ws://server.example/v1"
@@ -30,6 +31,15 @@ async def test_a_wormhole_outside_of_its_context_does_not_wait_for_ever() -> Non
             with pytest.raises(Misuse, match="in its context"):
                 await use
         await outside.close()
+
+
+async def test_a_message_that_no_server_takes_is_refused_before_it_is_sent(server: LiveServer) -> None:
+    async with wormhole(server.url) as alice, wormhole(server.url) as bob:
+        await meet(alice, bob)
+        with pytest.raises(Misuse, match="at most 1,000,000 bytes, and this one has 1,000,001: send it in parts"):
+            await alice.send(bytes(MAX_SENT_BYTES + 1))
+        await alice.send(bytes(MAX_SENT_BYTES))
+        assert await read(bob, 1) == [bytes(MAX_SENT_BYTES)]
 
 
 async def test_a_wormhole_is_entered_once(server: LiveServer) -> None:

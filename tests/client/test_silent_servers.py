@@ -108,7 +108,7 @@ async def test_what_is_no_mailbox_server_is_an_error(response: bytes) -> None:
         await writer.drain()
 
     async with listening(serve) as port:
-        with pytest.raises(ServerGoneError, match="no mailbox server"):
+        with pytest.raises(ServerGoneError, match="not a mailbox server"):
             await use(wormhole(f"ws://127.0.0.1:{port}/v1"))
 
 

@@ -18,13 +18,13 @@ from support.bounds import bounded
 @pytest.mark.parametrize(
     ("said", "error", "words"),
     [
-        (b"not JSON", PeerMessageError, "no message of a transfer"),
-        (b"\xff", PeerMessageError, "no message of a transfer"),
-        (b"[" * 100_000, PeerMessageError, "no message of a transfer"),
-        (b'{"x": ' + b"[" * 100_000, PeerMessageError, "no message of a transfer"),
-        (b'"offer"', PeerMessageError, "no message of a transfer"),
-        (b'{"offer": "text"}', PeerMessageError, "no message of a transfer"),
-        (b'{"offer": {"message": 5}}', PeerMessageError, "no message of a transfer"),
+        (b"not JSON", PeerMessageError, "not a message of a transfer"),
+        (b"\xff", PeerMessageError, "not a message of a transfer"),
+        (b"[" * 100_000, PeerMessageError, "not a message of a transfer"),
+        (b'{"x": ' + b"[" * 100_000, PeerMessageError, "not a message of a transfer"),
+        (b'"offer"', PeerMessageError, "not a message of a transfer"),
+        (b'{"offer": "text"}', PeerMessageError, "not a message of a transfer"),
+        (b'{"offer": {"message": 5}}', PeerMessageError, "not a message of a transfer"),
         (b'{"offer": {}}', TransferError, "a file or a directory"),
         (b'{"offer": {"file": {"filename": "x", "filesize": 3}}}', TransferError, "a file or a directory"),
         (b'{"error": "no time"}', TransferError, "the other side gave up: no time"),
@@ -47,7 +47,7 @@ async def test_a_receiver_is_told_what_the_sender_did_wrong(
 @pytest.mark.parametrize(
     ("said", "error", "words"),
     [
-        (b"not JSON", PeerMessageError, "no message of a transfer"),
+        (b"not JSON", PeerMessageError, "not a message of a transfer"),
         (b'{"answer": {"message_ack": "not now"}}', TransferError, "did not take the text: 'not now'"),
         (b'{"answer": {}}', TransferError, "did not take the text"),
         (b'{"error": "no paper"}', TransferError, "gave up: no paper"),

@@ -78,10 +78,10 @@ def test_one_enode_may_be_written_in_many_ways(url: str) -> None:
         (f"enode://{HEX}@{'a.' * 127}example:30303", "no host"),
         (f"enode://{HEX}@two words:30303", "no host"),
         (f"enode://{HEX}@[::1:30303", "IPv6"),
-        (f"enode://{HEX}@127.0.0.1:30303?discport=", "no port"),
-        (f"enode://{HEX}@127.0.0.1:30303?discport=65536", "no port"),
-        (f"enode://{HEX}@127.0.0.1:30303?discport=-1", "no port"),
-        (f"enode://{HEX}@127.0.0.1:30303?discport=x", "no port"),
+        (f"enode://{HEX}@127.0.0.1:30303?discport=", "not a port"),
+        (f"enode://{HEX}@127.0.0.1:30303?discport=65536", "not a port"),
+        (f"enode://{HEX}@127.0.0.1:30303?discport=-1", "not a port"),
+        (f"enode://{HEX}@127.0.0.1:30303?discport=x", "not a port"),
     ],
 )
 def test_the_error_for_an_enode_says_what_is_wrong(url: str, words: str) -> None:

@@ -40,10 +40,14 @@ from restante.client import (
 from restante.client.protocol.code import nameplate_of
 from restante.client.protocol.uri import SCHEME, rendezvous_of
 from restante.client.server import Server
+from restante.client.text import check_text
 from restante.common.errors import Misuse, RestanteError, StoreError, plain
 
 SIGTERM_EXIT: Final = 128 + signal.SIGTERM
 """The exit code after SIGTERM, as a shell shows it. After Ctrl-C it is 130."""
+
+MAX_INPUT_BYTES: Final = 2_000_000
+"""Bytes of standard input that are read. It is more than a message has."""
 
 COMPLETION_SECONDS: Final = 5.0
 """Seconds within which a server must list its nameplates for completion. The user waits for it."""
@@ -104,12 +108,14 @@ def own_code(code: str) -> str:
 
 
 def read_text(argument: str) -> str:
-    """Return the text to send: the argument, or standard input. Raises Misuse if it is not UTF-8."""
-    given = sys.stdin.buffer.read() if argument == "-" else os.fsencode(argument)
+    """Return the text to send: the argument, or standard input. Raises Misuse if it is not UTF-8, or too long."""
+    given = sys.stdin.buffer.read(MAX_INPUT_BYTES) if argument == "-" else os.fsencode(argument)
     try:
-        return given.decode()
+        text = given.decode()
     except UnicodeDecodeError as error:
         raise Misuse("the text is not UTF-8, and nothing else can be sent") from error
+    check_text(text)
+    return text
 
 
 def read_code(place: Place, words: int) -> str:

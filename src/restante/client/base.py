@@ -17,7 +17,7 @@ from restante.client.events import Event
 from restante.client.protocol import code as codes
 from restante.client.protocol import keys
 from restante.client.protocol.seeds import seed_of
-from restante.client.sent_message import SentMessage
+from restante.client.sent_message import SentMessage, to_be_sent
 from restante.client.server import Server
 from restante.client.unread import Unread
 from restante.common.dice import Dice
@@ -208,15 +208,15 @@ class BaseWormhole:
         more are read from the server, so that nothing is known to be stored. A lost connection loses no message.
 
         Args:
-            message: the bytes. Servers have limits: one of this project takes a megabyte, and more is a ServerError.
+            message: at most `MAX_SENT_BYTES` bytes.
 
         Raises:
-            TypeError: the message is not bytes.
+            TypeError, Misuse: the message is not bytes, or is too long: send it in parts.
 
         """
         await self._until(lambda: self._machine.unstored < MAX_UNSTORED)
         self._check_open()
-        number = self._machine.send(bytes(memoryview(message)))
+        number = self._machine.send(to_be_sent(message))
         self._driver.carry_out()
         await self._driver.wait_until_saved()
         return SentMessage(number, self._stored, self._delivered)

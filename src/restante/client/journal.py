@@ -27,7 +27,7 @@ from restante.client.checkpoint import Checkpoint, CheckpointError, CheckpointFi
 from restante.client.core.state import NEW_BYTES, State, new_state
 from restante.client.defaults import DEFAULT_SERVER
 from restante.client.events import Event
-from restante.client.sent_message import SentMessage
+from restante.client.sent_message import SentMessage, to_be_sent
 from restante.client.server import Server
 from restante.client.work import DEFAULT_MAX_BITS
 from restante.common.dice import Dice, SystemDice
@@ -351,7 +351,7 @@ class JournaledWormhole(BaseWormhole):
         if step is not None and step.task is asyncio.current_task():
             self._check_open()
             sent = SentMessage(None, self._stored, self._delivered)
-            step.sent.append((self, bytes(memoryview(message)), sent))
+            step.sent.append((self, to_be_sent(message), sent))
             return sent
         sent = await super().send(message)
         await self._journal.save()

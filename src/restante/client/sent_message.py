@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from restante.common.errors import Misuse
 
+MAX_SENT_BYTES: Final = 1_000_000
+"""Bytes of a message. A server of this project takes commands of 2 MiB, in which a message is in hex, and a command that
+is too long ends the wormhole."""
+
 WaitFor = Callable[[int], Awaitable[None]]
 """Waits for the message with this number."""
+
+
+def to_be_sent(message: bytes) -> bytes:
+    """Return a copy of a message. Raises TypeError if it is not bytes, and Misuse if it is too long."""
+    copy = bytes(memoryview(message))
+    if len(copy) > MAX_SENT_BYTES:
+        raise Misuse(
+            f"a message has at most {MAX_SENT_BYTES:,} bytes, and this one has {len(copy):,}: send it in parts"
+        )
+    return copy
 
 
 class SentMessage:

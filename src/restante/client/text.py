@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from restante.client.errors import PeerMessageError, TransferError
+from restante.client.sent_message import to_be_sent
 from restante.client.wormhole import Wormhole
 
 ARRIVED: Final = "ok"
@@ -37,6 +38,11 @@ class _PeerMessage(msgspec.Struct):
 
 
 _decode = msgspec.json.Decoder(_PeerMessage).decode
+
+
+def check_text(text: str) -> None:
+    """Raise Misuse if a text is too long to be sent."""
+    to_be_sent(msgspec.json.encode({"offer": {"message": text}}))
 
 
 async def send_text(wormhole: Wormhole, text: str) -> None:

@@ -79,6 +79,7 @@ Limits and times are those of this version. Programs cannot import them from `re
 LIMIT_NAMES: Final = {
     "restante.client.defaults": ["DEFAULT_WORDS", "MAX_WORDS"],
     "restante.client.work": ["DEFAULT_MAX_BITS"],
+    "restante.client.sent_message": ["MAX_SENT_BYTES"],
     "restante.client.base": ["MAX_UNSTORED", "MAX_CLOSE_SECONDS"],
     "restante.client.unread": ["MAX_UNREAD_MESSAGES", "MAX_UNREAD_BYTES"],
     "restante.client.websocket": ["CONNECT_SECONDS", "PING_SECONDS", "MAX_MESSAGE_BYTES"],
