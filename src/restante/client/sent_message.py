@@ -8,7 +8,7 @@ from typing import Final
 from restante.common.errors import Misuse
 
 MAX_SENT_BYTES: Final = 1_000_000
-"""Bytes of a message. A server of this project takes commands of 2 MiB, in which a message is in hex, and a command that
+"""Bytes of a message. A server of this project takes commands of 2 MiB, in which a message is in hex. A command that
 is too long ends the wormhole."""
 
 WaitFor = Callable[[int], Awaitable[None]]
