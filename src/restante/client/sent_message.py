@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from restante.common.errors import Misuse
+from restante.common.plural import counted
 
 MAX_SENT_BYTES: Final = 1_000_000
 """Bytes of a message. A server of this project takes commands of 2 MiB, in which a message is in hex. A command that
@@ -19,9 +20,8 @@ def to_be_sent(message: bytes) -> bytes:
     """Return a copy of a message. Raises TypeError if it is not bytes, and Misuse if it is too long."""
     copy = bytes(memoryview(message))
     if len(copy) > MAX_SENT_BYTES:
-        raise Misuse(
-            f"a message has at most {MAX_SENT_BYTES:,} bytes, and this one has {len(copy):,}: send it in parts"
-        )
+        most, there = counted(MAX_SENT_BYTES, "byte"), f"{len(copy):,}"
+        raise Misuse(f"a message has at most {most}, and this one has {there}: send it in parts")
     return copy
 
 
