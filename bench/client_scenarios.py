@@ -18,7 +18,7 @@ from first_frame import FirstFrame
 from wire import HOST
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Collection
 
     from figures import Results
     from servers import Bench, Kind, Server
@@ -81,6 +81,9 @@ class Run:
     exchanges: int
     messages: dict[Kind, int]
     starts: int
+    file_bytes: int
+    rust: Path | None
+    """The binary of magic-wormhole.rs, if there is one."""
 
     def turns(self) -> list[Kind]:
         """Return whose turn it is: who goes first changes, so that drift of the host hits both."""
@@ -91,11 +94,13 @@ class Run:
         print(f"  {kind} {figure} {value:.4g}", file=sys.stderr)
 
 
-async def program(*arguments: str) -> str:
-    """Run a Python program and return what it printed."""
+async def program(*arguments: str, cpus: Collection[int] = ()) -> str:
+    """Run a Python program, on some CPUs or on those of this process, and return what it printed."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, *arguments, env=_ENVIRONMENT, stdout=asyncio.subprocess.PIPE
+        sys.executable, *arguments, env=_ENVIRONMENT, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE
     )
+    if cpus:
+        os.sched_setaffinity(process.pid, cpus)
     try:
         async with asyncio.timeout(PROGRAM_SECONDS):
             printed, _ = await process.communicate()
@@ -111,7 +116,12 @@ async def program(*arguments: str) -> str:
 _ENVIRONMENT = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
 """Bytecode is compiled once and kept, as in any installation."""
 
-_codes = itertools.count(1)
+_nameplates = itertools.count(1)
+
+
+def next_code() -> str:
+    """Return a code that no two clients have used yet."""
+    return f"{next(_nameplates)}-paper-clip"
 
 
 async def side(kind: Kind, task: str, server: Server, count: int, result: type[T], code: str = "") -> T:
@@ -135,7 +145,7 @@ async def exchanges(run: Run) -> None:
 
 async def pour(kind: Kind, server: Server, count: int) -> tuple[float, Poured, Poured]:
     """Let one process send messages to another. Return the seconds it took, and what each did."""
-    code = f"{next(_codes)}-a-b"
+    code = next_code()
     sender, receiver = await asyncio.gather(
         side(kind, "sender", server, count, Poured, code), side(kind, "receiver", server, count, Poured, code)
     )

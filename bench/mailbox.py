@@ -13,26 +13,20 @@ import tempfile
 import time
 from pathlib import Path
 
-import msgspec
 import uvloop
 
+import command
 from figures import Results
 from host import facts, scratch_root
 from mailbox_scenarios import SCENARIOS, Run
-from servers import KINDS, Bench, ServerError, pin_generator
+from servers import Bench, ServerError, pin_generator
 from wire import BadWireError
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--only", nargs="+", choices=SCENARIOS, default=list(SCENARIOS), metavar="NAME")
-    parser.add_argument("--against", choices=(*KINDS, "both"), default="both", help="which servers to run")
+    parser = command.parser(__doc__, SCENARIOS, sides="servers", quick="under a minute")
     parser.add_argument("--seconds", type=float, default=5, help="length of a measured window")
-    parser.add_argument("--rounds", type=int, default=5, help="of each server, by turns")
-    parser.add_argument("--quick", action="store_true", help="a smoke run of under a minute")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures to FILE")
     parser.add_argument("--no-usage-db", action="store_true", help="reference without usage records")
-    parser.add_argument("--scratch", type=Path, metavar="DIR", help="where the servers keep their data")
     return parser.parse_args()
 
 
@@ -41,7 +35,7 @@ def plan(options: argparse.Namespace, bench: Bench) -> Run:
     return Run(
         bench=bench,
         results=Results(filled=2_000 if quick else 50_000),
-        kinds=KINDS if options.against == "both" else (options.against,),
+        kinds=command.kinds(options),
         rounds=1 if quick else options.rounds,
         warm_up=1 if quick else 2,
         seconds=1.5 if quick else options.seconds,
@@ -76,15 +70,7 @@ def main() -> int:
         pin_generator()
         run = plan(options, Bench(Path(scratch), reference_usage=not options.no_usage_db))
         uvloop.run(measure(run, options.only))
-    for name, fact in machine.items():
-        print(f"{name:10} {fact}")
-    print(f"\n{run.results.table()}\n\n{time.perf_counter() - started:.0f} s")
-    for failure in run.results.failures[:20]:
-        print(f"FAILED  {failure}")
-    if options.json:
-        report = {"machine": machine, "figures": run.results.as_json(), "failures": run.results.failures}
-        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2))
-    return 1 if run.results.failures else 0
+    return command.report(options, machine, run.results, started)
 
 
 if __name__ == "__main__":

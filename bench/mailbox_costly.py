@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mailbox_caller import Caller
+from mailbox_connection import Connection
 from mailbox_stall import LoopPinger
 from wire import BadWireError, frame
 
@@ -54,7 +54,7 @@ def text(form: str) -> bytes:
     return (begin + middle * (SIZE // len(middle)) + end).encode()
 
 
-class Sender(Caller):
+class Sender(Connection):
     """Sends, and takes no interest in the answers."""
 
     def data_received(self, data: bytes) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 import words
-from mailbox_caller import Caller
+from mailbox_connection import Connection
 from wire import frame
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ ADD_EVERY = 0.005
 LAST_SECONDS = 30.0
 
 
-class Flooder(Caller):
+class Flooder(Connection):
     """Adds to a mailbox of its own as fast as the server reads; takes no interest in the answers."""
 
     async def flood(self) -> None:
@@ -41,7 +41,7 @@ class Flooder(Caller):
             super().received(payload, now)
 
 
-class Listener(Caller):
+class Listener(Connection):
     """Takes note of when each message of the other side comes."""
 
     def __init__(self, port: int) -> None:
@@ -58,13 +58,13 @@ class Listener(Caller):
 @contextlib.asynccontextmanager
 async def flooder(port: int) -> AsyncIterator[None]:
     """Run a client that floods the server."""
-    caller = Flooder(port)
-    flooding = asyncio.create_task(caller.flood())
+    connection = Flooder(port)
+    flooding = asyncio.create_task(connection.flood())
     await asyncio.sleep(1)
     try:
         yield
     finally:
-        caller.end()
+        connection.end()
         flooding.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await flooding
@@ -72,7 +72,7 @@ async def flooder(port: int) -> AsyncIterator[None]:
 
 async def delivery_times(port: int, seconds: float, beside: AbstractAsyncContextManager[None]) -> list[float]:
     """Return the seconds from add to delivery of a pair, while something else happens."""
-    speaker, listener = Caller(port), Listener(port)
+    speaker, listener = Connection(port), Listener(port)
     for each in (speaker, listener):
         await each.greet()
         await each.bind()

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 import words
-from mailbox_caller import Caller
+from mailbox_connection import Connection
 from servers import CHANNEL_DB
 
 if TYPE_CHECKING:
@@ -33,11 +33,11 @@ async def claim_all(server: Server, count: int) -> None:
 
 async def _claim_some(port: int, names: Iterator[int]) -> None:
     for name in names:
-        caller = Caller(port)
-        await caller.greet()
-        await caller.bind()
-        await caller.call(words.Claimed, "claim", nameplate=str(name))
-        caller.end()
+        connection = Connection(port)
+        await connection.greet()
+        await connection.bind()
+        await connection.call(words.Claimed, "claim", nameplate=str(name))
+        connection.end()
 
 
 async def filled_restante(bench: Bench, count: int) -> Path:

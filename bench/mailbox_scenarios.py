@@ -15,7 +15,7 @@ import msgspec
 
 import words
 from figures import OPERATIONS, Results
-from mailbox_caller import Caller
+from mailbox_connection import Connection
 from mailbox_costly import longest_hold, senders
 from mailbox_flood import delivery_times, flooder
 from mailbox_load import Load, Window, percentile
@@ -130,31 +130,31 @@ async def memory(run: Run) -> None:
     """Growth of the resident set over many connections, each subscribed to a mailbox of its own."""
     for kind in run.kinds:
         server = await run.bench.start(kind, run.bench.folder())
-        callers = await _subscribe(server, max(100, run.idle // 10))  # pools and arenas of the first few
+        connections = await _subscribe(server, max(100, run.idle // 10))  # pools and arenas of the first few
         before, start = server.rss(), time.perf_counter()
-        callers += await _subscribe(server, run.idle)
+        connections += await _subscribe(server, run.idle)
         run.results.add("connects_per_second", kind, run.idle / (time.perf_counter() - start))
         await asyncio.sleep(1)
         run.results.add("idle_kib", kind, (server.rss() - before) / run.idle / 1024)
-        for caller in callers:
-            caller.end()
+        for connection in connections:
+            connection.end()
         await server.stop()
 
 
-async def _subscribe(server: Server, count: int, at_a_time: int = 64) -> list[Caller]:
-    callers = [Caller(server.port) for _ in range(count)]
-    waiting = iter(callers)
+async def _subscribe(server: Server, count: int, at_a_time: int = 64) -> list[Connection]:
+    connections = [Connection(server.port) for _ in range(count)]
+    waiting = iter(connections)
 
     async def some() -> None:
-        for caller in waiting:
-            await caller.greet()
-            await caller.bind()
-            await caller.call(words.Ack, "open", mailbox=f"idle-{caller.side}")
+        for connection in waiting:
+            await connection.greet()
+            await connection.bind()
+            await connection.call(words.Ack, "open", mailbox=f"idle-{connection.side}")
 
     async with asyncio.TaskGroup() as group:
         for _ in range(at_a_time):
             group.create_task(some())
-    return callers
+    return connections
 
 
 async def growth(run: Run) -> None:
@@ -186,22 +186,22 @@ def _no_times() -> dict[str, list[float]]:
 
 
 async def _probe(server: Server, times: dict[str, list[float]]) -> None:
-    caller = Caller(server.port)
-    await caller.greet()
-    await caller.bind()
-    nameplate = (await caller.call(words.Allocated, "allocate")).nameplate
-    times["allocate"].append(caller.seconds)
-    mailbox = (await caller.call(words.Claimed, "claim", nameplate=nameplate)).mailbox
-    times["claim"].append(caller.seconds)
-    await caller.call(words.Ack, "open", mailbox=mailbox)
-    times["open"].append(caller.seconds)
-    await caller.call(words.Message, "add", phase="pake", body="00" * 300)
-    times["add"].append(caller.seconds)
-    await caller.call(words.Released, "release", nameplate=nameplate)
-    times["release"].append(caller.seconds)
-    await caller.call(words.Closed, "close", mailbox=mailbox, mood="happy")
-    times["close"].append(caller.seconds)
-    caller.end()
+    connection = Connection(server.port)
+    await connection.greet()
+    await connection.bind()
+    nameplate = (await connection.call(words.Allocated, "allocate")).nameplate
+    times["allocate"].append(connection.seconds)
+    mailbox = (await connection.call(words.Claimed, "claim", nameplate=nameplate)).mailbox
+    times["claim"].append(connection.seconds)
+    await connection.call(words.Ack, "open", mailbox=mailbox)
+    times["open"].append(connection.seconds)
+    await connection.call(words.Message, "add", phase="pake", body="00" * 300)
+    times["add"].append(connection.seconds)
+    await connection.call(words.Released, "release", nameplate=nameplate)
+    times["release"].append(connection.seconds)
+    await connection.call(words.Closed, "close", mailbox=mailbox, mood="happy")
+    times["close"].append(connection.seconds)
+    connection.end()
 
 
 def _without_pace(kind: Kind) -> tuple[str, ...]:
@@ -213,22 +213,22 @@ async def list_(run: Run) -> None:
     """Ask again and again for a long list nobody changes."""
     for kind in run.kinds:
         server = await run.bench.start(kind, await run.filled(kind), *_without_pace(kind))
-        caller = Caller(server.port)
-        await caller.greet()
-        await caller.bind()
-        first = bytes((await caller.call(words.Nameplates, "list")).nameplates)
+        connection = Connection(server.port)
+        await connection.greet()
+        await connection.bind()
+        first = bytes((await connection.call(words.Nameplates, "list")).nameplates)
         listed = len(msgspec.json.decode(first))
         if listed != run.results.filled:
             run.results.failures.append(f"{kind}: list of {listed} where {run.results.filled} are live")
         cpu, seconds, end = server.cpu(), list[float](), time.perf_counter() + run.seconds
         while time.perf_counter() < end:
-            again = await caller.call(words.Nameplates, "list")
-            seconds.append(caller.seconds)
+            again = await connection.call(words.Nameplates, "list")
+            seconds.append(connection.seconds)
             if bytes(again.nameplates) != first:
                 run.results.failures.append(f"{kind}: the list changed")
         run.results.add("list_cpu", kind, (server.cpu() - cpu) / len(seconds) * 1e3)
         run.results.add("list_wall", kind, percentile(seconds, 0.5) * 1e3)
-        caller.end()
+        connection.end()
         await server.stop()
 
 
@@ -246,9 +246,9 @@ async def _first_welcome(run: Run, kind: Kind, data: Path) -> float:
     server = run.bench.spawn(kind, data)
     end = time.perf_counter() + RESTART_SECONDS
     while True:
-        caller = Caller(server.port)
+        connection = Connection(server.port)
         try:
-            await caller.greet()
+            await connection.greet()
             break
         except BadWireError:  # not listening yet
             server.check()
@@ -256,7 +256,7 @@ async def _first_welcome(run: Run, kind: Kind, data: Path) -> float:
                 raise
             await asyncio.sleep(0.002)
     seconds = time.perf_counter() - server.started
-    caller.end()
+    connection.end()
     await server.stop()
     return seconds
 

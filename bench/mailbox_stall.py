@@ -8,7 +8,7 @@ import time
 import msgspec
 
 import words
-from mailbox_caller import Caller
+from mailbox_connection import Connection
 from wire import PING, BadWireError, frame
 
 PING_EVERY = 0.001
@@ -16,7 +16,7 @@ LOOK_EVERY = 2.0
 GIVE_UP_SECONDS = 90.0
 
 
-class Pinger(Caller):
+class Pinger(Connection):
     """Sends pings by the clock, whether or not the last was answered."""
 
     def __init__(self, port: int) -> None:
@@ -86,9 +86,9 @@ async def prune_stall(port: int, after: int, every: int) -> tuple[float, float]:
 
 
 async def _is_empty(port: int) -> bool:
-    caller = Caller(port)
-    await caller.greet()
-    await caller.bind()
-    nameplates = await caller.call(words.Nameplates, "list")
-    caller.end()
+    connection = Connection(port)
+    await connection.greet()
+    await connection.bind()
+    nameplates = await connection.call(words.Nameplates, "list")
+    connection.end()
     return bytes(nameplates.nameplates) == b"[]"

@@ -72,7 +72,7 @@ async def fill(archive: Archive, envelopes: Iterable[Envelope]) -> float:
     return time.perf_counter() - started
 
 
-Ask = Callable[[Shape, random.Random], PageQuery]
+MakeQuery = Callable[[Shape, random.Random], PageQuery]
 
 
 @dataclass(frozen=True)
@@ -80,35 +80,35 @@ class Kind:
     """A kind of query, and the milliseconds that a page may take (or microseconds an envelope)."""
 
     title: str
-    ask: Ask
+    query: MakeQuery
     at_least: float | None = None
     aim: float | None = None
     per_envelope: bool = False
 
 
-def _some(count: int, start: float = 0.0, stop: float = 0.0, days: float = DAYS) -> Ask:
-    """Ask for so many topics (0: all), from somewhere between two shares of the time, for so many days."""
+def _some(count: int, start: float = 0.0, stop: float = 0.0, days: float = DAYS) -> MakeQuery:
+    """Return a maker of queries for `count` topics (0: all) and `days`, from between two shares of the time."""
 
-    def ask(shape: Shape, dice: random.Random) -> PageQuery:
+    def query(shape: Shape, dice: random.Random) -> PageQuery:
         number = dice.randint(1, 3) if count == 3 else count
         topics = frozenset(dice.sample(shape.names, number)) if count else None
         lower = shape.sent(dice.uniform(start, stop))
         return PageQuery(lower=lower, upper=lower + int(days * 86400), topics=topics, limit=LIMIT)
 
-    return ask
+    return query
 
 
-def _filter(count: int) -> Ask:
-    """Ask by the filter of so many topics; 0 is one that is half full, from somewhere in the first half."""
+def _filter(count: int) -> MakeQuery:
+    """Return a maker of queries with the filter of `count` topics. 0: a half full one, for the first half."""
 
-    def ask(shape: Shape, dice: random.Random) -> PageQuery:
+    def query(shape: Shape, dice: random.Random) -> PageQuery:
         if not count:
             half = sum(1 << place for place in dice.sample(range(512), 256))
             return PageQuery(lower=shape.sent(dice.uniform(0, 0.5)), upper=shape.sent(1), bloom=half, limit=LIMIT)
         topics = dice.sample(shape.names, dice.randint(1, 3) if count == 3 else count)
         return PageQuery(lower=shape.sent(0), upper=shape.sent(1), bloom=bloom.of(topics), limit=LIMIT)
 
-    return ask
+    return query
 
 
 KINDS = {
@@ -135,10 +135,10 @@ class Figures:
 
 
 async def measure(archive: Archive, shape: Shape, kind: Kind, times: int) -> Figures:
-    """Ask for a first page so many times, each time another one; milliseconds, or microseconds an envelope."""
+    """Search the first pages of `times` different queries. Times are in milliseconds, or microseconds an envelope."""
     dice = random.Random(7)
     cpu, wall, found = [], [], []
-    for asked in [kind.ask(shape, dice) for _ in range(times)]:
+    for asked in [kind.query(shape, dice) for _ in range(times)]:
         before, started = time.process_time(), time.perf_counter()
         page = await archive.page(asked)
         passed, used = time.perf_counter() - started, time.process_time() - before

@@ -139,7 +139,7 @@ class Asked:
         return len(found)
 
 
-async def ask(peer: BenchPeer, query: PageQuery) -> Asked:
+async def fetch_page(peer: BenchPeer, query: PageQuery) -> Asked:
     written = request.Request(
         id=ID,
         lower=query.lower,
@@ -149,11 +149,11 @@ async def ask(peer: BenchPeer, query: PageQuery) -> Asked:
         limit=query.limit,
         cursor=query.after or b"",
     )
-    return Asked(query, *await peer.ask(request.write(written)))
+    return Asked(query, *await peer.request_page(request.write(written)))
 
 
 async def _in_turn(peer: BenchPeer, queries: list[PageQuery]) -> list[Asked]:
-    return [await ask(peer, query) for query in queries]
+    return [await fetch_page(peer, query) for query in queries]
 
 
 class Pages:
@@ -200,9 +200,9 @@ class Pages:
     ) -> None:
         """Let each peer request pages of a kind, one after the other, and compare them when all have arrived."""
         dice = random.Random(len(peers))
-        queries = [KINDS[kind].ask(held.shape, dice) for _ in range(WARM + run.pages)]
+        queries = [KINDS[kind].query(held.shape, dice) for _ in range(WARM + run.pages)]
         for query in queries[:WARM]:
-            (await ask(peers[0], query)).check(held.truth)
+            (await fetch_page(peers[0], query)).check(held.truth)
         shares = [queries[WARM + number :: len(peers)] for number in range(len(peers))]
         before, spent, started = cpu(), time.process_time(), time.perf_counter()
         answers = await asyncio.gather(*(_in_turn(peer, share) for peer, share in zip(peers, shares, strict=True)))
@@ -222,7 +222,7 @@ class Pages:
         query = PageQuery(lower=START, upper=START + DAYS * 86400, limit=LIMIT)
         number, before = 0, cpu()
         while True:
-            answer = await ask(peer, query)
+            answer = await fetch_page(peer, query)
             number += answer.check(held.truth)
             end = completion.read(answer.end)
             assert isinstance(end, Completed)

@@ -1,4 +1,4 @@
-"""Peers of the Mailserver: they greet, hand over envelopes made beforehand and count what is confirmed, or ask."""
+"""Peers of the Mailserver: they post envelopes made beforehand and count confirmations, or request history."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ class BenchPeer(asyncio.Protocol):
             came, self._came = self._came, []
             self._answer.set_result((came, packet.payload, time.perf_counter()))
 
-    async def ask(self, request: bytes) -> tuple[list[bytes], bytes, float]:
-        """Ask; gives the packets of the answer, its end, unread both, and the seconds until that was here."""
+    async def request_page(self, request: bytes) -> tuple[list[bytes], bytes, float]:
+        """Send a request. Return the packets of the answer and its end, both unparsed, and the seconds it took."""
         self._answer = self.loop.create_future()
         started = time.perf_counter()
         self._session.send(packets.REQUEST, request)

@@ -163,7 +163,9 @@ def test_an_address_has_a_limit_of_connections_without_a_request() -> None:
     assert not first.refused
     assert not second.refused
     third = at.begin_request((ABROAD, 3), 1e9)
-    assert (third.refused, third.address_quotas) == (admit(at).address_id, ()), "who is refused does not count"
+    assert (third.refused, third.address_quotas, third.address_id) == (True, (), admit(at).address_id), (
+        "who is refused does not count"
+    )
     assert not at.begin_request(("9.9.9.9", 1), 1e9).refused
     at.end_request(first)
     assert not at.begin_request((ABROAD, 4), 1e9).refused

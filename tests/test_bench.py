@@ -63,6 +63,12 @@ print(json.dumps([
     of("wall", 15, 16),
     of("wall", 15.1, 16),
     of("sender_cpu", 1, 2),
+    of("file", 400, 100),
+    of("file", 150, 100),
+    of("file", 149, 100),
+    of("file_rust", 60, 100),
+    of("file_sender_memory", 45, 20),
+    of("file_receiver_memory", 61, 90),
 ]))
 """
 
@@ -71,7 +77,7 @@ def test_a_client_is_judged_by_its_own_rate_and_by_how_much_less_cpu_it_takes() 
     ended = run(sys.executable, "-c", CLIENT_PROGRAM, cwd=ROOT / "bench")
     assert ended.returncode == 0, ended.stderr
     judged = ["aim", "enough", "MISSED"]
-    assert json.loads(ended.stdout) == [*judged, *judged, *judged, ""]
+    assert json.loads(ended.stdout) == [*judged, *judged, *judged, "", *judged, "enough", "aim", "MISSED"]
 
 
 def test_the_clients_bench_measures_both_clients(tmp_path: Path) -> None:
@@ -82,7 +88,7 @@ def test_the_clients_bench_measures_both_clients(tmp_path: Path) -> None:
     assert report["failures"] == []
     assert ended.returncode == 0, ended.stderr
     figures = report["figures"]
-    assert {"cpu", "wall", "rate", "few", "import", "first_frame"} <= set(figures)
+    assert {"cpu", "wall", "rate", "few", "import", "first_frame", "file", "directory"} <= set(figures)
     for name, figure in figures.items():
         assert figure["restante"] > 0, name
         assert figure["reference"] > 0, name

@@ -170,7 +170,7 @@ def test_data_of_a_newer_schema_and_foreign_files_are_refused(tmp_path: Path) ->
     (tmp_path / "garbage" / "restante.sqlite").write_bytes(b"not a database at all, but long enough to be one" * 99)
     for folder, words in {
         "newer": f"has schema 99, this program knows up to {len(migrations())}: use the newer restante",
-        "foreign": "is not a database of this mailbox server; it was left as it is",
+        "foreign": "is not a database of this mailbox server; nothing was changed",
         "garbage": "file is not a database",
     }.items():
         before = (tmp_path / folder / "restante.sqlite").read_bytes()

@@ -47,10 +47,10 @@ def test_variables_are_converted_to_the_type_of_the_setting() -> None:
 @pytest.mark.parametrize(
     ("part", "name", "todo"),
     [
-        (SERVE, "RESTANTE_MOTDD", "RESTANTE_MOTD may be meant"),
-        (SERVE, "RESTANTE_LIMIT_CONNECTION", "RESTANTE_LIMIT_CONNECTIONS may be meant"),
+        (SERVE, "RESTANTE_MOTDD", "did you mean RESTANTE_MOTD?"),
+        (SERVE, "RESTANTE_LIMIT_CONNECTION", "did you mean RESTANTE_LIMIT_CONNECTIONS?"),
         (SERVE, "RESTANTE_XYZ", "unset it"),
-        (WAKU, "RESTANTE_WAKU_TOPIC", "RESTANTE_WAKU_TOPICS may be meant"),
+        (WAKU, "RESTANTE_WAKU_TOPIC", "did you mean RESTANTE_WAKU_TOPICS?"),
     ],
 )
 def test_an_unknown_variable_is_misuse(part: Part[Any], name: str, todo: str) -> None:
@@ -94,7 +94,7 @@ def test_a_bad_file_is_misuse_and_says_where(content: str, words: str, tmp_path:
     "flags",
     [{"listen": "bogus"}, {"admin": "xx"}, {"data": ""}, {"keep_usage": float("inf")}, {"keep_usage": float("nan")}],
 )
-def test_settle_refuses_what_serve_would_refuse(flags: dict[str, Any]) -> None:
+def test_a_setting_that_serve_cannot_use_is_misuse(flags: dict[str, Any]) -> None:
     with pytest.raises(Misuse, match="--" + next(iter(flags)).replace("_", "-")):
         resolve(SERVE, flags, {}, None)
 
@@ -110,7 +110,7 @@ def test_settle_refuses_what_serve_would_refuse(flags: dict[str, Any]) -> None:
         ("frames", "json", "'json' is not binary or text"),
         ("no_list", "perhaps", "'perhaps' is not true or false"),
         ("data", "", "'' is not a name"),
-        ("motd", 5, "5 is not a text"),
+        ("motd", 5, "5 is not a string"),
     ],
 )
 def test_an_error_says_what_to_write(name: str, value: object, words: str) -> None:
@@ -163,4 +163,4 @@ def test_a_malformed_address_is_misuse(text: str) -> None:
 def test_every_command_refuses_an_unknown_variable(words: tuple[str, ...], name: str, meant: str) -> None:
     said = called(*words, **{name: "x"})
     assert (said.returncode, said.stdout) == (2, "")
-    assert said.stderr == f"restante: {name} in the environment is not a setting: {meant} may be meant\n"
+    assert said.stderr == f"restante: {name} in the environment is not a setting: did you mean {meant}?\n"

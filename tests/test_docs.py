@@ -190,7 +190,7 @@ def test_the_pipeline_of_the_readme_is_that_of_its_guide() -> None:
 
 def test_the_five_commands_of_the_guide(clone: Path) -> None:
     guide = Document("docs/waku/guide.md")
-    [serve], [request], [follow] = map(guide.lines, ("serve", "request", "follow"))
+    [serve], [request], [live] = map(guide.lines, ("serve", "request", "live"))
     probe, post = guide.commands("post", "waku probe", "waku post")
     with shell(clone, 30303) as here, here.running(serve):
         here.wait_for_port()
@@ -198,7 +198,7 @@ def test_the_five_commands_of_the_guide(clone: Path) -> None:
         posted = [here.run(post).strip()]
         fetched = [json.loads(here.run(request))]
         assert fetched[0]["text"] == "held until called for"
-        with here.running(follow) as following:
+        with here.running(live) as following:
             assert following.stdout is not None
             posted.append(here.run(post).strip())
             fetched.append(json.loads(following.stdout.readline()))

@@ -28,7 +28,7 @@ from restante.mailbox.core.fair_queue import (
     is_long,
 )
 from restante.mailbox.core.limits import UNLIMITED, Limits, RateLimiter
-from restante.mailbox.core.model import Now, Policy
+from restante.mailbox.core.model import Now, Policy, size_of
 from restante.mailbox.protocol.messages import MAX_SHORT_MESSAGE_CHARACTERS
 from restante.mailbox.server.commit_loop import NOT_STORED, CommitLoop, Retention
 from restante.mailbox.store.sqlite import Store
@@ -68,6 +68,10 @@ class Peer(Inbox):
     @property
     def pongs(self) -> list[int]:
         return [frame["pong"] for frame in self.frames if frame["type"] == "pong"]
+
+
+def received(connection: ConnectionState, text: str, now: Now) -> ReceivedText:
+    return ReceivedText(connection, text, size_of(text), now)
 
 
 @asynccontextmanager
@@ -175,7 +179,7 @@ def check_the_order(said: list[tuple[int, bool | None]], gathers: list[int]) -> 
         now = Now(0.0, number)
         entry: QueueEntry = ConnectionLost(connections[who], now)
         if long is not None:
-            entry = ReceivedText(
+            entry = received(
                 connections[who], str(number).ljust(MAX_SHORT_MESSAGE_CHARACTERS + 1 if long else 1), now
             )
         put[connections[who]].append(entry)
@@ -193,16 +197,16 @@ def test_dropped_commands_do_not_run_and_those_under_way_do() -> None:
     queue, connection, other = FairQueue(), ConnectionState(Inbox()), ConnectionState(Inbox())
     long, short, now = "l" * (MAX_SHORT_MESSAGE_CHARACTERS + 1), "s", Now(0.0, 0.0)
     for said in (long, short, long):
-        queue.put(ReceivedText(connection, said, now))
+        queue.put(received(connection, said, now))
     queue.put(ConnectionLost(connection, now))
-    queue.put(ReceivedText(other, short, now))
+    queue.put(received(other, short, now))
     batches = [queue.gather(0.0, UNLIMITED) for _ in range(2)]
     under_way = next(batch for batch in batches if batch[0].connection is connection)
     queue.drop(connection)
     assert queue.held == connection.backlog.held + other.backlog.held
     assert queue.held == len(long) + len(short) + 2 * fair_queue.ENTRY_BYTES
     assert all(queue.start(entry) for batch in batches for entry in batch)
-    assert under_way == [ReceivedText(connection, long, now)]
+    assert under_way == [received(connection, long, now)]
     rest = queue.gather(0.0, UNLIMITED)
     assert rest == [ConnectionLost(connection, now)], "who is lost is not forgotten"
     assert queue.start(rest[0])
@@ -213,7 +217,7 @@ def test_dropped_commands_do_not_run_and_those_under_way_do() -> None:
 def test_a_long_message_that_is_dropped_before_its_turn_does_not_run() -> None:
     queue, connection, other = FairQueue(), ConnectionState(Inbox()), ConnectionState(Inbox())
     for each in (connection, other):
-        queue.put(ReceivedText(each, "l" * (MAX_SHORT_MESSAGE_CHARACTERS + 1), Now(0.0, 0.0)))
+        queue.put(received(each, "l" * (MAX_SHORT_MESSAGE_CHARACTERS + 1), Now(0.0, 0.0)))
     queue.drop(connection)
     assert [entry.connection for entry in queue.gather(0.0, UNLIMITED)] == [other]
     assert (connection.backlog.held, connection.backlog.queued) == (0, 0)

@@ -23,8 +23,9 @@ LAYERS = {
         *("archive", "files", "connection", "client", "node"),
     ],
     "client": [
-        *("errors", "defaults", "server", "protocol", "core", "events", "hashcash", "work"),
-        *("websocket", "driver", "unread", "sent_message", "base", "wormhole", "text", "checkpoint", "journal"),
+        *("errors", "defaults", "server", "protocol", "files", "core", "events", "hashcash", "work", "tasks"),
+        *("websocket", "driver", "unread", "sent_message", "base", "wormhole", "transit", "transfer"),
+        *("checkpoint", "journaled_wormhole", "journal"),
     ],
     "pipeline": ["schemas", "spark", "lake", "clean", "sources", "tables", "views", "steps", "ingest", "build"],
 }
@@ -58,7 +59,7 @@ PURE = [
     ),
     *("waku.node.pool", "waku.node.mailserver", "waku.connection.quotas", "waku.node.save_schedule"),
     *("waku.client.ranges", "waku.client.inbox", "waku.client.actions", "waku.client.walk", "waku.client.requester"),
-    *("client.protocol", "client.core"),
+    *("client.protocol", "client.core", "client.files.names"),
     *("pipeline.clean", "pipeline.sources.events", "pipeline.sources.marks"),
 ]
 """Folders and modules that know no I/O, no clock and no randomness: these are arguments."""

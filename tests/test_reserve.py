@@ -94,7 +94,10 @@ def test_an_address_that_holds_much_may_join_and_end_mailboxes_but_not_create_an
     for command in ({"type": "allocate"}, {"type": "claim", "nameplate": "8"}, {"type": "open", "mailbox": "new"}):
         [refused] = Peer(dispatcher, "b", rich).say(**command)
         assert refused["error"] == "the server is full"
-        assert refused["hint"] == "what room is left is for addresses that hold less than 1 MiB; try again later"
+        assert (
+            refused["hint"]
+            == "the remaining room is reserved for addresses that hold less than 1 MiB; try again later"
+        )
     joining = Peer(dispatcher, "b", rich)
     assert joining.say(type="claim", nameplate="7")[-1] == {**claimed, "id": None}
     assert joining.say(type="open", mailbox=claimed["mailbox"]) == []
@@ -134,7 +137,7 @@ def test_a_mailbox_in_the_reserve_stays_small() -> None:
     too_large = Peer(dispatcher, "b")
     too_large.say(type="open", mailbox="yours")
     [refused] = too_large.say(type="add", phase="p", body="0" * SMALL_MAILBOX_BYTES)
-    assert refused["hint"] == "what room is left is for mailboxes of up to 64 KiB; try again later"
+    assert refused["hint"] == "the remaining room is reserved for mailboxes of up to 64 KiB; try again later"
 
 
 def test_names_count_by_the_memory_that_they_take() -> None:

@@ -43,7 +43,7 @@ async def test_sighup_applies_the_settings_that_a_running_server_can_change(tmp_
     async with serving(tmp_path / "data", options=options) as server, Clients() as clients:
         there = await clients.opened(server.url, "app", "a", "m")
         assert there.frames[0]["welcome"]["motd"] == "before"
-        await there.ask("add", phase="1", body="")
+        await there.call("add", phase="1", body="")
         assert (await there.refused(await there.say("add", phase="2", body="")))["error"] == "the mailbox is full"
         file.write_text(
             '[serve]\nmotd = "after"\nsignal_error = "file"\npermission = "hashcash"\nprune_after = 99\n'
@@ -57,7 +57,7 @@ async def test_sighup_applies_the_settings_that_a_running_server_can_change(tmp_
             "the setting is fixed; the file has no effect on it", setting="signal_error", by="--signal-error"
         )
         await server.logged("the setting needs a restart", setting="prune_after", before=660.0, after=99.0)
-        await there.ask("add", phase="2", body="")  # it was let in without work, and stays so
+        await there.call("add", phase="2", body="")  # it was let in without work, and stays so
         assert (await there.refused(await there.say("add", phase="3", body="")))["error"] == "the mailbox is full"
         told = await welcome(server)
         assert (told["motd"], told["error"]) == ("after", "fixed here")
@@ -67,7 +67,7 @@ async def test_sighup_applies_the_settings_that_a_running_server_can_change(tmp_
 
 
 ERRORS = {
-    "motd: 5 is not a text": '[serve]\npermission = "hashcash"\nmotd = 5\n',
+    "motd: 5 is not a string": '[serve]\npermission = "hashcash"\nmotd = 5\n',
     "is not TOML": '[serve]\npermission = "hashcash"\n[serve\n',
     "No such file": None,
 }
@@ -119,9 +119,9 @@ async def test_the_trace_has_the_times_of_receipt_commit_and_answer(tmp_path: Pa
     path = tmp_path / "trace.jsonl"
     async with serving(tmp_path / "data", options=("--trace", str(path))) as server, Clients() as clients:
         a = await clients.bind(server.url, "app", "a")
-        nameplate = (await a.ask("allocate"))["nameplate"]
-        mailbox = (await a.ask("claim", nameplate=nameplate))["mailbox"]
-        await a.ask("open", mailbox=mailbox)
+        nameplate = (await a.call("allocate"))["nameplate"]
+        mailbox = (await a.call("claim", nameplate=nameplate))["mailbox"]
+        await a.call("open", mailbox=mailbox)
         added = await a.say("add", phase="secret-phase", body="secret-body")
         await a.answers(added)
         path.rename(tmp_path / "old.jsonl")
@@ -134,7 +134,7 @@ async def test_the_trace_has_the_times_of_receipt_commit_and_answer(tmp_path: Pa
         socket.say(no="type")
         for _ in range(4):
             await socket.hear()
-        await a.ask("ping", ping=1)
+        await a.call("ping", ping=1)
         await socket.hang_up()
         await a.leave()
         await server.stop()
@@ -163,10 +163,10 @@ async def test_the_trace_has_the_times_of_receipt_commit_and_answer(tmp_path: Pa
 async def test_a_trace_on_a_full_disk_is_logged_once_and_clients_are_served(tmp_path: Path) -> None:
     async with serving(tmp_path / "data", options=("--trace", "/dev/full")) as server, Clients() as clients:
         a = await clients.bind(server.url, "app", "a")
-        await a.ask("ping", ping=1)
+        await a.call("ping", ping=1)
         server.send(signal.SIGHUP)
-        await a.ask("ping", ping=2)
-        await a.ask("allocate")
+        await a.call("ping", ping=2)
+        await a.call("allocate")
         await a.leave()
         await server.stop()
         assert sum("the trace could not be written" in line for line in server.log) <= 2
@@ -187,12 +187,25 @@ async def test_any_id_stays_on_one_line_of_the_trace(tmp_path: Path) -> None:
     assert ids == [None, "a\nb", 12, 1.5, None, None, None]
 
 
-def test_a_trace_that_cannot_be_written_is_misuse(tmp_path: Path) -> None:
-    gone = tmp_path / "gone" / "trace"
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [("gone/trace", "No such file or directory"), ("", "Is a directory"), ("file/trace", "Not a directory")],
+)
+def test_a_trace_that_cannot_be_written_is_misuse_and_leaves_no_data_directory_behind(
+    tmp_path: Path, path: str, reason: str
+) -> None:
+    (tmp_path / "file").touch()
     here = ("--data", tmp_path / "data", "--admin", "off", "--listen", "127.0.0.1:0")
-    result = called("serve", *here, "--trace", gone)
+    result = called("serve", *here, "--trace", tmp_path / path)
     assert result.returncode == 2
-    assert result.stderr == f"restante: cannot write {gone}: No such file or directory (--trace)\n"
+    assert result.stderr == f"restante: cannot write {tmp_path / path}: {reason} (--trace)\n"
+    assert not (tmp_path / "data").exists()
+
+
+async def test_a_trace_may_be_in_the_data_directory_that_the_server_creates(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "data" / "trace.jsonl"
+    async with serving(path.parent, options=("--trace", str(path))):
+        assert path.exists()
 
 
 def test_a_server_that_fails_to_start_restores_the_signal_handlers(tmp_path: Path) -> None:
@@ -210,9 +223,9 @@ async def test_without_room_on_the_disk_the_server_refuses_new_data_and_accepts_
     file.write_text("")
     async with serving(tmp_path / "data", options=("--config", str(file))) as server, Clients() as clients:
         a = await clients.bind(server.url, "app", "a")
-        mailbox = (await a.ask("claim", nameplate="4"))["mailbox"]
-        await a.ask("open", mailbox=mailbox)
-        await a.ask("add", phase="1", body="")
+        mailbox = (await a.call("claim", nameplate="4"))["mailbox"]
+        await a.call("open", mailbox=mailbox)
+        await a.call("add", phase="1", body="")
         file.write_text("[serve.limits]\nfree_disk = 1000000000000000000\n")
         server.send(signal.SIGHUP)
         await server.logged("the disk is nearly full: the server accepts nothing new until there is room")
@@ -226,16 +239,16 @@ async def test_without_room_on_the_disk_the_server_refuses_new_data_and_accepts_
             client = a if refused in a.said else b
             error = await client.refused(refused)
             assert (error["error"], "disk" in error["hint"]) == ("the server is full", True)
-        await b.ask("open", mailbox=mailbox)  # what is there can still be called for
+        await b.call("open", mailbox=mailbox)  # what is there can still be called for
         await b.until("the message", lambda: bool(b.heard))
-        await a.ask("release")
-        await a.ask("close", mood="happy")
-        await b.ask("close", mood="happy")
+        await a.call("release")
+        await a.call("close", mood="happy")
+        await b.call("close", mood="happy")
         file.write_text("")
         server.send(signal.SIGHUP)
         await server.logged("the disk has room again")
         c = await clients.bind(server.url, "app", "c")
-        await c.ask("allocate")
+        await c.call("allocate")
         for client in (a, b, c):
             await client.leave()
         await server.stop()
@@ -248,7 +261,7 @@ async def test_the_server_survives_a_data_directory_that_is_gone_for_a_moment(tm
         (tmp_path / "elsewhere").rename(tmp_path / "data")
         await server.logged("the disk has room again")
         a = await clients.bind(server.url, "app", "a")
-        await a.ask("allocate")
+        await a.call("allocate")
         await a.leave()
         await server.stop()
 
@@ -261,10 +274,10 @@ async def test_silent_connections_take_descriptors_too(tmp_path: Path) -> None:
         for _ in range(20):  # some at a time, as from many places
             silent += [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(20)]
             await asyncio.sleep(0)
-        await server.logged("no descriptors are left for more connections: they wait (ulimit -n)")
+        await server.logged("file descriptors are short: new connections wait (ulimit -n)")
         socket = await RawSocket.dial(server.port)  # it has waited
         assert (await socket.hear())["type"] == "welcome"
-        await server.logged("connections are taken again")
+        await server.logged("new connections are accepted again")
         await socket.hang_up()
         for _, writer in silent:
             writer.close()
@@ -303,7 +316,7 @@ async def test_when_descriptors_run_out_further_connections_wait(tmp_path: Path)
         dialled: list[asyncio.Task[RawSocket]] = []
 
         def full() -> bool:
-            return any("no descriptors are left" in line for line in server.log)
+            return any("file descriptors are short" in line for line in server.log)
 
         while not full():
             assert len(dialled) < 2 * hard
@@ -327,7 +340,7 @@ async def test_when_descriptors_run_out_further_connections_wait(tmp_path: Path)
             socket = await task  # it waited, and was not refused
             assert (await socket.hear())["type"] == "welcome"
             await socket.hang_up()
-        await server.logged("connections are taken again")
+        await server.logged("new connections are accepted again")
         await server.stop()
 
 
@@ -356,8 +369,8 @@ async def test_claims_are_charged_to_all_addresses_that_a_proxy_s_headers_name(t
             await socket.hang_up()
         assert answers == ["claimed", "claimed", "claimed", "error", "error"]
         await server.logged(
-            "X-Forwarded-For and X-Real-IP of a trusted proxy name different clients: both are charged. Have the"
-            " proxy set both headers, or remove the one that it does not set"
+            "X-Forwarded-For and X-Real-IP of a trusted proxy name different clients: both addresses are charged."
+            " Configure the proxy to set both headers, or to remove the one that it does not set"
         )
         assert sum("name different clients" in line for line in server.log) == 1
         await server.stop()
@@ -436,9 +449,9 @@ async def test_a_client_that_shows_its_work_is_served(tmp_path: Path) -> None:
 async def test_what_was_counted_since_the_last_minute_is_logged_at_the_end(tmp_path: Path) -> None:
     async with serving(tmp_path / "data") as server, Clients() as clients:
         sender = await clients.opened(server.url, "app", "a", "m")
-        await sender.ask("add", phase="pake", body="00")
+        await sender.call("add", phase="pake", body="00")
         visitor = await clients.opened(server.url, "app", "b", "m")
         for each in (sender, visitor):
-            await each.ask("close", mood="lonely")
+            await each.call("close", mood="lonely")
         await server.stop()
-        await server.logged("sides were sent a message and added none", mailboxes=1, visitors=1)
+        await server.logged("ended mailboxes had visitors", mailboxes=1, visitors=1)

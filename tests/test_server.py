@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from restante.common.errors import Misuse
 from restante.mailbox.core.address_quotas import REFUSALS_PER_SECOND
 from restante.mailbox.core.addresses import Client, identify, networks
-from restante.mailbox.core.admission import TOO_MANY_FROM_ADDRESS, Admission, AdmissionTerms
+from restante.mailbox.core.admission import TOO_MANY_FROM_ADDRESS, Admission, AdmissionTerms, PendingRequest
 from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.fair_queue import MAX_BACKLOG_COMMANDS
 from restante.mailbox.core.limits import MIB, UNLIMITED
@@ -31,11 +31,11 @@ from restante.mailbox.server.descriptors import RESERVED_DESCRIPTORS
 from restante.mailbox.server.first_request import END_OF_REQUEST, MAX_REQUEST_BYTES, READ_BYTES, FirstBytes
 from restante.mailbox.server.read_budget import ReadBudget
 from restante.mailbox.server.server import (
-    ASKS_FOR_NOTHING,
     MAX_FRAME_PER_MESSAGE,
     MAX_PINGS_PER_TURN,
     PING_INTERVAL_SECONDS,
     SILENCE_TIMEOUT_SECONDS,
+    TOO_MANY_WITHOUT_REQUEST,
     Server,
 )
 from restante.mailbox.server.system import system_secret
@@ -211,7 +211,7 @@ async def test_fragments_without_end_are_not_kept(live: LiveServer) -> None:
     assert await socket.closed() == 1009
     socket.write(*(frame(CONTINUATION, b" " * 65536, fin=False) for _ in range(20)), frame(8, b"\x03\xf1"))
     assert await socket.ended()
-    assert len(kept.fragments) == 0
+    assert kept.fragments.size == 0
     await socket.hang_up()
 
 
@@ -220,7 +220,7 @@ async def test_empty_fragments_cost_nothing(live: LiveServer) -> None:
     socket.write(frame(TEXT, b"{", fin=False), *(frame(CONTINUATION, fin=False) for _ in range(500)), frame(PING))
     assert await socket.read() == (PONG, b"")
     (kept,) = live.server.sockets()
-    assert len(kept.fragments) == 1
+    assert kept.fragments.size == 1
     await socket.hang_up()
 
 
@@ -517,10 +517,25 @@ async def test_the_log_reports_silent_visitors_once(live: LiveServer) -> None:
         live.server.commit_loop.log_refusals()
         live.server.commit_loop.log_refusals()
     [line] = logged
-    assert line["event"] == "sides were sent a message and added none"
+    assert line["event"] == "ended mailboxes had visitors"
     assert (line["mailboxes"], line["visitors"]) == (1, 1)
     for socket in (sender, visitor):
         await socket.leave()
+
+
+async def test_refusals_beyond_the_ten_most_frequent_are_logged_in_one_line(live: LiveServer) -> None:
+    quotas = live.server.commit_loop.dispatcher.quotas
+    for number in range(12):
+        for _ in range(12 - number):
+            quotas.count_refusal("too many", f"address {number}")
+    with structlog.testing.capture_logs() as logged:
+        live.server.commit_loop.log_refusals()
+        live.server.commit_loop.log_refusals()
+    *named, others = logged
+    assert [(line["address"], line["times"]) for line in named] == [
+        (f"address {number}", 12 - number) for number in range(10)
+    ]
+    assert others == {"event": "other refusals", "log_level": "warning", "times": 2 + 1, "pairs": 2}
 
 
 async def test_the_log_names_the_address_whose_usage_records_are_left_out_and_counts_them(
@@ -565,7 +580,7 @@ async def test_connections_without_a_request_are_limited_per_address(
     assert not refused
     late = await RawSocket.connect(live.port)
     assert await late.rest() == b""
-    assert set(refused) == {(ASKS_FOR_NOTHING, server.admission.addresses.day_id(abroad.address, 1e9))}
+    assert set(refused) == {(TOO_MANY_WITHOUT_REQUEST, server.admission.addresses.day_id(abroad.address, 1e9))}
 
     silent[0].write(handshake())  # asks, and is in
     await silent[0].reader.readuntil(b"\r\n\r\n")
@@ -618,7 +633,7 @@ async def test_a_few_free_descriptors_are_not_enough_to_take_connections_again(t
             came: list[RawSocket] = []
             while not logged:
                 came.append(await live.enter())  # each takes two descriptors: one here, and one there
-            assert "no descriptors are left" in logged.pop()["event"]
+            assert "file descriptors are short" in logged.pop()["event"]
             for _ in range(3):
                 await live.server.check_descriptors()
             assert not logged
@@ -626,7 +641,7 @@ async def test_a_few_free_descriptors_are_not_enough_to_take_connections_again(t
             while not logged:
                 await came.pop().leave()
                 await live.server.check_descriptors()
-            assert logged.pop()["event"] == "connections are taken again"
+            assert logged.pop()["event"] == "new connections are accepted again"
             assert inside - len(came) == pytest.approx(RESERVED_DESCRIPTORS / 2, abs=3)
             came.append(await live.enter())
         for each in came:
@@ -656,7 +671,10 @@ async def test_a_request_is_refused_by_its_size_wherever_it_is_cut(beyond: int) 
     request = b"HEAD /".ljust(MAX_REQUEST_BYTES + beyond, b"x") + END_OF_REQUEST
     for cut in range(len(request) - 6, len(request) + 1):
         transport = Mock(**{"is_closing.return_value": False})
-        reader = FirstBytes(Mock(), lambda _: (HTTPStatus.NOT_FOUND, None), lambda _: lambda: None, ReadBudget())
+        context = Mock(read_budget=ReadBudget())
+        context.answer_head.return_value = (HTTPStatus.NOT_FOUND, None)
+        context.begin_request.return_value = PendingRequest((), "somebody")
+        reader = FirstBytes(Mock(), context)
         reader.connection_made(transport)
         for part in (request[:cut], request[cut:]):
             start = 0

@@ -24,9 +24,10 @@ from restante.mailbox.server.connection import (
     NOT_READ,
     Socket,
 )
+from restante.mailbox.server.first_request import PENDING_BYTES
 from restante.mailbox.server.receive_buffer import MAX_READ_BYTES, ReceiveBuffer
 from restante.mailbox.server.send_budget import MAX_BYTES_PER_TURN
-from restante.mailbox.server.server import Server
+from restante.mailbox.server.server import NO_ROOM_FOR_REQUESTS, Server
 from restante.mailbox.server.system import system_secret
 from restante.mailbox.server.welcome import WelcomeOptions
 from restante.mailbox.store.sqlite import Store
@@ -237,6 +238,33 @@ async def test_receive_buffers_have_a_common_limit_and_the_oldest_is_closed(
             each.cut()
         await until(lambda: not server.sockets())
         assert (server.held, len(server.memory_holders)) == (0, 0)
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /v1 HTTP/1.1\r\nX: " + b"x" * 8000], ids=["nothing", "8,000 bytes"])
+async def test_unfinished_requests_count_towards_the_same_limit(tmp_path: Path, begun: bytes) -> None:
+    """A thousand addresses of a hundred connections each could send 8 KiB of a request on each, uncounted."""
+    limits = replace(LIMITS, owed_bytes=MIB)
+    each_holds = PENDING_BYTES + len(begun)
+    async with opened(tmp_path, limits) as live:
+        server = live.server
+        crowd = []
+        for number in range(1, 41):
+            crowd.append(await RawSocket.connect(live.port))
+            crowd[-1].write(begun)
+            await until(lambda: server.held == number * each_holds)  # noqa: B023 - awaited at once
+        while len(crowd) < 2 * MIB // each_holds:
+            crowd.append(await RawSocket.connect(live.port))
+            crowd[-1].write(begun)
+        assert await crowd[0].rest() == b""
+        assert server.held <= limits.owed_bytes
+        assert {words for words, _ in server.commit_loop.dispatcher.quotas.refused} == {NO_ROOM_FOR_REQUESTS}
+        other = await live.enter()
+        other.say(type="ping", ping=1)
+        assert [(await other.hear())["type"] for _ in range(2)] == ["ack", "pong"]
+        for each in (*crowd, other):
+            each.cut()
+        await until(lambda: not server.sockets() and not server.held)
+        assert len(server.memory_holders) == 0
 
 
 async def test_waiting_texts_count_towards_the_same_limit(tmp_path: Path) -> None:

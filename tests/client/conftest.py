@@ -1,4 +1,4 @@
-"""A server whose days pass, and two programs that know one another's code."""
+"""A server whose days pass, two programs that know one another's code, and shorter waits."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from client.programs import Program
+from restante.client import base, driver
 from support.mailbox.days import ServerOfDays, server_of_days
 
 
@@ -25,3 +26,15 @@ def alice(tmp_path: Path, server: ServerOfDays) -> Program:
 @pytest.fixture
 def bob(tmp_path: Path, server: ServerOfDays) -> Program:
     return Program(tmp_path / "bob", server)
+
+
+@pytest.fixture
+def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connect again after 20 ms."""
+    monkeypatch.setattr(driver, "delay_before", lambda _attempt, _dice: 0.02)
+
+
+@pytest.fixture
+def short_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a server answer within half a second when a wormhole is closed."""
+    monkeypatch.setattr(base, "MAX_CLOSE_SECONDS", 0.5)

@@ -54,6 +54,6 @@ class Program:
 
 
 async def acquainted(alice: Program, bob: Program) -> None:
-    """Have both agree on the key and hear each other's versions."""
+    """Run both in turns until they have agreed on the key and know each other's versions."""
     for each in (alice, bob, alice, bob, alice):
         await each.run()

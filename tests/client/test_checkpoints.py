@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from restante.client import CheckpointError, Journal, Misuse, OldCheckpointError
 from restante.client.checkpoint import MAX_BYTES
 from support.disk import no_file_beyond
 from support.effort import rounds
-from support.mailbox.days import ServerOfDays
+from support.mailbox.days import DAY, ServerOfDays
 from support.rows import every
 
 # ── a disk that fails ───────────────────────────────────────────────────────────────────────────
@@ -66,6 +67,24 @@ async def test_a_journal_is_used_by_one_process_at_a_time(alice: Program) -> Non
         pass
 
 
+async def test_a_journal_whose_folder_was_removed_is_not_written_over_that_of_another_process(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    async with Journal[State](folder / "journal", {"received": []}) as journal:
+        async with journal.step():
+            pass
+        shutil.rmtree(folder)
+        folder.mkdir()
+        async with Journal[State](folder / "journal", {"received": []}) as another:
+            async with another.step() as state:
+                state["received"].append("kept")
+            with pytest.raises(StoreError, match="was removed"):
+                async with journal.step() as state:
+                    state["received"].append("lost")
+    async with Journal[State](folder / "journal", {"received": []}) as later:
+        assert later.state == {"received": ["kept"]}
+
+
 async def test_a_journal_that_was_closed_is_not_written(alice: Program) -> None:
     journal = alice.journal()
     journal.close()
@@ -110,6 +129,22 @@ async def test_a_checkpoint_from_before_a_message_ends_the_wormhole_instead_of_l
     with pytest.raises(OldCheckpointError, match="older copy"):
         await alice.run("would be lost")
     assert await bob.run() == ["first"]
+
+
+async def test_a_checkpoint_from_before_a_message_is_noticed_by_its_receipt_too(
+    server: ServerOfDays, alice: Program, bob: Program
+) -> None:
+    await acquainted(alice, bob)
+    backup = alice.file.read_bytes()
+    await alice.run("first")
+    await bob.run()
+    await alice.run()
+    await server.wait(8 * DAY)  # it forgets the message
+    await bob.run()
+    assert server.messages == 3  # his half of the key, his version, and his receipt
+    alice.file.write_bytes(backup)
+    with pytest.raises(OldCheckpointError, match="older copy of it: agree on a new code"):
+        await alice.run()
 
 
 async def test_a_checkpoint_from_before_a_message_of_the_peer_gets_it_again(alice: Program, bob: Program) -> None:
@@ -255,10 +290,13 @@ async def test_a_damaged_value_is_refused_or_at_most_ends_the_wormhole(
     used: Path, frames: tuple[dict[str, Any], ...]
 ) -> None:
     peer = state_in(used)["peer_side"]
+    tried = read = 0
     for state in damaged(state_in(used)):
+        tried += 1
         rewrite(used, state=state)
         with suppress(CheckpointError):
             async with Journal[State](used, {"received": []}) as journal:
+                read += 1
                 with suppress(Misuse):
                     machine = journal.wormhole("peer", APP_ID)._machine
                     machine.connected()
@@ -268,6 +306,14 @@ async def test_a_damaged_value_is_refused_or_at_most_ends_the_wormhole(
                         machine.send(b"x")
                         machine.close()
                     msgspec.json.encode(machine.state)
+    assert 0 < read < tried  # some are read, some are refused
+
+
+@pytest.mark.parametrize("lost", [{"mailbox": None}, {"mailbox_status": "unknown"}])
+def test_a_wormhole_that_would_wait_for_ever_is_refused(used: Path, lost: dict[str, object]) -> None:
+    rewrite(used, state={**state_in(used), **lost})
+    with pytest.raises(CheckpointError, match="has no mailbox"):
+        Journal[State](used, {"received": []})
 
 
 async def test_a_checkpoint_with_unknown_fields_is_read(used: Path) -> None:

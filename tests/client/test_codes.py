@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wormhole._wordlist import PGPWordList
+from wormhole._wordlist import PGPWordList, byte_to_even_word, byte_to_odd_word
 
+from restante.client import word_list
 from restante.client.protocol import code, uri
 from restante.client.protocol.code import CodeError
 from restante.client.protocol.uri import DEFAULT_RENDEZVOUS, TransferUri, UriError
@@ -46,6 +47,14 @@ def test_the_password_is_the_whole_code_in_one_spelling() -> None:
 def test_words_come_from_both_lists_in_turn() -> None:
     assert code.words(b"\0\0") == "adroitness-aardvark"
     assert code.words(bytes((255, 255, 0))) == "yucatan-zulu-adroitness"
+
+
+def test_the_word_list_is_that_of_the_python_client() -> None:
+    both = {0: byte_to_odd_word, 1: byte_to_even_word}
+    for position, theirs in both.items():
+        assert list(word_list(position)) == [theirs[bytes([byte])].lower() for byte in range(256)]
+    assert word_list(2) == word_list(0)
+    assert word_list(3) == word_list(1)
 
 
 def test_nameplates_are_completed_shortest_first() -> None:

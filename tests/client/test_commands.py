@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from restante.cli.client_run import Place, own_code
 from restante.client import (
     DEFAULT_APP_ID,
     CodeExpiredError,
@@ -82,7 +83,8 @@ async def test_a_text_arrives(server: Serving) -> None:
         assert await sender.ended() == 0, sender.said
     assert sender.said == {
         "stdout": "",
-        "stderr": f"Wormhole code is: {code}\n\nOn the other computer, please run:\n\n"
+        "stderr": "Sending a text of 24 characters\n"
+        f"Wormhole code is: {code}\n\nOn the other computer, please run:\n\n"
         f"restante receive --server {server.url} {code}\n\nWaiting for the other side …\nThe text has arrived.\n",
     }
 
@@ -96,20 +98,28 @@ async def test_a_text_comes_from_standard_input_and_the_code_may_be_asked_for(se
     assert receiver.said["stdout"] == f"{TEXT}\n"
 
 
-async def test_a_text_that_is_too_long_is_refused_before_there_is_a_code(tmp_path: Path) -> None:
-    (tmp_path / "text").write_bytes(b"x" * 1_000_000)
-    with (tmp_path / "text").open("rb") as text:
-        sender = Child(await spawn(*RESTANTE, "send", "--text", "-", stdin=text.fileno()), "stdout", "stderr")
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b"x" * 1_000_000, "a message has at most 1,000,000 bytes, and this one has 1,000,0"),
+        (b"x" + 2_000_000 * "é".encode(), "the text has more than 1,000,000 bytes, which no message has"),
+    ],
+    ids=["with its envelope", "by far"],
+)
+async def test_a_text_that_is_too_long_is_refused_before_there_is_a_code(
+    tmp_path: Path, text: bytes, says: str
+) -> None:
+    (tmp_path / "text").write_bytes(text)
+    with (tmp_path / "text").open("rb") as file:
+        sender = Child(await spawn(*RESTANTE, "send", "--text", "-", stdin=file.fileno()), "stdout", "stderr")
     assert await sender.ended() == 2
-    assert sender.said["stderr"].startswith(
-        "restante: a message has at most 1,000,000 bytes, and this one has 1,000,0"
-    )
+    assert sender.said["stderr"].startswith(f"restante: {says}")
 
 
 async def test_the_receiver_may_make_the_code(server: Serving) -> None:
     async with command(server, "receive", "--allocate", "--code-length", "4") as receiver:
         code = (await receiver.says(r"Wormhole code is: (\d+(?:-[a-z]+){4})\n")).group(1)
-        await receiver.says(f"restante send --server {server.url} --code {code} --text TEXT\n")
+        await receiver.says(f"restante send --server {server.url} --code {code} PATH\n")
         async with command(server, "send", "--code", code, "--text", TEXT) as sender:
             assert (await receiver.ended(), await sender.ended()) == (0, 0), (receiver.said, sender.said)
 
@@ -246,17 +256,6 @@ async def test_a_rejected_verifier_ends_both(server: Serving) -> None:
     assert "the other side gave up: the verifier was rejected" in sender.said["stderr"]
 
 
-async def test_a_file_is_refused_and_its_sender_is_told(server: Serving, tmp_path: Path) -> None:
-    (tmp_path / "parcel").write_bytes(b"some bytes")
-    sender = await Client.start(tmp_path, server.url, "send", "parcel")
-    async with command(server, "receive", await sender.code()) as receiver:
-        assert await receiver.ended() == 1, receiver.said
-    assert "the sender offers a file or a directory" in receiver.said["stderr"]
-    outcome = await sender.leaves()
-    assert outcome.exit_code == 1
-    assert "this program receives texts only" in outcome.stderr
-
-
 async def test_a_text_that_cannot_be_printed_has_not_arrived(server: Serving) -> None:
     async with command(server, "send", "--text", TEXT, "--code", "36-a-b") as sender:
         with open("/dev/full", "wb") as full:  # noqa: ASYNC230, PTH123 - a device
@@ -268,13 +267,114 @@ async def test_a_text_that_cannot_be_printed_has_not_arrived(server: Serving) ->
     assert "the text could not be printed" in sender.said["stderr"]
 
 
+@pytest.mark.parametrize("streams", [">&-", ">/dev/full", "2>&-", "2>/dev/full", "<&-"])
+async def test_standard_streams_that_cannot_be_used_leave_nobody_waiting(server: Serving, streams: str) -> None:
+    """Only the text needs one: standard output. What is said on standard error is lost."""
+    printed = not streams.startswith(">")
+    words = (*RESTANTE, "receive", "38-a-b", "--server", server.url)
+    async with (
+        command(server, "send", "--text", TEXT, "--code", "38-a-b") as sender,
+        child("sh", "-c", f'exec "$@" {streams}', "sh", *words) as receiver,
+        bounded("the end of both"),
+    ):
+        codes = await receiver.ended(), await sender.ended()
+    assert codes == ((0, 0) if printed else (1, 1)), (receiver.said, sender.said)
+    assert receiver.said["stdout"] == (f"{TEXT}\n" if printed else "")
+    assert "Traceback" not in receiver.said["stderr"]
+    if not printed:
+        assert "the other side gave up: the text could not be printed: " in sender.said["stderr"]
+
+
+@pytest.mark.parametrize("streams", [">&-", "2>&-", "2>/dev/full"])
+async def test_a_sender_needs_no_standard_streams(server: Serving, streams: str) -> None:
+    words = (*RESTANTE, "send", "--text", TEXT, "--code", "39-a-b", "--qr", "--server", server.url)
+    async with (
+        command(server, "receive", "39-a-b") as receiver,
+        child("sh", "-c", f'exec "$@" {streams}', "sh", *words) as sender,
+        bounded("the end of both"),
+    ):
+        assert (await receiver.ended(), await sender.ended()) == (0, 0), (receiver.said, sender.said)
+    assert receiver.said["stdout"] == f"{TEXT}\n"
+    assert sender.said["stdout"] == ""
+
+
+async def test_a_closed_standard_input_is_a_no(server: Serving) -> None:
+    words = (*RESTANTE, "send", "--text", TEXT, "--code", "40-a-b", "--verify", "--server", server.url)
+    async with (
+        command(server, "receive", "40-a-b") as receiver,
+        child("sh", "-c", 'exec "$@" <&-', "sh", *words) as sender,
+        bounded("the end of both"),
+    ):
+        assert (await receiver.ended(), await sender.ended()) == (1, 1), (receiver.said, sender.said)
+    assert "the other side gave up: the verifier was rejected" in receiver.said["stderr"]
+
+
+async def test_a_peer_that_sends_nonsense_is_told(server: Serving) -> None:
+    async with (
+        command(server, "receive", "41-a-b") as receiver,
+        Wormhole.create(DEFAULT_APP_ID, server=server.url) as sender,
+        bounded("the error"),
+    ):
+        await sender.set_code("41-a-b")
+        await sender.send(b"nonsense")
+        assert b"not a message of a transfer" in await sender.receive()
+        assert await receiver.ended() == 1, receiver.said
+
+
+async def test_a_sender_that_stops_while_the_text_is_on_its_way_tells_the_other_side(server: Serving) -> None:
+    async with Wormhole.create(DEFAULT_APP_ID, server=server.url) as receiver, bounded("the error"):
+        await receiver.set_code("42-a-b")
+        async with command(server, "send", "--text", TEXT, "--code", "42-a-b") as sender:
+            assert b"offer" in await receiver.receive()
+            sender.send(signal.SIGTERM)
+            assert await receiver.receive() == b'{"error":"the sender stopped"}'
+            assert await sender.ended() == 143, sender.said
+
+
+async def test_a_receiver_that_stops_before_the_text_came_tells_the_other_side(server: Serving) -> None:
+    async with Wormhole.create(DEFAULT_APP_ID, server=server.url) as sender, bounded("the error"):
+        await sender.set_code("43-a-b")
+        async with command(server, "receive", "43-a-b") as receiver:
+            await sender.verifier()
+            receiver.send(signal.SIGTERM)
+            assert await sender.receive() == b'{"error":"the receiver stopped"}'
+            assert await receiver.ended() == 143, receiver.said
+
+
+# ── codes that were typed ────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("typed", "used"),
+    [
+        ("7-Guitarist-Revenge", "7-guitarist-revenge"),
+        (" 7-GUITARIST-revenge-Adroitness\n", "7-guitarist-revenge-adroitness"),
+        ("7-Revenge-Guitarist", "7-Revenge-Guitarist"),  # no client makes this one
+        ("7-Guitarist-Own", "7-Guitarist-Own"),
+        ("7-Own", "7-Own"),
+    ],
+)
+async def test_a_code_of_listed_words_is_used_without_capitals(typed: str, used: str) -> None:
+    assert own_code(typed) == used
+    assert Place.of(typed, None, None, None).code == used
+
+
+async def test_a_code_with_capitals_meets_the_one_without(server: Serving) -> None:
+    async with (
+        command(server, "send", "--text", TEXT, "--code", "45-Guitarist-Revenge") as sender,
+        command(server, "receive", stdin=b"45-GUITARIST-revenge\n") as receiver,
+    ):
+        assert (await receiver.ended(), await sender.ended()) == (0, 0), (receiver.said, sender.said)
+    assert "Wormhole code is: 45-guitarist-revenge" in sender.said["stderr"]
+
+
 # ── what cannot be used ──────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("send",), "say what to send: --text TEXT"),
+        (("send",), "say what to send: a PATH, or --text TEXT"),
         (("send", "--text", "x", "--code", "purple"), "a code begins with a number"),
         (("send", "--text", "x", "--code", "7"), "a code has words after its number"),
         (("send", "--text", "-", "--verify"), "--verify asks on standard input"),

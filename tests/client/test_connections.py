@@ -91,7 +91,7 @@ async def test_a_server_with_a_certificate_of_its_own_is_refused(tmp_path: Path)
             await use(wormhole(liar.url))
 
 
-async def test_a_certificate_that_the_caller_trusts_is_accepted(tmp_path: Path) -> None:
+async def test_a_certificate_that_the_program_trusts_is_accepted(tmp_path: Path) -> None:
     certificate = Certificate(tmp_path)
     async with lying(honest, certificate.server) as liar:
         await exchange(*(wormhole(liar.url, ssl=certificate.client) for _ in range(2)))

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 GUIDE = Document("docs/client/guide.md")
 USUAL = "127.0.0.1:4000"
+NO_RELAY = {"RESTANTE_CLIENT_TRANSIT_RELAY": "tcp:127.0.0.1:1"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -65,7 +66,7 @@ class Program:
         if typed is not None:
             os.write(writing, typed.encode())
             os.close(writing)
-        child = Child(await spawn(*words, cwd=self.folder, stdin=reading), "stdout", "stderr")
+        child = Child(await spawn(*words, cwd=self.folder, stdin=reading, variables=NO_RELAY), "stdout", "stderr")
         os.close(reading)
         try:
             yield child
@@ -96,6 +97,40 @@ async def test_a_text_is_sent_and_received(alice: Program, bob: Program) -> None
     ):
         assert (await receiver.ended(), await sender.ended()) == (0, 0), (receiver.said, sender.said)
     assert receiver.said["stdout"] == "held until called for\n"
+
+
+async def test_files_are_sent_and_received(alice: Program, bob: Program) -> None:
+    (alice.folder / "letter.txt").write_text("held until called for")
+    (alice.folder / "photos").mkdir()
+    (alice.folder / "photos" / "1.jpg").write_bytes(b"a photo")
+    (bob.folder / "Downloads").mkdir()
+    async with (
+        alice.command(GUIDE.blocks["send files"]) as sender,
+        bob.command(GUIDE.blocks["receive files"], **{"7-your-code": await code_of(sender)}) as receiver,
+    ):
+        assert (await receiver.ended(), await sender.ended()) == (0, 0), (receiver.said, sender.said)
+    received = bob.folder / "Downloads" / "files"
+    assert (received / "letter.txt").read_text() == "held until called for"
+    assert (received / "photos" / "1.jpg").read_bytes() == b"a photo"
+
+
+@pytest.mark.parametrize("sent", ["letter.txt", "photos"])
+async def test_a_program_sends_and_stores_files(alice: Program, bob: Program, sent: str) -> None:
+    (alice.folder / "letter.txt").write_text("held until called for")
+    (alice.folder / "photos").mkdir()
+    (alice.folder / "photos" / "1.jpg").write_bytes(b"a photo")
+    async with (
+        alice.program(GUIDE.blocks["files"], "send", sent) as sender,
+        bob.program(GUIDE.blocks["files"], "receive", await code_of(sender)) as receiver,
+    ):
+        assert (await receiver.ended(), await sender.ended()) == (0, 0), (receiver.said, sender.said)
+    *_, done, stored = receiver.said["stdout"].splitlines()
+    assert stored == f"stored {sent}"
+    assert done in sender.said["stdout"].splitlines()
+    assert done.endswith(" bytes")
+    received = {"letter.txt": b"held until called for", "photos/1.jpg": b"a photo"}
+    for path in (bob.folder / sent).rglob("*") if (bob.folder / sent).is_dir() else [bob.folder / sent]:
+        assert path.read_bytes() == received[str(path.relative_to(bob.folder))]
 
 
 async def test_two_people_chat(alice: Program, bob: Program) -> None:
@@ -146,4 +181,4 @@ async def test_the_guide_names_each_option_of_the_commands() -> None:
         assert command.callback is not None
         for name in command.callback.__annotations__:
             option = f"--{name.replace('_', '-')}"
-            assert name in {"return", "code"} or f"`{option}" in GUIDE.text, option
+            assert name in {"return", "code", "paths"} or f"`{option}" in GUIDE.text, option

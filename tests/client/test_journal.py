@@ -193,6 +193,9 @@ async def test_a_receipt_is_waited_for_like_a_message(alice: Program, bob: Progr
             async with journal.step(message):
                 pass
             await wormhole.flush()
+    async with bounded("the receipt"), alice.running() as (_, ours):
+        assert [message async for message in ours.waiting()] == []
+        assert ours.unacknowledged == []
 
 
 async def test_a_step_that_is_cancelled_while_it_is_saved_is_saved(alice: Program, bob: Program) -> None:

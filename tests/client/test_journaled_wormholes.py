@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -18,9 +20,12 @@ from restante.client import (
     ServerGoneError,
     Welcomed,
     Wormhole,
+    base,
+    seed_code,
+    websocket,
 )
-from support.bounds import bounded
-from support.mailbox.days import ServerOfDays
+from support.bounds import BOUND, bounded
+from support.mailbox.days import DAY, ServerOfDays
 from support.ports import nobodys_port
 
 # ── sending ─────────────────────────────────────────────────────────────────────────────────────
@@ -69,6 +74,24 @@ async def test_a_step_that_sends_into_a_closed_wormhole_changes_nothing(alice: P
                 state["received"].append("lost")
                 await wormhole.send(b"lost")
         assert journal.state == {"received": []}
+
+
+async def test_a_wormhole_that_has_ended_is_closed_again_without_a_server(
+    alice: Program, bob: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await acquainted(alice, bob)
+    async with alice.running() as (_, wormhole):
+        await wormhole.close()
+
+    @asynccontextmanager
+    async def silent(*_: object) -> AsyncIterator[None]:
+        await asyncio.Event().wait()
+        yield
+
+    monkeypatch.setattr(base, "MAX_CLOSE_SECONDS", 2 * BOUND)
+    monkeypatch.setattr(websocket, "connect", silent)
+    async with bounded("the second close"), alice.running() as (_, wormhole):
+        await wormhole.close()
 
 
 async def test_what_is_sent_without_a_server_is_saved_and_sent_later(alice: Program, bob: Program) -> None:
@@ -198,6 +221,29 @@ async def test_a_wormhole_that_was_removed_is_refused(alice: Program) -> None:
                 pass
 
 
+async def test_a_wormhole_that_was_removed_takes_neither_messages_nor_a_code(alice: Program) -> None:
+    async with alice.journal() as journal:
+        removed = journal.wormhole("peer", APP_ID, server=alice.server.url)
+        await journal.remove("peer")
+        for use in (removed.send(b"lost"), removed.set_code(CODE)):
+            with pytest.raises(Misuse, match="get it from the journal again"):
+                await use
+        with pytest.raises(Misuse, match="get it from the journal again"):
+            async with journal.step():
+                await removed.send(b"lost")
+
+
+async def test_a_wormhole_that_is_removed_in_a_step_that_sends_into_it_ends_the_step(alice: Program) -> None:
+    async with alice.journal() as journal:
+        removed = journal.wormhole("peer", APP_ID, server=alice.server.url)
+        with pytest.raises(Misuse, match="get it from the journal again"):  # noqa: PT012 - the step raises it
+            async with journal.step() as state:
+                state["received"].append("lost")
+                await removed.send(b"lost")
+                await journal.remove("peer")
+        assert journal.state == {"received": []}
+
+
 async def test_an_error_of_the_function_for_events_does_not_end_the_wormhole_for_the_next_run(
     alice: Program, bob: Program
 ) -> None:
@@ -263,6 +309,53 @@ async def test_a_journal_with_two_wormholes_processes_messages_of_both_in_one_st
             await to_second.send(b"to the second")
         assert [await each.receive() for each in (first, second)] == [b"to the first", b"to the second"]
     assert alice.received == ["from the first", "from the second"]
+
+
+async def test_two_programs_meet_again_with_a_seed_though_the_server_forgets_before_both_have_come(
+    server: ServerOfDays, tmp_path: Path
+) -> None:
+    async def run(who: str, *, seeds: bool = False) -> tuple[bytes | None, list[bytes]]:
+        """Say hello in the second wormhole as soon as there is a seed. Return the seed, and what came there."""
+        async with Journal[State](tmp_path / who, {}) as journal, bounded("a run"):
+            async with journal.wormhole("first", APP_ID, server=server.url, seeds=seeds) as first:
+                await first.set_code(CODE)
+                assert [each async for each in first.waiting()] == []
+                if not first.met:
+                    return None, []
+                seed = await first.seed()
+            async with journal.wormhole("second", APP_ID, server=server.url) as second:
+                new = second.code is None
+                await second.set_seed(seed)
+                if new:
+                    await second.send(who.encode())
+                return seed, [each.data async for each in second.waiting()]
+
+    for who in ("alice", "bob", "alice"):
+        await run(who, seeds=True)
+    for who in ("alice", "bob"):
+        await run(who)
+        await server.wait(8 * DAY)
+        assert server.mailboxes == 0
+    for who in ("alice", "bob"):
+        await run(who)
+    seeds, heard = zip(*[await run(who) for who in ("alice", "bob", "alice")], strict=True)
+    assert len(set(seeds)) == 1
+    assert heard[1:] == ([b"alice"], [b"bob"])
+
+
+async def test_a_seed_is_set_instead_of_a_code(alice: Program) -> None:
+    async with alice.journal() as journal:
+        wormhole = journal.wormhole("peer", APP_ID, server=alice.server.url)
+        with pytest.raises(ValueError, match="a seed has 32 bytes, not 5"):
+            await wormhole.set_seed(b"short")
+        await wormhole.set_seed(bytes(32))
+        await wormhole.set_seed(bytes(32))
+        with pytest.raises(Misuse, match="one code"):
+            await wormhole.set_seed(bytes([1]) * 32)
+        with_code = journal.wormhole("another", APP_ID, server=alice.server.url)
+        await with_code.set_code(seed_code(bytes(32)))
+        with pytest.raises(Misuse, match="one code"):
+            await with_code.set_seed(bytes(32))
 
 
 async def test_a_wormhole_that_was_closed_without_a_server_is_closed_there_in_the_next_run(

@@ -9,7 +9,8 @@ from contextlib import closing
 import pytest
 
 from client.world import Side, settle
-from restante.client.core.outputs import Failed, SendFrame
+from restante.client.core.conversation import RECEIPT
+from restante.client.core.outputs import Failed, Reconnect, SendFrame
 from restante.client.errors import CrowdedError, PermissionNeededError, ServerError, WelcomeError
 from support.mailbox.givens import Options
 from support.mailbox.worlds import StoreWorld, World
@@ -46,6 +47,19 @@ FAULTS = [
     ({"type": "error", "error": "the mailbox is full", "orig": {"type": "open"}}, ServerError),
     ({"type": "claimed", "mailbox": 5}, ServerError),
 ]
+
+
+def test_a_close_after_an_error_of_the_server_leaves_nothing_there(world: World, alice: Side, bob: Side) -> None:
+    agree(alice, bob)
+    bob.machine.close()
+    settle(bob)
+    alice.machine.receive(json.dumps(FAULTS[1][0]))
+    alice.take()
+    alice.machine.close()
+    assert alice.machine.outputs() == [Reconnect()]
+    alice.cut()
+    settle(alice)
+    assert set(world.counts().values()) == {"0"}
 
 
 @pytest.mark.parametrize(("said", "error"), FAULTS)
@@ -113,3 +127,42 @@ def test_a_code_that_two_others_use_ends_it_for_good(world: World, alice: Side) 
     settle(alice)
     assert failures(alice) == [CrowdedError]
     assert alice.machine.state.mood == "errory"
+
+
+# ── receipts ────────────────────────────────────────────────────────────────────────────────────
+
+
+def process_ten_before_the_server_answers(alice: Side, bob: Side) -> None:
+    for number in range(10):
+        alice.machine.send(b"%d" % number)
+    bob.attentive = False
+    settle(alice, bob)
+    for _ in range(10):
+        bob.process()
+    assert not bob.machine.all_stored
+
+
+def receipts_heard(side: Side) -> list[str]:
+    """Return the receipts that the server has sent on this connection."""
+    phases = [frame["phase"] for frame in side.frames if frame["type"] == "message"]
+    return [phase for phase in phases if phase.startswith(RECEIPT)]
+
+
+def test_while_a_receipt_is_on_its_way_no_other_follows_and_then_only_the_newest(alice: Side, bob: Side) -> None:
+    agree(alice, bob)
+    process_ten_before_the_server_answers(alice, bob)
+    settle(alice, bob)
+    assert receipts_heard(alice) == ["receipt-1", "receipt-10"]
+    assert bob.machine.all_stored
+    assert alice.machine.state.acknowledged == 10
+
+
+def test_after_a_receipt_that_was_lost_on_its_way_the_next_connection_sends_the_newest(
+    alice: Side, bob: Side
+) -> None:
+    agree(alice, bob)
+    process_ten_before_the_server_answers(alice, bob)
+    bob.cut()
+    settle(alice, bob)
+    assert receipts_heard(alice) == ["receipt-10"]
+    assert alice.machine.state.acknowledged == 10

@@ -20,6 +20,7 @@ from restante.client import (
     driver,
     websocket,
 )
+from restante.common.dice import Dice
 from support.bounds import bounded
 from support.mailbox.raw_socket import BINARY, CLOSE, CONTINUATION, PING, TEXT, frame
 
@@ -48,6 +49,31 @@ async def test_the_server_of_these_tests_serves_if_it_does_not_lie() -> None:
         await meet(alice, bob)
         await alice.send(b"hello")
         assert await read(bob, 1) == [b"hello"]
+
+
+async def test_a_server_that_asks_to_try_again_is_left_alone_for_longer_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    attempts: list[int] = []
+
+    def delay(attempt: int, _dice: Dice) -> float:
+        attempts.append(attempt)
+        return 0.01
+
+    def refuse(answer: Answer) -> list[Sent]:
+        refused = answer["connection"] <= 5 and answer["type"] == "claimed"
+        return [
+            {"type": "error", "error": "not now", "orig": {"type": "claim"}, "retry": True} if refused else answer
+        ]
+
+    monkeypatch.setattr(driver, "delay_before", delay)
+    async with lying(refuse) as liar, wormhole(liar.url) as alice, wormhole(liar.url) as bob:
+        await bob.nameplates()
+        async with bounded("a mailbox"):
+            await alice.set_code("4-purple-sausages")
+            await alice.flush()
+        await meet(alice, bob)
+    assert attempts[:4] == [1, 2, 3, 4]
 
 
 # ── messages ─────────────────────────────────────────────────────────────────────────────────────

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 import pytest
@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client.world import Side, settle
+from restante.client.core import unstored
 from restante.client.core.outputs import (
     Closed,
     CodeKnown,
@@ -21,6 +22,7 @@ from restante.client.core.outputs import (
     MessageStored,
     NameplatesListed,
     PeerConfirmed,
+    Reconnect,
     Welcomed,
 )
 from restante.client.errors import (
@@ -31,7 +33,8 @@ from restante.client.errors import (
     WelcomeError,
     WrongPasswordError,
 )
-from restante.client.protocol.keys import NONCE_BYTES, MessageKeys, seal
+from restante.client.protocol.keys import NONCE_BYTES, MessageKeys, open_sealed, seal
+from restante.client.protocol.seeds import SEED_BYTES, seed_code, seed_mailbox
 from support import effort
 from support.mailbox.givens import Options
 from support.mailbox.worlds import StoreWorld, World
@@ -84,6 +87,14 @@ def test_two_sides_agree_exchange_messages_and_leave_nothing(world: World) -> No
     settle(alice, bob)
     assert told(alice, Closed) == told(bob, Closed) == [Closed("happy")]
     assert set(world.counts().values()) == {"0"}
+
+
+def test_versions_are_said_also_if_the_application_has_none(world: World) -> None:
+    """magic-wormhole.rs 0.8.1 ends where they are missing, with "invalid type: null, expected struct AppVersion"."""
+    alice, bob = meet(world)
+    alice.machine.state.app_versions = {}
+    settle(alice, bob)
+    assert json.loads(sealed_by(alice, "version"))["app_versions"] == {}
 
 
 def test_the_nameplate_is_free_when_both_sides_are_there(world: World) -> None:
@@ -218,6 +229,17 @@ def test_a_message_of_a_mailbox_that_is_not_open_ends_the_wormhole(world: World,
     assert set(world.counts().values()) == {"0"}
 
 
+def test_a_list_that_was_not_asked_for_is_no_answer(world: World) -> None:
+    alice = Side(world, 1)
+    alice.machine.list_nameplates()
+    settle(alice)
+    answers = alice.machine.answers
+    alice.machine.receive(b'{"type": "nameplates", "nameplates": [{"id": "4"}]}')
+    alice.take()
+    assert alice.machine.answers == answers
+    assert told(alice, NameplatesListed) == [NameplatesListed([])]
+
+
 @pytest.mark.parametrize("nameplate", ["", "four", "-1", "9" * 41])
 def test_an_allocated_nameplate_that_is_none_ends_the_wormhole(world: World, nameplate: str) -> None:
     alice = Side(world, 1)
@@ -228,6 +250,25 @@ def test_an_allocated_nameplate_that_is_none_ends_the_wormhole(world: World, nam
     alice.take()
     assert isinstance(failure(alice), ServerError)
     assert told(alice, Closed) == [Closed("errory")]
+
+
+@pytest.mark.parametrize("closing", [False, True])
+def test_what_a_server_could_not_store_is_sent_again_on_the_next_connection(world: World, closing: bool) -> None:
+    alice, bob = meet(world)
+    settle(alice, bob)
+    alice.machine.send(b"hello")
+    if closing:
+        alice.machine.close()
+    alice.take()
+    while alice._to_server:
+        refused = json.loads(alice._to_server.popleft())
+        alice.machine.receive(json.dumps({"type": "error", "error": "not now", "orig": refused, "retry": True}))
+    assert alice.machine.outputs() == [Reconnect()]
+    alice.cut()
+    settle(alice, bob)
+    assert told(alice, Failed) == []
+    assert told(bob, MessageReceived) == ([] if closing else [MessageReceived(0, b"hello")])
+    assert told(alice, Closed) == ([Closed("happy")] if closing else [])
 
 
 STEPS = ("speak", "listen", "cut", "restart", "connect", "send")
@@ -275,6 +316,7 @@ def test_however_connections_and_processes_end_each_message_arrives_once(
     world.close()
 
 
+SEED = bytes(SEED_BYTES)
 JOURNAL_STEPS = (*STEPS, "process", "process", "forget")
 
 
@@ -286,13 +328,20 @@ def test_with_receipts_each_message_is_processed_once_even_if_the_server_forgets
     """Once the key is agreed, neither killed processes nor pruned mailboxes lose anything."""
     world = StoreWorld(Options())
     sides = alice, bob = Side(world, 1, wants_receipts=True), Side(world, 2, wants_receipts=True)
-    sent: dict[Side, list[bytes]] = {alice: [], bob: []}
     alice.machine.allocate("purple-sausages")
     settle(alice)
     bob.machine.set_code(alice.machine.state.code or "")
     settle(alice, bob)
     for side in sides:
         side.attentive = False
+    both_have_all(sides, carried_out(world, sides, steps))
+    assert set(world.counts().values()) == {"0"}
+    world.close()
+
+
+def carried_out(world: World, sides: Sequence[Side], steps: list[tuple[int, str]]) -> dict[Side, list[bytes]]:
+    """Carry out some steps. Return what each side has sent."""
+    sent: dict[Side, list[bytes]] = {side: [] for side in sides}
     for who, step in steps:
         side = sides[who]
         if step == "send":
@@ -310,6 +359,12 @@ def test_with_receipts_each_message_is_processed_once_even_if_the_server_forgets
             assert set(world.counts().values()) == {"0"}
         else:
             getattr(side, step)()
+    return sent
+
+
+def both_have_all(sides: Sequence[Side], sent: dict[Side, list[bytes]]) -> None:
+    """Let both go on, check that each has processed all of the other's messages once, and close them."""
+    alice, bob = sides
     for side in sides:
         side.restart()
         side.attentive = True
@@ -322,6 +377,18 @@ def test_with_receipts_each_message_is_processed_once_even_if_the_server_forgets
     alice.machine.close()
     bob.machine.close()
     settle(alice, bob)
+
+
+@effort.examples(60)
+@given(st.lists(st.tuples(st.sampled_from((0, 1)), st.sampled_from(JOURNAL_STEPS)), max_size=80))
+def test_two_sides_meet_in_the_mailbox_of_a_seed_whenever_the_server_forgets(steps: list[tuple[int, str]]) -> None:
+    """No nameplate leads there, so that it may be forgotten before the key is agreed, too."""
+    world = StoreWorld(Options())
+    sides = [Side(world, each, wants_receipts=True, lasting=True) for each in (1, 2)]
+    for each in sides:
+        each.attentive = False
+        each.machine.set_code(seed_code(SEED), seed_mailbox(SEED))
+    both_have_all(sides, carried_out(world, sides, steps))
     assert set(world.counts().values()) == {"0"}
     world.close()
 
@@ -334,6 +401,13 @@ def own_message(side: Side, phase: str, plaintext: bytes) -> str:
     key = MessageKeys(bytes.fromhex(side.machine.state.key or "")).of(side.machine.state.side, phase)
     body = seal(key, plaintext, bytes(NONCE_BYTES)).hex()
     return json.dumps({"type": "message", "side": side.machine.state.side, "phase": phase, "body": body})
+
+
+def sealed_by(side: Side, phase: str) -> bytes:
+    """Return what a side has sealed in a message of its own."""
+    state = side.machine.state
+    key = MessageKeys(bytes.fromhex(state.key or "")).of(state.side, phase)
+    return open_sealed(key, bytes.fromhex(state.own[phase].body))
 
 
 def agreed(world: World) -> tuple[Side, Side]:
@@ -352,6 +426,31 @@ def test_a_receipt_for_a_message_that_was_not_sent_ends_the_wormhole(world: Worl
     alice.take()
     assert isinstance(failure(alice), PeerMessageError)
     assert told(alice, MessageDelivered) == []
+
+
+def test_messages_without_a_server_are_counted_and_measured_until_they_are_stored(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unstored, "MAX_UNSTORED_MESSAGES", 3)
+    monkeypatch.setattr(unstored, "MAX_UNSTORED_BYTES", 100)
+    alice, bob = meet(world)
+    for size in (60, 39, 1):
+        assert not alice.machine.full
+        alice.machine.send(bytes(size))
+    assert alice.machine.full
+    alice.restart()
+    assert alice.machine.full
+    settle(alice, bob)
+    assert not alice.machine.full
+    alice.machine.send(bytes(100))
+    assert alice.machine.full
+    alice.restart()
+    assert alice.machine.full
+    settle(alice, bob)
+    for _ in range(3):
+        assert not alice.machine.full
+        alice.machine.send(b"")
+    assert alice.machine.full
 
 
 @pytest.mark.parametrize("phase", ["receipt-", "receipt--1", "receipt-x", "receipt-01", "receipt-" + "9" * 19])

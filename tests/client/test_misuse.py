@@ -72,10 +72,29 @@ def test_an_application_id_that_is_no_text_is_refused(app_id: Any) -> None:
         Wormhole.create(app_id, server=NOBODY)
 
 
-@pytest.mark.parametrize("versions", [[1], {"a": object()}, {"a": "\ud800"}, "text"])
+NOT_IN_JSON = [
+    *([1], "text", {"a": object()}, {"a": "\ud800"}),
+    *({"a": float("nan")}, {"a": [-float("inf")]}, {"a": b"bytes"}, {"a": (1, 2)}, {"a": {1}}, {1: "a"}),
+]
+
+
+@pytest.mark.parametrize("versions", NOT_IN_JSON)
 def test_versions_that_the_peer_could_not_read_are_refused(versions: Any) -> None:
     with pytest.raises(Misuse, match="`versions` is a dict that JSON can express"):
         Wormhole.create(APP_ID, server=NOBODY, versions=versions)
+
+
+@pytest.mark.parametrize("mood", ["glad", "", "unwelcome", 5, ["happy"]])
+async def test_a_mood_that_servers_do_not_know_is_refused_and_the_wormhole_goes_on(
+    server: LiveServer, mood: Any
+) -> None:
+    async with wormhole(server.url) as alice, wormhole(server.url) as bob:
+        with pytest.raises(Misuse, match="the mood happy, lonely, errory or scary, not "):
+            await alice.close(mood)
+        await meet(alice, bob)
+        await alice.close("scary")
+        await bob.close()
+    assert server.usage().mailboxes == ["scary"]
 
 
 @pytest.mark.parametrize("message", [5, "text", [1, 2], None])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,28 +26,17 @@ from restante.client import (
     ServerGoneError,
     WaitingForPeer,
     Welcomed,
-    base,
-    driver,
 )
+from restante.mailbox.store import sqlite as store
+from restante.mailbox.store.schema import FILE
 from support.bounds import bounded
+from support.mailbox.days import server_of_days
 
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[LiveServer]:
     async with serving(tmp_path) as server:
         yield server
-
-
-@pytest.fixture
-def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connect again after 20 ms."""
-    monkeypatch.setattr(driver, "delay_before", lambda _attempt, _dice: 0.02)
-
-
-@pytest.fixture
-def short_close(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a server answer within half a second when a wormhole is closed."""
-    monkeypatch.setattr(base, "MAX_CLOSE_SECONDS", 0.5)
 
 
 class Restart:
@@ -115,6 +106,44 @@ async def test_a_restart_with_the_peer_there_is_survived(
     for heard in events.values():
         assert Counter(event.number for event in heard.of(MessageStored)) == Counter(range(40))
     assert server.live() == {}
+
+
+@pytest.mark.parametrize("stage", ["a code", "a message", "the close"])
+async def test_a_server_that_cannot_store_for_a_while_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_delay: None, stage: str
+) -> None:
+    monkeypatch.setattr(store, "LOCK_TIMEOUT_SECONDS", 0.01)
+    heard = Heard()
+    async with server_of_days(tmp_path / "data") as server:
+        data = sqlite3.connect(tmp_path / "data" / FILE, isolation_level=None)
+
+        def lock() -> None:
+            data.execute("BEGIN IMMEDIATE")
+
+        def unlock(event: Event) -> None:
+            if isinstance(event, Reconnecting) and len(heard.of(Reconnecting)) == 3:
+                data.execute("ROLLBACK")
+
+        heard.act = unlock
+        with closing(data):
+            async with wormhole(server.url, on_event=heard) as alice, wormhole(server.url) as bob:
+                await heard.until(Welcomed)
+                if stage == "a code":
+                    lock()
+                await meet(alice, bob)
+                if stage == "a message":
+                    await alice.flush()
+                    await bob.flush()
+                    lock()
+                await alice.send(b"held until called for")
+                assert await read(bob, 1) == [b"held until called for"]
+                await bob.close()
+                if stage == "the close":
+                    await alice.flush()
+                    lock()
+                await alice.close()
+            assert server.mailboxes == 0
+        assert [each.reason for each in heard.of(Reconnecting)] == ["the server could not carry out a command"] * 3
 
 
 async def test_a_wormhole_that_is_closed_while_the_server_starts_leaves_nothing_there(server: LiveServer) -> None:

@@ -1,4 +1,4 @@
-"""A server that is silent, that hangs up, or that is none: a typed error, and no hang."""
+"""Servers that are silent or hang up, and programs that are not mailbox servers: a typed error, and no hang."""
 
 from __future__ import annotations
 

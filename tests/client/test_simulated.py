@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from client.virtual import Network, simulate, virtual_wormhole
@@ -60,6 +60,7 @@ async def exchange(one: Wormhole, other: Wormhole, count: int) -> None:
     outages=st.lists(st.floats(0.0, 120.0), max_size=3),
     count=st.integers(0, 20),
 )
+@example(seed=0, latency=2.0, breaking=0.0, outages=[2.0, 0.0], count=0).via("it is closed while it connects, slowly")
 def test_whatever_the_network_does_each_message_arrives_once(
     seed: int, latency: float, breaking: float, outages: list[float], count: int
 ) -> None:
@@ -142,6 +143,42 @@ def test_a_close_waits_for_a_slow_server_for_five_seconds(network: Callable[...,
 
     assert simulate(close()) <= 10.0
     assert set(net.world.counts().values()) == {"0"}
+
+
+def test_a_close_leaves_nothing_at_a_server_that_answers_slowly(network: Callable[..., Network]) -> None:
+    net = network(seed=1, latency=2.4)
+
+    async def close() -> None:
+        async with virtual_wormhole(1) as alice:
+            await alice.allocate_code()
+            net.go_down()
+            net.up = True
+            await alice.close()
+
+    simulate(close())
+    assert set(net.world.counts().values()) == {"0"}
+
+
+def test_a_close_ends_though_a_server_greets_and_hangs_up_each_time(network: Callable[..., Network]) -> None:
+    net = network(seed=1)
+
+    async def close() -> float:
+        loop = asyncio.get_running_loop()
+        async with virtual_wormhole(1) as alice, virtual_wormhole(2) as bob:
+            await bob.set_code(await alice.allocate_code())
+            await asyncio.gather(alice.verifier(), bob.verifier())
+            net.frames_until_broken = 1
+            net.go_down()
+            net.up = True
+            await alice.send(b"lost")
+            began = loop.time()
+            with pytest.raises(ServerGoneError, match="not stored"):
+                await alice.close()
+            taken = loop.time() - began
+            net.frames_until_broken = None
+        return taken
+
+    assert simulate(close()) <= 10.0
 
 
 def test_a_code_that_expired_while_nobody_came_says_so(network: Callable[..., Network]) -> None:

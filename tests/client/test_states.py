@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from typing import Final
+
+import pytest
+
 from restante.client.core.state import MailboxStatus, NameplateStatus
 from support.client import states
-from support.client.explorer import explore
+from support.client.explorer import Node, explore
 
 
 def test_the_document_is_what_the_machine_does() -> None:
@@ -18,9 +23,54 @@ def test_every_state_is_reached() -> None:
     assert {node.key for node in nodes} == {"none", "agreed", "confirmed"}
 
 
-def test_a_wormhole_that_is_closed_leaves_nothing_wherever_it_was() -> None:
+def test_what_a_wormhole_does_does_not_depend_on_whether_it_was_asked_for_nameplates() -> None:
+    steps = {(step.before, step.event): step for step in explore(listing=True)}
+    compared = 0
+    for (before, event), step in steps.items():
+        if not before.listing or event == "`error` to `list`":
+            continue
+        other = steps.get((without_list(before), event))
+        if other is not None:
+            compared += 1
+            assert [each for each in step.sent if each != "list"] == list(other.sent)
+            assert step.told == other.told
+    assert compared > 1000
+
+
+def without_list(node: Node) -> Node:
+    """Return a state as it would be if nobody had asked for nameplates."""
+    connection = None if node.connection is None else json.loads(node.connection)
+    if connection is not None:
+        connection["sent"] = [each for each in connection["sent"] if each != "list"]
+        if connection["wanted"] is not None:
+            connection["wanted"][2] = False
+    plain = None if connection is None else json.dumps(connection, sort_keys=True)
+    return node._replace(connection=plain, asked=tuple(each for each in node.asked if each != "list"), listing=False)
+
+
+SERVERS: Final = ("ServerError", "WelcomeError", "PermissionNeededError")
+
+
+def test_an_error_of_the_server_changes_nothing_that_a_journal_keeps() -> None:
+    """Only a step of the peer or the application, or a crowded mailbox, ends a lasting wormhole."""
+    failed = [
+        (step, told)
+        for step in explore(lasting=True, listing=True)
+        for told in step.told
+        if told.startswith("Failed(")
+    ]
+    faults = [step for step, told in failed if told.removeprefix("Failed(").removesuffix(")") in SERVERS]
+    assert 100 < len(faults) < len(failed)
+    for step in faults:
+        assert step.after.state == step.before.state
+        assert step.after.connection is None
+        assert step.sent == ()
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+def test_a_wormhole_that_is_closed_leaves_nothing_wherever_it_was(lasting: bool) -> None:
     """From each state in which it has ended, the answers of a server lead to the end."""
-    steps = explore()
+    steps = explore(lasting=lasting, listing=True)
     ends = {step.after for step in steps if step.after.told_closed}
     reaching, size = set(ends), 0
     while len(reaching) > size:

@@ -35,9 +35,9 @@ from restante.client import (
     WelcomeError,
     Wormhole,
     WrongPasswordError,
-    driver,
     unread,
 )
+from restante.client.core import unstored
 from support.bounds import bounded
 from support.mailbox.clients import Clients
 from support.ports import nobodys_port
@@ -47,12 +47,6 @@ from support.ports import nobodys_port
 async def server(tmp_path: Path) -> AsyncIterator[LiveServer]:
     async with serving(tmp_path) as server:
         yield server
-
-
-@pytest.fixture
-def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connect again after 20 ms."""
-    monkeypatch.setattr(driver, "delay_before", lambda _attempt, _dice: 0.02)
 
 
 # ── two sides meet ───────────────────────────────────────────────────────────────────────────────
@@ -185,6 +179,19 @@ async def test_a_server_that_sends_binary_frames_serves_as_well(tmp_path: Path) 
         assert await read(bob, 1) == [b"hello"]
 
 
+async def test_a_send_waits_while_too_much_is_not_stored(server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unstored, "MAX_UNSTORED_BYTES", 1000)
+    async with wormhole(server.url) as alice, wormhole(server.url) as bob:
+        await alice.send(bytes(1000))
+        waiting = asyncio.create_task(alice.send(b"next"))
+        code = await alice.allocate_code()
+        assert not waiting.done()
+        await bob.set_code(code)
+        async with bounded("room"):
+            await waiting
+        assert await read(bob, 2) == [bytes(1000), b"next"]
+
+
 # ── it goes wrong ────────────────────────────────────────────────────────────────────────────────
 
 
@@ -217,7 +224,7 @@ async def test_a_third_side_is_told_that_the_code_is_in_use(server: LiveServer) 
     async with Clients() as clients, wormhole(server.url) as alice:
         code = await alice.allocate_code()
         other = await clients.bind(server.url, APP_ID, "other")
-        await other.ask("claim", nameplate=code.partition("-")[0])
+        await other.call("claim", nameplate=code.partition("-")[0])
         with pytest.raises(CrowdedError):
             await use(wormhole(server.url), code)
 

@@ -73,6 +73,7 @@ class Line:
         self.inbox: Inbox = network.world.connect()
         self._heard = 0
         self._paused = False
+        self._arrived = 0
         self._waiting: list[bytes] = []
         self._last = {"to": 0.0, "from": 0.0}
         self._under_way: dict[str, deque[Callable[[], None]]] = {"to": deque(), "from": deque()}
@@ -130,6 +131,9 @@ class Line:
             self._waiting.append(text)
         else:
             self._take(text)
+            self._arrived += 1
+            if self._arrived == self._network.frames_until_broken:
+                self.end(ServerGoneError("the connection was lost"))
 
 
 class Network:
@@ -141,6 +145,8 @@ class Network:
         self._chance = Random(seed)
         self._latency = latency
         self.breaking = breaking
+        self.frames_until_broken: int | None = None
+        """After so many frames from the server each connection breaks."""
         self.lines: list[Line] = []
         self.up = True
         """Whether the server can be reached."""

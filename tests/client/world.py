@@ -11,7 +11,7 @@ import msgspec
 from restante.client.core.machine import Machine
 from restante.client.core.outputs import MessageReceived, Output, SendFrame
 from restante.client.core.state import NEW_BYTES, State, new_state
-from support.mailbox.givens import Inbox
+from support.mailbox.givens import Frame, Inbox
 from support.mailbox.worlds import World
 
 APP_ID = "example.com/test"
@@ -42,6 +42,12 @@ class Side:
     @property
     def connected(self) -> bool:
         return self._inbox is not None
+
+    @property
+    def frames(self) -> list[Frame]:
+        """What the server has sent on this connection."""
+        assert self._inbox is not None
+        return self._inbox.frames
 
     def connect(self) -> None:
         self._inbox = self.world.connect()

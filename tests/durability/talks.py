@@ -77,12 +77,12 @@ class Talk:
         side.connections.append(client)
         await client.say("bind", appid=self.app, side=side.name)
         if side.has_said("close"):
-            await client.ask("close", mailbox=self.mailbox, mood=side.mood)
+            await client.call("close", mailbox=self.mailbox, mood=side.mood)
         else:
             if self.agreed is None and not side.has_said("release"):
                 await self._claim(side, client)
             await client.say("open", mailbox=self.mailbox)
-            await client.ask("ping", ping="that was all")
+            await client.call("ping", ping="that was all")
         assert not [command.error for command in client.said if command.error]
         if all(each.acked("open") for each in self.sides):
             self._together.set()
@@ -91,11 +91,11 @@ class Talk:
     async def _claim(self, side: Side, client: Client) -> None:
         if self.nameplate is None:
             if side is self.sides[0]:
-                await client.ask("allocate")
+                await client.call("allocate")
                 self._named.set()
             await self._named.wait()
         before = self.mailbox
-        claimed = await client.ask("claim", nameplate=self.nameplate)
+        claimed = await client.call("claim", nameplate=self.nameplate)
         assert before in {None, claimed["mailbox"]}, f"{self.app}: the same claim, another mailbox"
 
     async def proceed(self, side: Side, client: Client, *, stay: bool) -> None:
@@ -111,7 +111,7 @@ class Talk:
             left = left[size:]
         await self._together.wait()
         if self.agreed is None and not side.acked("release"):
-            await client.ask("release", nameplate=self.nameplate)
+            await client.call("release", nameplate=self.nameplate)
         if not stay:
-            await client.ask("close", mailbox=self.mailbox, mood=side.mood)
+            await client.call("close", mailbox=self.mailbox, mood=side.mood)
         assert not [command.error for command in client.said if command.error]

@@ -30,16 +30,16 @@ async def one_by_one(clients: Clients, url: str, bodies: Iterator[str]) -> None:
     """Run a session in which every command waits for the answer to the previous one: each has its own commit."""
     a = await clients.bind(url, "light", "a")
     b = await clients.bind(url, "light", "b")
-    nameplate = (await a.ask("allocate"))["nameplate"]
+    nameplate = (await a.call("allocate"))["nameplate"]
     for client in (a, b):
-        claimed = await client.ask("claim", nameplate=nameplate)
-        await client.ask("open", mailbox=claimed["mailbox"])
+        claimed = await client.call("claim", nameplate=nameplate)
+        await client.call("open", mailbox=claimed["mailbox"])
     for client in (a, b, a, b):
-        await client.ask("add", phase="pake", body=next(bodies))
+        await client.call("add", phase="pake", body=next(bodies))
     for client in (a, b):
-        await client.ask("release")
+        await client.call("release")
     for client in (a, b):
-        await client.ask("close", mood="happy")
+        await client.call("close", mood="happy")
 
 
 async def all_at_once(clients: Clients, url: str, bodies: Iterator[str], pairs: int) -> None:
@@ -52,7 +52,7 @@ async def all_at_once(clients: Clients, url: str, bodies: Iterator[str], pairs: 
             newcomer = await clients.connect(url)
             await newcomer.say("ping", ping=1)
             await client.answers(added[-1])
-        await client.ask("close", mood="happy")
+        await client.call("close", mood="happy")
 
     async with asyncio.TaskGroup() as talks:
         for number in range(pairs):

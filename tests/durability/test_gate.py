@@ -119,7 +119,7 @@ async def test_the_health_check_reports_a_commit_that_does_not_end(
             here.gate.shut()
             added = await sender.say("add", phase="1", body="held")
             await here.gate.reached()
-            assert await health() == (503, "the disk hangs: what is being written has not ended for 0 s\n")
+            assert await health() == (503, "the disk hangs: a write has not finished for 0 s\n")
             monkeypatch.setattr(admin_http, "DISK_TIMEOUT", 2 * BOUND)
             assert await health() == (200, "ok\n"), "a commit may take its time"
             monkeypatch.setattr(admin_http, "DISK_TIMEOUT", 0.0)
@@ -165,7 +165,7 @@ async def test_a_checkpoint_that_fails_is_no_crash(tmp_path: Path, monkeypatch: 
     async with inside(tmp_path) as here, Clients() as clients:
         sender = await clients.opened(here.url, APP, "a", "m")
         here.store.database.set_authorizer(refuse_checkpoint)
-        await sender.ask("add", phase="1", body="in the log")
+        await sender.call("add", phase="1", body="in the log")
         async with bounded("a checkpoint"):
             await tried.wait()
         await news(sender)
@@ -200,15 +200,15 @@ async def test_a_busy_database_is_reported_and_nothing_is_stored(
             ]
             for client, command in zip((sender, third, newcomer), refused, strict=True):
                 error = await client.refused(command)
-                assert (error["error"], error["orig"]) == (NOT_STORED, command.fields)
+                assert (error["error"], error["orig"], error["retry"]) == (NOT_STORED, command.fields, True)
             told = await news(sender, subscriber, third, newcomer)
             assert list(map(kinds, told)) == [["ack", "error"], [], ["ack", "error"], ["ack", "error"]]
             assert_as_stored(here, other)
             other.execute("ROLLBACK")
             # The connections live on, where they were before.
-            await sender.ask("add", phase="1", body="stored")
-            await third.ask("allocate")
-            await newcomer.ask("bind", appid=APP, side="d")
+            await sender.call("add", phase="1", body="stored")
+            await third.call("allocate")
+            await newcomer.call("bind", appid=APP, side="d")
             await news(subscriber)
             assert [frame["body"] for frame in subscriber.heard] == ["stored"]
             assert_as_stored(here, other)
@@ -242,7 +242,7 @@ async def test_a_full_database_is_reported_and_nothing_is_stored(tmp_path: Path)
         assert error["error"] == NOT_STORED
         with other_program(tmp_path) as other:
             assert_as_stored(here, other)
-        await sender.ask("add", phase="1", body="small")
+        await sender.call("add", phase="1", body="small")
         await news(subscriber)
         assert [frame["body"] for frame in subscriber.heard] == ["small"]
 
@@ -266,6 +266,6 @@ async def test_a_database_that_is_busy_while_old_usage_is_deleted_does_not_end_t
             async with bounded("it waits"):
                 await here.gate.waits_for_the_lock.wait()
             monkeypatch.undo()
-            await sender.ask("ping", ping="still there?")
+            await sender.call("ping", ping="still there?")
             other.execute("ROLLBACK")
-            await sender.ask("add", phase="1", body="still there")
+            await sender.call("add", phase="1", body="still there")

@@ -39,7 +39,7 @@ async def test_sigterm_ends_with_everything_in_the_database_itself(tmp_path: Pat
     data = tmp_path / "data"
     async with serving(data) as server, Clients() as clients:
         client = await clients.opened(server.url, "app", "a", "m")
-        await client.ask("add", phase="1", body="x")
+        await client.call("add", phase="1", body="x")
         assert wal(data).stat().st_size > 0
         await server.stop()
         await client.ends()
@@ -151,7 +151,7 @@ async def test_a_disk_that_blocks_the_event_loop_is_reported_and_a_second_sigter
             ClientSession() as http,
         ):
             client = await clients.bind(server.url, "app", "a")
-            await client.ask("allocate")
+            await client.call("allocate")
             await client.say("claim", nameplate="5")
             async with bounded("503"):
                 while True:
@@ -171,7 +171,7 @@ async def test_a_last_checkpoint_that_fails_loses_nothing_and_is_one_sentence(tm
     data = tmp_path / "data"
     async with serving(data) as server, Clients() as clients:
         client = await clients.opened(server.url, "app", "a", "m")
-        await client.ask("close")
+        await client.call("close")
         # The log may not grow, nor the database: all that is left to do is to copy the one into the other.
         resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (database(data).stat().st_size, resource.RLIM_INFINITY))
         server.send(signal.SIGTERM)
@@ -186,7 +186,7 @@ async def test_a_full_disk_ends_the_server_and_answers_nobody(tmp_path: Path) ->
     async with serving(data) as server, Clients() as clients:
         sender = await clients.opened(server.url, "app", "a", "m")
         subscriber = await clients.opened(server.url, "app", "b", "m")
-        await sender.ask("add", phase="1", body="kept")
+        await sender.call("add", phase="1", body="kept")
         await subscriber.until("the delivery", lambda: bool(subscriber.heard))
         told = [list(client.frames) for client in (sender, subscriber)]
         # A limit on the size of files stands for the disk: the kernel refuses to let the log grow (setrlimit(2)).

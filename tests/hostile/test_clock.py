@@ -23,7 +23,7 @@ async def set_clock(siege: Siege, looker: RawSocket, days: int) -> None:
     siege.server.send(number)
     told: float = 0
     while abs(told - time.time() - days * DAY) > DAY / 2:
-        told = (await siege.ask(looker, type="ping", ping=1))["server_tx"]
+        told = (await siege.call(looker, type="ping", ping=1))["server_tx"]
 
 
 async def test_a_clock_that_jumps_a_day_loses_nothing_and_keeps_the_order(tmp_path: Path) -> None:

@@ -107,26 +107,26 @@ def ahead(trace: bytes) -> list[int]:
 
 
 async def flooder(siege: Siege, number: int) -> RawSocket:
-    caller = await siege.bind(f"flooder-{number}", "floods")
-    caller.say(type="open", mailbox=f"flood-{number // 2}")
-    assert (await caller.hear())["type"] == "ack"
-    return caller
+    client = await siege.bind(f"flooder-{number}", "floods")
+    client.say(type="open", mailbox=f"flood-{number // 2}")
+    assert (await client.hear())["type"] == "ack"
+    return client
 
 
 async def clean_up(siege: Siege) -> None:
     """Close what flooders left open: what lives is kept, and should be."""
     for number in range(FLOODERS):
-        caller = await siege.bind(f"flooder-{number}", "floods")
-        caller.say(type="close", mailbox=f"flood-{number // 2}")
-        assert [(await caller.hear())["type"] for _ in range(2)] == ["ack", "closed"]
-        caller.cut()
+        client = await siege.bind(f"flooder-{number}", "floods")
+        client.say(type="close", mailbox=f"flood-{number // 2}")
+        assert [(await client.hear())["type"] for _ in range(2)] == ["ack", "closed"]
+        client.cut()
 
 
-async def add_many(caller: RawSocket, count: int) -> None:
+async def add_many(client: RawSocket, count: int) -> None:
     for _ in range(count):
-        caller.write(STREAMS["adds"])
-    caller.say(type="ping", ping="all")
-    while (await caller.hear())["type"] != "pong":
+        client.write(STREAMS["adds"])
+    client.say(type="ping", ping="all")
+    while (await client.hear())["type"] != "pong":
         pass
 
 
@@ -137,12 +137,12 @@ async def first_storm(siege: Siege) -> None:
     Of what so many messages took, some 10 MiB stay with the allocator and with SQLite for the next ones, once: a
     second and a third storm take no more. What is looked for is what grows.
     """
-    callers = [await flooder(siege, number) for number in range(FLOODERS)]
-    await asyncio.gather(*(add_many(each, Limits().commands_at_once) for each in callers))
-    callers = [await siege.enter() for _ in range(10)]
-    for each in callers:
+    clients = [await flooder(siege, number) for number in range(FLOODERS)]
+    await asyncio.gather(*(add_many(each, Limits().commands_at_once) for each in clients))
+    clients = [await siege.enter() for _ in range(10)]
+    for each in clients:
         each.write(HUGE, HUGE)
-    for each in callers:
+    for each in clients:
         assert [(await each.hear())["type"] for _ in range(4)] == ["ack", "pong"] * 2
     siege.everybody_goes()
     await clean_up(siege)
@@ -158,10 +158,10 @@ async def test_a_flood_delays_no_other_client(siege: Siege, stream: str) -> None
     """
     trace = siege.folder / "trace.jsonl"
     before = trace.stat().st_size
-    callers = [await flooder(siege, number) for number in range(FLOODERS)]
+    clients = [await flooder(siege, number) for number in range(FLOODERS)]
     async with (
         siege.beside_the_pair(f"{FLOODERS} who pour {stream}", rounds(2, 20)) as pair,
-        running(*(pour(each, STREAMS[stream]) for each in callers), *(swallow(each) for each in callers)),
+        running(*(pour(each, STREAMS[stream]) for each in clients), *(swallow(each) for each in clients)),
     ):
         await pair.plays(3)
     with trace.open("rb") as file:
@@ -173,11 +173,11 @@ async def test_a_flood_delays_no_other_client(siege: Siege, stream: str) -> None
 
 
 async def test_waiting_commands_are_bounded_in_bytes(siege: Siege) -> None:
-    callers = [await flooder(siege, number) for number in range(10)]
+    clients = [await flooder(siege, number) for number in range(10)]
     before = peak = siege.resident_mib()
     async with (
         siege.beside_the_pair("10 who pour pings of 2 MiB") as pair,
-        running(*(pour(each, HUGE) for each in callers), *(swallow(each) for each in callers)),
+        running(*(pour(each, HUGE) for each in clients), *(swallow(each) for each in clients)),
     ):
         for _ in range(rounds(6, 20)):
             await pair.plays(1)

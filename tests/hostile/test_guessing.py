@@ -24,34 +24,34 @@ TOO_MANY_NAMEPLATES: Final = "too many nameplates from your address"
 
 
 async def claim(siege: Siege, side: str, address: str, nameplate: str) -> tuple[RawSocket, dict[str, Any]]:
-    caller = await siege.bind(side, X_Forwarded_For=address)
-    return caller, await siege.ask(caller, type="claim", nameplate=nameplate)
+    client = await siege.bind(side, X_Forwarded_For=address)
+    return client, await siege.call(client, type="claim", nameplate=nameplate)
 
 
 async def sender(siege: Siege, number: int) -> tuple[RawSocket, str, str]:
     """An honest one, from an address of its own, who has a code and waits for the other side."""
-    caller = await siege.bind(f"sender-{number}", X_Forwarded_For=f"198.51.100.{number}")
-    nameplate = (await siege.ask(caller, type="allocate"))["nameplate"]
-    mailbox = (await siege.ask(caller, type="claim", nameplate=nameplate))["mailbox"]
-    caller.say(type="open", mailbox=mailbox)
-    assert (await caller.hear())["type"] == "ack"
-    assert (await siege.ask(caller, type="add", phase="pake", body="00"))["side"] == f"sender-{number}"
-    return caller, nameplate, mailbox
+    client = await siege.bind(f"sender-{number}", X_Forwarded_For=f"198.51.100.{number}")
+    nameplate = (await siege.call(client, type="allocate"))["nameplate"]
+    mailbox = (await siege.call(client, type="claim", nameplate=nameplate))["mailbox"]
+    client.say(type="open", mailbox=mailbox)
+    assert (await client.hear())["type"] == "ack"
+    assert (await siege.call(client, type="add", phase="pake", body="00"))["side"] == f"sender-{number}"
+    return client, nameplate, mailbox
 
 
 async def receiver(siege: Siege, number: int, nameplate: str) -> dict[str, Any]:
     """Its other side, who was told the code; gives the answer to its claim, and closes what it got."""
-    caller, told = await claim(siege, f"receiver-{number}", f"203.0.113.{number}", nameplate)
+    client, told = await claim(siege, f"receiver-{number}", f"203.0.113.{number}", nameplate)
     if told["type"] == "claimed":
-        assert (await siege.ask(caller, type="open", mailbox=told["mailbox"]))["body"] == "00"
-        assert (await siege.ask(caller, type="close", mailbox=told["mailbox"]))["type"] == "closed"
+        assert (await siege.call(client, type="open", mailbox=told["mailbox"]))["body"] == "00"
+        assert (await siege.call(client, type="close", mailbox=told["mailbox"]))["type"] == "closed"
     return told
 
 
 async def go(siege: Siege, senders: list[tuple[RawSocket, str, str]]) -> None:
-    for caller, _, mailbox in senders:
-        caller.say(type="close", mailbox=mailbox)
-        while (await caller.hear())["type"] != "closed":
+    for client, _, mailbox in senders:
+        client.say(type="close", mailbox=mailbox)
+        while (await client.hear())["type"] != "closed":
             pass
 
 
@@ -65,9 +65,9 @@ async def test_a_client_that_hoards_nameplates_gets_few_and_others_get_longer_on
         pass
     assert {len(nameplate) for nameplate in pair.nameplates[-4:]} == {2}
     for number in range(1, NAMEPLATES + 1):
-        caller, answer = await claim(siege, f"hoarder-{number}", "192.0.2.1", str(number))
-        assert (await siege.ask(caller, type="close", mailbox=answer["mailbox"]))["type"] == "closed"
-        caller.cut()
+        client, answer = await claim(siege, f"hoarder-{number}", "192.0.2.1", str(number))
+        assert (await siege.call(client, type="close", mailbox=answer["mailbox"]))["type"] == "closed"
+        client.cut()
 
 
 async def test_a_client_that_claims_busy_nameplates_is_refused_and_then_blocked(siege: Siege) -> None:
@@ -75,10 +75,10 @@ async def test_a_client_that_claims_busy_nameplates_is_refused_and_then_blocked(
     senders = [await sender(siege, number) for number in range(1, 6)]
     there = []
     for number, (_, nameplate, mailbox) in enumerate(senders, 1):
-        caller, told = await claim(siege, f"receiver-{number}", f"203.0.113.{number}", nameplate)
+        client, told = await claim(siege, f"receiver-{number}", f"203.0.113.{number}", nameplate)
         assert told["mailbox"] == mailbox
-        assert (await siege.ask(caller, type="open", mailbox=mailbox))["body"] == "00"
-        there.append(caller)
+        assert (await siege.call(client, type="open", mailbox=mailbox))["body"] == "00"
+        there.append(client)
     guesses = [(await claim(siege, "guesser", "192.0.2.2", nameplate))[1] for _, nameplate, _ in senders]
     assert [each["error"] for each in guesses] == ["crowded"] * 5
     answers = [(await claim(siege, "guesser", "192.0.2.2", str(10**9 + each)))[1] for each in range(CLAIMS)]
@@ -86,15 +86,15 @@ async def test_a_client_that_claims_busy_nameplates_is_refused_and_then_blocked(
     left = CLAIMS - len(guesses)
     assert errors[:left] == ["claimed"] * NAMEPLATES + [TOO_MANY_NAMEPLATES] * (left - NAMEPLATES)
     assert errors[left:] == [TOO_MANY_CLAIMS] * len(guesses)
-    for caller, other in zip([each for each, _, _ in senders], there, strict=True):
-        caller.say(type="add", phase="0", body="11")
+    for client, other in zip([each for each, _, _ in senders], there, strict=True):
+        client.say(type="add", phase="0", body="11")
         assert (await other.hear())["body"] == "11"
     for number, other in enumerate(there, 1):
-        assert (await siege.ask(other, type="close", mailbox=senders[number - 1][2]))["type"] == "closed"
+        assert (await siege.call(other, type="close", mailbox=senders[number - 1][2]))["type"] == "closed"
     await go(siege, senders)
     for each in range(NAMEPLATES):
-        caller = await siege.bind("guesser")
-        assert (await siege.ask(caller, type="close", mailbox=answers[each]["mailbox"]))["type"] == "closed"
+        client = await siege.bind("guesser")
+        assert (await siege.call(client, type="close", mailbox=answers[each]["mailbox"]))["type"] == "closed"
     siege.everybody_goes()
 
 
@@ -111,13 +111,13 @@ async def test_a_client_that_claims_waiting_nameplates_gets_one_guess_each_up_to
     guesser = f"guesser at {address}"
     guesses = []
     for _, nameplate, mailbox in senders:
-        caller, told = await claim(siege, guesser, address, nameplate)
+        client, told = await claim(siege, guesser, address, nameplate)
         guesses.append(told.get("error", "claimed"))
         if told["type"] == "claimed":
-            assert (await siege.ask(caller, type="open", mailbox=mailbox))["body"] == "00"
+            assert (await siege.call(client, type="open", mailbox=mailbox))["body"] == "00"
             if speaks:
-                assert (await siege.ask(caller, type="add", phase="pake", body="66"))["side"] == guesser
-        caller.cut()
+                assert (await siege.call(client, type="add", phase="pake", body="66"))["side"] == guesser
+        client.cut()
     assert guesses == ["claimed"] * CLAIMS + [TOO_MANY_CLAIMS] * 10
     await siege.fence()
     async with siege.beside_the_pair("a guesser"):
@@ -126,20 +126,20 @@ async def test_a_client_that_claims_waiting_nameplates_gets_one_guess_each_up_to
     assert errors == (["crowded"] * CLAIMS if speaks else ["claimed"] * CLAIMS) + ["claimed"] * 10
     if speaks:
         for _, _, mailbox in senders[:CLAIMS]:
-            caller = await siege.bind(guesser)
-            assert (await siege.ask(caller, type="close", mailbox=mailbox))["type"] == "closed"
+            client = await siege.bind(guesser)
+            assert (await siege.call(client, type="close", mailbox=mailbox))["type"] == "closed"
     for number, (_, _, mailbox) in enumerate(senders, 1):  # what other tests claim is free again
-        caller = await siege.bind(f"sender-{number}", X_Forwarded_For=f"198.51.100.{number}")
-        assert (await siege.ask(caller, type="close", mailbox=mailbox))["type"] == "closed"
+        client = await siege.bind(f"sender-{number}", X_Forwarded_For=f"198.51.100.{number}")
+        assert (await siege.call(client, type="close", mailbox=mailbox))["type"] == "closed"
 
 
 async def test_a_name_counts_as_a_new_guess_after_its_nameplate_has_ended(siege: Siege) -> None:
     """Else whoever had some names once could ask for ever, and unseen, whether somebody else has them."""
     address, told = "192.0.2.9", []
     for number in range(CLAIMS + 1):
-        caller, answer = await claim(siege, f"asker-{number}", address, "70")
+        client, answer = await claim(siege, f"asker-{number}", address, "70")
         told.append(answer.get("error", "claimed"))
         if answer["type"] == "claimed":
-            assert (await siege.ask(caller, type="close", mailbox=answer["mailbox"]))["type"] == "closed"
-        caller.cut()
+            assert (await siege.call(client, type="close", mailbox=answer["mailbox"]))["type"] == "closed"
+        client.cut()
     assert told == ["claimed"] * CLAIMS + [TOO_MANY_CLAIMS]

@@ -87,9 +87,9 @@ SLOW: Final[dict[str, bytes]] = {
 
 async def status(siege: Siege, request: bytes) -> str:
     """Send this; gives the status that it gets, and reads to the end."""
-    caller = await siege.connect()
-    caller.write(request)
-    head = (await caller.rest()).partition(b"\r\n")[0].decode()
+    client = await siege.connect()
+    client.write(request)
+    head = (await client.rest()).partition(b"\r\n")[0].decode()
     assert head.startswith("HTTP/1.1 ") or not head, head
     return head.removeprefix("HTTP/1.1 ")
 
@@ -102,11 +102,11 @@ async def test_broken_http_is_answered_and_closed(siege: Siege) -> None:
 
 async def test_frames_that_come_with_the_handshake_are_handled_after_it(siege: Siege) -> None:
     async with siege.beside_the_pair("frames in the handshake"):
-        caller = await siege.connect()
-        caller.write(handshake() + frame(PING, b"1") + frame(TEXT, b'{"type": "ping", "ping": 2}'))
-        await caller.reader.readuntil(b"\r\n\r\n")
-        assert (await caller.hear())["type"] == "welcome"
-        heard = [await caller.read() for _ in range(3)]
+        client = await siege.connect()
+        client.write(handshake() + frame(PING, b"1") + frame(TEXT, b'{"type": "ping", "ping": 2}'))
+        await client.reader.readuntil(b"\r\n\r\n")
+        assert (await client.hear())["type"] == "welcome"
+        heard = [await client.read() for _ in range(3)]
         assert (PONG, b"1") in heard
         assert len([None for _, payload in heard if b'"pong":2' in payload]) == 1
 
@@ -118,10 +118,10 @@ async def test_a_handshake_that_takes_too_long_is_closed(siege: Siege) -> None:
 
 async def test_a_handshake_sent_byte_by_byte_is_closed_as_well(siege: Siege) -> None:
     async with siege.beside_the_pair("a handshake letter by letter") as pair:
-        caller = await siege.connect()
-        ending = asyncio.create_task(caller.rest())
+        client = await siege.connect()
+        ending = asyncio.create_task(client.rest())
         for letter in handshake(X="x" * 10_000):
-            caller.write(bytes((letter,)))
+            client.write(bytes((letter,)))
             await pair.plays(1)
             if ending.done():
                 break
@@ -148,10 +148,10 @@ async def test_a_thousand_connections_that_never_bind_are_closed(siege: Siege) -
         assert {len(told) for told, _ in fates} == {1, 3}
 
 
-async def say_no_more(caller: RawSocket) -> None:
+async def say_no_more(client: RawSocket) -> None:
     """Close our half. The server has nobody to talk with, and closes the other one."""
-    caller.writer.write_eof()
-    assert isinstance(await caller.rest(), bytes)
+    client.writer.write_eof()
+    assert isinstance(await client.rest(), bytes)
 
 
 @pytest.mark.parametrize("half", [False, True], ids=["a reset", "half a close"])

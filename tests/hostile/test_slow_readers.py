@@ -30,14 +30,15 @@ async def test_subscribers_that_do_not_read_cost_little_and_lose_nothing(siege: 
         await siege.fence()
         before = siege.resident_mib()
         added = 0
-        while (await siege.ask(adder, type="add", phase=str(added), body=BODY)).get("error") != "the mailbox is full":
+        while "error" not in (answer := await siege.call(adder, type="add", phase=str(added), body=BODY)):
             added += 1
+        assert answer["error"] == "the mailbox is full"
         await pair.plays(3)
         assert siege.resident_mib() - before < 4  # one mailbox of 1 MiB, and not one for each
         for reader in readers:
             reader.reader._transport.resume_reading()  # type: ignore[attr-defined]
             assert (await reader.hear())["type"] == "ack"
             assert [(await reader.hear())["phase"] for _ in range(added)] == [str(each) for each in range(added)]
-        for caller in (adder, readers[0]):
-            caller.say(type="close", mailbox="slow")
-            assert [(await caller.hear())["type"] for _ in range(2)] == ["ack", "closed"]
+        for client in (adder, readers[0]):
+            client.say(type="close", mailbox="slow")
+            assert [(await client.hear())["type"] for _ in range(2)] == ["ack", "closed"]

@@ -46,7 +46,7 @@ async def intrude(siege: Siege, number: int, nameplate: str, mailbox: str) -> li
         {"type": "add", "phase": "pake", "body": "00"},
         {"type": "close", "mailbox": mailbox, "mood": "scary"},
     ):
-        told = await siege.ask(third, **command)
+        told = await siege.call(third, **command)
         assert told["type"] != "message", "it hears what was said to others"
         errors.append(told.get("error", ""))
     third.cut()
@@ -76,7 +76,7 @@ async def test_a_third_side_is_refused_at_every_point_and_affects_nobody(siege: 
 
 async def listed(siege: Siege, app: str) -> int:
     looker = await siege.bind("looker", app)
-    told = await siege.ask(looker, type="list")
+    told = await siege.call(looker, type="list")
     looker.cut()
     return len(told["nameplates"])
 
@@ -84,7 +84,7 @@ async def listed(siege: Siege, app: str) -> int:
 async def late(siege: Siege, number: int) -> dict[str, Any]:
     """Come when the others were there before; gives the answer to the claim."""
     third = await siege.bind(f"late-{number}")
-    told = await siege.ask(third, type="claim", nameplate="777")
+    told = await siege.call(third, type="claim", nameplate="777")
     third.cut()
     return told
 
@@ -92,13 +92,13 @@ async def late(siege: Siege, number: int) -> dict[str, Any]:
 async def test_refused_claims_keep_nothing_alive(siege: Siege) -> None:
     async with siege.beside_the_pair("claims that are refused, again and again"):
         for side in ("first", "second"):
-            caller = await siege.bind(side)
-            mailbox = (await siege.ask(caller, type="claim", nameplate="777"))["mailbox"]
-            caller.say(type="open", mailbox=mailbox)
-            caller.say(type="add", phase="0", body="00")
-            while (await caller.hear()).get("side") != side:
+            client = await siege.bind(side)
+            mailbox = (await siege.call(client, type="claim", nameplate="777"))["mailbox"]
+            client.say(type="open", mailbox=mailbox)
+            client.say(type="add", phase="0", body="00")
+            while (await client.hear()).get("side") != side:
                 pass
-            await caller.leave()
+            await client.leave()
         refused = 0
         async with bounded("a mailbox that is pruned although others ask for it"):
             while (told := await late(siege, refused))["type"] != "claimed":
@@ -112,17 +112,17 @@ async def test_a_lost_answer_to_allocate_leaks_nothing(siege: Siege) -> None:
     async with siege.beside_the_pair("answers to allocate that nobody hears") as pair:
         app = "lost answers"
         for _ in range(rounds(15, 50)):
-            caller = await siege.bind("forgetful", app)
-            caller.say(type="allocate")
+            client = await siege.bind("forgetful", app)
+            client.say(type="allocate")
             await siege.fence()
-            caller.cut()
+            client.cut()
             await siege.fence()
         assert await listed(siege, app) == 1
         for number in range(rounds(15, 50)):
-            caller = await siege.bind(f"forgetful-{number}", app)
-            caller.say(type="allocate")
+            client = await siege.bind(f"forgetful-{number}", app)
+            client.say(type="allocate")
             await siege.fence()
-            caller.cut()
+            client.cut()
         async with bounded("nameplates that are pruned although nobody was told of them"):
             while await listed(siege, app):
                 await pair.plays(1)

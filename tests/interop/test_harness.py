@@ -203,7 +203,7 @@ async def test_without_a_server_a_client_is_disconnected_at_once(pair: Pair) -> 
     [b"\xf1\x00", frame(b"[]"), frame(b"no JSON")],
     ids=["reserved bits", "no object", "no JSON"],
 )
-async def test_a_stream_that_the_follower_cannot_follow_fails_the_test(bad: bytes) -> None:
+async def test_a_stream_that_the_follower_cannot_parse_fails_the_test(bad: bytes) -> None:
     pair = Pair(Proxy())
 
     async def hear(bad: bytes) -> None:

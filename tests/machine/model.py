@@ -244,7 +244,7 @@ class Server:
         for peer, text in said:
             message = self._read(peer, text)
             if message is not None:
-                self._tell(peer, {"type": "error", "error": REFUSED, "orig": message})
+                self._tell(peer, {"type": "error", "error": REFUSED, "orig": message, "retry": True})
         self.drawn.clear()
         self._forget_who_was_shown_what()
         self.remember(touched)

@@ -38,7 +38,7 @@ def show_and_choose(guess: int, choice: int) -> Callable[[int, int], int]:
     return lambda _draw, bound: guess if bound == 9 else choice
 
 
-def ask(state: State, command: session.Command, dice: FakeDice | None = None) -> Decision:
+def decided(state: State, command: session.Command, dice: FakeDice | None = None) -> Decision:
     return decide(state, command, NOW, dice or FakeDice(show(0)), Policy())
 
 
@@ -46,14 +46,14 @@ def taken(names: Iterable[str]) -> State:
     """Return a state in which these were claimed by hand."""
     state, dice = State(), FakeDice(show(0))
     for name in names:
-        for change in ask(state, session.ClaimCommand("x", "by hand", name), dice).changes:
+        for change in decided(state, session.ClaimCommand("x", "by hand", name), dice).changes:
             state.fold(change)
     return state
 
 
 def allocated(state: State, dice: Callable[[int, int], int]) -> str:
     """Ask for a nameplate with these dice; nothing is altered."""
-    return ask(state, session.AllocateCommand("x", "me"), FakeDice(dice)).name
+    return decided(state, session.AllocateCommand("x", "me"), FakeDice(dice)).name
 
 
 def shortest_free(names: Iterable[str]) -> list[str]:
@@ -139,7 +139,7 @@ def test_names_that_have_ended_do_not_affect_allocation(data: st.DataObject, nam
     state = taken(names)
     gone = data.draw(st.sets(st.sampled_from(sorted(set(names))), max_size=8)) if names else set()
     for name in gone:
-        for change in ask(state, session.ReleaseCommand("x", "by hand", name)).changes:
+        for change in decided(state, session.ReleaseCommand("x", "by hand", name)).changes:
             state.fold(change)
     left = set(names) - gone
     free = shortest_free(left)
@@ -152,7 +152,7 @@ def test_an_allocated_nameplate_is_not_allocated_again() -> None:
     state, dice = State(), FakeDice(lambda draw, bound: draw * 7919 % bound)
     names = []
     for number in range(100):
-        decision = ask(state, session.AllocateCommand("x", f"side {number}"), dice)
+        decision = decided(state, session.AllocateCommand("x", f"side {number}"), dice)
         names.append(decision.name)
         for change in decision.changes:
             state.fold(change)
@@ -163,7 +163,7 @@ def test_an_allocated_nameplate_is_not_allocated_again() -> None:
 
 def test_apps_do_not_share_nameplates() -> None:
     state = taken(DIGITS)
-    assert ask(state, session.AllocateCommand("another app", "me")).name in DIGITS
+    assert decided(state, session.AllocateCommand("another app", "me")).name in DIGITS
 
 
 def test_some_nameplates_of_five_digits_stay_free_so_that_draws_find_one() -> None:

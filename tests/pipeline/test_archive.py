@@ -126,7 +126,7 @@ def test_valid_envelopes_of_an_archive_go_to_the_lake_and_others_to_quarantine(
     ]
     [row] = world.rows("quarantine")
     assert (row["table"], row["identity"], row["reason"], row["source"]) == (
-        *("archived", "11", "sent after it came"),
+        *("archived", "11", "sent after it arrived"),
         "waku",
     )
     assert late.raw not in world.bytes()
@@ -253,13 +253,13 @@ def test_another_archive_in_its_place_is_noticed_even_if_it_has_more(tmp_path: P
 HOME = ids.home(SOME[2])
 
 FAULTS = {
-    "another envelope": (f"raw = x'{envelope(2, 77).raw.hex()}'", "the hash is another's"),
-    "an envelope of another second": (f"raw = x'{envelope(3, 77).raw.hex()}'", "the hash is another's"),
-    "a bit": (f"raw = x'{SOME[2].raw[:-1].hex()}01'", "the hash is another's"),
+    "another envelope": (f"raw = x'{envelope(2, 77).raw.hex()}'", "the hash does not match"),
+    "an envelope of another second": (f"raw = x'{envelope(3, 77).raw.hex()}'", "the hash does not match"),
+    "a bit": (f"raw = x'{SOME[2].raw[:-1].hex()}01'", "the hash does not match"),
     "nothing": ("raw = x''", "not an envelope"),
     "half an envelope": (f"raw = x'{SOME[2].raw[:9].hex()}'", "not an envelope"),
     "two": (f"raw = x'{(SOME[2].raw * 2).hex()}'", "not an envelope"),
-    "another topic": ("topic = topic + 1", "the topic is another's"),
+    "another topic": ("topic = topic + 1", "the topic does not match"),
     "an arrival of its own": ("arrival = 77", "not an envelope"),
 }
 

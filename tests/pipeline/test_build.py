@@ -532,7 +532,7 @@ def coverage(world: LakeWorld) -> list[str]:
     return [str(day) for day in built.days]
 
 
-def gaps(world: LakeWorld) -> dict[str, list[str]]:
+def coverage_days(world: LakeWorld) -> dict[str, list[str]]:
     """Return, for each mailserver, its days with rows; days without envelopes are in brackets."""
     found: dict[str, list[str]] = {}
     for row in sorted(world.rows("coverage"), key=lambda row: row["day"]):
@@ -547,13 +547,13 @@ def test_a_later_mailserver_has_a_row_for_each_day_from_its_first(plain: LakeWor
     assert coverage(plain) == list(SENT)
     archived(plain, "two", FIRST)
     assert coverage(plain) == [FIRST, SECOND, THIRD]
-    assert gaps(plain)["two"] == [FIRST, f"({SECOND})", f"({THIRD})"]
+    assert coverage_days(plain)["two"] == [FIRST, f"({SECOND})", f"({THIRD})"]
     archived(plain, "two", SENT[0])
     assert coverage(plain) == [SENT[0], SENT[1]]
-    assert gaps(plain)["two"] == [SENT[0], f"({SENT[1]})", FIRST, f"({SECOND})", f"({THIRD})"]
+    assert coverage_days(plain)["two"] == [SENT[0], f"({SENT[1]})", FIRST, f"({SECOND})", f"({THIRD})"]
     archived(plain, "export", SENT[1], source_kind="files")
     assert coverage(plain) == [SENT[1]]
-    assert gaps(plain).keys() == {"one", "two"}
+    assert coverage_days(plain).keys() == {"one", "two"}
     plain.spark = no_spark
     assert coverage(plain) == []
 
@@ -565,7 +565,7 @@ def test_a_mailserver_without_envelopes_in_the_lake_has_no_rows_of_later_days(pl
     plain.keep("archived", SECOND)
     archived(plain, "one", THIRD)
     assert coverage(plain) == [THIRD]
-    assert gaps(plain) == {"one": [FIRST, SECOND, THIRD], "retired": [FIRST, f"({SECOND})"]}
+    assert coverage_days(plain) == {"one": [FIRST, SECOND, THIRD], "retired": [FIRST, f"({SECOND})"]}
 
 
 def test_mailservers_that_came_in_any_order_are_covered_as_if_all_had_come_at_once(plain: LakeWorld) -> None:
@@ -589,7 +589,7 @@ def test_spark_counts_what_a_mailserver_lacks_on_a_day_on_which_it_has_nothing(w
     archived(world, "two", FIRST)
     archived(world, "export", THIRD, source_kind="files")
     world.build(only="coverage")
-    assert gaps(world) == {"one": [FIRST, SECOND, f"({THIRD})"], "two": [FIRST, f"({SECOND})", f"({THIRD})"]}
+    assert coverage_days(world) == {"one": [FIRST, SECOND, f"({THIRD})"], "two": [FIRST, f"({SECOND})", f"({THIRD})"]}
 
 
 def test_a_table_with_other_columns_is_refused_and_created_again_once_it_is_removed(plain: LakeWorld) -> None:

@@ -19,7 +19,7 @@ days = st.one_of(near, st.dates()).map(date.isoformat)
 
 @examples(200)
 @given(st.dictionaries(days, st.integers(0, 4) | st.integers(0, 2**40)))
-def test_packed_days_are_unpacked_unchanged(versions: dict[str, int]) -> None:
+def test_encoded_days_are_decoded_unchanged(versions: dict[str, int]) -> None:
     assert from_numbers(to_numbers(versions)) == versions
 
 

@@ -233,7 +233,7 @@ DAMAGED: dict[str, tuple[bytes, list[tuple[str, str]], int]] = {
     ),
     "sent after the run": (
         SOME[0].raw + envelope(int(NOW) - T0 + 21).raw,
-        [(f"x.rlp:{AT}", "sent after it came")],
+        [(f"x.rlp:{AT}", "sent after it arrived")],
         1,
     ),
 }
@@ -315,14 +315,14 @@ def changed(column: str, value: object) -> pa.Table:
 
 TABLES: dict[str, tuple[Callable[[], pa.Table], list[tuple[str, str]], int]] = {
     "as it is": (table, [], 6),
-    "another hash": (lambda: changed("hash", bytes(32)), [("x.parquet:2", "the hash is another's")], 5),
+    "another hash": (lambda: changed("hash", bytes(32)), [("x.parquet:2", "the hash does not match")], 5),
     "no hash": (lambda: changed("hash", None), [], 6),
-    "another topic": (lambda: changed("topic", b"abcd"), [("x.parquet:2", "the topic is another's")], 5),
-    "a topic of five bytes": (lambda: changed("topic", bytes(5)), [("x.parquet:2", "the topic is another's")], 5),
+    "another topic": (lambda: changed("topic", b"abcd"), [("x.parquet:2", "the topic does not match")], 5),
+    "a topic of five bytes": (lambda: changed("topic", bytes(5)), [("x.parquet:2", "the topic does not match")], 5),
     "no topic": (lambda: changed("topic", None), [], 6),
     "no envelope": (lambda: changed("raw", None), [("x.parquet:2", "not an envelope")], 5),
     "half an envelope": (lambda: changed("raw", SOME[2].raw[:-2]), [("x.parquet:2", "not an envelope")], 5),
-    "came before it was sent": (lambda: changed("arrived", T0 - 100), [("x.parquet:2", "sent after it came")], 5),
+    "came before it was sent": (lambda: changed("arrived", T0 - 100), [("x.parquet:2", "sent after it arrived")], 5),
     "came nobody knows when": (lambda: changed("arrived", None), [], 6),
     "came before 1970": (lambda: changed("arrived", -(1 << 62)), [], 6),
     "only envelopes": (lambda: table().select(["raw"]), [], 6),

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ import duckdb
 import pytest
 
 from restante.pipeline.lake.lake import Lake
+from restante.pipeline.sources.scratch import scratch
 from restante.pipeline.tables import TABLES
 from restante.pipeline.views import view
 from support.bounds import PATIENCE
@@ -150,7 +152,7 @@ def test_ingest_killed_while_spark_writes_leaves_no_rows(world: LakeWorld, morta
     assert len(world.rows("nameplates")) == 2000
 
 
-STOPPED: Final = "restante: stopped; what was committed stays; run this again to do the rest"
+STOPPED: Final = "restante: stopped; committed rows stay; run this again to do the rest"
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
@@ -197,6 +199,38 @@ def test_a_stopped_run_that_started_spark_itself_does_the_same(tmp_path: Path) -
     assert not list(temporary.glob("restante-*"))
 
 
+JAVA_THAT_WAITS: Final = """#!/bin/sh
+: > "$0.started"
+read line  # until the pipe breaks
+"""
+
+
+def test_what_a_run_left_that_was_killed_while_java_started_goes_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, temporary, lake = tmp_path / "java", tmp_path / "copies", tmp_path / "lake"
+    temporary.mkdir()
+    (home / "bin").mkdir(parents=True)
+    (home / "release").write_text('JAVA_VERSION="17"\n')
+    java = home / "bin" / "java"
+    java.write_text(JAVA_THAT_WAITS)
+    java.chmod(0o755)
+    with ours(tmp_path / "a", nameplate(1), current(None)):
+        arguments = ["pipeline", "ingest", "--lake", str(lake), "--source", f"relay={tmp_path / 'a'}"]
+        with process_group(
+            [sys.executable, "-m", "restante", *arguments],
+            env=ENVIRONMENT | {"TMPDIR": str(temporary), "JAVA_HOME": str(home)},
+            stderr=subprocess.PIPE,
+        ) as running:
+            until((home / "bin" / "java.started").exists)
+            running.kill()
+            running.wait(PATIENCE)
+    assert list(temporary.iterdir())
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    with scratch() as place:
+        assert list(temporary.iterdir()) == [place]
+
+
 def test_a_reader_during_a_killed_and_repeated_build_sees_the_old_day_or_the_new_one(
     world: LakeWorld, mortal: Mortal, tmp_path: Path
 ) -> None:
@@ -232,10 +266,10 @@ class Answers(list[tuple[int, int]]):
 
 @contextmanager
 def reading(lake: Path) -> Iterator[Answers]:
-    """Ask DuckDB for a day over and over: how many ended, in how many rows; through views new and old."""
+    """Query DuckDB for a day over and over: how many ended, in how many rows; through views new and old."""
     answers, over = Answers(), threading.Event()
 
-    def ask() -> None:
+    def query() -> None:
         try:
             with duckdb.connect() as database:
                 while not over.is_set():
@@ -248,7 +282,7 @@ def reading(lake: Path) -> Iterator[Answers]:
         except BaseException as error:  # noqa: BLE001 - it is raised where the test is
             answers.error = error
 
-    reader = threading.Thread(target=ask)
+    reader = threading.Thread(target=query)
     reader.start()
     try:
         yield answers

@@ -199,7 +199,7 @@ def test_a_commit_that_may_not_be_on_disk_is_reported(lake: Path, monkeypatch: p
         assert seen(lake).version == 1
         with monkeypatch.context() as patch:
             patch.setattr(lake_table, "flush", refuse)
-            with pytest.raises(StoreError, match="nobody knows whether it is on disk: Input/output error"):
+            with pytest.raises(StoreError, match="it may not be on disk: Input/output error"):
                 table.commit(info=info())
 
 

@@ -106,13 +106,22 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, str]]:
     monkeypatch.setattr(java, "find_home", lambda: Path("/java"))
     monkeypatch.setattr("pyspark.java_gateway.launch_gateway", launch)
 
-    def begin(*given: str, **others: dict[str, str]) -> dict[str, str]:
-        with pytest.raises(Asked), session(*given, settings=others.get("settings")):
+    def begin(*given: str, **others: Any) -> dict[str, str]:
+        with pytest.raises(Asked), session(*given, **others):
             pass
         assert (os.environ["JAVA_HOME"], os.environ["PYSPARK_PYTHON"]) == ("/java", sys.executable)
         return found.pop()
 
     return begin
+
+
+def test_a_local_java_keeps_its_temporary_files_in_the_folder_of_the_run(
+    asked: Callable[..., dict[str, str]], tmp_path: Path
+) -> None:
+    conf = asked("local[2]", folder=tmp_path)
+    assert conf["spark.local.dir"] == str(tmp_path)
+    assert f'"-Djava.io.tmpdir={tmp_path}"' in conf["spark.driver.extraJavaOptions"]
+    assert "spark.local.dir" not in asked("yarn", folder=tmp_path)
 
 
 @pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])

@@ -13,10 +13,10 @@ PATIENCE: Final = 600.0
 
 
 @asynccontextmanager
-async def bounded(what: str) -> AsyncIterator[None]:
-    """Fail, naming what was waited for, when the block has not ended within BOUND seconds."""
+async def bounded(what: str, seconds: float = BOUND) -> AsyncIterator[None]:
+    """Fail, naming what was waited for, when the block has not ended within so many seconds."""
     try:
-        async with asyncio.timeout(BOUND):
+        async with asyncio.timeout(seconds):
             yield
     except TimeoutError:
-        raise AssertionError(f"not within {BOUND:g} s: {what}") from None
+        raise AssertionError(f"not within {seconds:g} s: {what}") from None

@@ -19,9 +19,10 @@ EXECUTED: Final[Mapping[str, Mapping[str, str]]] = {
         "pipeline": "test_docs.py",
     },
     "docs/client/guide.md": dict.fromkeys(
-        ("serve", "send", "receive", "chat", "events", "contact", "journal"), "client/test_guide.py"
+        ("serve", "send", "receive", "send files", "receive files", "files", "chat", "events", "contact", "journal"),
+        "client/test_guide.py",
     ),
-    "docs/waku/guide.md": dict.fromkeys(("serve", "post", "request", "follow"), "test_docs.py"),
+    "docs/waku/guide.md": dict.fromkeys(("serve", "post", "request", "live"), "test_docs.py"),
     "docs/mailbox/operating.md": {
         **dict.fromkeys(("serve", "backup", "restore", "results", "import", "export"), "test_docs.py"),
         "nginx": "interop/test_nginx.py",

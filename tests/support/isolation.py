@@ -54,9 +54,9 @@ async def isolated_network(folder: Path) -> AsyncIterator[tuple[str, ...]]:
     hosts = folder / "hosts"
     hosts.write_text(f"127.0.0.1 localhost {' '.join(PUBLIC)}\n")
     inside = ("unshare", *NAMESPACES, "--map-root-user", sys.executable, "-m", "support.isolation", str(hosts))
-    async with child(*inside) as keeper:
-        await keeper.says("ready")
-        yield ("nsenter", "--target", str(keeper.pid), *NAMESPACES, "--preserve-credentials")
+    async with child(*inside) as holder:
+        await holder.says("ready")
+        yield ("nsenter", "--target", str(holder.pid), *NAMESPACES, "--preserve-credentials")
 
 
 def main(hosts: str) -> None:

@@ -106,10 +106,10 @@ class Child:
         self._news.clear()
         await self._news.wait()
 
-    async def ended(self) -> int:
+    async def ended(self, within: float = BOUND) -> int:
         """Wait until it has ended and all that it said was read; gives its exit code."""
-        async with bounded(f"the end of a process; so far {self.said}"):
-            await asyncio.gather(*self._reading)
+        async with bounded(f"the end of a process; so far {self.said}", within):
+            await asyncio.shield(asyncio.gather(*self._reading))  # who gives up waiting may wait again
             return await self.process.wait()
 
     async def end(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
@@ -47,13 +48,17 @@ def installed(name: str, pins: bytes, install: Callable[[Path], None]) -> Path:
     Raises MissingError where the machine lacks what the installation needs, AssertionError where that fails.
     """
     folder = TOOLS / f"{name}-{hashlib.sha256(pins).hexdigest()[:16]}"
-    if not folder.exists():
-        TOOLS.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=TOOLS) as scratch:
-            new = Path(scratch) / "new"
-            new.mkdir()
-            install(new)
-            new.rename(folder)
+    if folder.exists():
+        return folder
+    TOOLS.mkdir(exist_ok=True)
+    with (TOOLS / f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several test processes may need it
+        if not folder.exists():
+            with tempfile.TemporaryDirectory(dir=TOOLS) as scratch:
+                new = Path(scratch) / "new"
+                new.mkdir()
+                install(new)
+                new.rename(folder)
     return folder
 
 
@@ -69,13 +74,13 @@ def npm_packages(name: str, source: Path) -> Path:
     return installed(name, b"".join((source / each).read_bytes() for each in PACKAGE), install)
 
 
-def at_least(program: str, version: tuple[int, int], *ask: str, get: str) -> str:
+def at_least(program: str, version: tuple[int, int], *flags: str, get: str) -> str:
     """Return the path of a compiler that is new enough. Raises MissingError."""
     wanted = f"{program} {version[0]}.{version[1]} or newer is missing ({get})"
     path = shutil.which(program)
     if path is None:
         raise MissingError(wanted)
-    said = subprocess.run([path, *ask], capture_output=True, text=True, check=False, timeout=PATIENCE).stdout
+    said = subprocess.run([path, *flags], capture_output=True, text=True, check=False, timeout=PATIENCE).stdout
     found = re.search(r"(\d+)\.(\d+)", said)
     if found is None or (int(found[1]), int(found[2])) < version:
         raise MissingError(f"{wanted}; here: {said.strip()}")

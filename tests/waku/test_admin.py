@@ -25,7 +25,7 @@ from restante.waku.node.mailserver import ARCHIVE_RETRY_DELAY
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.acceptance import Policy
 from support.ports import held_port
-from support.waku.asking import ask, page, plain
+from support.waku.asking import fetch_page, page, plain
 from support.waku.inside import Inside, inside
 from support.waku.letters import EPOCH, TOPIC, letter
 from support.waku.processes import NodeProcess, node_process
@@ -114,7 +114,7 @@ async def test_counts_agree_with_what_was_done(tmp_path: Path) -> None:
         await poster.post(*(each for some in bad.values() for each in some))
         assert await reader.relayed(5)
         for _ in range(2):
-            await ask(reader, lower=EPOCH - 2)
+            await fetch_page(reader, lower=EPOCH - 2)
         reader.say(waku_packets.REQUEST, plain(lower=EPOCH + 1))
         await page(reader)
         reader.say(waku_packets.REQUEST, rlp.encode([1] * 6))
@@ -200,7 +200,7 @@ async def test_metrics_have_the_durations_of_answers_and_the_reasons_of_refusals
             return await make_page(query, bounds)
 
         here.archive.page = takes_long  # type: ignore[method-assign, assignment]
-        await ask(reader)
+        await fetch_page(reader)
         await reader.fence()
         counts = await look.counts()
         name = "mailserver_delivery_duration_seconds"

@@ -90,13 +90,13 @@ def test_check_prints_that_all_is_well_or_each_error(tmp_path: Path) -> None:
     data = archive_of(tmp_path / "data")
     size = sum(len(each.raw) for each in ROWS)
     well = waku("check", "--data", data)
-    assert (well.returncode, well.stdout) == (0, f"50 envelopes, {size:,} bytes, 5 topics: all is well\n")
+    assert (well.returncode, well.stdout) == (0, f"50 envelopes, {size:,} bytes, 5 topics: no errors\n")
     with closing(sqlite3.connect(data / FILE)) as database:
         database.execute("UPDATE totals SET bytes = 7")
         database.commit()
     wrong = waku("check", "--data", data)
     assert (wrong.returncode, wrong.stdout) == (1, "")
-    assert f"the count of bytes says 7, there are {size}\n" in wrong.stderr
+    assert f"the count of bytes is 7, but there are {size}\n" in wrong.stderr
 
 
 def test_check_export_and_backup_beside_a_running_server(tmp_path: Path) -> None:

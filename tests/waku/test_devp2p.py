@@ -204,7 +204,7 @@ def test_a_packet_of_two_pieces_is_one(version: int) -> None:
 
 def test_nothing_is_sent_before_hello() -> None:
     pair = Pair()
-    with pytest.raises(Misuse, match="no Hello yet"):
+    with pytest.raises(Misuse, match="Hello has not arrived"):
         pair.a.send(1, b"early")
 
 
@@ -233,12 +233,12 @@ def test_other_messages_of_devp2p_are_ignored(frame: bytes) -> None:
 @every(
     ("payload", "words"),
     [
-        (b"", "not compressed"),
-        (b"\xc0", "not compressed"),
-        (b"\5abc", "not compressed"),
-        (compress(bytes(101)), "101 bytes when inflated"),
-        (b"\xff\xff\xff\xff\x0f\0a", "4294967295 bytes when inflated"),
-        (b"\x64\0a", "100 bytes when inflated"),
+        (b"", "not valid Snappy"),
+        (b"\xc0", "not valid Snappy"),
+        (b"\5abc", "not valid Snappy"),
+        (compress(bytes(101)), "101 bytes uncompressed"),
+        (b"\xff\xff\xff\xff\x0f\0a", "4294967295 bytes uncompressed"),
+        (b"\x64\0a", "100 bytes uncompressed"),
     ],
 )
 def test_a_packet_that_cannot_or_must_not_be_inflated_is_a_breach(payload: bytes, words: str) -> None:
@@ -385,7 +385,7 @@ def test_a_peer_that_sends_no_hello_in_time_is_given_up() -> None:
     assert pair.b.next_timeout() == 105.0
     assert pair.b.handle_timeout(104.9) == []
     (event,) = pair.b.handle_timeout(105.0)
-    assert event == Disconnected(Reason.PING_TIMEOUT, True, "there was no Hello in time")
+    assert event == Disconnected(Reason.PING_TIMEOUT, True, "no Hello arrived in time")
     assert pair.b.closed
     assert pair.b.data_to_send() == b""
 
@@ -413,7 +413,7 @@ def test_a_silent_peer_is_pinged_and_then_given_up() -> None:
     assert bare.peer.handle_timeout(30.9) == []
     assert bare.peer.data_to_send() == b""
     (event,) = bare.peer.handle_timeout(31.0)
-    assert event == Disconnected(Reason.PING_TIMEOUT, True, "the peer has gone silent")
+    assert event == Disconnected(Reason.PING_TIMEOUT, True, "the peer did not answer a Ping")
     assert bare.rlpx.receive_data(bare.peer.data_to_send()) == [b"\1" + compress(b"\xc1\x0b")]
 
 

@@ -116,7 +116,7 @@ async def test_a_server_that_wants_too_much_work_is_left(monkeypatch: pytest.Mon
     async with listening(Honest(LETTERS), pow=1e3) as (hungry, first), listening(Honest(LETTERS)) as (_, second):
         report = await fetch([first, second], QUERY, ENVELOPE, came.extend, timeouts=ONCE)
         assert report.missing == []
-        assert "it asks for more work than we do" in report.failures[0]
+        assert "the server requires more proof of work than we accept" in report.failures[0]
         assert (hungry.asked, hungry.wrong) == ([], [])
         report = await fetch([first], QUERY, PLAIN, lambda _: None, timeouts=ONCE)
         assert report.missing == []

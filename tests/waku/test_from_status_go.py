@@ -47,7 +47,7 @@ def shell(block: str, folder: Path, **variables: str) -> str:
 
 
 def report(printed: str) -> list[int]:
-    """Return what an import reports: read, new, there already, refused."""
+    """Return what an import reports: read, new, already stored, refused."""
     return [int(line.split()[-1].replace(",", "")) for line in printed.splitlines()[-4:]]
 
 

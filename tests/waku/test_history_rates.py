@@ -13,7 +13,7 @@ from restante.waku.limits import Limits
 from restante.waku.node.history_requests import GUARANTEED_QUEUE_BYTES, MAX_QUEUE_SECONDS, HistoryRequests
 from restante.waku.protocol import packets
 from restante.waku.protocol.completion import Completed, Failed
-from support.waku.asking import ID, ask, flat, page, plain, walk
+from support.waku.asking import ID, fetch_page, flat, page, plain, walk
 from support.waku.inside import Inside, inside
 from support.waku.letters import EPOCH, TOPIC, letter
 from support.waku.raw_peer import RawPeer
@@ -99,7 +99,7 @@ async def test_a_requester_that_makes_the_node_examine_much_is_answered_later(
             await here.archive.page(PageQuery(lower=0, upper=EPOCH, topics=topics, limit=1000), Bounds())
         ).looked
         for number in range(10):
-            assert (await ask(peer))[0] == LETTERS
+            assert (await fetch_page(peer))[0] == LETTERS
             assert hours.now == pytest.approx(max(0, number * looked - len(LETTERS)), abs=0.1)
 
 
@@ -111,14 +111,14 @@ async def test_a_waiting_requester_delays_only_its_own_address_and_is_still_read
         await here.archive.save(LETTERS, EPOCH)
         hasty, neighbour, other = await here.greet(NOTHING), await here.greet(NOTHING), await elsewhere(here)
         for _ in range(2):
-            assert (await ask(hasty))[0] == LETTERS
+            assert (await fetch_page(hasty))[0] == LETTERS
         hours.on.clear()
         hasty.say(packets.REQUEST, plain())
         neighbour.say(packets.REQUEST, plain())
         await here.until("those who wait", lambda: hours.waiting == 2)
         await hasty.fence()
         assert not (await hasty.post(letter(99, topic=b"else"))).refusals
-        assert (await ask(other))[0] == LETTERS
+        assert (await fetch_page(other))[0] == LETTERS
         assert hasty.inbox == []
         hours.on.set()
         for peer in (hasty, neighbour):
@@ -133,7 +133,7 @@ async def test_a_request_that_would_wait_too_long_is_refused_and_not_charged(
         hours = Hours(here.node.history_requests, monkeypatch)
         peer = await here.greet()
         for _ in range(2):
-            await ask(peer)
+            await fetch_page(peer)
         hours.on.clear()
         peer.say(packets.REQUEST, plain())
         await here.until("one that waits", lambda: hours.waiting == 1)
@@ -146,7 +146,7 @@ async def test_a_request_that_would_wait_too_long_is_refused_and_not_charged(
         assert hours.now == pytest.approx(MAX_QUEUE_SECONDS, abs=0.01)
         assert here.node.history_requests.counts["requests refused"] == 1
         hours.now += MAX_QUEUE_SECONDS
-        await ask(peer)
+        await fetch_page(peer)
 
 
 async def test_a_slow_reader_does_not_exceed_the_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +176,7 @@ async def test_a_requester_that_leaves_while_it_waits_leaves_nothing_behind(
         hours = Hours(requests, monkeypatch)
         peer = await here.greet()
         for _ in range(2):
-            await ask(peer)
+            await fetch_page(peer)
         hours.on.clear()
         peer.say_all([(packets.REQUEST, plain())] * 10)
         await here.until("one that waits", lambda: hours.waiting == 1)
@@ -187,7 +187,7 @@ async def test_a_requester_that_leaves_while_it_waits_leaves_nothing_behind(
         assert requests.waiting == 0
         assert not requests._lines
         hours.on.set()
-        assert (await ask(await here.greet()))[0] == []
+        assert (await fetch_page(await here.greet()))[0] == []
 
 
 async def test_waiting_requests_have_a_memory_limit_and_small_ones_have_room(

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
-from restante.common.errors import StoreError
+from restante.common.errors import StoreDamaged, StoreError
 from restante.waku.archive.history.query import Bounds, Page, PageQuery
 from restante.waku.envelope import bloom, rlp
 from restante.waku.envelope.envelope import Envelope, make
@@ -480,6 +481,25 @@ async def test_an_address_has_its_places_once_however_many_others_come(
         await here.until("the end of all lines", lambda: not lines)
         await (await here.greet()).fence()
         assert {each.lines for each in here.node.history_requests._quotas._quotas.values()} == {0}
+
+
+async def test_damage_is_logged_once_and_the_node_is_not_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_args: object) -> None:
+        raise StoreDamaged("the archive is damaged (a page): restore a backup")
+
+    async with inside(tmp_path) as here:
+        peer = await here.greet()
+        assert here.node.ready() == ""
+        with monkeypatch.context() as broken, structlog.testing.capture_logs() as logs:
+            broken.setattr(here.archive, "page", fails)
+            for _ in range(3):
+                peer.say(waku_packets.REQUEST, plain())
+                assert (await page(peer))[1] == Failed(ID, "the archive cannot be read")
+        reason = "the archive is damaged (a page): restore a backup"
+        assert logs == [{"event": "the archive cannot be read", "log_level": "error", "reason": reason}]
+        assert here.node.ready() == "the archive is damaged"
 
 
 @pytest.mark.parametrize(

@@ -452,7 +452,7 @@ async def test_a_peer_that_does_not_read_gets_no_relays_and_is_disconnected(
         time_has_come(its_connection, "stall")
         await here.until("the end of its time", lambda: its_connection not in here.node.connections)
         assert owed < 64 * 1024 + 2 * 510_000
-        assert here.node.relay.counts["relayed later, when the peer reads"] >= 1
+        assert here.node.relay.counts["relayed later, because the peer did not read"] >= 1
         assert await reader.ended() is None
 
 
@@ -769,10 +769,10 @@ async def test_a_peer_that_outruns_the_disk_is_not_read_until_the_disk_has_caugh
 async def asked(here: Inside, pragma: str) -> int:
     """Ask the archive's connection in the thread that writes with it: a checkpoint fails beside another statement."""
 
-    def ask() -> int:
+    def read() -> int:
         return int(here.archive.database.execute(pragma).fetchone()[0])
 
-    return await here.archive._writing.do(ask)
+    return await here.archive._writing.do(read)
 
 
 async def test_a_full_disk_is_reported_and_a_repeated_envelope_is_archived_when_there_is_room(tmp_path: Path) -> None:
@@ -862,9 +862,9 @@ async def test_a_failed_commit_ends_the_node_and_confirms_nobody(tmp_path: Path)
 
 
 async def test_envelopes_beyond_the_retention_are_pruned(tmp_path: Path) -> None:
-    house = Housekeeping(retention=100, retention_bytes=3 * len(letter(1, ttl=200).raw))
+    housekeeping = Housekeeping(retention=100, retention_bytes=3 * len(letter(1, ttl=200).raw))
     letters = [letter(number, ttl=200, age=age) for number, age in enumerate((100, 50, 40, 30, 20, 10))]
-    async with inside(tmp_path, terms=ArchiveTerms(retention=100), housekeeping=house) as here:
+    async with inside(tmp_path, terms=ArchiveTerms(retention=100), housekeeping=housekeeping) as here:
         await (await here.greet()).post(*letters)
         here.clock.now += 1
         assert await here.node.archiving.prune() == 3

@@ -14,7 +14,7 @@ from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.limits import Limits
 from restante.waku.node.history_requests import HistoryTerms
-from support.waku.asking import ask, pages, walk
+from support.waku.asking import fetch_page, pages, walk
 from support.waku.inside import Inside, inside
 from support.waku.letters import EPOCH, letter
 
@@ -99,7 +99,7 @@ async def test_a_cursor_loop_continues_after_a_restart_of_the_node(tmp_path: Pat
         await fill(here)
     while cursor or not found:
         async with inside(tmp_path, history=terms) as here:
-            some, cursor = await ask(await here.greet(), cursor=cursor, limit=60, **EVERYTHING)
+            some, cursor = await fetch_page(await here.greet(), cursor=cursor, limit=60, **EVERYTHING)
             found += some
     assert found == truth(EVERYTHING, descending=descending)
 
@@ -126,7 +126,7 @@ async def test_the_envelope_that_a_cursor_names_may_be_pruned(how: str, tmp_path
         async with inside(data, history=HistoryTerms(descending=descending)) as here:
             await fill(here)
             peer = await here.greet()
-            found, cursor = await ask(peer, limit=limit, **EVERYTHING)
+            found, cursor = await fetch_page(peer, limit=limit, **EVERYTHING)
             assert found == expected[:limit]
             await prune(here, how, found[-1])
             held = set(await here.archive.hashes())
@@ -165,7 +165,7 @@ async def test_an_envelope_archived_during_a_loop_comes_where_it_belongs(tmp_pat
     async with inside(tmp_path) as here:
         await fill(here)
         peer = await here.greet()
-        found, cursor = await ask(peer, limit=90, **EVERYTHING)
+        found, cursor = await fetch_page(peer, limit=90, **EVERYTHING)
         late = [letter(1000 + age, age=age) for age in range(40)]
         await here.archive.save(late, EPOCH)
         key = (found[-1].sent, found[-1].hash)

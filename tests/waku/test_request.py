@@ -105,6 +105,13 @@ def test_a_packet_without_a_request_id_is_not_answered(vector: dict[str, str]) -
     assert error.words.startswith(f"no request: {vector['words']}")
 
 
+@pytest.mark.parametrize("sizes", [(4, 3), (3, 4), (8,), (4, 8, 4), (3, 3, 6), (2, 5)])
+def test_topics_of_a_wrong_size_are_refused_whatever_all_of_them_add_up_to(sizes: tuple[int, ...]) -> None:
+    topics = frozenset(bytes([number] * size) for number, size in enumerate(sizes, 0x84))
+    wrong = Request(id=ID, lower=1, upper=2, topics=topics)
+    assert refused(request.write(wrong)).words == "request is invalid: a topic has 4 bytes"
+
+
 def test_a_request_has_at_most_a_thousand_topics() -> None:
     topics = frozenset(number.to_bytes(4) for number in range(1000))
     base = Request(id=ID, lower=1, upper=2, topics=topics)

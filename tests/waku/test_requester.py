@@ -132,13 +132,13 @@ def test_after_a_bad_server_the_next_one_is_asked(bad: Any, words: str) -> None:
 
 
 REFUSALS = {
-    "check message signature failed: wrong signature of p2p request": "it wants requests to be signed",
-    "failed to decrypt p2p request": "it has another password",
-    "failed to decode data: a list is expected": "it does not read requests of this form",
-    "this server serves those that it was told to": "it does not know our key",
-    "this server takes no plain requests": "ask it in the other form",
-    "this server takes no requests in envelopes": "ask it in the other form",
-    "PoW too low": "it asks for more work",
+    "check message signature failed: wrong signature of p2p request": "the server requires signed requests",
+    "failed to decrypt p2p request": "the server uses another password",
+    "failed to decode data: a list is expected": "the server does not support requests of this form",
+    "this server serves those that it was told to": "the server does not accept this key",
+    "this server takes no plain requests": "use the other form of requests",
+    "this server takes no requests in envelopes": "use the other form of requests",
+    "PoW too low": "the server requires more proof of work",
 }
 
 

@@ -144,6 +144,14 @@ async def test_the_node_s_own_enode_as_a_peer_is_refused_in_one_sentence(tmp_pat
     async with started(tmp_path / "data", WAKU, ("--peer", str(own))) as serving:
         assert await serving.ended() == 2
         assert serving.log == [f"restante: --peer {own}: this is the key of the node itself: leave it out"]
+    assert [each.name for each in (tmp_path / "data").iterdir()] == ["node.key"]
+
+
+async def test_a_refused_peer_leaves_no_data_directory_behind(tmp_path: Path) -> None:
+    own = Enode(key_file.load_or_make(tmp_path / "key").public, "127.0.0.1", 1)
+    async with started(tmp_path / "data", WAKU, ("--key", str(tmp_path / "key"), "--peer", str(own))) as serving:
+        assert await serving.ended() == 2
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_peer_that_is_named_twice_is_dialled_once() -> None:
@@ -152,13 +160,13 @@ def test_a_peer_that_is_named_twice_is_dialled_once() -> None:
     assert [each.port for each in _static(settings, Key(bytes([2]) * 32))] == [1, 2]
 
 
-HOUSE = Housekeeping(retention=100, retention_bytes=len(letter(1).raw))
+HOUSEKEEPING = Housekeeping(retention=100, retention_bytes=len(letter(1).raw))
 
 
 async def test_the_first_prune_is_announced_at_once_and_done_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with inside(tmp_path, housekeeping=HOUSE) as here:
+    async with inside(tmp_path, housekeeping=HOUSEKEEPING) as here:
         old = [letter(number, age=200) for number in range(2)]
         await here.archive.save([*old, letter(2)], EPOCH)
         with structlog.testing.capture_logs() as logs:
@@ -185,7 +193,7 @@ async def test_the_first_prune_is_announced_at_once_and_done_later(
 
 async def test_a_full_disk_is_pruned_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waku_serve, "PRUNE_GRACE_SECONDS", 0)
-    async with inside(tmp_path, housekeeping=HOUSE, policy=Policy(min_pow=0.0)) as here:
+    async with inside(tmp_path, housekeeping=HOUSEKEEPING, policy=Policy(min_pow=0.0)) as here:
         with structlog.testing.capture_logs() as logs:
             pruning = asyncio.create_task(_prune(here.node))
             here.node.archiving.short_of_room.set()

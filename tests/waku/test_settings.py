@@ -21,12 +21,12 @@ from support.rows import every
 ENODE = f"enode://{Key(bytes([1]) * 32).public.hex()}@127.0.0.1:30303"
 
 
-def settled(environment: dict[str, str] | None = None, file: Path | None = None, **flags: Any) -> WakuServe:
+def resolved(environment: dict[str, str] | None = None, file: Path | None = None, **flags: Any) -> WakuServe:
     return resolve(WAKU, flags, environment or {}, file)[0]
 
 
 def test_by_default_the_node_listens_on_loopback_and_keeps_thirty_days() -> None:
-    settings = settled()
+    settings = resolved()
     assert (settings.listen, settings.admin) == ("127.0.0.1:30303", "127.0.0.1:4011")
     assert (settings.retention, settings.retention_bytes, settings.topics, settings.peer) == (30.0, None, (), ())
     assert (settings.min_pow, settings.max_ttl) == (2e-6, 7 * 86400)
@@ -37,9 +37,9 @@ def test_flags_override_the_environment_which_overrides_the_file(tmp_path: Path)
     file.write_text("[waku]\nmax_peers = 1\nmax_ttl = 1\nmin_pow = 1.0\n[waku.limits]\npool_bytes = 2097152\n")
     environment = {"RESTANTE_WAKU_MAX_TTL": "2", "RESTANTE_WAKU_MIN_POW": "2", "RESTANTE_WAKU_TOPICS": "01020304, ff"}
     with pytest.raises(Misuse, match="'ff' is not a topic"):
-        settled(environment, file)
+        resolved(environment, file)
     environment["RESTANTE_WAKU_TOPICS"] = "01020304,0x05060708"
-    settings = settled(environment, file, min_pow=3.0)
+    settings = resolved(environment, file, min_pow=3.0)
     assert (settings.max_peers, settings.max_ttl, settings.min_pow) == (1, 2, 3.0)
     assert settings.topics == ("01020304", "0x05060708")
     assert settings.limits.pool_bytes == 2 * MIB
@@ -71,7 +71,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 def test_an_invalid_setting_is_refused_by_name(name: str) -> None:
     flags, words = BAD[name]
     with pytest.raises(Misuse, match=words):
-        settled(**flags)
+        resolved(**flags)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_an_invalid_setting_is_refused_by_name(name: str) -> None:
     [
         ('peer = ["enode://nobody"]', r"restante\.toml: peer: not an enode URL"),
         ('topics = ["xyz"]', r"restante\.toml: topics: 'xyz' is not a topic"),
-        ("topics = [1]", r"restante\.toml: topics: \[1\] is not a list of texts"),
+        ("topics = [1]", r"restante\.toml: topics: \[1\] is not a list of strings"),
         ('requests = ["all"]', r"restante\.toml: requests: \['all'\] is not a list of envelope or plain"),
         ('listen = "nowhere"', r"restante\.toml: listen: 'nowhere' is not HOST:PORT"),
         ('admin = "nowhere"', r"restante\.toml: admin: 'nowhere' is not HOST:PORT"),
@@ -92,18 +92,18 @@ def test_an_error_in_a_file_names_the_file_and_the_key(tmp_path: Path, line: str
     file = tmp_path / "restante.toml"
     file.write_text(f"[waku]\n{line}\n")
     with pytest.raises(Misuse, match=words):
-        settled(file=file)
+        resolved(file=file)
 
 
 def test_an_error_in_the_environment_names_the_variable() -> None:
     with pytest.raises(Misuse, match="RESTANTE_WAKU_PEER: not an enode URL: 'x'"):
-        settled({"RESTANTE_WAKU_PEER": "x"})
+        resolved({"RESTANTE_WAKU_PEER": "x"})
     with pytest.raises(Misuse, match=r"RESTANTE_WAKU_LIMIT_KNOWN_BYTES: 'x' is not a whole number from 1048576 up$"):
-        settled({"RESTANTE_WAKU_LIMIT_KNOWN_BYTES": "x"})
+        resolved({"RESTANTE_WAKU_LIMIT_KNOWN_BYTES": "x"})
 
 
 def test_valid_settings_are_accepted() -> None:
-    settings = settled(peer=[ENODE], topics=["0x01020304"], limit=["address_envelopes=0"], listen="*:0", admin="off")
+    settings = resolved(peer=[ENODE], topics=["0x01020304"], limit=["address_envelopes=0"], listen="*:0", admin="off")
     assert settings.peer == (ENODE,)
     assert settings.limits.address_envelopes == 0
     assert read_topic("0x01020304", "--topics") == b"\1\2\3\4"
@@ -112,7 +112,7 @@ def test_valid_settings_are_accepted() -> None:
 def test_requests_are_answered_as_the_settings_say(tmp_path: Path) -> None:
     password, own, friend = tmp_path / "password", Key(bytes([2]) * 32), Key(bytes([1]) * 32)
     password.write_text("swordfish\n")
-    settings = settled(
+    settings = resolved(
         requests=["envelope"],
         require_signature=True,
         password_file=str(password),
@@ -132,7 +132,7 @@ def test_requests_are_answered_as_the_settings_say(tmp_path: Path) -> None:
 
 def test_by_default_everybody_is_answered_with_the_oldest_first() -> None:
     own = Key(bytes([2]) * 32)
-    usual = _history_terms(settled(), own, _password(settled()))
+    usual = _history_terms(resolved(), own, _password(resolved()))
     assert (usual.descending, usual.allow) == (False, None)
     demands = usual.demands
     assert (set(map(str, demands.forms)), demands.require_signature, demands.min_pow) == (
@@ -151,7 +151,7 @@ def test_the_node_s_public_key_opens_requests_only_if_everybody_may_request(
     requests: list[str],
 ) -> None:
     own = Key(bytes([2]) * 32)
-    settings = settled(requests=requests)
+    settings = resolved(requests=requests)
     assert (own in _history_terms(settings, own, _password(settings)).demands.keys) == ("plain" in requests)
 
 
@@ -162,11 +162,11 @@ def test_an_empty_password_is_refused_and_not_taken_for_none(
     file = tmp_path / "password"
     file.write_text(password)
     with pytest.raises(Misuse, match=r"^--password-file: it is empty"):
-        _password(settled(requests=["envelope"], password_file=str(file)))
+        _password(resolved(requests=["envelope"], password_file=str(file)))
     with pytest.raises(Misuse, match=r"^--password-file: it is empty"):
         request_options("envelope", file, None, {})
     with pytest.raises(Misuse, match=f"^{PASSWORD_VARIABLE}: it is empty"):
         request_options("envelope", None, None, {PASSWORD_VARIABLE: ""})
     monkeypatch.setenv(PASSWORD_VARIABLE, "")
     with pytest.raises(Misuse, match=f"^{PASSWORD_VARIABLE}: it is empty"):
-        _password(settled())
+        _password(resolved())

@@ -148,7 +148,7 @@ async def test_an_error_of_the_program_ends_the_fetch() -> None:
 @every(
     ("call", "words"),
     [
-        (lambda: fetch([], topics=[TOPIC]), "nobody to ask"),
+        (lambda: fetch([], topics=[TOPIC]), "no Mailserver is named"),
         (lambda: fetch("http://x", topics=[TOPIC]), "not an enode URL"),
         (lambda: fetch(NOBODY, topics=ONE), "topics are a list of bytes"),
         (lambda: fetch(NOBODY, topics=[]), "topics are a list of bytes"),

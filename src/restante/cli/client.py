@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -57,8 +58,28 @@ def _check_installed() -> None:
         raise Misuse("this command needs the extra 'client': pip install 'restante[client]'")
 
 
+RelayOption = Annotated[
+    str | None,
+    typer.Option(
+        "--transit-relay",
+        metavar="URL",
+        envvar="RESTANTE_CLIENT_TRANSIT_RELAY",
+        show_envvar=False,
+        help="Relay for files if no direct connection is possible, tcp:HOST:PORT; or RESTANTE_CLIENT_TRANSIT_RELAY. "
+        "Default: tcp:transit.magic-wormhole.io:4001.",
+    ),
+]
+ListenOption = Annotated[
+    bool, typer.Option("--listen/--no-listen", help="Let the other side connect to this computer, for files.")
+]
+
+
 @app.command()
 def send(
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[PATH]...", help="File or directory to send. Several are sent as one directory."),
+    ] = None,
     text: Annotated[str | None, typer.Option(metavar="TEXT", help="Text to send; - reads standard input.")] = None,
     code: Annotated[
         str | None, typer.Option(metavar="CODE", help="Use this code, which the other side knows already.")
@@ -68,27 +89,48 @@ def send(
     qr: Annotated[
         bool | None, typer.Option("--qr/--no-qr", help="Show the code as a QR code. Default: on a terminal.")
     ] = None,
+    ignore_unsendable: Annotated[
+        bool, typer.Option("--ignore-unsendable", help="Leave out files of a directory that cannot be read.")
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Show what would be offered, and where this side is reached. Send nothing."),
+    ] = False,
     server: ServerOption = None,
+    transit_relay: RelayOption = None,
+    listen: ListenOption = True,
     proxy: ProxyOption = None,
     appid: AppIdOption = None,
 ) -> None:
-    """Send a text to another computer. Prints a code for the person there, and waits.
+    """Send a file, a directory or a text to another computer. Prints a code for the person there, and waits.
 
-    The other side runs `restante receive CODE`, or `wormhole receive CODE`. Exits with 0 when the text has arrived,
+    The other side runs `restante receive CODE`, or `wormhole receive CODE`. Exits with 0 when all of it has arrived,
     with 3 if the other side used another code, with 4 if the server cannot be used.
     """
     _check_installed()
-    from restante.cli.client_run import Place, own_code, read_text, run
-    from restante.cli.client_run import send as send_text
+    from restante.cli.client_files import Files, outgoing, show_own_hints, transit_of
+    from restante.cli.client_run import Place, Text, own_code, read_text, run
+    from restante.cli.client_run import send as send_item
+    from restante.cli.terminal import say
 
-    if text is None:
-        raise Misuse("say what to send: --text TEXT, or --text - for standard input")
+    if (text is None) == (not paths):
+        raise Misuse("say what to send: a PATH, or --text TEXT, or --text - for standard input")
     if text == "-" and verify:
         raise Misuse("--verify asks on standard input, and --text - reads it: give the text itself")
     place = Place.of(None, server, proxy, appid)
     chosen = None if code is None else own_code(code)
-    with_qr = sys.stderr.isatty() if qr is None else qr
-    run(send_text(place, read_text(text), chosen, words=code_length, verify=verify, qr=with_qr))
+    with_qr = (sys.stderr is not None and sys.stderr.isatty()) if qr is None else qr
+    transit = transit_of(transit_relay, listen=listen, proxy=proxy)
+    item = (
+        Files(outgoing(paths or [], ignore_unsendable=ignore_unsendable), transit)
+        if text is None
+        else Text(read_text(text))
+    )
+    if dry_run:
+        say(f"offered: {item.described}")
+        show_own_hints(transit)
+        return
+    run(send_item(place, item, chosen, words=code_length, verify=verify, qr=with_qr))
 
 
 @app.command()
@@ -101,22 +143,39 @@ def receive(
     ] = False,
     code_length: CodeLengthOption = 2,
     verify: VerifyOption = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="PATH", help="Directory to store it in, or what it is called here."),
+    ] = None,
+    accept: Annotated[bool, typer.Option("--accept", help="Ask nothing, as for scripts. Replaces nothing.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace what has its name already.")] = False,
+    unpack: Annotated[
+        bool, typer.Option("--unpack", help="Unpack a tar file. wormhole-rs sends directories as such.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what is offered, and where the sender is reached. Reject it.")
+    ] = False,
     server: ServerOption = None,
+    transit_relay: RelayOption = None,
+    listen: ListenOption = True,
     proxy: ProxyOption = None,
     appid: AppIdOption = None,
 ) -> None:
-    """Receive a text, and print it.
+    """Receive a file, a directory or a text. A text is printed.
 
-    Where the code is asked for, the Tab key completes it. Exits with 0 when the text is printed, with 3 if the code
-    does not work, with 4 if the server cannot be used.
+    Where the code is asked for, the Tab key completes it. Before a file is stored you are asked. Exits with 0 when
+    everything is stored or printed, with 3 if the code does not work, with 4 if the server cannot be used.
     """
     _check_installed()
+    from restante.cli.client_files import Storing, transit_of
     from restante.cli.client_run import Place, read_code, run
-    from restante.cli.client_run import receive as receive_text
+    from restante.cli.client_run import receive as receive_item
 
     if allocate and code is not None:
         raise Misuse("--allocate makes a new code: leave the code out")
     place = Place.of(code, server, proxy, appid)
-    if place.code is None and not allocate and sys.stdin.isatty():
+    if place.code is None and not allocate and sys.stdin is not None and sys.stdin.isatty():
         place = place.with_code(read_code(place, code_length))
-    run(receive_text(place, allocate=allocate, words=code_length, verify=verify))
+    transit = transit_of(transit_relay, listen=listen, proxy=proxy)
+    storing = Storing(output, accept, replace, unpack, dry_run, transit)
+    run(receive_item(place, storing, allocate=allocate, words=code_length, verify=verify))

@@ -7,52 +7,75 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import os
 import shlex
 import signal
 import sys
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Coroutine
 from typing import Any, Final
 
 import msgspec
 import typer
 
+from restante.cli.client_files import Files, Storing, show_offer, store
 from restante.cli.code_prompt import prompt_for_code
-from restante.cli.terminal import StandardInput, visible
+from restante.cli.terminal import Declined, StandardInput, answered_yes, say, visible
 from restante.client import (
     DEFAULT_APP_ID,
     DEFAULT_SERVER,
-    CodeError,
     Event,
     Reconnecting,
     TransferUri,
-    UriError,
     WaitingForPeer,
     Welcomed,
     Working,
     Wormhole,
-    abandon,
     parse_uri,
-    receive_text,
     send_text,
+    word_list,
 )
 from restante.client.protocol.code import nameplate_of
 from restante.client.protocol.uri import SCHEME, rendezvous_of
+from restante.client.sent_message import MAX_SENT_BYTES
 from restante.client.server import Server
-from restante.client.text import check_text
-from restante.common.errors import Misuse, RestanteError, StoreError, plain
+from restante.client.transfer.messages import reasons_told
+from restante.client.transfer.receiving import OfferedText
+from restante.client.transfer.receiving import receive as receive_offer
+from restante.client.transfer.text import check_text
+from restante.client.transit.records import Role
+from restante.common.errors import Misuse, StoreError, plain
+from restante.common.plural import counted
 
 SIGTERM_EXIT: Final = 128 + signal.SIGTERM
 """The exit code after SIGTERM, as a shell shows it. After Ctrl-C it is 130."""
-
-MAX_INPUT_BYTES: Final = 2_000_000
-"""Bytes of standard input that are read. It is more than a message has."""
 
 COMPLETION_SECONDS: Final = 5.0
 """Seconds within which a server must list its nameplates for completion. The user waits for it."""
 
 RECEIVER: Final = "follower"
+
+VERIFIER_REJECTED: Final = "the verifier was rejected, and nothing was transferred"
+
+
+class Text(msgspec.Struct, frozen=True):
+    """A text that is sent."""
+
+    text: str
+    kind: str = "text"
+
+    @property
+    def described(self) -> str:
+        """How long it is."""
+        return f"a text of {counted(len(self.text), 'character')}"
+
+    async def send(self, wormhole: Wormhole) -> None:
+        """Send it, and wait until it has arrived."""
+        await send_text(wormhole, self.text)
+
+
+Item = Text | Files
+"""What is sent."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -68,10 +91,7 @@ class Place(msgspec.Struct, frozen=True):
         """Return the place that the arguments name. `code` may be a URI, which may name a server. Raises Misuse."""
         there = None
         if code is not None and code.startswith(f"{SCHEME}:"):
-            try:
-                uri = parse_uri(code)
-            except UriError as error:
-                raise Misuse(str(error)) from error
+            uri = parse_uri(code)
             if uri.role != RECEIVER:
                 raise Misuse("this URI is for the sender: the one who made it waits to receive")
             code = uri.code
@@ -83,7 +103,7 @@ class Place(msgspec.Struct, frozen=True):
         return cls(code, url, proxy, app_id or DEFAULT_APP_ID)
 
     def with_code(self, code: str) -> Place:
-        """Return the same place with a code. Raises Misuse if it is none."""
+        """Return the same place with a code. Raises CodeError if the text is not a code."""
         return msgspec.structs.replace(self, code=own_code(code))
 
     def uri(self, code: str) -> TransferUri:
@@ -99,17 +119,29 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def own_code(code: str) -> str:
-    """Return a code without the white space around it. Raises Misuse if it is none."""
-    try:
-        nameplate_of(code.strip())
-    except CodeError as error:
-        raise Misuse(str(error)) from error
-    return code.strip()
+    """Return a code that a person typed. Raises CodeError if the text is not a code.
+
+    White space around it is removed. If all its words are those of new codes but for capitals, which telephones write
+    on their own, it is in lower case: new codes have no capitals.
+    """
+    code = code.strip()
+    nameplate_of(code)
+    nameplate, *words = code.lower().split("-")
+    listed = all(word in word_list(position) for position, word in enumerate(words))
+    return "-".join((nameplate, *words)) if listed else code
 
 
 def read_text(argument: str) -> str:
     """Return the text to send: the argument, or standard input. Raises Misuse if it is not UTF-8, or too long."""
-    given = sys.stdin.buffer.read(MAX_INPUT_BYTES) if argument == "-" else os.fsencode(argument)
+    if argument != "-":
+        given = os.fsencode(argument)
+    elif sys.stdin is None:
+        raise Misuse("standard input is closed: give the text itself")
+    else:
+        given = sys.stdin.buffer.read(MAX_SENT_BYTES + 1)
+    if len(given) > MAX_SENT_BYTES:
+        most = counted(MAX_SENT_BYTES, "byte")
+        raise Misuse(f"the text has more than {most}, which no message has: send it in parts")
     try:
         text = given.decode()
     except UnicodeDecodeError as error:
@@ -134,7 +166,13 @@ def run(transfer: Coroutine[Any, Any, None]) -> None:
     async def guarded() -> None:
         task = asyncio.current_task()
         assert task is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        loop = asyncio.get_running_loop()
+
+        def stop() -> None:
+            loop.remove_signal_handler(signal.SIGTERM)  # a second one ends the process
+            task.cancel()
+
+        loop.add_signal_handler(signal.SIGTERM, stop)
         await transfer
 
     try:
@@ -142,74 +180,67 @@ def run(transfer: Coroutine[Any, Any, None]) -> None:
     except asyncio.CancelledError:
         raise typer.Exit(SIGTERM_EXIT) from None
     except KeyboardInterrupt:
-        _say("")  # or the shell's prompt follows ^C
+        say("")  # or the shell's prompt follows ^C
         raise
 
 
-async def send(place: Place, text: str, code: str | None, *, words: int, verify: bool, qr: bool) -> None:
-    """Send a text to whoever uses the code."""
+async def send(place: Place, item: Item, code: str | None, *, words: int, verify: bool, qr: bool) -> None:
+    """Send something to whoever uses the code."""
     async with _wormhole(place) as wormhole:
+        say(f"Sending {item.described}")
         if code is None:
             code = await wormhole.allocate_code(words)
         else:
             await wormhole.set_code(code)
-        _say(f"Wormhole code is: {code}\n")
+        say(f"Wormhole code is: {code}\n")
         if qr:
             _show_qr(str(place.uri(code)))
         options = f"{' --verify' if verify else ''}{place.options()} {shlex.quote(code)}"
-        _say(f"On the other computer, please run:\n\nrestante receive{options}\n")
-        async with _agreement(wormhole, "sender", verify=verify):
-            await send_text(wormhole, text)
-    _say("The text has arrived.")
+        say(f"On the other computer, please run:\n\nrestante receive{options}\n")
+        await _agree(wormhole, Role.SENDER, verify=verify)
+        await item.send(wormhole)
+    say(f"The {item.kind} has arrived.")
 
 
-async def receive(place: Place, *, allocate: bool, words: int, verify: bool) -> None:
-    """Print the text of whoever uses the code."""
+async def receive(place: Place, storing: Storing, *, allocate: bool, words: int, verify: bool) -> None:
+    """Receive what whoever uses the code sends: print a text, store a file or a directory."""
     async with _wormhole(place) as wormhole:
         if allocate:
             code = await wormhole.allocate_code(words)
             options = f"{' --verify' if verify else ''}{place.options()} --code {shlex.quote(code)}"
-            _say(f"Wormhole code is: {code}\n")
-            _say(f"On the other computer, please run:\n\nrestante send{options} --text TEXT\n")
+            say(f"Wormhole code is: {code}\n")
+            say(f"On the other computer, please run:\n\nrestante send{options} PATH\n")
         else:
             await wormhole.set_code(place.code or own_code(await StandardInput().line()))
-        async with _agreement(wormhole, "receiver", verify=verify):
-            await receive_text(wormhole, _print_text)
+        await _agree(wormhole, Role.RECEIVER, verify=verify)
+        await _received(wormhole, storing)
 
 
-@asynccontextmanager
-async def _agreement(wormhole: Wormhole, role: str, *, verify: bool) -> AsyncIterator[None]:
-    """Wait for the other side, and let the user compare the verifier. Whatever ends the block, the peer is told."""
-    verifier = await wormhole.verifier()
-    try:
-        if verify:
-            await _compare(verifier.hex())
-        yield
-    except asyncio.CancelledError:
-        await abandon(wormhole, f"the {role} stopped")
-        raise
-    except (StoreError, VerifierRejected) as error:
-        await abandon(wormhole, str(error))
-        raise
+async def _received(wormhole: Wormhole, storing: Storing) -> None:
+    offered = await receive_offer(wormhole, storing.transit)
+    if storing.dry_run:
+        show_offer(offered)
+        await offered.reject("the receiver only looks at the offer")
+    elif isinstance(offered, OfferedText):
+        async with reasons_told(wormhole, Role.RECEIVER):
+            _print_text(offered.text)
+        await offered.accept()
+    else:
+        await store(offered, storing)
 
 
-class VerifierRejected(RestanteError):  # noqa: N818 - it is what the user decided
-    """The user did not confirm the verifier."""
-
-
-async def _compare(verifier: str) -> None:
-    standard_input = StandardInput()
-    while True:
-        _say(f"Verifier {verifier}. Does the other side show the same? (yes/no): ", end="")
-        answer = (await standard_input.line()).strip().lower()
-        if answer in {"yes", "y"}:
-            return
-        if answer in {"no", "n", ""}:
-            raise VerifierRejected("the verifier was rejected, and nothing was transferred")
+async def _agree(wormhole: Wormhole, role: Role, *, verify: bool) -> None:
+    """Wait for the other side, and let the user compare the verifier. Raises Declined; the other side is told."""
+    async with reasons_told(wormhole, role):
+        verifier = await wormhole.verifier()
+        if verify and not await answered_yes(f"Verifier {verifier.hex()}. Does the other side show the same?"):
+            raise Declined(VERIFIER_REJECTED)
 
 
 def _print_text(received: str) -> None:
     """Print a text. On a terminal control characters are shown as escapes, since the sender may be anybody."""
+    if sys.stdout is None:
+        raise StoreError("the text could not be printed: standard output is closed")
     try:
         if sys.stdout.isatty():
             sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -240,25 +271,22 @@ class _Narrator:
         match event:
             case Welcomed(motd) if motd and motd != self._motd:
                 self._motd = motd
-                _say(f"The server says: {visible(motd)}")
+                say(f"The server says: {visible(motd)}")
             case Working(bits) if bits != self._worked:
                 self._worked = bits
-                _say(f"The server demands proof of work ({bits} bits); it is being done.")
+                say(f"The server demands proof of work ({bits} bits); it is being done.")
             case WaitingForPeer() if not self._waiting:
                 self._waiting = True
-                _say("Waiting for the other side …")
-            case Reconnecting(delay, reason):
-                _say(f"{visible(reason)}; trying again in {delay:.0f} s")
+                say("Waiting for the other side …")
+            case Reconnecting(delay, reason) if delay >= 1:  # while closing, attempts follow at once
+                say(f"{visible(reason)}; trying again in {delay:.0f} s")
             case _:
-                pass
+                pass  # also `Welcomed.current_cli_version`: it is a version of the Python client
 
 
 def _show_qr(uri: str) -> None:
     import segno
 
-    segno.make(uri).terminal(out=sys.stderr, compact=True)
-    _say("")
-
-
-def _say(words: str, end: str = "\n") -> None:
-    print(words, end=end, file=sys.stderr, flush=True)
+    drawn = io.StringIO()
+    segno.make(uri).terminal(out=drawn, compact=True)
+    say(drawn.getvalue())

@@ -27,15 +27,22 @@ def pipeline() -> None:
         raise Misuse("this command needs the extra 'pipeline': pip install 'restante[pipeline]'")
 
 
-LakeDir = Annotated[Path, typer.Option("--lake", metavar="DIR", envvar="RESTANTE_LAKE", help="Folder of the tables.")]
+LakeDir = Annotated[
+    Path,
+    typer.Option(
+        "--lake", metavar="DIR", envvar="RESTANTE_LAKE", help="Folder of the lake, in which the tables are."
+    ),
+]
 Plan = Annotated[bool, typer.Option("--plan", help="Only print what would be done; Spark is not started.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show Spark's own log messages.")]
-Memory = Annotated[str, typer.Option(metavar="SIZE", help="Memory of a local Spark's Java, like 512m or 4g.")]
+Memory = Annotated[
+    str, typer.Option(metavar="SIZE", help="Memory of Spark's Java process on this machine, like 512m or 4g.")
+]
 Keep = Annotated[
     list[str] | None,
     typer.Option(
         metavar="[TABLE=]DAYS",
-        help="Then drop older days from every table that the command writes, or from one table; repeatable.",
+        help="Afterwards delete older days from every table that the command writes, or from one table; repeatable.",
     ),
 ]
 DEFAULT_LAKE = Path("restante-lake")
@@ -94,7 +101,8 @@ def build(
         str, typer.Option(metavar="URL", help="Spark master: local[N], spark://…, yarn, k8s://…")
     ] = "local[*]",
     remote: Annotated[
-        str | None, typer.Option(metavar="URL", help="Spark Connect server to use in its place: sc://HOST:PORT.")
+        str | None,
+        typer.Option(metavar="URL", help="Spark Connect server to use instead of --master: sc://HOST:PORT."),
     ] = None,
     memory: Memory = DEFAULT_MEMORY,
     verbose: Verbose = False,
@@ -148,7 +156,7 @@ def vacuum(
     grace: Annotated[
         float, typer.Option(metavar="HOURS", help="Keep files that were replaced in the last HOURS hours.")
     ] = 24.0,
-    plan: Plan = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Only print what would be removed.")] = False,
 ) -> None:
     """Remove files that no table uses any more. It also removes what killed runs left."""
     from restante.pipeline.lake.delta_log import LOG_RETENTION_SECONDS
@@ -199,7 +207,7 @@ def _shown(found: Sequence[IngestResult], *, plan: bool) -> Iterator[str]:
                     (ledger.clean, "clean"),
                     (ledger.duplicate, "duplicate"),
                     (ledger.quarantined, "in quarantine"),
-                    (ledger.missed, "gone unread"),
+                    (ledger.missed, "deleted before they were read"),
                 )
                 if count or words == "clean"
             ]

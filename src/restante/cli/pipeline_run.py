@@ -49,7 +49,9 @@ def open_run(
                 settings = {"spark.driver.memory": memory}
                 with steps.step("Spark") as step:
                     begun.append(
-                        stack.enter_context(session.session(master, remote, settings=settings, verbose=verbose))
+                        stack.enter_context(
+                            session.session(master, remote, settings=settings, folder=place, verbose=verbose)
+                        )
                     )
                     step.done("ready")
                 _end_at_once(place)  # Spark has set a handler of its own
@@ -72,7 +74,7 @@ def _end_at_once(scratch: Path) -> None:
         shutil.rmtree(scratch, ignore_errors=True)
         # Clear the last live line and show the cursor again. Write to the descriptor: the live lines hold sys.stderr.
         live = "\r\x1b[J\x1b[?25h" if os.isatty(2) else ""
-        words = "stopped; what was committed stays; run this again to do the rest"
+        words = "stopped; committed rows stay; run this again to do the rest"
         os.write(2, f"{live}restante: {words}\n".encode())
         os._exit(128 + number)
 

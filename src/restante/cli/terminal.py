@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 from typing import Final
+
+from restante.common.errors import RestanteError
 
 SHOWN: Final = frozenset("\n\t\u200c\u200d")
 """Characters that are no letters and are shown as they are: ends of lines, tabs, and what joins letters and emoji."""
@@ -21,13 +24,38 @@ def visible(text: str) -> str:
     )
 
 
+def say(words: str, end: str = "\n") -> None:
+    """Show words on standard error. If it cannot be written, nobody reads them, and the transfer goes on."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            print(words, end=end, file=sys.stderr, flush=True)
+
+
+async def answered_yes(question: str) -> bool:
+    """Ask a question on standard error until the answer is yes or no. An empty answer is no."""
+    standard_input = StandardInput()
+    while True:
+        say(f"{question} (yes/no): ", end="")
+        answer = (await standard_input.line()).strip().lower()
+        if answer in {"yes", "y"}:
+            return True
+        if answer in {"no", "n", ""}:
+            return False
+
+
+class Declined(RestanteError):  # noqa: N818 - it is what the user decided
+    """The user answered no."""
+
+
 class StandardInput:
     """Lines of standard input. Waiting for one can be cancelled, and does not keep the process from its end."""
 
     _unread = b""  # of all instances, as there is one standard input
 
     async def line(self) -> str:
-        """Return the next line without its end. At the end of the input it is empty."""
+        """Return the next line without its end. It is empty at the end of the input, and if that is closed."""
+        if sys.stdin is None:
+            return ""
         loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
         ready = asyncio.Event()
         try:

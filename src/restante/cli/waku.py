@@ -69,7 +69,10 @@ def _serve_options(
     ] = None,
     retention_bytes: Annotated[
         str | None,
-        typer.Option(metavar="BYTES", help="Keep at most this much, and remove the oldest first. Default: no limit."),
+        typer.Option(
+            metavar="BYTES",
+            help="Remove the oldest envelopes when the archive has more bytes than this. Default: no limit.",
+        ),
     ] = None,
     topics: Annotated[
         list[str] | None,
@@ -117,13 +120,13 @@ def _serve_options(
     """Declare the options of `waku serve` and `waku config`; `_with_options` passes them on."""
 
 
-def _part() -> Part[Any]:
+def _waku_part() -> Part[Any]:
     from restante.waku.settings import WAKU
 
     return WAKU
 
 
-_with_options = with_options(_serve_options, _part)
+_with_options = with_options(_serve_options, _waku_part)
 
 
 @app.command("serve")

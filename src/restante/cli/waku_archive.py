@@ -74,7 +74,7 @@ def check(data: DataOption = DEFAULT_DATA) -> None:
     if wrong:
         raise typer.Exit(1)
     found = ((counts.envelopes, "envelope"), (counts.bytes, "byte"), (counts.topics, "topic"))
-    print(f"{', '.join(counted(*each) for each in found)}: all is well")
+    print(f"{', '.join(counted(*each) for each in found)}: no errors")
 
 
 MAX_SENTENCES = 100

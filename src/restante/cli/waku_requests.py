@@ -56,7 +56,7 @@ def post(
     posted = asyncio.run(library.post(node, body, topic=place, to=key, sign=signer, ttl=seconds))
     print(posted.envelope.hash.hex())
     if not posted.confirmed:
-        print("this node confirms no envelopes: it is not known whether it took this one", file=sys.stderr)
+        print("this node does not confirm envelopes: it may not have accepted this one", file=sys.stderr)
 
 
 PasswordOption = Annotated[

@@ -13,6 +13,8 @@ from restante.common.lazy_names import lazy_names
 __all__ = [
     "DEFAULT_APP_ID",
     "DEFAULT_SERVER",
+    "DEFAULT_TRANSIT_RELAY",
+    "ArchiveError",
     "BaseWormhole",
     "CheckpointError",
     "Closed",
@@ -21,6 +23,7 @@ __all__ = [
     "CodeExpiredError",
     "CodeKnown",
     "Connecting",
+    "ConnectionLostError",
     "CrowdedError",
     "Event",
     "Failed",
@@ -32,8 +35,12 @@ __all__ = [
     "MessageDelivered",
     "MessageStored",
     "Misuse",
+    "Mood",
     "NoReceiptsError",
     "NoSeedError",
+    "OfferedDirectory",
+    "OfferedFile",
+    "OfferedText",
     "OldCheckpointError",
     "PeerConfirmed",
     "PeerMessageError",
@@ -47,6 +54,9 @@ __all__ = [
     "StoreError",
     "TransferError",
     "TransferUri",
+    "TransitOptions",
+    "UnsafeNameError",
+    "UnsendableFileError",
     "UriError",
     "WaitingForPeer",
     "WelcomeError",
@@ -55,21 +65,28 @@ __all__ = [
     "Wormhole",
     "WormholeError",
     "WrongPasswordError",
-    "abandon",
+    "abandon_transfer",
     "completions",
     "parse_uri",
+    "receive",
     "receive_text",
     "seed_code",
+    "send_directory",
+    "send_file",
     "send_text",
+    "word_list",
 ]
 
 if TYPE_CHECKING:
     from restante.client.base import BaseWormhole
     from restante.client.checkpoint import CheckpointError
-    from restante.client.defaults import DEFAULT_APP_ID, DEFAULT_SERVER
+    from restante.client.core.ending import Mood
+    from restante.client.defaults import DEFAULT_APP_ID, DEFAULT_SERVER, DEFAULT_TRANSIT_RELAY
     from restante.client.errors import (
+        ArchiveError,
         ClosedError,
         CodeExpiredError,
+        ConnectionLostError,
         CrowdedError,
         LonelyError,
         NoReceiptsError,
@@ -80,6 +97,8 @@ if TYPE_CHECKING:
         ServerError,
         ServerGoneError,
         TransferError,
+        UnsafeNameError,
+        UnsendableFileError,
         WelcomeError,
         WormholeError,
         WrongPasswordError,
@@ -100,31 +119,43 @@ if TYPE_CHECKING:
         Welcomed,
         Working,
     )
-    from restante.client.journal import Journal, JournaledWormhole, Message
-    from restante.client.protocol.code import CodeError, completions
+    from restante.client.journal import Journal
+    from restante.client.journaled_wormhole import JournaledWormhole, Message
+    from restante.client.protocol.code import CodeError, completions, word_list
     from restante.client.protocol.seeds import seed_code
     from restante.client.protocol.uri import TransferUri, UriError
     from restante.client.protocol.uri import parse as parse_uri
     from restante.client.sent_message import SentMessage
-    from restante.client.text import abandon, receive_text, send_text
+    from restante.client.transfer.messages import abandon_transfer
+    from restante.client.transfer.receiving import OfferedDirectory, OfferedFile, OfferedText, receive
+    from restante.client.transfer.sending import send_directory, send_file
+    from restante.client.transfer.text import receive_text, send_text
+    from restante.client.transit.connecting import TransitOptions
     from restante.client.wormhole import Wormhole
     from restante.common.errors import Misuse, RestanteError, StoreError
 else:
     _MODULES = {
         "restante.client.base": "BaseWormhole",
         "restante.client.checkpoint": "CheckpointError",
-        "restante.client.defaults": "DEFAULT_APP_ID DEFAULT_SERVER",
-        "restante.client.errors": "ClosedError CodeExpiredError CrowdedError LonelyError NoReceiptsError NoSeedError "
+        "restante.client.core.ending": "Mood",
+        "restante.client.defaults": "DEFAULT_APP_ID DEFAULT_SERVER DEFAULT_TRANSIT_RELAY",
+        "restante.client.errors": "ArchiveError ClosedError CodeExpiredError ConnectionLostError CrowdedError "
+        "LonelyError NoReceiptsError NoSeedError "
         "OldCheckpointError PeerMessageError PermissionNeededError ServerError ServerGoneError TransferError "
-        "WelcomeError WormholeError WrongPasswordError",
+        "UnsafeNameError UnsendableFileError WelcomeError WormholeError WrongPasswordError",
         "restante.client.events": "Closed CodeKnown Connecting Event Failed KeyAgreed MessageDelivered MessageStored "
         "PeerConfirmed Reconnecting ReplayEnded WaitingForPeer Welcomed Working",
-        "restante.client.journal": "Journal JournaledWormhole Message",
-        "restante.client.protocol.code": "CodeError completions",
+        "restante.client.journal": "Journal",
+        "restante.client.journaled_wormhole": "JournaledWormhole Message",
+        "restante.client.protocol.code": "CodeError completions word_list",
         "restante.client.protocol.seeds": "seed_code",
         "restante.client.protocol.uri": "TransferUri UriError parse_uri=parse",
         "restante.client.sent_message": "SentMessage",
-        "restante.client.text": "abandon receive_text send_text",
+        "restante.client.transfer.messages": "abandon_transfer",
+        "restante.client.transfer.receiving": "OfferedDirectory OfferedFile OfferedText receive",
+        "restante.client.transfer.sending": "send_directory send_file",
+        "restante.client.transfer.text": "receive_text send_text",
+        "restante.client.transit.connecting": "TransitOptions",
         "restante.client.wormhole": "Wormhole",
         "restante.common.errors": "Misuse RestanteError StoreError",
     }

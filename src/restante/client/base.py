@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from types import TracebackType
+from contextlib import suppress
 from typing import Any, Final, Self
 
+from restante.client.core.ending import MOODS, Mood
 from restante.client.core.machine import Machine
 from restante.client.core.outputs import Failed, MessageReceived, NameplatesListed
 from restante.client.core.state import NameplateStatus, State
@@ -19,13 +20,10 @@ from restante.client.protocol import keys
 from restante.client.protocol.seeds import seed_of
 from restante.client.sent_message import SentMessage, to_be_sent
 from restante.client.server import Server
+from restante.client.tasks import Changes, until_done
 from restante.client.unread import Unread
 from restante.common.dice import Dice
 from restante.common.errors import Misuse
-from restante.common.tasks import Changes, until_done
-
-MAX_UNSTORED: Final = 1000
-"""Messages that `send` accepts while none of them is stored. The next call waits until one is."""
 
 MAX_CLOSE_SECONDS: Final = 5.0
 """Seconds without any answer of the server, after which a closing wormhole waits no longer. The server prunes what is
@@ -82,11 +80,6 @@ class BaseWormhole:
         self._running = asyncio.create_task(self._run())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        raise NotImplementedError
-
     # ── the code ───────────────────────────────────────────────────────────────────────────────
 
     async def allocate_code(self, words: int = DEFAULT_WORDS) -> str:
@@ -98,7 +91,7 @@ class BaseWormhole:
             words: words after the number, each of which is 8 bits; 1 to `MAX_WORDS`.
 
         Raises:
-            Misuse: the number of words is another one.
+            Misuse: the number of words is outside these bounds.
 
         """
         if not 1 <= words <= MAX_WORDS:
@@ -122,10 +115,14 @@ class BaseWormhole:
             Misuse: the wormhole has another code.
 
         """
+        await self._use(code)
+
+    async def _use(self, code: str, mailbox: str | None = None) -> None:
+        """Use a code, and no nameplate if the mailbox is given."""
         self._check_open()
         if self._state.nameplate_status is NameplateStatus.NONE:
-            self._machine.set_code(code)
-        elif self._state.code != code:
+            self._machine.set_code(code, mailbox)
+        elif self._state.code != code or mailbox not in {None, self._state.mailbox}:
             raise Misuse("a wormhole has one code, and this one has another: create a new one")
         self._driver.carry_out()
         await self._driver.wait_until_saved()
@@ -174,7 +171,7 @@ class BaseWormhole:
             size: bytes of the key, 1 to 8160.
 
         Raises:
-            Misuse: the size is another one.
+            Misuse: the size is outside these bounds.
 
         """
         if not 1 <= size <= keys.MAX_DERIVED_BYTES:
@@ -185,7 +182,7 @@ class BaseWormhole:
     async def seed(self) -> bytes:
         """Wait for the peer. Return 32 secret bytes with which both can meet again: `set_code(seed_code(seed))`.
 
-        Store them. They are the same at both sides, and others after each meeting.
+        Store them. Both sides get the same seed, and each meeting has another one.
 
         Raises:
             NoSeedError: one of the two wormholes was created without `seeds=True`.
@@ -203,9 +200,10 @@ class BaseWormhole:
     async def send(self, message: bytes) -> SentMessage:
         """Send a message. Returns when it is on its way; await `SentMessage.stored` to know that the server has it.
 
-        It may be sent before the peer is there, and waits for it. If `MAX_UNSTORED` earlier ones are not stored yet,
-        this method waits for them. Read the peer's messages meanwhile: while `MAX_UNREAD_MESSAGES` of them wait, no
-        more are read from the server, so that nothing is known to be stored. A lost connection loses no message.
+        It may be sent before the peer is there, and waits for it. If `MAX_UNSTORED_MESSAGES` earlier ones, or
+        `MAX_UNSTORED_BYTES` of them, are not stored yet, this method waits. Read the peer's messages meanwhile: while
+        `MAX_UNREAD_MESSAGES` of them wait, no more are read from the server, so that nothing is known to be stored. A
+        lost connection loses no message.
 
         Args:
             message: at most `MAX_SENT_BYTES` bytes.
@@ -214,20 +212,21 @@ class BaseWormhole:
             TypeError, Misuse: the message is not bytes, or is too long: send it in parts.
 
         """
-        await self._until(lambda: self._machine.unstored < MAX_UNSTORED)
+        data = to_be_sent(message)
+        await self._until(lambda: not self._machine.full)
         self._check_open()
-        number = self._machine.send(to_be_sent(message))
+        number = self._machine.send(data)
         self._driver.carry_out()
         await self._driver.wait_until_saved()
         return SentMessage(number, self._stored, self._delivered)
 
     async def flush(self) -> None:
-        """Wait until the server has stored all messages that were sent, and for the peer: it stores none before."""
+        """Wait until the server has stored all messages. It gets them when the peer is there: this waits for it."""
         await self._until(lambda: self._machine.all_stored)
 
     # ── the end ────────────────────────────────────────────────────────────────────────────────
 
-    async def close(self, mood: str | None = None) -> None:
+    async def close(self, mood: Mood | None = None) -> None:
         """Wait until everything sent is stored, and leave nothing of ours at the server.
 
         What was sent is lost if no peer was there. If the server does not answer, this takes about twice
@@ -237,10 +236,13 @@ class BaseWormhole:
             mood: how it went, for the server's records. By default `happy`, or `lonely` if no peer came.
 
         Raises:
+            Misuse: it is another mood.
             WormholeError: the wormhole failed, and no other call has raised the error.
             ServerGoneError: the server has not confirmed all that was sent.
 
         """
+        if mood is not None and mood not in MOODS:
+            raise Misuse(f"a wormhole is closed with the mood {', '.join(MOODS[:-1])} or {MOODS[-1]}, not {mood!r}")
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(mood))
         await until_done(self._closing)
@@ -257,50 +259,38 @@ class BaseWormhole:
         to_flush = self._state.peer_versions is not None and self._state.mood is None
         flushed = not to_flush or await self._flushed(lambda: self._machine.all_stored)
         if not flushed and (self._state.unsealed or not all(own.stored for own in self._state.own.values())):
-            gone = ServerGoneError("the server has not stored all that was sent, and does not answer")
-            self._error = self._error or gone
+            self._error = self._error or ServerGoneError("the server has not stored all that was sent")
         self._machine.close(mood)
         self._driver.carry_out()
         await self._leave()
 
     async def _flushed(self, done: Callable[[], bool]) -> bool:
-        """Wait until everything is stored, as long as the server stores anything. Return whether it did."""
-        self._driver.resume()  # the server confirms behind the messages that nobody reads
-        self._driver.hurry()
-        while not done():
-            missing = self._missing
-            try:
-                async with asyncio.timeout(MAX_CLOSE_SECONDS):
-                    while self._missing >= missing and not done():
-                        if self._closed or self._error is not None:
-                            return False
-                        await self._changes.next()
-            except TimeoutError:
-                return False
-        return True
-
-    @property
-    def _missing(self) -> int:
-        """Messages of ours that this connection has not shown to be stored. More, if the replay has not ended."""
-        connection, state = self._machine.connection, self._state
-        if connection is None or not connection.replayed:
-            return len(state.unsealed) + len(state.own) + 1
-        return len(state.unsealed) + len(connection.unstored)
+        """Wait until everything is stored, as long as the server answers. Return whether it did."""
+        await self._while_answered(lambda: done() or self._closed or self._error is not None)
+        return done()
 
     async def _leave(self) -> None:
-        """Wait until nothing is left at the server, within `MAX_CLOSE_SECONDS`, and end the connection."""
-        assert self._running is not None
-        self._driver.resume()
-        self._driver.hurry()
+        """Wait until nothing is left at the server, as long as it answers, and end the connection."""
         try:
-            async with asyncio.timeout(MAX_CLOSE_SECONDS):
-                await self._driver.wait_until_saved()
-                if not self._driver.ended:
-                    await asyncio.wait([self._running])
-        except TimeoutError:
-            pass  # the server prunes what is left
+            with suppress(TimeoutError):
+                async with asyncio.timeout(MAX_CLOSE_SECONDS):
+                    await self._driver.wait_until_saved()
+            if not self._driver.ended:
+                await self._while_answered(lambda: self._closed)  # the server prunes what is left
         finally:
             await self._disconnect()
+
+    async def _while_answered(self, done: Callable[[], bool]) -> None:
+        """Wait until something is done, or until the server has not answered for `MAX_CLOSE_SECONDS`."""
+        self._driver.resume()  # the server answers behind the messages that nobody reads
+        self._driver.hurry()
+        answers = -1
+        while not done() and self._machine.answers > answers:
+            answers = self._machine.answers
+            with suppress(TimeoutError):
+                async with asyncio.timeout(MAX_CLOSE_SECONDS):
+                    while not done() and self._machine.answers == answers:
+                        await self._changes.next()
 
     async def _disconnect(self) -> None:
         if self._running is not None:
@@ -379,7 +369,7 @@ class BaseWormhole:
         if not self._state.abilities.wants_receipts:
             raise NoReceiptsError("this wormhole wants no receipts: create it with receipts=True")
         if not self._state.peer_abilities.sends_receipts:
-            raise NoReceiptsError("the peer's client sends no receipts: only its server's are known (stored)")
+            raise NoReceiptsError("the peer's client sends no receipts: only `stored` can be known")
         await self._until(lambda: self._state.acknowledged > number)
 
     def _check_open(self) -> None:
@@ -397,4 +387,4 @@ class BaseWormhole:
             self._check_open()
             if self._running is None:
                 raise Misuse("a wormhole is used in its context: async with wormhole: …")
-            await self._changes.next()
+            await self._changes.next(lambda: met() or self._error or self._closed or self._closing)

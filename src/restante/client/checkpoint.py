@@ -12,9 +12,9 @@ from typing import Final
 import msgspec
 
 from restante.client.core.state import State
+from restante.client.tasks import until_done
 from restante.common.atomic_file import draft_of
 from restante.common.errors import RestanteError, StoreError, plain
-from restante.common.tasks import until_done
 
 FORMAT: Final = "restante journal"
 FORMAT_VERSION: Final = 1
@@ -100,6 +100,10 @@ class CheckpointFile:
             return
         if self._lock < 0:
             raise StoreError(f"the journal {self.path} is closed: open it again")
+        if os.fstat(self._lock).st_nlink == 0:
+            raise StoreError(
+                f"the journal {self.path} or its lock was removed, and another process may use it: start again"
+            )
         if len(content) > MAX_BYTES:
             raise StoreError(f"the journal {self.path} would have more than {MAX_BYTES} bytes: close some wormholes")
         try:
@@ -138,7 +142,7 @@ class CheckpointWriter:
     """Writes checkpoints, one at a time. Calls that come while one is written share the next one."""
 
     def __init__(self, file: CheckpointFile, content: Callable[[], Checkpoint]) -> None:
-        """Prepare. `content` returns what is to be written now."""
+        """Write to a file. `content` is called before each write, and returns the checkpoint."""
         self._file, self._content = file, content
         self._writing = asyncio.Lock()
         self._wanted = self._saved = 0

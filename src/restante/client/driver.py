@@ -14,6 +14,7 @@ from restante.client.core.outputs import (
     MessageReceived,
     NameplatesListed,
     Output,
+    Reconnect,
     SendFrame,
     ShowWork,
 )
@@ -38,6 +39,10 @@ is out of order."""
 HURRIED_DELAY_SECONDS: Final = 0.25
 """Seconds between attempts while the wormhole is being closed."""
 
+MAX_HURRIED_CONNECTIONS: Final = 20
+"""Connections that are lost while the wormhole is being closed, and on which the server answered. Then no more are
+made: it may answer and hang up for ever."""
+
 SAVED_BEFORE: Final = (SendFrame, Closed, Failed)
 """Outputs that a process must not forget: what the server was sent, and how the wormhole ended."""
 
@@ -51,6 +56,10 @@ DELAY_FACTOR: Final = 1.5
 
 class BadServerError(ServerGoneError):
     """The server is connected, and owes an answer or breaks the protocol."""
+
+
+class BusyServerError(ServerGoneError):
+    """The server is connected, and asks to try again later."""
 
 
 def delay_before(attempt: int, dice: Dice) -> float:
@@ -139,22 +148,24 @@ class Driver:
             StoreError: the state cannot be saved.
 
         """
-        attempt = bad = 0
+        attempt = bad = last = 0
         served = False
         while not self.ended:
             await self._reading.wait()
             self._tell(Connecting(self._server.url))
             answers = self._machine.answers
             lost = await self._connect()
-            if self.ended:
-                return
+            hurried = self._hurry.is_set()
             if self._machine.answers > answers:
-                served, attempt = True, 0
+                served = True
+                last += hurried
+                attempt = attempt if isinstance(lost, BusyServerError) else 0
+            if self.ended or last >= MAX_HURRIED_CONNECTIONS:
+                return
             attempt += 1
             bad = bad + 1 if isinstance(lost, BadServerError) else 0
             if not served or bad >= MAX_BAD_CONNECTIONS:
                 raise lost
-            hurried = self._hurry.is_set()
             delay = HURRIED_DELAY_SECONDS if hurried else delay_before(attempt, self._dice)
             self._tell(Reconnecting(delay, str(lost)))
             if hurried:
@@ -167,12 +178,14 @@ class Driver:
         if isinstance(output, SendFrame):
             if self._connection is not None:
                 self._connection.send(output.text)
+        elif isinstance(output, Reconnect):
+            self._end_connection(BusyServerError("the server could not carry out a command"))
         elif isinstance(output, ShowWork):
             self._work = asyncio.create_task(self._show_work(output))
         else:
             if isinstance(output, Closed):
                 self.ended = True
-                self._end_connection()
+                self._end_connection(ServerGoneError("the wormhole is closed"))
             self._tell(output)
 
     async def _save_first(self, outputs: list[Output]) -> None:
@@ -181,11 +194,11 @@ class Driver:
         try:
             await self._save()
             for output in outputs:
-                if not isinstance(output, SendFrame) or self._connection is connection:
+                if not isinstance(output, SendFrame | Reconnect) or self._connection is connection:
                     self._carry_out(output)
         except StoreError as error:
             self._unable = self._unable or error
-            self._end_connection()
+            self._end_connection(ServerGoneError(str(error)))
             return
         finally:
             self._saving = None
@@ -199,15 +212,12 @@ class Driver:
 
         try:
             async with connect(self._server, self._begin, self._take) as connection:
-                watch = asyncio.create_task(self._watch())
+                self._watch()
                 try:
-                    if self._unable is None:
-                        await asyncio.wait([connection.ended])
+                    reason = self._unable or await connection.ended
                 finally:
-                    watch.cancel()
-                if self._unable is not None:
-                    raise self._unable
-                raise connection.ended.result()
+                    self._next_look.cancel()
+                raise self._unable or reason
         except ServerGoneError as error:
             return error
         except ServerError as error:
@@ -229,25 +239,25 @@ class Driver:
             connection.pause()
 
     def _take(self, text: bytes) -> None:
-        self._machine.receive(text)
+        if not self._machine.receive(text):
+            return
         self.carry_out()
         if self.all_saved:
             self._changed()
 
-    def _end_connection(self) -> None:
+    def _end_connection(self, reason: ServerGoneError) -> None:
         if self._connection is not None:
-            self._connection.end(ServerGoneError("the wormhole is closed"))
+            self._connection.end(reason)
 
-    async def _watch(self) -> None:
-        """End a connection on which an answer has been owed since the last look and none came."""
-        machine, seen = self._machine, -1
-        while True:
-            owed = machine.awaits_answer and self._reading.is_set()
-            if owed and machine.answers == seen and self._connection is not None:
-                words = f"{self._server.url} did not answer within {ANSWER_SECONDS:.0f} s: use another server"
-                self._connection.end(BadServerError(words))
-            seen = machine.answers if owed else -1
-            await asyncio.sleep(ANSWER_SECONDS)
+    def _watch(self, seen: int = -1) -> None:
+        """End a connection on which an answer has been owed since the last look and none came. Look again later."""
+        answers = self._machine.answers
+        owed = self._machine.awaits_answer and self._reading.is_set()
+        if owed and answers == seen and self._connection is not None:
+            words = f"{self._server.url} did not answer within {ANSWER_SECONDS:.0f} s: use another server"
+            self._connection.end(BadServerError(words))
+        later = asyncio.get_running_loop().call_later
+        self._next_look = later(ANSWER_SECONDS, self._watch, answers if owed else -1)
 
     async def _show_work(self, demand: ShowWork) -> None:
         try:

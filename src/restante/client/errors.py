@@ -80,11 +80,27 @@ class OldCheckpointError(WormholeError):
 
 
 class PeerMessageError(WormholeError):
-    """The peer sent what the protocol, or that of texts, does not allow."""
+    """The peer sent what the protocol, or that of texts and files, does not allow."""
 
 
 class TransferError(WormholeError):
-    """A transfer was given up by one of the two people, or the receiver does not want it."""
+    """A transfer failed: one of the two gave up, the receiver does not want it, or the sides cannot be connected."""
+
+
+class ConnectionLostError(TransferError):
+    """The connection to the peer ended before the transfer did."""
+
+
+class UnsafeNameError(WormholeError):
+    """The peer offers a file, or sent an archive with one, whose name cannot be used safely."""
+
+
+class ArchiveError(WormholeError):
+    """The archive that the peer sent is broken, has more than was offered, or has what is never unpacked."""
+
+
+class UnsendableFileError(WormholeError):
+    """A file cannot be sent: nobody may read it, it has no contents of its own, or it changed while it was sent."""
 
 
 class NoReceiptsError(RestanteError):

@@ -39,7 +39,7 @@ class SentMessage:
         return self._number
 
     async def stored(self) -> None:
-        """Wait until the server has the message on its disk. It has none before the peer is there.
+        """Wait until the server has the message on its disk. Messages are sent to it when the peer is there.
 
         Raises:
             Misuse: the step that sends the message is not saved yet.

@@ -34,16 +34,16 @@ otherwise make us keep any number of answers."""
 CLOSE_SECONDS: Final = 1.0
 """Seconds for the closing handshake. Nothing depends on it."""
 
-_LOG: Final = logging.getLogger("restante.client")
-_LOG.addHandler(logging.NullHandler())
-"""picows logs here what its caller is told anyway."""
+_LOG: Final = logging.LoggerAdapter(logging.getLogger("restante.client"))
+_LOG.logger.addHandler(logging.NullHandler())
+"""picows logs here what its caller is told anyway. Of a plain logger it would make a child for each connection."""
 
 
 class Connection(WSListener):
     """An open WebSocket. Each message is handed to a function, on the event loop."""
 
     def __init__(self, url: str, opened: Callable[[Connection], None], take: Callable[[bytes], None]) -> None:
-        self._url, self._opened, self._take = url, opened, take
+        self._url, self._when_open, self._take = url, opened, take
         self._transport: WSTransport | None = None
         self._fragments: bytearray | None = None
         self._paused = False
@@ -61,7 +61,7 @@ class Connection(WSListener):
         return self._transport is not None
 
     def pause(self) -> None:
-        """Read no more for now."""
+        """Stop reading until `resume`."""
         self._paused = True
         if self._transport is not None:
             self._transport.underlying_transport.pause_reading()
@@ -96,7 +96,7 @@ class Connection(WSListener):
         if self.ended.done():
             self.abandon()
             return
-        self._opened(self)  # here, because the first frame may come with the answer to the request
+        self._when_open(self)  # here, because the first frame may come with the answer to the request
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         kind = frame.msg_type

@@ -15,8 +15,8 @@ from restante.client.events import Working
 from restante.common.errors import plain
 
 DEFAULT_MAX_BITS: Final = 26
-"""Bits of work that is done without asking: half a minute on four processors. Each further bit doubles it, and a
-server of this project waits for five minutes (`bind` in mailbox/core/limits.py)."""
+"""Bits of work that is done without asking: 15 s on average on four processors of 1.2 million hashes a second. Each
+further bit doubles it, and a server of this project waits for five minutes (`bind` in mailbox/core/limits.py)."""
 
 BITS_IN_PROCESS: Final = 14
 """Work that takes less than a process takes to start: some 10 ms."""

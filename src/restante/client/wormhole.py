@@ -69,7 +69,7 @@ class Wormhole(BaseWormhole):
             await self.close()
         else:
             with suppress(WormholeError):  # the error of the body goes on
-                await self.close(WormholeError.mood if self._state.peer_versions is not None else None)
+                await self.close("errory" if self._state.peer_versions is not None else None)
 
     def _stop(self) -> None:
         self._machine.close(WormholeError.mood)

@@ -85,14 +85,14 @@ async def apart(host: str | None, port: int, flushing: Callable[[], float | None
     async def ill() -> str:
         since = flushing()
         if since is not None and time.monotonic() - since >= DISK_TIMEOUT:
-            return f"the disk hangs: what is being written has not ended for {DISK_TIMEOUT:g} s"
+            return f"the disk hangs: a write has not finished for {DISK_TIMEOUT:g} s"
         turned = asyncio.Event()
         served.call_soon_threadsafe(loop.call_soon_threadsafe, turned.set)
         try:
             async with asyncio.timeout(LOOP_TIMEOUT):
                 await turned.wait()
         except TimeoutError:
-            return "the server hangs: it waits for the disk, or has too much to do"
+            return "the server hangs: the event loop is blocked or overloaded"
         return ""
 
     loop = asyncio.new_event_loop()

@@ -54,6 +54,10 @@ class StoreBusy(StoreError):  # noqa: N818 - the same
     """
 
 
+class StoreDamaged(StoreError):  # noqa: N818 - the same
+    """Part of the store cannot be read because its file is damaged. The text says what to do."""
+
+
 class StoreFull(StoreBusy):
     """The store refused before the commit because the disk is full."""
 

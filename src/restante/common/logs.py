@@ -61,7 +61,7 @@ def watch(loop: asyncio.AbstractEventLoop) -> None:
     """Log exceptions of the loop's callbacks, which nothing else reports."""
 
     def report(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        log.error("something failed in the background", fault=where(context.get("exception")))
+        log.error("unhandled exception in a background task", fault=where(context.get("exception")))
 
     loop.set_exception_handler(report)
 

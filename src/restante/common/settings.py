@@ -25,7 +25,9 @@ PREFIXES: Final = (PREFIX, f"{PREFIX}WAKU_")
 
 NO_SETTINGS: Final = frozenset({f"{PREFIX}CONFIG", f"{PREFIX}LAKE", f"{PREFIX}WAKU_PASSWORD"}) | {
     f"{PREFIX}CLIENT_SERVER",
+    f"{PREFIX}CLIENT_TRANSIT_RELAY",
     f"{PREFIX}CLIENT_PROXY",
+    f"{PREFIX}CLIENT_TRANSIT_RELAY",
 }
 """Variables that commands read and that belong to no struct."""
 
@@ -80,6 +82,7 @@ class Part(Generic[S]):
         self.table, self.settings, self.limits, self.prefix, self.check = table, settings, limits, prefix, check
 
     def options(self) -> Iterator[_Option]:
+        """Yield each setting and each limit, with its variable and its flag."""
         for field in msgspec.structs.fields(self.settings):
             if field.name != LIMITS:
                 variable, flag = self.prefix + field.name.upper(), "--" + field.name.replace("_", "-")
@@ -99,7 +102,7 @@ class Part(Generic[S]):
             own = name.removeprefix(self.prefix)
             if own not in known and KUBERNETES.fullmatch(own) is None:
                 like = difflib.get_close_matches(own, known, 1)
-                todo = f"{self.prefix}{like[0]} may be meant" if like else "unset it"
+                todo = f"did you mean {self.prefix}{like[0]}?" if like else "unset it"
                 raise Misuse(f"{name} in the environment is not a setting: {todo}")
 
     def read_file(self, path: Path) -> dict[str, dict[str, Any]]:
@@ -210,8 +213,8 @@ def _words(wanted: msgspec.inspect.Type) -> str:
         return "true or false"
     if isinstance(wanted, msgspec.inspect.VarTupleType):
         one = wanted.item_type
-        return "a list of texts" if isinstance(one, msgspec.inspect.StrType) else f"a list of {_words(one)}"
-    return "a name" if isinstance(wanted, msgspec.inspect.StrType) and wanted.min_length else "a text"
+        return "a list of strings" if isinstance(one, msgspec.inspect.StrType) else f"a list of {_words(one)}"
+    return "a name" if isinstance(wanted, msgspec.inspect.StrType) and wanted.min_length else "a string"
 
 
 def _range(number: msgspec.inspect.IntType | msgspec.inspect.FloatType) -> str:

@@ -69,14 +69,14 @@ class Schema(NamedTuple):
         scripts = self.migrations()
         version = _pragma(database, "user_version")
         if _pragma(database, "schema_version") and _pragma(database, "application_id") != self.application_id:
-            raise StoreError(f"{path} is not a database of this {self.whose}; it was left as it is")
+            raise StoreError(f"{path} is not a database of this {self.whose}; nothing was changed")
         if version > len(scripts):
             raise StoreError(
                 f"{path} has schema {version}, this program knows up to {len(scripts)}: use the newer restante"
             )
         mode = database.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal" and path != ":memory:":
-            raise StoreError(f"{path} is on a file system without WAL (shared memory): use a local disk")
+            raise StoreError(f"{path} is on a file system that does not support SQLite's WAL mode: use a local disk")
         if found and version < len(scripts):
             _announce(path, version, len(scripts))
         database.execute("PRAGMA synchronous = FULL")

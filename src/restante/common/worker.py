@@ -69,5 +69,5 @@ class Worker:
             try:
                 work()
             except Exception as error:  # noqa: BLE001 - logged; the thread goes on
-                log.error("something failed in the background", fault=where(error))
+                log.error("unhandled exception in a background task", fault=where(error))
             del work  # it would keep its closure alive until the next work arrives

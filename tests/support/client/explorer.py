@@ -1,6 +1,7 @@
 """All that can happen to a wormhole, found by running it: every event in every state that is reachable.
 
-A machine has its own random bytes, one code, and one message of its own. The peer is a second machine, whose messages
+A machine has its own random bytes, one code, and one message of its own. It may be lasting, as in a journal: then a
+new connection after an error is that of the next process. The peer is a second machine, whose messages
 are computed once and come in order. The server answers in order, or refuses, and sends all messages of ours back at
 once. What a wormhole that has ended does not look at any more is left out of its state.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -29,7 +31,7 @@ MAILBOX: Final = "m"
 PEER: Final = "the peer"
 RECEIPT: Final = f"{conversation.RECEIPT}1"
 
-ANSWERED: Final = {"allocate", "claim", "release", "close", "ping"}
+ANSWERED: Final = {"allocate", "claim", "release", "close", "ping", "list"}
 """Commands that have an answer of their own. An added message comes back."""
 
 
@@ -46,6 +48,9 @@ class Node(NamedTuple):
     asked: tuple[str, ...]
     """Commands on this connection that the server has to answer, in order."""
     told_closed: bool
+    listing: bool
+    """Whether the nameplates are wanted."""
+    lasting: bool
 
     @property
     def values(self) -> dict[str, Any]:
@@ -85,18 +90,22 @@ class Step(NamedTuple):
     told: tuple[str, ...]
 
 
-Act = Callable[[Machine], None]
+Act = Callable[[Machine], object]
 
 
-def explore(**options: Any) -> list[Step]:
-    """Return every step from every state that can be reached. The options are those of `new_state`."""
+@cache
+def explore(*, lasting: bool = False, listing: bool = False, **options: Any) -> list[Step]:
+    """Return every step from every state that can be reached. The other options are those of `new_state`.
+
+    A `lasting` wormhole is of a journal. With `listing`, the application also asks for nameplates.
+    """
     heard = messages_of_the_peer(**options)
     state = new_state(APP_ID, {}, bytes([1]) * NEW_BYTES, **options)
-    begin = frozen(Machine(state, draw), ())
+    begin = frozen(Machine(state, draw, lasting=lasting), ())
     steps, known, waiting = [], {begin}, deque([begin])
     while waiting:
         node = waiting.popleft()
-        for event, act in events(node, heard):
+        for event, act in events(node, heard, listing=listing):
             step = tried(node, event, act)
             steps.append(step)
             if step.after not in known:
@@ -118,7 +127,7 @@ def tried(node: Node, event: str, act: Act) -> Step:
     commands = [json.loads(each.text) for each in outputs if isinstance(each, SendFrame)]
     asked = (
         ()
-        if event in {CONNECTED, LOST}
+        if event in {CONNECTED, LOST, RETRY}
         else node.asked[1:]
         if event in answers(node.asked, known=True)
         else node.asked
@@ -151,14 +160,16 @@ def frozen(machine: Machine, asked: tuple[str, ...]) -> Node:
     if machine.connection is not None:
         fields = {**vars(machine.connection), "working": machine.connection.working and not machine.connection.bound}
         connection = json.dumps(fields, default=_plain, sort_keys=True)
-    return Node(msgspec.json.encode(state, order="deterministic").decode(), connection, asked, machine._closed_told)
+    plain = msgspec.json.encode(state, order="deterministic").decode()
+    asked = () if connection is None else asked
+    return Node(plain, connection, asked, machine._closed_told, machine._list_wanted, machine._lasting)
 
 
 def thawed(node: Node) -> Machine:
     """Return a node as a machine."""
-    machine = Machine(msgspec.json.decode(node.state, type=State), draw)
+    machine = Machine(msgspec.json.decode(node.state, type=State), draw, lasting=node.lasting)
     machine.outputs()
-    machine._closed_told = node.told_closed
+    machine._closed_told, machine._list_wanted = node.told_closed, node.listing
     if node.connection is not None:
         connection, fields = ConnectionState(), json.loads(node.connection)
         for name, default in list(vars(connection).items()):
@@ -178,14 +189,16 @@ def _plain(value: Any) -> Any:
 
 CONNECTED: Final = "a new connection is made"
 LOST: Final = "the connection is lost"
+RETRY: Final = "`error` with `retry`"
+LIST: Final = "`nameplates()`"
 
 Event = tuple[str, Act]
 """Its name, and what it does to a machine."""
 
 
-def events(node: Node, heard: dict[str, str]) -> Iterator[Event]:
+def events(node: Node, heard: dict[str, str], *, listing: bool) -> Iterator[Event]:
     """Yield what can happen in a state."""
-    yield from of_the_application(node)
+    yield from of_the_application(node, listing=listing)
     if node.connection is None:
         yield CONNECTED, Machine.connected
         return
@@ -196,11 +209,12 @@ def events(node: Node, heard: dict[str, str]) -> Iterator[Event]:
         return
     yield from answers(node.asked, known=node.values["mailbox"] is not None).items()
     yield "`error` to another command", _says(type="error", error="refused", orig={"type": "add"})
+    yield RETRY, _says(type="error", error="try again", orig={"type": "add"}, retry=True)
     if "open" in connection["sent"]:
         yield from messages(node, heard)
 
 
-def of_the_application(node: Node) -> Iterator[Event]:
+def of_the_application(node: Node, *, listing: bool) -> Iterator[Event]:
     """Yield what the application can do."""
     values = node.values
     if values["mood"] is None:
@@ -209,6 +223,8 @@ def of_the_application(node: Node) -> Iterator[Event]:
             yield "`set_code`", lambda machine: machine.set_code(f"{NAMEPLATE}-{WORDS}")
         if values["next_own"] == 0:
             yield "`send`", lambda machine: _ignore(machine.send(b"hello"))
+        if listing and not node.listing:
+            yield LIST, Machine.list_nameplates
         yield "`close`", Machine.close
 
 
@@ -235,6 +251,7 @@ def answers(asked: tuple[str, ...], *, known: bool) -> dict[str, Act]:
         "release": {"type": "released"},
         "close": {"type": "closed"},
         "ping": {"type": "pong", "pong": END_OF_REPLAY},
+        "list": {"type": "nameplates", "nameplates": [{"id": NAMEPLATE}]},
     }
     found = {
         f"`{says[command]['type']}`": _says(**says[command]),

@@ -42,10 +42,17 @@ GROUPS: Final = {
         ["Journal", "JournaledWormhole"],
     ),
     "Messages": ("", ["SentMessage", "Message"]),
-    "Codes and URIs": ("", ["completions", "seed_code", "parse_uri", "TransferUri"]),
+    "Codes and URIs": ("", ["completions", "word_list", "seed_code", "parse_uri", "TransferUri"]),
     "Texts": (
         "What `restante send`, `restante receive` and `wormhole` say. The application id is `DEFAULT_APP_ID`.",
-        ["send_text", "receive_text", "abandon"],
+        ["send_text", "receive_text", "abandon_transfer"],
+    ),
+    "Files": (
+        "Files and directories go from side to side, directly or through a relay, as between `wormhole` clients.",
+        [
+            *("send_file", "send_directory", "receive", "OfferedFile", "OfferedDirectory", "OfferedText"),
+            "TransitOptions",
+        ],
     ),
 }
 """Groups of names that have sections of their own: what is said of the group, and its names."""
@@ -80,17 +87,27 @@ LIMIT_NAMES: Final = {
     "restante.client.defaults": ["DEFAULT_WORDS", "MAX_WORDS"],
     "restante.client.work": ["DEFAULT_MAX_BITS"],
     "restante.client.sent_message": ["MAX_SENT_BYTES"],
-    "restante.client.base": ["MAX_UNSTORED", "MAX_CLOSE_SECONDS"],
+    "restante.client.core.unstored": ["MAX_UNSTORED_MESSAGES", "MAX_UNSTORED_BYTES"],
+    "restante.client.base": ["MAX_CLOSE_SECONDS"],
     "restante.client.unread": ["MAX_UNREAD_MESSAGES", "MAX_UNREAD_BYTES"],
     "restante.client.websocket": ["CONNECT_SECONDS", "PING_SECONDS", "MAX_MESSAGE_BYTES"],
-    "restante.client.driver": ["ANSWER_SECONDS", "MAX_BAD_CONNECTIONS", "MAX_DELAY_SECONDS"],
+    "restante.client.driver": [
+        "ANSWER_SECONDS",
+        "MAX_BAD_CONNECTIONS",
+        "MAX_HURRIED_CONNECTIONS",
+        "MAX_DELAY_SECONDS",
+    ],
     "restante.client.core.conversation": ["MAX_EARLY_MESSAGES", "MAX_EARLY_CHARACTERS"],
     "restante.client.checkpoint": ["MAX_BYTES"],
     "restante.client.protocol.code": ["MAX_NAMEPLATE_DIGITS"],
+    "restante.client.transit.connecting": ["TRANSIT_SECONDS", "RELAY_DELAY_SECONDS"],
+    "restante.client.transit.hints": ["MAX_HINTS"],
+    "restante.client.transit.records": ["MAX_RECORD_BYTES"],
+    "restante.client.files.walk": ["MAX_ENTRIES", "MAX_DEPTH"],
 }
 """Constants that users meet, by their modules."""
 
-CONSTANTS: Final = ["DEFAULT_SERVER", "DEFAULT_APP_ID"]
+CONSTANTS: Final = ["DEFAULT_SERVER", "DEFAULT_TRANSIT_RELAY", "DEFAULT_APP_ID", "Mood"]
 
 RECEIVERS: Final = {
     "Wormhole": "wormhole",
@@ -99,6 +116,10 @@ RECEIVERS: Final = {
     "Journal": "journal",
     "SentMessage": "sent",
     "TransferUri": "uri",
+    "OfferedFile": "offered",
+    "OfferedDirectory": "offered",
+    "OfferedText": "offered",
+    "TransitOptions": "options",
 }
 """What an object is called in signatures."""
 
@@ -135,7 +156,7 @@ def section(name: str) -> list[str]:
     home, there = PLACES[name]
     kind = sources.class_of(home, there)
     if kind is not None:
-        return class_section(name, home, kind)
+        return class_section(name, home, sources.with_private_bases(home, kind))
     function = sources.function_of(home, there)
     wait = "await " if isinstance(function, ast.AsyncFunctionDef) else ""
     call = sources.signature(function, home, wait + name)
@@ -272,7 +293,8 @@ def error_table() -> str:
 def constant_table() -> str:
     """Return the constants that programs can import."""
     found = [sources.constant(*PLACES[name]) for name in CONSTANTS]
-    rows = [[f"`{each.name}`", f"`{getattr(client, each.name)}`", each.meaning] for each in found]
+    values = [str(getattr(client, name)).removeprefix("typing.") for name in CONSTANTS]
+    rows = [[f"`{each.name}`", f"`{value}`", each.meaning] for each, value in zip(found, values, strict=True)]
     return table(["name", "value", "meaning"], rows)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import copy
 import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -60,6 +61,17 @@ def class_of(home: str, name: str) -> ast.ClassDef | None:
     """Return a class of a module, or None if the name is not that of a class."""
     found = [each for each in module(home).body if isinstance(each, ast.ClassDef) and each.name == name]
     return found[0] if found else None
+
+
+def with_private_bases(home: str, kind: ast.ClassDef) -> ast.ClassDef:
+    """Return a class that also has what its bases of the same module define, if their names are private."""
+    names = [each.id for each in kind.bases if isinstance(each, ast.Name) and each.id.startswith("_")]
+    bases = [with_private_bases(home, base) for name in names if (base := class_of(home, name)) is not None]
+    inherited = [each for base in bases for each in base.body if isinstance(each, Function)]
+    own = {each.name for each in members(kind)}
+    found = copy.copy(kind)  # the syntax tree is cached
+    found.body = [*kind.body, *(each for each in inherited if each.name not in own)]
+    return found
 
 
 def function_of(home: str, name: str) -> Function:

@@ -13,9 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from restante.client import errors
-from restante.client.core.conversation import is_number
-from restante.client.core.machine import SERVERS_FAULT
-from restante.client.core.state import MailboxStatus, NameplateStatus
+from restante.client.core.state import MailboxStatus, NameplateStatus, is_number
 from support.client.explorer import CONNECTED, LOST, Node, Step, explore
 from support.client.reference import table
 from support.documents import ROOT
@@ -35,7 +33,8 @@ wormhole fail: the last table has all that do.
 
 A row with several states or events holds for each of them. *When* says what must hold besides; where it is empty,
 the row holds always. *Connected* means that the server has sent its welcome and the client its `bind`: commands are
-sent only then, and what would be sent earlier is sent when a connection is made. *Ended* means that the wormhole
+sent only then, and what would be sent earlier is sent when a connection is made. An `error` with `retry` is a lost
+connection. *Ended* means that the wormhole
 was closed or has failed.
 """
 
@@ -68,6 +67,13 @@ CONNECTION: Final = """\
 
 What is sent, in order, when the server has sent its welcome. It follows from the state alone. `add` stands for
 messages that no connection has added yet; those that an earlier one has added wait for the end of the replay.
+"""
+
+LISTING: Final = """\
+## The nameplates in use
+
+What `nameplates` and `complete` ask the server for. They are wanted until the server has answered. A lost connection
+does not change that, and a journal does not keep it.
 """
 
 FAILED: Final = "Failed"
@@ -158,6 +164,10 @@ def opened_here(node: Node) -> str:
 
 def in_mailbox(node: Node) -> str:
     return f"the mailbox is {node.mailbox.value}"
+
+
+def over(node: Node) -> str:
+    return "all of it is over" if node.told_closed else "something is left at the server"
 
 
 def in_nameplate(node: Node) -> str:
@@ -263,8 +273,13 @@ def kept(names: Iterable[str], kinds: Collection[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each for each in short if each in kinds))
 
 
-def failure_table(steps: Iterable[Step]) -> str:
-    """Return what makes a wormhole fail, and its errors."""
+def failure_table(steps: Iterable[Step], lasting: Iterable[Step]) -> str:
+    """Return what makes a wormhole fail, and its errors, and what becomes of a lasting one."""
+    goes_on: dict[str, set[bool]] = defaultdict(set)
+    for step in lasting:
+        for each in step.told:
+            if each.startswith(FAILED):
+                goes_on[each.removeprefix(f"{FAILED}(").removesuffix(")")].add(step.after.values["mood"] is None)
     causes: dict[str, dict[str, None]] = defaultdict(dict)
     for step in steps:
         for each in step.told:
@@ -273,9 +288,24 @@ def failure_table(steps: Iterable[Step]) -> str:
     cells = []
     for name, events in sorted(causes.items()):
         kind = getattr(errors, name)
-        journal = "continues later" if issubclass(kind, SERVERS_FAULT) else "ends"
+        [later] = goes_on[name]
+        journal = "continues later" if later else "ends"
         cells.append(["; ".join(sorted(events)), f"`{name}`", f"`{kind.mood}`", journal])
     return table(["event", "error", "mood", "a wormhole of a journal"], cells)
+
+
+def listing_table(steps: Iterable[Step]) -> str:
+    found = rows(
+        steps,
+        lambda node: "wanted" if node.listing else "none",
+        lambda step: (
+            "wanted" if step.after.listing else "none",
+            kept(step.sent, {"list"}),
+            kept(step.told, {"NameplatesListed"}),
+        ),
+        [over, *FEATURES],
+    )
+    return printed("nameplates", found, ["none", "wanted"])
 
 
 def nameplate_table(steps: Iterable[Step]) -> str:
@@ -344,7 +374,8 @@ def key_table(steps: Iterable[Step]) -> str:
 
 def page() -> str:
     """Return the page."""
-    steps, with_receipts = explore(), explore(wants_receipts=True)
+    steps, with_receipts, listing = explore(), explore(wants_receipts=True), explore(listing=True)
+    lasting = [*explore(lasting=True, listing=True), *explore(lasting=True, wants_receipts=True)]
     parts = [
         HEAD,
         NAMEPLATE,
@@ -354,7 +385,8 @@ def page() -> str:
         CONNECTION,
         connection_table(steps),
     ]
-    parts += [KEY, key_table(with_receipts), FAILURES, failure_table([*steps, *with_receipts])]
+    parts += [KEY, key_table(with_receipts), LISTING, listing_table(listing)]
+    parts += [FAILURES, failure_table([*with_receipts, *listing], lasting)]
     return "\n\n".join(each.strip("\n") for each in parts) + "\n"
 
 

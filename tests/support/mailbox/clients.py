@@ -80,7 +80,7 @@ class Client:
             raise LostError(kind) from error
         return command
 
-    async def ask(self, kind: str, **fields: object) -> Frame:
+    async def call(self, kind: str, **fields: object) -> Frame:
         """Send a command and wait for all its answers; gives the last of them, which must be no error."""
         command = await self.say(kind, **fields)
         await self.answers(command)
@@ -211,11 +211,11 @@ class Clients:
 
     async def bind(self, url: str, app: str, side: str) -> Client:
         client = await self.connect(url)
-        await client.ask("bind", appid=app, side=side)
+        await client.call("bind", appid=app, side=side)
         return client
 
     async def opened(self, url: str, app: str, side: str, mailbox: str) -> Client:
         """Connect, bind and open a mailbox."""
         client = await self.bind(url, app, side)
-        await client.ask("open", mailbox=mailbox)
+        await client.call("open", mailbox=mailbox)
         return client

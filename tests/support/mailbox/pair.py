@@ -44,9 +44,9 @@ class Side:
         self.heard = []
         self._socket = await RawSocket.dial(self._port)
         assert (await self._read())["type"] == "welcome"
-        await self.ask("bind", appid=APP, side=self.name)
+        await self.call("bind", appid=APP, side=self.name)
 
-    async def ask(self, kind: str, **fields: object) -> Frame:
+    async def call(self, kind: str, **fields: object) -> Frame:
         """Say a command. The next that comes, but for messages, is its ack, and then its response, if it has one."""
         assert self._socket is not None
         number = f"{self.name} {next(self._ids)}"
@@ -112,7 +112,7 @@ class Session:
         a, b = self.a, self.b
         try:
             await a.enter()
-            self.nameplate = (await a.ask("allocate"))["nameplate"]
+            self.nameplate = (await a.call("allocate"))["nameplate"]
             yield "a allocated"
             self.mailbox = await self._claim(a)
             yield "a claimed"
@@ -121,7 +121,7 @@ class Session:
             await self._add(a, b, "pake")
             yield "a spoke"
             await b.enter()
-            assert {"id": self.nameplate} in (await b.ask("list"))["nameplates"]
+            assert {"id": self.nameplate} in (await b.call("list"))["nameplates"]
             assert await self._claim(b) == self.mailbox
             yield "b claimed"
             await self._open(b)
@@ -154,7 +154,7 @@ class Session:
         yield
         await side.enter()
         if not self.mailbox:
-            assert (await side.ask("allocate"))["nameplate"] == self.nameplate
+            assert (await side.call("allocate"))["nameplate"] == self.nameplate
         if claimed:
             assert await self._claim(side) == self.mailbox
         if opened:
@@ -162,28 +162,28 @@ class Session:
 
     async def _claim(self, side: Side) -> str:
         side.claimed = True
-        mailbox: str = (await side.ask("claim", nameplate=self.nameplate))["mailbox"]
+        mailbox: str = (await side.call("claim", nameplate=self.nameplate))["mailbox"]
         return mailbox
 
     async def _open(self, side: Side) -> None:
         side.opened = True
-        await side.ask("open", mailbox=self.mailbox)
+        await side.call("open", mailbox=self.mailbox)
         await self._heard(side)
 
     async def _release(self, side: Side) -> None:
         side.claimed = False
-        await side.ask("release", nameplate=self.nameplate)
+        await side.call("release", nameplate=self.nameplate)
 
     async def _close(self, side: Side) -> None:
         side.opened = False
-        await side.ask("close", mailbox=self.mailbox, mood="happy")
+        await side.call("close", mailbox=self.mailbox, mood="happy")
 
     async def _add(self, side: Side, other: Side, phase: str) -> None:
         """Say something, and see that both hear it, after all that went before."""
         body = f"body of {side.name} in {phase}"
         self._added.append((side.name, phase, body))
         began = time.perf_counter()
-        adding = asyncio.create_task(side.ask("add", phase=phase, body=body))
+        adding = asyncio.create_task(side.call("add", phase=phase, body=body))
         if other.opened:
             self.delays.append(await other.hears(len(self._added)) - began)
             await self._heard(other)

@@ -28,7 +28,7 @@ class ReferencePeer:
             text=True,
         )
 
-    def ask(self, *words: str) -> dict[str, Any]:
+    def call(self, *words: str) -> dict[str, Any]:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(" ".join(words) + "\n")
@@ -51,7 +51,7 @@ class ReferenceWorld(World):
         self._clients = Clients()
         words = {"blur": options.blur, "motd": options.motd, "error": options.error}
         chosen = [f"{name}={value}" for name, value in words.items() if value]
-        self._port = peer.ask("fresh", *chosen, *(() if options.lists else ("no_list",)))["port"]
+        self._port = peer.call("fresh", *chosen, *(() if options.lists else ("no_list",)))["port"]
 
     def close(self) -> None:
         try:
@@ -87,22 +87,22 @@ class ReferenceWorld(World):
         return self.run(self._clients.ended(inbox))
 
     def advance(self, seconds: float) -> None:
-        self._peer.ask("advance", str(seconds))
+        self._peer.call("advance", str(seconds))
 
     def prune(self, *, refused: bool = False) -> bool:
         assert not refused
-        self._peer.ask("prune")
+        self._peer.call("prune")
         return True
 
     def restart(self, *, crash: bool = False) -> None:
         assert not crash
         self.run(self._clients.close())
-        self._port = self._peer.ask("restart")["port"]
+        self._port = self._peer.call("restart")["port"]
 
     def counts(self) -> dict[str, str]:
-        counts: dict[str, str] = self._peer.ask("look")["rows"]
+        counts: dict[str, str] = self._peer.call("look")["rows"]
         return counts
 
     def usage(self) -> Usage:
-        usage: dict[str, list[Record]] = self._peer.ask("look")["usage"]
+        usage: dict[str, list[Record]] = self._peer.call("look")["usage"]
         return Usage(usage["nameplate"], usage["mailbox"], usage["client"])

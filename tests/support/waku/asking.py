@@ -36,8 +36,8 @@ def flat(packets: list[list[Envelope]]) -> list[Envelope]:
     return [each for packet in packets for each in packet]
 
 
-async def ask(peer: RawPeer, **given: Any) -> tuple[list[Envelope], bytes]:
-    """Ask for a page; gives its envelopes and its cursor. It ends with what it says it ends with."""
+async def fetch_page(peer: RawPeer, **given: Any) -> tuple[list[Envelope], bytes]:
+    """Request a page. Return its envelopes and its cursor, after its end was checked."""
     peer.say(waku_packets.REQUEST, plain(**given))
     packets, end = await page(peer)
     assert isinstance(end, Completed), end
@@ -49,7 +49,7 @@ async def ask(peer: RawPeer, **given: Any) -> tuple[list[Envelope], bytes]:
 async def pages(peer: RawPeer, cursor: bytes = b"", **given: Any) -> AsyncIterator[tuple[list[Envelope], bytes]]:
     """Go from cursor to cursor, until there is none."""
     while True:
-        found, cursor = await ask(peer, cursor=cursor, **given)
+        found, cursor = await fetch_page(peer, cursor=cursor, **given)
         yield found, cursor
         if not cursor:
             return

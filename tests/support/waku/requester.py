@@ -14,7 +14,7 @@ from typing import Final
 
 from restante.waku.envelope.envelope import Envelope
 from support.proc import descriptors, resident
-from support.waku.asking import ask
+from support.waku.asking import fetch_page
 from support.waku.raw_peer import RawPeer
 from support.waku.siege import NOTHING, Siege
 
@@ -34,25 +34,25 @@ class Requester:
         self._asking: asyncio.Task[None] | None = None
         self._answered = asyncio.Event()
 
-    async def ask(self) -> None:
-        """Ask for a page, which must be right."""
+    async def fetch(self) -> None:
+        """Fetch a page, which must be right."""
         began = time.perf_counter()
-        found, cursor = await ask(next(self._peers), upper=int(time.time()), topics=frozenset([self._topic]))
+        found, cursor = await fetch_page(next(self._peers), upper=int(time.time()), topics=frozenset([self._topic]))
         self.delays.append(time.perf_counter() - began)
         assert found == self._expected
         assert not cursor
         self._answered.set()
 
     def start(self) -> None:
-        """Ask one page after the other, until `stop`."""
+        """Fetch one page after the other, until `stop`."""
 
-        async def ask_on() -> None:
+        async def fetch_repeatedly() -> None:
             while self._on:
-                await self.ask()
+                await self.fetch()
 
         self._on = True
         self.delays = []
-        self._asking = asyncio.create_task(ask_on())
+        self._asking = asyncio.create_task(fetch_repeatedly())
 
     async def asks(self, count: int) -> None:
         """Wait until it has got so many more."""
@@ -67,19 +67,19 @@ class Requester:
                 self._asking.result()
 
     async def stop(self) -> None:
-        """Wait for the last page, and ask for no more."""
+        """Wait for the last page, and fetch no more."""
         assert self._asking is not None
         self._on = False
         await self._asking
 
 
 async def requester(siege: Siege, topic: bytes, expected: list[Envelope]) -> Requester:
-    """Connect one, which belongs to the house from now on."""
+    """Connect a requester. Count its memory and descriptors as the node's own."""
     port = siege.node.port
     peers = [await RawPeer.greet(port, siege.public, NOTHING, source=address) for address in ADDRESSES]
     asking = Requester(peers, topic, expected)
     for _ in range(100):
-        await asking.ask()
+        await asking.fetch()
     siege.descriptors = descriptors(siege.node.pid)
     siege.resident, siege.archived = resident(siege.node.pid), siege.archive_size()
     return asking

@@ -114,7 +114,7 @@ class SimulatedRequester:
                     else:
                         self.do(self.core.connected(server, self.now))
                 case SendRequest(server, request):
-                    self._ask(server, request)
+                    self._send(server, request)
                 case Leave(server):
                     self.lines.pop(server, None)
                 case HandOver(envelopes):
@@ -124,7 +124,7 @@ class SimulatedRequester:
                 case Finished(report):
                     self.report = report
 
-    def _ask(self, server: int, request: Request) -> None:
+    def _send(self, server: int, request: Request) -> None:
         request = msgspec.structs.replace(request, id=next(self._ids).to_bytes(32))
         self.asked.append((server, request))
         self.do(self.core.request_sent(server, request.id, self.now))

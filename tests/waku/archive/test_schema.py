@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 import restante.waku.archive
-from restante.common.errors import Misuse, StoreBusy, StoreError
+from restante.common.errors import Misuse, StoreBusy, StoreDamaged, StoreError
 from restante.waku.archive import Counts, open_archive, reading
 from restante.waku.archive.schema import APPLICATION_ID, FILE, SCHEMA
 from restante.waku.archive.sqlite import Archive
@@ -132,7 +132,7 @@ async def test_damage_is_reported_in_one_sentence(tmp_path: Path) -> None:
         file.seek(4096)
         file.write(b"\xa5" * 4096 * 12)
     archive.database.execute("PRAGMA shrink_memory")
-    with pytest.raises(StoreError, match=r"\A[^\n]*malformed[^\n]*\Z"):
+    with pytest.raises(StoreDamaged, match=r"\A[^\n]*malformed[^\n]*\Z"):
         await held(archive)
     with pytest.raises(StoreError, match=r"\A[^\n]*malformed[^\n]*\Z") as refusal:
         await archive.save([envelope(1000, 1000)], 1)

@@ -309,5 +309,5 @@ async def test_a_requester_that_leaves_stops_only_its_own_search(
 def test_a_search_that_is_cancelled_before_its_turn_does_not_start() -> None:
     turn = readers.ReaderTurn([sqlite3.connect(":memory:")])
     turn.stop()
-    with pytest.raises(StoreError, match="nobody waits"):
+    with pytest.raises(StoreError, match="was cancelled"):
         turn.take(lambda _: pytest.fail("it began"))

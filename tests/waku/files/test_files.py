@@ -128,8 +128,8 @@ def test_a_row_whose_hash_is_another_s_or_whose_raw_is_no_envelope_is_named(tmp_
     assert list(parquet.read(tmp_path / "file")) == [
         A,
         UnreadableItem("row 1", reason_of(b"\xc0")),
-        UnreadableItem("row 2", "the hash is another's"),
-        UnreadableItem("row 3", "raw is no string of bytes"),
+        UnreadableItem("row 2", "the hash does not match"),
+        UnreadableItem("row 3", "raw is not a byte string"),
         C,
     ]
 
@@ -214,8 +214,8 @@ def test_the_topic_of_a_key_is_not_trusted(tmp_path: Path) -> None:
 def test_an_entry_that_differs_from_its_key_is_named(tmp_path: Path) -> None:
     sent = (A.sent + 1).to_bytes(4, "big")
     entries = {
-        sent + A.hash + A.topic: (A.raw, "the key is another's"),
-        A.sent.to_bytes(4, "big") + B.hash + A.topic: (A.raw, "the key is another's"),
+        sent + A.hash + A.topic: (A.raw, "the key does not match"),
+        A.sent.to_bytes(4, "big") + B.hash + A.topic: (A.raw, "the key does not match"),
         leveldbs.key(C): (C.raw + b"\0", reason_of(C.raw + b"\0")),
         b"status": (b"1", "a key has 36 or 40 bytes"),
     }

@@ -85,8 +85,8 @@ def test_an_envelope_that_fits_no_packet_is_refused(tmp_path: Path, suffix: str)
     export(archive_of(tmp_path / "data", [larger, largest]), file)
     report = take_in(tmp_path / "new", [file])
     assert (report.read, report.new, report.known) == (2, 1, 0)
-    assert report.refused == {"no packet of 1 MiB holds it": 1}
-    assert report.unreadable == [f"{file}, envelope {larger.hash.hex()}: no packet of 1 MiB holds it"]
+    assert report.refused == {"too large for a packet of 1 MiB": 1}
+    assert report.unreadable == [f"{file}, envelope {larger.hash.hex()}: too large for a packet of 1 MiB"]
     assert raws_of(tmp_path / "new") == [largest.raw]
 
 
@@ -115,7 +115,7 @@ def test_every_item_is_counted_once_and_refused_ones_are_named(tmp_path: Path) -
     assert importing.render(report).splitlines() == [
         "read                     12",
         "new                       3",
-        "there already             6",
+        "already stored            6",
         "refused                   3",
         f"  1: {reason_of(bytes(bad))}",
         f"  1: {reason_of(b'A')}",

@@ -87,9 +87,9 @@ def framed(frame: bytes) -> Breaks:
     return lambda peer: peer.frame(frame)
 
 
-def packet(code: int, packed: bytes) -> Breaks:
+def packet(code: int, payload: bytes) -> Breaks:
     """A packet whose compressed payload is this."""
-    return framed(rlp.encode(BASE + code) + packed)
+    return framed(rlp.encode(BASE + code) + payload)
 
 
 def sized(size: int) -> Breaks:

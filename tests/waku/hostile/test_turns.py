@@ -91,14 +91,14 @@ class Turns:
         self.worked: list[int] = []
         """What each finished page of the others looked at."""
         self._read = 0
-        self._ask, self._page = here.node.history_requests.receive, here.archive.page
+        self._receive, self._page = here.node.history_requests.receive, here.archive.page
         here.node.history_requests.receive = self._asked  # type: ignore[method-assign]
         here.archive.page = self._made  # type: ignore[method-assign, assignment]
 
     def _asked(self, connection: PeerConnection, payload: bytes) -> None:
         if payload == WANTED:
             self._read = len(self.worked)
-        self._ask(connection, payload)
+        self._receive(connection, payload)
 
     async def _made(self, query: PageQuery, bounds: Bounds) -> Page:
         found = await self._page(query, bounds)

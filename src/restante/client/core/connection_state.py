@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from restante.client.core.conversation import RECEIPT
 from restante.client.core.state import MailboxStatus, NameplateStatus, State
 
 END_OF_REPLAY: Final = "end of replay"
@@ -30,6 +31,24 @@ class ConnectionState:
         """Phases of ours that this connection has added, or found in the mailbox, until all stored messages came."""
         self.unstored: set[str] = set()
         """Phases of ours that this connection has added, and that the server has not sent back."""
+        self.receipt: str | None = None
+        """The phase of the newest receipt that this connection has added."""
+
+    def added(self, phase: str) -> None:
+        """Note that a message of ours was added."""
+        self.unstored.add(phase)
+        if phase.startswith(RECEIPT):
+            self.receipt = phase
+
+    def holds(self, phase: str) -> bool:
+        """Return whether a receipt waits until the one before it is stored. Only the newest is added then."""
+        return self.receipt in self.unstored and phase.startswith(RECEIPT)
+
+    def begin(self, kind: str) -> bool:
+        """Note that a command is sent. Return False if it was sent before."""
+        first = kind not in self.sent
+        self.sent.add(kind)
+        return first
 
     @property
     def all_stored(self) -> bool:

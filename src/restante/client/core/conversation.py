@@ -15,7 +15,8 @@ from restante.client.core.outputs import (
     Output,
     PeerConfirmed,
 )
-from restante.client.core.state import Abilities, OwnMessage, State
+from restante.client.core.state import Abilities, OwnMessage, State, is_number
+from restante.client.core.unstored import Unstored
 from restante.client.errors import OldCheckpointError, PeerMessageError, WrongPasswordError
 from restante.client.protocol import keys
 from restante.client.protocol.code import password_of
@@ -33,15 +34,17 @@ more are a mistake or an attack, and the wormhole fails."""
 MAX_EARLY_CHARACTERS: Final = 64 * 1024 * 1024
 """Characters of such messages, as they are on the wire, likewise."""
 
-MAX_NUMBER_DIGITS: Final = 18
-"""Digits of a message's number. More do not fit into 64 bits."""
+
+OLD_CHECKPOINT: Final = "are not in the checkpoint, which is an older copy of it: agree on a new code"
 
 
 class Conversation:
     """The conversation with the peer. Methods that hear the peer raise a `WormholeError` if it cannot succeed."""
 
-    def __init__(self, state: State, draw: Callable[[int], bytes], tell: Callable[[Output], None]) -> None:
-        self._state = state
+    def __init__(
+        self, state: State, draw: Callable[[int], bytes], tell: Callable[[Output], None], *, lasting: bool
+    ) -> None:
+        self._state, self._lasting = state, lasting
         self._draw = draw
         self._tell = tell
         self._spake: Spake2 | None = None
@@ -51,9 +54,7 @@ class Conversation:
         self._early_characters = sum(map(len, state.inbox.values()))
         self.fresh: list[str] = []
         """Phases of our messages since the caller last looked."""
-        waiting = (phase for phase, own in state.own.items() if is_number(phase) and not own.stored)
-        self.unstored = len(state.unsealed) + sum(1 for _ in waiting)
-        """Messages of the application that no server has stored."""
+        self.unstored = Unstored(state)
 
     def begin(self) -> None:
         """Add our half of the key to our messages. The code is known."""
@@ -69,7 +70,7 @@ class Conversation:
         """Add a message of the application to our messages, sealed if the key is known. Return its number."""
         number = self._state.next_own
         self._state.next_own += 1
-        self.unstored += 1
+        self.unstored.add(plaintext)
         if self._state.key is None:
             self._state.unsealed.append(plaintext.hex())
         else:
@@ -103,10 +104,7 @@ class Conversation:
         if is_number(phase):
             own = self._state.own.get(phase)
             if int(phase) >= self._state.next_own if own is None else own.body != body:
-                raise OldCheckpointError(
-                    "the server has messages of ours that are not in the checkpoint, which is an older copy of it: "
-                    "agree on a new code"
-                )
+                raise OldCheckpointError(f"the server has messages of ours that {OLD_CHECKPOINT}")
         self.stored(phase)
 
     def stored(self, phase: str) -> None:
@@ -116,7 +114,7 @@ class Conversation:
             return
         own.stored = True
         if is_number(phase):
-            self.unstored -= 1
+            self.unstored.remove(own.body)
             self._tell(MessageStored(int(phase)))
             if not self.keeps_until_receipt:
                 del self._state.own[phase]
@@ -203,6 +201,8 @@ class Conversation:
         self._open(phase, body)
         number = int(digits)
         if number > state.next_own:
+            if self._lasting:
+                raise OldCheckpointError(f"the peer has messages of ours that {OLD_CHECKPOINT}")
             raise PeerMessageError("the peer confirms a message that was not sent")
         while state.acknowledged < number:
             self.stored(str(state.acknowledged))
@@ -236,17 +236,14 @@ class Conversation:
         return self._keys.of(side, phase)
 
 
-def is_number(phase: str) -> bool:
-    """Return whether a phase is the number of an application message."""
-    return phase.isascii() and phase.isdigit() and len(phase) <= MAX_NUMBER_DIGITS and str(int(phase)) == phase
-
-
 class _Pake(msgspec.Struct):
     pake_v1: str
 
 
 class _Versions(msgspec.Struct, omit_defaults=True):
-    app_versions: dict[str, Any] = {}
+    app_versions: dict[str, Any] = msgspec.field(default_factory=lambda: {})  # noqa: PIE807 - see below
+    """With `dict` itself it would be left out where it is empty, and then magic-wormhole.rs 0.8.1 ends: it takes what
+    is missing for a null, which is no `AppVersion` (core/key.rs:117, transfer.rs:176)."""
     restante: Abilities = Abilities()
 
 

@@ -11,13 +11,14 @@ The server sends each message back that it has stored. After `open` it sends all
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
 import restante
-from restante.client.core.connection_state import END_OF_REPLAY, END_OF_REPLAY_JSON, ConnectionState
+from restante.client.core.commands import Commands
+from restante.client.core.connection_state import END_OF_REPLAY_JSON, ConnectionState
 from restante.client.core.conversation import Conversation
 from restante.client.core.ending import finish, give_up
 from restante.client.core.outputs import (
@@ -26,13 +27,13 @@ from restante.client.core.outputs import (
     Failed,
     NameplatesListed,
     Output,
+    Reconnect,
     ReplayEnded,
-    SendFrame,
     ShowWork,
     WaitingForPeer,
     Welcomed,
 )
-from restante.client.core.state import MailboxStatus, NameplateStatus, OwnMessage, State
+from restante.client.core.state import MailboxStatus, NameplateStatus, State
 from restante.client.errors import (
     CodeExpiredError,
     CrowdedError,
@@ -60,7 +61,8 @@ class Machine:
         """The connection, while there is one."""
         self._outputs: list[Output] = []
         self._list_wanted = False
-        self._conversation = Conversation(state, draw, self._outputs.append)
+        self._conversation = Conversation(state, draw, self._outputs.append, lasting=lasting)
+        self._commands = Commands(state, self._conversation, self._outputs.append)
         self._closed_told = False
         self.failure: WormholeError | None = None
         """Why the wormhole cannot succeed, since this machine knows."""
@@ -87,11 +89,14 @@ class Machine:
         self.state.words, self.state.nameplate_status = words, NameplateStatus.ALLOCATING
         self._send_missing()
 
-    def set_code(self, code: str) -> None:
-        """Use a given code. Raises CodeError if it is not a code."""
+    def set_code(self, code: str, mailbox: str | None = None) -> None:
+        """Use a given code, and no nameplate if its mailbox is known. Raises CodeError if it is not a code."""
         nameplate = nameplate_of(code)
         self._begin()
         self._know(code, nameplate)
+        if mailbox is not None:
+            self.state.nameplate_status = NameplateStatus.RELEASED
+            self.state.mailbox, self.state.mailbox_status = mailbox, MailboxStatus.OPEN
         self._send_missing()
 
     def list_nameplates(self) -> None:
@@ -119,6 +124,8 @@ class Machine:
         if mood is None:
             mood = "happy" if self.state.peer_versions is not None else LonelyError.mood
         finish(self.state, mood)
+        if self.failure is not None and self.connection is None:
+            self._outputs.append(Reconnect())  # a lasting one says nothing more on this connection
         self._send_missing()
 
     # ── what the connection brings ───────────────────────────────────────────────────────────────
@@ -134,31 +141,31 @@ class Machine:
     def permitted(self, stamp: str) -> None:
         """Show the work that `ShowWork` asked for."""
         if self.connection is not None and not self.connection.bound:
-            self._command("submit-permissions", method="hashcash", stamp=stamp)
+            self._commands.send("submit-permissions", method="hashcash", stamp=stamp)
             self._bind()
 
-    def receive(self, text: str | bytes) -> None:
-        """Handle a frame from the server."""
+    def receive(self, text: str | bytes) -> bool:
+        """Handle a frame from the server. Return whether anything can have changed: an ack changes nothing."""
         if self.connection is None:
-            return
+            return False
         try:
             message = server_messages.parse(text)
         except ValueError as error:
             self.fail(ServerError(str(error)))
         else:
-            handle = _HANDLERS.get(message.type)
-            if handle is None:
-                return
+            if (handle := _HANDLERS.get(message.type)) is None:
+                return False
             try:
                 handle(self, message)
             except WormholeError as error:
                 self.fail(error)
         self._send_missing()
+        return True
 
     @property
-    def unstored(self) -> int:
-        """Messages of the application that no server has stored."""
-        return self._conversation.unstored
+    def full(self) -> bool:
+        """Whether the application should send no more until the server has stored something."""
+        return self._conversation.unstored.full
 
     @property
     def all_stored(self) -> bool:
@@ -197,13 +204,15 @@ class Machine:
         assert self.connection is not None
         self.connection.bound = True
         version = ("restante", restante.__version__)
-        self._command("bind", appid=self.state.app_id, side=self.state.side, client_version=version)
+        self._commands.send("bind", appid=self.state.app_id, side=self.state.side, client_version=version)
         if self.state.nameplate_status is NameplateStatus.CLAIMED and self.state.key is None:
             self.state.nameplate_status = NameplateStatus.CLAIMING  # it may have expired: the answer shows it
         self._send_missing()
 
     def _nameplates(self, message: ServerMessage) -> None:
         assert not isinstance(message.nameplates, msgspec.UnsetType)
+        if not self._list_wanted:
+            return
         self._list_wanted = False
         self.answers += 1
         self._outputs.append(NameplatesListed([each.id for each in message.nameplates]))
@@ -253,12 +262,13 @@ class Machine:
         self._outputs.append(ReplayEnded())
         if self.state.peer_side is None:
             self._outputs.append(WaitingForPeer())
-        for phase, own in self.state.own.items():
-            if phase not in self.connection.found:
-                self._add(phase, own)
-        self.connection.found.clear()
+        self._commands.add_lost(self.connection)
 
     def _error(self, message: ServerMessage) -> None:
+        if message.retry:
+            self.connection = None  # the next one is sent what this one lacks
+            self._outputs.append(Reconnect())
+            return
         words = str(message.error)
         hint = f": {message.hint}" if isinstance(message.hint, str) else ""
         crowded = words in {"crowded", "reclaimed"}
@@ -312,7 +322,7 @@ class Machine:
         self._outputs.append(CodeKnown(code))
 
     def fail(self, error: WormholeError) -> None:
-        """End the wormhole without success; a lasting one only for now, if it is the server's fault."""
+        """End the wormhole without success. A server's fault ends a lasting one for this process only."""
         if self.state.mood is None and self.failure is None:
             self.failure = error
             self._outputs.append(Failed(error))
@@ -336,54 +346,7 @@ class Machine:
         if connection is None or not connection.bound:
             return
         connection.wanted = wanted
-        self._send_nameplate(state)
-        if state.mailbox_status is MailboxStatus.OPEN and state.nameplate_status is not NameplateStatus.CLAIMING:
-            self._send_messages(connection)
-        if state.mailbox_status is MailboxStatus.CLOSING and self._once("close"):
-            self._command("close", mailbox=state.mailbox, mood=state.mood)
-        if self._list_wanted and self._once("list"):
-            self._command("list")
-
-    def _send_nameplate(self, state: State) -> None:
-        status = state.nameplate_status
-        if status is NameplateStatus.ALLOCATING and self._once("allocate"):
-            state.claim_sent = True  # an allocated nameplate is claimed already
-            self._command("allocate")
-        if status is NameplateStatus.CLAIMING and self._once("claim"):
-            state.claim_sent = True
-            self._command("claim", nameplate=state.nameplate)
-        if status is NameplateStatus.RELEASING and self._once("release"):
-            self._command("release", nameplate=state.nameplate)
-
-    def _send_messages(self, connection: ConnectionState) -> None:
-        """Add the messages of ours that no connection has added. Those of earlier ones wait for the replay's end."""
-        fresh: Iterable[str] = self._conversation.fresh
-        if self._once("open"):
-            self._command("open", mailbox=self.state.mailbox)
-            self._command("ping", ping=END_OF_REPLAY)
-            fresh = self.state.own
-        for phase in fresh:
-            own = self.state.own.get(phase)
-            if own is not None and not own.sent:
-                if not connection.replayed:
-                    connection.found.add(phase)
-                self._add(phase, own)
-        self._conversation.fresh.clear()
-
-    def _add(self, phase: str, own: OwnMessage) -> None:
-        assert self.connection is not None
-        self.connection.unstored.add(phase)
-        own.sent = True
-        self._command("add", phase=phase, body=own.body)
-
-    def _once(self, kind: str) -> bool:
-        assert self.connection is not None
-        first = kind not in self.connection.sent
-        self.connection.sent.add(kind)
-        return first
-
-    def _command(self, kind: str, **fields: Any) -> None:
-        self._outputs.append(SendFrame(msgspec.json.encode({"type": kind, **fields})))
+        self._commands.send_missing(connection, list_wanted=self._list_wanted)
 
 
 _HANDLERS: Final[dict[str, Callable[[Machine, ServerMessage], None]]] = {

@@ -15,6 +15,10 @@ class SendFrame(msgspec.Struct, frozen=True):
     text: bytes
 
 
+class Reconnect(msgspec.Struct, frozen=True):
+    """End this connection, and make another one later: the server could not carry out a command."""
+
+
 class ShowWork(msgspec.Struct, frozen=True):
     """Find a stamp of hashcash for the server, and hand it to `Machine.permitted`."""
 
@@ -104,6 +108,7 @@ class Closed(msgspec.Struct, frozen=True):
 
 Output = (
     SendFrame
+    | Reconnect
     | ShowWork
     | Welcomed
     | NameplatesListed

@@ -30,6 +30,10 @@ class NameplateStatus(Enum):
     RELEASED = "released"
 
 
+HAS_MAILBOX: Final = {NameplateStatus.CLAIMED, NameplateStatus.RELEASING, NameplateStatus.RELEASED}
+"""The server has named the mailbox, or a seed has."""
+
+
 class MailboxStatus(Enum):
     """What is wanted of the mailbox, or has become of it."""
 
@@ -58,6 +62,15 @@ class Abilities(msgspec.Struct, frozen=True, omit_defaults=True):
     """It keeps each message until the peer's receipt comes."""
     seeds: bool = False
     """It wants to meet again without a code (seeds.py)."""
+
+
+MAX_NUMBER_DIGITS: Final = 18
+"""Digits of a message's number. More do not fit into 64 bits."""
+
+
+def is_number(phase: str) -> bool:
+    """Return whether a phase is the number of an application message."""
+    return phase.isascii() and phase.isdigit() and len(phase) <= MAX_NUMBER_DIGITS and str(int(phase)) == phase
 
 
 class State(msgspec.Struct, kw_only=True):
@@ -122,6 +135,9 @@ class State(msgspec.Struct, kw_only=True):
             raise ValueError("a wormhole's code is not for its nameplate")
         if not 0 <= self.acknowledged <= self.next_own or len(self.unsealed) > self.next_own or self.next_peer < 0:
             raise ValueError("a wormhole's messages are not numbered correctly")
+        is_open = self.mailbox is not None and self.mailbox_status is MailboxStatus.OPEN
+        if self.mood is None and self.nameplate_status in HAS_MAILBOX and not is_open:
+            raise ValueError("a wormhole has used its nameplate, and has no mailbox")
 
 
 NEW_BYTES: Final = SIDE_BYTES + RANDOM_BYTES
@@ -153,7 +169,11 @@ def check_encodable(app_id: str, app_versions: dict[str, Any]) -> None:
         msgspec.convert(app_id, str).encode()
     except (msgspec.ValidationError, UnicodeEncodeError):
         raise Misuse(f"an application id is a text like 'example.com/chat', not {app_id!r}") from None
+    wanted = "`versions` is a dict that JSON can express"
     try:
-        msgspec.json.decode(msgspec.json.encode(app_versions), type=dict[str, Any])
+        told = msgspec.json.decode(msgspec.json.encode(app_versions), type=dict[str, Any])
+        same = told == app_versions
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise Misuse(f"`versions` is a dict that JSON can express: {error}") from None
+        raise Misuse(f"{wanted}: {error}") from None
+    if not same:
+        raise Misuse(f"{wanted}: texts as keys, and no tuples, sets, bytes, NaN or infinity")

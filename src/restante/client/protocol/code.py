@@ -49,7 +49,7 @@ def password_of(code: str) -> bytes:
 
 def words(random: bytes) -> str:
     """Return a word for each of some random bytes, joined with hyphens."""
-    return "-".join(_list(position)[byte] for position, byte in enumerate(random))
+    return "-".join(word_list(position)[byte] for position, byte in enumerate(random))
 
 
 def completions(prefix: str, nameplates: Iterable[str], length: int = 2) -> Sequence[str]:
@@ -74,8 +74,16 @@ def completions(prefix: str, nameplates: Iterable[str], length: int = 2) -> Sequ
         return []
     end = "-" if len(chosen) + 1 < length else ""
     head = "-".join((nameplate, *chosen, ""))
-    return sorted(head + word + end for word in _list(len(chosen)) if word.startswith(last.lower()))
+    return sorted(head + word + end for word in word_list(len(chosen)) if word.startswith(last.lower()))
 
 
-def _list(position: int) -> Sequence[str]:
+def word_list(position: int) -> Sequence[str]:
+    """Return the 256 words of which a code has one at a position. The number of each is the byte for which it stands.
+
+    These are the PGP word lists, which every `wormhole` client uses, in lower case.
+
+    Args:
+        position: 0 for the first word after the number. All even positions have one list, and all odd ones the other.
+
+    """
     return TWO_SYLLABLES if position % 2 else THREE_SYLLABLES

@@ -21,6 +21,10 @@ def seed_of(key: bytes) -> bytes:
     return application_key(key, "wormhole:seed", SEED_BYTES)
 
 
+MAILBOX_BYTES: Final = 16
+"""Bytes that become the mailbox, likewise."""
+
+
 def seed_code(seed: bytes) -> str:
     """Return the code with which two sides meet again: `BaseWormhole.set_code` takes it. It is the same each time.
 
@@ -35,3 +39,8 @@ def seed_code(seed: bytes) -> str:
         raise ValueError(f"a seed has {SEED_BYTES} bytes, not {len(seed)}")
     nameplate = int.from_bytes(application_key(seed, "wormhole:seed:nameplate", NAMEPLATE_BYTES))
     return f"{nameplate}-{application_key(seed, 'wormhole:seed:password').hex()}"
+
+
+def seed_mailbox(seed: bytes) -> str:
+    """Return the mailbox in which two sides meet again that need not claim a nameplate. It is the same each time."""
+    return application_key(seed, "wormhole:seed:mailbox", MAILBOX_BYTES).hex()

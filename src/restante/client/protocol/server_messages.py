@@ -59,6 +59,8 @@ class ServerMessage(msgspec.Struct, frozen=True):
     pong: Raw | UnsetType = UNSET
     error: str | UnsetType = UNSET
     hint: str | UnsetType = UNSET
+    retry: bool = False
+    """Whether an error is over soon (docs/mailbox/protocol.md, "Errors")."""
     orig: Raw = Raw(b"null")
     """The message that an error answers."""
 

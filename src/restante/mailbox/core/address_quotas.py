@@ -139,6 +139,7 @@ class AddressQuota:
         return True
 
     def add_abuse_score(self, now: float, points: float) -> None:
+        """Add points to the abuse score, which falls by itself. `now` is in seconds of service."""
         self._abuse_score.take(now, ABUSE_SCORE_DECAY, points)
 
     def bits(self, now: float, base: int) -> int | None:

@@ -56,8 +56,9 @@ class PendingRequest(msgspec.Struct, frozen=True):
 
     address_quotas: tuple[AddressQuota, ...]
     """The quotas of the address that it counts for. Empty if the address is not known yet."""
-    refused: str = ""
-    """The id of its address if too many connections of that address have sent no request: it is closed at once."""
+    address_id: str
+    refused: bool = False
+    """Whether too many connections of its address have sent no request: it is closed at once."""
 
 
 class Admission:
@@ -86,11 +87,12 @@ class Admission:
         """
         client = identify(peer, {}, self.terms.trusted)
         address_quotas, most = self._address_quotas(client), self.limits.address_connections
+        address_id = self.addresses.day_id(client.address, wall)
         if most and any(quota.pending_requests >= most for quota in address_quotas):
-            return PendingRequest((), self.addresses.day_id(client.address, wall))
+            return PendingRequest((), address_id, refused=True)
         for quota in address_quotas:
             quota.pending_requests += 1
-        return PendingRequest(address_quotas)
+        return PendingRequest(address_quotas, address_id)
 
     def end_request(self, pending: PendingRequest) -> None:
         """Record that the request has come, or that the connection is gone."""
@@ -135,6 +137,7 @@ class Admission:
         )
 
     def release(self, address_quotas: tuple[AddressQuota, ...]) -> None:
+        """Count one open connection less for these addresses."""
         for quota in address_quotas:
             quota.connections -= 1
 

@@ -117,6 +117,8 @@ class ReceivedText(msgspec.Struct, frozen=True):
 
     connection: ConnectionState
     text: FrameText
+    size: int
+    """`model.size_of` the text, which several limits count."""
     now: Now
     """When the frame arrived."""
 

@@ -78,6 +78,7 @@ class Dispatcher:
     # ── input ────────────────────────────────────────────────────────────────────────────────────
 
     def add_connection(self, connection: ConnectionState) -> None:
+        """Assign the next number, from 1, to a new connection, and handle its commands from now on."""
         self.connections_seen += 1
         connection.number = self.connections_seen
         self.connections.add(connection)
@@ -143,8 +144,11 @@ class Dispatcher:
 
     def _charge(self, address_quotas: tuple[AddressQuota, ...], command: Command, now: Now) -> tuple[str, str] | None:
         limits = self.policy.limits
-        found = [self.quotas.charge_command(self.state, quota, command, now, limits) for quota in address_quotas]
-        return next(filter(None, found), None)
+        first = None
+        for quota in address_quotas:  # all are charged
+            refusal = self.quotas.charge_command(self.state, quota, command, now, limits)
+            first = first or refusal
+        return first
 
     def _answer_departing(self, connection: ConnectionState, text: FrameText, now: Now) -> None:
         """Acknowledge `release`, `close` and `ping` of a client that was refused, and carry out nothing.
@@ -343,4 +347,4 @@ class Dispatcher:
         message = self._parse_and_ack(connection, text)
         if message is None:
             return
-        self._reply(connection, messages.Error(words, Raw(text)))
+        self._reply(connection, messages.Error(words, Raw(text), retry=True))

@@ -15,7 +15,6 @@ from typing import Final, TypeGuard
 
 from restante.mailbox.core.connection_state import Backlog, ConnectionLost, ConnectionState, QueueEntry, ReceivedText
 from restante.mailbox.core.limits import Limits
-from restante.mailbox.core.model import size_of
 from restante.mailbox.protocol.messages import MAX_SHORT_MESSAGE_CHARACTERS
 
 MAX_BATCH_COMMANDS: Final = 500
@@ -49,7 +48,7 @@ MAX_BACKLOG_BYTES: Final = 256 * 1024
 
 def held_bytes(entry: ReceivedText) -> int:
     """Return the bytes of memory that an entry takes while it waits."""
-    return size_of(entry.text) + ENTRY_BYTES
+    return entry.size + ENTRY_BYTES
 
 
 def is_long(entry: QueueEntry) -> TypeGuard[ReceivedText]:
@@ -147,7 +146,7 @@ class FairQueue:
         for each in itertools.islice(self._queue, MAX_BATCH_COMMANDS):
             count += 1
             if isinstance(each, ReceivedText):
-                weight += size_of(each.text)
+                weight += each.size
                 if weight >= MAX_BATCH_WEIGHT:
                     break
         batch, self._queue = self._queue[:count], self._queue[count:]

@@ -103,8 +103,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     owed_bytes: Count = 256 * MIB
     """Bytes of memory that all connections together may hold: replies that clients have not read; receive buffers
-    (twice the largest message of a connection); and commands that wait to be executed. Beyond it, the server closes
-    connections, first those of addresses that hold much (memory_holders.py)."""
+    (twice the largest message of a connection); unfinished requests; and commands that wait to be executed. Beyond
+    it, the server closes connections, first those of addresses that hold much (memory_holders.py)."""
 
     free_disk: Count = 256 * MIB
     """Bytes that must stay free on the disk: room for the write-ahead log, a checkpoint, and for ending live

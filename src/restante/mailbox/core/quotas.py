@@ -27,12 +27,14 @@ TOO_MANY_RECORDS: Final = "too many usage records from an address: this one is l
 TOO_MANY_CLAIMS: Final = "too many different nameplates claimed from your address"
 
 HOLDS_MUCH: Final = (
-    f"what room is left is for addresses that hold less than {SMALL_HOLDER_BYTES // MIB} MiB; try again later"
+    f"the remaining room is reserved for addresses that hold less than {SMALL_HOLDER_BYTES // MIB} MiB;"
+    " try again later"
 )
 
 USAGE_RECORDS: Final = frozenset({ClientVersion, MailboxUsage, NameplateUsage})
 
-_TAKES_ROOM: Final = (session.AddCommand, session.OpenCommand, session.ClaimCommand, session.AllocateCommand)
+_CLAIMS: Final = frozenset({session.ClaimCommand, session.AllocateCommand})
+_TAKES_ROOM: Final = frozenset({session.AddCommand, session.OpenCommand}) | _CLAIMS
 
 
 class Quotas:
@@ -61,14 +63,15 @@ class Quotas:
         self, view: State, quota: AddressQuota, command: Command, now: Now, limits: Limits
     ) -> tuple[str, str] | None:
         """Charge a command to an address. If it exceeds a quota, return the error and the hint."""
-        claims = isinstance(command, session.ClaimCommand | session.AllocateCommand)
+        kind = type(command)  # each isinstance that does not hold takes 0.3 µs: msgspec's classes are abstract
+        claims = kind in _CLAIMS
         live: model.Nameplate | None = None
-        if isinstance(command, session.ClaimCommand):
+        if type(command) is session.ClaimCommand:
             live = view.app(command.app_id).nameplates.get(command.nameplate)
         # This check is first, because the answer of any later one reveals whether the nameplate is live.
         if claims and (wait := quota.charge_claim(live.key if live else None, now.service, limits)):
             return TOO_MANY_CLAIMS, f"try again in {math.ceil(wait)} s"
-        if limits.address_bytes and quota.stored >= limits.address_bytes and isinstance(command, _TAKES_ROOM):
+        if limits.address_bytes and quota.stored >= limits.address_bytes and kind in _TAKES_ROOM:
             return TOO_MUCH_STORED, f"{limits.address_bytes} bytes may be kept at a time: close some mailboxes"
         if quota.stored >= SMALL_HOLDER_BYTES and view.nearly_full(limits) and _creates(view, command):
             return SERVER_FULL, HOLDS_MUCH
@@ -155,4 +158,4 @@ def _creates(view: State, command: Command) -> bool:
         return command.nameplate not in app.nameplates
     if isinstance(command, session.OpenCommand):
         return command.mailbox_id not in app.mailboxes
-    return isinstance(command, _TAKES_ROOM)
+    return type(command) in _TAKES_ROOM

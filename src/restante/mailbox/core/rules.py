@@ -79,7 +79,7 @@ def _list(view: State, c: session.ListCommand, _now: Now, _dice: Dice, policy: P
 
 SERVER_FULL: Final = "the server is full"
 FULL_FOR_LARGE: Final = (
-    f"what room is left is for mailboxes of up to {SMALL_MAILBOX_BYTES // KIB} KiB; try again later"
+    f"the remaining room is reserved for mailboxes of up to {SMALL_MAILBOX_BYTES // KIB} KiB; try again later"
 )
 MAILBOX_FULL: Final = "the mailbox is full"
 

@@ -252,7 +252,7 @@ def step(session: Session, message: Received | Malformed) -> Command | str:
 def problem(demand: hashcash.Demand, message: Received | Malformed) -> str | None:
     """Return why a message does not meet a demand, as a hint for the client, or None if it does."""
     if not isinstance(message, messages.Submit):
-        return f"work comes first here: submit a hashcash stamp of {demand.bits} bits, or use a client that can"
+        return f"proof of work is required: submit a hashcash stamp of {demand.bits} bits, or use a client that can"
     return hashcash.problem(demand, _value(message.method), _value(message.stamp))
 
 

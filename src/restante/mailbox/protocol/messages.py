@@ -12,7 +12,7 @@
     close     mailbox?, mood?                          closed
     ping      ping                                     pong        pong
                                                        ack         id (first answer to each message with a type)
-                                                       error       error, orig, hint?
+                                                       error       error, orig, hint?, retry?
 
 Source: spec 000 "All Message Types", spec 002 for permissions. docs/mailbox/protocol.md says what shipped clients
 need beyond these. The server keeps and returns `id`, `phase`, `body` and `ping` as the exact JSON text that the
@@ -377,6 +377,8 @@ class Error(Reply, gc=False):
     orig: Raw
     hint: str | UnsetType = UNSET
     """What the user can do, for people. The text of `error` is for programs and never varies."""
+    retry: bool | UnsetType = UNSET
+    """Whether the command would succeed later, without any change of its own."""
 
 
 _encode: Final = msgspec.json.Encoder().encode

@@ -27,7 +27,7 @@ from restante.mailbox.core.connection_state import (
 )
 from restante.mailbox.core.dispatcher import Dispatcher
 from restante.mailbox.core.fair_queue import MAX_BATCH_COMMANDS, MAX_BATCH_WEIGHT, FairQueue, is_long
-from restante.mailbox.core.model import Change, Now, Policy
+from restante.mailbox.core.model import Change, Now, Policy, size_of
 from restante.mailbox.core.pruning import prune_idle, save_touches
 from restante.mailbox.protocol import messages
 from restante.mailbox.protocol.frame_text import FrameText
@@ -117,14 +117,17 @@ class CommitLoop:
         return cls(store, Dispatcher(state, dice, policy), clock, retention)
 
     def now(self) -> Now:
-        served = self._clock.monotonic() - self._started
-        return Now(self._clock.wall(), self._served_before + served)
+        return Now(self._clock.wall(), self._service())
+
+    def _service(self) -> float:
+        """Return the service time (`Now.service`)."""
+        return self._served_before + self._clock.monotonic() - self._started
 
     # ── input ────────────────────────────────────────────────────────────────────────────────────
 
     def receive(self, connection: ConnectionState, text: FrameText) -> None:
         """Queue the text of a frame. It is answered when its batch is durable."""
-        self._put(ReceivedText(connection, text, self.now()))
+        self._put(ReceivedText(connection, text, size_of(text), self.now()))
 
     def refuse(self, connection: ConnectionState, error: PeerError) -> None:
         """Queue an error about a frame. It is answered like a text, and then the connection is closed."""
@@ -163,16 +166,17 @@ class CommitLoop:
         """
         quotas = self.dispatcher.quotas
         refused, quotas.refused = quotas.refused, Counter()
-        for (words, address_id), times in refused.most_common(MAX_LOGGED_ADDRESSES):
+        pairs = refused.most_common()
+        for (words, address_id), times in pairs[:MAX_LOGGED_ADDRESSES]:
             log.warning("refused", words=words, times=times, address=address_id)
-        if len(refused) > MAX_LOGGED_ADDRESSES:
-            log.warning("refused, to others", times=sum(refused.values()), addresses=len(refused))
+        if others := pairs[MAX_LOGGED_ADDRESSES:]:
+            log.warning("other refusals", times=sum(times for _, times in others), pairs=len(others))
         left_out = quotas.left_out - self._left_out
         if left_out:
             log.warning("usage records were left out", records=left_out, since_start=quotas.left_out)
             self._left_out = quotas.left_out
         if quotas.visitors:
-            log.info("sides were sent a message and added none", mailboxes=quotas.visited, visitors=quotas.visitors)
+            log.info("ended mailboxes had visitors", mailboxes=quotas.visited, visitors=quotas.visitors)
             quotas.visited = quotas.visitors = 0
 
     def commit_deferred(self) -> None:
@@ -226,7 +230,9 @@ class CommitLoop:
 
     def _gather(self) -> list[QueueEntry]:
         """Remove the next batch from the queue, and set a timer for the next connection that waits for its rate."""
-        now = self.now().service
+        if self.queue.empty and self._alarm is None:
+            return []
+        now = self._service()
         gathered = self.queue.gather(now, self.dispatcher.policy.limits)
         if self._alarm is not None:
             self._alarm.cancel()
@@ -243,14 +249,13 @@ class CommitLoop:
         the queue.
         """
         dispatcher, batch = self.dispatcher, []
-        if dispatcher.state.in_grace_period:
-            since = self.now().service - self._served_before
-            if since >= min(GRACE_SECONDS, self._retention.prune_after):
-                dispatcher.state.end_grace_period()
-        now = self.now().service
-        end, self._weight = self._clock.monotonic() + MAX_BATCH_SECONDS, 0
+        now = self._service()
+        since_start = now - self._served_before
+        if dispatcher.state.in_grace_period and since_start >= min(GRACE_SECONDS, self._retention.prune_after):
+            dispatcher.state.end_grace_period()
+        self._weight = 0
         for number, entry in enumerate(gathered):
-            if number and (self._weight >= MAX_BATCH_WEIGHT or self._clock.monotonic() >= end):
+            if number and (self._weight >= MAX_BATCH_WEIGHT or self._service() >= now + MAX_BATCH_SECONDS):
                 self.queue.put_back(gathered[number:])
                 break
             if self.queue.start(entry):
@@ -264,7 +269,7 @@ class CommitLoop:
         """Handle an entry of the queue and return its weight."""
         dispatcher = self.dispatcher
         match entry:
-            case ReceivedText(connection, text, now):
+            case ReceivedText(connection, text, _, now):
                 dispatcher.handle(connection, text, now)
                 rate_limiter = connection.backlog.rate_limiter
                 if rate_limiter is not None:
@@ -290,7 +295,7 @@ class CommitLoop:
                 log.warning("a batch was not stored; its senders are told to try again", error=str(busy))
                 await self._undo(batch)
             else:
-                log.warning("records of binds were not stored yet", error=str(busy))
+                log.warning("usage records of binds were not stored; they wait for the next commit", error=str(busy))
 
     async def _commit(self) -> None:
         changes = self._deferred_records + self.dispatcher.changes
@@ -315,7 +320,7 @@ class CommitLoop:
             try:
                 self._forgetting = await self._store.forget_usage(before, MAX_RECORDS_DROPPED_AT_ONCE) > 0
             except StoreBusy as busy:  # tried again at the next pruning
-                log.warning("old usage records were not dropped", error=str(busy))
+                log.warning("old usage records were not deleted; the next pruning tries again", error=str(busy))
                 self._forgetting = False
         await self._store.tend()
 

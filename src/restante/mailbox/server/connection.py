@@ -185,7 +185,7 @@ class Socket(WSListener):
     # ── frames to text ───────────────────────────────────────────────────────────────────────────
 
     def _hear(self, frame: WSFrame, *, first: bool) -> None:
-        if len(self.fragments) + frame.payload_size > self._server.limits.message_bytes:
+        if self.fragments.size + frame.payload_size > self._server.limits.message_bytes:
             self._refuse(self._server.too_big())
             return
         try:
@@ -204,11 +204,10 @@ class Socket(WSListener):
     def count_read(self) -> None:
         """Count the memory in which messages are being read: picows' buffer, which is kept, and the fragments."""
         buffer = 2 * self.largest if self.largest >= MIN_COUNTED_BYTES and self._transport is not None else 0
-        size = buffer + len(self.fragments) // COUNTED_FRAGMENT_BYTES * COUNTED_FRAGMENT_BYTES
+        size = buffer + self.fragments.size // COUNTED_FRAGMENT_BYTES * COUNTED_FRAGMENT_BYTES
         if size != self.reading:
-            self._server.reading += size - self.reading
-            self.reading = size
-            self._server.memory_holders.note(self, self._server.second)
+            change, self.reading = size - self.reading, size
+            self._server.count_reading(self, change)
             self._server.make_room()
 
     def _refuse(self, error: PeerError) -> None:
@@ -268,27 +267,26 @@ class Socket(WSListener):
         transport = self._transport
         if transport is None or transport.is_close_frame_sent:
             return
-        send_budget = self._server.send_budget
-        if self._stuck or self._owed is not None or not send_budget.open:
+        if self._stuck or self._owed is not None or not self._server.send_budget.open:
             self._owe(bodies)
-        elif len(bodies) == 1 and len(bodies[0]) < WRITE_CHUNK_BYTES:
-            transport.send(self._server.kind, bodies[0] + stamp)
-            send_budget.wrote(len(bodies[0]))
+        elif sum(map(len, bodies)) < WRITE_CHUNK_BYTES:
+            self._write(transport, bodies, stamp)
         else:
             self._send_many(bodies, stamp)
+
+    def _write(self, transport: WSTransport, bodies: list[bytes], stamp: bytes) -> None:
+        transport.underlying_transport.write(framed(bodies, stamp, self._server.first_byte))
+        self._server.send_budget.wrote(sum(map(len, bodies)))
 
     def _send_many(self, bodies: list[bytes], stamp: bytes) -> None:
         """Send in chunks of one write each until the kernel or the send budget takes no more. Queue the rest."""
         assert self._transport is not None
-        send_budget = self._server.send_budget
         left = deque(bodies)
         while left:
-            if self._stuck or not send_budget.open:
+            if self._stuck or not self._server.send_budget.open:
                 self._owe(list(left))
                 return
-            chunk = take(left, WRITE_CHUNK_BYTES)
-            self._transport.underlying_transport.write(framed(chunk, stamp, self._server.kind))
-            send_budget.wrote(sum(map(len, chunk)))
+            self._write(self._transport, take(left, WRITE_CHUNK_BYTES), stamp)
 
     def _owe(self, bodies: list[bytes]) -> None:
         """Queue messages. They are shared with other connections, and take little memory of their own."""

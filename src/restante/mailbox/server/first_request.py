@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from http import HTTPStatus
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 from picows import WSAutoPingStrategy, WSListener, WSUpgradeRequest, WSUpgradeResponseWithListener
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
 from restante.common.logs import log, where
+from restante.mailbox.core.admission import PendingRequest
+from restante.mailbox.core.limits import KIB
+from restante.mailbox.core.memory_holders import MemoryHolder
 from restante.mailbox.server.read_budget import REQUEST_BYTES_PER_FRAME, REQUEST_FRAMES, ReadBudget
 from restante.mailbox.server.receive_buffer import ReceiveBuffer
 
@@ -29,6 +32,9 @@ TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Len
 
 READ_BYTES: Final = 2048
 """Bytes read at once. A request has some 300."""
+
+PENDING_BYTES: Final = 10 * KIB
+"""Bytes of memory that a connection without a complete request takes, in addition to the request."""
 
 Answer = tuple[HTTPStatus, int | None]
 """The status that a GET of the same path would have, and the bytes of its body if we know them."""
@@ -72,42 +78,61 @@ def websocket_protocol(
     )
 
 
+class RequestContext(Protocol):
+    """The part of the server that a request uses."""
+
+    read_budget: ReadBudget
+
+    def answer_head(self, path: bytes) -> Answer:
+        """Return the answer to HEAD."""
+
+    def begin_request(self, peer: Sequence[Any]) -> PendingRequest:
+        """Count a connection before its request."""
+
+    def end_request(self, pending: PendingRequest) -> None:
+        """Record that the request has come, or that the connection is gone."""
+
+    def count_reading(self, holder: MemoryHolder, change: int) -> None:
+        """Count memory in which something is being read."""
+
+    def make_room(self) -> None:
+        """Close some connections if all together hold more memory than they may."""
+
+    def give_up_request(self, pending: PendingRequest) -> None:
+        """Count a connection that is closed for the memory that its request takes."""
+
+
 class FirstBytes(asyncio.BufferedProtocol):
     """Reads a request to its end, answers HEAD, and passes all other requests to `websocket`.
 
     `websocket` learns of the connection at its beginning, so its handshake timeout covers the request, too.
-    `begin_request` returns None if a connection from this peer must be closed; otherwise it returns what to call when
-    the request has come or the connection is gone.
     """
 
-    def __init__(
-        self,
-        websocket: WSProtocol,
-        answer: Callable[[bytes], Answer],
-        begin_request: Callable[[Sequence[Any]], Callable[[], None] | None],
-        budget: ReadBudget,
-    ) -> None:
+    def __init__(self, websocket: WSProtocol, context: RequestContext) -> None:
         self._websocket = websocket
-        self._answer = answer
-        self._begin_request = begin_request
-        self._budget = budget
-        self._asked: Callable[[], None] | None = None
+        self._context = context
+        self._budget = context.read_budget
+        self._pending: PendingRequest | None = None
+        self.holding = 0
+        """Bytes of memory that the connection and its request take."""
         self._read = bytearray()
         self._room = memoryview(bytearray(READ_BYTES))
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         peer = transport.get_extra_info("peername")  # None: the connection is gone already
-        self._asked = peer and self._begin_request(peer)
-        if self._asked is None:
+        pending = peer and self._context.begin_request(peer)
+        if not pending or pending.refused:
             cast(asyncio.Transport, transport).abort()
             return
+        self._pending = pending
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transport does not derive from it
         self._websocket.connection_made(transport)
+        self._count(PENDING_BYTES)
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._transport is not None:
-            self._has_asked()
+            self._end_request()
             self._websocket.connection_lost(error)
 
     def get_buffer(self, _size: int) -> memoryview:
@@ -124,11 +149,13 @@ class FirstBytes(asyncio.BufferedProtocol):
         if size > MAX_REQUEST_BYTES:
             transport.write(TOO_LARGE)
             transport.close()
-        elif end >= 0 and self._budget.exhausted:
-            transport.pause_reading()
-            self._budget.wait(self._go_on)
-        elif end >= 0:
+        elif end >= 0 and not self._budget.exhausted:
             self._answer_request(transport)
+        else:
+            if end >= 0:
+                transport.pause_reading()
+                self._budget.wait(self._go_on)
+            self._count(PENDING_BYTES + len(self._read))
 
     def _go_on(self) -> None:
         """Answer a request that had to wait for the read budget."""
@@ -144,13 +171,35 @@ class FirstBytes(asyncio.BufferedProtocol):
             transport.write(self._head())
             transport.close()
         else:
-            self._has_asked()
+            self._end_request()
             self._hand_over(transport)
 
-    def _has_asked(self) -> None:
-        if self._asked is not None:
-            self._asked()
-            self._asked = None
+    def _end_request(self) -> None:
+        if self._pending is not None:
+            self._count(0)
+            self._context.end_request(self._pending)
+            self._pending = None
+
+    # ── the memory of an unfinished request (MemoryHolder) ───────────────────────────────────────
+
+    def _count(self, size: int) -> None:
+        change, self.holding = size - self.holding, size
+        self._context.count_reading(self, change)
+        if change > 0:
+            self._context.make_room()
+
+    @property
+    def addresses(self) -> Sequence[Hashable]:
+        """Return the quotas of its address, or the connection itself if its address is not known or not counted."""
+        return (self._pending and self._pending.address_quotas) or (self,)
+
+    def give_up(self) -> None:
+        """Release the memory that it holds, and close the connection."""
+        if self._transport is not None and self._pending is not None:
+            self._context.give_up_request(self._pending)
+            self._end_request()
+            self._read.clear()
+            self._transport.abort()
 
     def _hand_over(self, transport: asyncio.Transport) -> None:
         transport.set_protocol(ReceiveBuffer(self._websocket, self._budget))
@@ -165,7 +214,7 @@ class FirstBytes(asyncio.BufferedProtocol):
     def _head(self) -> bytes:
         words = bytes(self._read).partition(b"\r\n")[0].split(b" ")
         whole = len(words) == 3 and words[2] == b"HTTP/1.1" and END_OF_REQUEST in self._read
-        status, size = self._answer(words[1]) if whole else (HTTPStatus.BAD_REQUEST, None)
+        status, size = self._context.answer_head(words[1]) if whole else (HTTPStatus.BAD_REQUEST, None)
         lines = [
             f"HTTP/1.1 {status.value} {status.phrase}",
             "Content-Type: text/plain; charset=utf-8",

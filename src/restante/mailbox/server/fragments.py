@@ -8,14 +8,12 @@ from restante.common.errors import PeerError
 class Fragments:
     """The fragments of the message that is being received, if it comes in fragments (RFC 6455 section 5.4)."""
 
-    __slots__ = ("_joined",)
+    __slots__ = ("_joined", "size")
 
     def __init__(self) -> None:
         self._joined: bytearray | None = None  # not a list of fragments: empty ones would take memory, too
-
-    def __len__(self) -> int:
-        """Return the bytes received so far."""
-        return 0 if self._joined is None else len(self._joined)
+        self.size = 0
+        """Bytes received so far."""
 
     def add(self, payload: bytes, *, first: bool, last: bool) -> bytes | bytearray | None:
         """Return the message that this frame completes, or None if it does not.
@@ -34,11 +32,12 @@ class Fragments:
         elif first:
             raise PeerError(1002, "a message began inside another")
         joined += payload
+        self.size = len(joined)
         if not last:
             return None
-        self._joined = None
+        self.discard()
         return joined
 
     def discard(self) -> None:
         """Forget the message."""
-        self._joined = None
+        self._joined, self.size = None, 0

@@ -48,13 +48,17 @@ def take(bodies: deque[bytes], size: int) -> list[bytes]:
     return taken
 
 
-def framed(bodies: Sequence[bytes], stamp: bytes, kind: WSMsgType) -> bytes:
-    """Return a frame for each body, with the stamp at its end."""
-    first = 0x80 | kind.value
+def framed(bodies: Sequence[bytes], stamp: bytes, first: int) -> bytes:
+    """Return a frame for each body, with the stamp at its end. `first` is the first byte of each frame."""
     parts: list[bytes] = []
     for body in bodies:
         parts += (frame_header(first, len(body) + len(stamp)), body, stamp)
     return b"".join(parts)
+
+
+def first_byte(kind: WSMsgType) -> int:
+    """Return the first byte of a whole message in one frame: FIN and the opcode."""
+    return 0x80 | int(kind.value)
 
 
 def frame_header(first: int, size: int) -> bytes:

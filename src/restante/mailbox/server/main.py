@@ -28,7 +28,7 @@ from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from restante.mailbox.server.descriptors import OWN_DESCRIPTORS, needed_descriptors
 from restante.mailbox.server.server import Server
 from restante.mailbox.server.system import SystemClock, system_secret
-from restante.mailbox.server.trace import TraceFile
+from restante.mailbox.server.trace import TraceFile, check_path
 from restante.mailbox.server.welcome import WelcomeOptions
 from restante.mailbox.settings import RELOADED, Serve
 from restante.mailbox.store.sqlite import Store, open_store
@@ -60,6 +60,8 @@ async def _serve_until(stop: asyncio.Event, settings: Serve, read_settings: Read
     if descriptors < needed:
         raise too_few_descriptors(descriptors, needed)
     host, port = address(settings.listen, "--listen")
+    if settings.trace is not None:
+        check_path(Path(settings.trace), Path(settings.data))
     store = open_store(Path(settings.data))
     clock = SystemClock()
     gc.disable()  # while the live data is loaded, there is no garbage to collect

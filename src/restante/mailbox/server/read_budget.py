@@ -15,6 +15,10 @@ MAX_FRAMES_PER_TURN: Final = 400
 """Frames after which no more is parsed in a turn of the loop. A frame takes 1.6 µs, a short command 3 µs until it is
 queued. The last read may exceed the budget: 9,600 bytes are at most 1,600 of the smallest frames."""
 
+MIN_FRAMES_RENEWED: Final = MAX_FRAMES_PER_TURN // 8
+"""Frames up to which the count goes on over several turns, because a renewal takes as long as reading a message. So a
+turn has 350 frames at least."""
+
 PAYLOAD_BYTES_PER_FRAME: Final = 2048
 """Bytes of a message that take as long as a frame: to copy and check 2 MiB takes up to 3 ms. So in a turn, two
 messages of 2 MiB end at most, however many clients hold back the last byte of one."""
@@ -68,7 +72,8 @@ class ReadBudget:
 
     def renew_soon(self) -> None:
         """Reset the budget in the next turn of the loop, and read some sockets again that were paused."""
-        if (self.frames or self._waiting or self._waiting_large) and not self._renewing:
+        used = self.frames > MIN_FRAMES_RENEWED or self._waiting or self._waiting_large
+        if used and not self._renewing:
             self._renewing = True
             asyncio.get_running_loop().call_soon(self._renew)
 

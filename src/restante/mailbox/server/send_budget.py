@@ -14,6 +14,8 @@ from typing import Final, Protocol
 MAX_BYTES_PER_TURN: Final = 1024 * 1024
 """Bytes written in one turn of the loop, about: a millisecond or two."""
 
+MIN_BYTES_RENEWED: Final = MAX_BYTES_PER_TURN // 8
+"""Bytes up to which the count goes on over several turns, because a renewal takes as long as a short write."""
 
 BYTES_PER_WRITE: Final = 4096
 """Bytes that take as long as a write, whatever its size: 12 µs. So in a turn, 256 sockets are written to."""
@@ -50,7 +52,8 @@ class SendBudget:
         self._renew_soon()
 
     def _renew_soon(self) -> None:
-        if not self._renewing:
+        used = self._written > MIN_BYTES_RENEWED or self._waiting
+        if used and not self._renewing:
             self._renewing = True
             asyncio.get_running_loop().call_soon(self._renew)
 
@@ -60,5 +63,4 @@ class SendBudget:
             if not self.open:
                 break
             self._waiting.popleft().catch_up()
-        if self._waiting:
-            self._renew_soon()
+        self._renew_soon()

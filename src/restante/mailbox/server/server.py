@@ -6,11 +6,10 @@ connection.py handles the frames of one WebSocket.
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
 import socket
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -27,9 +26,9 @@ from restante.common.errors import PeerError
 from restante.common.logs import log
 from restante.common.settings import unusable
 from restante.common.signals import too_few_descriptors
-from restante.mailbox.core.admission import Admission, AdmissionResult, AdmissionTerms
+from restante.mailbox.core.admission import Admission, AdmissionResult, AdmissionTerms, PendingRequest
 from restante.mailbox.core.limits import Limits, RateLimiter
-from restante.mailbox.core.memory_holders import FREED_FRACTION, MemoryHolders
+from restante.mailbox.core.memory_holders import FREED_FRACTION, MemoryHolder, MemoryHolders
 from restante.mailbox.server.commit_loop import MAX_LOGGED_ADDRESSES, Clock, CommitLoop
 from restante.mailbox.server.connection import Socket
 from restante.mailbox.server.descriptors import (
@@ -40,6 +39,7 @@ from restante.mailbox.server.descriptors import (
     open_descriptors,
 )
 from restante.mailbox.server.first_request import Answer, FirstBytes, websocket_protocol
+from restante.mailbox.server.frames import first_byte
 from restante.mailbox.server.read_budget import ReadBudget
 from restante.mailbox.server.read_pauses import ReadPauses
 from restante.mailbox.server.send_budget import SendBudget
@@ -80,8 +80,11 @@ READ_BUFFER_BYTES: Final = 2048
 """Initial bytes of a connection's read buffer, which grows with its frames. Most of a connection's memory
 (bench/README.md)."""
 
-ASKS_FOR_NOTHING: Final = "too many connections that ask for nothing"
+TOO_MANY_WITHOUT_REQUEST: Final = "too many connections without a request"
 """Log text for an address that has as many connections without a request as it may have with one."""
+
+NO_ROOM_FOR_REQUESTS: Final = "there is no room for connections without a request"
+"""Log text for an address whose connections without a request are closed for the memory that they take."""
 
 MAX_UNBOUND_CLOSED_PER_SECOND: Final = 250
 """Connections closed in one second because they did not bind in time. Closing one takes some 26 µs."""
@@ -113,7 +116,8 @@ class Server:
         self.admission.limits = self.limits
         self.clock = clock
         self.welcome_options = welcome_options
-        self.kind = WSMsgType.BINARY if welcome_options.binary else WSMsgType.TEXT
+        self.first_byte = first_byte(WSMsgType.BINARY if welcome_options.binary else WSMsgType.TEXT)
+        """The first byte of the frames that are sent."""
         self.second = 0
         """The number of calls of `tick`, which is the clock of keep-alive."""
         self.buckets: list[set[Socket]] = [set() for _ in range(PING_INTERVAL_SECONDS)]
@@ -169,22 +173,27 @@ class Server:
             max_frame_size=MAX_FRAME_PER_MESSAGE * self.limits.message_bytes,
             read_buffer_size=READ_BUFFER_BYTES,
         )
-        return FirstBytes(websocket, self._answer_head, self._begin_request, self.read_budget)
+        return FirstBytes(websocket, self)
 
-    def _begin_request(self, peer: Sequence[Any]) -> Callable[[], None] | None:
-        """Count a connection before its request. Return what to call when that has come, or None to close it."""
+    def begin_request(self, peer: Sequence[Any]) -> PendingRequest:
+        """Count a connection before its request, and in the log if it is refused."""
         pending = self.admission.begin_request(peer, self.clock.wall())
         if pending.refused:
-            self.commit_loop.dispatcher.quotas.count_refusal(ASKS_FOR_NOTHING, pending.refused)
-            return None
-        return functools.partial(self.admission.end_request, pending)
+            self.commit_loop.dispatcher.quotas.count_refusal(TOO_MANY_WITHOUT_REQUEST, pending.address_id)
+        return pending
+
+    def end_request(self, pending: PendingRequest) -> None:
+        self.admission.end_request(pending)
+
+    def give_up_request(self, pending: PendingRequest) -> None:
+        self.commit_loop.dispatcher.quotas.count_refusal(NO_ROOM_FOR_REQUESTS, pending.address_id)
 
     def _stop_accepting(self) -> None:
         """Leave new connections in the kernel's queue for now. As we keep the sockets open, none is refused."""
         listeners, self._listeners = self._listeners, []
         if listeners and self._listening_sockets:
             log.warning(
-                "no descriptors are left for more connections: they wait (ulimit -n)", connections=len(self.admitted)
+                "file descriptors are short: new connections wait (ulimit -n)", connections=len(self.admitted)
             )
         for listener in listeners:
             listener.close()
@@ -200,7 +209,7 @@ class Server:
         if free < MIN_FREE_DESCRIPTORS:
             self._stop_accepting()
         elif not self._listeners and free == self._many:
-            log.info("connections are taken again", connections=len(self.admitted))
+            log.info("new connections are accepted again", connections=len(self.admitted))
             self._listeners = [await self._accept(sock=each.dup()) for each in self._listening_sockets]
 
     def _free_descriptors(self, at_most: int) -> int:
@@ -216,7 +225,7 @@ class Server:
             return Socket(self)
         return None  # 404
 
-    def _answer_head(self, path: bytes) -> Answer:
+    def answer_head(self, path: bytes) -> Answer:
         """Return the answer to HEAD: what `_answer` returns for a GET without an upgrade."""
         path = path.partition(b"?")[0]
         if path == b"/":
@@ -250,13 +259,13 @@ class Server:
         self.newcomers[newcomer] = self.second
         if result.client.unheeded:
             self._warn_once(
-                "a proxy names its clients, and is not believed: they cannot be told apart. Name its network with"
+                "ignoring the client addresses in headers of a proxy that is not trusted: name its network with"
                 " --trust-proxy, like --trust-proxy 127.0.0.0/8"
             )
         if result.client.other is not None:
             self._warn_once(
-                "X-Forwarded-For and X-Real-IP of a trusted proxy name different clients: both are charged. Have the"
-                " proxy set both headers, or remove the one that it does not set"
+                "X-Forwarded-For and X-Real-IP of a trusted proxy name different clients: both addresses are charged."
+                " Configure the proxy to set both headers, or to remove the one that it does not set"
             )
         return result
 
@@ -266,18 +275,22 @@ class Server:
             log.warning(words)
 
     def connection_closed(self, leaver: Socket) -> None:
+        """Forget a connection that has closed, and release its place in the quotas of its addresses."""
         self.admitted.discard(leaver)
         self.buckets[leaver.bucket % PING_INTERVAL_SECONDS].discard(leaver)
         self.newcomers.pop(leaver, None)
         self.admission.release(leaver.connection.address_quotas)
 
     def greeting(self, result: AdmissionResult) -> bytes:
+        """Return the encoded welcome, with what this connection was offered."""
         return self.welcome_options.welcome(result.client, result.offer)
 
     def slow_down(self, hasty: Socket) -> None:
+        """Leave a connection over its rate of frames unread until the next second."""
         self.slowed.append(hasty)
 
     def overflow(self, socket: Socket, words: str) -> None:
+        """Count a connection that was closed because of a limit, with the reason that the log shows."""
         self.commit_loop.dispatcher.quotas.count_refusal(words, socket.connection.session.address_id)
 
     @property
@@ -285,16 +298,24 @@ class Server:
         """Return the bytes of all connections that are owed, being read, or waiting to be handled."""
         return self.owing + self.reading + self.commit_loop.queue.held
 
+    def count_reading(self, holder: MemoryHolder, change: int) -> None:
+        """Count memory in which something is being read."""
+        self.reading += change
+        self.memory_holders.note(holder, self.second)
+
     def make_room(self) -> None:
+        """Close connections if all together hold more memory than `owed_bytes`."""
         most = self.limits.owed_bytes
         if most and self.held > most:
             self.memory_holders.close(self.held - most + most // FREED_FRACTION, self.second)
 
     def too_big(self) -> PeerError:
+        """Return the error for a message above `message_bytes`."""
         most = self.limits.message_bytes
         return PeerError(1009, "the message is too big", hint=f"a message has at most {most} bytes")
 
     def sockets(self) -> list[Socket]:
+        """Return all connections, also rejected ones that are still open."""
         return [each for bucket in self.buckets for each in bucket]
 
     def tick(self) -> None:
@@ -307,17 +328,17 @@ class Server:
         self.admission.addresses.forget(self.commit_loop.now().service, self.limits)
         changed, self.admission.changed_bits = self.admission.changed_bits, {}
         for address_id, bits in list(changed.items())[:MAX_LOGGED_ADDRESSES]:
-            log.info("the work demanded of an address has changed", address=address_id, bits=bits)
+            log.info("the proof of work for an address has changed", address=address_id, bits=bits)
         if changed:
             log.info(
-                "addresses of which other work is demanded now",
+                "the proof of work for some addresses has changed",
                 addresses=len(changed),
                 changes=self.admission.changes,
             )
         if self.admission.tick():
             load_level = self.admission.load_level
             log.warning(
-                "the work demanded of everybody has changed",
+                "the proof of work for all clients has changed",
                 bits=load_level.bits(self.admission.terms.bits) or 0,
                 connections_a_second=round(load_level.rate),
                 changes=load_level.changes,

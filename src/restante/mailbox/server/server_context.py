@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol, TypeVar
 
-from picows import WSMsgType
-
 from restante.common.errors import PeerError
 from restante.mailbox.core.admission import AdmissionResult
 from restante.mailbox.core.limits import Limits
-from restante.mailbox.core.memory_holders import MemoryHolders
+from restante.mailbox.core.memory_holders import MemoryHolder, MemoryHolders
 from restante.mailbox.server.commit_loop import Clock, CommitLoop
 from restante.mailbox.server.read_budget import ReadBudget
 from restante.mailbox.server.send_budget import SendBudget
@@ -24,7 +22,8 @@ class ServerContext(Protocol[Socket_contra]):
     commit_loop: CommitLoop
     clock: Clock
     limits: Limits
-    kind: WSMsgType
+    first_byte: int
+    """The first byte of the frames that are sent."""
     second: int
     owing: int
     """Bytes owed to all sockets."""
@@ -52,6 +51,9 @@ class ServerContext(Protocol[Socket_contra]):
 
     def slow_down(self, hasty: Socket_contra) -> None:
         """Let a socket be read again in the next second."""
+
+    def count_reading(self, holder: MemoryHolder, change: int) -> None:
+        """Count memory in which something is being read."""
 
     def make_room(self) -> None:
         """Close some connections if all together hold more memory than they may."""

@@ -11,6 +11,8 @@ clients' logs. A trace contains no names and no bodies, but clients choose their
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 from pathlib import Path
 from typing import Final
 
@@ -40,6 +42,25 @@ class TraceLine(msgspec.Struct):
     server_tx: float | None = None
 
 
+def check_path(path: Path, data: Path) -> None:
+    """Raise Misuse if no trace can be written there. The data directory and its parents need not exist yet."""
+    folder = path.parent
+    if path.is_dir():
+        fault = errno.EISDIR
+    elif not folder.exists():
+        fault = 0 if data.absolute().is_relative_to(folder.absolute()) else errno.ENOENT
+    elif not folder.is_dir():
+        fault = errno.ENOTDIR
+    else:
+        fault = 0 if os.access(path if path.exists() else folder, os.W_OK) else errno.EACCES
+    if fault:
+        raise _unwritable(path, os.strerror(fault))
+
+
+def _unwritable(path: Path, reason: str | None) -> Misuse:
+    return Misuse(f"cannot write {path}: {reason} (--trace)")
+
+
 class TraceFile:
     """A trace that is appended to a file. Raises Misuse if the file cannot be opened."""
 
@@ -51,7 +72,7 @@ class TraceFile:
         try:
             self._file = path.open("ab", buffering=0)
         except OSError as error:
-            raise Misuse(f"cannot write {path}: {error.strerror} (--trace)") from error
+            raise _unwritable(path, error.strerror) from error
 
     def took(self, connection: int, message: Received | Malformed | None, server_rx: float) -> None:
         """Record a command that was received; None is a frame that was no message."""

@@ -124,8 +124,9 @@ class Store:
                 self._saved = now.service
         except sqlite3.Error as error:
             raise roll_back(self.database, error) from error
-        self._rows_since_checkpoint += rows.count
-        await self._commit(small=rows.count <= MAX_ROWS_COMMITTED_ON_LOOP)
+        count = rows.count
+        self._rows_since_checkpoint += count
+        await self._commit(small=count <= MAX_ROWS_COMMITTED_ON_LOOP)
 
     async def tend(self) -> None:
         """Make a checkpoint if one is due. The commit loop calls this after a batch is answered."""

@@ -20,11 +20,11 @@ from restante.waku.envelope.keccak import keccaks
 from restante.waku.envelope.rlp import RlpError
 
 NOT_AN_ENVELOPE: Final = "not an envelope"
-OTHER_HASH: Final = "the hash is another's"
-OTHER_TOPIC: Final = "the topic is another's"
-TTL_TOO_LONG: Final = "its TTL reaches back beyond 1970"
+OTHER_HASH: Final = "the hash does not match"
+OTHER_TOPIC: Final = "the topic does not match"
+TTL_TOO_LONG: Final = "the TTL begins before 1970"
 SENT_TOO_EARLY: Final = "sent before the lake's first day"
-SENT_TOO_LATE: Final = "sent after it came"
+SENT_TOO_LATE: Final = "sent after it arrived"
 
 ENVELOPE_FAULTS: Final = ("", NOT_AN_ENVELOPE, OTHER_HASH, OTHER_TOPIC, TTL_TOO_LONG, SENT_TOO_EARLY, SENT_TOO_LATE)
 """The possible faults, in the order of the checks; an envelope gets the first that applies."""

@@ -138,7 +138,7 @@ def _cause(said: str) -> str:
     if "Traceback (most recent call last):" in lines:
         return next((line for line in reversed(lines) if _RAISED.match(line)), lines[-1])
     told = [line.removeprefix(": ") for line in lines if not line.startswith("An error occurred while calling")]
-    return told[0] if told else "Spark does not say why"
+    return told[0] if told else "Spark gives no reason"
 
 
 def _written(paths: Iterable[Path], run: Path, table: Table) -> list[DataFile]:

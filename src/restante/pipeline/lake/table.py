@@ -135,7 +135,7 @@ class LakeTable:
         The frame's columns are matched by name. Their types must be the table's, or be convertible to them without
         loss. Raises what staging.stage raises.
         """
-        assert self._run is not None, "the lake is open for reading"
+        assert self._run is not None, "the lake is not open for writing"
         return staging.stage(frame, self.folder, self.table, self._run)
 
     def commit(
@@ -151,13 +151,13 @@ class LakeTable:
         The commit is on disk when this returns. Raises StoreError if it cannot be written; then readers see nothing
         of it.
         """
-        assert self.writing, "the lake is open for reading"
+        assert self.writing, "the lake is not open for writing"
         added = [file for each in staged for file in staging.place(each, self.folder)]
         return self._commit(added, info, replace, transactions or {})
 
     def keep(self, first: str, info: CommitInfo) -> int:
         """Drop the rows of the days before `first` (ISO) in one commit, if there are any; return how many."""
-        assert self.writing, "the lake is open for reading"
+        assert self.writing, "the lake is not open for writing"
         old = {"day": {day for day in data_files.days(self.files()) if day < first}}
         dropped = sum(file.rows for file in self.files(old))
         if dropped:
@@ -222,8 +222,7 @@ class LakeTable:
                 self._clean(now)
         except (DeltaError, OSError) as error:
             raise StoreError(
-                f"{self.folder} has a new version, but nobody knows whether it is on disk:"
-                f" {delta_table.message(error)}"
+                f"{self.folder} has a new version, but it may not be on disk: {delta_table.message(error)}"
             ) from error
 
     def _clean(self, now: float) -> None:

@@ -31,7 +31,7 @@ def waste(table: LakeTable, *, grace: float, now: float) -> list[Waste]:
     than that. `now` is in seconds since 1970. The lake must be open for writing, so that no other run is active.
     Raises StoreError if the log is damaged.
     """
-    assert table.writing, "the lake is open for reading"
+    assert table.writing, "the lake is not open for writing"
     current = {file.path for file in table.files()}
     removed = {} if table.version is None else delta_log.removals(table.folder, table.version)
     found = []

@@ -1,4 +1,4 @@
-"""The folder for copies of a lake's sources while a run reads them.
+"""The folder for copies of a lake's sources while a run reads them, and for Spark's temporary files.
 
 It is outside the lake, and no other user may read it: copies hold data that the lake never has. A run that was killed
 leaves its folder behind. A lock shows which folders are in use; the kernel releases it when the process ends. The

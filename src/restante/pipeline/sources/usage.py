@@ -214,7 +214,7 @@ class UsageTable:
             f"SELECT (SELECT min({self._id}) FROM {self.called}), (SELECT max({self._id}) FROM {self.called})"  # noqa: S608
         )
         if first is not None and first < 1:
-            raise sqlite3.IntegrityError(f"{self.called} has a row with id {first}, which no server gives")
+            raise sqlite3.IntegrityError(f"{self.called} has a row with id {first}, which no server assigns")
         given = 0
         if self._shape.own:
             [given] = self._one("SELECT max(seq) FROM sqlite_sequence WHERE name = ?", self.called)

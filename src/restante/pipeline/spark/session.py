@@ -105,14 +105,16 @@ def session(
     remote: str | None = None,
     *,
     settings: dict[str, str] | None = None,
+    folder: Path | None = None,
     verbose: bool = False,
 ) -> Iterator[SparkSession]:
     """Start a session, and end it afterwards.
 
     `remote` is the address of a Spark Connect server (sc://HOST:PORT); without it, a session is started with the
-    master. Raises Misuse if there is no Java, SparkError if the session does not start.
+    master. Temporary files of PySpark, and of a local master's Java, are in `folder`, so that the caller can remove
+    what a killed process left. Raises Misuse if there is no Java, SparkError if the session does not start.
     """
-    spark = _connected(remote) if remote else _begun(master, settings or {}, verbose=verbose)
+    spark = _connected(remote) if remote else _begun(master, settings or {}, folder, verbose=verbose)
     try:
         if not verbose:
             _hush()
@@ -148,7 +150,7 @@ def _connected(remote: str) -> SparkSession:
         raise SparkError(f"the Spark Connect server at {remote} opened no session: {_cause(str(error))}") from error
 
 
-def _begun(master: str, settings: dict[str, str], *, verbose: bool) -> SparkSession:
+def _begun(master: str, settings: dict[str, str], folder: Path | None, *, verbose: bool) -> SparkSession:
     try:
         from py4j.protocol import Py4JError
         from pyspark import SparkConf, SparkContext
@@ -175,6 +177,9 @@ def _begun(master: str, settings: dict[str, str], *, verbose: bool) -> SparkSess
             "spark.driver.memory": LOCAL_JAVA_MEMORY,
             "spark.sql.shuffle.partitions": str(min(PARTITIONS_PER_CORE * cores, 512)),
         }
+        if folder is not None:
+            chosen["spark.local.dir"] = str(folder)
+            chosen[JAVA_OPTIONS_SETTING] += f' "-Djava.io.tmpdir={folder}"'
     if JAVA_OPTIONS_SETTING in settings:
         settings = settings | {
             JAVA_OPTIONS_SETTING: f"{chosen.get(JAVA_OPTIONS_SETTING, '')} {settings[JAVA_OPTIONS_SETTING]}".strip()
@@ -187,7 +192,10 @@ def _begun(master: str, settings: dict[str, str], *, verbose: bool) -> SparkSess
     conf = SparkConf(loadDefaults=False)
     for name, value in chosen.items():
         conf.set(name, value)
-    with tempfile.TemporaryFile() as noise:  # Java's own warnings, shown if it does not start
+    with (
+        _temporary_files_in(folder),
+        tempfile.TemporaryFile() as noise,
+    ):  # Java's own warnings, shown if it does not start
         popen: dict[str, Any] = {} if verbose else {"stderr": noise, "stdout": noise}
         try:
             gateway = launch_gateway(conf, popen)  # type: ignore[no-untyped-call]
@@ -196,9 +204,18 @@ def _begun(master: str, settings: dict[str, str], *, verbose: bool) -> SparkSess
             noise.seek(0)
             said = str(error) if isinstance(error, Py4JError) else noise.read().decode(errors="replace")
             why = _cause(said or str(error))
-            raise SparkError(
-                f"Spark did not start with master {master}: {why} (-v shows all that it says)"
-            ) from error
+            raise SparkError(f"Spark did not start with master {master}: {why} (-v shows Spark's log)") from error
+
+
+@contextmanager
+def _temporary_files_in(folder: Path | None) -> Iterator[None]:
+    """Make Python create temporary files in a folder. PySpark has no parameter for it (4.3.0: java_gateway.py:79)."""
+    before = tempfile.tempdir
+    tempfile.tempdir = str(folder) if folder is not None else before
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
 
 
 def java_options(given: str, environment: Mapping[str, str]) -> str:
@@ -220,7 +237,7 @@ def _cause(said: str) -> str:
     """Return the most useful line of Java's output: the text of its first exception or error, else its first line."""
     lines = [line.strip() for line in said.splitlines() if line.strip() and not line.startswith("Picked up ")]
     telling = [line for line in lines if re.search(r"(Exception|Error)\b.*: |^Invalid |^Unrecognized ", line)]
-    return re.sub(r"^.*?(Exception|Error)[^:]*: ", "", [*telling, *lines, "it did not say why"][0])
+    return re.sub(r"^.*?(Exception|Error)[^:]*: ", "", [*telling, *lines, "Spark gives no reason"][0])
 
 
 def local(spark: SparkSession) -> bool:

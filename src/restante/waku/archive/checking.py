@@ -93,8 +93,8 @@ def _sums(database: sqlite3.Connection, counted: _Counted) -> Iterator[str]:
         ("bytes", stored.bytes, counted.bytes),
     ):
         if here != there:
-            yield f"the count of {name} says {here}, there are {there}"
+            yield f"the count of {name} is {here}, but there are {there}"
     topics = {ids.number(each.topic): (each.count, each.first, each.last) for each in reading.topics(database)}
     for topic in sorted(topics.keys() | counted.topics.keys()):
         if topics.get(topic) != counted.topics.get(topic):
-            yield f"topic {ids.topic(topic).hex()} is counted wrongly"
+            yield f"the counts of topic {ids.topic(topic).hex()} are wrong"

@@ -219,7 +219,7 @@ class _Fetch:
         try:
             written, body = await self._written(request, visit.connection.node.pow)
         except NotMined as error:
-            self._lost(visit, f"it asks for more work than we do: {error}")
+            self._lost(visit, f"the server requires more proof of work than we accept: {error}")
             return
         if self._counts(visit):
             self._tell(lambda: self._core.request_sent(visit.server, written, self._loop.time()))

@@ -329,7 +329,7 @@ def subscribe_query(
 def _enodes(servers: Servers) -> list[Enode]:
     given = [servers] if isinstance(servers, Enode | str) else servers
     if not given:
-        raise Misuse("there is nobody to ask: name a Mailserver")
+        raise Misuse("no Mailserver is named: name at least one")
     return [enode.of(each) for each in given]
 
 

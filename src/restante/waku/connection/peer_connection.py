@@ -242,7 +242,7 @@ class PeerConnection(asyncio.Protocol):
             return
         if deadlines.status <= over:
             deadlines.status = NEVER
-            self.disconnect(Reason.PING_TIMEOUT, "there was no Status in time")
+            self.disconnect(Reason.PING_TIMEOUT, "no Status arrived in time")
         if deadlines.resume <= over:
             deadlines.resume = NEVER
             self.reading.resume(PAUSED_BY_QUOTA)
@@ -253,7 +253,7 @@ class PeerConnection(asyncio.Protocol):
     def _check_reading(self) -> bool:
         """Return whether the peer has read anything since the last look. If it has, check again later."""
         if self.unsent() >= self._unsent_before:
-            self._ended = self._ended or (Reason.PING_TIMEOUT, "it does not read")
+            self._ended = self._ended or (Reason.PING_TIMEOUT, "the peer does not read")
             return False
         self._watch()
         return True

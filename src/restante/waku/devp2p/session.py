@@ -192,10 +192,10 @@ class Devp2p:
 
     def _message(self, code: int) -> int:
         if self._state is not _OPEN:
-            raise Misuse("there is no Hello yet")
+            raise Misuse("the Hello has not arrived yet")
         message = self._offset + code
         if not self._offset <= message < self._end:
-            raise Misuse(f"code {code} is not one of the capability's")
+            raise Misuse(f"code {code} is not a packet of the capability")
         return message
 
     def disconnect(self, reason: Reason) -> None:
@@ -331,9 +331,9 @@ class Devp2p:
         if due is None or now < due:
             return []
         if self._state is not _OPEN:
-            return [self._fail(PeerError(Reason.PING_TIMEOUT, "there was no Hello in time"))]
+            return [self._fail(PeerError(Reason.PING_TIMEOUT, "no Hello arrived in time"))]
         if now >= self._heard + self._limits.silence:
-            return [self._fail(PeerError(Reason.PING_TIMEOUT, "the peer has gone silent"))]
+            return [self._fail(PeerError(Reason.PING_TIMEOUT, "the peer did not answer a Ping"))]
         self._asked = True
         self._say(PING, _EMPTY)
         return []

@@ -39,7 +39,7 @@ def decompress(compressed: bytes, most: int) -> bytes:
         size = snappy.decompress_raw_len(compressed)
         # The size is checked before memory is allocated. A size that so few bytes cannot produce is false.
         if size > most or size * _MAX_COPY_RATIO[0] > len(compressed) * _MAX_COPY_RATIO[1]:
-            raise PeerError(BREACH, f"a packet says that it has {size} bytes when inflated")
+            raise PeerError(BREACH, f"a packet declares {size} bytes uncompressed, which is too many or impossible")
         return bytes(snappy.decompress_raw(compressed))
     except DecompressionError:
-        raise PeerError(BREACH, "a packet is not compressed as it must be") from None
+        raise PeerError(BREACH, "a packet is not valid Snappy data") from None

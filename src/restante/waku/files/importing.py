@@ -28,7 +28,7 @@ BATCH_BYTES: Final = 8 << 20
 MAX_NAMED_ITEMS: Final = 20
 """Maximum number of unreadable items in a report."""
 
-TOO_LARGE_FOR_PACKET: Final = "no packet of 1 MiB holds it"
+TOO_LARGE_FOR_PACKET: Final = "too large for a packet of 1 MiB"
 """The reason for refusing an envelope that could not be sent to any peer."""
 
 
@@ -114,7 +114,7 @@ def render(report: ImportReport) -> str:
     rows = [
         ("read", report.read),
         ("new", report.new),
-        ("there already", report.known),
+        ("already stored", report.known),
         ("refused", report.refused.total()),
     ]
     lines = [f"{name:<14} {number:>12,}" for name, number in rows]

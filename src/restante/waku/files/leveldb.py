@@ -77,7 +77,7 @@ def _item(key: bytes, value: bytes) -> files.FileItem:
         return files.UnreadableItem(where, "a key has 36 or 40 bytes")
     found = files.read(value, where)
     if not isinstance(found, files.UnreadableItem) and found.sent.to_bytes(4) + found.hash != key[:KEY_ID_BYTES]:
-        return files.UnreadableItem(where, "the key is another's")
+        return files.UnreadableItem(where, "the key does not match")
     return found
 
 

@@ -107,10 +107,10 @@ def _group(table: pq.ParquetFile, group: int, first: int) -> files.FileItems:
 def _item(values: dict[str, Any], where: str) -> files.FileItem:
     raw, stored = values["raw"], values.get("hash")
     if not isinstance(raw, bytes):
-        return files.UnreadableItem(where, "raw is no string of bytes")
+        return files.UnreadableItem(where, "raw is not a byte string")
     found = files.read(raw, where)
     if not isinstance(found, files.UnreadableItem) and stored not in (None, found.hash):
-        return files.UnreadableItem(where, "the hash is another's")
+        return files.UnreadableItem(where, "the hash does not match")
     return found
 
 

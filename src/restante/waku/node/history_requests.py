@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from restante.common.errors import StoreError
+from restante.common.errors import StoreDamaged, StoreError
 from restante.common.histogram import Histogram
 from restante.common.logs import log, where
 from restante.waku.archive.history.query import DEFAULT_BOUNDS, Bounds, Page, PageQuery
@@ -65,6 +65,9 @@ PROCESS: Final = "process"
 REFUSALS: Final = (VALIDATION, PEER_LIMIT, ITERATOR, PROCESS)
 """Why a request is refused, in the words of status-go's metrics (mailserver/metrics.go): the request is invalid; its
 sender may not ask, or asks too often; the archive cannot be read; or another error."""
+
+UNREADABLE: Final = "the archive cannot be read"
+"""What the peer is told, and the log."""
 
 DELAY_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
 """Bounds of a histogram: seconds from reading a request until the last byte of its answer is handed to the
@@ -117,6 +120,10 @@ class HistoryRequests:
         """Searches, by what they asked for: topics, bloom or none."""
         self.waiting = 0
         """Bytes of requests that were read and not answered."""
+        self.damaged = False
+        """Whether part of the archive was found to be damaged."""
+        self._unreadable = ""
+        """Why the archive could not be read last; it is logged when it changes."""
         self._archive = archive
         self._terms = terms
         self._limits = limits
@@ -264,7 +271,7 @@ class HistoryRequests:
     def _made(self, connection: PeerConnection, task: asyncio.Task[None]) -> None:
         del self._making[connection]
         if not task.cancelled() and task.exception() is not None:
-            log.error("a page could not be made", fault=where(task.exception()))
+            log.error("a page of history could not be read", fault=where(task.exception()))
         line = self._lines.pop(connection, None)
         if line:  # it was queued after the task had ended or failed
             self._begin(connection, line)
@@ -274,11 +281,13 @@ class HistoryRequests:
         since = perf_counter()
         try:
             page = await self._archive.page(self._query(asked), self._terms.bounds)
+        except StoreError as error:
+            self._log_unreadable(error)
+            self._refuse(connection, asked.id, UNREADABLE, ITERATOR)
+            return True
         except Exception as error:  # noqa: BLE001 - after any error, the peer is told and the next page is made
-            log.error("a page could not be made", fault=where(error))
-            unread = isinstance(error, StoreError)
-            words = "the archive cannot be read" if unread else "internal error"
-            self._refuse(connection, asked.id, words, ITERATOR if unread else PROCESS)
+            log.error("a page of history could not be read", fault=where(error))
+            self._refuse(connection, asked.id, "internal error", PROCESS)
             return True
         self.searches.add(perf_counter() - since)
         now = self._loop.time()
@@ -286,6 +295,12 @@ class HistoryRequests:
         for each in self._both_quotas(connection):
             each.rows.take(now, self._limits.rows, page.looked)
         return await self._hand_over(connection, asked, page)
+
+    def _log_unreadable(self, error: StoreError) -> None:
+        self.damaged |= isinstance(error, StoreDamaged)
+        if str(error) != self._unreadable:
+            self._unreadable = str(error)
+            log.error(UNREADABLE, reason=self._unreadable)
 
     def _query(self, asked: Request) -> PageQuery:
         return PageQuery(

@@ -74,13 +74,14 @@ async def _serve_until(told: asyncio.Event, settings: WakuServe) -> None:
     if descriptors < MIN_DESCRIPTORS:
         raise too_few_descriptors(descriptors, MIN_DESCRIPTORS)
     data = Path(settings.data)
-    # What the operator named is read first: an error in it leaves no data directory behind.
+    # What the operator named is read first: an error in it creates nothing in the data directory.
     password = _password(settings)
-    named_key = key_file.load_or_make(Path(settings.key)) if settings.key else None
+    path = Path(settings.key) if settings.key else data / KEY_FILE
+    known_key = key_file.load_or_make(path) if settings.key or path.exists() else None
+    peers = _static(settings, known_key)
     archive = open_archive(data)
     try:
-        key = named_key or key_file.load_or_make(data / KEY_FILE)
-        peers = _static(settings, key)
+        key = known_key or key_file.load_or_make(path)
         node = Node(
             key,
             _mailserver(settings),
@@ -115,11 +116,11 @@ def _announce(key: Key, where: tuple[str, int]) -> None:
         print(words, file=sys.stderr)  # noqa: T201
 
 
-def _static(settings: WakuServe, key: Key) -> list[Enode]:
-    """Return the static peers without duplicates. Raises Misuse if one is this node."""
+def _static(settings: WakuServe, key: Key | None) -> list[Enode]:
+    """Return the static peers without duplicates. Raises Misuse if one is this node; a new key (None) is nobody's."""
     peers = {(each.public, each.address): each for each in map(enode.parse, settings.peer)}
     for each in peers.values():
-        if each.public == key.public:
+        if key is not None and each.public == key.public:
             raise Misuse(f"--peer {each}: this is the key of the node itself: leave it out")
     return list(peers.values())
 
@@ -213,7 +214,7 @@ async def _prune(node: Node) -> None:
         try:
             removed = await node.archiving.prune()
         except StoreBusy as error:
-            log.warning("nothing was pruned", reason=str(error))
+            log.warning("pruning failed", reason=str(error))
         else:
             if removed:
                 log.info("pruned", envelopes=removed)
@@ -235,7 +236,7 @@ async def _foretell(node: Node) -> None:
         over = (await node.archive.counts()).bytes - housekeeping.retention_bytes
         if over > 0:
             log.warning(
-                "there is more than --retention-bytes; the oldest envelopes will be removed",
+                "the archive is larger than --retention-bytes; the oldest envelopes will be removed",
                 bytes=over,
                 in_seconds=PRUNE_GRACE_SECONDS,
             )

@@ -49,21 +49,21 @@ class _Now:
         """Yield all metrics."""
         yield from self._envelopes()
         yield from self._requests()
-        yield _gauge("waku_peers", "Peers that have greeted", len(self._node.relay.interests))
+        yield _gauge("waku_peers", "Peers that have sent a Status", len(self._node.relay.interests))
         yield _gauge(
-            "waku_connections", "Connections, those that have not greeted among them", len(self._node.connections)
+            "waku_connections", "Connections, also those that have not sent a Status", len(self._node.connections)
         )
         pool = self._node.mailserver.pool
-        yield _gauge("waku_envelopes_known", "Hashes of envelopes that are known", len(pool.known))
-        yield _gauge("waku_envelopes_cached_bytes", "Memory for envelopes that live", pool.size)
+        yield _gauge("waku_envelopes_known", "Known envelope hashes", len(pool.known))
+        yield _gauge("waku_envelopes_cached_bytes", "Bytes of memory for live envelopes", pool.size)
 
     def _envelopes(self) -> Iterator[Metric]:
         counts, node = self._node.mailserver.counts, self._node
         received = counts["new"] + counts["known"] + sum(counts[refusal] for refusal in REFUSAL_LABELS)
-        yield _counter("waku_envelopes_received", "Envelopes that peers have offered", received)
+        yield _counter("waku_envelopes_received", "Envelopes received from peers", received)
         yield _counter("waku_envelopes_validated", "Envelopes that were new and taken", counts["new"])
         refused = CounterMetricFamily(
-            "waku_envelopes_cache_failures", "Envelopes that were not taken", labels=["type"]
+            "waku_envelopes_cache_failures", "Envelopes not accepted, by reason", labels=["type"]
         )
         for refusal, name in REFUSAL_LABELS.items():
             refused.add_metric([name], counts[refusal])
@@ -72,13 +72,15 @@ class _Now:
         for reason in sorted({*REJECTION_LABELS.values()}):
             rejected.add_metric([reason], node.rejected[reason])
         yield rejected
-        cached = CounterMetricFamily("waku_envelopes_cached", "Envelopes that were known, or not", labels=["cache"])
+        cached = CounterMetricFamily(
+            "waku_envelopes_cached", "Envelopes received: hit if already known, miss if new", labels=["cache"]
+        )
         cached.add_metric(["hit"], counts["known"])
         cached.add_metric(["miss"], counts["new"])
         yield cached
         yield _histogram("waku_envelopes_size_bytes", "Envelopes that were new and taken", node.mailserver.sizes)
         yield _counter(
-            "waku_envelopes_relayed", "Envelopes that were sent on, for each peer", node.relay.counts["relayed"]
+            "waku_envelopes_relayed", "Envelopes relayed, counted for each peer", node.relay.counts["relayed"]
         )
         held = GaugeMetricFamily("mailserver_archived_envelopes_total", "Envelopes in the archive", labels=["db"])
         held.add_metric([DATABASE_LABEL], self._archive.envelopes)
@@ -109,28 +111,32 @@ class _Now:
         yield failed
         yield _histogram(
             "mailserver_delivery_duration_seconds",
-            "From when a request was read until its answer was sent",
+            "Seconds from reading a request to sending its answer",
             requests.delays,
         )
         yield _histogram(
-            "mailserver_requests_bundle_process_duration_seconds", "How long a page was looked for", requests.searches
+            "mailserver_requests_bundle_process_duration_seconds",
+            "Seconds to find a page of history",
+            requests.searches,
         )
         yield _histogram(
-            "mailserver_sent_envelope_batch_size_bytes", "Envelopes of a packet, together", requests.packets
+            "mailserver_sent_envelope_batch_size_bytes", "Bytes of envelopes in a packet of history", requests.packets
         )
         yield _counter(
-            "mailserver_delivery_attempts", "Requests that could be read, answered or not", counts["attempts"]
+            "mailserver_delivery_attempts", "Valid requests for history, answered or not", counts["attempts"]
         )
         yield _counter(
-            "mailserver_requests_batched", "Requests for packets of many envelopes, answered", counts["batched"]
+            "mailserver_requests_batched", "Answered requests whose envelopes were sent in batches", counts["batched"]
         )
         queries = CounterMetricFamily(
-            "mailserver_envelope_queries", "Searches of the archive, by their filter", labels=["filter", "history"]
+            "mailserver_envelope_queries", "Searches of the archive, by filter", labels=["filter", "history"]
         )
         for name in ("topics", "bloom", "none"):
             queries.add_metric([name, "unknown"], requests.queries[name])
         yield queries
-        yield _counter("mailserver_envelopes", "Envelopes that were handed over", counts["envelopes handed over"])
+        yield _counter(
+            "mailserver_envelopes", "Envelopes sent in answers to requests", counts["envelopes handed over"]
+        )
 
 
 def _counter(name: str, words: str, value: float) -> Metric:

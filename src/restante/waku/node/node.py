@@ -60,6 +60,9 @@ REJECTION_LABELS: Final = {
 """What status-go's metrics call a packet that cannot be read (waku/v1/peer.go). status-go does not count bad Batch
 Acks."""
 
+DAMAGED: Final = "the archive is damaged"
+"""Why the node is not ready after a request found damage."""
+
 REDIAL_DELAY: Final = 1.0
 """Seconds until a lost static peer is dialled again. Each attempt doubles them, up to `MAX_REDIAL_DELAY`."""
 
@@ -122,9 +125,12 @@ class Node:
     def ready(self) -> str:
         """Return why load balancers should not send clients here, or an empty text."""
         outage = self.archiving.outage
-        return "draining" if self.archiving.stopping else outage.state if outage else ""
+        if self.archiving.stopping:
+            return "draining"
+        return outage.state if outage else DAMAGED if self.history_requests.damaged else ""
 
     def now(self) -> int:
+        """Return the time of the wall clock, in whole seconds since 1970."""
         return int(self.clock.wall())
 
     # ── connections ──────────────────────────────────────────────────────────────────────────────
@@ -137,9 +143,8 @@ class Node:
             raise unusable(host, port, "--listen", error) from error
         for each in self._server.sockets:
             with socket.socket(fileno=os.dup(each.fileno())) as listening:
-                listening.setsockopt(
-                    socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES
-                )  # accepted ones inherit it
+                # Accepted connections inherit it.
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
         return [each.getsockname()[:2] for each in self._server.sockets]
 
     def _answer(self) -> PeerConnection:
@@ -197,7 +202,7 @@ class Node:
                 async with asyncio.timeout(DIAL_TIMEOUT):
                     connection = await self.dial(enode)
             except TimeoutError:
-                words = "nobody answers"
+                words = "the peer did not answer in time"
             except OSError as error:
                 words = plain(error)
             except PeerError as error:

@@ -94,7 +94,7 @@ class Relay:
         """Send packets until the peer's buffer is full. Record the first envelope that it misses."""
         for body, squeezed in bodies:
             if connection.reading.stuck:
-                self.counts["relayed later, when the peer reads"] += len(numbers)
+                self.counts["relayed later, because the peer did not read"] += len(numbers)
                 if connection.missed is None:
                     connection.missed = numbers[0]
                 return

@@ -25,6 +25,7 @@ class PageSlots(asyncio.Semaphore):
     """Tasks that wait for a page."""
 
     async def acquire(self) -> Literal[True]:
+        """Wait for a free slot."""
         self.waiting += 1
         try:
             return await super().acquire()

@@ -25,12 +25,12 @@ NO_HASH: Final = bytes(HASH_BYTES)
 ERROR_PREFIX: Final = b"ERROR="
 
 PERMANENT_REFUSALS: Final = {
-    "failed to decrypt": "it has another password",
-    "failed to decode": "it does not read requests of this form",
-    "check message signature failed": "it wants requests to be signed",
-    "this server takes no": "ask it in the other form",
-    "this server serves those": "it does not know our key",
-    "PoW too low": "it asks for more work",
+    "failed to decrypt": "the server uses another password",
+    "failed to decode": "the server does not support requests of this form",
+    "check message signature failed": "the server requires signed requests",
+    "this server takes no": "use the other form of requests",
+    "this server serves those": "the server does not accept this key",
+    "PoW too low": "the server requires more proof of work",
     "request is invalid": "",
     "query range is invalid": "",
 }
@@ -95,7 +95,7 @@ def read(payload: bytes, asked: Container[bytes] = ()) -> Completed | Failed:
             _printable(body[len(ERROR_PREFIX) + ID_BYTES :][:MAX_WORDS_BYTES]),
         )
     if len(body) != ID_BYTES and not ID_BYTES + HASH_BYTES <= len(body) <= ID_BYTES + HASH_BYTES + MAX_WORDS_BYTES:
-        raise rlp.RlpError("the end of an answer has an id, the hash of an envelope and a cursor")
+        raise rlp.RlpError("a P2P Request Complete has an id, the hash of an envelope and a cursor")
     return Completed(
         body[:ID_BYTES], body[ID_BYTES : ID_BYTES + HASH_BYTES] or NO_HASH, body[ID_BYTES + HASH_BYTES :]
     )
@@ -103,7 +103,7 @@ def read(payload: bytes, asked: Container[bytes] = ()) -> Completed | Failed:
 
 def _list(payload: bytes, whole: rlp.Span) -> Completed:
     if whole.stop - whole.at > 2 * MAX_WORDS_BYTES:
-        raise rlp.RlpError("the end of an answer is too long")
+        raise rlp.RlpError("a P2P Request Complete is too long")
     fields = rlp.items(rlp.decode(payload[whole.at : whole.stop]), 1, 2, 3)
     id_ = rlp.string(fields[0], ID_BYTES)
     last = rlp.string(fields[1], 0, HASH_BYTES) if len(fields) > 1 else b""

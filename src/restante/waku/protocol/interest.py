@@ -32,9 +32,11 @@ class Interest(msgspec.Struct, frozen=True):
 
     @classmethod
     def named(cls, topics: Iterable[bytes]) -> Interest:
+        """Return the interest in these topics, of four bytes each."""
         return cls(array("I", sorted(int.from_bytes(each, "big") for each in topics)))
 
     def wants(self, topic: bytes) -> bool:
+        """Return whether envelopes of a topic are wanted. A filter also passes some other topics."""
         if self.topics is None:
             return bloom.passes(self.bloom, topic)
         wanted = int.from_bytes(topic, "big")
@@ -48,6 +50,7 @@ class Interest(msgspec.Struct, frozen=True):
         return [each.to_bytes(4, "big") for each in self.topics]
 
     def nothing(self) -> bool:
+        """Return whether no envelope is wanted."""
         return not self.topics if self.topics is not None else not self.bloom
 
 

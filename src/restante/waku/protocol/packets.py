@@ -144,7 +144,7 @@ def read_options(payload: bytes) -> Options:
 def _read_pow(item: rlp.Item) -> float:
     found: float = struct.unpack(">d", rlp.uint(item, 64).to_bytes(8, "big"))[0]
     if not math.isfinite(found) or math.copysign(1.0, found) < 0:
-        raise rlp.RlpError("the work a node wants is no number from 0 up")
+        raise rlp.RlpError("the required proof of work is negative, infinite or not a number")
     return found
 
 

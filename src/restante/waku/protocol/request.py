@@ -317,8 +317,17 @@ def _number(data: bytes, item: rlp.Span) -> int:
     return int.from_bytes(found) if len(found) == 4 else rlp.uint(found, 32)
 
 
+_TOPIC_HEADER: Final = bytes((0x80 + TOPIC,))
+"""The byte before a topic in a list: a string of its size."""
+
+
 def _topics(data: bytes, whole: rlp.Span) -> list[bytes]:
     """Parse topics, at most one more than the limit."""
+    size = 1 + TOPIC
+    items = data[whole.start : min(whole.stop, whole.start + (MAX_REQUEST_TOPICS + 1) * size)]
+    if whole.is_list and len(items) % size == 0 and items[::size].count(_TOPIC_HEADER) == len(items) // size:
+        # Each item has the size of a topic. To walk the list takes 0.1 ms longer for 500 topics.
+        return [items[at : at + TOPIC] for at in range(1, len(items), size)]
     return [_string(data, each) for each in islice(rlp.walk(data, whole), MAX_REQUEST_TOPICS + 1)]
 
 

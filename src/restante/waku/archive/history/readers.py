@@ -77,7 +77,7 @@ class ReaderTurn:
         try:
             with self._lock:
                 if self._over:
-                    raise StoreError("nobody waits for it any more")
+                    raise StoreError("the search was cancelled")
                 self._reader = reader
             try:
                 return work(reader)

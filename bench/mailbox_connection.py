@@ -17,12 +17,12 @@ R = TypeVar("R", bound=words.Reply)
 _sides = itertools.count()
 
 
-class Caller(Wire):
+class Connection(Wire):
     """One connection, one call at a time."""
 
     def __init__(self, port: int) -> None:
         super().__init__(port)
-        self.side = f"caller-{next(_sides)}"
+        self.side = f"side-{next(_sides)}"
         self.seconds = 0.0
         self.broken = ""
         self._wanted: type[words.Reply] = words.Welcome

@@ -1,0 +1,167 @@
+"""Files and directories on the command line: what is asked and shown, and where things are stored."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from restante.cli.terminal import Declined, answered_yes, say, visible
+from restante.client.transfer.messages import reasons_told
+from restante.client.transfer.receiving import TAR, OfferedDirectory, OfferedFile, OfferedText
+from restante.client.transfer.sending import Outgoing, outgoing_directory, outgoing_file, send_outgoing
+from restante.client.transfer.stream import OnProgress
+from restante.client.transit.connecting import Transit, TransitOptions
+from restante.client.transit.hints import Hints
+from restante.client.transit.records import Role
+from restante.client.wormhole import Wormhole
+from restante.common.dice import SystemDice
+from restante.common.errors import Misuse
+from restante.common.plural import counted
+
+
+class Storing(msgspec.Struct, frozen=True):
+    """Where a received file or directory is stored, and what the user is asked."""
+
+    output: Path | None = None
+    """A directory to store it in, or what it is called here. None: its name, in the working directory."""
+    accept: bool = False
+    """Whether the user is asked nothing."""
+    replace: bool = False
+    unpack: bool = False
+    """Whether tar files become directories."""
+    dry_run: bool = False
+    """Whether the offer is shown, and nothing received."""
+    transit: TransitOptions = TransitOptions()
+
+    def path(self, name: str) -> Path:
+        """Return where something of this name is stored."""
+        if self.output is None:
+            return Path(name)
+        is_directory = os.path.isdir(self.output)  # noqa: PTH112 - Path's raises an error for a long name
+        return self.output / name if is_directory else self.output
+
+    def is_in_the_way(self, path: Path) -> bool:
+        """Return whether something is there, and may not be replaced unless the user says so."""
+        return os.path.lexists(path) and not self.replace
+
+
+def transit_of(relay: str | None, *, listen: bool, proxy: str | None) -> TransitOptions:
+    """Return how the sides may be connected. Raises Misuse."""
+    relays = TransitOptions().relays if relay is None else (relay,)
+    return TransitOptions(relays, listen, proxy)
+
+
+def outgoing(paths: list[Path], *, ignore_unsendable: bool) -> Outgoing:
+    """Return what is sent of the paths on the command line. Raises Misuse, UnsendableFileError."""
+    if len(paths) == 1 and not os.path.isdir(paths[0]):  # noqa: PTH112 - Path's raises an error for a long name
+        return outgoing_file(paths[0])
+    found = outgoing_directory(tuple(paths), ignore_unsendable=ignore_unsendable)
+    for each in found.left_out:
+        say(f"left out: {visible(each)}")
+    return found
+
+
+class Files(msgspec.Struct, frozen=True):
+    """A file or a directory that is sent."""
+
+    outgoing: Outgoing
+    transit: TransitOptions
+
+    @property
+    def kind(self) -> str:
+        """A word for it."""
+        return "file" if self.outgoing.offer.directory is None else "directory"
+
+    @property
+    def described(self) -> str:
+        """Its name and size."""
+        offer, name = self.outgoing.offer.directory, visible(self.outgoing.name)
+        if offer is None:
+            return f"file {name!r} ({decimal(self.outgoing.size)})"
+        return f"directory {name!r} ({counted(offer.numfiles, 'file')}, {decimal(offer.numbytes)})"
+
+    async def send(self, wormhole: Wormhole) -> None:
+        """Send it, and wait until it has arrived."""
+        with bar(self.outgoing.size) as on_progress:
+            await send_outgoing(wormhole, self.outgoing, transit=self.transit, on_progress=on_progress)
+
+
+def show_offer(offered: OfferedText | OfferedFile | OfferedDirectory) -> None:
+    """Show what the sender offers, and where it can be reached."""
+    if isinstance(offered, OfferedText):
+        say(f"offered: a text of {counted(len(offered.text), 'character')}")
+        return
+    say(f"offered: {_offered(offered)}")
+    show_hints("the sender is reached at", offered.hints)
+
+
+def _offered(offered: OfferedFile | OfferedDirectory) -> str:
+    if isinstance(offered, OfferedFile):
+        return f"file {offered.name!r} ({decimal(offered.size)})"
+    return f"directory {offered.name!r} ({counted(offered.files, 'file')}, {decimal(offered.size)})"
+
+
+def show_hints(title: str, hints: Hints) -> None:
+    """Show where a side can be reached."""
+    direct = ", ".join(map(str, hints.direct)) or "no address"
+    relays = ", ".join(str(each) for relay in hints.relays for each in relay.addresses) or "none"
+    say(f"{title}: {visible(direct)}; relay: {visible(relays)}")
+
+
+def show_own_hints(options: TransitOptions) -> None:
+    """Show where this side could be reached. The ports are others each time."""
+    with Transit(options, SystemDice()) as transit:
+        show_hints("reached at", transit.hints)
+
+
+async def store(offered: OfferedFile | OfferedDirectory, storing: Storing) -> None:
+    """Ask the user, then receive what is offered and store it. Raises Declined if it is not wanted."""
+    unpacks = storing.unpack and isinstance(offered, OfferedFile) and offered.name.endswith(TAR)
+    path = storing.path(offered.name.removesuffix(TAR) if unpacks else offered.name)
+    words = _offered(offered)
+    replace = storing.replace
+    if storing.is_in_the_way(path):
+        if storing.accept:
+            await offered.reject()
+            raise Misuse(f"{visible(str(path))} exists already: --replace replaces it, --output names another place")
+        replace = await _wanted(offered, f"{visible(str(path))} exists already. Replace it by the {words}?")
+    elif not storing.accept:
+        await _wanted(offered, f"Receive the {words} as {visible(str(path))}?")
+    else:
+        say(f"Receiving the {words} as {visible(str(path))}")
+    size = offered.size if isinstance(offered, OfferedFile) else offered.archive_size
+    with bar(size) as on_progress:
+        if isinstance(offered, OfferedFile) and unpacks:
+            await offered.unpack(path, replace=replace, on_progress=on_progress)
+        else:
+            await offered.accept(path, replace=replace, on_progress=on_progress)
+    say(f"Stored as {visible(str(path))}")
+
+
+async def _wanted(offered: OfferedFile | OfferedDirectory, question: str) -> bool:
+    """Ask whether something is wanted. If not, tell the sender, and raise Declined."""
+    async with reasons_told(offered.wormhole, Role.RECEIVER):
+        wanted = await answered_yes(question)
+    if wanted:
+        return True
+    await offered.reject()
+    raise Declined("nothing was received")
+
+
+@contextmanager
+def bar(size: int) -> Iterator[OnProgress]:
+    """Show how much of a transfer is done, on a terminal. Yields what is called with the bytes so far."""
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(), TextColumn("left"))
+    on_terminal = sys.stderr is not None and sys.stderr.isatty()
+    shown = Progress(*columns, console=Console(stderr=True), transient=True, disable=not on_terminal)
+    with shown:
+        task = shown.add_task("", total=size)
+        yield lambda done: shown.update(task, completed=done)

@@ -1,0 +1,198 @@
+"""Unfinished files and directories: beside their place, under another name until they are complete.
+
+A process that is killed leaves its draft, whose name says so: `.NAME.part-0123456789abcdef`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from restante.client.files.names import MAX_NAME_BYTES, shown, shown_path
+from restante.common.atomic_file import flush
+from restante.common.errors import Misuse, StoreError, plain
+from restante.common.plural import counted
+
+BUFFER_BYTES: Final = 256 << 10
+"""How many bytes are gathered before they are written. Records are 16 KiB: fewer system calls."""
+
+LINKLESS: Final = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+"""What link(2) answers on a file system without hard links, as on USB sticks (FAT)."""
+
+
+class OpenDraft:
+    """A file that is being written. `file` is for those who read it again."""
+
+    def __init__(self, file: BinaryIO, place: Path) -> None:
+        self.file = file
+        self._place = place
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Append bytes. Raises StoreError if the disk is full or fails."""
+        with _store_errors("write", self._place):
+            self.file.write(data)
+
+
+@contextmanager
+def draft_file(
+    place: Path, *, replace: bool = False, before_naming: Callable[[], None] = lambda: None
+) -> Iterator[OpenDraft]:
+    """Yield a new file beside `place`; on success flush it and give it the name, on an error remove it.
+
+    `before_naming` may raise an error when all is flushed, which takes time.
+
+    Its mode is what the umask leaves of 0666. Raises Misuse, before and after, if something has the name and
+    `replace` is not set, or if it is a directory; StoreError if the disk fails.
+    """
+    check_place(place, replace=replace, directory=False)
+    draft = _beside(place, "part")
+    with _store_errors("write", place):
+        made = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        file = os.fdopen(made, "w+b", buffering=BUFFER_BYTES)
+        try:
+            yield OpenDraft(file, place)
+            with _store_errors("write", place):
+                file.flush()
+                os.fsync(made)
+        finally:
+            with suppress(OSError):  # what was not written by then is not needed
+                file.close()
+        before_naming()
+        check_place(place, replace=replace, directory=False)
+        with _store_errors("write", place):
+            if replace:
+                draft.replace(place)
+            else:
+                _name(draft, place)
+            flush(place.parent)
+    finally:
+        with suppress(OSError):
+            draft.unlink()
+
+
+@contextmanager
+def draft_directory(
+    place: Path, *, replace: bool = False, before_naming: Callable[[], None] = lambda: None
+) -> Iterator[Path]:
+    """Yield a new directory beside `place`; on success flush it and give it the name, on an error remove it.
+
+    With `replace` what has the name is moved aside, and removed when the new directory has its name. Raises as
+    `draft_file` does; a directory may replace a file, and a file no directory.
+    """
+    check_place(place, replace=replace, directory=True)
+    draft = _beside(place, "part")
+    with _store_errors("create", place):
+        draft.mkdir()
+    try:
+        yield draft
+        with _store_errors("write", place):
+            _flush_file_system(draft)
+        before_naming()
+        check_place(place, replace=replace, directory=True)
+        with _store_errors("write", place):
+            if os.path.lexists(place):
+                _exchange(draft, place)
+            else:
+                draft.rename(place)  # fails if it is there by now, unless it is an empty directory (rename(2))
+            flush(place.parent)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+@contextmanager
+def scratch_file(folder: Path) -> Iterator[OpenDraft]:
+    """Yield a file without a name, on the disk of a folder; it is gone when it is closed. Raises StoreError."""
+    with _store_errors("write in", folder):
+        file = tempfile.TemporaryFile(dir=folder, buffering=BUFFER_BYTES)  # noqa: SIM115
+    try:
+        yield OpenDraft(file, folder)  # type: ignore[arg-type]
+    finally:
+        with suppress(OSError):  # what was not yet written is not needed
+            file.close()
+
+
+def check_place(place: Path, *, replace: bool, directory: bool) -> None:
+    """Raise Misuse if nothing may be stored at a place."""
+    if not os.path.isdir(place.parent):  # noqa: PTH112 - Path's raises an error for a name that is too long
+        raise Misuse(f"there is no directory {shown_path(str(place.parent))} to write {shown(place.name)} in")
+    if not os.path.lexists(place):
+        return
+    if not replace:
+        raise Misuse(f"{shown_path(str(place))} exists already: name another place, or move it away")
+    if not directory and place.is_dir() and not place.is_symlink():
+        raise Misuse(f"{shown_path(str(place))} is a directory, and a file does not replace it")
+
+
+def check_free_space(folder: Path, needed: int) -> None:
+    """Raise StoreError if the disk of a folder has less free space than an announced size."""
+    with _store_errors("write in", folder):
+        disk = os.statvfs(folder)
+    free = disk.f_bavail * disk.f_frsize
+    if disk.f_blocks and free < needed:  # some file systems of a network or of FUSE do not know
+        raise StoreError(
+            f"{shown_path(str(folder))} has room for {counted(free, 'byte')}, and {needed:,} are offered"
+        )
+
+
+@contextmanager
+def _store_errors(doing: str, place: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"cannot {doing} {shown_path(str(place))}: {plain(error)}") from error
+
+
+def _beside(place: Path, kind: str) -> Path:
+    """Return a path in the same folder that nothing has."""
+    ending = f".{kind}-{secrets.token_hex(8)}"
+    start = os.fsencode(place.name)[: MAX_NAME_BYTES - len(ending) - 1]
+    return place.with_name(f".{start.decode(errors='ignore')}{ending}")
+
+
+def _name(draft: Path, place: Path) -> None:
+    """Rename a file unless something has the name."""
+    try:
+        os.link(draft, place)
+    except OSError as error:
+        if error.errno not in LINKLESS:
+            raise
+        os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC))  # reserves the name
+        draft.replace(place)
+
+
+def _exchange(draft: Path, place: Path) -> None:
+    """Rename a directory to a name that something has, which is moved aside and then removed."""
+    aside = _beside(place, "old")
+    place.rename(aside)
+    try:
+        draft.rename(place)
+    except OSError:
+        aside.rename(place)
+        raise
+    if aside.is_dir() and not aside.is_symlink():
+        shutil.rmtree(aside)
+    else:
+        aside.unlink()
+
+
+def _flush_file_system(folder: Path) -> None:
+    """Flush all that the disk of a folder was given: with many small files much faster than one after the other."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "syncfs"):  # Linux has it (syncfs(2))
+        os.sync()
+        return
+    opened = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if libc.syncfs(opened):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    finally:
+        os.close(opened)

@@ -1,0 +1,79 @@
+"""Names of files that a peer chose: which of them may be used, and how they are shown."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from restante.client.errors import UnsafeNameError
+
+MAX_NAME_BYTES: Final = 255
+"""The longest name in UTF-8 (NAME_MAX of Linux's file systems)."""
+
+MAX_SHOWN: Final = 80
+"""How many characters of a name an error shows. More would hide the sentence around it."""
+
+MAX_SENTENCE: Final = 400
+"""How many characters of a peer's own sentence an error shows."""
+
+UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""Control characters, line breaks, and what reorders the text behind it (UAX #9, sections 2.1 and 2.2).
+
+The marks and joiners of Arabic, Hebrew, Persian and emoji (U+200C to U+200F, U+061C) reorder nothing else and pass.
+"""
+
+DEVICES: Final = re.compile(
+    r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9\xb9\xb2\xb3]) *(\..*)?", re.IGNORECASE | re.DOTALL
+)
+"""Names that mean a device on Windows, with any extension (Microsoft, "Naming Files, Paths, and Namespaces")."""
+
+
+def file_name(offered: str) -> str:
+    """Return the name under which an offered file or directory may be stored. Raises UnsafeNameError.
+
+    No shipped client sends a name with a separator: Python, Rust and Go send the last part of a path
+    (cmd_send.py:305 of 0.24, cli/src/main.rs:751 of 0.8.1, cmd/send.go:170 of 1.0.8). Such a name is an attack, and
+    to cut it down, as Python does, would only store the file of an attack under another name.
+    """
+    if "/" in offered or "\\" in offered:
+        raise UnsafeNameError(f"the offered name {shown(offered)} is a path and not the name of a file")
+    if why := fault(offered):
+        raise UnsafeNameError(f"the offered name {shown(offered)} {why}")
+    if DEVICES.fullmatch(offered):
+        raise UnsafeNameError(f"the offered name {shown(offered)} means a device on Windows")
+    return offered
+
+
+def fault(name: str) -> str:
+    r"""Return why a name without separators is unsafe, or nothing.
+
+    In a directory a backslash and a device's name are legal: on Linux they are ordinary, and directories have them
+    (`dev-disk-by\x2dlabel.swap` in systemd's, `aux.c` in the kernel's).
+    """
+    if not name:
+        return "is empty"
+    if name in {".", ".."}:
+        return "means a directory"
+    if UNSAFE.search(name):
+        return "has control characters"
+    try:
+        length = len(name.encode())
+    except UnicodeEncodeError:
+        return "is not UTF-8"
+    return f"is longer than {MAX_NAME_BYTES} bytes" if length > MAX_NAME_BYTES else ""
+
+
+def one_line(words: str) -> str:
+    """Return a peer's sentence for an error's text: in one line, and not too long."""
+    line = " ".join(words.split())
+    return line if len(line) <= MAX_SENTENCE else f"{line[:MAX_SENTENCE]}…"
+
+
+def shown(name: str) -> str:
+    """Return a peer's name for an error's text: in quotes, unprintable characters as escapes, and not too long."""
+    return shown_path(name if len(name) <= MAX_SHOWN else f"{name[:MAX_SHOWN]}…")
+
+
+def shown_path(path: str) -> str:
+    """Return one of our own paths for an error's text: the same, at any length."""
+    return f"'{''.join(c if c.isprintable() else c.encode('unicode_escape').decode() for c in path)}'"

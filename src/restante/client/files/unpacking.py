@@ -1,0 +1,149 @@
+"""Unpacking an archive that a hostile peer made: only below one folder, and never more than was agreed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from io import FileIO
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from restante.client.errors import ArchiveError, UnsafeNameError
+from restante.client.files.member import Member
+from restante.client.files.names import fault, shown
+from restante.client.files.tar_reader import tar_members
+from restante.client.files.walk import MAX_DEPTH, MAX_ENTRIES
+from restante.client.files.zip_reader import zip_members
+from restante.common.errors import StoreError, plain
+from restante.common.plural import counted
+
+CLASHES: Final = {errno.EEXIST, errno.ENOTDIR, errno.EISDIR}
+"""What the system answers if a name is there already, or is once a file and once a directory."""
+
+PERMISSIONS: Final = 0o777
+"""What is kept of a mode. Set-user-ID, set-group-ID and the sticky bit are not."""
+
+
+def unpack(
+    archive: BinaryIO,
+    into: Path,
+    *,
+    max_files: int,
+    max_bytes: int,
+    progress: Callable[[int], None],
+    top: str | None = None,
+) -> None:
+    """Unpack a zip or tar file into an empty directory.
+
+    `max_files` and `max_bytes` are what the peer offered. `progress` is called with the number of bytes that were
+    written, also with 0. If all members are in one folder, as in Rust's tar files, `top` is its name, and what is
+    inside it is unpacked.
+
+    Raises ArchiveError and UnsafeNameError for what the peer did, StoreError for the disk. Times are not restored:
+    Python's and Go's clients restore none.
+    """
+    target = _Target(into, max_files, max_bytes, progress, top)
+    try:
+        archive.seek(0)
+        is_zip = archive.read(2) == b"PK"
+        for member in zip_members(archive) if is_zip else tar_members(archive):
+            target.add(member)
+    except OSError as error:  # of the archive; those of the target are told apart below
+        raise StoreError(f"cannot read what was received: {plain(error)}") from error
+
+
+class _Target:
+    """A directory that is being filled, and what it may still get."""
+
+    def __init__(
+        self, into: Path, max_files: int, max_bytes: int, progress: Callable[[int], None], top: str | None
+    ) -> None:
+        self._into = os.fspath(into)
+        self._files_left = max_files
+        self._bytes_left = max_bytes
+        self._entries_left = MAX_ENTRIES
+        self._progress = progress
+        self._top = top
+
+    def add(self, member: Member) -> None:
+        """Unpack one member."""
+        parts = self._parts(member.name)
+        try:
+            if member.is_directory:
+                self._add_directories(parts, member.mode or PERMISSIONS)
+            else:
+                self._add_file(parts, member)
+        except OSError as error:
+            if error.errno in CLASHES:
+                raise ArchiveError(f"the archive has {shown(member.name)} twice") from error
+            if error.errno == errno.ENAMETOOLONG:
+                raise ArchiveError(f"the archive has {shown(member.name)}, whose path is too long") from error
+            raise StoreError(f"cannot write {shown(member.name)}: {plain(error)}") from error
+        self._progress(0)
+
+    def _parts(self, name: str) -> list[str]:
+        """Return the parts of a member's name, each of which is safe. The directory itself has none."""
+        if name.startswith("/"):
+            raise UnsafeNameError(f"the archive has {shown(name)}, which is outside of the directory")
+        parts = [part for part in name.split("/") if part not in {"", "."}]
+        for part in parts:
+            if why := fault(part):
+                raise UnsafeNameError(f"the archive has {shown(name)}, of which a part {why}")
+        if self._top is not None:
+            if parts[:1] != [self._top]:
+                raise UnsafeNameError(f"the archive has {shown(name)}, which is outside of {shown(self._top)}")
+            del parts[0]
+        if len(parts) > MAX_DEPTH:
+            raise ArchiveError(f"the archive has {shown(name)}, which is more than {MAX_DEPTH - 1} directories deep")
+        return parts
+
+    def _add_file(self, parts: list[str], member: Member) -> None:
+        if not parts:
+            raise ArchiveError("the archive has a file without a name")
+        if member.size > self._bytes_left or not self._files_left:
+            raise ArchiveError("the archive has more than was offered")
+        self._bytes_left -= member.size
+        self._files_left -= 1
+        self._count()
+        mode = (member.mode or 0o666) & PERMISSIONS | 0o400
+        try:
+            made = self._create(parts, mode)
+        except FileNotFoundError:
+            self._add_directories(parts[:-1], PERMISSIONS)
+            made = self._create(parts, mode)
+        with os.fdopen(made, "wb", buffering=0) as file:
+            for block in member.blocks():
+                _write(file, block)
+                self._progress(len(block))
+
+    def _create(self, parts: list[str], mode: int) -> int:
+        # With O_EXCL neither an existing file nor a link is written to (open(2)).
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        return os.open("/".join((self._into, *parts)), flags, mode)
+
+    def _add_directories(self, parts: list[str], mode: int) -> None:
+        """Create a directory and those above it. One that is there already keeps its mode."""
+        path = self._into
+        for number, part in enumerate(parts, 1):
+            path = f"{path}/{part}"
+            self._count()
+            try:
+                os.mkdir(path, (mode if number == len(parts) else PERMISSIONS) & PERMISSIONS | 0o700)  # noqa: PTH102
+            except FileExistsError:
+                if not stat.S_ISDIR(os.lstat(path).st_mode):
+                    raise
+                self._entries_left += 1
+
+    def _count(self) -> None:
+        self._entries_left -= 1
+        if self._entries_left < 0:
+            raise ArchiveError(f"the archive has more than {counted(MAX_ENTRIES, 'file')}")
+
+
+def _write(file: FileIO, block: bytes) -> None:
+    """Write all of a block: a single call may write less (write(2))."""
+    view = memoryview(block)
+    while view:
+        view = view[file.write(view) :]

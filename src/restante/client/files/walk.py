@@ -1,0 +1,121 @@
+"""The files and empty directories below a directory, with what an archive says of them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from restante.client.errors import UnsendableFileError
+from restante.client.files.names import fault, shown_path
+from restante.common.errors import plain
+from restante.common.plural import counted
+
+MAX_ENTRIES: Final = 1_000_000
+"""How many files and directories are sent or unpacked. Links that multiply a directory would otherwise never end."""
+
+MAX_DEPTH: Final = 100
+"""How many parts a name in an archive has. With a path of Linux's 4,096 bytes one member would create 2,000
+directories."""
+
+KINDS: Final = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+class Found(NamedTuple):
+    """A file, or an empty directory, whose path ends with a slash. `path[start:]` is its name in an archive."""
+
+    path: str
+    start: int
+    size: int
+    mode: int
+    modified: float
+
+    @property
+    def name(self) -> str:
+        """Its name in an archive."""
+        return self.path[self.start :]
+
+    @property
+    def is_directory(self) -> bool:
+        """Whether it is an empty directory."""
+        return self.path.endswith("/")
+
+
+class Walk:
+    """What is below directories. What cannot be sent is an error, or is left out and named in `left_out`."""
+
+    def __init__(self, *, ignore_unsendable: bool) -> None:
+        self.left_out: list[str] = []
+        self._ignore_unsendable = ignore_unsendable
+        self._count = 0
+
+    def below(self, directory: Path) -> Iterator[Found]:
+        """Yield what is below a directory, named relative to it. Raises UnsendableFileError."""
+        path = os.fspath(directory).rstrip("/")
+        try:
+            status, names = directory.stat(), sorted(os.listdir(directory))  # noqa: PTH208 - texts, as below
+        except OSError as error:
+            raise _unsendable(path, plain(error)) from error
+        for name in names:
+            yield from self._at(f"{path}/{name}", name, len(path) + 1, ((status.st_dev, status.st_ino),))
+
+    def at(self, path: Path) -> Iterator[Found]:
+        """Yield a file, or what is below a directory, named relative to its parent. Raises UnsendableFileError."""
+        yield from self._at(os.fspath(path), path.name, len(os.fspath(path)) - len(path.name), ())
+
+    def _at(self, path: str, name: str, start: int, above: tuple[tuple[int, int], ...]) -> Iterator[Found]:
+        """Yield a file or a directory. Paths are texts: a Path for each of 100,000 files takes a second."""
+        try:
+            status = os.stat(path)  # noqa: PTH116
+            kind, here = stat.S_IFMT(status.st_mode), (status.st_dev, status.st_ino)
+            why = _fault(name, kind, path.count("/", start), here in above)
+            if not why and not os.access(path, os.R_OK):
+                why = os.strerror(errno.EACCES)
+            names = sorted(os.listdir(path)) if kind == stat.S_IFDIR and not why else []  # noqa: PTH208
+        except OSError as error:
+            why = plain(error)
+        if why:
+            self._leave_out(path, why)
+        elif kind == stat.S_IFREG:
+            yield self._counted(Found(path, start, status.st_size, status.st_mode, status.st_mtime))
+        elif not names:
+            yield self._counted(Found(f"{path}/", start, 0, status.st_mode, status.st_mtime))
+        for each in names if not why else ():
+            yield from self._at(f"{path}/{each}", each, start, (*above, here))
+
+    def _counted(self, found: Found) -> Found:
+        self._count += 1
+        if self._count > MAX_ENTRIES:
+            raise UnsendableFileError(f"a directory with more than {counted(MAX_ENTRIES, 'file')} cannot be sent")
+        return found
+
+    def _leave_out(self, path: str, why: str) -> None:
+        error = _unsendable(path, why)
+        if not self._ignore_unsendable:
+            raise error
+        self.left_out.append(str(error))
+
+
+def _fault(name: str, kind: int, depth: int, in_itself: bool) -> str:
+    """Return why a file or directory cannot be sent, or nothing. Our receiver would refuse an unsafe name."""
+    if why := fault(name):
+        return f"its name {why}"
+    if kind in KINDS:
+        return f"it is {KINDS[kind]}"
+    if in_itself:
+        return "it is a link to a directory that it is in"
+    if depth >= MAX_DEPTH:
+        return f"it is more than {MAX_DEPTH - 1} directories deep"
+    return ""
+
+
+def _unsendable(path: str, why: str) -> UnsendableFileError:
+    return UnsendableFileError(f"cannot send {shown_path(path)}: {why}")

@@ -1,0 +1,216 @@
+"""The members of a zip file that a hostile peer made, one after the other, in flat memory.
+
+The standard library's zipfile reads the whole central directory, makes an object for each member and then believes
+sizes and offsets: with 16 MiB a peer would take 300 MB, and overlapping members turn 46 MB into 4.5 PB (Fifield, "A
+better zip bomb", WOOT 2019). This reader takes only what shipped clients write: members in the order of the central
+directory, behind one another, stored or deflated, without a comment at the end.
+"""
+
+from __future__ import annotations
+
+import stat
+import zlib
+from collections.abc import Iterator
+from functools import partial
+from struct import unpack_from
+from typing import Any, BinaryIO, NamedTuple
+
+from restante.client.errors import ArchiveError
+from restante.client.files.member import MAX_PATH_BYTES, READ_BYTES, Member
+from restante.client.files.names import shown
+from restante.client.files.zip_layout import (
+    CENTRAL,
+    CENTRAL_MARK,
+    DEFLATED,
+    ENCRYPTED,
+    END,
+    END_64,
+    END_64_MARK,
+    END_MARK,
+    FULL_32,
+    LOCAL,
+    LOCAL_MARK,
+    LOCATOR,
+    LOCATOR_MARK,
+    STORED,
+    UTF_8,
+    ZIP64_EXTRA,
+)
+
+
+class _Record(NamedTuple):
+    """What the central directory says of a member."""
+
+    raw_name: bytes
+    name: str
+    method: int
+    crc: int
+    stored_size: int
+    size: int
+    offset: int
+    mode: int
+
+
+def zip_members(archive: BinaryIO) -> Iterator[Member]:
+    """Yield the members of a zip file. Raises ArchiveError, and OSError if it cannot be read."""
+    start, end, count = _central_directory(archive)
+    free = found = 0
+    for record in _records(archive, start, end):
+        found += 1
+        if record.offset < free:
+            raise ArchiveError(f"the archive is broken: {shown(record.name)} overlaps another file")
+        position = _contents_position(archive, record)
+        free = position + record.stored_size
+        if free > start:
+            raise ArchiveError(f"the archive is broken: {shown(record.name)} is not in it")
+        is_directory = record.name.endswith("/")
+        if is_directory and record.size:
+            raise ArchiveError(f"the archive is broken: the directory {shown(record.name)} has contents")
+        if stat.S_IFMT(record.mode) not in {0, stat.S_IFDIR if is_directory else stat.S_IFREG}:
+            raise ArchiveError(f"the archive has {shown(record.name)}, which is neither a file nor a directory")
+        blocks = partial(_checked, archive, record, position)
+        yield Member(record.name, is_directory, record.mode, record.size, blocks)
+    if found != count:
+        raise ArchiveError("the archive is broken: it has another number of files than it says")
+
+
+def _central_directory(archive: BinaryIO) -> tuple[int, int, int]:
+    """Return where the central directory begins and ends, and how many members it has."""
+    at_end = archive.seek(0, 2) - END.size
+    mark, disk, first_disk, here, count, size, start, comment = END.unpack(_read_at(archive, at_end, END.size))
+    if mark != END_MARK or comment:
+        raise ArchiveError("the archive is not a zip file, or its end is missing")
+    at_64, at_locator = at_end - LOCATOR.size - END_64.size, at_end - LOCATOR.size
+    if at_64 >= 0:
+        locator = LOCATOR.unpack(_read_at(archive, at_locator, LOCATOR.size))
+        if locator[0] == LOCATOR_MARK:
+            if locator[1:] != (0, at_64, 1):
+                raise ArchiveError("the archive is broken: its end is not where it says")
+            mark, _, _, _, disk, first_disk, here, count, size, start = END_64.unpack(
+                _read_at(archive, at_64, END_64.size)
+            )
+            if mark != END_64_MARK:
+                raise ArchiveError("the archive is broken: its end is not where it says")
+            at_end = at_64
+    if disk or first_disk or here != count or start + size != at_end:
+        raise ArchiveError("the archive is broken: its list of files is not where it says")
+    return start, at_end, count
+
+
+def _records(archive: BinaryIO, position: int, end: int) -> Iterator[_Record]:
+    """Yield the records of the central directory, of which a piece is in memory at a time."""
+    while position < end:
+        piece = _read_at(archive, position, min(READ_BYTES, end - position))
+        at = 0
+        while at + CENTRAL.size <= len(piece):
+            fields = CENTRAL.unpack_from(piece, at)
+            behind = at + CENTRAL.size + sum(fields[10:13])
+            if behind > len(piece):
+                break
+            yield _record(fields, piece[at + CENTRAL.size : behind])
+            at = behind
+        if not at:
+            raise ArchiveError("the archive is broken: its list of files ends too early")
+        position += at
+
+
+def _record(fields: tuple[Any, ...], texts: bytes) -> _Record:
+    mark, _, _, flags, method, _, _, crc, stored_size, size, name_bytes, extra_bytes, _, disk = fields[:14]
+    raw_name = texts[:name_bytes]
+    if mark != CENTRAL_MARK or disk:
+        raise ArchiveError("the archive is broken: its list of files has something else")
+    if name_bytes > MAX_PATH_BYTES:
+        raise ArchiveError(f"the archive has a name of more than {MAX_PATH_BYTES} bytes")
+    try:
+        name = raw_name.decode("utf-8" if flags & UTF_8 else "cp437")
+    except UnicodeDecodeError as error:
+        raise ArchiveError("the archive has a name that is not UTF-8") from error
+    if flags & ENCRYPTED:
+        raise ArchiveError(f"the archive's file {shown(name)} is encrypted")
+    if method not in {STORED, DEFLATED}:
+        raise ArchiveError(f"the archive's file {shown(name)} is compressed in an unknown way")
+    size, stored_size, offset = _large(texts[name_bytes : name_bytes + extra_bytes], (size, stored_size, fields[16]))
+    if method == STORED and size != stored_size:
+        raise ArchiveError(f"the archive is broken: {shown(name)} has two sizes")
+    return _Record(raw_name, name, method, crc, stored_size, size, offset, fields[15] >> 16)
+
+
+def _large(extra: bytes, values: tuple[int, int, int]) -> Iterator[int]:
+    """Yield the values, those that do not fit into 32 bits from the extra field (4.5.3)."""
+    at = 0
+    while at + 4 <= len(extra):
+        kind, length = unpack_from("<HH", extra, at)
+        if kind == ZIP64_EXTRA:
+            break
+        at += 4 + length
+    at += 4
+    for value in values:
+        if value != FULL_32:
+            yield value
+            continue
+        if at + 8 > len(extra):
+            raise ArchiveError("the archive is broken: a size is missing")
+        yield unpack_from("<Q", extra, at)[0]
+        at += 8
+
+
+def _contents_position(archive: BinaryIO, record: _Record) -> int:
+    """Return where a member's contents begin: behind its own record, which must have the same name."""
+    head = _read_at(archive, record.offset, LOCAL.size + len(record.raw_name))
+    fields = LOCAL.unpack_from(head)
+    if fields[0] != LOCAL_MARK or fields[9] != len(record.raw_name) or head[LOCAL.size :] != record.raw_name:
+        raise ArchiveError(f"the archive is broken: {shown(record.name)} is not where it says")
+    return record.offset + len(head) + int(fields[10])
+
+
+def _checked(archive: BinaryIO, record: _Record, position: int) -> Iterator[bytes]:
+    """Yield a member's contents, as many bytes as it should have. Raises ArchiveError if they are others."""
+    pieces = _pieces(archive, position, record.stored_size)
+    left, crc = record.size, 0
+    try:
+        for block in pieces if record.method == STORED else _inflated(pieces):
+            left -= len(block)
+            if left < 0:
+                break
+            crc = zlib.crc32(block, crc)
+            yield block
+    except zlib.error as error:
+        raise ArchiveError(f"the archive is broken: {shown(record.name)} cannot be expanded") from error
+    if left or crc != record.crc:
+        raise ArchiveError(f"the archive is broken: {shown(record.name)} has other contents than it says")
+
+
+def _pieces(archive: BinaryIO, position: int, size: int) -> Iterator[bytes]:
+    archive.seek(position)
+    while size:
+        piece = archive.read(min(READ_BYTES, size))
+        if not piece:
+            raise ArchiveError("the archive is broken: its end is missing")
+        size -= len(piece)
+        yield piece
+
+
+def _inflated(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield what deflated pieces expand to, in blocks of a bounded size."""
+    inflating = zlib.decompressobj(-zlib.MAX_WBITS)
+    for piece in pieces:
+        waiting = piece
+        while True:  # the last block may leave some in the decompressor, which needs no more input for it
+            block = inflating.decompress(waiting, READ_BYTES)
+            if block:
+                yield block
+            waiting = inflating.unconsumed_tail
+            if not waiting and len(block) < READ_BYTES:
+                break
+    if not inflating.eof or inflating.unused_data:
+        raise zlib.error
+
+
+def _read_at(archive: BinaryIO, position: int, size: int) -> bytes:
+    """Return bytes from inside the archive. Raises ArchiveError if it has fewer."""
+    if position >= 0:
+        archive.seek(position)
+        data = archive.read(size)
+        if len(data) == size:
+            return data
+    raise ArchiveError("the archive is broken: it is too short")

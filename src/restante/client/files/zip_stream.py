@@ -1,0 +1,228 @@
+"""A directory as an uncompressed zip file whose size is known before its first byte.
+
+As magic-wormhole 0.24 sends it (cmd_send.py:358-386): only empty directories are members, symbolic links lead to
+their files, and sizes and CRC are behind the contents.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+import time
+import zlib
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+from restante.client.errors import UnsendableFileError
+from restante.client.files.names import shown_path
+from restante.client.files.walk import Found, Walk
+from restante.client.files.zip_layout import (
+    CENTRAL,
+    CENTRAL_MARK,
+    DESCRIPTOR_MARK,
+    END,
+    END_64,
+    END_64_MARK,
+    END_MARK,
+    FULL_16,
+    FULL_32,
+    LOCAL,
+    LOCAL_MARK,
+    LOCATOR,
+    LOCATOR_MARK,
+    SIZES_BEHIND,
+    STORED,
+    UTF_8,
+    ZIP64_EXTRA,
+)
+from restante.common.errors import Misuse, plain
+
+CHUNK_BYTES: Final = 256 << 10
+"""How much is read of a file at once, and the largest chunk."""
+
+GATHERED_BYTES: Final = 64 << 10
+"""Smaller pieces are gathered up to this size: small files, and the records between them."""
+
+ZIP_VERSION: Final = 20
+"""Version 2.0 (4.4.3): directories."""
+
+ZIP64_VERSION: Final = 45
+"""Version 4.5 (4.4.3): sizes of more than 32 bits."""
+
+UNIX: Final = 3
+"""Where the archive was made (4.4.2). Then the upper half of a member's attributes is its mode."""
+
+IS_DIRECTORY: Final = 0x10
+"""MS-DOS's mark of a directory in the lower half."""
+
+EARLIEST: Final = (1980, 1, 1, 0, 0, 0)
+LATEST: Final = (2107, 12, 31, 23, 59, 58)
+"""The times that a zip file can say (4.4.6)."""
+
+Common = tuple[int, int, int, int]
+"""What a member's two records have in common: flags, method, time and date."""
+
+
+class ZipPlan:
+    """The members of a zip file, and how large it will be.
+
+    `left_out` has a sentence for each file that cannot be sent, if these are ignored.
+    """
+
+    def __init__(self, found: Iterable[Found], left_out: list[str]) -> None:
+        self.left_out = left_out
+        self.number_of_files = 0
+        self.number_of_bytes = 0
+        self._members: list[Found] = []
+        position = directory = 0
+        for member in found:
+            self._members.append(member)
+            in_place, in_directory = _sizes(member, position)
+            position += in_place
+            directory += in_directory
+            if not member.is_directory:
+                self.number_of_files += 1
+                self.number_of_bytes += member.size
+        self.size = position + directory + len(_end(len(self._members), position, directory))
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the zip file in chunks of 64 to 320 KiB, of which only the last may be smaller, reading the files.
+
+        Raises UnsendableFileError if a file cannot be read any more, or has no longer the size that it had.
+        """
+        return _gathered(self._pieces())
+
+    def _pieces(self) -> Iterator[bytes]:
+        position, directory = 0, bytearray()
+        for member in self._members:
+            name, crc = member.name.encode(), 0
+            common = _common(member, name)
+            yield _local(member.size, name, common)
+            if not member.is_directory:
+                for piece in _contents(member):
+                    crc = zlib.crc32(piece, crc)
+                    yield piece
+                yield _descriptor(member.size, crc)
+            directory += _central(member, name, common, crc, position)
+            position += _sizes(member, position)[0]
+        for at in range(0, len(directory), CHUNK_BYTES):
+            yield bytes(directory[at : at + CHUNK_BYTES])
+        yield _end(len(self._members), position, len(directory))
+
+
+def plan_directory(directory: Path, *, ignore_unsendable: bool = False) -> ZipPlan:
+    """Return the plan of a zip file with what is in a directory. Raises UnsendableFileError."""
+    walk = Walk(ignore_unsendable=ignore_unsendable)
+    return ZipPlan(walk.below(directory), walk.left_out)
+
+
+def plan_paths(paths: Iterable[Path], *, ignore_unsendable: bool = False) -> ZipPlan:
+    """Return the plan of a zip file with several files and directories, named by the last part of their paths.
+
+    Raises UnsendableFileError, and Misuse if two have the same name.
+    """
+    walk, given = Walk(ignore_unsendable=ignore_unsendable), list(paths)
+    names = {path.name for path in given}
+    if len(names) < len(given):
+        raise Misuse("two of the files have the same name, and the receiver could store only one")
+    return ZipPlan(chain.from_iterable(walk.at(path) for path in given), walk.left_out)
+
+
+def _contents(member: Found) -> Iterator[bytes]:
+    """Yield the bytes of a file, as many as it had when it was planned."""
+    left = member.size
+    try:
+        # Without O_NONBLOCK a named pipe that took the file's place would wait for a writer (open(2)).
+        opened = os.open(member.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            if not stat.S_ISREG(os.fstat(opened).st_mode):
+                left = -1
+            while left >= 0 and (piece := os.read(opened, min(CHUNK_BYTES, left + 1))):  # one more shows growth
+                left -= len(piece)
+                if left >= 0:
+                    yield piece
+        finally:
+            os.close(opened)
+    except OSError as error:
+        raise UnsendableFileError(f"cannot send {shown_path(member.path)}: {plain(error)}") from error
+    if left:
+        raise UnsendableFileError(f"cannot send {shown_path(member.path)}: it changed while it was sent")
+
+
+def _gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    waiting: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        waiting.append(piece)
+        size += len(piece)
+        if size >= GATHERED_BYTES:
+            yield b"".join(waiting)
+            waiting.clear()
+            size = 0
+    if size:
+        yield b"".join(waiting)
+
+
+def _sizes(member: Found, position: int) -> tuple[int, int]:
+    """Return how many bytes a member takes at its position, and in the central directory."""
+    name, large = len(member.name.encode()), member.size >= FULL_32
+    in_directory = CENTRAL.size + name
+    if large or position >= FULL_32:
+        in_directory += 4 + 16 * large + 8 * (position >= FULL_32)
+    if member.is_directory:
+        return LOCAL.size + name, in_directory
+    return LOCAL.size + name + member.size + (20 + 24 if large else 16), in_directory
+
+
+def _local(size: int, name: bytes, common: Common) -> bytes:
+    large = size >= FULL_32
+    extra = struct.pack("<HHQQ", ZIP64_EXTRA, 16, 0, 0) if large else b""
+    sizes = FULL_32 if large else 0  # the true ones are in the descriptor
+    version = ZIP64_VERSION if large else ZIP_VERSION
+    head = LOCAL.pack(LOCAL_MARK, version, *common, 0, sizes, sizes, len(name), len(extra))
+    return head + name + extra
+
+
+def _descriptor(size: int, crc: int) -> bytes:
+    return struct.pack("<4sIQQ" if size >= FULL_32 else "<4sIII", DESCRIPTOR_MARK, crc, size, size)
+
+
+def _central(member: Found, name: bytes, common: Common, crc: int, position: int) -> bytes:
+    large = [member.size] * 2 if member.size >= FULL_32 else []
+    if position >= FULL_32:
+        large.append(position)
+    extra = struct.pack(f"<HH{len(large)}Q", ZIP64_EXTRA, 8 * len(large), *large) if large else b""
+    version, size = ZIP64_VERSION if large else ZIP_VERSION, min(member.size, FULL_32)
+    attributes = (member.mode & FULL_16) << 16 | (IS_DIRECTORY if member.is_directory else 0)
+    head = CENTRAL.pack(
+        *(CENTRAL_MARK, UNIX << 8 | version, version, *common, crc, size, size, len(name), len(extra)),
+        *(0, 0, 0, attributes, min(position, FULL_32)),  # no comment, first disk, not known to be text
+    )
+    return head + name + extra
+
+
+def _common(member: Found, name: bytes) -> Common:
+    when = max(EARLIEST, min(LATEST, time.localtime(member.modified)[:6]))
+    flags = 0 if member.is_directory else SIZES_BEHIND
+    return (
+        flags if name.isascii() else flags | UTF_8,
+        STORED,
+        when[3] << 11 | when[4] << 5 | when[5] // 2,
+        (when[0] - EARLIEST[0]) << 9 | when[1] << 5 | when[2],
+    )
+
+
+def _end(count: int, position: int, size: int) -> bytes:
+    """Return the records behind the central directory, which begins at a position and has a size."""
+    records = b""
+    if count >= FULL_16 or position >= FULL_32 or size >= FULL_32:
+        rest = END_64.size - 12  # without the signature and this number
+        records = END_64.pack(END_64_MARK, rest, ZIP64_VERSION, ZIP64_VERSION, 0, 0, count, count, size, position)
+        records += LOCATOR.pack(LOCATOR_MARK, 0, position + size, 1)
+    shown_count = min(count, FULL_16)
+    return records + END.pack(
+        *(END_MARK, 0, 0, shown_count, shown_count, min(size, FULL_32), min(position, FULL_32), 0)
+    )

@@ -1,0 +1,209 @@
+"""A wormhole that a journal keeps, its messages, and the step in which it sends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Self
+
+import msgspec
+
+from restante.client.base import BaseWormhole
+from restante.client.core.state import State
+from restante.client.events import Event
+from restante.client.protocol.seeds import seed_code, seed_mailbox
+from restante.client.sent_message import SentMessage, to_be_sent
+from restante.client.server import Server
+from restante.client.tasks import until_done
+from restante.common.dice import Dice
+from restante.common.errors import Misuse
+
+
+class Message(msgspec.Struct, frozen=True, eq=False):
+    """A message of the peer, which is to be processed in a step."""
+
+    wormhole: JournaledWormhole
+    """The wormhole through which it came."""
+    number: int
+    """Its place among the peer's messages, from 0."""
+    data: bytes
+    """What the peer sent."""
+
+
+class Step:
+    """What a step has to send."""
+
+    def __init__(self, task: asyncio.Task[Any] | None) -> None:
+        self.task = task  # others do not send in it
+        self.sent: list[tuple[JournaledWormhole, bytes, SentMessage]] = []
+
+
+class Shared:
+    """What the wormholes of one journal share."""
+
+    def __init__(self, save: Callable[[], Awaitable[None]], dice: Dice) -> None:
+        self.save = save
+        self.dice = dice
+        self.open: dict[str, JournaledWormhole] = {}
+        """Wormholes whose context is entered, by their names."""
+        self.uses: Counter[str] = Counter()
+        """How often the wormhole of a name was entered or removed. An object of an earlier use is of no more use."""
+        self.step: Step | None = None
+        """The step that runs."""
+
+
+class JournaledWormhole(BaseWormhole):
+    """A wormhole that a journal keeps, with the methods of `BaseWormhole`.
+
+    Leaving its context is a pause: the connection ends when the server has all that was sent, nothing is closed
+    there, and any later process continues. It waits as long as the server answers within `MAX_CLOSE_SECONDS`; what is
+    left is sent by the next process. `BaseWormhole.close` ends the wormhole for good.
+    """
+
+    def __init__(
+        self,
+        shared: Shared,
+        name: str,
+        state: State,
+        server: Server,
+        *,
+        max_work_bits: int,
+        on_event: Callable[[Event], None] | None,
+    ) -> None:
+        """Continue from a state. Programs use `Journal.wormhole`."""
+        super().__init__(state, server, shared.dice, max_work_bits=max_work_bits, on_event=on_event, save=shared.save)
+        self._shared = shared
+        self.name: str = name
+        """Its name in the journal."""
+        self._uses = shared.uses[name]
+
+    async def __aenter__(self) -> Self:
+        self._check_current()
+        self._shared.open[self.name] = self
+        self._shared.uses[self.name] += 1
+        await self._shared.save()
+        return await super().__aenter__()
+
+    def _check_current(self) -> None:
+        """Raise Misuse if the journal has this wormhole in use, or no more."""
+        if self.name in self._shared.open or self._shared.uses[self.name] != self._uses:
+            raise Misuse(
+                f"the wormhole {self.name!r} is in use already, or was used or removed since: "
+                "get it from the journal again"
+            )
+
+    def _check_open(self) -> None:
+        if self._running is None and self._shared.open.get(self.name) is not self:
+            self._check_current()
+        super()._check_open()
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._suspend(flush=kind is None))
+        try:
+            await until_done(self._closing)
+        finally:
+            self._shared.open.pop(self.name, None)
+        if kind is None:
+            self._raise_unraised()
+
+    async def _close(self, mood: str | None) -> None:
+        try:
+            await super()._close(mood)
+        finally:
+            await self._driver.wait_until_saved()
+            await self._shared.save()
+
+    def _stop(self) -> None:
+        assert self._running is not None
+        self._running.cancel()  # as if the process had ended: the next one goes on
+
+    async def _suspend(self, *, flush: bool) -> None:
+        if self._state.mood is not None:
+            await self._leave()
+        elif flush and self._state.code is not None:
+            await self._flushed(lambda: (now := self._machine.connection) is not None and now.all_stored)
+        await self._disconnect()
+        await self._driver.wait_until_saved()
+        await self._shared.save()
+
+    async def set_seed(self, seed: bytes) -> None:
+        """Meet the peer of another wormhole again, whose `seed` this is. Each seed is for one wormhole of each side.
+
+        Both sides derive the mailbox from the seed, so that neither has to come within the time that the server keeps
+        a code. The peer has to do the same: somebody who uses `seed_code` is elsewhere. It may be set again.
+
+        Raises:
+            Misuse, ValueError: the wormhole has a code or another seed; the seed has not 32 bytes.
+
+        """
+        await self._use(seed_code(seed), seed_mailbox(seed))
+
+    @property
+    def code(self) -> str | None:
+        """The code. None: it is not known yet."""
+        return self._state.code
+
+    @property
+    def met(self) -> bool:
+        """Whether the peer was there, with the same code or seed."""
+        return self._state.peer_versions is not None
+
+    @property
+    def mood(self) -> str | None:
+        """How the wormhole ended, like `happy`. None: it goes on. One that has ended is of no more use: remove it."""
+        return self._state.mood
+
+    @property
+    def unacknowledged(self) -> list[int]:
+        """The numbers of our messages for which the peer has sent no receipt. Clients of other projects send none."""
+        return list(range(self._state.acknowledged, self._state.next_own))
+
+    async def send(self, message: bytes) -> SentMessage:
+        """Send a message. In a step it is sent when the step is saved, else it is saved and sent at once.
+
+        If the context is not entered, it is sent when it is. Otherwise this is `BaseWormhole.send`; in a step it does
+        not wait for earlier messages.
+        """
+        step = self._shared.step
+        if step is not None and step.task is asyncio.current_task():
+            self._check_open()
+            sent = SentMessage(None, self._stored, self._delivered)
+            step.sent.append((self, to_be_sent(message), sent))
+            return sent
+        sent = await super().send(message)
+        await self._shared.save()
+        return sent
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """Yield the peer's messages, as they come. Each counts as processed when a step with it is saved.
+
+        A message without a step comes again when the wormhole is next opened. The errors of `BaseWormhole` end it.
+        """
+        while True:
+            yield await self._next()
+
+    async def waiting(self) -> AsyncIterator[Message]:
+        """Yield the messages that the server has for us now, and end.
+
+        Raises:
+            Misuse: the wormhole has no code. Allocate or set one before.
+
+        """
+        if self._state.code is None:
+            raise Misuse("a wormhole without a code has no mailbox: allocate or set one first")
+        while True:
+            await self._until(lambda: self._unread or self._all_told)
+            if not self._unread:
+                return
+            yield await self._next()
+
+    @property
+    def _all_told(self) -> bool:
+        now = self._machine.connection
+        return now is not None and now.replayed and self._driver.all_saved
+
+    async def _next(self) -> Message:
+        told = await self._take()
+        return Message(self, told.number, told.plaintext)

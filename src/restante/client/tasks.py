@@ -1,0 +1,92 @@
+"""Waiting: for a task that must not be cancelled, for a thread, and until anything has changed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+
+async def until_done(task: asyncio.Task[None]) -> None:
+    """Wait for a task that must not be cancelled. A cancellation is raised when it is done."""
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    await task
+
+
+class Changes:
+    """Wakes the tasks that wait until anything has happened."""
+
+    def __init__(self) -> None:
+        self._waiters: dict[asyncio.Future[None], Callable[[], object]] = {}
+
+    async def next(self, matters: Callable[[], object] = lambda: True) -> None:
+        """Wait until anything has happened that matters. It may be undone when the caller runs again."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters[waiter] = matters
+        try:
+            await waiter
+        finally:
+            del self._waiters[waiter]
+
+    def tell(self) -> None:
+        """Wake the tasks to which it matters: a turn of the event loop costs more than asking."""
+        for waiter, matters in self._waiters.items():
+            if not waiter.done() and matters():
+                waiter.set_result(None)
+
+
+async def in_thread(work: Callable[[], Result], stop: Callable[[], None]) -> Result:
+    """Run work in a thread. If this is cancelled, `stop` makes the work end, and the cancellation is raised then."""
+    running = threaded(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not running.done():
+        try:
+            await asyncio.wait([running])
+        except asyncio.CancelledError as error:
+            cancelled = error
+            stop()
+    if cancelled is not None:
+        running.exception()  # it is of the stopping
+        raise cancelled
+    return running.result()
+
+
+def threaded(work: Callable[[], Result]) -> asyncio.Future[Result]:
+    """Run work in a thread of its own. A process that ends does not wait for it.
+
+    The loop's executor has few threads: transfers that wait for one another, or names that nobody resolves, would
+    take all of them.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Result] = loop.create_future()
+
+    def report(result: Result | None, error: BaseException | None) -> None:
+        if done.done():
+            return  # nobody waits any more
+        if error is None:
+            done.set_result(result)  # type: ignore[arg-type]
+        else:
+            done.set_exception(error)
+
+    def run() -> None:
+        result, raised = None, None
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001 - whoever waits is told
+            raised = error
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(report, result, raised)
+
+    threading.Thread(target=run, name="restante", daemon=True).start()
+    return done

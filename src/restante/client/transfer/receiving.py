@@ -1,0 +1,240 @@
+"""Receiving what the other side offers: a text, a file or a directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from restante.client.errors import PeerMessageError
+from restante.client.files.draft import check_free_space, check_place, draft_directory, draft_file, scratch_file
+from restante.client.files.names import file_name
+from restante.client.files.unpacking import unpack
+from restante.client.transfer.messages import (
+    ARRIVED,
+    ZIP,
+    Answer,
+    DirectoryOffer,
+    FileOffer,
+    PeerMessage,
+    abandon_transfer,
+    offer_of,
+    reasons_told,
+    tell,
+)
+from restante.client.transfer.stream import OnProgress, Stream
+from restante.client.transit.connecting import DEFAULT_TRANSIT, Transit, TransitOptions
+from restante.client.transit.hints import Hints, parse_hints
+from restante.client.transit.records import PURPOSE, Role, TransitKeys
+from restante.client.wormhole import Wormhole
+from restante.common.dice import SystemDice
+
+REJECTED: Final = "transfer rejected"
+"""What shipped clients say if the receiver does not want it (mw cli/cmd_receive.py:31)."""
+
+
+TAR: Final = ".tar"
+"""How the name of a directory ends that magic-wormhole.rs sends (rs transfer/v1.rs:280-341)."""
+
+TAR_BLOCK_BYTES: Final = 512
+"""Bytes of a tar file for each file in it, at least (POSIX, pax)."""
+
+
+class _Offered:
+    """What the sender offers, until it is accepted or rejected."""
+
+    def __init__(self, wormhole: Wormhole) -> None:
+        self.wormhole = wormhole
+
+    async def reject(self, words: str = REJECTED) -> None:
+        """Reject the offer. The sender's user sees the words."""
+        await abandon_transfer(self.wormhole, words)
+
+
+class _OfferedBytes(_Offered):
+    """A file or a directory."""
+
+    def __init__(self, wormhole: Wormhole, transfer: _Transfer) -> None:
+        super().__init__(wormhole)
+        self._transfer = transfer
+
+    @property
+    def hints(self) -> Hints:
+        """Where the sender says that it can be reached: `direct` addresses, and `relays`."""
+        return self._transfer.hints
+
+
+class OfferedText(_Offered):
+    """A text of the sender. It has come with the offer."""
+
+    def __init__(self, wormhole: Wormhole, text: str) -> None:
+        super().__init__(wormhole)
+        self.text: str = text
+        """The text. It may contain anything, also control characters for a terminal."""
+
+    async def accept(self) -> None:
+        """Accept the text: the sender is told that it has arrived."""
+        await tell(self.wormhole, PeerMessage(answer=Answer(message_ack=ARRIVED)))
+
+
+class OfferedFile(_OfferedBytes):
+    """A file that the sender offers. Nothing of it is transferred before it is accepted."""
+
+    def __init__(self, wormhole: Wormhole, offer: FileOffer, transfer: _Transfer) -> None:
+        super().__init__(wormhole, transfer)
+        self.name: str = file_name(offer.filename)
+        """The file's name, which is safe to use in any directory."""
+        self.size: int = offer.filesize
+        """The file's size in bytes."""
+
+    async def accept(self, path: Path, *, replace: bool = False, on_progress: OnProgress | None = None) -> None:
+        """Receive the file, and store it at a path. Until all of it is on disk, nothing has this path.
+
+        After an error nothing is kept. If the connection is lost after everything is stored, there is no error.
+
+        Args:
+            path: where the file is stored. The directory of this path exists.
+            replace: whether a file at this path may be replaced.
+            on_progress: called with the number of bytes received so far.
+
+        Raises:
+            Misuse: something is at the path, and may not be replaced.
+            StoreError: the file cannot be stored. The sender is told.
+            TransferError: the sender gave up, or the two sides cannot be connected.
+            ConnectionLostError: the connection was lost.
+            PeerMessageError: the sender did not send what it offered.
+
+        """
+
+        def store(stream: Stream) -> None:
+            with draft_file(path, replace=replace, before_naming=stream.check) as draft:
+                stream.receive(self.size, draft)
+
+        def check() -> None:
+            check_place(path, replace=replace, directory=False)
+            check_free_space(path.parent, self.size)
+
+        await self._transfer.run(check, store, on_progress)
+
+    async def unpack(self, path: Path, *, replace: bool = False, on_progress: OnProgress | None = None) -> None:
+        """Receive a tar file, and store its contents as a directory. magic-wormhole.rs sends directories as such.
+
+        The arguments and errors are those of `OfferedDirectory.accept`.
+        """
+
+        def store(stream: Stream) -> None:
+            drafted = draft_directory(path, replace=replace, before_naming=stream.check)
+            with scratch_file(path.parent) as archive, drafted as draft:
+                stream.receive(self.size, archive)
+                most = self.size // TAR_BLOCK_BYTES
+                top = self.name.removesuffix(TAR)
+                unpack(archive.file, draft, max_files=most, max_bytes=self.size, progress=stream.check, top=top)
+
+        def check() -> None:
+            check_place(path, replace=replace, directory=True)
+            check_free_space(path.parent, 2 * self.size)
+
+        await self._transfer.run(check, store, on_progress)
+
+
+class OfferedDirectory(_OfferedBytes):
+    """A directory that the sender offers. It comes as an archive, and nothing of it before it is accepted."""
+
+    def __init__(self, wormhole: Wormhole, offer: DirectoryOffer, transfer: _Transfer) -> None:
+        super().__init__(wormhole, transfer)
+        self.name: str = file_name(offer.dirname)
+        """The directory's name, which is safe to use in any directory."""
+        self.archive_size: int = offer.zipsize
+        """The size of the archive in bytes: what is received."""
+        self.size: int = offer.numbytes
+        """The size of all files together in bytes."""
+        self.files: int = offer.numfiles
+        """The number of files."""
+
+    async def accept(self, path: Path, *, replace: bool = False, on_progress: OnProgress | None = None) -> None:
+        """Receive the directory, and store it at a path. Until all of it is on disk, nothing has this path.
+
+        After an error nothing is kept. If the connection is lost after everything is stored, there is no error.
+
+        Args:
+            path: where the directory is stored. The directory of this path exists.
+            replace: whether a file or directory at this path may be replaced.
+            on_progress: called with the number of bytes of the archive received so far.
+
+        Raises:
+            Misuse: something is at the path, and may not be replaced.
+            StoreError: the directory cannot be stored. The sender is told.
+            TransferError: the sender gave up, or the two sides cannot be connected.
+            ConnectionLostError: the connection was lost.
+            PeerMessageError: the sender did not send what it offered.
+            ArchiveError: the archive is broken, has more than was offered, or has links or devices.
+            UnsafeNameError: the archive has a name that cannot be used.
+
+        """
+
+        def store(stream: Stream) -> None:
+            drafted = draft_directory(path, replace=replace, before_naming=stream.check)
+            with scratch_file(path.parent) as archive, drafted as draft:
+                stream.receive(self.archive_size, archive)
+                unpack(archive.file, draft, max_files=self.files, max_bytes=self.size, progress=stream.check)
+
+        def check() -> None:
+            check_place(path, replace=replace, directory=True)
+            check_free_space(path.parent, self.archive_size + self.size)
+
+        await self._transfer.run(check, store, on_progress)
+
+
+class _Transfer:
+    """The receiver's side of a transfer that the sender has offered."""
+
+    def __init__(self, wormhole: Wormhole, theirs: Hints, options: TransitOptions) -> None:
+        self._wormhole, self.hints, self._options = wormhole, theirs, options
+
+    async def run(
+        self, check: Callable[[], None], store: Callable[[Stream], None], on_progress: OnProgress | None
+    ) -> None:
+        """Check that it can be stored, accept the offer, connect, and store what comes."""
+        wormhole = self._wormhole
+        async with reasons_told(wormhole, Role.RECEIVER):
+            check()
+            keys = TransitKeys.of(await wormhole.derive_key(PURPOSE), Role.RECEIVER)
+            with Transit(self._options, SystemDice()) as transit:
+                await tell(wormhole, PeerMessage(transit=transit.hints.message()))
+                await tell(wormhole, PeerMessage(answer=Answer(file_ack=ARRIVED)))
+                stream = Stream(await transit.connect(keys, Role.RECEIVER, self.hints), on_progress)
+
+            def receive() -> None:
+                store(stream)
+                stream.acknowledge()
+
+            await stream.run(receive)
+
+
+async def receive(
+    wormhole: Wormhole, transit: TransitOptions = DEFAULT_TRANSIT
+) -> OfferedText | OfferedFile | OfferedDirectory:
+    """Wait until the sender offers something. Call `accept` or `reject` of what is returned.
+
+    Args:
+        wormhole: it has a code; it is not closed here.
+        transit: how the two sides may be connected, if a file or a directory is accepted.
+
+    Raises:
+        TransferError: the sender gave up. The words are the sender's.
+        PeerMessageError: the peer is no sender, or offers something else.
+        UnsafeNameError: the name of what it offers cannot be used. The sender is told.
+
+    """
+    async with reasons_told(wormhole, Role.RECEIVER):
+        offer, theirs = await offer_of(wormhole)
+        transfer = _Transfer(wormhole, parse_hints(theirs), transit)
+        if [offer.message, offer.file, offer.directory].count(None) != 2:
+            raise PeerMessageError("the sender does not offer one text, one file or one directory")
+        if offer.message is not None:
+            return OfferedText(wormhole, offer.message)
+        if offer.file is not None:
+            return OfferedFile(wormhole, offer.file, transfer)
+        if offer.directory is not None and offer.directory.mode.startswith(ZIP):
+            return OfferedDirectory(wormhole, offer.directory, transfer)
+        raise PeerMessageError("the sender offers something that this program cannot receive")

@@ -1,0 +1,197 @@
+"""Sending a file, or a directory as an archive."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from io import FileIO
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from restante.client.errors import TransferError, UnsendableFileError
+from restante.client.files.names import fault, shown, shown_path
+from restante.client.files.zip_stream import plan_directory, plan_paths
+from restante.client.transfer.messages import (
+    ARRIVED,
+    ZIP_MODE,
+    DirectoryOffer,
+    FileOffer,
+    Offer,
+    PeerMessage,
+    answer_of,
+    reasons_told,
+    refusal,
+    tell,
+)
+from restante.client.transfer.stream import OnProgress, Stream
+from restante.client.transit.connecting import DEFAULT_TRANSIT, Transit, TransitOptions
+from restante.client.transit.hints import parse_hints
+from restante.client.transit.pipe import RECORD_BYTES
+from restante.client.transit.records import PURPOSE, Role, TransitKeys
+from restante.client.wormhole import Wormhole
+from restante.common.dice import SystemDice
+from restante.common.errors import Misuse, plain
+
+SEVERAL: Final = "files"
+"""The name of several files and directories together, if the user does not name them."""
+
+
+class Outgoing(msgspec.Struct, frozen=True):
+    """What is going to be sent."""
+
+    name: str
+    size: int
+    """Bytes that are sent. Of a directory, those of its archive."""
+    offer: Offer
+    chunks: Callable[[], Iterable[bytes]]
+    """Reads the bytes. Raises UnsendableFileError if they are not those that were offered."""
+    left_out: tuple[str, ...] = ()
+    """A sentence for each file that cannot be sent and is left out."""
+
+
+async def send_file(
+    wormhole: Wormhole,
+    path: Path,
+    *,
+    name: str | None = None,
+    transit: TransitOptions = DEFAULT_TRANSIT,
+    on_progress: OnProgress | None = None,
+) -> None:
+    """Send a file, and wait until the receiver says that it has all of it.
+
+    Args:
+        wormhole: it has a code; it is not closed here.
+        path: the file.
+        name: the name that the receiver is told; by default the last part of the path.
+        transit: how the two sides may be connected.
+        on_progress: called with the number of bytes sent so far.
+
+    Raises:
+        Misuse: the path is not a file that can be read.
+        TransferError: the receiver does not want it or has other bytes, or the two sides cannot be connected.
+        ConnectionLostError: the connection was lost. The text says so if the receiver may have everything.
+        UnsendableFileError: the file changed while it was sent.
+        PeerMessageError: the peer is no receiver of files.
+
+    """
+    await send_outgoing(wormhole, outgoing_file(path, name), transit=transit, on_progress=on_progress)
+
+
+async def send_directory(
+    wormhole: Wormhole,
+    *paths: Path,
+    name: str | None = None,
+    ignore_unsendable: bool = False,
+    transit: TransitOptions = DEFAULT_TRANSIT,
+    on_progress: OnProgress | None = None,
+) -> None:
+    """Send a directory, or several files and directories in one, and wait until the receiver has all of it.
+
+    Symbolic links are followed. Empty directories are sent, too.
+
+    Args:
+        wormhole: it has a code; it is not closed here.
+        paths: a directory, or several files and directories, which arrive in one directory.
+        name: the name that the receiver is told; by default the last part of the path, and `files` for several.
+        ignore_unsendable: leave out what cannot be sent, instead of raising an error.
+        transit: how the two sides may be connected.
+        on_progress: called with the number of bytes sent so far.
+
+    Raises:
+        Misuse: a path is neither a file nor a directory, or two have the same name.
+        UnsendableFileError: a file in it cannot be read, or changed while it was sent.
+        TransferError: the receiver does not want it or has other bytes, or the two sides cannot be connected.
+        ConnectionLostError: the connection was lost. The text says so if the receiver may have everything.
+        PeerMessageError: the peer is no receiver of directories.
+
+    """
+    outgoing = await asyncio.to_thread(outgoing_directory, paths, name, ignore_unsendable=ignore_unsendable)
+    await send_outgoing(wormhole, outgoing, transit=transit, on_progress=on_progress)
+
+
+def outgoing_file(path: Path, name: str | None = None) -> Outgoing:
+    """Return what is sent of a file. Raises Misuse if it is not a file that can be read."""
+    try:
+        with _opened(path) as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISBLK(mode)):
+                raise Misuse(f"{shown_path(str(path))} is not a file")
+            size = file.seek(0, 2)
+    except OSError as error:
+        raise Misuse(f"cannot read {shown_path(str(path))}: {plain(error)}") from error
+    name = _sendable(name or path.absolute().name)
+    return Outgoing(name, size, Offer(file=FileOffer(name, size)), lambda: _chunks(path, size))
+
+
+def outgoing_directory(
+    paths: tuple[Path, ...], name: str | None = None, *, ignore_unsendable: bool = False
+) -> Outgoing:
+    """Return what is sent of a directory, or of several paths. Raises Misuse, UnsendableFileError."""
+    for path in paths:
+        if not os.path.exists(path):  # noqa: PTH110 - Path's raises an error for a name that is too long
+            raise Misuse(f"there is no file or directory {shown_path(str(path))}")
+    if len(paths) == 1:
+        if not paths[0].is_dir():
+            raise Misuse(f"{shown_path(str(paths[0]))} is not a directory")
+        plan = plan_directory(paths[0], ignore_unsendable=ignore_unsendable)
+        name = name or paths[0].resolve().name or SEVERAL
+    else:
+        plan = plan_paths(paths, ignore_unsendable=ignore_unsendable)
+        name = name or SEVERAL
+    name = _sendable(name)
+    directory = DirectoryOffer(ZIP_MODE, name, plan.size, plan.number_of_bytes, plan.number_of_files)
+    return Outgoing(name, plan.size, Offer(directory=directory), plan.chunks, tuple(plan.left_out))
+
+
+async def send_outgoing(
+    wormhole: Wormhole,
+    outgoing: Outgoing,
+    *,
+    transit: TransitOptions = DEFAULT_TRANSIT,
+    on_progress: OnProgress | None = None,
+) -> None:
+    """Send what was prepared. Raises what `send_file` and `send_directory` do."""
+    async with reasons_told(wormhole, Role.SENDER):
+        keys = TransitKeys.of(await wormhole.derive_key(PURPOSE), Role.SENDER)
+        with Transit(transit, SystemDice()) as listening:
+            await tell(wormhole, PeerMessage(transit=listening.hints.message()))
+            await tell(wormhole, PeerMessage(offer=outgoing.offer))
+            answer, theirs = await answer_of(wormhole)
+            if answer.file_ack != ARRIVED:
+                raise TransferError(f"the receiver did not take it: {refusal(answer.file_ack)}")
+            stream = Stream(await listening.connect(keys, Role.SENDER, parse_hints(theirs)), on_progress)
+        await stream.run(lambda: stream.send(outgoing.size, outgoing.chunks()))
+
+
+def _sendable(name: str) -> str:
+    """Return a name that may be offered. Raises UnsendableFileError: no receiver could store another."""
+    why = "has a slash" if "/" in name else fault(name)
+    if why:
+        raise UnsendableFileError(f"cannot send {shown(name)}: its name {why}")
+    return name
+
+
+def _chunks(path: Path, size: int) -> Iterator[bytes]:
+    """Yield what is in a file. Raises UnsendableFileError, before the last bytes, if it has another size."""
+    try:
+        with _opened(path) as file:
+            left = size
+            while left:
+                chunk = file.read(min(RECORD_BYTES, left))
+                if not chunk:
+                    raise UnsendableFileError(f"{shown(path.name)} became shorter while it was sent: send it again")
+                left -= len(chunk)
+                if not left and file.read(1):
+                    raise UnsendableFileError(f"{shown(path.name)} became longer while it was sent: send it again")
+                yield chunk
+    except OSError as error:
+        raise UnsendableFileError(f"cannot read {shown(path.name)}: {plain(error)}") from error
+
+
+def _opened(path: Path) -> FileIO:
+    # Without O_NONBLOCK a named pipe would wait for a writer (open(2)).
+    return FileIO(path, opener=lambda name, _: os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))

@@ -1,0 +1,67 @@
+"""Sending and receiving a text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from restante.client.errors import TransferError
+from restante.client.sent_message import to_be_sent
+from restante.client.transfer.messages import (
+    ARRIVED,
+    Answer,
+    Offer,
+    PeerMessage,
+    answer_of,
+    encode,
+    offer_of,
+    reasons_told,
+    refusal,
+    tell,
+)
+from restante.client.transit.records import Role
+from restante.client.wormhole import Wormhole
+
+TEXTS_ONLY: Final = "this program receives texts only"
+
+
+def check_text(text: str) -> None:
+    """Raise Misuse if a text is too long to be sent."""
+    to_be_sent(encode(PeerMessage(offer=Offer(message=text))))
+
+
+async def send_text(wormhole: Wormhole, text: str) -> None:
+    """Send a text, and wait until the receiver says that it has it. The wormhole has a code; it is not closed here.
+
+    Raises:
+        TransferError: the receiver does not want it. The words are the receiver's.
+        PeerMessageError: the peer is no receiver of texts.
+
+    """
+    async with reasons_told(wormhole, Role.SENDER):
+        await tell(wormhole, PeerMessage(offer=Offer(message=text)))
+        answer, _ = await answer_of(wormhole)
+        if answer.message_ack != ARRIVED:
+            raise TransferError(f"the receiver did not take the text: {refusal(answer.message_ack)}")
+
+
+async def receive_text(wormhole: Wormhole, use: Callable[[str], None]) -> None:
+    """Wait for a text and call `use` with it. The sender is then told that it has arrived.
+
+    If `use` raises, the sender is told that it has not arrived, and the error goes on.
+
+    Args:
+        wormhole: it has a code; it is not closed here.
+        use: gets the text. It is the sender's: it may contain anything, also what steers a terminal.
+
+    Raises:
+        TransferError: the sender gave up, or offers something else. In the first case the words are the sender's.
+        PeerMessageError: the peer is no sender of texts.
+
+    """
+    async with reasons_told(wormhole, Role.RECEIVER):
+        offer, _ = await offer_of(wormhole)
+        if offer.message is None:
+            raise TransferError(f"the sender offers a file or a directory, and {TEXTS_ONLY}")
+        use(offer.message)
+        await tell(wormhole, PeerMessage(answer=Answer(message_ack=ARRIVED)))

@@ -1,0 +1,315 @@
+"""Connecting the two sides of a transfer: both listen, both dial, and the sender chooses one connection.
+
+Whoever has dialled, both write their line at once. The sender, when it has read the receiver's, writes `go` on one
+connection and `nevermind` on the others (mw transit.py:146-194).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Coroutine, Iterator
+from types import TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+
+from restante.client.defaults import DEFAULT_TRANSIT_RELAY
+from restante.client.errors import TransferError
+from restante.client.tasks import threaded, until_done
+from restante.client.transit.addresses import own_addresses
+from restante.client.transit.hints import MAX_HINTS, Address, Hints, Relay, parse_relay
+from restante.client.transit.pipe import RecordPipe
+from restante.client.transit.records import GO, NEVERMIND, RELAY_READY, Role, TransitKeys
+from restante.common.dice import Dice
+from restante.common.errors import plain
+
+TRANSIT_SECONDS: Final = 60.0
+"""Seconds within which the sides must be connected. Shipped clients wait 60 to 120 s."""
+
+DIAL_SECONDS: Final = 20.0
+"""Seconds for one address to answer, and then for the peer to say its line there."""
+
+VISITOR_SECONDS: Final = 10.0
+"""Seconds for somebody who connects to show that they are the peer, and for a sender to choose the connection."""
+
+RELAY_DELAY_SECONDS: Final = 2.0
+"""Seconds by which relays are dialled later than direct addresses, which are faster (mw transit.py:776-846)."""
+
+MAX_VISITORS: Final = 64
+"""Connections from outside that have not shown the peer's line yet. One more takes the place of the oldest: anybody
+may connect to the port, and the peer shows its line at once."""
+
+MAX_RESOLVED: Final = 4
+"""Addresses of one host name that are dialled, one after the other."""
+
+RELAY_SIDE_BYTES: Final = 8
+
+
+class TransitOptions(msgspec.Struct, frozen=True):
+    """How the two sides of a transfer may be connected."""
+
+    relays: tuple[str, ...] = (DEFAULT_TRANSIT_RELAY,)
+    """Relays as `tcp:HOST:PORT`. They are dialled if no direct connection is made, and so are the peer's."""
+    listen: bool = True
+    """Whether this computer listens for the peer, and tells it its addresses. It dials the peer in any case."""
+    proxy: str | None = None
+    """URL of a proxy for all connections. Then nothing listens here, and the peer learns the proxy's address only."""
+
+    def __post_init__(self) -> None:
+        """Raise Misuse if a relay is not named as `tcp:HOST:PORT`."""
+        for each in self.relays:
+            parse_relay(each)
+
+
+DEFAULT_TRANSIT: Final = TransitOptions()
+
+
+class Transit:
+    """Where one side can be reached. It listens while its context is entered."""
+
+    def __init__(self, options: TransitOptions, dice: Dice) -> None:
+        self._options = options
+        self._side = dice.draw(RELAY_SIDE_BYTES)
+        self._relays = tuple(parse_relay(each) for each in options.relays)
+        self._listeners: list[socket.socket] = []
+        self.hints = Hints(relays=self._relays)
+        """What the peer is told."""
+
+    def __enter__(self) -> Self:
+        if self._options.listen and self._options.proxy is None:
+            addresses = own_addresses()
+            self._listeners = _listen()
+            ports = {each.family: each.getsockname()[1] for each in self._listeners}
+            direct = [Address(each, ports[family]) for family, each in addresses if family in ports]
+            self.hints = Hints(tuple(direct[:MAX_HINTS]), self._relays)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for each in self._listeners:
+            each.close()
+
+    async def connect(self, keys: TransitKeys, role: Role, theirs: Hints) -> RecordPipe:
+        """Connect to the peer, whose hints these are. Raises TransferError if that fails."""
+        contest = _Contest(keys, role, self._side, self._options.proxy)
+        try:
+            async with asyncio.timeout(TRANSIT_SECONDS):
+                chosen = await contest.winner(self._listeners, theirs, self._relays)
+        except TimeoutError:
+            tried = f" ({contest.reasons})" if contest.reasons else ""
+            raise TransferError(f"no connection to the other side within {TRANSIT_SECONDS:.0f} s{tried}") from None
+        return RecordPipe(chosen, keys)
+
+
+class _Contest:
+    """All attempts to connect, of which one wins."""
+
+    def __init__(self, keys: TransitKeys, role: Role, side: bytes, proxy: str | None) -> None:
+        self._keys, self._role, self._side, self._proxy = keys, role, side, proxy
+        self._loop = asyncio.get_running_loop()
+        self._attempts: set[asyncio.Task[None]] = set()
+        self._listeners: list[socket.socket] = []
+        self._visitors: dict[socket.socket, asyncio.Task[None]] = {}
+        self._open: set[socket.socket] = set()
+        self._winner: asyncio.Future[socket.socket] = self._loop.create_future()
+        self._reasons: dict[str, str] = {}
+
+    @property
+    def reasons(self) -> str:
+        """Why addresses that were dialled did not do."""
+        return ", ".join(f"{address}: {reason}" for address, reason in self._reasons.items())
+
+    async def winner(self, listeners: list[socket.socket], theirs: Hints, relays: tuple[Relay, ...]) -> socket.socket:
+        """Return the connection that both sides use."""
+        self._listeners = listeners
+        self._listen()
+        for address in theirs.direct:
+            self._start(self._dial(address))
+        for address in dict.fromkeys(each for relay in (*relays, *theirs.relays) for each in relay.addresses):
+            self._start(self._dial_relay(address, RELAY_DELAY_SECONDS if theirs.direct or listeners else 0))
+        chosen = None
+        try:
+            chosen = await self._winner
+        finally:
+            self._pause_listening()
+            try:
+                await until_done(asyncio.create_task(self._end_attempts()))
+            except asyncio.CancelledError:
+                chosen = None
+                raise
+            finally:
+                for connection in self._open - {chosen}:
+                    connection.close()
+        return chosen
+
+    async def _end_attempts(self) -> None:
+        for each in self._attempts:
+            each.cancel()
+        await asyncio.gather(*self._attempts, return_exceptions=True)
+
+    def _start(self, attempt: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(attempt)
+        self._attempts.add(task)
+        task.add_done_callback(self._attempts.discard)
+        return task
+
+    def _listen(self) -> None:
+        for each in self._listeners:
+            self._loop.add_reader(each, self._accept, each)
+
+    def _pause_listening(self) -> None:
+        for each in self._listeners:
+            self._loop.remove_reader(each)
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            visitor, _ = listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError:  # too few descriptors: dialling goes on
+            self._pause_listening()
+            return
+        self._open.add(visitor)
+        if len(self._visitors) == MAX_VISITORS:
+            oldest = next(iter(self._visitors))
+            leaving = self._visitors.pop(oldest)
+            leaving.cancel()
+            leaving.add_done_callback(lambda _: self._close(oldest))  # one that did not begin does not close it
+        self._visitors[visitor] = self._start(self._receive(visitor))
+
+    async def _receive(self, visitor: socket.socket) -> None:
+        try:
+            with contextlib.suppress(OSError, TimeoutError, _NotThePeerError):
+                async with asyncio.timeout(VISITOR_SECONDS):
+                    await self._compete(visitor)
+        finally:
+            self._visitors.pop(visitor, None)
+
+    async def _dial(self, address: Address) -> None:
+        with self._noting(address):
+            async with asyncio.timeout(DIAL_SECONDS):
+                await self._compete(await self._connected(address))
+
+    async def _dial_relay(self, address: Address, delay: float) -> None:
+        """Dial a relay. It answers when the peer is there, too."""
+        await asyncio.sleep(delay)
+        with self._noting(address):
+            async with asyncio.timeout(DIAL_SECONDS):
+                connected = await self._connected(address)
+            await self._compete(connected, self._keys.relay_line(self._side))
+
+    @contextlib.contextmanager
+    def _noting(self, address: Address) -> Iterator[None]:
+        try:
+            yield
+        except TimeoutError:
+            self._reasons[str(address)] = "no answer"
+        except OSError as error:
+            self._reasons[str(address)] = plain(error)
+        except (_NotThePeerError, UnicodeError) as error:
+            self._reasons[str(address)] = str(error)
+
+    async def _connected(self, address: Address) -> socket.socket:
+        """Return a connection to an address."""
+        if self._proxy is not None:
+            proxied = await _proxied(self._proxy, address)
+            self._open.add(proxied)
+            return proxied
+        found = await _resolved(address)
+        failed = OSError("the name has no address")
+        for family, kind, protocol, _, where in found[:MAX_RESOLVED]:
+            dialled = socket.socket(family, kind, protocol)
+            self._open.add(dialled)
+            dialled.setblocking(False)
+            try:
+                await self._loop.sock_connect(dialled, where)
+            except OSError as error:
+                failed = error
+                self._close(dialled)
+            else:
+                return dialled
+        raise failed
+
+    async def _compete(self, connected: socket.socket, relay_line: bytes | None = None) -> None:
+        """Say our line, expect the peer's, and let the sender choose. Closes a connection that does not win."""
+        try:
+            connected.setblocking(False)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if relay_line is not None:
+                await self._loop.sock_sendall(connected, relay_line)
+                await _expect(connected, RELAY_READY)
+            await self._loop.sock_sendall(connected, self._keys.line)
+            await _expect(connected, self._keys.peer_line)
+            self._visitors.pop(connected, None)
+            if self._role is Role.RECEIVER:
+                await _expect(connected, GO)
+            if self._winner.done():
+                connected.send(NEVERMIND)
+                self._close(connected)
+                return
+            if self._role is Role.SENDER:
+                connected.send(GO)
+            self._winner.set_result(connected)
+        except BaseException:
+            self._close(connected)
+            raise
+
+    def _close(self, connection: socket.socket) -> None:
+        self._open.discard(connection)
+        connection.close()
+
+
+class _NotThePeerError(Exception):
+    """Whoever is there is not the peer, or chose another connection."""
+
+
+async def _proxied(proxy: str, address: Address) -> socket.socket:
+    """Return a connection through a proxy. Raises _NotThePeerError if the proxy makes none."""
+    from python_socks import ProxyError  # only a connection through a proxy needs it
+    from python_socks.async_.asyncio import Proxy
+
+    try:
+        return await Proxy.from_url(proxy).connect(address.host, address.port)
+    except ProxyError as error:
+        raise _NotThePeerError(str(error)) from error
+
+
+async def _resolved(address: Address) -> list[Any]:
+    """Return what socket.getaddrinfo does. Only a name is looked up, which may take long."""
+    with contextlib.suppress(socket.gaierror):
+        return socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    return await threaded(lambda: socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM))
+
+
+async def _expect(connected: socket.socket, line: bytes) -> None:
+    """Read a line, and not a byte behind it. Raises _NotThePeerError if it is another."""
+    loop, read = asyncio.get_running_loop(), b""
+    while read != line:
+        some = await loop.sock_recv(connected, len(line) - len(read))
+        read += some
+        if not some:
+            raise _NotThePeerError("the connection was closed")
+        if not line.startswith(read):
+            raise _NotThePeerError("not the other side of this transfer")
+
+
+def _listen() -> list[socket.socket]:
+    """Listen at all addresses, on a free port for each version of IP that there is."""
+    listeners: list[socket.socket] = []
+    for family, everywhere in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):  # noqa: S104
+        with contextlib.suppress(OSError):
+            listener = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                if family == socket.AF_INET6:
+                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                listener.bind((everywhere, 0))
+                listener.listen()
+                listener.setblocking(False)
+            except BaseException:
+                listener.close()
+                raise
+            listeners.append(listener)
+    return listeners

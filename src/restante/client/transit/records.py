@@ -1,0 +1,128 @@
+"""The bytes of a connection: the lines with which it begins, then encrypted records (transit.md; mw transit.py).
+
+Where the published text differs from all shipped clients, the clients count: a nonce is a big-endian counter, and a
+record has 16 bytes more than its nonce and its plaintext (mw transit.py:226-249; wormhole-william
+file_transport.go:133; magic-wormhole.rs transit/crypto.rs:428).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from restante.client.errors import PeerMessageError
+from restante.client.protocol.keys import (
+    KEY_BYTES,
+    NONCE_BYTES,
+    OVERHEAD_BYTES,
+    UndecryptableError,
+    open_sealed,
+    seal,
+)
+from restante.client.protocol.spake2 import hkdf
+from restante.common.plural import counted
+
+PURPOSE: Final = "lothar.com/wormhole/text-or-file-xfer/transit-key"
+"""What the key of a connection is derived for, whatever the application id is (mw cli/cmd_send.py:219-228)."""
+
+LENGTH_BYTES: Final = 4
+"""Bytes before a record, which say how long it is."""
+
+MAX_RECORD_BYTES: Final = 1024 * 1024
+"""Bytes of a record, without its length. A longer one is refused before it is read. Shipped clients send 16 KiB."""
+
+GO: Final = b"go\n"
+"""What the sender writes on the one connection that is used."""
+
+NEVERMIND: Final = b"nevermind\n"
+"""What it writes on any other, before it closes it."""
+
+RELAY_READY: Final = b"ok\n"
+"""What a relay answers when both sides are there. The peer's line is next."""
+
+
+class Role(StrEnum):
+    """What a side of a transfer does."""
+
+    SENDER = "sender"
+    RECEIVER = "receiver"
+
+    @property
+    def peer(self) -> Role:
+        """The role of the other side."""
+        return Role.RECEIVER if self is Role.SENDER else Role.SENDER
+
+
+class TransitKeys(msgspec.Struct, frozen=True):
+    """What one side says and expects at the beginning, and the keys of both directions."""
+
+    line: bytes
+    """What this side writes first."""
+    peer_line: bytes
+    """What the peer has to write. Nobody else knows it."""
+    relay_token: str
+    """What both sides show a relay, in hex, so that it connects them."""
+    sealing: bytes
+    opening: bytes
+
+    @classmethod
+    def of(cls, key: bytes, role: Role) -> TransitKeys:
+        """Derive them from the key of the connection, which is `wormhole.derive_key(PURPOSE)`."""
+
+        def derived(purpose: str) -> bytes:
+            return hkdf(key, purpose.encode(), KEY_BYTES)
+
+        def line(of: Role) -> bytes:
+            return f"transit {of} {derived(f'transit_{of}').hex()} ready\n\n".encode()
+
+        return cls(
+            line=line(role),
+            peer_line=line(role.peer),
+            relay_token=derived("transit_relay_token").hex(),
+            sealing=derived(f"transit_record_{role}_key"),
+            opening=derived(f"transit_record_{role.peer}_key"),
+        )
+
+    def relay_line(self, side: bytes) -> bytes:
+        """Return what a relay is told first. Each of the two sides has another `side`, of 8 bytes."""
+        return f"please relay {self.relay_token} for side {side.hex()}\n".encode()
+
+
+class RecordSealer:
+    """Makes the records of one direction."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key, self._next = key, 0
+
+    def seal(self, plaintext: bytes) -> bytes:
+        """Return the next record, with its length before it."""
+        nonce = self._next.to_bytes(NONCE_BYTES, "big")
+        self._next += 1
+        return (len(plaintext) + OVERHEAD_BYTES).to_bytes(LENGTH_BYTES, "big") + seal(self._key, plaintext, nonce)
+
+
+class RecordOpener:
+    """Opens the records of one direction, in their order."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key, self._next = key, 0
+
+    def open(self, record: bytes) -> bytes:
+        """Return the plaintext of the next record. Raises PeerMessageError if it is another, or was altered."""
+        if not record.startswith(self._next.to_bytes(NONCE_BYTES, "big")):
+            raise PeerMessageError("a record of the transfer is missing, or comes twice")
+        self._next += 1
+        try:
+            return open_sealed(self._key, record)
+        except UndecryptableError as error:
+            raise PeerMessageError(f"a record of the transfer was {error}") from error
+
+
+def length_of(header: bytes) -> int:
+    """Return the length of a record, from the bytes before it. Raises PeerMessageError if no record is that long."""
+    length = int.from_bytes(header, "big")
+    if not OVERHEAD_BYTES <= length <= MAX_RECORD_BYTES:
+        raise PeerMessageError(f"the peer announces a record of {counted(length, 'byte')}, which nobody sends")
+    return length

@@ -1,0 +1,69 @@
+"""Archives to unpack: what shipped clients send, and what a hostile peer may make of it."""
+
+from __future__ import annotations
+
+import io
+import stat
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypedDict
+
+from restante.client.files.unpacking import unpack
+
+CONTENTS = {"a": b"1" * 3000, "d/b": b"22", "d/e/ü": b"", "年": bytes(range(256)) * 4}
+"""The files of an ordinary directory."""
+
+
+class Room(TypedDict):
+    """What was offered."""
+
+    max_files: int
+    max_bytes: int
+
+
+ROOM: Room = {"max_files": len(CONTENTS), "max_bytes": sum(map(len, CONTENTS.values()))}
+"""What was offered of it."""
+
+
+def zip_of(files: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    """Return a zip as Go's client and older Python clients make it: deflated, without directories."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", method) as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return made.getvalue()
+
+
+def member(name: str, mode: int = stat.S_IFREG | 0o644) -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo(name)
+    info.external_attr = mode << 16
+    return info
+
+
+def tar_of(
+    files: dict[str, bytes], change: Callable[[tarfile.TarInfo], object] = bool, form: int = tarfile.GNU_FORMAT
+) -> bytes:
+    """Return a tar as Rust's client makes it: GNU's format."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w", format=form) as archive:
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            change(info)
+            archive.addfile(info, io.BytesIO(data))
+    return made.getvalue()
+
+
+def unpacked(
+    data: bytes, into: Path, *, top: str | None = None, max_files: int = 100, max_bytes: int = 1 << 20
+) -> dict[str, bytes]:
+    """Unpack an archive into a new directory, and return its files."""
+    into.mkdir()
+    unpack(io.BytesIO(data), into, max_files=max_files, max_bytes=max_bytes, progress=lambda _: None, top=top)
+    return files_in(into)
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {str(each.relative_to(folder)): each.read_bytes() for each in folder.rglob("*") if each.is_file()}

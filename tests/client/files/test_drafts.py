@@ -1,0 +1,234 @@
+"""A file or directory has its name when it is complete, and nothing else does before."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from restante.client.files.draft import (
+    OpenDraft,
+    check_free_space,
+    draft_directory,
+    draft_file,
+    scratch_file,
+)
+from restante.common.errors import Misuse, StoreError
+
+
+class Broken(Exception):  # noqa: N818
+    """What ends a transfer."""
+
+
+@pytest.fixture
+def umask() -> Iterator[int]:
+    before = os.umask(0o027)
+    yield 0o027
+    os.umask(before)
+
+
+def draft_of_a(kind: str, place: Path, *, replace: bool = False) -> AbstractContextManager[OpenDraft | Path]:
+    return draft_file(place, replace=replace) if kind == "file" else draft_directory(place, replace=replace)
+
+
+def fill(unfinished: OpenDraft | Path) -> None:
+    if isinstance(unfinished, Path):
+        (unfinished / "inside").write_text("new")
+    else:
+        unfinished.write(b"new")
+
+
+def content(place: Path) -> str:
+    return (place / "inside" if place.is_dir() else place).read_text()
+
+
+both = pytest.mark.parametrize("kind", ["file", "directory"])
+
+
+@both
+def test_it_has_its_name_only_when_it_is_complete(tmp_path: Path, kind: str) -> None:
+    with draft_of_a(kind, tmp_path / "name") as unfinished:
+        fill(unfinished)
+        (found,) = tmp_path.iterdir()
+        assert found.name.startswith(".name.part-")
+    assert [each.name for each in tmp_path.iterdir()] == ["name"]
+    assert content(tmp_path / "name") == "new"
+
+
+@both
+def test_nothing_is_left_after_an_error(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(Broken), draft_of_a(kind, tmp_path / "name") as unfinished:  # noqa: PT012 - it is the block's
+        fill(unfinished)
+        raise Broken
+    assert not list(tmp_path.iterdir())
+
+
+@both
+@pytest.mark.parametrize("there", ["file", "directory", "empty", "dangling"])
+def test_what_is_there_is_not_overwritten(tmp_path: Path, kind: str, there: str) -> None:
+    make(tmp_path / "name", there)
+    before = listing(tmp_path)
+    with pytest.raises(Misuse, match="exists already"), draft_of_a(kind, tmp_path / "name"):
+        pytest.fail("it began")
+    assert listing(tmp_path) == before
+
+
+@both
+@pytest.mark.parametrize("there", ["file", "directory", "empty", "dangling"])
+def test_what_came_meanwhile_is_not_overwritten(tmp_path: Path, kind: str, there: str) -> None:
+    with pytest.raises(Misuse, match="exists already"), draft_of_a(kind, tmp_path / "name") as unfinished:  # noqa: PT012
+        fill(unfinished)
+        make(tmp_path / "name", there)
+        before = listing(tmp_path)
+    assert set(listing(tmp_path)) < set(before)
+    assert content_of(tmp_path / "name") == there
+
+
+@pytest.mark.parametrize("there", ["file", "dangling"])
+def test_a_file_replaces_a_file_if_told(tmp_path: Path, there: str) -> None:
+    make(tmp_path / "name", there)
+    with draft_file(tmp_path / "name", replace=True) as unfinished:
+        assert content_of(tmp_path / "name") == there
+        unfinished.write(b"new")
+    assert [each.name for each in tmp_path.iterdir()] == ["name"]
+    assert content(tmp_path / "name") == "new"
+
+
+@pytest.mark.parametrize("there", ["file", "directory", "empty", "dangling"])
+def test_a_directory_replaces_what_is_there_if_told(tmp_path: Path, there: str) -> None:
+    make(tmp_path / "name", there)
+    with draft_directory(tmp_path / "name", replace=True) as unfinished:
+        assert content_of(tmp_path / "name") == there
+        fill(unfinished)
+    assert [each.name for each in tmp_path.iterdir()] == ["name"]
+    assert [each.name for each in (tmp_path / "name").iterdir()] == ["inside"]
+
+
+def test_a_file_never_replaces_a_directory(tmp_path: Path) -> None:
+    make(tmp_path / "name", "directory")
+    with pytest.raises(Misuse, match="a file does not replace it"), draft_file(tmp_path / "name", replace=True):
+        pytest.fail("it began")
+
+
+def test_what_was_moved_aside_comes_back_if_the_new_directory_cannot_have_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path / "name", "directory")
+    rename = Path.rename
+
+    def fails_for_drafts(self: Path, target: Path) -> Path:
+        if ".part-" in self.name:
+            raise OSError(errno.EIO, "")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fails_for_drafts)
+    with pytest.raises(StoreError, match="Input/output"), draft_directory(tmp_path / "name", replace=True) as new:
+        fill(new)
+    assert [each.name for each in tmp_path.iterdir()] == ["name"]
+    assert content_of(tmp_path / "name") == "directory"
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_disk_without_hard_links_gives_the_name_as_safely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    def no_links(*_: object) -> None:
+        if there:
+            make(tmp_path / "name", "file")
+        raise PermissionError(errno.EPERM, "")
+
+    monkeypatch.setattr(os, "link", no_links)
+    if there:
+        with pytest.raises(StoreError, match="File exists"), draft_file(tmp_path / "name") as unfinished:
+            fill(unfinished)
+        assert content_of(tmp_path / "name") == "file"
+    else:
+        with draft_file(tmp_path / "name") as unfinished:
+            fill(unfinished)
+        assert content(tmp_path / "name") == "new"
+    assert [each.name for each in tmp_path.iterdir()] == ["name"]
+
+
+def test_the_umask_decides_the_mode(tmp_path: Path, umask: int) -> None:
+    with draft_file(tmp_path / "file"), draft_directory(tmp_path / "directory"):
+        pass
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o666 & ~umask
+    assert stat.S_IMODE((tmp_path / "directory").stat().st_mode) == 0o777 & ~umask
+
+
+@both
+@pytest.mark.parametrize("name", ["x" * 255, "é" * 127, "-", "…" * 85])
+def test_every_name_has_a_draft(tmp_path: Path, kind: str, name: str) -> None:
+    with draft_of_a(kind, tmp_path / name) as unfinished:
+        fill(unfinished)
+        (found,) = tmp_path.iterdir()
+        assert len(found.name.encode()) <= 255  # a character that was cut would be a surrogate
+    assert content(tmp_path / name) == "new"
+
+
+def test_a_full_disk_is_one_sentence() -> None:
+    with Path("/dev/full").open("r+b", buffering=0) as full, pytest.raises(StoreError, match="No space left") as said:
+        OpenDraft(full, Path("/there/name\x1b")).write(b"x")
+    assert str(said.value) == r"cannot write '/there/name\x1b': No space left on device"
+
+
+@both
+def test_a_folder_that_nothing_can_be_created_in_is_one_sentence(kind: str) -> None:
+    with (
+        pytest.raises(StoreError, match=r"^cannot \w+ '/proc/self/name': "),
+        draft_of_a(kind, Path("/proc/self/name")),
+    ):
+        pytest.fail("it began")
+
+
+@both
+def test_a_folder_that_is_missing_is_the_user_s_mistake(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(Misuse, match="no directory"), draft_of_a(kind, tmp_path / "none" / "name"):
+        pytest.fail("it began")
+
+
+def test_more_than_the_disk_has_room_for_is_refused_before(tmp_path: Path) -> None:
+    check_free_space(tmp_path, 1)
+    with pytest.raises(StoreError, match=r"has room for .* and 1,152,921,504,606,846,976 are offered"):
+        check_free_space(tmp_path, 1 << 60)
+
+
+def test_a_disk_that_does_not_know_its_size_is_tried() -> None:
+    check_free_space(Path("/proc"), 1 << 60)
+
+
+def test_a_scratch_file_has_no_name_and_can_be_read_again(tmp_path: Path) -> None:
+    with scratch_file(tmp_path) as scratch:
+        scratch.write(b"abc")
+        scratch.write(memoryview(b"def"))
+        assert not list(tmp_path.iterdir())
+        scratch.file.seek(1)
+        assert scratch.file.read() == b"bcdef"
+
+
+def make(place: Path, kind: str) -> None:
+    if kind == "file":
+        place.write_text("file")
+    elif kind == "dangling":
+        place.symlink_to("nowhere")
+    else:
+        place.mkdir()
+        if kind == "directory":
+            (place / "old").write_text("directory")
+
+
+def content_of(place: Path) -> str:
+    if place.is_symlink():
+        return "dangling"
+    if place.is_file():
+        return place.read_text()
+    return (place / "old").read_text() if any(place.iterdir()) else "empty"
+
+
+def listing(folder: Path) -> list[str]:
+    return sorted(str(each) for each in folder.rglob("*"))

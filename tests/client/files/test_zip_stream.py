@@ -1,0 +1,300 @@
+"""A directory as a zip file: its size is known before, and every program can read it."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import tracemalloc
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zipstream  # type: ignore[import-untyped]
+from hypothesis import given
+from hypothesis import strategies as st
+
+from restante.client.errors import UnsendableFileError
+from restante.client.files import walk, zip_stream
+from restante.client.files.walk import Found
+from restante.client.files.zip_layout import FULL_16, FULL_32
+from restante.client.files.zip_reader import zip_members
+from restante.client.files.zip_stream import ZipPlan, plan_directory, plan_paths
+from restante.common.errors import Misuse
+
+NAMES = ["a", "-rf", ".hidden", "Übung", "年度報告", "👩\u200d🚀", "x" * 255, "back\\slash", " ", "aux.c"]
+
+
+FILE, DIRECTORY = stat.S_IFREG | 0o644, stat.S_IFDIR | 0o755
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Return a directory with a bit of everything that can be sent."""
+    root = tmp_path / "tree"
+    for name in NAMES:
+        (root / name / "deeper").mkdir(parents=True)
+        (root / name / "file").write_bytes(name.encode() * 100)
+    (root / "empty file").touch()
+    (root / "large").write_bytes(os.urandom(1_000_000))
+    (root / "script").write_text("#!/bin/sh")
+    (root / "script").chmod(0o750)
+    (root / "old").touch()
+    os.utime(root / "old", (0, 0))  # before 1980
+    (root / "link to a file").symlink_to("large")
+    (root / "link to a directory").symlink_to("a")
+    return root
+
+
+def zipped(plan: ZipPlan) -> zipfile.ZipFile:
+    data = b"".join(plan.chunks())
+    assert len(data) == plan.size
+    read = zipfile.ZipFile(io.BytesIO(data))
+    assert read.testzip() is None
+    return read
+
+
+def contents(read: zipfile.ZipFile) -> dict[str, bytes]:
+    return {each.filename: read.read(each) for each in read.infolist()}
+
+
+def on_disk(root: Path) -> dict[str, bytes]:
+    """Return all files and empty directories below a directory, links as what they lead to."""
+    found = {}
+    for path, directories, files in os.walk(root, followlinks=True):
+        for name in files:
+            found[str((Path(path) / name).relative_to(root))] = (Path(path) / name).read_bytes()
+        if not directories and not files and Path(path) != root:
+            found[f"{Path(path).relative_to(root)}/"] = b""
+    return found
+
+
+def test_the_size_is_exact_and_everything_is_in_it(tree: Path) -> None:
+    plan = plan_directory(tree)
+    files = {name: data for name, data in on_disk(tree).items() if not name.endswith("/")}
+    assert contents(zipped(plan)) == on_disk(tree)
+    assert plan.number_of_files == len(files)
+    assert plan.number_of_bytes == sum(map(len, files.values()))
+    assert plan.left_out == []
+
+
+def test_the_zip_is_as_large_as_the_python_client_s_and_says_the_same(tree: Path) -> None:
+    (tree / "link to a directory").unlink()  # the Python client leaves out a directory that it has visited
+    theirs = zipstream.ZipStream(sized=True)
+    for path in zipstream.walk(str(tree), preserve_empty=True, followlinks=True):
+        theirs.add_path(path, arcname=os.path.relpath(path, tree), recurse=False)
+    data = b"".join(theirs)
+    ours = plan_directory(tree)
+    assert ours.size == len(data)
+
+    def said(read: zipfile.ZipFile) -> dict[str, tuple[object, ...]]:
+        return {
+            each.filename: (each.external_attr, each.date_time, each.CRC, each.flag_bits, each.create_system)
+            for each in read.infolist()
+        }
+
+    assert said(zipped(ours)) == said(zipfile.ZipFile(io.BytesIO(data)))
+
+
+def test_debian_s_unzip_reads_it(tree: Path, tmp_path: Path) -> None:
+    unzip = shutil.which("unzip")
+    if unzip is None:
+        pytest.skip("unzip is not installed")
+    archive = tmp_path / "tree.zip"
+    archive.write_bytes(b"".join(plan_directory(tree).chunks()))
+    done = subprocess.run([unzip, "-q", archive, "-d", tmp_path / "out"], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert on_disk(tmp_path / "out") == on_disk(tree)
+
+
+@given(st.dictionaries(st.text("abé\\", min_size=1, max_size=4), st.none() | st.binary(max_size=300), max_size=12))
+def test_the_size_is_exact_for_any_directory(
+    tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes]
+) -> None:
+    root = tmp_path_factory.mktemp("tree")
+    for name, data in files.items():
+        if data is None:
+            (root / name).mkdir()
+        else:
+            (root / name).write_bytes(data)
+    plan = plan_directory(root)
+    assert contents(zipped(plan)) == {f"{n}/" if d is None else n: d or b"" for n, d in files.items()}
+    shutil.rmtree(root)
+
+
+sizes = st.sampled_from([0, 1, FULL_32 - 1, FULL_32, FULL_32 + 1]) | st.integers(0, 1 << 36)
+
+
+class Zeros:
+    """As many bytes, which nobody has to hold."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "é", "d/"]), sizes), max_size=6))
+def test_the_size_is_exact_for_files_and_archives_above_4_gib(
+    tmp_path_factory: pytest.TempPathFactory, members: list[tuple[str, int]]
+) -> None:
+    expected = {f"{number}{name}": 0 if name == "d/" else size for number, (name, size) in enumerate(members)}
+    plan = ZipPlan(
+        [Found(name, 0, size, DIRECTORY if name.endswith("/") else FILE, 1e9) for name, size in expected.items()], []
+    )
+    folder = tmp_path_factory.mktemp("large")
+    with pytest.MonkeyPatch.context() as patched, (folder / "sparse.zip").open("w+b") as archive:
+        patched.setattr(zip_stream, "_contents", lambda member: [Zeros(member.size)])
+        patched.setattr("zlib.crc32", lambda *_: 0)
+        for piece in plan._pieces():
+            if isinstance(piece, Zeros):
+                archive.seek(len(piece), os.SEEK_CUR)
+            else:
+                archive.write(piece)
+        assert archive.tell() == plan.size
+        assert {each.filename: each.file_size for each in zipfile.ZipFile(archive).infolist()} == expected
+        assert {each.name: each.size for each in zip_members(archive)} == expected
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("count", [FULL_16 - 1, FULL_16, FULL_16 + 1])
+def test_an_archive_may_have_more_than_65_535_members(count: int) -> None:
+    plan = ZipPlan([Found(f"{number}/", 0, 0, DIRECTORY, 1e9) for number in range(count)], [])
+    data = b"".join(plan.chunks())
+    assert len(data) == plan.size
+    assert len(zipfile.ZipFile(io.BytesIO(data)).namelist()) == count
+    assert sum(1 for _ in zip_members(io.BytesIO(data))) == count
+
+
+def test_small_files_share_chunks_and_no_chunk_is_large(tree: Path) -> None:
+    chunks = [len(each) for each in plan_directory(tree).chunks()]
+    assert all(64 << 10 <= each <= 320 << 10 for each in chunks[:-1])
+
+
+def test_an_empty_directory_is_an_archive_without_members(tmp_path: Path) -> None:
+    plan = plan_directory(tmp_path)
+    assert (plan.size, plan.number_of_files, plan.number_of_bytes) == (22, 0, 0)
+    assert zipped(plan).namelist() == []
+
+
+def test_several_paths_are_members_under_their_own_names(tree: Path) -> None:
+    names = zipped(plan_paths([tree / "a", tree / "script", tree / "Übung" / "deeper"])).namelist()
+    assert names == ["a/deeper/", "a/file", "script", "deeper/"]
+
+
+def test_two_paths_with_one_name_are_refused(tree: Path) -> None:
+    with pytest.raises(Misuse, match="same name"):
+        plan_paths([tree / "a" / "file", tree / "Übung" / "file"])
+
+
+def make_socket(place: Path) -> None:
+    here = Path.cwd()
+    os.chdir(place.parent)  # a socket's path is at most 108 bytes long
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(place.name)
+    os.chdir(here)
+
+
+UNSENDABLE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "dangling": (lambda place: place.symlink_to("nowhere"), "No such file"),
+    "endless": (lambda place: place.symlink_to(place), "Too many levels"),
+    "loop": (lambda place: place.symlink_to(place.parent), "a link to a directory that it is in"),
+    "loop above": (lambda place: place.symlink_to(place.parent.parent), "a link to a directory that it is in"),
+    "pipe": (os.mkfifo, "it is a named pipe"),
+    "socket": (make_socket, "it is a socket"),
+    "device": (lambda place: place.symlink_to("/dev/null"), "it is a device"),
+    "escape\x1b[2J": (Path.touch, "its name has control characters"),
+    "surrogate\udcff": (Path.touch, "its name is not UTF-8"),
+}
+
+
+@pytest.mark.parametrize("name", UNSENDABLE)
+def test_what_cannot_be_sent_is_named_in_one_sentence_or_left_out(tree: Path, name: str) -> None:
+    make, why = UNSENDABLE[name]
+    before = on_disk(tree)
+    make(tree / "a" / name)
+    with pytest.raises(UnsendableFileError, match=why) as refused:
+        plan_directory(tree)
+    assert str(refused.value).isprintable()
+    plan = plan_directory(tree, ignore_unsendable=True)
+    assert set(plan.left_out) == {str(refused.value), str(refused.value).replace("/a/", "/link to a directory/")}
+    assert contents(zipped(plan)) == before
+
+
+@pytest.mark.parametrize("kind", ["file", "directory"])
+def test_what_nobody_may_read_is_named(tree: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Tests may run as root, who may read everything: the system's answer is given here."""
+    secret = tree / ("secret" if kind == "file" else "a")
+    secret.touch()
+    monkeypatch.setattr(os, "access", lambda path, _: path != str(secret))
+    with pytest.raises(UnsendableFileError, match=f"{secret.name}': Permission denied"):
+        plan_directory(tree)
+
+
+def test_a_directory_that_is_missing_cannot_be_sent(tmp_path: Path) -> None:
+    with pytest.raises(UnsendableFileError, match="No such file"):
+        plan_directory(tmp_path / "none")
+
+
+def test_a_directory_is_sent_as_deep_as_it_can_be_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(walk, "MAX_DEPTH", 3)
+    (tmp_path / "1" / "2" / "3").mkdir(parents=True)
+    assert zipped(plan_directory(tmp_path)).namelist() == ["1/2/3/"]
+    (tmp_path / "1" / "2" / "3" / "4").mkdir()
+    with pytest.raises(UnsendableFileError, match="directories deep"):
+        plan_directory(tmp_path)
+
+
+def test_links_that_multiply_a_directory_end_at_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(walk, "MAX_ENTRIES", 1000)
+    (tmp_path / "0").mkdir()
+    for number in range(30):  # 2**30 directories
+        (tmp_path / f"{number + 1}").mkdir()
+        for name in "ab":
+            (tmp_path / f"{number + 1}" / name).symlink_to(tmp_path / f"{number}")
+    with pytest.raises(UnsendableFileError, match="more than 1,000 files"):
+        plan_directory(tmp_path)
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "grows": lambda place: place.write_bytes(b"12345"),
+    "shrinks": lambda place: place.write_bytes(b"123"),
+    "is emptied": lambda place: place.write_bytes(b""),
+    "vanishes": Path.unlink,
+    "becomes a pipe": lambda place: [place.unlink(), os.mkfifo(place)],  # type: ignore[func-returns-value]
+    "becomes a directory": lambda place: [place.unlink(), place.mkdir()],  # type: ignore[func-returns-value]
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_file_that_changes_while_it_is_sent_is_an_error(tmp_path: Path, change: str) -> None:
+    (tmp_path / "file").write_bytes(b"1234")
+    plan = plan_directory(tmp_path)
+    CHANGES[change](tmp_path / "file")
+    with pytest.raises(UnsendableFileError, match=r"cannot send .*file': (it changed|No such file)"):
+        list(plan.chunks())
+
+
+def test_a_large_file_is_not_held_in_memory(tmp_path: Path) -> None:
+    with (tmp_path / "large").open("wb") as large:
+        large.truncate(64 << 20)
+    plan = plan_directory(tmp_path)
+    tracemalloc.start()
+    assert sum(map(len, plan.chunks())) == plan.size
+    assert tracemalloc.get_traced_memory()[1] < 2 << 20
+    tracemalloc.stop()
+
+
+def test_a_planned_file_takes_less_than_a_kilobyte(tmp_path: Path) -> None:
+    for number in range(2000):
+        (tmp_path / f"a file with a name of ordinary length {number}").touch()
+    tracemalloc.start()
+    plan = plan_directory(tmp_path)
+    assert sum(map(len, plan.chunks())) == plan.size
+    assert tracemalloc.get_traced_memory()[1] < 2000 * 1000
+    tracemalloc.stop()

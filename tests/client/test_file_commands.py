@@ -1,0 +1,250 @@
+"""`restante send PATH` and `restante receive` as their users run them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from client.transfer.hostile import names
+from support.bounds import bounded
+from support.processes import RESTANTE, Child, Serving, called, serving, spawn
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+CONTENT = b"some bytes"
+LARGE = 4 << 30
+"""More than is sent before a signal comes. The file is sparse."""
+
+codes = (f"{number}-a-b" for number in count(1))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serving]:
+    async with serving(tmp_path_factory.mktemp("server") / "data") as server:
+        yield server
+
+
+@asynccontextmanager
+async def command(
+    server: Serving, folder: Path, *words: str, stdin: bytes | None = b"", shell: str = ""
+) -> AsyncIterator[Child]:
+    """Run a command in a folder, without a relay. With a standard input of None it waits when it asks."""
+    reading, writing = os.pipe()
+    if stdin is not None:
+        os.write(writing, stdin)
+        os.close(writing)
+    variables = {"RESTANTE_CLIENT_SERVER": server.url, "RESTANTE_CLIENT_TRANSIT_RELAY": "tcp:127.0.0.1:1"}
+    line = ("sh", "-c", f'exec "$@" {shell}', "sh", *RESTANTE, *words) if shell else (*RESTANTE, *words)
+    process = await spawn(*line, cwd=folder, stdin=reading, variables=variables)
+    os.close(reading)
+    running = Child(process, "stdout", "stderr")
+    try:
+        yield running
+    finally:
+        await running.end()
+        if stdin is None:
+            os.close(writing)
+
+
+@pytest.fixture
+def parcel(tmp_path: Path) -> Path:
+    (tmp_path / "from").mkdir()
+    (tmp_path / "to").mkdir()
+    (tmp_path / "from/parcel").write_bytes(CONTENT)
+    return tmp_path / "from/parcel"
+
+
+@pytest.fixture
+def to(tmp_path: Path) -> Path:
+    return tmp_path / "to"
+
+
+async def both(
+    server: Serving, parcel: Path, to: Path, *options: str, stdin: bytes = b"", shell: str = ""
+) -> tuple[Child, Child]:
+    """Send a file and receive it; return both when they have ended."""
+    code = next(codes)
+    async with (
+        command(server, parcel.parent, "send", parcel.name, "--code", code, shell=shell) as sender,
+        command(server, to, "receive", code, *options, stdin=stdin, shell=shell) as receiver,
+        bounded("the end of both"),
+    ):
+        await receiver.ended()
+        await sender.ended()
+    return sender, receiver
+
+
+def exits(sides: tuple[Child, Child]) -> tuple[int | None, int | None]:
+    return sides[0].process.returncode, sides[1].process.returncode
+
+
+async def test_a_file_arrives_when_the_receiver_says_yes(server: Serving, parcel: Path, to: Path) -> None:
+    sides = await both(server, parcel, to, stdin=b"yes\n")
+    assert exits(sides) == (0, 0), [each.said for each in sides]
+    assert "Receive the file 'parcel' (10 bytes) as parcel? (yes/no):" in sides[1].said["stderr"]
+    assert sides[1].said["stderr"].endswith("Stored as parcel\n")
+    assert sides[0].said["stderr"].endswith("The file has arrived.\n")
+    assert (sides[0].said["stdout"], sides[1].said["stdout"]) == ("", "")
+    assert (to / "parcel").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("stdin", [b"no\n", b""])
+async def test_a_receiver_that_does_not_say_yes_gets_nothing(
+    server: Serving, parcel: Path, to: Path, stdin: bytes
+) -> None:
+    sides = await both(server, parcel, to, stdin=stdin)
+    assert exits(sides) == (1, 1)
+    assert "the other side gave up: transfer rejected" in sides[0].said["stderr"]
+    assert names(to) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "stdin", "ends", "there"),
+    [
+        ((), b"yes\n", (0, 0), CONTENT),
+        ((), b"no\n", (1, 1), b"mine"),
+        ((), b"", (1, 1), b"mine"),
+        (("--accept",), b"", (1, 2), b"mine"),
+        (("--accept", "--replace"), b"", (0, 0), CONTENT),
+    ],
+)
+async def test_what_is_there_is_replaced_only_if_the_user_wants_it(
+    server: Serving,
+    parcel: Path,
+    to: Path,
+    options: tuple[str, ...],
+    stdin: bytes,
+    ends: tuple[int, int],
+    there: bytes,
+) -> None:
+    (to / "parcel").write_bytes(b"mine")
+    sides = await both(server, parcel, to, *options, stdin=stdin)
+    assert exits(sides) == ends, [each.said for each in sides]
+    assert names(to) == ["parcel"]
+    assert (to / "parcel").read_bytes() == there
+
+
+@pytest.mark.parametrize(
+    ("output", "ends", "place"),
+    [
+        ("folder", (0, 0), "folder/parcel"),
+        ("other", (0, 0), "other"),
+        ("missing/other", (1, 2), None),
+        ("x" * 300, (1, 1), None),
+    ],
+)
+async def test_the_output_is_a_directory_or_a_name(
+    server: Serving, parcel: Path, to: Path, output: str, ends: tuple[int, int], place: str | None
+) -> None:
+    (to / "folder").mkdir()
+    sides = await both(server, parcel, to, "--accept", "--output", output)
+    assert exits(sides) == ends, [each.said for each in sides]
+    assert names(to) == sorted({"folder", (place or "folder").partition("/")[0]})
+    if place is not None:
+        assert (to / place).read_bytes() == CONTENT
+    else:
+        assert "the other side gave up: " in sides[0].said["stderr"]
+        assert "Traceback" not in sides[1].said["stderr"]
+
+
+async def test_a_file_does_not_replace_a_directory_and_the_sender_is_told(
+    server: Serving, parcel: Path, to: Path
+) -> None:
+    (to / "folder/parcel").mkdir(parents=True)
+    sides = await both(server, parcel, to, "--accept", "--replace", "--output", "folder")
+    assert exits(sides) == (1, 2)
+    assert "is a directory, and a file does not replace it" in sides[0].said["stderr"]
+
+
+@pytest.mark.parametrize("shell", ["2>&-", "2>/dev/full", ">&-", "<&-"])
+async def test_no_standard_stream_is_needed(server: Serving, parcel: Path, to: Path, shell: str) -> None:
+    sides = await both(server, parcel, to, "--accept", shell=shell)
+    assert exits(sides) == (0, 0), [each.said for each in sides]
+    assert (to / "parcel").read_bytes() == CONTENT
+
+
+async def test_a_dry_run_shows_the_offer_and_stores_nothing(server: Serving, parcel: Path, to: Path) -> None:
+    sides = await both(server, parcel, to, "--dry-run")
+    assert exits(sides) == (1, 0)
+    shown = sides[1].said["stderr"]
+    assert "offered: file 'parcel' (10 bytes)\nthe sender is reached at: " in shown
+    assert "relay: 127.0.0.1:1" in shown
+    assert "the receiver only looks at the offer" in sides[0].said["stderr"]
+    assert names(to) == []
+
+
+async def test_a_dry_run_of_the_sender_shows_what_it_would_offer(parcel: Path) -> None:
+    ended = called("send", parcel, "--dry-run", "--transit-relay", "tcp:127.0.0.1:1", "--no-listen")
+    assert ended.returncode == 0
+    assert ended.stderr == "offered: file 'parcel' (10 bytes)\nreached at: no address; relay: 127.0.0.1:1\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("send", "x" * 300), "cannot read"),
+        (("send", "x" * 300, "y"), "there is no file or directory"),
+        (("send", "/dev/full"), "is not a file"),
+        (("send", "/", "--text", "x"), "say what to send"),
+        (("send", "nowhere"), "cannot read 'nowhere': No such file or directory"),
+        (("send", "--text", "x", "--transit-relay", "example.com:1"), "a relay is named by tcp:HOST:PORT"),
+        (("receive", "7-a-b", "--transit-relay", "tcp:example.com"), "a relay is named by tcp:HOST:PORT"),
+    ],
+)
+async def test_what_cannot_be_sent_ends_with_2(words: tuple[str, ...], says: str) -> None:
+    ended = called(*words)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert says in ended.stderr
+    assert ended.stderr.startswith("restante: ")
+    assert ended.stderr.count("\n") == 1
+
+
+async def test_a_directory_arrives(server: Serving, parcel: Path, to: Path) -> None:
+    sides = await both(server, parcel.parent, to, "--accept")
+    assert exits(sides) == (0, 0), [each.said for each in sides]
+    assert "Sending directory 'from' (1 file, 10 bytes)" in sides[0].said["stderr"]
+    assert sides[0].said["stderr"].endswith("The directory has arrived.\n")
+    assert (to / "from/parcel").read_bytes() == CONTENT
+
+
+# ── signals ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("who", ["sender", "receiver"])
+@pytest.mark.parametrize("phase", ["question", "bytes"])
+async def test_a_signal_ends_both_and_leaves_nothing(
+    server: Serving, parcel: Path, to: Path, number: signal.Signals, who: str, phase: str
+) -> None:
+    os.truncate(parcel, LARGE)
+    code = next(codes)
+    options = () if phase == "question" else ("--accept",)
+    async with (
+        command(server, parcel.parent, "send", parcel.name, "--code", code) as sender,
+        command(server, to, "receive", code, *options, stdin=None) as receiver,
+        bounded("the end of both"),
+    ):
+        if phase == "question":
+            await receiver.says(r"\(yes/no\)")
+        else:
+            await receiver.says("Receiving the file")
+            while not names(to):  # noqa: ASYNC110 - of another process
+                await asyncio.sleep(0)
+        (sender if who == "sender" else receiver).send(number)
+        stopped, other = (sender, receiver) if who == "sender" else (receiver, sender)
+        assert await stopped.ended() == 128 + number, stopped.said
+        if phase == "question" and who == "sender":
+            receiver.send(signal.SIGTERM)  # it waits for its user
+            await receiver.ended()
+        else:
+            assert await other.ended() == 1, other.said
+            assert f"the other side gave up: the {who} stopped" in other.said["stderr"]
+    assert names(to) == []

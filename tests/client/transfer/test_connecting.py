@@ -1,0 +1,272 @@
+"""Two sides of a transfer connect, whoever else is there."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing, suppress
+from typing import Any, Self
+
+import pytest
+
+from restante.client.errors import TransferError
+from restante.client.tasks import in_thread
+from restante.client.transit import connecting
+from restante.client.transit.connecting import Transit, TransitOptions
+from restante.client.transit.hints import Address, Hints, Relay
+from restante.client.transit.pipe import RecordPipe
+from restante.client.transit.records import GO, NEVERMIND, Role, TransitKeys
+from support.bounds import BOUND, bounded
+from support.dice import Seeded
+
+KEY = bytes(range(32))
+SENDER, RECEIVER = TransitKeys.of(KEY, Role.SENDER), TransitKeys.of(KEY, Role.RECEIVER)
+NO_RELAY = TransitOptions(relays=())
+DIAL_ONLY = TransitOptions(relays=(), listen=False)
+
+
+class Side(Transit):
+    """A side whose keys are known."""
+
+    def __init__(self, role: Role, options: TransitOptions = NO_RELAY) -> None:
+        super().__init__(options, Seeded(1))
+        self._role = role
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(self, *error: object) -> None:
+        self.__exit__(None, None, None)
+
+    async def meet(self, theirs: Hints) -> RecordPipe:
+        return await self.connect(SENDER if self._role is Role.SENDER else RECEIVER, self._role, theirs)
+
+
+async def connected(sender: Side, receiver: Side) -> tuple[RecordPipe, RecordPipe]:
+    async with bounded("a connection"), sender, receiver:
+        return await asyncio.gather(sender.meet(receiver.hints), receiver.meet(sender.hints))
+
+
+async def exchange(one: RecordPipe, other: RecordPipe) -> None:
+    with closing(one), closing(other):
+        one.send(b"there")
+        assert await asyncio.to_thread(other.receive) == b"there"
+        other.send(b"back")
+        assert await asyncio.to_thread(one.receive) == b"back"
+
+
+@pytest.mark.parametrize("options", [(NO_RELAY, NO_RELAY), (NO_RELAY, DIAL_ONLY), (DIAL_ONLY, NO_RELAY)])
+async def test_the_sides_connect_whichever_of_them_listens(options: tuple[TransitOptions, TransitOptions]) -> None:
+    await exchange(*await connected(Side(Role.SENDER, options[0]), Side(Role.RECEIVER, options[1])))
+
+
+async def test_both_hint_addresses_at_which_they_listen() -> None:
+    async with Side(Role.SENDER) as sender:
+        assert sender.hints.direct
+        for address in sender.hints.direct:
+            with socket.create_connection((address.host, address.port), timeout=10):
+                pass
+
+
+async def test_without_listening_no_address_is_told() -> None:
+    for options in (DIAL_ONLY, TransitOptions(relays=(), proxy="socks5://127.0.0.1:1")):
+        async with Side(Role.SENDER, options) as sender:
+            assert sender.hints == Hints()
+
+
+Host = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def somebody(host: Host) -> AsyncIterator[Address]:
+    """Somebody at an address, who is not the peer, or a peer of other habits."""
+
+    async def guarded(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            await host(reader, writer)
+        writer.close()
+
+    async with await asyncio.start_server(guarded, "127.0.0.1") as server:
+        yield Address("127.0.0.1", server.sockets[0].getsockname()[1])
+
+
+async def says_nothing(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+    await reader.read(-1)
+
+
+async def closes(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+    pass
+
+
+async def talks_without_end(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while not writer.is_closing():
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n" * 1000)
+        await writer.drain()
+
+
+async def repeats_our_line(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(await reader.readuntil(b"\n\n"))
+    await reader.read(-1)
+
+
+async def never_chooses(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(SENDER.line)
+    await reader.read(-1)
+
+
+async def chooses_another(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(SENDER.line + NEVERMIND)
+
+
+OTHERS = [says_nothing, closes, talks_without_end, repeats_our_line]
+
+
+@pytest.mark.parametrize("role", [Role.SENDER, Role.RECEIVER])
+@pytest.mark.parametrize("other", OTHERS)
+async def test_whoever_else_is_at_a_hint_does_not_hinder_the_peer(other: Host, role: Role) -> None:
+    async with bounded("a connection"), somebody(other) as address, Side(role) as ours, Side(role.peer) as theirs:
+        hints = Hints((address, *theirs.hints.direct))
+        await exchange(*await asyncio.gather(ours.meet(hints), theirs.meet(ours.hints)))
+
+
+@pytest.mark.parametrize("other", [never_chooses, chooses_another])
+async def test_the_receiver_uses_the_connection_that_the_sender_chooses(other: Host) -> None:
+    ours, theirs = Side(Role.RECEIVER), Side(Role.SENDER)
+    async with bounded("a connection"), somebody(other) as address, ours, theirs:
+        hints = Hints((address, *theirs.hints.direct))
+        await exchange(*await asyncio.gather(ours.meet(hints), theirs.meet(ours.hints)))
+
+
+async def test_visitors_that_say_nothing_do_not_keep_the_peer_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connecting, "MAX_VISITORS", 4)
+    monkeypatch.setattr(connecting, "VISITOR_SECONDS", 10 * BOUND)
+    async with bounded("a connection"), Side(Role.SENDER) as sender, Side(Role.RECEIVER, DIAL_ONLY) as receiver:
+        meeting = asyncio.create_task(sender.meet(Hints()))
+        where = sender.hints.direct[0]
+        visitors = [await asyncio.open_connection(where.host, where.port) for _ in range(12)]
+        await exchange(*await asyncio.gather(meeting, receiver.meet(sender.hints)))
+        for _, writer in visitors:
+            writer.close()
+
+
+async def test_a_receiver_keeps_the_connection_that_the_sender_may_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has shown the sender's line is no visitor any more, whoever comes after it."""
+    monkeypatch.setattr(connecting, "MAX_VISITORS", 4)
+    async with bounded("a connection"), Side(Role.RECEIVER) as receiver:
+        meeting = asyncio.create_task(receiver.meet(Hints()))
+        where = receiver.hints.direct[0]
+        reader, writer = await asyncio.open_connection(where.host, where.port)
+        writer.write(SENDER.line)
+        assert await reader.readexactly(len(RECEIVER.line)) == RECEIVER.line
+        visitors = [await asyncio.open_connection(where.host, where.port) for _ in range(12)]
+        writer.write(GO)
+        (await meeting).close()
+        for _, each in [*visitors, (reader, writer)]:
+            each.close()
+
+
+async def test_names_that_nobody_resolves_do_not_delay_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered, resolve = threading.Event(), socket.getaddrinfo
+
+    def getaddrinfo(host: str, port: int, **options: Any) -> Any:
+        if host.endswith(".example") and not options.get("flags"):
+            answered.wait()
+        return resolve(host, port, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    names = tuple(Address(f"n{number}.example", 1) for number in range(19))
+    async with bounded("a connection"), Side(Role.SENDER) as sender, Side(Role.RECEIVER, DIAL_ONLY) as receiver:
+        theirs = Hints((*names, *sender.hints.direct))
+        await exchange(*await asyncio.gather(sender.meet(Hints()), receiver.meet(theirs)))
+    answered.set()
+    for each in threading.enumerate():
+        if each.name == "restante":
+            each.join()
+
+
+async def test_more_transfers_than_the_loop_has_threads_do_not_wait_for_one_another() -> None:
+    """Here each waits for all others, as two sides in one process do."""
+    together = threading.Barrier(50)
+    async with bounded("the end of all"):
+        await asyncio.gather(*(in_thread(together.wait, together.abort) for _ in range(50)))
+
+
+@pytest.mark.parametrize("turns", range(12))
+async def test_whenever_a_connection_is_cancelled_no_socket_is_left(turns: int) -> None:
+    """A socket that is left open is a warning, and a warning is an error here."""
+    async with bounded("the end"), Side(Role.SENDER) as sender, Side(Role.RECEIVER) as receiver:
+        meeting = [
+            asyncio.create_task(sender.meet(receiver.hints)),
+            asyncio.create_task(receiver.meet(sender.hints)),
+        ]
+        for _ in range(turns + 1):  # a coroutine that never began is none of ours
+            await asyncio.sleep(0)
+        for _ in range(3):  # a person presses a key again
+            for each in meeting:
+                each.cancel()
+            await asyncio.sleep(0)
+        for end in await asyncio.gather(*meeting, return_exceptions=True):
+            if isinstance(end, RecordPipe):
+                end.close()
+    gc.collect()
+
+
+async def test_a_sender_that_dials_a_peer_that_only_listens_speaks_first() -> None:
+    """As Go's receiver, which writes its line when it has read the sender's (ww file_transport.go:305)."""
+    chosen: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    async def go_s_receiver(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.readexactly(len(SENDER.line)) == SENDER.line
+        writer.write(RECEIVER.line)
+        chosen.set_result(await reader.readexactly(len(GO)))
+
+    async with bounded("a connection"), somebody(go_s_receiver) as address, Side(Role.SENDER, DIAL_ONLY) as sender:
+        (await sender.meet(Hints((address,)))).close()
+        assert await chosen == GO
+
+
+async def test_where_nobody_is_the_error_names_the_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connecting, "TRANSIT_SECONDS", 1.0)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        async with Side(Role.RECEIVER, DIAL_ONLY) as receiver:
+            with pytest.raises(TransferError, match=rf"within 1 s \(127.0.0.1:{port}: Connection refused\)"):
+                await receiver.meet(Hints((Address("127.0.0.1", port),)))
+
+
+@pytest.mark.parametrize("answer", [b"bad handshake\n", b"impatient\n", b"ok\nnothing of the peer\n", b"ok", b""])
+async def test_a_relay_that_does_not_connect_is_given_up(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connecting, "TRANSIT_SECONDS", 0.5)
+    asked: list[bytes] = []
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\n"))
+        writer.write(answer)
+        await writer.drain()
+
+    async with bounded("an error"), somebody(relay) as address, Side(Role.RECEIVER, DIAL_ONLY) as receiver:
+        with pytest.raises(TransferError, match="no connection to the other side"):
+            await receiver.meet(Hints((), (Relay((address,)),)))
+    assert asked == [f"please relay {RECEIVER.relay_token} for side {receiver._side.hex()}\n".encode()]
+
+
+async def test_a_cancelled_attempt_leaves_no_connection() -> None:
+    came, left = asyncio.Event(), asyncio.Event()
+
+    async def waits(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\n\n")
+        came.set()
+        await reader.read(-1)
+        left.set()
+
+    async with bounded("the end"), somebody(waits) as address, Side(Role.RECEIVER) as receiver:
+        attempt = asyncio.create_task(receiver.meet(Hints((address,))))
+        await came.wait()
+        attempt.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await attempt
+        await left.wait()

@@ -1,0 +1,341 @@
+"""A receiver that breaks the rules: the sender says why in a sentence, tells the receiver, and ends at once."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client.transfer.hostile import DIRECT, Script, heard, pair, play, say, until_closed
+from restante.client import Wormhole
+from restante.client.errors import (
+    ConnectionLostError,
+    PeerMessageError,
+    TransferError,
+    UnsendableFileError,
+)
+from restante.client.transfer.sending import outgoing_file, send_directory, send_file
+from restante.client.transit.pipe import RecordPipe
+from restante.client.transit.records import Role
+from restante.common.errors import Misuse, RestanteError
+from support.mailbox.days import ServerOfDays
+
+CONTENT = b"0123456789"
+LARGE = 64 << 20
+"""More than the buffers of a connection hold (tcp_wmem, tcp_rmem of Linux)."""
+
+
+@pytest.fixture
+def parcel(tmp_path: Path) -> Path:
+    path = tmp_path / "parcel"
+    path.write_bytes(CONTENT)
+    return path
+
+
+async def sent(wormhole: Wormhole, path: Path) -> None:
+    await send_file(wormhole, path, transit=DIRECT)
+
+
+# ── messages ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("message", "error", "words"),
+    [
+        ({"answer": {}}, TransferError, "did not take it: it does not say why"),
+        ({"answer": {"file_ack": "no"}}, TransferError, "did not take it: 'no'"),
+        ({"answer": {"file_ack": "a\nb"}}, TransferError, r"did not take it: 'a\\nb'"),
+        ({"answer": {"message_ack": "ok"}}, TransferError, "did not take it"),
+        ({"answer": {"file_ack": 1}}, PeerMessageError, "not a message of a transfer"),
+        ({"answer": "ok"}, PeerMessageError, "not a message of a transfer"),
+        ({"offer": {"message": "text"}}, PeerMessageError, "the other side sends, too"),
+        ({"error": "transfer rejected"}, TransferError, "^the other side gave up: transfer rejected$"),
+        ({"error": ["x"]}, PeerMessageError, "not a message of a transfer"),
+    ],
+    ids=repr,
+)
+async def test_an_answer_that_is_no_consent_ends_the_sender(
+    server: ServerOfDays, parcel: Path, message: dict[str, Any], error: type[RestanteError], words: str
+) -> None:
+    async with pair(server) as (ours, theirs):
+        await say(theirs, transit={"hints-v1": "nonsense"})
+        await say(theirs, **message)
+        with pytest.raises(error, match=words):
+            await sent(ours, parcel)
+        if "error" not in message or error is PeerMessageError:
+            assert await heard(theirs, "error")
+
+
+async def test_a_refusal_is_shortened(server: ServerOfDays, parcel: Path) -> None:
+    async with pair(server) as (ours, theirs):
+        await say(theirs, answer={"file_ack": 100_000 * "x"})
+        with pytest.raises(TransferError) as refused:
+            await sent(ours, parcel)
+    assert len(str(refused.value)) < 1000
+
+
+async def test_a_connection_that_is_not_made_is_told(
+    server: ServerOfDays, parcel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("restante.client.transit.connecting.TRANSIT_SECONDS", 0.1)
+    async with pair(server) as (ours, theirs):
+        await say(theirs, answer={"file_ack": "ok"})
+        with pytest.raises(TransferError, match="no connection to the other side"):
+            await sent(ours, parcel)
+        assert "no connection to the other side" in (await heard(theirs, "error"))[0]
+
+
+# ── the last record ──────────────────────────────────────────────────────────────────────────────
+
+
+def answers(*records: bytes) -> Script:
+    def script(pipe: RecordPipe) -> None:
+        pipe.receive()
+        for record in records:
+            pipe.send(record)
+        until_closed(pipe)
+
+    return script
+
+
+def closes_at_once(pipe: RecordPipe) -> None:
+    pass
+
+
+def closes_behind_the_bytes(pipe: RecordPipe) -> None:
+    pipe.receive()
+
+
+def resets(pipe: RecordPipe) -> None:
+    pipe.receive()
+    pipe._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+
+
+def answers_without_a_record(pipe: RecordPipe) -> None:
+    pipe.receive()
+    pipe._socket.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+    until_closed(pipe)
+
+
+@pytest.mark.parametrize(
+    ("script", "error", "words"),
+    [
+        (answers(b"{}"), TransferError, "did not take it"),
+        (answers(b'{"ack":"no"}'), TransferError, "did not take it: 'no'"),
+        (answers(b'{"ack":5}'), PeerMessageError, "not an acknowledgement"),
+        (answers(b'{"ack":"ok","sha256":5}'), PeerMessageError, "not an acknowledgement"),
+        (answers(b'{"ack":"ok","sha256":"00"}'), TransferError, "other bytes than were sent"),
+        (answers(b'{"ack":"ok","sha256":""}'), TransferError, "other bytes than were sent"),
+        (answers(b""), PeerMessageError, "not an acknowledgement"),
+        (answers(b"\xff"), PeerMessageError, "not an acknowledgement"),
+        (answers(100_000 * b"["), PeerMessageError, "not an acknowledgement"),
+        (answers_without_a_record, PeerMessageError, "announces a record of"),
+        (closes_at_once, ConnectionLostError, "it may have everything|it does not have all"),
+        (closes_behind_the_bytes, ConnectionLostError, "before it confirmed: it may have everything"),
+        (resets, ConnectionLostError, "before it confirmed: it may have everything"),
+    ],
+)
+async def test_without_an_acknowledgement_the_sender_does_not_say_that_it_arrived(
+    server: ServerOfDays,
+    parcel: Path,
+    script: Script,
+    error: type[RestanteError],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("restante.client.transfer.messages.REASON_SECONDS", 0.05)
+    async with pair(server) as (ours, theirs):
+        receiving = asyncio.create_task(play(theirs, Role.RECEIVER, script))
+        with pytest.raises(error, match=words):
+            await sent(ours, parcel)
+        await receiving
+        if error is not ConnectionLostError:
+            assert await heard(theirs, "error")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b'{"ack":"ok"}',
+        b'{"ack":"ok","sha256":null,"more":{}}',
+        f'{{"ack":"ok","sha256":"{hashlib.sha256(CONTENT).hexdigest()}"}}'.encode(),
+    ],
+)
+async def test_an_acknowledgement_may_leave_out_the_digest(server: ServerOfDays, parcel: Path, record: bytes) -> None:
+    async with pair(server) as (ours, theirs):
+        await asyncio.gather(play(theirs, Role.RECEIVER, answers(record)), sent(ours, parcel))
+
+
+async def test_a_connection_that_breaks_in_the_middle_is_said_to_be_incomplete(
+    server: ServerOfDays, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("restante.client.transfer.messages.REASON_SECONDS", 0.05)
+    (tmp_path / "large").touch()
+    os.truncate(tmp_path / "large", LARGE)
+    async with pair(server) as (ours, theirs):
+        receiving = asyncio.create_task(play(theirs, Role.RECEIVER, closes_behind_the_bytes))
+        with pytest.raises(ConnectionLostError, match=r"after [\d,]+ of 67,108,864 bytes: it does not have all"):
+            await sent(ours, tmp_path / "large")
+        await receiving
+
+
+# ── cancellation ─────────────────────────────────────────────────────────────────────────────────
+
+
+async def stops(sending: asyncio.Task[None], theirs: Wormhole) -> None:
+    sending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        async with asyncio.timeout(5):
+            await sending
+    assert (await heard(theirs, "error"))[0] == "the sender stopped"
+
+
+async def test_a_sender_stops_while_it_waits_for_the_answer(server: ServerOfDays, parcel: Path) -> None:
+    async with pair(server) as (ours, theirs):
+        sending = asyncio.create_task(sent(ours, parcel))
+        await heard(theirs, "offer")
+        await stops(sending, theirs)
+
+
+async def test_a_sender_stops_while_it_connects(server: ServerOfDays, parcel: Path) -> None:
+    async with pair(server) as (ours, theirs):
+        sending = asyncio.create_task(sent(ours, parcel))
+        await heard(theirs, "offer")
+        await say(theirs, answer={"file_ack": "ok"})
+        await ours.flush()
+        await stops(sending, theirs)
+
+
+async def test_a_sender_stops_though_the_receiver_reads_nothing(server: ServerOfDays, tmp_path: Path) -> None:
+    (tmp_path / "large").touch()
+    os.truncate(tmp_path / "large", LARGE)
+    loop, connected, over = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+    def reads_nothing(pipe: RecordPipe) -> None:
+        pipe.receive()
+        loop.call_soon_threadsafe(connected.set)
+        over.wait()
+
+    async with pair(server) as (ours, theirs):
+        receiving = asyncio.create_task(play(theirs, Role.RECEIVER, reads_nothing))
+        sending = asyncio.create_task(sent(ours, tmp_path / "large"))
+        await connected.wait()
+        await stops(sending, theirs)
+        over.set()
+        await receiving
+
+
+async def test_a_sender_stops_while_it_waits_for_the_acknowledgement(server: ServerOfDays, parcel: Path) -> None:
+    loop, all_there = asyncio.get_running_loop(), asyncio.Event()
+
+    def says_nothing(pipe: RecordPipe) -> None:
+        pipe.receive()
+        loop.call_soon_threadsafe(all_there.set)
+        until_closed(pipe)
+
+    async with pair(server) as (ours, theirs):
+        receiving = asyncio.create_task(play(theirs, Role.RECEIVER, says_nothing))
+        sending = asyncio.create_task(sent(ours, parcel))
+        await all_there.wait()
+        await stops(sending, theirs)
+        await receiving
+
+
+# ── files that change, and what is none ──────────────────────────────────────────────────────────
+
+
+def shrink(path: Path) -> None:
+    os.truncate(path, 5)
+
+
+def grow(path: Path) -> None:
+    path.write_bytes(CONTENT + b"x")
+
+
+def become_a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (shrink, "'parcel' became shorter while it was sent"),
+        (grow, "'parcel' became longer while it was sent"),
+        (Path.unlink, "cannot read 'parcel': No such file"),
+        (become_a_pipe, "'parcel' became shorter while it was sent"),
+    ],
+)
+async def test_a_file_that_changes_is_not_sent_to_its_end(
+    server: ServerOfDays, parcel: Path, change: Callable[[Path], None], words: str
+) -> None:
+    got: list[bytes] = []
+
+    def script(pipe: RecordPipe) -> None:
+        with suppress(ConnectionLostError):
+            while True:
+                got.append(pipe.receive())
+
+    async with pair(server) as (ours, theirs):
+        sending = asyncio.create_task(sent(ours, parcel))
+        offer, _ = await heard(theirs, "offer")
+        change(parcel)
+        await play(theirs, Role.RECEIVER, script, offer)
+        with pytest.raises(UnsendableFileError, match=words):
+            await sending
+        said, _ = await heard(theirs, "error")
+    assert words in said
+    assert str(parcel.parent) not in said
+    assert len(b"".join(got)) < len(CONTENT)
+
+
+async def test_a_directory_whose_files_change_is_not_sent_to_its_end(server: ServerOfDays, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "parcel").write_bytes(CONTENT)
+
+    def script(pipe: RecordPipe) -> None:
+        until_closed(pipe)
+
+    async with pair(server) as (ours, theirs):
+        sending = asyncio.create_task(send_directory(ours, folder, transit=DIRECT))
+        offer, _ = await heard(theirs, "offer")
+        assert offer["directory"]["numbytes"] == len(CONTENT)
+        grow(folder / "parcel")
+        await play(theirs, Role.RECEIVER, script, offer)
+        with pytest.raises(UnsendableFileError, match="it changed while it was sent"):
+            await sending
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "directory", "nothing", "long", "socket"])
+def test_what_is_no_file_is_misuse_at_once(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / ("x" * 300 if kind == "long" else "it")
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path = Path("/dev/full")
+    elif kind == "directory":
+        path.mkdir()
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(path))
+    with pytest.raises(Misuse):
+        outgoing_file(path)
+
+
+@pytest.mark.parametrize("name", [b"\xff", b"a\nb", b"\x1b[2J", "\u202eexe".encode()])
+def test_a_name_that_no_receiver_stores_is_not_offered(tmp_path: Path, name: bytes) -> None:
+    path = tmp_path / os.fsdecode(name)
+    path.write_bytes(CONTENT)
+    with pytest.raises(UnsendableFileError, match=r"cannot send '.*': its name ") as refused:
+        outgoing_file(path)
+    assert str(refused.value).isprintable()
+    assert outgoing_file(path, "parcel").name == "parcel"

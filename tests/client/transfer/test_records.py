@@ -1,0 +1,104 @@
+"""The bytes of a connection, beside those of the Python client."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nacl.secret import SecretBox
+from wormhole import transit as python_client
+
+from restante.client.errors import PeerMessageError
+from restante.client.transit.records import (
+    LENGTH_BYTES,
+    MAX_RECORD_BYTES,
+    RecordOpener,
+    RecordSealer,
+    Role,
+    TransitKeys,
+    length_of,
+)
+
+KEY = bytes(range(32))
+SENDER, RECEIVER = TransitKeys.of(KEY, Role.SENDER), TransitKeys.of(KEY, Role.RECEIVER)
+
+
+def test_the_lines_are_the_python_client_s() -> None:
+    assert SENDER.line == RECEIVER.peer_line == python_client.build_sender_handshake(KEY)
+    assert RECEIVER.line == SENDER.peer_line == python_client.build_receiver_handshake(KEY)
+    assert len(SENDER.line) == 87
+    assert len(RECEIVER.line) == 89
+
+
+def test_a_relay_is_told_what_the_python_client_tells_it() -> None:
+    side = bytes(8)
+    assert SENDER.relay_line(side) == python_client.build_sided_relay_handshake(KEY, side.hex())
+    assert SENDER.relay_token == RECEIVER.relay_token
+
+
+def python_connection(role: Role) -> tuple[Any, bytearray]:
+    """Return a connection of the Python client, and what it writes."""
+    owner = (python_client.TransitSender if role is Role.SENDER else python_client.TransitReceiver)(
+        "", no_listen=True
+    )
+    owner.set_transit_key(KEY)
+    connection = python_client.Connection(owner, None, 0, "")
+    written = bytearray()
+    connection.transport = SimpleNamespace(write=written.extend)
+    connection.send_box = SecretBox(owner._sender_record_key())
+    connection.receive_box = SecretBox(owner._receiver_record_key())
+    connection.send_nonce = connection.next_receive_nonce = 0
+    return connection, written
+
+
+@given(st.lists(st.binary(max_size=300), min_size=1, max_size=4))
+def test_the_python_client_s_records_are_opened(plaintexts: list[bytes]) -> None:
+    connection, written = python_connection(Role.SENDER)
+    opener = RecordOpener(RECEIVER.opening)
+    for plaintext in plaintexts:
+        connection.send_record(plaintext)
+        assert length_of(bytes(written[:LENGTH_BYTES])) == len(written) - LENGTH_BYTES
+        assert opener.open(bytes(written[LENGTH_BYTES:])) == plaintext
+        written.clear()
+
+
+@given(st.lists(st.binary(max_size=300), min_size=1, max_size=4))
+def test_the_python_client_opens_our_records(plaintexts: list[bytes]) -> None:
+    connection, _ = python_connection(Role.RECEIVER)
+    sealer = RecordSealer(SENDER.sealing)
+    for plaintext in plaintexts:
+        assert connection._decrypt_record(sealer.seal(plaintext)[LENGTH_BYTES:]) == plaintext
+
+
+@pytest.mark.parametrize("order", [[1], [0, 0], [0, 2]])
+def test_a_record_that_is_not_the_next_one_is_refused(order: list[int]) -> None:
+    sealer = RecordSealer(SENDER.sealing)
+    records = [sealer.seal(b"a")[LENGTH_BYTES:] for _ in range(3)]
+    opener = RecordOpener(RECEIVER.opening)
+    for number in order[:-1]:
+        opener.open(records[number])
+    with pytest.raises(PeerMessageError, match="is missing, or comes twice"):
+        opener.open(records[order[-1]])
+
+
+@given(st.integers(0, 8 * 41 - 1))
+def test_a_record_with_a_changed_bit_is_refused(bit: int) -> None:
+    record = bytearray(RecordSealer(SENDER.sealing).seal(b"a")[LENGTH_BYTES:])
+    record[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(PeerMessageError):
+        RecordOpener(RECEIVER.opening).open(bytes(record))
+
+
+def test_our_own_record_is_no_record_of_the_peer() -> None:
+    record = RecordSealer(SENDER.sealing).seal(b"a")[LENGTH_BYTES:]
+    with pytest.raises(PeerMessageError, match="sealed with another key, or altered"):
+        RecordOpener(SENDER.opening).open(record)
+
+
+@pytest.mark.parametrize("length", [0, 39, MAX_RECORD_BYTES + 1, 2**32 - 1])
+def test_a_record_of_no_possible_length_is_refused_before_it_is_read(length: int) -> None:
+    with pytest.raises(PeerMessageError, match="announces a record of"):
+        length_of(length.to_bytes(LENGTH_BYTES, "big"))

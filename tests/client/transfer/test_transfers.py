@@ -1,0 +1,225 @@
+"""Files and directories between two programs: all of it with the same digest, or an error on both sides."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import socket
+import threading
+from contextlib import closing, suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from client.transfer.hostile import DIRECT, names, pair
+from restante.client import Wormhole
+from restante.client.errors import ConnectionLostError, PeerMessageError, TransferError, WormholeError
+from restante.client.files.draft import draft_file
+from restante.client.transfer.receiving import OfferedDirectory, OfferedFile, receive
+from restante.client.transfer.sending import send_directory, send_file
+from restante.client.transfer.stream import Stream
+from restante.client.transfer.text import receive_text, send_text
+from restante.client.transit.connecting import TransitOptions
+from restante.client.transit.pipe import RECORD_BYTES, RecordPipe
+from restante.client.transit.records import LENGTH_BYTES, Role, TransitKeys
+from restante.common.errors import RestanteError
+from support.bounds import bounded
+from support.mailbox.days import ServerOfDays
+
+KEY = bytes(range(32))
+SENDER, RECEIVER = TransitKeys.of(KEY, Role.SENDER), TransitKeys.of(KEY, Role.RECEIVER)
+
+
+async def taken(wormhole: Wormhole, folder: Path, transit: TransitOptions = DIRECT, **options: Any) -> Path:
+    offered = await receive(wormhole, transit)
+    assert isinstance(offered, OfferedFile | OfferedDirectory)
+    await offered.accept(folder / offered.name, **options)
+    return folder / offered.name
+
+
+@pytest.mark.parametrize("size", [0, 1, RECORD_BYTES - 1, RECORD_BYTES, RECORD_BYTES + 1, 5 * RECORD_BYTES + 7])
+async def test_a_file_of_any_size_arrives(server: ServerOfDays, tmp_path: Path, size: int) -> None:
+    content, told = Random(size).randbytes(size), (list[int](), list[int]())
+    (tmp_path / "π 🎁").write_bytes(content)
+    (tmp_path / "to").mkdir()
+    async with pair(server) as (ours, theirs):
+        _, path = await asyncio.gather(
+            send_file(ours, tmp_path / "π 🎁", transit=DIRECT, on_progress=told[0].append),
+            taken(theirs, tmp_path / "to", on_progress=told[1].append),
+        )
+    assert path.name == "π 🎁"
+    assert path.read_bytes() == content
+    assert [each[-1] for each in told] == [size, size]
+    assert all(each == sorted(each) for each in told)
+    assert names(tmp_path / "to") == [path.name]
+
+
+async def test_a_directory_arrives_with_its_empty_directories(server: ServerOfDays, tmp_path: Path) -> None:
+    for name in ("from/a/b", "from/empty"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "from/a/b/file").write_bytes(b"content")
+    (tmp_path / "to").mkdir()
+    async with pair(server) as (ours, theirs):
+        _, path = await asyncio.gather(
+            send_directory(ours, tmp_path / "from", transit=DIRECT), taken(theirs, tmp_path / "to")
+        )
+    assert sorted(str(each.relative_to(path)) for each in path.rglob("*")) == ["a", "a/b", "a/b/file", "empty"]
+    assert (path / "a/b/file").read_bytes() == b"content"
+
+
+async def test_two_senders_of_texts_do_not_wait_for_one_another(server: ServerOfDays) -> None:
+    async with pair(server) as (ours, theirs):
+        ends = await asyncio.gather(send_text(ours, "a"), send_text(theirs, "b"), return_exceptions=True)
+    assert "the other side sends, too" in str(ends)
+    assert all(isinstance(each, WormholeError) for each in ends)
+
+
+async def test_a_text_that_is_cancelled_is_told(server: ServerOfDays) -> None:
+    async with pair(server) as (ours, theirs):
+        sending = asyncio.create_task(send_text(ours, "text"))
+        await theirs.receive()
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        with pytest.raises(TransferError, match=r"^the other side gave up: the sender stopped$"):
+            await receive_text(theirs, print)
+
+
+# ── cut anywhere ─────────────────────────────────────────────────────────────────────────────────
+
+
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        one = socket.create_connection(listener.getsockname())
+        return one, listener.accept()[0]
+
+
+def relayed(source: socket.socket, target: socket.socket, most: int, chunk: int) -> None:
+    """Pass at most so many bytes on, in chunks of this size, then cut the connection in both directions."""
+    left = most
+    with suppress(OSError):
+        while left and (some := source.recv(min(chunk, left))):
+            target.sendall(some)
+            left -= len(some)
+    for each in (source, target) if not left else (target,):
+        with suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR if not left else socket.SHUT_WR)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 3 * RECORD_BYTES), st.data())
+def test_both_sides_know_that_it_arrived_or_nothing_is_stored(
+    tmp_path_factory: pytest.TempPathFactory, size: int, data: st.DataObject
+) -> None:
+    """The bytes pass in chunks, and are cut anywhere in either direction."""
+    on_the_wire = size + (size + RECORD_BYTES - 1) // RECORD_BYTES * (LENGTH_BYTES + 40)
+    there = data.draw(st.integers(0, on_the_wire) | st.just(1 << 30), label="bytes to the receiver")
+    back = data.draw(st.integers(0, 150) | st.just(1 << 30), label="bytes to the sender")
+    chunk = data.draw(st.sampled_from([1 << 10, 4097, 1 << 20]), label="chunk")
+    content = Random(size).randbytes(size)
+    place = tmp_path_factory.mktemp("folder") / "parcel"
+
+    async def transfer() -> list[Any]:
+        (a, b), (c, d) = tcp_pair(), tcp_pair()
+        threads = [
+            threading.Thread(target=relayed, args=(b, c, there, chunk)),
+            threading.Thread(target=relayed, args=(c, b, back, chunk)),
+        ]
+        for each in threads:
+            each.start()
+        sender, receiver = Stream(RecordPipe(a, SENDER)), Stream(RecordPipe(d, RECEIVER))
+        parts = [content[at : at + RECORD_BYTES] for at in range(0, size, RECORD_BYTES)]
+
+        def store() -> None:
+            with draft_file(place) as draft:
+                receiver.receive(size, draft)
+            receiver.acknowledge()
+
+        with closing(b), closing(c):
+            async with bounded("the end of both"):
+                ends = await asyncio.gather(
+                    sender.run(lambda: sender.send(size, parts)), receiver.run(store), return_exceptions=True
+                )
+            for each in threads:
+                each.join()
+        return list(ends)
+
+    sent, received = asyncio.run(transfer())
+    assert all(each is None or isinstance(each, ConnectionLostError) for each in (sent, received))
+    if received is None:
+        assert hashlib.sha256(place.read_bytes()).digest() == hashlib.sha256(content).digest()
+        assert sent is None or "it may have everything" in str(sent)
+    else:
+        assert sent is not None
+        assert "nothing was kept" in str(received)
+        assert names(place.parent) == []
+
+
+# ── relays that lie ──────────────────────────────────────────────────────────────────────────────
+
+
+async def by_relay(
+    server: ServerOfDays, tmp_path: Path, altered: Any, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[Any], Path]:
+    """Send a file through a relay that passes on what `altered` makes of each piece behind the handshake."""
+    monkeypatch.setattr("restante.client.transit.connecting.TRANSIT_SECONDS", 5.0)
+    monkeypatch.setattr("restante.client.transfer.messages.REASON_SECONDS", 0.1)
+    waiting: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+    passing: list[asyncio.Task[None]] = []
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            writer.write(await reader.readuntil(b"ready\n\n"))
+            while some := await reader.read(1 << 16):
+                writer.write(altered(some))
+                await writer.drain()
+        writer.close()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\n")
+        waiting.append((reader, writer))
+        if len(waiting) == 2:
+            for _, each in waiting:
+                each.write(b"ok\n")
+            one, other = waiting
+            passing.extend(
+                asyncio.create_task(carry(source, target))
+                for source, target in ((one[0], other[1]), (other[0], one[1]))
+            )
+
+    (tmp_path / "parcel").write_bytes(b"content")
+    (tmp_path / "to").mkdir()
+    async with await asyncio.start_server(relay, "127.0.0.1") as serving, pair(server) as (ours, theirs):
+        port = serving.sockets[0].getsockname()[1]
+        transit = TransitOptions((f"tcp:127.0.0.1:{port}",), listen=False)
+        sending = send_file(ours, tmp_path / "parcel", transit=transit)
+        ends = await asyncio.gather(sending, taken(theirs, tmp_path / "to", transit), return_exceptions=True)
+        await asyncio.gather(*passing)
+    return list(ends), tmp_path / "to"
+
+
+async def test_two_sides_that_both_cannot_listen_meet_at_a_relay(
+    server: ServerOfDays, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends, folder = await by_relay(server, tmp_path, lambda some: some, monkeypatch)
+    assert ends == [None, folder / "parcel"]
+    assert (folder / "parcel").read_bytes() == b"content"
+
+
+def garbled(some: bytes) -> bytes:
+    return some if some == b"go\n" else some[:-1] + bytes([some[-1] ^ 1])
+
+
+@pytest.mark.parametrize("altered", [garbled, lambda some: 2 * some, lambda _: b"nonsense"])
+async def test_a_relay_that_alters_bytes_stores_nothing(
+    server: ServerOfDays, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, altered: Any
+) -> None:
+    monkeypatch.setattr("restante.client.transit.connecting.VISITOR_SECONDS", 0.5)
+    ends, folder = await by_relay(server, tmp_path, altered, monkeypatch)
+    assert isinstance(ends[0], TransferError | PeerMessageError), ends
+    assert isinstance(ends[1], RestanteError), ends
+    assert names(folder) == []
