@@ -53,9 +53,9 @@ async def connected(sender: Side, receiver: Side) -> tuple[RecordPipe, RecordPip
 async def exchange(one: RecordPipe, other: RecordPipe) -> None:
     with closing(one), closing(other):
         one.send(b"there")
-        assert await asyncio.to_thread(other.receive) == b"there"
+        assert bytes(await asyncio.to_thread(other.receive)) == b"there"
         other.send(b"back")
-        assert await asyncio.to_thread(one.receive) == b"back"
+        assert bytes(await asyncio.to_thread(one.receive)) == b"back"
 
 
 @pytest.mark.parametrize("options", [(NO_RELAY, NO_RELAY), (NO_RELAY, DIAL_ONLY), (DIAL_ONLY, NO_RELAY)])

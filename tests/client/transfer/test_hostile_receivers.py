@@ -282,7 +282,7 @@ async def test_a_file_that_changes_is_not_sent_to_its_end(
     def script(pipe: RecordPipe) -> None:
         with suppress(ConnectionLostError):
             while True:
-                got.append(pipe.receive())
+                got.append(bytes(pipe.receive()))
 
     async with pair(server) as (ours, theirs):
         sending = asyncio.create_task(sent(ours, parcel))

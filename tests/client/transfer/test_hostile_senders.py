@@ -189,13 +189,13 @@ def raw(sent: bytes) -> Script:
 
 
 def swapped(pipe: RecordPipe) -> None:
-    records = [pipe._sealer.seal(CONTENT[:5]), pipe._sealer.seal(CONTENT[5:])]
+    records = [bytes(pipe._sealer.seal(CONTENT[:5])), bytes(pipe._sealer.seal(CONTENT[5:]))]
     pipe._socket.sendall(records[1] + records[0])
     until_closed(pipe)
 
 
 def repeated(pipe: RecordPipe) -> None:
-    pipe._socket.sendall(2 * pipe._sealer.seal(CONTENT[:5]))
+    pipe._socket.sendall(2 * bytes(pipe._sealer.seal(CONTENT[:5])))
     until_closed(pipe)
 
 
@@ -300,7 +300,7 @@ async def test_the_acknowledgement_has_the_digest(server: ServerOfDays, folder: 
     def script(pipe: RecordPipe) -> None:
         for byte in CONTENT:
             pipe.send(bytes([byte]))
-        said.append(json.loads(pipe.receive()))
+        said.append(json.loads(bytes(pipe.receive())))
 
     async with pair(server) as (ours, theirs):
         await asyncio.gather(play(theirs, Role.SENDER, script, OFFER), stored(ours, folder))

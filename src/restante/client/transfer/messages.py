@@ -186,7 +186,7 @@ async def _reason(wormhole: Wormhole) -> GaveUpError | None:
         return None
 
 
-def acknowledgement_of(record: bytes) -> Acknowledgement:
+def acknowledgement_of(record: bytes | memoryview) -> Acknowledgement:
     """Return what the last record says. Raises PeerMessageError."""
     try:
         return _decode_acknowledgement(record)

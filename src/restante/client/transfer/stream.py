@@ -110,7 +110,7 @@ class Stream:
         if self._stopped:
             raise Stopped
 
-    def _count(self, some: bytes) -> None:
+    def _count(self, some: bytes | memoryview) -> None:
         self._digest.update(some)
         self._done += len(some)
         if (now := time.monotonic()) >= self._next_progress:
