@@ -132,6 +132,42 @@ def test_a_third_side_is_told_that_the_code_is_in_use(world: World) -> None:
     assert told(bob, MessageReceived) == [MessageReceived(0, b"private")]
 
 
+@pytest.mark.parametrize("more", [False, True])
+def test_messages_are_stored_in_their_order_also_if_the_first_was_lost_on_its_way(world: World, more: bool) -> None:
+    """wormhole-william ends with "got unexpected phase while waiting for pake: version" (1.0.8, wormhole.go:596)."""
+    alice, bob = Side(world, 1), Side(world, 2)
+    alice.machine.set_code("4-purple-sausages")
+    alice.connect()
+    while not alice.machine.state.own["pake"].sent:
+        alice.speak()
+        alice.listen()
+    alice.cut()  # the server has not received the message
+    bob.machine.set_code("4-purple-sausages")
+    bob.machine.send(b"early")
+    settle(bob)
+    if more:
+        alice.machine.send(b"one")
+    settle(alice, bob)
+    phases = [
+        each["phase"] for each in bob.frames if each["type"] == "message" and each["side"] != bob.machine.state.side
+    ]
+    assert phases == ["pake", "version", *(["0"] if more else [])]
+    assert told(bob, MessageReceived) == ([MessageReceived(0, b"one")] if more else [])
+    assert told(alice, MessageReceived) == [MessageReceived(0, b"early")]
+
+
+def test_a_message_waits_for_an_earlier_one_that_may_have_been_lost(world: World) -> None:
+    alice, bob = meet(world)
+    settle(alice, bob)
+    alice.machine.send(b"one")
+    alice.take()
+    alice.cut()  # the server has not received the message
+    alice.machine.send(b"two")
+    settle(alice, bob)
+    assert [each["phase"] for each in bob.frames[-2:]] == ["0", "1"]
+    assert told(bob, MessageReceived) == [MessageReceived(0, b"one"), MessageReceived(1, b"two")]
+
+
 def test_a_lonely_side_leaves_nothing(world: World) -> None:
     alice, _ = meet(world)
     alice.machine.close()

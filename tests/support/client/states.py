@@ -66,7 +66,8 @@ CONNECTION: Final = """\
 ## A new connection
 
 What is sent, in order, when the server has sent its welcome. It follows from the state alone. `add` stands for
-messages that no connection has added yet; those that an earlier one has added wait for the end of the replay.
+messages that no connection has added yet. Those that an earlier one has added wait for the end of the replay, and
+all later ones with them, so that they are stored in order.
 """
 
 LISTING: Final = """\
@@ -153,6 +154,15 @@ def found(node: Node) -> str:
     return "the server has lost some of ours" if missing else "the server has all of ours"
 
 
+def earlier(node: Node) -> str:
+    """Return whether messages of ours wait for the end of the replay, or will on the next connection."""
+    if opened(node):
+        some = json.loads(node.connection or "")["earlier"]
+    else:
+        some = any(each.get("sent") for each in node.values.get("own", {}).values())
+    return "an earlier connection has added some" if some else "no earlier connection has added any"
+
+
 def opened(node: Node) -> bool:
     """Return whether the mailbox is open on this connection."""
     return node.connection is not None and "open" in json.loads(node.connection)["sent"]
@@ -181,7 +191,7 @@ Feature = Callable[[Node], str]
 
 FEATURES: Final[Sequence[Feature]] = (
     *(connected, ended, known, asked, agreed, confirmed, peer),
-    *(replayed, unsent, stored, found),
+    *(replayed, unsent, stored, found, earlier),
 )
 """What the rows of a state and event may depend on, the simplest first."""
 

@@ -35,7 +35,7 @@ class Commands:
             self.send("list")
 
     def add_lost(self, connection: ConnectionState) -> None:
-        """Add our messages that were not in the mailbox when the server sent all that it has stored."""
+        """Add our messages, in order, that were not in the mailbox when the server sent all that it has stored."""
         for phase in self._state.own:
             if phase not in connection.found:
                 self._add(connection, phase)
@@ -54,13 +54,19 @@ class Commands:
             self.send("release", nameplate=state.nameplate)
 
     def _send_messages(self, connection: ConnectionState) -> None:
-        """Add the messages of ours that no connection has added. Those of earlier ones wait for the replay's end."""
+        """Add the messages of ours that no connection has added. Those of earlier ones wait for the replay's end.
+
+        Later ones wait with them, so that they are stored in order: wormhole-william ends at a version before a pake.
+        """
         fresh: Iterable[str] = self._conversation.fresh
         held = [phase for phase in fresh if connection.holds(phase)]
         if connection.begin("open"):
             self.send("open", mailbox=self._state.mailbox)
             self.send("ping", ping=END_OF_REPLAY)
             fresh = self._state.own
+            connection.earlier = any(own.sent for own in fresh.values())
+        if connection.earlier and not connection.replayed:
+            fresh = held = []
         for phase in fresh:
             own = self._state.own.get(phase)
             if own is not None and not own.sent and not connection.holds(phase):

@@ -27,6 +27,8 @@ class ConnectionState:
         """Types of commands, each sent once."""
         self.replayed = False
         """Whether all stored messages have come."""
+        self.earlier = False
+        """Whether earlier connections have added messages of ours that may be lost."""
         self.found: set[str] = set()
         """Phases of ours that this connection has added, or found in the mailbox, until all stored messages came."""
         self.unstored: set[str] = set()

@@ -6,7 +6,8 @@ of its own. A side may repeat each command on any number of connections (docs/ma
     code known ──▶ claim ──▶ open, add pake ──pake──▶ add version, release ──version──▶ messages ──▶ close
 
 The server sends each message back that it has stored. After `open` it sends all stored messages; the `pong` to a
-`ping` behind the `open` marks their end. Then what is missing there is added again: a server may have lost it.
+`ping` behind the `open` marks their end. Then what is missing there is added again: a server may have lost it. What
+is new waits for that, so that messages are stored in order.
 """
 
 from __future__ import annotations
