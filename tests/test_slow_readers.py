@@ -16,6 +16,7 @@ from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.dispatcher import MAX_SUBSCRIBERS
 from restante.mailbox.core.limits import MIB, UNLIMITED, Limits
 from restante.mailbox.core.model import Policy
+from restante.mailbox.server import connection
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from restante.mailbox.server.connection import (
     CLOSE_TIMEOUT,
@@ -34,23 +35,15 @@ from restante.mailbox.store.sqlite import Store
 from support.bounds import bounded
 from support.dice import FakeDice
 from support.mailbox.givens import FakeClock
+from support.mailbox.live import LiveServer
 from support.mailbox.raw_socket import CLOSE, CONTINUATION, PING, PONG, TEXT, RawSocket, frame
 
 LIMITS = replace(UNLIMITED, message_bytes=MIB, mailbox_bytes=8 * MIB)
 COUNTING_FRAMES = replace(LIMITS, commands=1e6, commands_at_once=1_000_000)
 
 
-class LiveServer:
+class SlowServer(LiveServer):
     """A server whose seconds pass when the test says so."""
-
-    def __init__(self, server: Server, port: int) -> None:
-        self.server = server
-        self.port = port
-
-    async def enter(self) -> RawSocket:
-        socket = await RawSocket.dial(self.port)
-        assert (await socket.hear())["type"] == "welcome"
-        return socket
 
     async def member(self, side: str, mailbox: str = "m") -> RawSocket:
         socket = await self.enter()
@@ -66,22 +59,32 @@ class LiveServer:
 @asynccontextmanager
 async def opened(
     data: Path, limits: Limits = LIMITS, terms: AdmissionTerms | None = None
-) -> AsyncIterator[LiveServer]:
+) -> AsyncIterator[SlowServer]:
     store, clock = Store.open(data), FakeClock()
     commit_loop = await CommitLoop.open(store, clock, FakeDice(), Policy(limits=limits), Retention())
     server = Server(commit_loop, clock, WelcomeOptions(), Admission(terms or AdmissionTerms(), system_secret))
     server.parting = 0.05
     ((_, port),) = await server.listen("127.0.0.1", 0)
     running = asyncio.create_task(commit_loop.run())
-    yield LiveServer(server, port)
-    await server.drain(running)
-    await store.close()
+    live = SlowServer(server, port, running)
+    try:
+        yield live
+    finally:
+        live.cut_clients()
+        await server.drain(running)
+        await store.close()
 
 
 async def until(condition: Callable[[], object]) -> None:
     async with bounded("what the kernel brings"):
         while not condition():  # noqa: ASYNC110 - it is the kernel that is waited for
             await asyncio.sleep(0.005)
+
+
+def buffered(live: SlowServer) -> int:
+    """Return the bytes in the write buffers of all connections that are not closed."""
+    transports = [each._transport.underlying_transport for each in live.server.sockets() if each._transport]
+    return sum(each.get_write_buffer_size() for each in transports)
 
 
 async def until_full(unread: Socket) -> None:
@@ -98,7 +101,7 @@ async def until_full(unread: Socket) -> None:
 
 
 @asynccontextmanager
-async def seconds_passing(live: LiveServer) -> AsyncIterator[None]:
+async def seconds_passing(live: SlowServer) -> AsyncIterator[None]:
     """Let a second pass whenever the latest connection is left unread."""
 
     async def pass_by() -> None:
@@ -107,17 +110,30 @@ async def seconds_passing(live: LiveServer) -> AsyncIterator[None]:
             live.server.tick()
 
     passing = asyncio.create_task(pass_by())
-    yield
-    passing.cancel()
+    try:
+        yield
+    finally:
+        passing.cancel()
 
 
-async def fill(live: LiveServer, mailbox: str, count: int, size: int) -> None:
+async def fill(live: SlowServer, mailbox: str, count: int, size: int) -> None:
     socket = await live.member("a", mailbox)
     for number in range(count):
         socket.say(type="add", phase=str(number), body="0" * size)
         for _ in range(2 + (2 if number == 0 else 0)):
             await socket.hear()
     await socket.hang_up()
+
+
+async def test_a_test_that_fails_leaves_no_connection_to_the_next_one(tmp_path: Path) -> None:
+    helper = opened(tmp_path)
+    live = await helper.__aenter__()
+    await fill(live, "m", 70, 100_000)
+    await live.member("b")
+    await until_full(live.latest)
+    assert not await helper.__aexit__(AssertionError, AssertionError("the test failed"), None)
+    assert live.server.sockets() == []
+    assert all(each.writer.is_closing() for each in live.clients)
 
 
 async def test_a_replay_is_sent_as_fast_as_it_is_read_and_no_faster(tmp_path: Path) -> None:
@@ -199,6 +215,9 @@ async def test_an_unread_large_reply_counts_in_full(tmp_path: Path) -> None:
             assert len(idle) < MAX_SUBSCRIBERS
             idle.append(await live.member("b"))
             await until(lambda: live.latest._held or refused)
+            await asyncio.sleep(
+                0
+            )  # what was counted while the transport wrote is checked in the next turn of the loop
             assert live.server.owing <= limits.owed_bytes
         assert len(idle) > 2
         assert {words for words, _ in refused} == {"what was sent was not read"}
@@ -209,6 +228,42 @@ async def test_an_unread_large_reply_counts_in_full(tmp_path: Path) -> None:
             each.cut()
         await until(lambda: not live.server.sockets())
         assert live.server.owing == 0
+
+
+async def test_what_is_left_in_the_buffers_of_closed_connections_is_freed_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that does not read never receives the close, and would keep its large reply in memory until then."""
+    monkeypatch.setattr(connection, "CLOSE_TIMEOUT", 600.0)  # seconds: nothing here is freed by a timer
+    limits = replace(LIMITS, message_bytes=8 * MIB, owed_bytes=40 * MIB)
+    async with opened(tmp_path, limits) as live:
+        await fill(live, "m", 1, 7 * MIB)
+        refused = live.server.commit_loop.dispatcher.quotas.refused
+        idle: list[RawSocket] = []
+        while refused.total() < 8:
+            assert len(idle) < MAX_SUBSCRIBERS
+            idle.append(await live.member("b"))
+            latest = live.latest
+            await until(lambda: latest._held or latest.deaf)  # noqa: B023 - awaited at once
+            await until(lambda: buffered(live) <= limits.owed_bytes)
+        assert {words for words, _ in refused} == {NOT_READ}
+        for each in idle:
+            each.cut()
+        await until(lambda: not live.server.sockets())
+
+
+async def test_one_connection_that_owes_too_much_leaves_no_large_buffer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "CLOSE_TIMEOUT", 600.0)  # seconds: nothing here is freed by a timer
+    limits = replace(LIMITS, message_bytes=16 * MIB, mailbox_bytes=16 * MIB)
+    async with opened(tmp_path, limits) as live:
+        await fill(live, "m", 1, 14 * MIB)
+        live.server.limits = replace(limits, mailbox_bytes=MIB)
+        idle = await live.member("b")
+        await until(lambda: not live.server.sockets())
+        assert [words for words, _ in live.server.commit_loop.dispatcher.quotas.refused.elements()] == [NOT_READ]
+        idle.cut()
 
 
 @pytest.mark.parametrize(("fragments", "times"), [(False, 2), (True, 3)])
@@ -249,11 +304,11 @@ async def test_unfinished_requests_count_towards_the_same_limit(tmp_path: Path, 
         server = live.server
         crowd = []
         for number in range(1, 41):
-            crowd.append(await RawSocket.connect(live.port))
+            crowd.append(await live.connect())
             crowd[-1].write(begun)
             await until(lambda: server.held == number * each_holds)  # noqa: B023 - awaited at once
         while len(crowd) < 2 * MIB // each_holds:
-            crowd.append(await RawSocket.connect(live.port))
+            crowd.append(await live.connect())
             crowd[-1].write(begun)
         assert await crowd[0].rest() == b""
         assert server.held <= limits.owed_bytes

@@ -27,13 +27,29 @@ class LiveServer:
         self.server = server
         self.port = port
         self.running = running
+        self.clients: list[RawSocket] = []
+
+    async def connect(self) -> RawSocket:
+        """Connect, and say nothing."""
+        self.clients.append(await RawSocket.connect(self.port))
+        return self.clients[-1]
+
+    async def dial(self, path: str = "/v1", **headers: str) -> RawSocket:
+        """Connect and shake hands."""
+        self.clients.append(await RawSocket.dial(self.port, path, **headers))
+        return self.clients[-1]
 
     async def enter(self) -> RawSocket:
         """Connect, and take the welcome."""
-        socket = await RawSocket.dial(self.port)
+        socket = await self.dial()
         assert socket.status == "HTTP/1.1 101 Switching Protocols"
         assert (await socket.hear())["type"] == "welcome"
         return socket
+
+    def cut_clients(self) -> None:
+        """Cut what a failed test has left open. A drain would wait for ever until they read: its clock stands."""
+        for each in self.clients:
+            each.cut()
 
 
 @asynccontextmanager
@@ -47,7 +63,11 @@ async def open_live(
     server = Server(commit_loop, clock, WelcomeOptions(**welcome_options), admission)
     addresses = await server.listen("127.0.0.1", 0)
     running = asyncio.create_task(commit_loop.run())
-    yield LiveServer(server, addresses[0][1], running)
-    if not running.done():
-        await server.drain(running)
-    await store.close()
+    live = LiveServer(server, addresses[0][1], running)
+    try:
+        yield live
+    finally:
+        live.cut_clients()
+        if not running.done():
+            await server.drain(running)
+        await store.close()

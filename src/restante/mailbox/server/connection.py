@@ -307,7 +307,7 @@ class Socket(WSListener):
         """Close the connection if it owes too much, and others if all together owe too much."""
         most = self._server.limits.mailbox_bytes
         if most and self._owing > most + MAX_OWED_BEYOND_REPLAY:
-            self.give_up()
+            self.give_up(most_left=4 * WRITE_CHUNK_BYTES)
         self._server.make_room()
 
     @property
@@ -321,9 +321,9 @@ class Socket(WSListener):
         """Return the quotas of its addresses, or the socket itself if its address is not counted."""
         return self.connection.address_quotas or (self,)
 
-    def give_up(self) -> None:
-        """Release the memory that it holds, discard what waits to be handled, and close the connection."""
-        reads = self.reading
+    def give_up(self, *, most_left: int = 0) -> None:
+        """Release its memory, discard what waits, and close it. Up to `most_left` bytes may stay in the transport."""
+        reads, left = self.reading, self._held
         words = NOT_READ if self._owing > reads else NO_ROOM_FOR_LARGE
         self._server.commit_loop.drop(self.connection)
         self._server.overflow(self, words)
@@ -332,8 +332,8 @@ class Socket(WSListener):
         self._forgive()
         self.deaf = True
         self._close(1008, words)
-        if reads:
-            self.drop()  # picows' buffer is freed with the connection
+        if reads or left > most_left:  # these buffers are freed with the connection
+            asyncio.get_running_loop().call_soon(self.drop)  # not while the transport is writing
 
     def _forgive(self) -> None:
         self._count_owed(-self._owing)
