@@ -63,13 +63,14 @@ async def opened(
     store = Store.open(data)
     commit_loop = await CommitLoop.open(store, clock, FakeDice(), Policy(), retention or Retention())
     running = asyncio.create_task(commit_loop.run())
-    yield OpenLoop(commit_loop, store, clock)
-    if crash:
+    try:
+        yield OpenLoop(commit_loop, store, clock)
+        if not crash:
+            commit_loop.stop()
+            await running
+    finally:
         running.cancel()
-    else:
-        commit_loop.stop()
-        await running
-    await store.close()
+        await store.close()
 
 
 OPEN = '{"type": "open", "mailbox": "m"}'

@@ -80,10 +80,13 @@ async def opened(data: Path, limits: Limits = UNLIMITED) -> AsyncIterator[tuple[
     clock, store = FakeClock(), Store.open(data)
     commit_loop = await CommitLoop.open(store, clock, FakeDice(), Policy(limits=limits), Retention())
     running = asyncio.create_task(commit_loop.run())
-    yield commit_loop, clock
-    commit_loop.stop()
-    await running
-    await store.close()
+    try:
+        yield commit_loop, clock
+        commit_loop.stop()
+        await running
+    finally:
+        running.cancel()
+        await store.close()
 
 
 async def time_goes_by(commit_loop: CommitLoop, clock: FakeClock) -> None:

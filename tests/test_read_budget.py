@@ -22,7 +22,7 @@ from restante.mailbox.server.read_budget import (
 )
 from support.bounds import bounded
 from support.mailbox.live import open_live
-from support.mailbox.raw_socket import CONTINUATION, PING, TEXT, RawSocket, frame, handshake
+from support.mailbox.raw_socket import CONTINUATION, PING, TEXT, frame, handshake
 
 FLOODERS = 20
 
@@ -107,7 +107,7 @@ async def test_requests_that_come_at_once_are_answered_over_several_turns(
 
     monkeypatch.setattr(ReadBudget, "_renew", counted)
     async with open_live(tmp_path) as live:
-        sockets = [await RawSocket.connect(live.port) for _ in range(100)]
+        sockets = [await live.connect() for _ in range(100)]
         for each in sockets:
             each.write(handshake())
         for each in sockets:

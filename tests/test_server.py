@@ -57,7 +57,7 @@ async def live(tmp_path: Path) -> AsyncIterator[LiveServer]:
 
 
 async def test_the_welcome_comes_first_and_tells_the_client_its_own_address(live: LiveServer) -> None:
-    socket = await RawSocket.dial(live.port)
+    socket = await live.dial()
     welcome = await socket.hear()
     own = socket.writer.get_extra_info("sockname")
     assert welcome == {
@@ -70,7 +70,7 @@ async def test_the_welcome_comes_first_and_tells_the_client_its_own_address(live
 
 async def test_the_welcome_contains_the_operator_s_settings(tmp_path: Path) -> None:
     async with open_live(tmp_path, motd="hi", current_cli_version="9.9", error="closed today") as live:
-        socket = await RawSocket.dial(live.port)
+        socket = await live.dial()
         welcome = (await socket.hear())["welcome"]
         assert (welcome["motd"], welcome["current_cli_version"], welcome["error"]) == ("hi", "9.9", "closed today")
         socket.say(type="ping", ping=1)  # served all the same
@@ -250,7 +250,7 @@ async def test_a_refused_connection_leaves_no_reference_cycles(live: LiveServer)
 
 
 async def test_the_connection_header_may_be_a_list(live: LiveServer) -> None:
-    socket = await RawSocket.dial(live.port, Connection="keep-alive, Upgrade")  # as Firefox says it
+    socket = await live.dial(Connection="keep-alive, Upgrade")  # as Firefox says it
     assert (await socket.hear())["type"] == "welcome"
     await socket.hang_up()
 
@@ -302,7 +302,7 @@ async def test_a_close_is_answered_with_a_close(live: LiveServer) -> None:
 
 async def test_the_server_sends_binary_frames_if_the_operator_wants_them(tmp_path: Path) -> None:
     async with open_live(tmp_path, binary=True) as live:
-        socket = await RawSocket.dial(live.port)
+        socket = await live.dial()
         assert (await socket.read())[0] == BINARY
         socket.say(type="ping", ping=1)
         assert [(await socket.read())[0] for _ in range(2)] == [BINARY, BINARY]
@@ -311,7 +311,7 @@ async def test_the_server_sends_binary_frames_if_the_operator_wants_them(tmp_pat
 
 @pytest.mark.parametrize("path", ["/v1", "/v1/", "/v1/x", "/v1?x=1"])
 async def test_the_server_accepts_all_paths_that_the_reference_server_accepts(live: LiveServer, path: str) -> None:
-    socket = await RawSocket.dial(live.port, path)
+    socket = await live.dial(path)
     assert (await socket.hear())["type"] == "welcome"
     await socket.hang_up()
 
@@ -338,7 +338,7 @@ async def test_http(live: LiveServer) -> None:
         "HE\r\n\r\n",
     ):
         assert (await _get(live.port, bad))[0] == "HTTP/1.1 400 Bad Request", bad
-    upgrade = await RawSocket.dial(live.port, "/")
+    upgrade = await live.dial("/")
     assert upgrade.status == "HTTP/1.1 200 OK"  # and no upgrade, as the reference
     await upgrade.hang_up()
 
@@ -368,14 +368,14 @@ async def test_a_head_request_returns_the_size_of_the_greeting(live: LiveServer)
 
 @pytest.mark.parametrize("begins", [b"HEAD /", b"GET /v1 HTTP/1.1\r\nx: "])
 async def test_a_request_that_is_too_long_is_refused(live: LiveServer, begins: bytes) -> None:
-    socket = await RawSocket.connect(live.port)
+    socket = await live.connect()
     socket.write(begins.ljust(MAX_REQUEST_BYTES + len(END_OF_REQUEST), b"/"))
     assert (await socket.rest()).startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
 
 
 @pytest.mark.parametrize("bite", [1, 3, 40])
 async def test_a_handshake_may_come_in_pieces_and_commands_with_its_last(live: LiveServer, bite: int) -> None:
-    socket = await RawSocket.connect(live.port)
+    socket = await live.connect()
     sent = handshake() + frame(TEXT, PING_COMMAND)
     for start in range(0, len(sent), bite):
         socket.write(sent[start : start + bite])
@@ -389,7 +389,7 @@ async def test_a_client_that_sends_too_much_with_its_handshake_is_not_read(
     live: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live.server.commit_loop.queue, "gather", lambda *_: [])
-    socket = await RawSocket.connect(live.port)
+    socket = await live.connect()
     said = handshake() + frame(TEXT, b"{}") * 2 * MAX_BACKLOG_COMMANDS
     assert len(said) < READ_BYTES, "it is read at once"
     socket.write(said)
@@ -455,7 +455,7 @@ async def test_drain_answers_what_was_read_and_says_goodbye(live: LiveServer) ->
     assert (await socket.hear())["type"] == "allocated"
     assert await socket.closed() == 1001
     with pytest.raises(ConnectionRefusedError):
-        await RawSocket.dial(live.port)
+        await live.dial()
     await socket.hang_up()
 
 
@@ -572,13 +572,13 @@ async def test_connections_without_a_request_are_limited_per_address(
     monkeypatch.setattr("restante.mailbox.core.admission.identify", lambda *_: abroad)
     server = live.server
     server.admission.limits = replace(server.limits, address_connections=3)
-    silent = [await RawSocket.connect(live.port) for _ in range(3)]
+    silent = [await live.connect() for _ in range(3)]
     for each, said in zip(silent, (b"", b"G", b"HEAD / HT"), strict=True):
         each.write(said)
     await until_asking(server, 3)
     refused = server.commit_loop.dispatcher.quotas.refused
     assert not refused
-    late = await RawSocket.connect(live.port)
+    late = await live.connect()
     assert await late.rest() == b""
     assert set(refused) == {(TOO_MANY_WITHOUT_REQUEST, server.admission.addresses.day_id(abroad.address, 1e9))}
 
@@ -590,7 +590,7 @@ async def test_connections_without_a_request_are_limited_per_address(
     silent[2].write(b"TP/1.1\r\n\r\n")
     assert (await silent[2].rest()).startswith(b"HTTP/1.1 200 OK")
     await until_asking(server, 0)
-    more = [await RawSocket.connect(live.port) for _ in range(3)]
+    more = [await live.connect() for _ in range(3)]
     await until_asking(server, 3)
     for each in more:
         await each.hang_up()
@@ -652,9 +652,9 @@ async def test_of_many_refused_connections_some_may_clean_up_and_all_are_counted
     admission = Admission(AdmissionTerms(trusted=networks(["127.0.0.0/8"])), system_secret)
     limits = replace(UNLIMITED, address_connections=1)
     async with open_live(tmp_path, admission=admission, limits=limits) as live:
-        sockets = [await RawSocket.dial(live.port, X_Forwarded_For="8.8.8.8")]
-        sockets += [await RawSocket.dial(live.port, X_Forwarded_For="8.8.8.8") for _ in range(REFUSALS_PER_SECOND)]
-        at_once = [await RawSocket.dial(live.port, X_Forwarded_For="8.8.8.8") for _ in range(5)]
+        sockets = [await live.dial(X_Forwarded_For="8.8.8.8")]
+        sockets += [await live.dial(X_Forwarded_For="8.8.8.8") for _ in range(REFUSALS_PER_SECOND)]
+        at_once = [await live.dial(X_Forwarded_For="8.8.8.8") for _ in range(5)]
         for each in at_once:
             await each.rest()  # to its end; the others have a second
         assert len(live.server.sockets()) == len(sockets)

@@ -83,10 +83,13 @@ async def swallow(flooder: RawSocket) -> None:
 async def running(*doing: Awaitable[None]) -> AsyncIterator[None]:
     """Run these while the block lasts."""
     tasks = [asyncio.ensure_future(each) for each in doing]
-    yield
-    for task in tasks:
-        task.cancel()
-    for ended in await asyncio.gather(*tasks, return_exceptions=True):
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+    for ended in results:
         assert ended is None or isinstance(ended, asyncio.CancelledError), ended
 
 

@@ -248,7 +248,9 @@ async def besieged(data: Path, *options: str, program: tuple[str, ...] = WAKU) -
     async with node_process(data, *OPTIONS, *options, program=program, variables=GIVE_BACK) as node:
         reader = await node.greet(Options(pow=0.0, confirmations=True, topics=frozenset([TOPIC])))
         siege = Siege(node, Pair(await node.greet(NOTHING), reader))
-        await siege.warm_up()
-        yield siege
-        siege.everybody_goes()
+        try:
+            await siege.warm_up()
+            yield siege
+        finally:
+            siege.everybody_goes()
         await siege.ends_well()
