@@ -18,14 +18,9 @@ from restante.mailbox.core.limits import MIB, UNLIMITED, Limits
 from restante.mailbox.core.model import Policy
 from restante.mailbox.server import connection
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
-from restante.mailbox.server.connection import (
-    CLOSE_TIMEOUT,
-    MAX_FRAMES_PER_SECOND,
-    NO_ROOM_FOR_LARGE,
-    NOT_READ,
-    Socket,
-)
+from restante.mailbox.server.connection import CLOSE_TIMEOUT, NO_ROOM_FOR_LARGE, NOT_READ, Socket
 from restante.mailbox.server.first_request import PENDING_BYTES
+from restante.mailbox.server.read_pauses import MAX_FRAMES_PER_SECOND
 from restante.mailbox.server.receive_buffer import MAX_READ_BYTES, ReceiveBuffer
 from restante.mailbox.server.send_budget import MAX_BYTES_PER_TURN
 from restante.mailbox.server.server import NO_ROOM_FOR_REQUESTS, Server
@@ -538,6 +533,21 @@ async def test_a_server_without_a_limit_of_commands_reads_any_number_of_frames(t
         while (await socket.read())[0] == PONG:
             pass
         assert (await socket.hear())["pong"] == "after"
+        await socket.hang_up()
+
+
+async def test_commands_that_may_come_at_once_are_read_within_one_second(tmp_path: Path) -> None:
+    """The server's seconds do not pass here."""
+    async with opened(tmp_path, COUNTING_FRAMES) as live:
+        socket = await live.enter()
+        pings = range(3 * MAX_FRAMES_PER_SECOND)
+        socket.write(*(frame(TEXT, b'{"type":"ping","ping":%d}' % number) for number in pings))
+        pongs = [
+            answer["pong"]
+            for answer in [await socket.hear() for _ in range(2 * len(pings))]
+            if answer["type"] == "pong"
+        ]
+        assert pongs == list(pings)
         await socket.hang_up()
 
 

@@ -26,13 +26,9 @@ from restante.mailbox.protocol.frame_text import FrameText, text_of
 from restante.mailbox.server.fragments import Fragments
 from restante.mailbox.server.frames import close_reason, framed, proxy_headers, take, unacknowledged_bytes
 from restante.mailbox.server.read_budget import PAYLOAD_BYTES_PER_FRAME
-from restante.mailbox.server.read_pauses import ReadPauses
+from restante.mailbox.server.read_pauses import MAX_FRAMES_PER_SECOND, ReadPauses
 from restante.mailbox.server.receive_buffer import MIN_COUNTED_BYTES
 from restante.mailbox.server.server_context import ServerContext
-
-MAX_FRAMES_PER_SECOND: Final = 1000
-"""Frames of any kind that are read from one connection in a second. After them it is not read until the next second.
-It includes frames that cost the commit loop nothing, like pings. Without a limit of `commands` there is none."""
 
 WRITE_CHUNK_BYTES: Final = 64 * 1024
 """Bytes handed to the kernel at once, after which we check whether it takes more."""
@@ -76,7 +72,7 @@ class Socket(WSListener):
         """The second in which a frame last arrived, and the second of the ping interval in which the socket is
         pinged."""
         self._frames = 0
-        """Frames received in that second."""
+        """Frames received in that second that are no commands."""
         self.read_pauses = ReadPauses()
         self._pong: bytes | None = None
         """The payload of the last ping that is not answered yet."""
@@ -126,12 +122,11 @@ class Socket(WSListener):
         second = server.second
         if self.heard != second:
             self.heard, self._frames = second, 0
-        self._frames += 1
-        if self._frames == MAX_FRAMES_PER_SECOND and server.limits.commands:
-            self._pause_reading(ReadPauses.FRAME_RATE)
-            server.slow_down(self)
         kind = frame.msg_type
-        if (self.deaf or transport.is_close_frame_sent) and kind != WSMsgType.CLOSE:
+        ignored = self.deaf or transport.is_close_frame_sent
+        if ignored or not (frame.fin and (kind == WSMsgType.TEXT or kind == WSMsgType.BINARY)):  # noqa: PLR1714 - one lookup less
+            self._count_frame()
+        if ignored and kind != WSMsgType.CLOSE:
             return  # also after picows' own close: picows has not read the frame for which it closed
         if frame.rsv1 or frame.rsv2 or frame.rsv3:
             self._refuse(PeerError(1002, "reserved bits without an extension"))
@@ -181,6 +176,13 @@ class Socket(WSListener):
         payload, self._pong = self._pong, None
         if self._transport is not None and not self._stuck:
             self._transport.send_pong(payload)
+
+    def _count_frame(self) -> None:
+        """Count a frame that is no command. Of too many in a second, read the rest in the next one."""
+        self._frames += 1
+        if self._frames == MAX_FRAMES_PER_SECOND and self._server.limits.commands:
+            self._pause_reading(ReadPauses.FRAME_RATE)
+            self._server.slow_down(self)
 
     # ── frames to text ───────────────────────────────────────────────────────────────────────────
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+MAX_FRAMES_PER_SECOND: Final = 1000
+"""Frames of one connection in a second that are no commands, like pings and fragments. After them it is not read
+until the next second. Commands have limits of their own. Without a limit of `commands` there is none."""
+
 
 class ReadPauses:
     """The reasons for which a socket is not read, as bits. A transport that is closing is passed as None."""
@@ -13,7 +17,7 @@ class ReadPauses:
     """The connection's commands wait in the commit loop."""
 
     FRAME_RATE: Final = 2
-    """Too many frames came within a second."""
+    """Too many frames that are no commands came within a second."""
 
     READ_BUDGET: Final = 4
     """The read budget of this turn of the loop is exhausted (read_budget.py)."""
