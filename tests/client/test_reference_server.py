@@ -13,6 +13,7 @@ from client.live import Heard, LiveReference, meet, read, serving_reference, wor
 from restante.client import (
     DEFAULT_APP_ID,
     CodeKnown,
+    CrowdedError,
     Event,
     KeyAgreed,
     MessageStored,
@@ -70,6 +71,20 @@ async def test_the_python_client_sends_us_a_text_there(server: LiveReference, tm
         await receive_text(bob, received.append)
     assert received == [TEXT]
     assert (await sender.leaves()).exit_code == 0
+
+
+async def test_a_third_side_gives_back_the_number_that_it_did_not_get(server: LiveReference) -> None:
+    async with wormhole(server.url) as alice, wormhole(server.url) as bob, wormhole(server.url) as carol:
+        code = await alice.allocate_code()
+        await alice.nameplates()
+        await bob.set_code(code)
+        await bob.nameplates()  # the claims before are answered
+        await carol.set_code(code)
+        with pytest.raises(CrowdedError):
+            async with bounded("the refusal"):
+                await carol.verifier()
+    async with wormhole(server.url) as later:
+        assert await later.nameplates() == []
 
 
 @pytest.mark.parametrize("moment", [CodeKnown, WaitingForPeer, KeyAgreed, PeerConfirmed, MessageStored])

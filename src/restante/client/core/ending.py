@@ -27,9 +27,15 @@ def finish(state: State, mood: str) -> None:
         state.mailbox_status = MailboxStatus.CLOSING if state.mailbox is not None else MailboxStatus.CLOSED
 
 
-def give_up(state: State, command: str | None) -> None:
-    """Want no longer what a refused command was for."""
-    if command in {"allocate", "claim", "release"}:
+def give_up(state: State, command: str | None, *, crowded: bool = False) -> None:
+    """Want no longer what a refused command was for.
+
+    A claim that was refused because of two others is released: the reference server notes it before it counts the
+    sides, and keeps the nameplate until all of them have released it (mailbox server 0.8.0: server.py:282-296).
+    """
+    if command == "claim" and crowded:
+        state.nameplate_status = NameplateStatus.RELEASING
+    elif command in {"allocate", "claim", "release"}:
         state.nameplate_status = NameplateStatus.RELEASED
     elif command in {"open", "close"}:
         state.mailbox_status = MailboxStatus.CLOSED

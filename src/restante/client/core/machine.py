@@ -274,7 +274,7 @@ class Machine:
         hint = f": {message.hint}" if isinstance(message.hint, str) else ""
         crowded = words in {"crowded", "reclaimed"}
         if crowded or not self._lasting:
-            give_up(self.state, server_messages.refused(message))
+            give_up(self.state, server_messages.refused(message), crowded=crowded)
         used = CrowdedError(f"the code is used by two sides already{hint}")
         self.fail(used if crowded else ServerError(f"the server refused: {words}{hint}"))
 
