@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import os
+import pty
 import signal
 import sys
+import termios
 from collections.abc import AsyncIterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 import pytest_asyncio
+import segno
 
 from restante.cli.client_run import Place, own_code
 from restante.client import (
@@ -133,6 +139,47 @@ async def test_a_uri_names_the_code_and_the_server(server: Serving) -> None:
         assert (await receiver.ended(), await sender.ended()) == (0, 0), (receiver.said, sender.said)
 
 
+@pytest.mark.parametrize(
+    ("columns", "flag", "shown"), [(80, (), True), (40, (), False), (40, ("--qr",), True), (80, ("--no-qr",), False)]
+)
+async def test_the_qr_code_has_the_uri_if_the_terminal_is_wide_enough(
+    server: Serving, columns: int, flag: tuple[str, ...], shown: bool
+) -> None:
+    master, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (24, columns))
+    words = ("send", "--text", TEXT, "--code", "47-a-b", "--server", server.url, *flag)
+    sender = await spawn(*RESTANTE, *words, stderr=terminal)
+    os.close(terminal)
+    try:
+        said = b""
+        async with bounded("the words on the terminal"):
+            while LISTENS.encode() not in said:
+                said += await asyncio.to_thread(os.read, master, 4096)
+    finally:
+        sender.terminate()
+        await sender.wait()
+        os.close(master)
+    uri, drawn = (
+        f"wormhole-transfer:47-a-b?rendezvous={quote(server.url.removesuffix('/v1'), safe='')}",
+        io.StringIO(),
+    )
+    segno.make(uri).terminal(out=drawn, compact=True)
+    assert (drawn.getvalue() in said.decode().replace("\r\n", "\n")) == shown
+    assert ("█" in said.decode()) == shown
+
+
+@pytest.mark.parametrize("scheme", ["wormhole-transfer", "WORMHOLE-TRANSFER"])
+async def test_a_uri_is_taken_where_a_code_is_asked_for(server: Serving, scheme: str) -> None:
+    rendezvous = quote(server.url.removesuffix("/v1"), safe="")
+    uri = f" {scheme}:46-a-b?rendezvous={rendezvous}\n".encode()
+    async with (
+        command(server, "send", "--text", TEXT, "--code", "46-a-b") as sender,
+        command(server, "receive", "--server", "ws://127.0.0.1:1/v1", stdin=uri) as receiver,
+    ):
+        assert (await receiver.ended(), await sender.ended()) == (0, 0), (receiver.said, sender.said)
+    assert receiver.said["stdout"] == f"{TEXT}\n"
+
+
 async def test_an_application_has_codes_of_its_own(server: Serving) -> None:
     async with (
         command(server, "send", "--text", "first", "--code", "23-a-b", "--appid", "example.com/one") as one,
@@ -202,6 +249,14 @@ async def test_a_url_without_a_mailbox_server_ends_with_4(server: Serving) -> No
     async with child(*RESTANTE, "receive", "7-a-b", "--server", server.url.removesuffix("v1") + "other") as receiver:
         assert await receiver.ended() == 4, receiver.said
     assert "is not a mailbox server" in receiver.said["stderr"]
+
+
+async def test_a_server_without_tls_is_one_sentence_for_who_wants_it(server: Serving) -> None:
+    url = f"wss{server.url.removeprefix('ws')}"
+    async with child(*RESTANTE, "receive", "7-a-b", "--server", url) as receiver:
+        assert await receiver.ended() == 4, receiver.said
+    words = "the connection was closed before TLS began: is it a server for ws://?"
+    assert receiver.said["stderr"] == f"restante: cannot connect to {url} securely: {words}\n"
 
 
 @pytest.mark.parametrize("code", [130, 143])
@@ -386,6 +441,9 @@ async def test_a_code_with_capitals_meets_the_one_without(server: Serving) -> No
         (("receive", "wormhole-transfer:7-a?role=leader"), "this URI is for the sender"),
         (("receive", "wormhole-transfer:7-a?colour=red"), "has no field 'colour'"),
         (("receive", "7-a-b", "--allocate"), "leave the code out"),
+        (("receive", "7-a-b", "--server", ""), "begins with ws:// or wss://"),
+        (("receive", "7-a-b", "--proxy", ""), "a proxy's URL begins with"),
+        (("receive", "7-a-b", "--appid", ""), "an application id is a text like"),
     ],
 )
 async def test_what_cannot_be_used_ends_with_2(words: tuple[str, ...], says: str) -> None:

@@ -104,13 +104,20 @@ async def test_a_certificate_that_has_expired_is_refused(tmp_path: Path) -> None
             await use(wormhole(liar.url, ssl=certificate.client))
 
 
-async def test_a_server_without_tls_is_an_error_for_who_wants_it() -> None:
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "securely: TLS failed"),
+        (b"", "securely: the connection was closed before TLS began"),
+    ],
+)
+async def test_a_server_without_tls_is_an_error_for_who_wants_it(answer: bytes, words: str) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
-        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.write(answer)
 
     async with listening(serve) as port:
-        with pytest.raises(ServerGoneError, match="securely"):
+        with pytest.raises(ServerGoneError, match=words):
             await use(wormhole(f"wss://127.0.0.1:{port}/v1"))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
+import stat
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -160,6 +161,8 @@ async def test_a_contact_is_met_again_without_a_code(alice: Program, bob: Progra
         bob.program(GUIDE.blocks["contact"], await code_of(one)) as other,
     ):
         assert (await one.ended(), await other.ended()) == (0, 0), (one.said, other.said)
+    for each in (alice, bob):
+        assert stat.S_IMODE((each.folder / "contact.seed").stat().st_mode) == 0o600
     for _ in range(2):
         shown = tuple(await asyncio.gather(alice.ends(GUIDE.blocks["contact"]), bob.ends(GUIDE.blocks["contact"])))
         assert shown == ("< hello\n", "< hello\n")

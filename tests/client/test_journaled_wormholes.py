@@ -20,6 +20,7 @@ from restante.client import (
     ServerGoneError,
     Welcomed,
     Wormhole,
+    WrongPasswordError,
     base,
     seed_code,
     websocket,
@@ -285,6 +286,22 @@ async def test_a_wormhole_that_is_closed_leaves_nothing_at_the_server_and_stays_
         assert journal.names == []
     async with alice.journal() as journal:
         assert journal.names == []
+
+
+async def test_a_wormhole_that_another_code_has_ended_says_so_in_the_next_process(
+    server: ServerOfDays, alice: Program
+) -> None:
+    async with Wormhole.create(APP_ID, server=server.url) as mallory:
+        await mallory.set_code("4-another-code")
+        async with alice.running() as (_, wormhole), bounded("the other code"):
+            await wormhole.set_code(CODE)
+            for each in (wormhole, mallory):
+                with pytest.raises(WrongPasswordError):
+                    await each.verifier()
+    async with alice.running() as (_, wormhole):
+        assert (wormhole.mood, wormhole.met) == ("scary", False)
+        with pytest.raises(ClosedError, match=r"has ended before \(scary\): use a new one"):
+            await wormhole.send(b"too late")
 
 
 async def test_a_journal_with_two_wormholes_processes_messages_of_both_in_one_step(

@@ -141,11 +141,12 @@ async def spawn(
     cwd: Path | None = None,
     stdin: int = DEVNULL,
     stdout: int = PIPE,
+    stderr: int = PIPE,
     variables: Mapping[str, str] | None = None,
 ) -> Process:
-    """Start a program whose standard error we read."""
+    """Start a program. We read its standard error, unless that goes elsewhere."""
     its = environment(**(variables or {}))
-    return await asyncio.create_subprocess_exec(*command, cwd=cwd, env=its, stdin=stdin, stdout=stdout, stderr=PIPE)
+    return await asyncio.create_subprocess_exec(*command, cwd=cwd, env=its, stdin=stdin, stdout=stdout, stderr=stderr)
 
 
 @asynccontextmanager

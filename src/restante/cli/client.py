@@ -87,7 +87,8 @@ def send(
     code_length: CodeLengthOption = 2,
     verify: VerifyOption = False,
     qr: Annotated[
-        bool | None, typer.Option("--qr/--no-qr", help="Show the code as a QR code. Default: on a terminal.")
+        bool | None,
+        typer.Option("--qr/--no-qr", help="Show the code as a QR code. Default: on a terminal that is wide enough."),
     ] = None,
     ignore_unsendable: Annotated[
         bool, typer.Option("--ignore-unsendable", help="Leave out files of a directory that cannot be read.")
@@ -119,7 +120,6 @@ def send(
         raise Misuse("--verify asks on standard input, and --text - reads it: give the text itself")
     place = Place.of(None, server, proxy, appid)
     chosen = None if code is None else own_code(code)
-    with_qr = (sys.stderr is not None and sys.stderr.isatty()) if qr is None else qr
     transit = transit_of(transit_relay, listen=listen, proxy=proxy)
     item = (
         Files(outgoing(paths or [], ignore_unsendable=ignore_unsendable), transit)
@@ -130,7 +130,7 @@ def send(
         say(f"offered: {item.described}")
         show_own_hints(transit)
         return
-    run(send_item(place, item, chosen, words=code_length, verify=verify, qr=with_qr))
+    run(send_item(place, item, chosen, words=code_length, verify=verify, qr=qr))
 
 
 @app.command()

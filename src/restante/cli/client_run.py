@@ -35,6 +35,7 @@ from restante.client import (
     send_text,
     word_list,
 )
+from restante.client.core.state import check_encodable
 from restante.client.protocol.code import nameplate_of
 from restante.client.protocol.uri import SCHEME, rendezvous_of
 from restante.client.sent_message import MAX_SENT_BYTES
@@ -90,21 +91,23 @@ class Place(msgspec.Struct, frozen=True):
     def of(cls, code: str | None, server: str | None, proxy: str | None, app_id: str | None) -> Place:
         """Return the place that the arguments name. `code` may be a URI, which may name a server. Raises Misuse."""
         there = None
-        if code is not None and code.startswith(f"{SCHEME}:"):
-            uri = parse_uri(code)
+        if code is not None and code.strip().lower().startswith(f"{SCHEME}:"):
+            uri = parse_uri(code.strip())
             if uri.role != RECEIVER:
                 raise Misuse("this URI is for the sender: the one who made it waits to receive")
             code = uri.code
             there = None if uri.server == DEFAULT_SERVER else uri.server
         elif code is not None:
             code = own_code(code)
-        url = there or server or DEFAULT_SERVER
+        url = there or (DEFAULT_SERVER if server is None else server)
         Server(url, proxy)  # checks them
-        return cls(code, url, proxy, app_id or DEFAULT_APP_ID)
+        app_id = DEFAULT_APP_ID if app_id is None else app_id
+        check_encodable(app_id, {})
+        return cls(code, url, proxy, app_id)
 
-    def with_code(self, code: str) -> Place:
-        """Return the same place with a code. Raises CodeError if the text is not a code."""
-        return msgspec.structs.replace(self, code=own_code(code))
+    def with_code(self, typed: str) -> Place:
+        """Return the same place with a code, or that of a URI. Raises Misuse if the text is neither."""
+        return self.of(typed, self.server, self.proxy, self.app_id)
 
     def uri(self, code: str) -> TransferUri:
         """Return what the QR code says. If no URI can name the server, it is the code alone."""
@@ -154,6 +157,7 @@ def read_code(place: Place, words: int) -> str:
     """Ask for a code on the terminal. The Tab key completes the server's nameplates, and words."""
 
     async def nameplates() -> list[str]:
+        asyncio.get_running_loop().set_exception_handler(_report)
         async with asyncio.timeout(COMPLETION_SECONDS), _wormhole(place, quiet=True) as wormhole:
             return await wormhole.nameplates()
 
@@ -167,6 +171,7 @@ def run(transfer: Coroutine[Any, Any, None]) -> None:
         task = asyncio.current_task()
         assert task is not None
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(_report)
 
         def stop() -> None:
             loop.remove_signal_handler(signal.SIGTERM)  # a second one ends the process
@@ -184,7 +189,17 @@ def run(transfer: Coroutine[Any, Any, None]) -> None:
         raise
 
 
-async def send(place: Place, item: Item, code: str | None, *, words: int, verify: bool, qr: bool) -> None:
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Report an error that nobody has caught, as asyncio does.
+
+    Of a server that hangs up during the TLS handshake asyncio reports a class, which it cannot print
+    (asyncio.sslproto, `eof_received`). The wormhole raises an error then.
+    """
+    if not isinstance(context.get("exception"), type):
+        loop.default_exception_handler(context)
+
+
+async def send(place: Place, item: Item, code: str | None, *, words: int, verify: bool, qr: bool | None) -> None:
     """Send something to whoever uses the code."""
     async with _wormhole(place) as wormhole:
         say(f"Sending {item.described}")
@@ -193,8 +208,8 @@ async def send(place: Place, item: Item, code: str | None, *, words: int, verify
         else:
             await wormhole.set_code(code)
         say(f"Wormhole code is: {code}\n")
-        if qr:
-            _show_qr(str(place.uri(code)))
+        if qr is not False:
+            _show_qr(str(place.uri(code)), anyway=bool(qr))
         options = f"{' --verify' if verify else ''}{place.options()} {shlex.quote(code)}"
         say(f"On the other computer, please run:\n\nrestante receive{options}\n")
         await _agree(wormhole, Role.SENDER, verify=verify)
@@ -204,14 +219,16 @@ async def send(place: Place, item: Item, code: str | None, *, words: int, verify
 
 async def receive(place: Place, storing: Storing, *, allocate: bool, words: int, verify: bool) -> None:
     """Receive what whoever uses the code sends: print a text, store a file or a directory."""
+    if place.code is None and not allocate:
+        place = place.with_code(await StandardInput().line())
     async with _wormhole(place) as wormhole:
-        if allocate:
+        if place.code is None:
             code = await wormhole.allocate_code(words)
             options = f"{' --verify' if verify else ''}{place.options()} --code {shlex.quote(code)}"
             say(f"Wormhole code is: {code}\n")
             say(f"On the other computer, please run:\n\nrestante send{options} PATH\n")
         else:
-            await wormhole.set_code(place.code or own_code(await StandardInput().line()))
+            await wormhole.set_code(place.code)
         await _agree(wormhole, Role.RECEIVER, verify=verify)
         await _received(wormhole, storing)
 
@@ -284,9 +301,19 @@ class _Narrator:
                 pass  # also `Welcomed.current_cli_version`: it is a version of the Python client
 
 
-def _show_qr(uri: str) -> None:
+def _show_qr(uri: str, *, anyway: bool) -> None:
+    """Show a QR code if standard error is a terminal that is wide enough, or anyway."""
     import segno
 
-    drawn = io.StringIO()
-    segno.make(uri).terminal(out=drawn, compact=True)
-    say(drawn.getvalue())
+    qr, drawn = segno.make(uri), io.StringIO()
+    if anyway or _columns() >= qr.symbol_size()[0]:
+        qr.terminal(out=drawn, compact=True)
+        say(drawn.getvalue())
+
+
+def _columns() -> int:
+    """Return how many columns standard error has. It is 0 if that is not a terminal."""
+    try:
+        return 0 if sys.stderr is None else os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):
+        return 0

@@ -137,7 +137,9 @@ class BaseWormhole:
         return self._nameplates or []
 
     async def complete(self, prefix: str, words: int = DEFAULT_WORDS) -> Sequence[str]:
-        """Return what the beginning of a code may become next, as `completions`. Asks the server for the number only.
+        """Return what the beginning of a code may become next, as `completions`.
+
+        The server is asked for its nameplates as long as the beginning has no hyphen.
 
         Args:
             prefix: what a user has typed.
@@ -377,6 +379,10 @@ class BaseWormhole:
             self._error_raised = True
             raise error
         if self._closed or self._closing is not None or self._state.mood is not None:
+            if self._state.mood not in {None, "lonely"} and not self._closed and self._closing is None:
+                raise ClosedError(
+                    f"this wormhole has ended before ({self._state.mood}): use a new one, with a new code"
+                )
             if self._state.peer_versions is None:
                 raise LonelyError("the wormhole was closed before a peer came")
             raise ClosedError("the wormhole is closed")

@@ -72,7 +72,7 @@ class ServerGoneError(WormholeError):
 
 
 class ClosedError(WormholeError):
-    """The wormhole was closed by this program."""
+    """The wormhole was closed by this program, or one of a journal has ended in an earlier process."""
 
 
 class OldCheckpointError(WormholeError):

@@ -18,7 +18,10 @@ WaitFor = Callable[[int], Awaitable[None]]
 
 def to_be_sent(message: bytes) -> bytes:
     """Return a copy of a message. Raises TypeError if it is not bytes, and Misuse if it is too long."""
-    copy = bytes(memoryview(message))
+    try:
+        copy = bytes(memoryview(message))
+    except TypeError:
+        raise TypeError(f"a message is bytes, not {type(message).__name__}: encode it") from None
     if len(copy) > MAX_SENT_BYTES:
         most, there = counted(MAX_SENT_BYTES, "byte"), f"{len(copy):,}"
         raise Misuse(f"a message has at most {most}, and this one has {there}: send it in parts")

@@ -212,8 +212,7 @@ async def connect(
     except ssl.SSLError as error:
         raise ServerGoneError(f"{way} securely: {_reason(error)}") from None
     except (OSError, ValueError) as error:
-        words = plain(error) if isinstance(error, OSError) else str(error)
-        raise ServerGoneError(f"{way}: {words}") from None
+        raise ServerGoneError(f"{way}{_cause(error)}") from None
     if not connection.opened:
         raise ServerGoneError(f"{server.url} is not a mailbox server: it closed the connection before it answered")
     try:
@@ -233,3 +232,10 @@ def _reason(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not valid ({error.verify_message})"
     return f"TLS failed ({error.reason or error})"
+
+
+def _cause(error: OSError | ValueError) -> str:
+    words = plain(error) if isinstance(error, OSError) else str(error)
+    if not words:  # asyncio has none for a server that hangs up during the TLS handshake
+        return " securely: the connection was closed before TLS began: is it a server for ws://?"
+    return f": {words}"

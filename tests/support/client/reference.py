@@ -310,7 +310,7 @@ def limit_table() -> str:
 
 def shown(name: str, value: float) -> str:
     """Return a number with its unit, if that is large."""
-    if name.endswith("BYTES"):
+    if name.endswith("BYTES") and value % 1024**2 == 0:
         return f"{value / 1024**2:g} MiB"
     return f"{value:,g}" if value < 10**6 else f"{value:,}"
 

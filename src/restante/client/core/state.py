@@ -166,9 +166,11 @@ def new_state(
 def check_encodable(app_id: str, app_versions: dict[str, Any]) -> None:
     """Raise Misuse if JSON cannot express an application id as a string, and versions as an object."""
     try:
-        msgspec.convert(app_id, str).encode()
+        encoded = msgspec.convert(app_id, str).encode()
     except (msgspec.ValidationError, UnicodeEncodeError):
-        raise Misuse(f"an application id is a text like 'example.com/chat', not {app_id!r}") from None
+        encoded = b""
+    if not encoded:
+        raise Misuse(f"an application id is a text like 'example.com/chat', not {app_id!r}")
     wanted = "`versions` is a dict that JSON can express"
     try:
         told = msgspec.json.decode(msgspec.json.encode(app_versions), type=dict[str, Any])
