@@ -80,15 +80,16 @@ TOTAL_COLUMN: Final = Column("total_us", "BIGINT", "Time from the first side to 
 RESULT_COLUMN: Final = Column(
     "result",
     "STRING",
-    "How it ended. happy: two sides joined; lonely: one side joined, or a client said so; errory, scary: a client"
-    " said so, of mailboxes only; pruney: it was idle too long; crowded: a third side was turned away.",
+    "How it ended. happy: two sides joined; lonely: only one side joined, or a client reported this mood; errory,"
+    " scary: a client reported this mood (mailboxes only); pruney: deleted because it was idle for too long; crowded:"
+    " a third side was refused.",
 )
 BLUR_COLUMN: Final = Column(
     "blur_us",
     "BIGINT",
-    "Blur: the row's time is rounded down to a multiple of this. NULL: it is exact. For records without a blur (of"
-    " the reference server, or from before schema 4) it is guessed from the time and the server's setting: then an"
-    " exact time on a whole second has a blur, too.",
+    "Blur: the row's time is rounded down to a multiple of this. NULL: the time is exact. Records of the reference"
+    " server, and of this server before schema 4, do not say their blur. It is then inferred from the time and the"
+    " server's setting, so an exact time on a whole second is taken for a rounded one.",
     null=True,
     unit=MICROSECONDS,
 )
@@ -132,7 +133,7 @@ CLIENT_VERSIONS: Final = Table(
     "bind",
     (
         *(ID_COLUMN, ORIGIN_COLUMN, APP_COLUMN),
-        Column("connect_time", "TIMESTAMP", "When the bind came, rounded down to a multiple of the blur."),
+        Column("connect_time", "TIMESTAMP", "When the client bound, rounded down to a multiple of the blur."),
         Column(
             "implementation",
             "STRING",
@@ -179,7 +180,7 @@ SERVER_COMMANDS: Final = Table(
         *(day_of("server_rx"), SOURCE_COLUMN),
     ),
 )
-_OF_MESSAGES: Final = "NULL: the event is no sent or received message."
+_OF_MESSAGES: Final = "NULL: the event is not a sent or received message."
 CLIENT_EVENTS: Final = Table(
     "client_events",
     "event in a client's timing log",
@@ -197,7 +198,7 @@ CLIENT_EVENTS: Final = Table(
         Column(
             "stop",
             "DOUBLE",
-            "When the event ended, by the client's clock. NULL: it has no duration, or did not end.",
+            "When the event ended, by the client's clock. NULL: the event has no duration, or did not end.",
             null=True,
             unit=EPOCH_SECONDS,
         ),
@@ -215,22 +216,24 @@ CLIENT_EVENTS: Final = Table(
         Column(
             "own",
             "BOOLEAN",
-            "Of a received message: whether this client had sent it. NULL: the event is no such message.",
+            "Whether a received message is one that this client sent itself. NULL: the event is not a received"
+            " message of a mailbox.",
             null=True,
         ),
         Column(
             "server_rx",
             "DOUBLE",
-            "Of a received message: when the server received it, by the server's word; equal to the trace's value."
-            " NULL: not told.",
+            "Time at which the server received the message, from the key server_rx of a frame that the client"
+            " received. It equals server_rx in the trace. NULL: the frame had no such key, or the event is not a"
+            " received message.",
             null=True,
             unit=EPOCH_SECONDS,
         ),
         Column(
             "server_tx",
             "DOUBLE",
-            "Of a received message: when the server sent it, by the server's word, to the microsecond."
-            " NULL: not told.",
+            "Time at which the server sent the frame that the client received, from its key server_tx, in whole"
+            " microseconds. NULL: the frame had no such key, or the event is not a received message.",
             null=True,
             unit=EPOCH_SECONDS,
         ),
@@ -248,7 +251,7 @@ SENT_COLUMN: Final = Column(
 
 ARCHIVED: Final = Table(
     "archived",
-    "envelope that a mailserver's archive or a file holds",
+    "envelope in a mailserver's archive or in an exported file",
     (
         *(HASH_COLUMN, TOPIC_COLUMN, SENT_COLUMN),
         Column("expiry", "TIMESTAMP", "When the envelope expires."),
@@ -258,16 +261,17 @@ ARCHIVED: Final = Table(
         Column(
             "file",
             "STRING",
-            "Identifies where the row was read: SHA-256 of the envelope file, or of an archive's first arrival.",
+            "Identifies the file or archive: SHA-256 of the envelope file, or of the archive's first arrival.",
         ),
         Column("arrival", "BIGINT", "Number of the arrival in the archive; position in an envelope file, from 0."),
         Column(
             "arrived",
             "TIMESTAMP",
-            "When the mailserver archived the envelope. NULL: a file does not tell.",
+            "When the mailserver archived the envelope. NULL: the envelope was read from a file, and files do not"
+            " have this time.",
             null=True,
         ),
-        Column("raw", "BINARY", "The envelope itself, in RLP."),
+        Column("raw", "BINARY", "The whole envelope, in RLP."),
         Column(
             "source_kind",
             "STRING",
@@ -280,11 +284,11 @@ ARCHIVED: Final = Table(
 )
 QUARANTINE: Final = Table(
     "quarantine",
-    "row that could not be taken",
+    "row of a source that ingest rejected",
     (
         Column("table", "STRING", "Table that the row was meant for."),
-        Column("identity", "STRING", "Id of the row at its source; or its file and its place there."),
-        Column("reason", "STRING", "Why it was not taken; docs/pipeline/operating.md has the reasons."),
+        Column("identity", "STRING", "Id of the row at its source; or its file, and its position in the file."),
+        Column("reason", "STRING", "Why ingest rejected it. docs/pipeline/operating.md explains each reason."),
         Column("digest", "STRING", "SHA-256 of the row, hexadecimal."),
         day_of("the run that found the row"),
         SOURCE_COLUMN,

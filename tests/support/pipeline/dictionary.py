@@ -18,28 +18,29 @@ HEAD: Final = """\
 # Tables of the lake
 
 Every table that [the pipeline](operating.md) makes, with the type, unit and meaning of each column. This page is
-generated from the schemas in `src/restante/pipeline`. The same words are comments of the columns in Delta tables and
-in the views that `restante pipeline sql` prints.
+generated from the schemas in `src/restante/pipeline`. The same texts are the comments of the columns in Delta tables
+and in the views that `restante pipeline sql` prints.
 
-Types are Spark's. A timestamp is a moment in UTC, to the microsecond. A meaning says when a column is NULL that may
-be.
+Types are Spark's. A timestamp is a moment in UTC, to the microsecond. If a column may be NULL, its meaning says what
+NULL means.
 
 A Delta table keeps the comments of the version of Restante that made it. Views have those of the version that prints
 them.
 """
 
 PHASES: Final = """\
-Phases of a command that a client sent, and of messages:
+Phases of a command that a client sent. A message of the other side has `network in` only:
 
 | phase | from | to |
 |---|---|---|
 | `network out` | the client sent it | the server received it |
-| `commit` | the server received it | it was on disk; no row where it changed nothing |
-| `queue` | it was on disk; received, where it changed nothing | the server sent the answer |
+| `commit` | the server received it | its change was on disk. A command that changed nothing has no such row |
+| `queue` | its change was on disk. If it changed nothing: the server received it | the server sent the answer |
 | `network in` | the server sent the answer, or a message of the other side | the client received it |
 | `round trip` | the client sent it | the client received the answer, by its own clock |
 
-Phases of other events of a client: `human` (it waited for its user), `crypto`, `transit connect` and `transfer`.
+Phases of other events of a client: `human` (it waited for its user), `crypto` (it computed), `transit connect` (it
+connected to the other side, or to a relay) and `transfer` (it sent or received a file).
 """
 
 
@@ -51,7 +52,7 @@ def dictionary() -> str:
 
 
 def section(table: Table) -> str:
-    """Return what is said of a table."""
+    """Return the section of a table."""
     partitions = ", ".join(f"`{name}`" for name in table.partitions)
     lines = [
         f"### {table.name}\n",
@@ -63,7 +64,7 @@ def section(table: Table) -> str:
 
 
 def rows(columns: Iterable[Column]) -> list[str]:
-    """Return the rows that tell of columns."""
+    """Return the rows that describe columns."""
     found = ["| column | type | NULL | unit | meaning |", "|---|---|---|---|---|"]
     for each in columns:
         assert "|" not in each.comment

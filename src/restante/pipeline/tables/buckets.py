@@ -30,12 +30,12 @@ LAST_BUCKET: Final = 1300
 BUCKET_COLUMN: Final = Column(
     "bucket",
     "INT",
-    f"Bucket of the duration: floor(log(milliseconds) / log(1.02)); {ZERO_BUCKET}: 0 or less."
-    " NULL: there is no duration.",
+    f"Bucket of the duration: floor(log(milliseconds) / log(1.02)); {ZERO_BUCKET}: a duration of 0 or"
+    " less. NULL: the duration is not known, or there is none.",
     null=True,
 )
 FROM_COLUMN: Final = Column(
-    "from_us", "BIGINT", "Least duration of the bucket. NULL: there is no duration.", null=True, unit=MICROSECONDS
+    "from_us", "BIGINT", "Shortest duration of the bucket. NULL: the bucket is NULL.", null=True, unit=MICROSECONDS
 )
 
 

@@ -42,15 +42,15 @@ ENVELOPES: Final = Table(
         Column(
             "holder",
             "STRING",
-            "Source of this copy: of all that have one, a mailserver before exported files, then the first in the"
-            " order of their names.",
+            "Source whose copy this row is. Mailservers are preferred to exported files; among several, the source"
+            " whose name sorts first.",
         ),
         Column("holders", "INT", "Mailservers that have the envelope. 0: only exported files have it."),
         Column(
             "hour",
             "INT",
-            "Hour in which it was sent (UTC), 0 to 23."
-            f" NULL: archived has fewer than {MIN_HOUR_ROWS} rows of that hour.",
+            "Hour in which the envelope was sent (UTC), 0 to 23."
+            f" NULL: the table archived has fewer than {MIN_HOUR_ROWS} rows of that hour.",
             null=True,
         ),
         SENT_DAY_COLUMN,

@@ -30,28 +30,36 @@ MAX_LIFE_US: Final = MAX_LIFE_DAYS * 24 * HOUR_US
 
 HOUR_DAY_COLUMN: Final = day_of("the hour")
 HOUR_COLUMN: Final = Column(
-    "hour", "INT", "Hour of the day (UTC), 0 to 23. NULL: for rows whose blur is more than an hour.", null=True
+    "hour",
+    "INT",
+    "Hour of the day (UTC), 0 to 23. NULL: the row counts everything of the day whose blur is more than an hour.",
+    null=True,
 )
 
 PRESSURE: Final = Table(
     "pressure",
-    "server, day and hour in which a nameplate lived",
+    "server, day and hour in which a nameplate was live",
     (
         HOUR_COLUMN,
         Column("started", "BIGINT", "Nameplates that started."),
-        Column("peak", "BIGINT", "Most nameplates that lived at once. NULL: the hour is not known.", null=True),
+        Column(
+            "peak",
+            "BIGINT",
+            "Largest number of nameplates that were live at the same time. NULL: the hour is not known.",
+            null=True,
+        ),
         Column(
             "live_us",
             "BIGINT",
-            "How long nameplates lived in this hour, added up. NULL: the hour is not known.",
+            "Time for which nameplates were live in this hour, added up. NULL: the hour is not known.",
             null=True,
             unit=MICROSECONDS,
         ),
         Column(
             "cut",
             "BIGINT",
-            f"Of those that started: how many lived longer than {MAX_LIFE_DAYS} days."
-            f" They count as live for {MAX_LIFE_DAYS} days.",
+            f"How many of those that started lived longer than {MAX_LIFE_DAYS} days."
+            f" They count as live for only {MAX_LIFE_DAYS} days.",
         ),
         *(HOUR_DAY_COLUMN, SOURCE_COLUMN),
     ),

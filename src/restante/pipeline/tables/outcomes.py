@@ -22,7 +22,10 @@ RESULTS: Final[tuple[str, ...]] = get_args(Result)
 
 STARTED_DAY_COLUMN: Final = day_of("the start of the nameplates or mailboxes")
 KIND_COLUMN: Final = Column(
-    "kind", "STRING", "nameplate; or of mailboxes, claimed: a claim made it; opened: an open did."
+    "kind",
+    "STRING",
+    "nameplate: a nameplate; claimed: a mailbox that the claim of a nameplate made;"
+    " opened: a mailbox that an open made.",
 )
 RESULT_COUNT_COLUMNS: Final = tuple(Column(result, "BIGINT", f"How many ended {result}.") for result in RESULTS)
 
@@ -36,7 +39,7 @@ OUTCOMES: Final = Table(
         Column(
             "visited",
             "BIGINT",
-            "Mailboxes that had a visitor (see mailboxes). NULL: visitors were not counted.",
+            "Mailboxes that had visitors (a column of the table mailboxes). NULL: the server did not count visitors.",
             null=True,
         ),
         *(STARTED_DAY_COLUMN, SOURCE_COLUMN),
@@ -50,7 +53,9 @@ DURATIONS: Final = Table(
     (
         *(APP_COLUMN, KIND_COLUMN),
         Column(
-            "measure", "STRING", "What was measured. waiting: until the second side joined; total: until the end."
+            "measure",
+            "STRING",
+            "What was measured, from the first side on. waiting: until the second side joined; total: until the end.",
         ),
         *(buckets.BUCKET_COLUMN, buckets.FROM_COLUMN),
         Column("count", "BIGINT", "Nameplates or mailboxes in the bucket."),

@@ -64,7 +64,7 @@ PHASE_COLUMN: Final = Column(
 
 TIMING: Final = Table(
     "timing",
-    "event of a client's log and phase",
+    "phase of an event in a client's timing log",
     (
         Column("file", "STRING", "Identifies the timing log: SHA-256 of the file."),
         Column("id", "BIGINT", "Position of the event in its log, from 0."),
@@ -72,7 +72,8 @@ TIMING: Final = Table(
         Column(
             "what",
             "STRING",
-            "Type of the command that was sent; message: a message of the other side; else the name of the event.",
+            "Type of the command that the client sent; message: a message of the other side;"
+            " otherwise the name of the event.",
         ),
         PHASE_COLUMN,
         Column(
@@ -85,7 +86,7 @@ TIMING: Final = Table(
         Column(
             "error_us",
             "BIGINT",
-            "Of network out and network in: how wrong the duration may be at most. NULL: of another phase, or not"
+            "Largest possible error of the duration, for network out and network in. NULL: another phase, or not"
             " known.",
             null=True,
             unit=MICROSECONDS,
@@ -94,7 +95,7 @@ TIMING: Final = Table(
             "offset_us",
             "BIGINT",
             "How far the client's clock was ahead of the server's, for this log and day. Below 0: it was behind."
-            " NULL: no exchange tells.",
+            " NULL: the log has no exchange that shows it.",
             null=True,
             unit=MICROSECONDS,
         ),

@@ -36,19 +36,19 @@ VERSIONS: Final = Table(
             "attribution",
             "STRING",
             "Whether the version of the mailboxes is known. version: it is; mixed: clients of several versions had"
-            " just bound; unbound: none had; blurred: times are too coarse to tell.",
+            " just bound; unbound: no client had just bound; blurred: the times are too coarse to decide.",
         ),
         Column(
             "implementation",
             "STRING",
-            f"Name of the client program, as clients sent it; {OTHER_NAME}: not among the commonest."
+            f"Name of the client program, as clients sent it; {OTHER_NAME}: not among the most frequent."
             " NULL: none, or not known.",
             null=True,
         ),
         Column(
             "version",
             "STRING",
-            f"Version of the client program, as clients sent it; {OTHER_NAME}: not among the commonest."
+            f"Version of the client program, as clients sent it; {OTHER_NAME}: not among the most frequent."
             " NULL: none, or not known.",
             null=True,
         ),
@@ -57,7 +57,7 @@ VERSIONS: Final = Table(
         ),
         Column("mailboxes", "BIGINT", "Mailboxes that started: the sum of the results."),
         *(
-            Column(each.name, each.type, f"Of these mailboxes: how many ended {each.name}.")
+            Column(each.name, each.type, f"How many of these mailboxes ended {each.name}.")
             for each in RESULT_COUNT_COLUMNS
         ),
         day_of("the binds and of the start of the mailboxes"),
