@@ -126,7 +126,7 @@ async def test_a_server_that_wants_too_much_work_is_left(monkeypatch: pytest.Mon
     ("bad", "words"),
     [
         (Refusing(), "it says: rate limit exceeded"),
-        (Junk(), "a byte below 80 has a length"),
+        (Junk(), "a byte below 80 is encoded with a length"),
         (Stuck(), "its cursor does not advance"),
         (Empty(), "its answer takes more than 20 pages"),
         (Endless(), "its answer takes more than 100 envelopes"),

@@ -109,7 +109,7 @@ def test_a_query_by_filter() -> None:
     [
         (Silent(), "it does not answer"),
         (Refusing(), "it says: rate limit exceeded"),
-        (Junk(), "a byte below 80 has a length"),
+        (Junk(), "a byte below 80 is encoded with a length"),
         (Stuck(), "its cursor does not advance"),
         (Empty(), "its answer takes more than 50 pages"),
         (Endless(), "its answer takes more than 200 envelopes"),

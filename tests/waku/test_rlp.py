@@ -123,12 +123,12 @@ def test_a_number_may_have_all_its_bits_set_or_none() -> None:
 
 
 @every("item", [[], b"\2", b"\0", b"\1\1"])
-def test_an_invalid_truth_value_is_refused(item: rlp.Item) -> None:
-    with pytest.raises(RlpError, match="truth"):
+def test_an_invalid_boolean_is_refused(item: rlp.Item) -> None:
+    with pytest.raises(RlpError, match="boolean"):
         rlp.boolean(item)
 
 
-def test_truth_values_are_written_and_read() -> None:
+def test_booleans_are_written_and_read() -> None:
     assert rlp.boolean(rlp.decode(rlp.encode(True))) is True
     assert rlp.boolean(rlp.decode(rlp.encode(False))) is False
 

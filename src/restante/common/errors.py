@@ -44,7 +44,7 @@ class Misuse(RestanteError):  # noqa: N818 - the project's name for it (CONTRIBU
 
 
 class StoreError(RestanteError):
-    """The store cannot be opened, or nobody knows whether its last commit is on disk. Stop; do not retry."""
+    """The store cannot be opened, or a commit failed and may or may not be on disk. Stop; do not retry."""
 
 
 class StoreBusy(StoreError):  # noqa: N818 - the same

@@ -107,7 +107,7 @@ def test_every_item_is_counted_once_and_refused_ones_are_named(tmp_path: Path) -
             [
                 reason_of(bytes(bad)),
                 reason_of(b"A"),
-                "an item ends early; the rest of the file cannot be read",
+                "the data ends inside an item; the rest of the file cannot be read",
             ],
             strict=True,
         )
@@ -119,7 +119,7 @@ def test_every_item_is_counted_once_and_refused_ones_are_named(tmp_path: Path) -
         "refused                   3",
         f"  1: {reason_of(bytes(bad))}",
         f"  1: {reason_of(b'A')}",
-        "  1: an item ends early; the rest of the file cannot be read",
+        "  1: the data ends inside an item; the rest of the file cannot be read",
     ]
 
 

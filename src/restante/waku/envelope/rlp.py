@@ -66,7 +66,7 @@ def span(data: bytes, at: int = 0, end: int | None = None) -> Span:
         start = at + 1
         stop = start + tag - 0x80
         if tag == 0x81 and start < end and data[start] < 0x80:
-            raise RlpError("a byte below 80 has a length")
+            raise RlpError("a byte below 80 is encoded with a length")
         is_list = False
     elif 0xC0 <= tag < 0xF8:
         start = at + 1
@@ -76,7 +76,7 @@ def span(data: bytes, at: int = 0, end: int | None = None) -> Span:
         is_list = tag >= 0xF8
         start, stop = _long(data, at, end, tag - (0xF7 if is_list else 0xB7))
     if stop > end:
-        raise RlpError("an item ends early")
+        raise RlpError("the data ends inside an item")
     return Span(at, start, stop, is_list)
 
 
@@ -84,12 +84,12 @@ def _long(data: bytes, at: int, end: int, size: int) -> tuple[int, int]:
     """Return start and end of the payload of an item whose length takes `size` bytes."""
     start = at + 1 + size
     if start > end:
-        raise RlpError("an item ends early")
+        raise RlpError("the data ends inside an item")
     if not data[at + 1]:
         raise RlpError("a length has a leading zero")
     length = int.from_bytes(data[at + 1 : start], "big")
     if length < 56:
-        raise RlpError("a short length is written as a long one")
+        raise RlpError("a length below 56 is encoded as a long one")
     return start, start + length
 
 
@@ -139,7 +139,7 @@ def _items(data: bytes, here: int, end: int, depth: int) -> list[Item]:
             start = here + 1
             here = start + tag - 0x80
             if here > end:
-                raise RlpError("an item ends early")
+                raise RlpError("the data ends inside an item")
             found.append(data[start:here])
         else:
             item = span(data, here, end)
@@ -168,7 +168,7 @@ def boolean(item: Item) -> bool:
         return False
     if item == b"\1":
         return True
-    raise RlpError("a truth value is neither 80 nor 01")
+    raise RlpError("a boolean is neither 80 nor 01")
 
 
 def string(item: Item, *sizes: int) -> bytes:
