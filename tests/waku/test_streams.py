@@ -104,7 +104,7 @@ async def test_a_refusal_is_an_error_at_the_end() -> None:
     async with listening(Honest(letters(3)), password="another") as (_, wrong):
         stream = fetch(wrong, topics=[TOPIC], since=1000, until=2000, timeouts=Timeouts(tries=1, answer=0.2))
         with pytest.raises(
-            IncompleteError, match=r"nobody answered for the times 1000 to 2000; 127\.0\.0\.1:"
+            IncompleteError, match=r"no Mailserver answered for the times 1000 to 2000; 127\.0\.0\.1:"
         ) as said:
             _ = [each async for each in stream]
     assert said.value.missing == [(1000, 2000)]

@@ -100,7 +100,7 @@ class Place(msgspec.Struct, frozen=True):
         elif code is not None:
             code = own_code(code)
         url = there or (DEFAULT_SERVER if server is None else server)
-        Server(url, proxy)  # checks them
+        Server(url, proxy)  # raises Misuse if one of them is invalid
         app_id = DEFAULT_APP_ID if app_id is None else app_id
         check_encodable(app_id, {})
         return cls(code, url, proxy, app_id)
@@ -185,7 +185,7 @@ def run(transfer: Coroutine[Any, Any, None]) -> None:
     except asyncio.CancelledError:
         raise typer.Exit(SIGTERM_EXIT) from None
     except KeyboardInterrupt:
-        say("")  # or the shell's prompt follows ^C
+        say("")  # so that the shell's prompt is not on the line of ^C
         raise
 
 
@@ -267,7 +267,7 @@ def _print_text(received: str) -> None:
             sys.stdout.buffer.flush()
     except OSError as error:
         with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python complains again when it ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # otherwise Python reports the same error again when it ends
         raise StoreError(f"the text could not be printed: {plain(error)}") from error
 
 
@@ -295,10 +295,10 @@ class _Narrator:
             case WaitingForPeer() if not self._waiting:
                 self._waiting = True
                 say("Waiting for the other side …")
-            case Reconnecting(delay, reason) if delay >= 1:  # while closing, attempts follow at once
+            case Reconnecting(delay, reason) if delay >= 1:  # shorter ones, as while closing, are not shown
                 say(f"{visible(reason)}; trying again in {delay:.0f} s")
             case _:
-                pass  # also `Welcomed.current_cli_version`: it is a version of the Python client
+                pass  # `Welcomed.current_cli_version` is a version of the Python client, so it is not shown either
 
 
 def _show_qr(uri: str, *, anyway: bool) -> None:

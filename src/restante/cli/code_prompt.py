@@ -32,18 +32,18 @@ class Completer:
             try:
                 self._nameplates = self._fetch_nameplates()
             except (RestanteError, TimeoutError):
-                self._nameplates = ()  # the transfer will say why
+                self._nameplates = ()  # the transfer fails with the same error, which is shown then
         return self._nameplates
 
 
 def prompt_for_code(nameplates: Callable[[], Sequence[str]], words: int) -> str:
-    """Return the line that the user typed. `nameplates` asks the server."""
+    """Return the line that the user typed. `nameplates` fetches those of the server."""
     if not sys.stdout.isatty():  # input() would write the question to standard output
         print(QUESTION, end="", file=sys.stderr, flush=True)
         return sys.stdin.readline()
     try:
         import readline
-    except ImportError:  # a Python without it
+    except ImportError:  # a Python that was built without readline
         return input(QUESTION)
     readline.set_completer(Completer(nameplates, words).complete)
     readline.set_completer_delims("")

@@ -51,7 +51,7 @@ def post(
 
     seconds = convert(ttl, Annotated[int, Meta(ge=1, le=2**31)], "--ttl")
     place, key = sealed_for(channel, topic, password_file, to, os.environ)
-    body = sys.stdin.buffer.read() if text == "-" else os.fsencode(text)  # as the shell gave it
+    body = sys.stdin.buffer.read() if text == "-" else os.fsencode(text)  # the same bytes as on the command line
     signer = key_file.load(sign, "--sign") if sign is not None else None
     posted = asyncio.run(library.post(node, body, topic=place, to=key, sign=signer, ttl=seconds))
     print(posted.envelope.hash.hex())

@@ -24,7 +24,7 @@ def lock(data: Path) -> int:
         held = os.open(data / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise StoreError(f"cannot use the data directory {data}: {error.strerror} (--data names another)") from error
-    for patience in (0.2, 0.2, 0.2, None):  # `running` holds it for an instant
+    for patience in (0.2, 0.2, 0.2, None):  # `running` locks it for a moment
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

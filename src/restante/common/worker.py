@@ -70,4 +70,4 @@ class Worker:
                 work()
             except Exception as error:  # noqa: BLE001 - logged; the thread goes on
                 log.error("unhandled exception in a background task", fault=where(error))
-            del work  # it would keep its closure alive until the next work arrives
+            del work  # otherwise this variable keeps the closure alive until the next work arrives

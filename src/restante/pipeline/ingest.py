@@ -224,7 +224,7 @@ def _check(ledger: Ledger, source: Source, span: Span) -> None:
     if ledger.read != ledger.counted:
         raise SourceError(
             f"source {source.name}: {span.table} counts {counted(ledger.counted, 'row')}, but {ledger.read:,} could"
-            " be read; none was taken. The file is damaged, or somebody changed it by hand: check it"
+            " be read; none was taken. The file is damaged, or was changed by hand: check it"
         )
     if ledger.read != ledger.clean + ledger.duplicate + ledger.quarantined:
         raise StoreError(

@@ -124,7 +124,7 @@ class Admission:
         at_once = False
         if verdict is not None:  # a refused connection does not count against the address
             self.release(address_quotas)
-            refusals = [quota.charge_refusal(now.service) for quota in address_quotas]  # charges all of them
+            refusals = [quota.charge_refusal(now.service) for quota in address_quotas]  # `any` would stop early
             at_once = any(refusals)
         return AdmissionResult(
             client,
@@ -145,7 +145,7 @@ class Admission:
         if not client.counted:
             return ()
         addresses = (client.address,) if client.other is None else (client.address, client.other)
-        return tuple(dict.fromkeys(map(self.addresses.get_or_add, addresses)))  # both may belong to one household
+        return tuple(dict.fromkeys(map(self.addresses.get_or_add, addresses)))  # the two may have the same quota
 
     def _decide_demand(self, address_quotas: tuple[AddressQuota, ...], address_id: str, now: Now) -> Demand | None:
         terms = self.terms

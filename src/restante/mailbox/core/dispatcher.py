@@ -145,7 +145,7 @@ class Dispatcher:
     def _charge(self, address_quotas: tuple[AddressQuota, ...], command: Command, now: Now) -> tuple[str, str] | None:
         limits = self.policy.limits
         first = None
-        for quota in address_quotas:  # all are charged
+        for quota in address_quotas:  # the first refusal does not stop the loop: each is charged
             refusal = self.quotas.charge_command(self.state, quota, command, now, limits)
             first = first or refusal
         return first

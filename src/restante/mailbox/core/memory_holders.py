@@ -60,7 +60,7 @@ class Held:
 class MemoryHolders:
     """The connections that hold memory, and the sum for each address.
 
-    The sums are kept up to date, because computing them anew would take 100 ms for 20,000 connections.
+    The sums are kept up to date, because computing them each time would take 100 ms for 20,000 connections.
     """
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class MemoryHolders:
         The oldest of the address with the highest priority is first. When no address holds more than SPARED_BYTES,
         the oldest of all is.
         """
-        # Among equals, the number sorts the address that has held memory for longest first.
+        # Of addresses with the same priority, the one that has held memory for longest comes first, by its number.
         order = [
             (-self._priority(address, second), number, address)
             for number, (address, size) in enumerate(self._sums.items())
@@ -127,7 +127,7 @@ class MemoryHolders:
             now = -self._priority(address, second)
             if not now:
                 heapq.heappop(order)
-            elif now != before:  # one of its connections was closed
+            elif now != before:  # its priority fell, because one of its connections was closed
                 heapq.heapreplace(order, (now, number, address))
             else:
                 yield next(iter(self._of_address[address]))

@@ -105,7 +105,7 @@ def _no_room(view: State, policy: Policy, size: int = 0) -> Decision | None:
 def _allocate(view: State, c: session.AllocateCommand, now: Now, dice: Dice, policy: Policy) -> Decision:
     app = view.app(c.app_id)
     for name in app.allocated.get(c.side, ()):
-        if name not in app.answered:  # the connection that was answered is gone, so the answer may be lost
+        if name not in app.answered:  # the connection that was answered is closed, so the answer may be lost
             mailbox = app.mailboxes[app.nameplates[name].mailbox_id]
             return Decision([model.MailboxTouched(mailbox, now.service)], name=name)
     if (full := _no_room(view, policy)) is not None:

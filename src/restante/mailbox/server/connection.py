@@ -133,14 +133,14 @@ class Socket(WSListener):
         elif kind == WSMsgType.TEXT or kind == WSMsgType.BINARY or kind == WSMsgType.CONTINUATION:  # noqa: PLR1714 - one lookup less
             self._hear(frame, first=kind != WSMsgType.CONTINUATION)
         elif kind == WSMsgType.PING:
-            self._ponder(frame.get_payload_as_bytes())
+            self._answer_ping_soon(frame.get_payload_as_bytes())
         elif kind == WSMsgType.CLOSE:
             code = frame.get_close_code() or WSCloseCode.OK
-            if code == WSCloseCode.ABNORMAL_CLOSURE:  # not to be sent (RFC 6455 section 7.4.1), but picows reads it
+            if code == WSCloseCode.ABNORMAL_CLOSURE:  # not allowed in a frame (RFC 6455, 7.4.1), but picows reads it
                 code = WSCloseCode.PROTOCOL_ERROR
             transport.send_close(code)  # does nothing if we have sent our close
             transport.disconnect()
-            if transport.underlying_transport.get_write_buffer_size():  # the client may never read it
+            if transport.underlying_transport.get_write_buffer_size():  # because the client may never read the rest
                 self._later(CLOSE_TIMEOUT, self.drop)
 
     def on_ws_disconnected(self, _transport: WSTransport) -> None:
@@ -158,7 +158,7 @@ class Socket(WSListener):
         if self._transport is not None:
             self._held = self._transport.underlying_transport.get_write_buffer_size()
             self._count_owed(self._held)
-            asyncio.get_running_loop().call_soon(self._check_owed)  # not while the transport is writing
+            asyncio.get_running_loop().call_soon(self._check_owed)  # later, because the transport is writing now
 
     def resume_writing(self) -> None:
         self._stuck = False
@@ -166,8 +166,8 @@ class Socket(WSListener):
         self._held = 0
         self.catch_up()
 
-    def _ponder(self, payload: bytes) -> None:
-        """Answer a ping in the next turn of the loop, and of several only the last (RFC 6455 section 5.5.3)."""
+    def _answer_ping_soon(self, payload: bytes) -> None:
+        """Answer the last of the pings of this turn of the loop, in the next turn (RFC 6455 section 5.5.3)."""
         if self._pong is None:
             asyncio.get_running_loop().call_soon(self._answer_ping)
         self._pong = payload

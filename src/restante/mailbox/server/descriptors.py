@@ -37,7 +37,7 @@ def free_descriptors(any_open: int, most: int, at_most: int) -> int:
     taken: list[int] = []
     try:
         while len(taken) < at_most:
-            taken.append(os.dup(any_open))  # the lowest free one
+            taken.append(os.dup(any_open))  # the system returns the lowest free descriptor
     except OSError:
         pass  # no more are free
     finally:

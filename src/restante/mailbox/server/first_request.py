@@ -120,7 +120,7 @@ class FirstBytes(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        peer = transport.get_extra_info("peername")  # None: the connection is gone already
+        peer = transport.get_extra_info("peername")  # None if the connection is closed already
         pending = peer and self._context.begin_request(peer)
         if not pending or pending.refused:
             cast(asyncio.Transport, transport).abort()
@@ -145,7 +145,7 @@ class FirstBytes(asyncio.BufferedProtocol):
         seen = max(0, len(self._read) - len(END_OF_REQUEST))
         self._read += self._room[:read]
         end = self._read.find(END_OF_REQUEST, seen)
-        size = end if end >= 0 else len(self._read) - len(END_OF_REQUEST) + 1  # the end may have begun
+        size = end if end >= 0 else len(self._read) - len(END_OF_REQUEST) + 1  # part of it may have come
         if size > MAX_REQUEST_BYTES:
             transport.write(TOO_LARGE)
             transport.close()

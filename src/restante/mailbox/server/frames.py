@@ -33,7 +33,7 @@ def unacknowledged_bytes(transport: asyncio.Transport) -> int:
     """Return the bytes that our kernel keeps because the client's has not acknowledged them (man 7 tcp)."""
     try:
         sent = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
-    except OSError:  # the connection is gone already
+    except OSError:  # the connection is closed already
         return 0
     queued: int = struct.unpack("i", sent)[0]
     return queued

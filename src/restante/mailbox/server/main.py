@@ -190,7 +190,7 @@ class Disk:
         try:
             found = os.statvfs(self._data)
             room = found.f_bavail * found.f_frsize >= least
-        except OSError:  # the disk is gone or failing; the next commit finds out whether it can be written
+        except OSError:  # the disk has an error; the next commit shows whether it can be written
             room = False
         if room != state.room:
             state.room = room

@@ -218,12 +218,12 @@ class Server:
     def _answer(self, request: WSUpgradeRequest) -> Socket | WSUpgradeResponseWithListener | None:
         path = request.path.partition(b"?")[0]
         if "upgrade" in [each.strip() for each in request.headers.get("connection", "").lower().split(",")]:
-            request.headers["connection"] = "Upgrade"  # picows accepts no list; Firefox sends "keep-alive, Upgrade"
+            request.headers["connection"] = "Upgrade"  # Firefox sends "keep-alive, Upgrade"; picows reads one value
         if path == b"/":
             return WSUpgradeResponseWithListener(WSUpgradeResponse.create_ok_response(GREETING), None)
         if path == b"/v1" or path.startswith(b"/v1/"):
             return Socket(self)
-        return None  # 404
+        return None  # picows answers with 404
 
     def answer_head(self, path: bytes) -> Answer:
         """Return the answer to HEAD: what `_answer` returns for a GET without an upgrade."""

@@ -50,9 +50,10 @@ class TableWithInputs(NamedTuple):
                 changed |= _dates(table.state.days(known.version))
             elif table.version is not None:  # an input that is not there yet, or was removed, changes nothing
                 changed |= _dates(data_files.days(table.files()))
-                found |= _dates(data_files.days(self.target.files()))  # they may have rows that the input lacks
+                # The target may have rows of days that the input does not have.
+                found |= _dates(data_files.days(self.target.files()))
             found |= self.build.touches(name, changed)
-        if found:  # a source whose first days are among these has rows on later days, too
+        if found:  # a new source must also have a folder on each later day
             found |= {day for day, _ in self.folders() - self.present()}
         first = self.first()
         return {day for day in found if day >= first}

@@ -112,7 +112,7 @@ class Fields:
         first = np.frombuffer(b"".join([each[:8] for each in shown]), ">u8").astype(np.uint64)
         _, exponent = np.frexp((first >> np.uint64(64 - MANTISSA_BITS)).astype(np.float64))
         zeros = np.where(first >> np.uint64(64 - MANTISSA_BITS) > 0, MANTISSA_BITS - exponent, 0)
-        for place in np.flatnonzero(first >> np.uint64(64 - MANTISSA_BITS) == 0).tolist():  # one in 2^53, or a test's
+        for place in np.flatnonzero(first >> np.uint64(64 - MANTISSA_BITS) == 0).tolist():  # rare: one hash in 2^53
             zeros[place] = 256 - int.from_bytes(shown[place], "big").bit_length()
         with np.errstate(divide="ignore", invalid="ignore"):
             shown_work: Floats = np.ldexp(1.0, zeros) / size / self.ttl.astype(np.float64)

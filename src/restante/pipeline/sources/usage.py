@@ -198,7 +198,7 @@ class OpenedUsage:
             with reading(file, self._name) as other:
                 return bool(other.execute(f"SELECT 1 FROM {table} WHERE {same} LIMIT 1", row).fetchone())  # noqa: S608
         except SourceError:
-            return False  # then it is not a source
+            return False  # a file that cannot be read is not a source
 
 
 class UsageTable:

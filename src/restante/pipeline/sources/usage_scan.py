@@ -43,7 +43,7 @@ def clean_rows(scan: UsageScan, found: Iterable[tuple[Any, ...]]) -> Iterator[tu
     """Yield each row as a row of the lake's table and its fault. A row with a fault has no other values."""
     rules, within, source = (ORIGIN_RULE, *RULES[scan.table], *OWN_RULES[scan.table]), scan.limits, scan.source
     when = next(place for place, rule in enumerate(rules) if rule.column in {"started", "connect_time"})
-    nothing = (None,) * (len(rules) + 1)  # one more for the day
+    nothing = (None,) * (len(rules) + 1)  # one value for each rule, and one for the day
     for row_id, *row in found:
         if row[0] in scan.duplicates:
             fault: str = DUPLICATE

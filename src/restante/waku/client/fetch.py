@@ -244,7 +244,7 @@ class _Fetch:
 
     def _id(self) -> bytes:
         while (drawn := self._dice.draw(requests.ID_BYTES)).startswith(ERROR_PREFIX):
-            continue  # happens once in 2^48
+            continue  # status-go would read it as an error; one id in 2^48
         return drawn
 
 

@@ -207,9 +207,7 @@ async def _reach(connection: OutboundConnection, enode: Enode, key: Key, seconds
             await connection.greeted()
     except TimeoutError:
         if connection.connection is None:
-            raise NodeUnavailableError(
-                f"cannot connect to {enode.address}: nobody answered within {seconds:g} s"
-            ) from None
+            raise NodeUnavailableError(f"cannot connect to {enode.address}: no answer within {seconds:g} s") from None
         raise SilentError(f"{enode.address} did not greet within {seconds:g} s") from None
     except OSError as error:
         raise NodeUnavailableError(f"cannot connect to {enode.address}: {plain(error)}") from error

@@ -63,8 +63,8 @@ async def post(
     """Seal a payload, do the work that the node demands, and post the envelope to the node. Return the envelope.
 
     `topic` has 4 bytes. `to` is a symmetric key, or the receiver's public key of 64 bytes; `sign` is the sender's
-    key. The envelope lives for `ttl` seconds. `key` is who to be for the node, by default somebody new. The node has
-    `timeout` seconds to confirm.
+    key. The envelope lives for `ttl` seconds. `key` identifies this program to the node; by default it is a new key.
+    The node has `timeout` seconds to confirm.
 
     Raises NodeUnavailableError, UnconfirmedError if the node does not confirm in time, RefusedError, NotMined if the
     node demands too much work, and Misuse.

@@ -50,7 +50,7 @@ class IncompleteError(RestanteError):
     def __init__(self, missing: Sequence[Range], failures: Mapping[Enode, str]) -> None:
         ranges = ", ".join(f"{lower} to {upper}" for lower, upper in missing)
         reasons = "".join(f"; {server.address}: {words}" for server, words in failures.items())
-        super().__init__(f"nobody answered for the times {ranges}{reasons}")
+        super().__init__(f"no Mailserver answered for the times {ranges}{reasons}")
         self.missing = list(missing)
         """Ranges in seconds since 1970, both ends included."""
         self.failures = dict(failures)

@@ -250,9 +250,8 @@ class _Subscription:
         self._live.known = state.known
         self._live.forget(self._query)
         most = REMEMBERED_HASHES // len(self._query.topics)
-        for (
-            hashes
-        ) in self._live.recent.values():  # without answers to history requests, they would grow without limit
+        # Without a limit, the hashes would grow while no history request is answered.
+        for hashes in self._live.recent.values():
             while len(hashes) > most:
                 del hashes[next(iter(hashes))]
         self.state = state.copy()

@@ -100,14 +100,14 @@ class Relay:
                 return
             connection.send(packets.MESSAGES, body, squeezed)
             if len(squeezed) > FLUSH_PACKET_BYTES:
-                connection.flush()  # now it is known whether there is room for more
+                connection.flush()  # the flush shows whether the peer can receive more
         self.counts["relayed"] += len(numbers)
 
     def catch_up(self, connection: PeerConnection) -> None:
         """Send a peer that reads again what it has missed and is still live."""
         since, connection.missed = connection.missed or 0, None
         if connection.in_arrears:
-            since = 0  # it is not known how much of its last backlog the peer will receive
+            since = 0  # the peer may not receive the rest of its last backlog
         connection.send_backlog(self._living(connection, WANTS_NOTHING, since, self._pushed))
 
     def turn_to(self, connection: PeerConnection, before: Interest) -> None:
