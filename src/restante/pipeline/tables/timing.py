@@ -14,8 +14,8 @@ The server's part is known if its trace has the command: the same id, and the sa
 echo) or, for commands without an echo, the same server_tx. The network's parts need both clocks. The offset between a
 log and its server is estimated per day as in NTP (RFC 5905, section 8). Of all exchanges sent at t0, received at t1,
 answered at t2, with the answer received at t3, take that with the least delay (t3 - t0) - (t2 - t1). Its offset
-is ((t1 - t0) + (t2 - t3)) / 2, with an error of at most half that delay, since one direction may have taken all of it. The
-table has the offset as seen from the server: `offset_us` is how far the client's clock is ahead.
+is ((t1 - t0) + (t2 - t3)) / 2, with an error of at most half that delay, since one direction may have taken all of
+it. The table has the offset as seen from the server: `offset_us` is how far the client's clock is ahead.
 """
 
 from __future__ import annotations
