@@ -42,7 +42,7 @@ class Flooder(Connection):
 
 
 class Listener(Connection):
-    """Takes note of when each message of the other side comes."""
+    """Records when each message of the other side arrives."""
 
     def __init__(self, port: int) -> None:
         super().__init__(port)

@@ -147,9 +147,10 @@ def test_a_part_has_one_meaning_for_each_public_class_and_constant() -> None:
     assert not twice
 
 
-def test_docstrings_begin_with_what_is_returned_or_done() -> None:
+@pytest.mark.parametrize("folder", [ROOT, PROJECT / "tests", PROJECT / "bench"], ids=["src", "tests", "bench"])
+def test_docstrings_begin_with_what_is_returned_or_done(folder: Path) -> None:
     found = []
-    for path, module in parsed():
+    for path, module in parsed(folder):
         for node in ast.walk(module):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 said = ast.get_docstring(node) or ""

@@ -18,8 +18,11 @@ HEAD: Final = """\
 # Tables of the lake
 
 Every table that [the pipeline](operating.md) makes, with the type, unit and meaning of each column. This page is
-generated from the schemas in `src/restante/pipeline`. The same texts are the comments of the columns in Delta tables
-and in the views that `restante pipeline sql` prints.
+generated from the schemas in `src/restante/pipeline`:
+
+    PYTHONPATH=src:tests .venv/bin/python -m support.pipeline.dictionary
+
+The same texts are the comments of the columns in Delta tables and in the views that `restante pipeline sql` prints.
 
 Types are Spark's. A timestamp is a moment in UTC, to the microsecond. If a column may be NULL, its meaning says what
 NULL means.
