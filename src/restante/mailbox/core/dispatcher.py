@@ -65,6 +65,8 @@ class Dispatcher:
         """Connections with messages in their outbox, or with a verdict."""
         self.subscribers: dict[int, list[ConnectionState]] = {}
         """The connections that have a mailbox open, by its key."""
+        self._allocated: dict[ConnectionState, int] = {}
+        """The key of the nameplate that each connection was allocated. Its name may be used again."""
         self.quotas = Quotas()
         self.weight = 0
         """The weight of the last command in its batch: its bytes, the bytes sent for it, and the weight of other
@@ -184,6 +186,7 @@ class Dispatcher:
     def lose(self, connection: ConnectionState, now: Now) -> None:
         """Record that a connection is lost."""
         self.connections.discard(connection)
+        self._allocated.pop(connection, None)
         connection.lost = True
         connection.socket = LOST_SOCKET
         said = connection.session
@@ -287,7 +290,9 @@ class Dispatcher:
             self.state.arrive(command.app_id, command.side)
             return
         if type(command) is session.AllocateCommand:
-            self.state.app(command.app_id).answered[decision.name] = connection
+            app = self.state.app(command.app_id)
+            app.answered[decision.name] = connection
+            self._allocated[connection] = app.nameplates[decision.name].key
         if connection.address_quotas:
             self.quotas.record_made(connection.address_quotas, decision)
 
@@ -331,14 +336,15 @@ class Dispatcher:
         self.state = state
         self.subscribers = {}
         self.quotas.forget_all_but(state)
-        for connection in self.connections:
+        for connection in sorted(self.connections, key=lambda each: each.number):
             said = connection.session
             if said.app_id is None:
                 continue
             state.arrive(said.app_id, said.side)
             app = state.app(said.app_id)
-            if said.allocated is not None and said.allocated in app.nameplates:
-                app.answered[said.allocated] = connection
+            nameplate = app.nameplates.get(said.allocated or "")
+            if nameplate is not None and nameplate.key == self._allocated.get(connection):
+                app.answered[nameplate.name] = connection
             if said.subscribed is not None:
                 self.subscribers.setdefault(said.subscribed, []).append(connection)
 
