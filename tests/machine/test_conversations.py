@@ -59,5 +59,16 @@ def test_a_connection_is_lost_in_the_batch_of_its_commands_however_much_is_said(
     state.teardown()
 
 
+def test_a_refused_batch_does_not_change_who_was_told_of_a_name_that_is_used_again() -> None:
+    state = CommitLoopMachine()
+    state.begin(options=Options(motd=MOTD, prune_after=30.0), seed=0, stubborn=True)
+    state.wait(seconds=60.0)
+    state.allocate(slot=0)
+    state.flush()
+    state.name(slot=0, kind="release", mood=None, pick=0)
+    state.allocate_twice(first=2, lost=True, refused=True)
+    state.teardown()
+
+
 def test_real_clients_see_what_the_model_says() -> None:
     run_state_machine_as_test(Socket, settings=examples(4, steps=30))

@@ -41,8 +41,12 @@ class Deployment:
             self.folder = folder / str(number)
             self.folder.mkdir()
             sender, receiver = await transfer()
-            await receiver.ended(within)
-            await sender.ended(within)
+            code = await receiver.ended(within)
+            try:
+                await sender.ended(within)
+            except AssertionError as error:
+                error.add_note(f"the receiver ended with {code}: {receiver.said}")
+                raise
             if not any(KEYS_DIFFER in client.said["stderr"] for client in (sender, receiver)):
                 break
         return sender, receiver
