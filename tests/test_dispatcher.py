@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -123,13 +124,18 @@ class InOrder(set[ConnectionState]):
         return iter(sorted(super().__iter__(), key=lambda each: self._sign * each.number))
 
 
+@pytest.fixture
+def world() -> Iterator[StoreWorld]:
+    with closing(StoreWorld(Options(in_grace_period=False), dice=FakeDice(lambda _place, _bound: 0))) as world:
+        yield world
+
+
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("lost_first", [False, True])
 def test_a_refused_batch_does_not_change_who_was_told_of_a_nameplate_whose_name_is_used_again(
-    sign: int, lost_first: bool
+    world: StoreWorld, sign: int, lost_first: bool
 ) -> None:
     """The first connection was allocated the same name, released it, and is still here."""
-    world = StoreWorld(Options(in_grace_period=False), dice=FakeDice(lambda _place, _bound: 0))
 
     def bound(side: str) -> Inbox:
         inbox = world.connect()
@@ -156,4 +162,3 @@ def test_a_refused_batch_does_not_change_who_was_told_of_a_nameplate_whose_name_
     if not lost_first:
         world.lose(second)
     assert allocated(bound("b")) == "1", "the answer may be lost"
-    world.close()
