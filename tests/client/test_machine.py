@@ -276,7 +276,18 @@ def test_a_list_that_was_not_asked_for_is_no_answer(world: World) -> None:
     assert told(alice, NameplatesListed) == [NameplatesListed([])]
 
 
-@pytest.mark.parametrize("nameplate", ["", "four", "-1", "9" * 41])
+def test_only_numbers_are_listed_as_nameplates(world: World) -> None:
+    alice = Side(world, 1)
+    alice.connect()
+    alice.listen()
+    alice.machine.list_nameplates()
+    listed = [{"id": each} for each in ("4", "\x1b[31m", "4-purple", "", "12")]
+    alice.machine.receive(json.dumps({"type": "nameplates", "nameplates": listed}))
+    alice.take()
+    assert told(alice, NameplatesListed) == [NameplatesListed(["4", "12"])]
+
+
+@pytest.mark.parametrize("nameplate", ["", "four", "-1", "9" * 41, "4-purple", "4-\x1b[31m", "4\n", "٤"])
 def test_an_allocated_nameplate_that_is_none_ends_the_wormhole(world: World, nameplate: str) -> None:
     alice = Side(world, 1)
     alice.machine.allocate("purple-sausages")

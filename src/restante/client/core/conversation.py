@@ -150,8 +150,10 @@ class Conversation:
         try:
             half = bytes.fromhex(_decode_pake(bytes.fromhex(body)).pake_v1)
             key = self._exchange().finish(half)
-        except (ValueError, msgspec.DecodeError, BadMessageError) as error:
+        except BadMessageError as error:
             raise WrongPasswordError(f"the peer's half of the key is not valid: {error}") from error
+        except (ValueError, msgspec.DecodeError) as error:
+            raise WrongPasswordError("the peer's half of the key is not valid: it cannot be read") from error
         state.key = key.hex()
         self._tell(KeyAgreed())
         self._seal(VERSION, msgspec.json.encode(_Versions(state.app_versions, state.abilities)))

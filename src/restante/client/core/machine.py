@@ -45,7 +45,7 @@ from restante.client.errors import (
     WormholeError,
 )
 from restante.client.protocol import server_messages
-from restante.client.protocol.code import nameplate_of
+from restante.client.protocol.code import is_nameplate, nameplate_of
 from restante.client.protocol.server_messages import Greeting, ServerMessage
 
 SERVERS_FAULT: Final = (ServerError, WelcomeError, PermissionNeededError)
@@ -216,19 +216,19 @@ class Machine:
             return
         self._list_wanted = False
         self.answers += 1
-        self._outputs.append(NameplatesListed([each.id for each in message.nameplates]))
+        self._outputs.append(NameplatesListed([each.id for each in message.nameplates if is_nameplate(each.id)]))
 
     def _allocated(self, message: ServerMessage) -> None:
         if self.state.nameplate_status is not NameplateStatus.ALLOCATING:
             return
         self.answers += 1
-        code = f"{message.nameplate}-{self.state.words}"
-        try:
-            self._know(code, nameplate_of(code))
-        except ValueError:
-            if not self._lasting:
-                give_up(self.state, "allocate")
-            self.fail(ServerError(f"the server allocated {message.nameplate!r}, which is not a nameplate"))
+        nameplate = str(message.nameplate)
+        if is_nameplate(nameplate):
+            self._know(f"{nameplate}-{self.state.words}", nameplate)
+            return
+        if not self._lasting:
+            give_up(self.state, "allocate")
+        self.fail(ServerError(f"the server allocated {nameplate!r}, which is not a nameplate"))
 
     def _claimed(self, message: ServerMessage) -> None:
         state = self.state

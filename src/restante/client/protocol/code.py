@@ -35,11 +35,16 @@ def nameplate_of(code: str) -> str:
         raise CodeError("a code is a text in UTF-8, and this one is not") from None
     if any(each.isspace() for each in code):
         raise CodeError("a code has no spaces: write it with hyphens, like 7-purple-sausages")
-    if not _NAMEPLATE.fullmatch(nameplate):
+    if not is_nameplate(nameplate):
         raise CodeError("a code begins with a number, like 7-purple-sausages")
     if not hyphen or not password:
         raise CodeError("a code has words after its number, like 7-purple-sausages")
     return nameplate
+
+
+def is_nameplate(text: str) -> bool:
+    """Return whether a text can be the number of a code."""
+    return _NAMEPLATE.fullmatch(text) is not None
 
 
 def password_of(code: str) -> bytes:
