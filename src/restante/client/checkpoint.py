@@ -53,7 +53,7 @@ class CheckpointFile:
     """The file, locked for this process."""
 
     def __init__(self, path: Path) -> None:
-        """Lock the file, which need not exist. Raises StoreError if another process uses it."""
+        """Lock the file, which need not exist. Raises StoreError if it is in use."""
         self.path = path
         lock = path.with_name(path.name + ".lock")
         try:
@@ -64,7 +64,10 @@ class CheckpointFile:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._lock)
-            raise StoreError(f"another process is using the journal {path}: stop it, or name another file") from None
+            words = (
+                f"the journal {path} is in use, by another process or a Journal that is not closed: close that first"
+            )
+            raise StoreError(words) from None
         self._written = b""
 
     def close(self) -> None:

@@ -52,7 +52,8 @@ class Journal(Generic[T]):
             initial: the application's state if there is no file. Its type `T` is that of all later states, and one
                 that msgspec writes as JSON: a dict, a list, a dataclass or a Struct. A dict or a list keeps only what
                 JSON has.
-            dice: the source of randomness for tests. By default it is the operating system's.
+            dice: the source of randomness for tests, an object with the methods `draw(size)`, which returns bytes,
+                and `below(bound)`, which returns a number from 0 to `bound` - 1. By default it is the system's.
 
         Raises:
             CheckpointError: the file is truncated, of a later version, or of another program.
