@@ -598,7 +598,8 @@ async def test_connections_beyond_the_limit_are_told_so(tmp_path: Path) -> None:
     async with opened(tmp_path, replace(LIMITS, connections=2)) as live:
         first, _second = await live.enter(), await live.enter()
         third = await live.enter()
-        assert (await third.hear())["error"] == "the server has no room for more connections"
+        refusal = await third.hear()
+        assert (refusal["error"], refusal["retry"]) == ("the server has no room for more connections", True)
         assert await third.closed() == 1013
         third.write(frame(8, struct.pack(">H", 1013)))
         await third.hang_up()

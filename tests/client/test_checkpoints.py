@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,9 +15,21 @@ from typing import Any, Final
 import msgspec
 import pytest
 
+from client.live import Heard
 from client.programs import APP_ID, Program, State, acquainted
-from restante.client import CheckpointError, Journal, Misuse, OldCheckpointError, RestanteError, StoreError
-from restante.client.checkpoint import MAX_BYTES
+from restante.client import (
+    CheckpointError,
+    Journal,
+    Misuse,
+    OldCheckpointError,
+    Reconnecting,
+    ReplayEnded,
+    RestanteError,
+    StoreError,
+    driver,
+)
+from restante.client.checkpoint import MAX_BYTES, CheckpointFile
+from support.bounds import BOUND
 from support.disk import no_file_beyond
 from support.effort import rounds
 from support.mailbox.days import DAY, ServerOfDays
@@ -45,6 +59,33 @@ async def test_when_the_disk_is_full_a_step_fails_and_nothing_is_sent(
     assert server.messages == messages
     assert [each.name for each in bob.file.parent.glob("bob*")] == ["bob", "bob.lock"]
     assert await bob.run() == ["0"]
+
+
+async def test_a_wait_ends_at_once_if_the_journal_cannot_be_saved_after_the_connection_was_lost(
+    server: ServerOfDays, alice: Program, bob: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await acquainted(alice, bob)
+    monkeypatch.setattr(driver, "delay_before", lambda _attempt, _dice: 1e6)
+    heard, lost = Heard(), threading.Event()
+
+    def fail(*_: object) -> None:
+        lost.wait()
+        raise StoreError("cannot write the journal")
+
+    with pytest.raises(StoreError):  # noqa: PT012 - its context raises it, too
+        async with alice.journal() as journal, journal.wormhole("peer", APP_ID, on_event=heard) as wormhole:
+            await heard.until(ReplayEnded)
+            monkeypatch.setattr(CheckpointFile, "write", fail)
+            waits = [asyncio.create_task(each) for each in (wormhole.send(b"0"), wormhole.flush())]
+            try:
+                await server.stop()
+                await heard.until(Reconnecting)
+            finally:
+                lost.set()
+            await asyncio.wait(waits, timeout=BOUND)
+            errors = [type(each.exception()) if each.done() else None for each in waits]
+    assert errors == [StoreError, StoreError]
+    await server.start()
 
 
 async def test_a_new_wormhole_that_cannot_be_saved_does_not_connect(server: ServerOfDays, alice: Program) -> None:

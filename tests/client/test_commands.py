@@ -130,6 +130,18 @@ async def test_the_receiver_may_make_the_code(server: Serving) -> None:
             assert (await receiver.ended(), await sender.ended()) == (0, 0), (receiver.said, sender.said)
 
 
+@pytest.mark.parametrize(
+    "words", [("send", "--text", TEXT, "--code", "24-a-b", "-c", "3"), ("receive", "24-a-b", "--code-length", "2")]
+)
+async def test_a_code_that_is_given_has_no_other_length(words: tuple[str, ...]) -> None:
+    async with child(*RESTANTE, *words) as refused:
+        assert await refused.ended() == 2
+    assert refused.said == {
+        "stdout": "",
+        "stderr": "restante: --code-length is for a new code, and a code is given: leave one of them out\n",
+    }
+
+
 async def test_a_uri_names_the_code_and_the_server(server: Serving) -> None:
     rendezvous = server.url.removesuffix("/v1").replace("/", "%2F").replace(":", "%3A")
     async with (
@@ -259,17 +271,27 @@ async def test_a_server_without_tls_is_one_sentence_for_who_wants_it(server: Ser
     assert receiver.said["stderr"] == f"restante: cannot connect to {url} securely: {words}\n"
 
 
-@pytest.mark.parametrize("code", [130, 143])
-async def test_a_signal_tells_the_other_side(server: Serving, code: int) -> None:
-    async with command(server, "receive", f"{code}-a-b") as receiver:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+async def test_a_signal_tells_the_other_side(server: Serving, number: signal.Signals) -> None:
+    code = f"{100 + number}-a-b"
+    async with command(server, "receive", code) as receiver:
         await receiver.says(LISTENS)
-        words = ("send", "--text", TEXT, "--code", f"{code}-a-b", "--verify")
-        async with command(server, *words, stdin=None) as sender:
+        async with command(server, "send", "--text", TEXT, "--code", code, "--verify", stdin=None) as sender:
             await sender.says(r"\(yes/no\)")
-            sender.send(signal.SIGINT if code == 130 else signal.SIGTERM)
-            assert await sender.ended() == code, sender.said
+            for _ in range(2 if number == signal.SIGHUP else 1):  # the shell and the system may both send it
+                sender.send(number)
+            assert await sender.ended() == 128 + number, sender.said
         assert await receiver.ended() == 1, receiver.said
         assert "the other side gave up: the sender stopped" in receiver.said["stderr"]
+
+
+async def test_a_command_that_ignores_the_end_of_its_terminal_goes_on(server: Serving) -> None:
+    words = (*RESTANTE, "send", "--text", TEXT, "--code", "44-a-b", "--server", server.url)
+    async with child("sh", "-c", 'trap "" HUP; exec "$@"', "sh", *words) as sender:  # as nohup does
+        await sender.says(LISTENS)
+        sender.send(signal.SIGHUP)
+        async with command(server, "receive", "44-a-b") as receiver:
+            assert (await receiver.ended(), await sender.ended()) == (0, 0), (receiver.said, sender.said)
 
 
 async def test_ctrl_c_before_anybody_came_leaves_nothing_at_the_server(server: Serving) -> None:
@@ -351,6 +373,18 @@ async def test_a_sender_needs_no_standard_streams(server: Serving, streams: str)
         assert (await receiver.ended(), await sender.ended()) == (0, 0), (receiver.said, sender.said)
     assert receiver.said["stdout"] == f"{TEXT}\n"
     assert sender.said["stdout"] == ""
+
+
+@pytest.mark.parametrize("streams", ["2>&-", "2>/dev/full"])
+@pytest.mark.parametrize(
+    "words", [("receive", "7-a-b", "--server", "no-url"), ("waku", "check", "--data", "nowhere")]
+)
+async def test_an_error_that_cannot_be_shown_is_not_written_to_standard_output(
+    tmp_path: Path, words: tuple[str, ...], streams: str
+) -> None:
+    async with child("sh", "-c", f'cd "$0" && exec "$@" {streams}', str(tmp_path), *RESTANTE, *words) as failing:
+        assert await failing.ended() == 2
+    assert failing.said["stdout"] == ""
 
 
 async def test_a_closed_standard_input_is_a_no(server: Serving) -> None:

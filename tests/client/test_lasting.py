@@ -56,7 +56,7 @@ def test_a_close_after_an_error_of_the_server_leaves_nothing_there(world: World,
     alice.machine.receive(json.dumps(FAULTS[1][0]))
     alice.take()
     alice.machine.close()
-    assert alice.machine.outputs() == [Reconnect()]
+    assert alice.machine.outputs() == [Reconnect("the wormhole is being closed")]
     alice.cut()
     settle(alice)
     assert set(world.counts().values()) == {"0"}

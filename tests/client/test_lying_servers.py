@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from client.liar import Answer, Lie, Sent, answer_handshake, honest, instead_of, listening, lying, text
-from client.live import meet, read, use, wormhole
+from client.live import Heard, meet, read, use, wormhole
 from restante.client import (
     CrowdedError,
     PeerMessageError,
+    Reconnecting,
     ServerError,
     Wormhole,
     WrongPasswordError,
@@ -74,6 +75,29 @@ async def test_a_server_that_asks_to_try_again_is_left_alone_for_longer_each_tim
             await alice.flush()
         await meet(alice, bob)
     assert attempts[:4] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("kind", ["welcome", "allocated"])
+async def test_a_server_that_has_no_room_is_left_alone_for_longer_each_time(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    attempts: list[int] = []
+    heard = Heard()
+
+    def delay(attempt: int, _dice: Dice) -> float:
+        attempts.append(attempt)
+        return 0.01
+
+    close = server_frame(CLOSE, (1013).to_bytes(2, "big") + b"no room")
+
+    def refuse(answer: Answer) -> list[Sent]:
+        return [close if answer["connection"] <= 3 and answer["type"] == kind else answer]
+
+    monkeypatch.setattr(driver, "delay_before", delay)
+    async with lying(refuse) as liar, wormhole(liar.url, on_event=heard) as alice, bounded("a code"):
+        await alice.allocate_code()
+    assert attempts == [1, 2, 3]
+    assert [each.busy for each in heard.of(Reconnecting)] == [True, True, True]
 
 
 # ── messages ─────────────────────────────────────────────────────────────────────────────────────

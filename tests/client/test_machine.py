@@ -265,6 +265,27 @@ def test_a_message_of_a_mailbox_that_is_not_open_ends_the_wormhole(world: World,
     assert set(world.counts().values()) == {"0"}
 
 
+@pytest.mark.parametrize("lasting", [False, True])
+def test_a_list_that_the_server_refuses_is_not_asked_for_again(world: World, lasting: bool) -> None:
+    alice = Side(world, 1, lasting=lasting)
+    alice.machine.list_nameplates()
+    alice.connect()
+    alice.listen()
+    alice.take()
+    assert alice.machine.awaits_answer
+    alice.machine.receive(b'{"type": "error", "error": "no", "orig": {"type": "list"}}')
+    alice.take()
+    assert isinstance(failure(alice), ServerError)
+    assert not alice.machine.awaits_answer
+    alice._to_server.clear()
+    alice.cut()
+    alice.machine.close()
+    alice.connect()
+    alice.listen()
+    alice.take()
+    assert [json.loads(each)["type"] for each in alice._to_server] == ["bind"]
+
+
 def test_a_list_that_was_not_asked_for_is_no_answer(world: World) -> None:
     alice = Side(world, 1)
     alice.machine.list_nameplates()
@@ -310,7 +331,8 @@ def test_what_a_server_could_not_store_is_sent_again_on_the_next_connection(worl
     while alice._to_server:
         refused = json.loads(alice._to_server.popleft())
         alice.machine.receive(json.dumps({"type": "error", "error": "not now", "orig": refused, "retry": True}))
-    assert alice.machine.outputs() == [Reconnect()]
+    reason = "the server asks to try again later: not now"
+    assert alice.machine.outputs() == [Reconnect(reason)]
     alice.cut()
     settle(alice, bob)
     assert told(alice, Failed) == []

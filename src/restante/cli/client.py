@@ -39,7 +39,7 @@ VerifyOption = Annotated[
     bool, typer.Option("--verify", help="Show a number to compare with the other side's, and ask before going on.")
 ]
 CodeLengthOption = Annotated[
-    int,
+    int | None,
     typer.Option(
         "--code-length",
         "-c",
@@ -47,7 +47,7 @@ CodeLengthOption = Annotated[
         max=32,
         show_default=False,
         metavar="WORDS",
-        help="Words of the code. Default: 2.",
+        help="Words of a new code. Default: 2.",
     ),
 ]
 
@@ -56,6 +56,15 @@ def _check_installed() -> None:
     """Raise Misuse if the extra is not installed."""
     if importlib.util.find_spec("nacl") is None or importlib.util.find_spec("cryptography") is None:
         raise Misuse("this command needs the extra 'client': pip install 'restante[client]'")
+
+
+def _words(code: str | None, code_length: int | None) -> int:
+    """Return how many words a new code has. Raises Misuse if the number is for a code that is given."""
+    from restante.client.defaults import DEFAULT_WORDS
+
+    if code is not None and code_length is not None:
+        raise Misuse("--code-length is for a new code, and a code is given: leave one of them out")
+    return DEFAULT_WORDS if code_length is None else code_length
 
 
 RelayOption = Annotated[
@@ -84,7 +93,7 @@ def send(
     code: Annotated[
         str | None, typer.Option(metavar="CODE", help="Use this code, which the other side knows already.")
     ] = None,
-    code_length: CodeLengthOption = 2,
+    code_length: CodeLengthOption = None,
     verify: VerifyOption = False,
     qr: Annotated[
         bool | None,
@@ -118,6 +127,7 @@ def send(
         raise Misuse("say what to send: a PATH, or --text TEXT, or --text - for standard input")
     if text == "-" and verify:
         raise Misuse("--verify asks on standard input, and --text - reads it: give the text itself")
+    words = _words(code, code_length)
     place = Place.of(None, server, proxy, appid)
     chosen = None if code is None else own_code(code)
     transit = transit_of(transit_relay, listen=listen, proxy=proxy)
@@ -130,7 +140,7 @@ def send(
         say(f"offered: {item.described}")
         show_own_hints(transit)
         return
-    run(send_item(place, item, chosen, words=code_length, verify=verify, qr=qr))
+    run(send_item(place, item, chosen, words=words, verify=verify, qr=qr))
 
 
 @app.command()
@@ -141,7 +151,7 @@ def receive(
     allocate: Annotated[
         bool, typer.Option("--allocate", help="Make a new code; the sender uses it with `send --code`.")
     ] = False,
-    code_length: CodeLengthOption = 2,
+    code_length: CodeLengthOption = None,
     verify: VerifyOption = False,
     output: Annotated[
         Path | None,
@@ -173,9 +183,10 @@ def receive(
 
     if allocate and code is not None:
         raise Misuse("--allocate makes a new code: leave the code out")
+    words = _words(code, code_length)
     place = Place.of(code, server, proxy, appid)
     if place.code is None and not allocate and sys.stdin is not None and sys.stdin.isatty():
-        place = place.with_code(read_code(place, code_length))
+        place = place.with_code(read_code(place, words))
     transit = transit_of(transit_relay, listen=listen, proxy=proxy)
     storing = Storing(output, accept, replace, unpack, dry_run, transit)
-    run(receive_item(place, storing, allocate=allocate, words=code_length, verify=verify))
+    run(receive_item(place, storing, allocate=allocate, words=words, verify=verify))

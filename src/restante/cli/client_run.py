@@ -48,8 +48,8 @@ from restante.client.transit.records import Role
 from restante.common.errors import Misuse, StoreError, plain
 from restante.common.plural import counted
 
-SIGTERM_EXIT: Final = 128 + signal.SIGTERM
-"""The exit code after SIGTERM, as a shell shows it. After Ctrl-C it is 130."""
+SIGNAL_EXIT: Final = 128
+"""What the number of a signal is added to for the exit code, as a shell shows it. After Ctrl-C it is 130."""
 
 COMPLETION_SECONDS: Final = 5.0
 """Seconds within which a server must list its nameplates for completion. The user waits for it."""
@@ -165,7 +165,12 @@ def read_code(place: Place, words: int) -> str:
 
 
 def run(transfer: Coroutine[Any, Any, None]) -> None:
-    """Run a transfer. Ctrl-C and SIGTERM end it after the other side is told; a second one ends it at once."""
+    """Run a transfer. Ctrl-C, SIGTERM and SIGHUP end it after the other side is told.
+
+    A second Ctrl-C or SIGTERM ends it at once, and a second SIGHUP does nothing: when a terminal is closed, the shell
+    and the system may both send one. A command that ignores SIGHUP, as with nohup, goes on.
+    """
+    came: list[signal.Signals] = []
 
     async def guarded() -> None:
         task = asyncio.current_task()
@@ -173,17 +178,21 @@ def run(transfer: Coroutine[Any, Any, None]) -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(_report)
 
-        def stop() -> None:
+        def stop(number: signal.Signals) -> None:
             loop.remove_signal_handler(signal.SIGTERM)  # a second one ends the process
-            task.cancel()
+            if not came:
+                task.cancel()
+            came.append(number)
 
-        loop.add_signal_handler(signal.SIGTERM, stop)
+        loop.add_signal_handler(signal.SIGTERM, stop, signal.SIGTERM)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            loop.add_signal_handler(signal.SIGHUP, stop, signal.SIGHUP)
         await transfer
 
     try:
         asyncio.run(guarded())
     except asyncio.CancelledError:
-        raise typer.Exit(SIGTERM_EXIT) from None
+        raise typer.Exit(SIGNAL_EXIT + came[0]) from None
     except KeyboardInterrupt:
         say("")  # so that the shell's prompt is not on the line of ^C
         raise

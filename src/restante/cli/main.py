@@ -11,7 +11,7 @@ import typer
 
 from restante import __version__
 from restante.cli import client, mailbox, pipeline, waku
-from restante.cli.terminal import visible
+from restante.cli.terminal import say, visible
 from restante.common.errors import RestanteError
 from restante.common.settings import PREFIXES
 from restante.mailbox.settings import SERVE
@@ -25,10 +25,12 @@ app.add_typer(pipeline.app, name="pipeline", help="Turn usage records and logs i
 
 def main() -> None:
     """Run a command. Exits with 0 (done) or the error's code; errors are one sentence on standard error."""
+    if sys.stderr is None:  # `print` would write to standard output instead, which is for results
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123 - until the process ends
     try:
         app()
     except RestanteError as error:
-        print(f"restante: {visible(str(error))}", file=sys.stderr)
+        say(f"restante: {visible(str(error))}")
         sys.exit(error.exit_code)
 
 

@@ -34,8 +34,8 @@ class BaseWormhole:
     """A connection of two programs through a mailbox server, encrypted with a key that only they know.
 
     It connects when its context is entered, which is possible once. If the first connection fails, so does the
-    wormhole, with `ServerGoneError`. A later one is replaced when it is lost, as often as needed. Methods that wait
-    set no limit of time: use `asyncio.timeout`.
+    wormhole, with `ServerGoneError`, unless the server asks to try again later. A lost connection is replaced as
+    often as needed. Methods that wait set no limit of time: use `asyncio.timeout`.
 
     A method that would wait raises `Misuse` if the context was not entered, the wormhole's `WormholeError` if it has
     failed, and `ClosedError` if it was closed, or `LonelyError` if that was before the peer came.
@@ -62,6 +62,7 @@ class BaseWormhole:
             self._hear,
             dice,
             changed=self._changes.tell,
+            unable=self._fail,
             max_work_bits=max_work_bits,
             save=save,
         )
@@ -70,9 +71,9 @@ class BaseWormhole:
         self._unread = Unread()
         self._drops_messages = False
         self._nameplates: list[str] | None = None
-        self._closed = False
+        self._listing = 0
         self._error: Exception | None = None
-        self._error_raised = False
+        self._closed = self._error_raised = False
 
     async def __aenter__(self) -> Self:
         if self._running is not None:
@@ -129,11 +130,16 @@ class BaseWormhole:
 
     async def nameplates(self) -> list[str]:
         """Return the nameplates in use, which are the numbers of codes. Some servers list none."""
-        self._nameplates = None
-        self._machine.list_nameplates()
-        self._driver.carry_out()
-        await self._driver.wait_until_saved()
-        await self._until(lambda: self._nameplates is not None)
+        self._nameplates, self._listing = None, self._listing + 1
+        try:
+            self._machine.list_nameplates()
+            self._driver.carry_out()
+            await self._driver.wait_until_saved()
+            await self._until(lambda: self._nameplates is not None)
+        finally:
+            self._listing -= 1
+            if not self._listing:
+                self._machine.forget_list()
         return self._nameplates or []
 
     async def complete(self, prefix: str, words: int = DEFAULT_WORDS) -> Sequence[str]:
@@ -315,6 +321,10 @@ class BaseWormhole:
         except Exception as error:  # noqa: BLE001 - whoever waits is told
             self._error = self._error or error
         self._closed = True
+        self._changes.tell()
+
+    def _fail(self, error: Exception) -> None:
+        self._error = self._error or error
         self._changes.tell()
 
     def _hear(self, event: Event | MessageReceived | NameplatesListed) -> None:

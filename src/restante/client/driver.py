@@ -18,7 +18,7 @@ from restante.client.core.outputs import (
     SendFrame,
     ShowWork,
 )
-from restante.client.errors import PermissionNeededError, ServerError, ServerGoneError
+from restante.client.errors import BusyServerError, PermissionNeededError, ServerError, ServerGoneError
 from restante.client.events import Connecting, Event, Reconnecting
 from restante.client.server import Server
 from restante.client.work import find_stamp
@@ -58,10 +58,6 @@ class BadServerError(ServerGoneError):
     """The server is connected, and owes an answer or breaks the protocol."""
 
 
-class BusyServerError(ServerGoneError):
-    """The server is connected, and asks to try again later."""
-
-
 def delay_before(attempt: int, dice: Dice) -> float:
     """Return the seconds before an attempt, of which the first has the number 1."""
     exponent = min(attempt, 20)  # 1.5²⁰ is far beyond the maximum
@@ -79,15 +75,17 @@ class Driver:
         dice: Dice,
         *,
         changed: Callable[[], None],
+        unable: Callable[[StoreError], None],
         max_work_bits: int,
         save: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Prepare. `changed` is called when a frame of the server is handled, which need not be an event.
 
-        `save` is awaited before anything is sent that the machine's state must not forget.
+        `save` is awaited before anything is sent that the machine's state must not forget. `unable` is called if it
+        raises StoreError, and then nothing more is sent.
         """
         self._machine, self._server, self._tell, self._dice = machine, server, tell, dice
-        self._changed = changed
+        self._changed, self._tell_unable = changed, unable
         self._save, self._max_work_bits = save, max_work_bits
         self._saving: asyncio.Task[None] | None = None
         self._connection: Connection | None = None
@@ -131,7 +129,7 @@ class Driver:
     @property
     def all_saved(self) -> bool:
         """Whether nothing waits to be saved: all that the machine wanted is sent and told."""
-        return self._saving is None
+        return self._saving is None and self._unable is None
 
     async def wait_until_saved(self) -> None:
         """Wait until what had to be saved is saved and sent. Raises StoreError if it cannot be saved."""
@@ -152,22 +150,25 @@ class Driver:
         served = False
         while not self.ended:
             await self._reading.wait()
+            if self._unable is not None:
+                raise self._unable
             self._tell(Connecting(self._server.url))
             answers = self._machine.answers
             lost = await self._connect()
             hurried = self._hurry.is_set()
+            busy = isinstance(lost, BusyServerError)
             if self._machine.answers > answers:
                 served = True
                 last += hurried
-                attempt = attempt if isinstance(lost, BusyServerError) else 0
+                attempt = attempt if busy else 0
             if self.ended or last >= MAX_HURRIED_CONNECTIONS:
                 return
             attempt += 1
             bad = bad + 1 if isinstance(lost, BadServerError) else 0
-            if not served or bad >= MAX_BAD_CONNECTIONS:
+            if not (served or busy) or bad >= MAX_BAD_CONNECTIONS:
                 raise lost
             delay = HURRIED_DELAY_SECONDS if hurried else delay_before(attempt, self._dice)
-            self._tell(Reconnecting(delay, str(lost)))
+            self._tell(Reconnecting(delay, str(lost), busy))
             if hurried:
                 await asyncio.sleep(delay)
                 continue
@@ -179,7 +180,7 @@ class Driver:
             if self._connection is not None:
                 self._connection.send(output.text)
         elif isinstance(output, Reconnect):
-            self._end_connection(BusyServerError("the server could not carry out a command"))
+            self._end_connection(BusyServerError(output.reason))
         elif isinstance(output, ShowWork):
             self._work = asyncio.create_task(self._show_work(output))
         else:
@@ -198,7 +199,10 @@ class Driver:
                     self._carry_out(output)
         except StoreError as error:
             self._unable = self._unable or error
+            self._tell_unable(self._unable)
             self._end_connection(ServerGoneError(str(error)))
+            self._hurry.set()
+            self._reading.set()  # `run` ends, whatever it waits for
             return
         finally:
             self._saving = None

@@ -71,6 +71,10 @@ class ServerGoneError(WormholeError):
     exit_code = SERVER_EXIT
 
 
+class BusyServerError(ServerGoneError):
+    """The server is there, and asks to try again later. No caller gets it: the driver does so."""
+
+
 class ClosedError(WormholeError):
     """The wormhole was closed by this program, or one of a journal has ended in an earlier process."""
 

@@ -49,6 +49,8 @@ class Reconnecting(msgspec.Struct, frozen=True):
     """Seconds until the next attempt."""
     reason: str
     """Why, in words for a person."""
+    busy: bool = False
+    """Whether the server asked to try again later: it has no room for more connections, or cannot store anything."""
 
 
 class Working(msgspec.Struct, frozen=True):

@@ -6,13 +6,13 @@ import asyncio
 import logging
 import ssl
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from picows import WSAutoPingStrategy, WSCloseCode, WSError, WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
 from python_socks import ProxyError
 
-from restante.client.errors import ServerError, ServerGoneError, WormholeError
+from restante.client.errors import BusyServerError, ServerError, ServerGoneError, WormholeError
 from restante.client.server import Server
 from restante.common.errors import plain
 
@@ -139,7 +139,9 @@ class Connection(WSListener):
         words = (close.get_close_message() or b"").decode(errors="replace")
         if close.get_close_code() == WSCloseCode.MESSAGE_TOO_BIG:
             return ServerError(f"the server takes no message of that size: {words!r}")
-        return ServerGoneError(f"{self._url} closed the connection" + (f": {words!r}" if words else ""))
+        busy = close.get_close_code() == WSCloseCode.TRY_AGAIN_LATER
+        kind = BusyServerError if busy else ServerGoneError
+        return kind(f"{self._url} closed the connection" + (f": {words!r}" if words else ""))
 
     def _join(self, frame: WSFrame) -> None:
         """Join the fragments of a message (RFC 6455 section 5.4)."""
@@ -220,12 +222,11 @@ async def connect(
     finally:
         connection.end(ServerGoneError("closed here"))
         try:
-            async with asyncio.timeout(CLOSE_SECONDS):
-                await transport.wait_disconnected()
-        except TimeoutError:
-            transport.disconnect(graceful=False)
-        except WSError:
-            pass  # `connection.ended` says it
+            with suppress(TimeoutError, WSError):  # `connection.ended` says it
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await transport.wait_disconnected()
+        finally:
+            transport.disconnect(graceful=False)  # also if this task is cancelled
 
 
 def _reason(error: ssl.SSLError) -> str:

@@ -107,6 +107,10 @@ class Machine:
             self.connection.sent.discard("list")
         self._send_missing()
 
+    def forget_list(self) -> None:
+        """Want the list no longer: nobody waits for it."""
+        self._list_wanted = False
+
     def send(self, plaintext: bytes) -> int:
         """Send a message to the peer's application. Return its number."""
         if self.state.mood is not None:
@@ -126,7 +130,9 @@ class Machine:
             mood = "happy" if self.state.peer_versions is not None else LonelyError.mood
         finish(self.state, mood)
         if self.failure is not None and self.connection is None:
-            self._outputs.append(Reconnect())  # a lasting one says nothing more on this connection
+            self._outputs.append(
+                Reconnect("the wormhole is being closed")
+            )  # a lasting one says nothing more on this connection
         self._send_missing()
 
     # ── what the connection brings ───────────────────────────────────────────────────────────────
@@ -268,10 +274,12 @@ class Machine:
     def _error(self, message: ServerMessage) -> None:
         if message.retry:
             self.connection = None  # the next one is sent what this one lacks
-            self._outputs.append(Reconnect())
+            self._outputs.append(Reconnect(f"the server asks to try again later: {message.error}"))
             return
         words = str(message.error)
         hint = f": {message.hint}" if isinstance(message.hint, str) else ""
+        if server_messages.refused(message) == "list":
+            self._list_wanted = False
         crowded = words in {"crowded", "reclaimed"}
         if crowded or not self._lasting:
             give_up(self.state, server_messages.refused(message), crowded=crowded)

@@ -16,7 +16,10 @@ class SendFrame(msgspec.Struct, frozen=True):
 
 
 class Reconnect(msgspec.Struct, frozen=True):
-    """End this connection, and make another one later: the server could not carry out a command."""
+    """End this connection, and make another one later."""
+
+    reason: str
+    """Why, in words for a person."""
 
 
 class ShowWork(msgspec.Struct, frozen=True):

@@ -27,7 +27,8 @@ from restante.mailbox.protocol.frame_text import FrameText
 from restante.mailbox.protocol.messages import Malformed, Received
 
 INTERNAL_ERROR: Final = "internal error"
-CLEANUP_CLOSE_CODES: Final = frozenset({1008, 1013})
+TRY_AGAIN_LATER: Final = 1013
+CLEANUP_CLOSE_CODES: Final = frozenset({1008, TRY_AGAIN_LATER})
 """Close codes before which a rejected client may release and close."""
 
 MAX_SUBSCRIBERS: Final = 32
@@ -213,7 +214,8 @@ class Dispatcher:
     def refuse_frame(self, connection: ConnectionState, error: PeerError) -> None:
         """Answer a frame that is not a message, and have the connection closed."""
         if connection.verdict is None:
-            self._reply(connection, messages.Error(error.words, messages.NULL, error.hint or UNSET))
+            retry = True if error.code == TRY_AGAIN_LATER else UNSET
+            self._reply(connection, messages.Error(error.words, messages.NULL, error.hint or UNSET, retry))
             # Not the error that was raised: its traceback holds the frame's text, and a cycle back to the connection.
             connection.verdict = PeerError(error.code, error.words)
             if error.hint:
