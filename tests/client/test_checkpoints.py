@@ -88,6 +88,42 @@ async def test_a_wait_ends_at_once_if_the_journal_cannot_be_saved_after_the_conn
     await server.start()
 
 
+async def test_a_state_is_shown_when_it_is_saved_and_never_if_nobody_knows_whether_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    fails = False
+
+    def write(file: CheckpointFile, content: bytes) -> None:
+        begun.set()
+        go_on.wait(BOUND)
+        if fails:
+            raise StoreError("cannot write the journal")
+        written(file, content)
+
+    async def add(text: str) -> None:
+        async with journal.step() as state:
+            state["received"].append(text)
+
+    written = CheckpointFile.write
+    monkeypatch.setattr(CheckpointFile, "write", write)
+    async with Journal[State](tmp_path / "journal", {"received": []}) as journal:
+        for text, shown in (("0", []), ("1", ["0"])):
+            begun.clear()
+            go_on.clear()
+            step = asyncio.create_task(add(text))
+            await asyncio.to_thread(begun.wait, BOUND)
+            assert journal.state == {"received": shown}
+            fails = text == "1"
+            go_on.set()
+            await asyncio.wait([step])
+        assert isinstance(step.exception(), StoreError)
+        with pytest.raises(StoreError, match="cannot write the journal"):
+            _ = journal.state
+    async with Journal[State](tmp_path / "journal", {"received": []}) as later:
+        assert later.state == {"received": ["0"]}
+
+
 async def test_a_new_wormhole_that_cannot_be_saved_does_not_connect(server: ServerOfDays, alice: Program) -> None:
     with no_file_beyond(10), pytest.raises(StoreError, match="cannot write the journal"):
         await alice.run()

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from client.programs import APP_ID, Program, acquainted
-from restante.client import CodeExpiredError, Message, Misuse
+from restante.client import CodeExpiredError, Journal, Message, Misuse
 from restante.client.unread import MAX_UNREAD_MESSAGES
 from support.bounds import bounded
 from support.mailbox.days import DAY, HOUR, ServerOfDays
@@ -183,6 +188,68 @@ async def test_a_state_that_json_cannot_express_ends_the_step_and_changes_nothin
         async with journal.step() as state:
             state["received"].append("kept")
     assert alice.received == ["kept"]
+
+
+@dataclass
+class Place:
+    height: float | None = None
+    others: dict[str, float | None] = field(default_factory=dict)
+
+
+class Weight(msgspec.Struct):
+    kilograms: float | None = None
+    others: list[Any] = []
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("kind", [Place, Weight, dict])
+async def test_a_state_with_a_number_that_json_does_not_have_ends_the_step_and_changes_nothing(
+    tmp_path: Path, kind: type[Any], number: float, deep: bool
+) -> None:
+    initial = kind()
+    async with Journal(tmp_path / "journal", initial) as journal:
+        async with journal.step():
+            pass
+        before = (tmp_path / "journal").read_bytes()
+        with pytest.raises(Misuse, match="no NaN and no infinity"):  # noqa: PT012 - the step raises it
+            async with journal.step() as state:
+                match state:
+                    case Place() if deep:
+                        state.others["here"] = number
+                    case Place():
+                        state.height = number
+                    case Weight() if deep:
+                        state.others.append({"here": [number]})
+                    case Weight():
+                        state.kilograms = number
+                    case _:
+                        state["here"] = [number] if deep else number
+        assert journal.state == initial
+        assert (tmp_path / "journal").read_bytes() == before
+
+
+async def test_a_null_in_a_state_is_kept(tmp_path: Path) -> None:
+    async with Journal[dict[str, Any]](tmp_path / "journal", {"nobody": None}) as journal:
+        async with journal.step() as state:
+            state["number"] = 1.5
+        assert journal.state == {"nobody": None, "number": 1.5}
+
+
+def test_an_initial_state_with_a_number_that_json_does_not_have_is_refused(tmp_path: Path) -> None:
+    for _ in range(2):  # the first one leaves no lock
+        with pytest.raises(Misuse, match="no NaN and no infinity"):
+            Journal(tmp_path / "journal", Place(math.nan))
+
+
+async def test_a_state_that_could_not_be_read_again_ends_the_step_and_changes_nothing(tmp_path: Path) -> None:
+    async with Journal(tmp_path / "journal", Weight()) as journal:
+        with pytest.raises(Misuse, match=r"the types of its fields: .*kilograms"):
+            async with journal.step() as state:
+                state.kilograms = "heavy"  # type: ignore[assignment]
+        assert journal.state == Weight()
+    async with Journal(tmp_path / "journal", Weight(1.0)) as journal:
+        assert journal.state == Weight(1.0)  # nothing was written
 
 
 async def test_a_receipt_is_waited_for_like_a_message(alice: Program, bob: Program) -> None:

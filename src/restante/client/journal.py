@@ -9,6 +9,7 @@ any moment continues from its last checkpoint, and nothing is lost or processed 
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl as tls
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -70,9 +71,10 @@ class Journal(Generic[T]):
         )
         try:
             checkpoint = self._file.read()
-            self._application = msgspec.json.encode(initial) if checkpoint is None else bytes(checkpoint.application)
+            self._application = self._encoded(initial) if checkpoint is None else bytes(checkpoint.application)
             self._wormholes = {} if checkpoint is None else checkpoint.wormholes
-            self._decoded()
+            self._saved_application = self._application
+            self._decoded(self._application)
         except BaseException:
             self._file.close()
             raise
@@ -89,8 +91,13 @@ class Journal(Generic[T]):
 
     @property
     def state(self) -> T:
-        """A copy of the application's state, as the last step left it. A change of it is not kept: use a step."""
-        return self._decoded()
+        """A copy of the application's state, as the last saved step left it. A change of it is not kept: use a step.
+
+        If the file could not be written, nobody knows which state is in it. Then reading this raises the StoreError.
+        Open the file again.
+        """
+        self._writer.check()
+        return self._decoded(self._saved_application)
 
     @property
     def names(self) -> list[str]:
@@ -166,7 +173,8 @@ class Journal(Generic[T]):
 
         Raises:
             TypeError, ValueError: JSON cannot express the state that the block leaves.
-            Misuse: an earlier message was left out, a message's wormhole is not open, or this is a step in a step.
+            Misuse: that state has NaN or infinity, or a value without the type of its field; an earlier message was
+                left out, a message's wormhole is not open, or this is a step in a step.
             WormholeError: a wormhole into which something was sent has failed or is closed; nothing has happened.
             StoreError: the file cannot be written. The process should end; nothing was sent.
 
@@ -175,13 +183,13 @@ class Journal(Generic[T]):
             raise Misuse("a step cannot be in another: end that one first")
         async with self._steps:
             self._writer.check()
-            state = self._decoded()
+            state = self._decoded(self._application)
             step = self._shared.step = Step(asyncio.current_task())
             try:
                 yield state
             finally:
                 self._shared.step = None
-            application = msgspec.json.encode(state)
+            application = self._encoded(state)
             processed = self._in_order(messages)
             for wormhole, _, _ in step.sent:
                 wormhole._check_open()
@@ -192,7 +200,8 @@ class Journal(Generic[T]):
                 sent._number = wormhole._machine.send(data)
             try:
                 await self.save()
-            finally:
+            finally:  # a cancelled step is saved, too
+                self._saved_application = application
                 for wormhole in {*processed, *(wormhole for wormhole, _, _ in step.sent)}:
                     wormhole._driver.carry_out()
 
@@ -218,8 +227,28 @@ class Journal(Generic[T]):
         """
         await self._writer.save()
 
-    def _decoded(self) -> T:
+    def _encoded(self, state: T) -> bytes:
+        """Return a state as JSON. Raises TypeError, ValueError or Misuse if it could not be read again as it is."""
+        application = msgspec.json.encode(state)
+        if b"null" in application and not _finite(msgspec.to_builtins(state)):
+            raise Misuse("the state of a journal has no NaN and no infinity: JSON cannot express them")
         try:
-            return msgspec.json.decode(self._application, type=self._type)
+            msgspec.json.decode(application, type=self._type)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise Misuse(f"the state of a journal has the types of its fields: {error}") from None
+        return application
+
+    def _decoded(self, application: bytes) -> T:
+        try:
+            return msgspec.json.decode(application, type=self._type)
         except (msgspec.DecodeError, RecursionError) as error:
             raise CheckpointError(f"{self._file.path} has the state of another application: {error}") from None
+
+
+def _finite(value: object) -> bool:
+    """Return whether a value has no NaN and no infinity, which msgspec writes as null."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, dict):
+        return all(map(_finite, value)) and all(map(_finite, value.values()))
+    return not isinstance(value, list | tuple) or all(map(_finite, value))
