@@ -266,7 +266,7 @@ async def _agree(wormhole: Wormhole, role: Role, *, verify: bool) -> None:
 def _print_text(received: str) -> None:
     """Print a text. On a terminal control characters are shown as escapes, since the sender may be anybody."""
     if sys.stdout is None:
-        raise StoreError("the text could not be printed: standard output is closed")
+        raise _unprinted("standard output is closed")
     try:
         if sys.stdout.isatty():
             sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -277,7 +277,12 @@ def _print_text(received: str) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # otherwise Python reports the same error again when it ends
-        raise StoreError(f"the text could not be printed: {plain(error)}") from error
+        raise _unprinted(plain(error)) from error
+
+
+def _unprinted(why: str) -> StoreError:
+    words = f"the text could not be printed: {why}"
+    return StoreError(words).telling(words)
 
 
 def _wormhole(place: Place, *, quiet: bool = False) -> Wormhole:

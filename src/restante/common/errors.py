@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class RestanteError(Exception):
@@ -20,6 +20,14 @@ class RestanteError(Exception):
 
     exit_code: ClassVar = 1
     """What a command exits with."""
+
+    told: str | None = None
+    """What the other side of a transfer is told in place of the text, which may have paths of this computer."""
+
+    def telling(self, words: str) -> Self:
+        """Set what the other side is told. Return the error."""
+        self.told = words
+        return self
 
 
 class PeerError(RestanteError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import socket
 import threading
@@ -25,6 +26,8 @@ from support.dice import Seeded
 KEY = bytes(range(32))
 SENDER, RECEIVER = TransitKeys.of(KEY, Role.SENDER), TransitKeys.of(KEY, Role.RECEIVER)
 NO_RELAY = TransitOptions(relays=())
+AT_ONCE = connecting.TRANSIT_SECONDS / 2
+"""Seconds: the error does not wait for the time in which a connection may be made."""
 DIAL_ONLY = TransitOptions(relays=(), listen=False)
 
 
@@ -228,14 +231,68 @@ async def test_a_sender_that_dials_a_peer_that_only_listens_speaks_first() -> No
         assert await chosen == GO
 
 
-async def test_where_nobody_is_the_error_names_the_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connecting, "TRANSIT_SECONDS", 1.0)
+@asynccontextmanager
+async def nobody() -> AsyncIterator[Address]:
+    """An address that refuses connections."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
+        yield Address("127.0.0.1", taken.getsockname()[1])
+
+
+@pytest.mark.parametrize("role", [Role.SENDER, Role.RECEIVER])
+async def test_where_nobody_is_the_error_names_the_addresses_at_once(role: Role) -> None:
+    async with bounded("an error", AT_ONCE), nobody() as address, Side(role, DIAL_ONLY) as ours:
+        with pytest.raises(
+            TransferError, match=rf"^no connection to the other side \({address}: Connection refused\)$"
+        ):
+            await ours.meet(Hints((address,)))
+
+
+@pytest.mark.parametrize("role", [Role.SENDER, Role.RECEIVER])
+async def test_without_any_way_there_is_an_error_at_once(role: Role) -> None:
+    async with bounded("an error", AT_ONCE), Side(role, DIAL_ONLY) as ours:
+        with pytest.raises(
+            TransferError, match="names no address, this computer does not listen, and there is no relay"
+        ):
+            await ours.meet(Hints())
+
+
+async def test_a_relay_that_closes_the_connection_is_the_last_way() -> None:
+    ours = Side(Role.SENDER, DIAL_ONLY)
+    async with bounded("an error", AT_ONCE), somebody(closes) as relay, nobody() as address, ours:
+        with pytest.raises(TransferError, match=r"Connection refused, .*: .*(closed|reset)"):
+            await ours.meet(Hints((address,), (Relay((relay,)),)))
+
+
+async def test_a_side_that_listens_waits_for_the_peer_though_nothing_is_left_to_dial(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dialled, end = asyncio.Event(), connecting._Contest._end_attempt
+
+    def ends(contest: connecting._Contest, attempt: asyncio.Task[None]) -> None:
+        end(contest, attempt)
+        dialled.set()
+
+    monkeypatch.setattr(connecting._Contest, "_end_attempt", ends)
+    async with bounded("a connection"), nobody() as address, Side(Role.SENDER) as sender:
+        meeting = asyncio.create_task(sender.meet(Hints((address,))))
+        await dialled.wait()
         async with Side(Role.RECEIVER, DIAL_ONLY) as receiver:
-            with pytest.raises(TransferError, match=rf"within 1 s \(127.0.0.1:{port}: Connection refused\)"):
-                await receiver.meet(Hints((Address("127.0.0.1", port),)))
+            await exchange(*await asyncio.gather(meeting, receiver.meet(sender.hints)))
+
+
+async def test_too_few_descriptors_to_listen_end_it_if_nothing_is_left_to_dial(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_more(_self: socket.socket) -> None:
+        raise OSError(errno.EMFILE, "")
+
+    async with bounded("an error", AT_ONCE), Side(Role.SENDER) as sender:
+        where = sender.hints.direct[0]
+        meeting = asyncio.create_task(sender.meet(Hints()))
+        monkeypatch.setattr(socket.socket, "accept", no_more)
+        with socket.create_connection((where.host, where.port)), pytest.raises(TransferError, match="no connection"):
+            await meeting
 
 
 @pytest.mark.parametrize("answer", [b"bad handshake\n", b"impatient\n", b"ok\nnothing of the peer\n", b"ok", b""])

@@ -345,16 +345,21 @@ async def test_a_disk_that_fills_leaves_nothing_and_the_sender_is_told(server: S
 
 
 async def test_what_takes_the_name_during_the_transfer_is_kept(server: ServerOfDays, folder: Path) -> None:
+    began = threading.Event()
+
     def script(pipe: RecordPipe) -> None:
         pipe.send(CONTENT[:5])
+        began.wait()
         (folder / "parcel").write_bytes(b"mine")
         pipe.send(CONTENT[5:])
         until_closed(pipe)
 
     async with pair(server) as (ours, theirs):
         sending = asyncio.create_task(play(theirs, Role.SENDER, script, OFFER))
+        offered = await receive(ours, DIRECT)
+        assert isinstance(offered, OfferedFile)
         with pytest.raises(Misuse, match="exists already"):
-            await stored(ours, folder)
+            await offered.accept(folder / "parcel", on_progress=lambda _: began.set())
         await sending
         assert "exists already" in (await heard(theirs, "error"))[0]
     assert names(folder) == ["parcel"]

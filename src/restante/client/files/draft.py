@@ -135,13 +135,16 @@ def scratch_file(folder: Path) -> Iterator[OpenDraft]:
 def check_place(place: Path, *, replace: bool, directory: bool) -> None:
     """Raise Misuse if nothing may be stored at a place."""
     if not os.path.isdir(place.parent):  # noqa: PTH112 - Path's raises an error for a name that is too long
-        raise Misuse(f"there is no directory {shown_path(str(place.parent))} to write {shown(place.name)} in")
+        words = f"there is no directory {shown_path(str(place.parent))} to write {shown(place.name)} in"
+        raise Misuse(words).telling("there is no directory to store it in")
     if not os.path.lexists(place):
         return
     if not replace:
-        raise Misuse(f"{shown_path(str(place))} exists already: name another place, or move it away")
+        words = f"{shown_path(str(place))} exists already: name another place, or move it away"
+        raise Misuse(words).telling("it exists already")
     if not directory and place.is_dir() and not place.is_symlink():
-        raise Misuse(f"{shown_path(str(place))} is a directory, and a file does not replace it")
+        words = "is a directory, and a file does not replace it"
+        raise Misuse(f"{shown_path(str(place))} {words}").telling(f"its place {words}")
 
 
 def check_free_space(folder: Path, needed: int) -> None:
@@ -150,9 +153,8 @@ def check_free_space(folder: Path, needed: int) -> None:
         disk = os.statvfs(folder)
     free = disk.f_bavail * disk.f_frsize
     if disk.f_blocks and free < needed:  # some file systems of a network or of FUSE do not know
-        raise StoreError(
-            f"{shown_path(str(folder))} has room for {counted(free, 'byte')}, and {needed:,} are offered"
-        )
+        words = f"has room for {counted(free, 'byte')}, and {needed:,} are offered"
+        raise StoreError(f"{shown_path(str(folder))} {words}").telling(f"the disk {words}")
 
 
 @contextmanager
@@ -160,7 +162,10 @@ def _store_errors(doing: str, place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StoreError(f"cannot {doing} {shown_path(str(place))}: {plain(error)}") from error
+        why = plain(error)
+        raise StoreError(f"cannot {doing} {shown_path(str(place))}: {why}").telling(
+            f"cannot store it: {why}"
+        ) from error
 
 
 def _beside(place: Path, kind: str) -> Path:

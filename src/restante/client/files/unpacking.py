@@ -51,7 +51,8 @@ def unpack(
         for member in zip_members(archive) if is_zip else tar_members(archive):
             target.add(member)
     except OSError as error:  # of the archive; those of the target are told apart below
-        raise StoreError(f"cannot read what was received: {plain(error)}") from error
+        words = f"cannot read what was received: {plain(error)}"
+        raise StoreError(words).telling(words) from error
 
 
 class _Target:
@@ -80,7 +81,8 @@ class _Target:
                 raise ArchiveError(f"the archive has {shown(member.name)} twice") from error
             if error.errno == errno.ENAMETOOLONG:
                 raise ArchiveError(f"the archive has {shown(member.name)}, whose path is too long") from error
-            raise StoreError(f"cannot write {shown(member.name)}: {plain(error)}") from error
+            words = f"cannot write {shown(member.name)}: {plain(error)}"
+            raise StoreError(words).telling(words) from error
         self._progress(0)
 
     def _parts(self, name: str) -> list[str]:

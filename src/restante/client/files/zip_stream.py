@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from restante.client.errors import UnsendableFileError
-from restante.client.files.names import shown_path
+from restante.client.files.names import shown, shown_path
 from restante.client.files.walk import Found, Walk
 from restante.client.files.zip_layout import (
     CENTRAL,
@@ -147,9 +147,14 @@ def _contents(member: Found) -> Iterator[bytes]:
         finally:
             os.close(opened)
     except OSError as error:
-        raise UnsendableFileError(f"cannot send {shown_path(member.path)}: {plain(error)}") from error
+        raise _unsendable(member, plain(error)) from error
     if left:
-        raise UnsendableFileError(f"cannot send {shown_path(member.path)}: it changed while it was sent")
+        raise _unsendable(member, "it changed while it was sent")
+
+
+def _unsendable(member: Found, why: str) -> UnsendableFileError:
+    error = UnsendableFileError(f"cannot send {shown_path(member.path)}: {why}")
+    return error.telling(f"cannot send {shown(member.name)}: {why}")
 
 
 def _gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:

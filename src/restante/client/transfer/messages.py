@@ -7,8 +7,8 @@ cli/cmd_receive.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -17,7 +17,7 @@ from restante.client.errors import ConnectionLostError, PeerMessageError, Transf
 from restante.client.files.names import one_line
 from restante.client.transit.records import Role
 from restante.client.wormhole import Wormhole
-from restante.common.errors import RestanteError
+from restante.common.errors import Misuse, RestanteError, StoreError
 
 ARRIVED: Final = "ok"
 """What an answer says of a text that arrived, and of a file or directory that is wanted."""
@@ -86,6 +86,10 @@ class GaveUpError(TransferError):
     """The peer said why there will be no transfer."""
 
 
+class NotAMessageError(PeerMessageError):
+    """The peer sent something that is not a message of a transfer."""
+
+
 REASON_SECONDS: Final = 2.0
 """Seconds for which the peer's reason is waited for, after it has closed a connection. Shipped clients say none."""
 
@@ -104,7 +108,7 @@ async def hear(wormhole: Wormhole) -> PeerMessage:
     try:
         heard = _decode(await wormhole.receive())
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise PeerMessageError(f"the peer sent something that is not a message of a transfer: {error}") from error
+        raise NotAMessageError(f"the peer sent something that is not a message of a transfer: {error}") from error
     if heard.error is not None:
         raise GaveUpError(f"the other side gave up: {one_line(heard.error)}")
     return heard
@@ -162,11 +166,37 @@ async def reasons_told(wormhole: Wormhole, role: Role) -> AsyncIterator[None]:
         await _abandon(wormhole, f"the {role} stopped")
         raise
     except RestanteError as error:
-        await _abandon(wormhole, str(error))
+        ours = isinstance(error, (Misuse, StoreError))
+        await _abandon(wormhole, error.told or (f"the {role} failed" if ours else str(error)))
         raise
     except Exception:
         await _abandon(wormhole, f"the {role} failed")
         raise
+
+
+@contextmanager
+def peer_heard(wormhole: Wormhole) -> Iterator[asyncio.Future[TransferError]]:
+    """Hear what the peer says while the block runs. Yield a future that is done when the peer has given up.
+
+    What else it says is ignored, and so is a wormhole that fails: the connection goes on without it.
+    """
+    hearing = asyncio.create_task(_given_up(wormhole))
+    try:
+        yield hearing
+    finally:
+        hearing.cancel()
+
+
+async def _given_up(wormhole: Wormhole) -> TransferError:
+    while True:
+        try:
+            await hear(wormhole)
+        except GaveUpError as error:
+            return error
+        except NotAMessageError:
+            continue
+        except Exception:  # noqa: BLE001 - every other call raises it, too
+            return await asyncio.Future()
 
 
 async def _abandon(wormhole: Wormhole, words: str) -> None:

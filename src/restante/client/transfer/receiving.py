@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from restante.client.errors import PeerMessageError
 from restante.client.files.draft import check_free_space, check_place, draft_directory, draft_file, scratch_file
@@ -19,6 +19,7 @@ from restante.client.transfer.messages import (
     PeerMessage,
     abandon_transfer,
     offer_of,
+    peer_heard,
     reasons_told,
     tell,
 )
@@ -121,20 +122,8 @@ class OfferedFile(_OfferedBytes):
 
         The arguments and errors are those of `OfferedDirectory.accept`.
         """
-
-        def store(stream: Stream) -> None:
-            drafted = draft_directory(path, replace=replace, before_naming=stream.check)
-            with scratch_file(path.parent) as archive, drafted as draft:
-                stream.receive(self.size, archive)
-                most = self.size // TAR_BLOCK_BYTES
-                top = self.name.removesuffix(TAR)
-                unpack(archive.file, draft, max_files=most, max_bytes=self.size, progress=stream.check, top=top)
-
-        def check() -> None:
-            check_place(path, replace=replace, directory=True)
-            check_free_space(path.parent, 2 * self.size)
-
-        await self._transfer.run(check, store, on_progress)
+        archive = _Archive(self.size, self.size, self.size // TAR_BLOCK_BYTES, self.name.removesuffix(TAR))
+        await self._transfer.run_archive(archive, path, replace, on_progress)
 
 
 class OfferedDirectory(_OfferedBytes):
@@ -171,18 +160,18 @@ class OfferedDirectory(_OfferedBytes):
             UnsafeNameError: the archive has a name that cannot be used.
 
         """
+        archive = _Archive(self.archive_size, self.size, self.files)
+        await self._transfer.run_archive(archive, path, replace, on_progress)
 
-        def store(stream: Stream) -> None:
-            drafted = draft_directory(path, replace=replace, before_naming=stream.check)
-            with scratch_file(path.parent) as archive, drafted as draft:
-                stream.receive(self.archive_size, archive)
-                unpack(archive.file, draft, max_files=self.files, max_bytes=self.size, progress=stream.check)
 
-        def check() -> None:
-            check_place(path, replace=replace, directory=True)
-            check_free_space(path.parent, self.archive_size + self.size)
+class _Archive(NamedTuple):
+    """An archive that is offered, and the most that it may contain."""
 
-        await self._transfer.run(check, store, on_progress)
+    size: int
+    max_bytes: int
+    max_files: int
+    top: str | None = None
+    """The one folder that all of it is in, if there is one."""
 
 
 class _Transfer:
@@ -202,13 +191,31 @@ class _Transfer:
             with Transit(self._options, SystemDice()) as transit:
                 await tell(wormhole, PeerMessage(transit=transit.hints.message()))
                 await tell(wormhole, PeerMessage(answer=Answer(file_ack=ARRIVED)))
-                stream = Stream(await transit.connect(keys, Role.RECEIVER, self.hints), on_progress)
+                with peer_heard(wormhole) as given_up:
+                    pipe = await transit.connect(keys, Role.RECEIVER, self.hints, given_up)
+                    stream = Stream(pipe, on_progress)
 
-            def receive() -> None:
-                store(stream)
-                stream.acknowledge()
+                    def receive() -> None:
+                        store(stream)
+                        stream.acknowledge()
 
-            await stream.run(receive)
+                    await stream.run(receive, given_up)
+
+    async def run_archive(self, archive: _Archive, path: Path, replace: bool, on_progress: OnProgress | None) -> None:
+        """Do the same with an archive, and store what is in it as a directory."""
+
+        def check() -> None:
+            check_place(path, replace=replace, directory=True)
+            check_free_space(path.parent, archive.size + archive.max_bytes)
+
+        def store(stream: Stream) -> None:
+            drafted = draft_directory(path, replace=replace, before_naming=stream.check)
+            with scratch_file(path.parent) as received, drafted as draft:
+                stream.receive(archive.size, received)
+                files, size, top = archive.max_files, archive.max_bytes, archive.top
+                unpack(received.file, draft, max_files=files, max_bytes=size, progress=stream.check, top=top)
+
+        await self.run(check, store, on_progress)
 
 
 async def receive(

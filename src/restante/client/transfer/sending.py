@@ -23,6 +23,7 @@ from restante.client.transfer.messages import (
     Offer,
     PeerMessage,
     answer_of,
+    peer_heard,
     reasons_told,
     refusal,
     tell,
@@ -163,8 +164,10 @@ async def send_outgoing(
             answer, theirs = await answer_of(wormhole)
             if answer.file_ack != ARRIVED:
                 raise TransferError(f"the receiver did not take it: {refusal(answer.file_ack)}")
-            stream = Stream(await listening.connect(keys, Role.SENDER, parse_hints(theirs)), on_progress)
-        await stream.run(lambda: stream.send(outgoing.size, outgoing.chunks()))
+            with peer_heard(wormhole) as given_up:
+                pipe = await listening.connect(keys, Role.SENDER, parse_hints(theirs), given_up)
+                stream = Stream(pipe, on_progress)
+                await stream.run(lambda: stream.send(outgoing.size, outgoing.chunks()), given_up)
 
 
 def _sendable(name: str) -> str:

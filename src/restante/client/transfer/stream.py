@@ -41,14 +41,23 @@ class Stream:
         self._digest = hashlib.sha256()
         self._done = 0
 
-    async def run(self, work: Callable[[], Returned]) -> Returned:
-        """Run a function in a thread, then close the connection. A cancellation ends the connection first."""
+    async def run(self, work: Callable[[], Returned], given_up: asyncio.Future[TransferError]) -> Returned:
+        """Run a function in a thread, then close the connection. A cancellation ends the connection first.
+
+        So does a peer that has given up, as `given_up` says. What it says is raised, unless the work is done anyway.
+        """
+        given_up.add_done_callback(self._stop)
         try:
             return await in_thread(work, self._stop)
+        except (ConnectionLostError, Stopped) as error:
+            if given_up.done():
+                raise given_up.result() from error
+            raise
         finally:
+            given_up.remove_done_callback(self._stop)
             self._pipe.close()
 
-    def _stop(self) -> None:
+    def _stop(self, _given_up: object = None) -> None:
         self._stopped = True
         self._pipe.end()
 

@@ -44,6 +44,9 @@ may connect to the port, and the peer shows its line at once."""
 MAX_RESOLVED: Final = 4
 """Addresses of one host name that are dialled, one after the other."""
 
+NO_WAY: Final = "the other side names no address, this computer does not listen, and there is no relay"
+"""Why there is no connection, if there was nothing to dial."""
+
 RELAY_SIDE_BYTES: Final = 8
 
 
@@ -89,19 +92,39 @@ class Transit:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._close()
+
+    def _close(self) -> None:
         for each in self._listeners:
             each.close()
 
-    async def connect(self, keys: TransitKeys, role: Role, theirs: Hints) -> RecordPipe:
-        """Connect to the peer, whose hints these are. Raises TransferError if that fails."""
+    async def connect(
+        self, keys: TransitKeys, role: Role, theirs: Hints, given_up: asyncio.Future[TransferError] | None = None
+    ) -> RecordPipe:
+        """Connect to the peer, whose hints these are. Then nothing listens any more.
+
+        Raises TransferError if that fails, or what `given_up` says if the peer gives up before.
+        """
         contest = _Contest(keys, role, self._side, self._options.proxy)
+        given_up = given_up or asyncio.get_running_loop().create_future()
+        given_up.add_done_callback(contest.give_up)
         try:
             async with asyncio.timeout(TRANSIT_SECONDS):
                 chosen = await contest.winner(self._listeners, theirs, self._relays)
         except TimeoutError:
-            tried = f" ({contest.reasons})" if contest.reasons else ""
-            raise TransferError(f"no connection to the other side within {TRANSIT_SECONDS:.0f} s{tried}") from None
+            raise _unconnected(f" within {TRANSIT_SECONDS:.0f} s", contest.reasons) from None
+        finally:
+            given_up.remove_done_callback(contest.give_up)
+            self._close()
+        if chosen is None:
+            raise given_up.result() if given_up.done() else _unconnected("", contest.reasons or NO_WAY)
         return RecordPipe(chosen, keys)
+
+
+def _unconnected(when: str, reasons: str) -> TransferError:
+    words = "no connection to the other side"
+    # The peer chose the addresses. What answers there may be in a network that it cannot reach.
+    return TransferError(f"{words}{when}{f' ({reasons})' if reasons else ''}").telling(f"{words}{when}")
 
 
 class _Contest:
@@ -114,7 +137,7 @@ class _Contest:
         self._listeners: list[socket.socket] = []
         self._visitors: dict[socket.socket, asyncio.Task[None]] = {}
         self._open: set[socket.socket] = set()
-        self._winner: asyncio.Future[socket.socket] = self._loop.create_future()
+        self._winner: asyncio.Future[socket.socket | None] = self._loop.create_future()
         self._reasons: dict[str, str] = {}
 
     @property
@@ -122,19 +145,22 @@ class _Contest:
         """Why addresses that were dialled did not do."""
         return ", ".join(f"{address}: {reason}" for address, reason in self._reasons.items())
 
-    async def winner(self, listeners: list[socket.socket], theirs: Hints, relays: tuple[Relay, ...]) -> socket.socket:
-        """Return the connection that both sides use."""
+    async def winner(
+        self, listeners: list[socket.socket], theirs: Hints, relays: tuple[Relay, ...]
+    ) -> socket.socket | None:
+        """Return the connection that both sides use; None if nothing is left to try, or after `give_up`."""
         self._listeners = listeners
         self._listen()
         for address in theirs.direct:
             self._start(self._dial(address))
         for address in dict.fromkeys(each for relay in (*relays, *theirs.relays) for each in relay.addresses):
             self._start(self._dial_relay(address, RELAY_DELAY_SECONDS if theirs.direct or listeners else 0))
+        self._give_up_if_nothing_is_left()
         chosen = None
         try:
             chosen = await self._winner
         finally:
-            self._pause_listening()
+            self._stop_listening()
             try:
                 await until_done(asyncio.create_task(self._end_attempts()))
             except asyncio.CancelledError:
@@ -153,16 +179,30 @@ class _Contest:
     def _start(self, attempt: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(attempt)
         self._attempts.add(task)
-        task.add_done_callback(self._attempts.discard)
+        task.add_done_callback(self._end_attempt)
         return task
+
+    def _end_attempt(self, attempt: asyncio.Task[None]) -> None:
+        self._attempts.discard(attempt)
+        self._give_up_if_nothing_is_left()
+
+    def _give_up_if_nothing_is_left(self) -> None:
+        if not self._attempts and not self._listeners:
+            self.give_up()
+
+    def give_up(self, _cause: object = None) -> None:
+        """End without a connection, unless there is one."""
+        if not self._winner.done():
+            self._winner.set_result(None)
 
     def _listen(self) -> None:
         for each in self._listeners:
             self._loop.add_reader(each, self._accept, each)
 
-    def _pause_listening(self) -> None:
+    def _stop_listening(self) -> None:
         for each in self._listeners:
             self._loop.remove_reader(each)
+        self._listeners = []
 
     def _accept(self, listener: socket.socket) -> None:
         try:
@@ -170,7 +210,8 @@ class _Contest:
         except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError:  # too few descriptors: dialling goes on
-            self._pause_listening()
+            self._stop_listening()
+            self._give_up_if_nothing_is_left()
             return
         self._open.add(visitor)
         if len(self._visitors) == MAX_VISITORS:
