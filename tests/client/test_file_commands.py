@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import tarfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import count
@@ -187,6 +188,64 @@ async def test_a_dry_run_of_the_sender_shows_what_it_would_offer(parcel: Path) -
     assert ended.stderr == "offered: file 'parcel' (10 bytes)\nreached at: no address; relay: 127.0.0.1:1\n"
 
 
+async def test_a_dry_run_of_a_directory_and_of_several_paths_shows_what_they_arrive_as(parcel: Path) -> None:
+    (parcel.parent / "other").touch()
+    options = ("--dry-run", "--transit-relay", "", "--no-listen")
+    reached = "reached at: no address; relay: none\n"
+    ended = called("send", parcel.parent, *options)
+    assert (ended.returncode, ended.stderr) == (0, f"offered: directory 'from' (2 files, 10 bytes)\n{reached}")
+    ended = called("send", parcel, parcel.parent / "other", *options)
+    assert (ended.returncode, ended.stderr) == (0, f"offered: directory 'files' (2 files, 10 bytes)\n{reached}")
+
+
+async def test_a_dry_run_shows_an_offered_directory(server: Serving, parcel: Path, to: Path) -> None:
+    sides = await both(server, parcel.parent, to, "--dry-run")
+    assert exits(sides) == (1, 0)
+    assert "offered: directory 'from' (1 file, 10 bytes)\nthe sender is reached at: " in sides[1].said["stderr"]
+    assert names(to) == []
+
+
+async def test_several_paths_arrive_as_one_directory(server: Serving, parcel: Path, to: Path) -> None:
+    (parcel.parent / "folder").mkdir()
+    (parcel.parent / "folder/inside").write_bytes(b"inside")
+    code = next(codes)
+    async with (
+        command(server, parcel.parent, "send", parcel.name, "folder", "--code", code) as sender,
+        command(server, to, "receive", code, "--accept") as receiver,
+        bounded("the end of both"),
+    ):
+        assert (await receiver.ended(), await sender.ended()) == (0, 0), (sender.said, receiver.said)
+    assert (to / "files/parcel").read_bytes() == CONTENT
+    assert (to / "files/folder/inside").read_bytes() == b"inside"
+
+
+@pytest.mark.parametrize(
+    ("sent", "output", "place"),
+    [
+        ("from.tar", (), "from/parcel"),
+        ("from.tar", ("--output", "own"), "own/parcel"),
+        ("parcel", (), "parcel"),
+    ],
+)
+async def test_unpack_makes_a_directory_of_a_tar_file(
+    server: Serving, parcel: Path, to: Path, sent: str, output: tuple[str, ...], place: str
+) -> None:
+    with tarfile.open(parcel.parent / "from.tar", "w") as archive:
+        archive.add(parcel.parent / "parcel", "from/parcel")
+    sides = await both(server, parcel.parent / sent, to, "--accept", "--unpack", *output)
+    assert exits(sides) == (0, 0), [each.said for each in sides]
+    assert (to / place).read_bytes() == CONTENT
+    assert names(to) == [place.partition("/")[0]]
+
+
+async def test_unpack_refuses_a_tar_file_that_is_none(server: Serving, parcel: Path, to: Path) -> None:
+    (parcel.parent / "parcel.tar").write_bytes(CONTENT)
+    sides = await both(server, parcel.parent / "parcel.tar", to, "--accept", "--unpack")
+    assert exits(sides) == (1, 1)
+    assert "the other side gave up: the archive " in sides[0].said["stderr"]
+    assert names(to) == []
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -197,6 +256,9 @@ async def test_a_dry_run_of_the_sender_shows_what_it_would_offer(parcel: Path) -
         (("send", "nowhere"), "cannot read 'nowhere': No such file or directory"),
         (("send", "--text", "x", "--transit-relay", "example.com:1"), "a relay is named by tcp:HOST:PORT"),
         (("receive", "7-a-b", "--transit-relay", "tcp:example.com"), "a relay is named by tcp:HOST:PORT"),
+        (("receive", "7-a-b", "--output", "missing/"), "there is no directory 'missing/'"),
+        (("receive", "7-a-b", "--output", "missing/."), "there is no directory 'missing/.'"),
+        (("receive", "7-a-b", "--output", "/dev/null/"), "there is no directory '/dev/null/'"),
     ],
 )
 async def test_what_cannot_be_sent_ends_with_2(words: tuple[str, ...], says: str) -> None:

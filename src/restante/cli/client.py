@@ -75,7 +75,7 @@ RelayOption = Annotated[
         envvar="RESTANTE_CLIENT_TRANSIT_RELAY",
         show_envvar=False,
         help="Relay for files if no direct connection is possible, tcp:HOST:PORT; or RESTANTE_CLIENT_TRANSIT_RELAY. "
-        "Default: tcp:transit.magic-wormhole.io:4001.",
+        "An empty URL means no relay. Default: tcp:transit.magic-wormhole.io:4001.",
     ),
 ]
 ListenOption = Annotated[
@@ -87,7 +87,11 @@ ListenOption = Annotated[
 def send(
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[PATH]...", help="File or directory to send. Several are sent as one directory."),
+        typer.Argument(
+            metavar="[PATH]...",
+            readable=False,  # or Click says what is wrong, in four lines
+            help="File or directory to send. Several are sent as one directory.",
+        ),
     ] = None,
     text: Annotated[str | None, typer.Option(metavar="TEXT", help="Text to send; - reads standard input.")] = None,
     code: Annotated[
@@ -154,7 +158,7 @@ def receive(
     code_length: CodeLengthOption = None,
     verify: VerifyOption = False,
     output: Annotated[
-        Path | None,
+        str | None,
         typer.Option("--output", "-o", metavar="PATH", help="Directory to store it in, or what it is called here."),
     ] = None,
     accept: Annotated[bool, typer.Option("--accept", help="Ask nothing, as for scripts. Replaces nothing.")] = False,
@@ -177,7 +181,7 @@ def receive(
     everything is stored or printed, with 3 if the code does not work, with 4 if the server cannot be used.
     """
     _check_installed()
-    from restante.cli.client_files import Storing, transit_of
+    from restante.cli.client_files import Storing, output_path, transit_of
     from restante.cli.client_run import Place, read_code, run
     from restante.cli.client_run import receive as receive_item
 
@@ -185,8 +189,8 @@ def receive(
         raise Misuse("--allocate makes a new code: leave the code out")
     words = _words(code, code_length)
     place = Place.of(code, server, proxy, appid)
+    where, transit = output_path(output), transit_of(transit_relay, listen=listen, proxy=proxy)
     if place.code is None and not allocate and sys.stdin is not None and sys.stdin.isatty():
         place = place.with_code(read_code(place, words))
-    transit = transit_of(transit_relay, listen=listen, proxy=proxy)
-    storing = Storing(output, accept, replace, unpack, dry_run, transit)
+    storing = Storing(where, accept, replace, unpack, dry_run, transit)
     run(receive_item(place, storing, allocate=allocate, words=words, verify=verify))

@@ -14,6 +14,7 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from restante.cli.terminal import Declined, answered_yes, say, visible
+from restante.client.files.names import shown_path
 from restante.client.transfer.messages import reasons_told
 from restante.client.transfer.receiving import TAR, OfferedDirectory, OfferedFile, OfferedText
 from restante.client.transfer.sending import Outgoing, outgoing_directory, outgoing_file, send_outgoing
@@ -54,9 +55,19 @@ class Storing(msgspec.Struct, frozen=True):
 
 
 def transit_of(relay: str | None, *, listen: bool, proxy: str | None) -> TransitOptions:
-    """Return how the sides may be connected. Raises Misuse."""
-    relays = TransitOptions().relays if relay is None else (relay,)
+    """Return how the sides may be connected. An empty relay is none. Raises Misuse."""
+    relays = TransitOptions().relays if relay is None else (relay,) if relay else ()
     return TransitOptions(relays, listen, proxy)
+
+
+def output_path(output: str | None) -> Path | None:
+    """Return where to store what comes. Raises Misuse if the text ends with a slash and is not a directory."""
+    if output is None:
+        return None
+    names_directory = output.rpartition("/")[2] in {"", ".", ".."}
+    if output and names_directory and not os.path.isdir(output):  # noqa: PTH112 - as above
+        raise Misuse(f"there is no directory {shown_path(output)}: create it first")
+    return Path(output)
 
 
 def outgoing(paths: list[Path], *, ignore_unsendable: bool) -> Outgoing:

@@ -14,6 +14,7 @@ __all__ = [
     "DEFAULT_APP_ID",
     "DEFAULT_SERVER",
     "DEFAULT_TRANSIT_RELAY",
+    "Address",
     "ArchiveError",
     "BaseWormhole",
     "CheckpointError",
@@ -27,6 +28,7 @@ __all__ = [
     "CrowdedError",
     "Event",
     "Failed",
+    "Hints",
     "Journal",
     "JournaledWormhole",
     "KeyAgreed",
@@ -46,6 +48,7 @@ __all__ = [
     "PeerMessageError",
     "PermissionNeededError",
     "Reconnecting",
+    "Relay",
     "ReplayEnded",
     "RestanteError",
     "SentMessage",
@@ -131,6 +134,7 @@ if TYPE_CHECKING:
     from restante.client.transfer.sending import send_directory, send_file
     from restante.client.transfer.text import receive_text, send_text
     from restante.client.transit.connecting import TransitOptions
+    from restante.client.transit.hints import Address, Hints, Relay
     from restante.client.wormhole import Wormhole
     from restante.common.errors import Misuse, RestanteError, StoreError
 else:
@@ -156,6 +160,7 @@ else:
         "restante.client.transfer.sending": "send_directory send_file",
         "restante.client.transfer.text": "receive_text send_text",
         "restante.client.transit.connecting": "TransitOptions",
+        "restante.client.transit.hints": "Address Hints Relay",
         "restante.client.wormhole": "Wormhole",
         "restante.common.errors": "Misuse RestanteError StoreError",
     }

@@ -16,7 +16,7 @@ from client.programs import CODE
 from restante.client import Wormhole
 from restante.client.transfer.receiving import OfferedDirectory, OfferedFile, receive
 from restante.client.transit.connecting import Transit, TransitOptions
-from restante.client.transit.hints import Hints, parse_hints
+from restante.client.transit.hints import Hints, parse_hints, transit_message
 from restante.client.transit.pipe import RecordPipe
 from restante.client.transit.records import PURPOSE, Role, TransitKeys
 from restante.common.dice import SystemDice
@@ -62,7 +62,7 @@ async def play(wormhole: Wormhole, role: Role, script: Script, offer: dict[str, 
     """
     keys = TransitKeys.of(await wormhole.derive_key(PURPOSE), role)
     with Transit(DIRECT, SystemDice()) as transit:
-        await say(wormhole, transit=transit.hints.message())
+        await say(wormhole, transit=transit_message(transit.hints))
         if role is Role.SENDER:
             await say(wormhole, offer=offer)
             _, hints = await heard(wormhole, "answer")

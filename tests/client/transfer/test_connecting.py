@@ -15,7 +15,7 @@ import pytest
 
 from restante.client.errors import TransferError
 from restante.client.tasks import in_thread
-from restante.client.transit import connecting
+from restante.client.transit import addresses, connecting
 from restante.client.transit.connecting import Transit, TransitOptions
 from restante.client.transit.hints import Address, Hints, Relay
 from restante.client.transit.pipe import RecordPipe
@@ -72,6 +72,48 @@ async def test_both_hint_addresses_at_which_they_listen() -> None:
         for address in sender.hints.direct:
             with socket.create_connection((address.host, address.port), timeout=10):
                 pass
+
+
+LOOPBACK = [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
+
+
+def is_there(family: socket.AddressFamily, address: str) -> bool:
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("only", LOOPBACK, ids=["IPv4", "IPv6"])
+async def test_the_address_of_one_version_of_ip_is_enough(
+    only: tuple[socket.AddressFamily, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_there(*only):
+        pytest.skip(f"this machine has no {only[1]}")
+    monkeypatch.setattr(connecting, "own_addresses", lambda: [only])
+    sender, receiver = Side(Role.SENDER), Side(Role.RECEIVER, DIAL_ONLY)
+    await exchange(*await connected(sender, receiver))
+    assert [each.host for each in sender.hints.direct] == [only[1]]
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (["127.0.0.1", "192.0.2.7", "::1", "2001:db8::7", "fe80::1", "169.254.0.1"], ["192.0.2.7", "2001:db8::7"]),
+        (["127.0.0.1", "::1", "2001:db8::7"], ["2001:db8::7"]),
+        (["127.0.0.1", "::1", "fe80::1"], ["127.0.0.1", "::1"]),
+        (["127.0.0.1"], ["127.0.0.1"]),
+        ([], []),
+    ],
+)
+def test_loopback_addresses_are_told_if_there_are_no_others(
+    found: list[str], told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(addresses, "_ipv4", lambda: [each for each in found if ":" not in each])
+    monkeypatch.setattr(addresses, "_ipv6", lambda: [each for each in found if ":" in each])
+    assert [address for _, address in addresses.own_addresses()] == told
 
 
 async def test_without_listening_no_address_is_told() -> None:

@@ -17,6 +17,7 @@ from restante.client.transit.hints import (
     Relay,
     parse_hints,
     parse_relay,
+    transit_message,
 )
 from restante.common.errors import Misuse
 
@@ -29,11 +30,11 @@ def direct(**fields: Any) -> dict[str, Any]:
 
 
 def test_the_peer_reads_the_hints_that_we_tell() -> None:
-    assert parse_hints(msgspec.json.decode(msgspec.json.encode(HINTS.message()))) == HINTS
+    assert parse_hints(msgspec.json.decode(msgspec.json.encode(transit_message(HINTS)))) == HINTS
 
 
 def test_hints_are_told_as_by_the_python_client() -> None:
-    assert Hints((HERE,), (Relay((HERE,)),)).message() == {
+    assert transit_message(Hints((HERE,), (Relay((HERE,)),))) == {
         "abilities-v1": [{"type": "direct-tcp-v1"}, {"type": "relay-v1"}],
         "hints-v1": [direct(), {"type": "relay-v1", "hints": [direct()]}],
     }

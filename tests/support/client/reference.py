@@ -51,7 +51,7 @@ GROUPS: Final = {
         "Files and directories go from side to side, directly or through a relay, as between `wormhole` clients.",
         [
             *("send_file", "send_directory", "receive", "OfferedFile", "OfferedDirectory", "OfferedText"),
-            "TransitOptions",
+            *("TransitOptions", "Hints", "Relay", "Address"),
         ],
     ),
 }
@@ -120,6 +120,9 @@ RECEIVERS: Final = {
     "OfferedDirectory": "offered",
     "OfferedText": "offered",
     "TransitOptions": "options",
+    "Hints": "hints",
+    "Relay": "relay",
+    "Address": "address",
 }
 """What an object is called in signatures."""
 

@@ -154,6 +154,9 @@ def signature(function: Function, home: str, name: str, *, bound: bool = False) 
 
 def type_of(annotation: ast.expr) -> str:
     """Return a type as readers know it."""
+    match annotation:
+        case ast.Subscript(value=ast.Name("Annotated"), slice=ast.Tuple([kind, *_])):  # what is checked is not shown
+            annotation = kind
     return ast.unparse(annotation).replace("tls.", "ssl.")
 
 

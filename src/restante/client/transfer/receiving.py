@@ -25,7 +25,7 @@ from restante.client.transfer.messages import (
 )
 from restante.client.transfer.stream import OnProgress, Stream
 from restante.client.transit.connecting import DEFAULT_TRANSIT, Transit, TransitOptions
-from restante.client.transit.hints import Hints, parse_hints
+from restante.client.transit.hints import Hints, parse_hints, transit_message
 from restante.client.transit.records import PURPOSE, Role, TransitKeys
 from restante.client.wormhole import Wormhole
 from restante.common.dice import SystemDice
@@ -189,7 +189,7 @@ class _Transfer:
             check()
             keys = TransitKeys.of(await wormhole.derive_key(PURPOSE), Role.RECEIVER)
             with Transit(self._options, SystemDice()) as transit:
-                await tell(wormhole, PeerMessage(transit=transit.hints.message()))
+                await tell(wormhole, PeerMessage(transit=transit_message(transit.hints)))
                 await tell(wormhole, PeerMessage(answer=Answer(file_ack=ARRIVED)))
                 with peer_heard(wormhole) as given_up:
                     pipe = await transit.connect(keys, Role.RECEIVER, self.hints, given_up)

@@ -30,7 +30,7 @@ from restante.client.transfer.messages import (
 )
 from restante.client.transfer.stream import OnProgress, Stream
 from restante.client.transit.connecting import DEFAULT_TRANSIT, Transit, TransitOptions
-from restante.client.transit.hints import parse_hints
+from restante.client.transit.hints import parse_hints, transit_message
 from restante.client.transit.pipe import RECORD_BYTES
 from restante.client.transit.records import PURPOSE, Role, TransitKeys
 from restante.client.wormhole import Wormhole
@@ -159,7 +159,7 @@ async def send_outgoing(
     async with reasons_told(wormhole, Role.SENDER):
         keys = TransitKeys.of(await wormhole.derive_key(PURPOSE), Role.SENDER)
         with Transit(transit, SystemDice()) as listening:
-            await tell(wormhole, PeerMessage(transit=listening.hints.message()))
+            await tell(wormhole, PeerMessage(transit=transit_message(listening.hints)))
             await tell(wormhole, PeerMessage(offer=outgoing.offer))
             answer, theirs = await answer_of(wormhole)
             if answer.file_ack != ARRIVED:

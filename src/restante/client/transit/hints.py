@@ -28,8 +28,9 @@ class Address(msgspec.Struct, frozen=True, order=True, rename={"host": "hostname
     """A host, which is a name or an IP address, and a TCP port."""
 
     host: Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z._:-]{1,255}\Z")]
-    """An address with a zone (`fe80::1%eth0`) is of use on the peer's computer only, and is none here."""
+    """A name, or an IP address without a zone: `fe80::1%eth0` is of use on the peer's computer only."""
     port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
+    """The number of the port."""
 
     def __str__(self) -> str:
         """Return it as it is written in a URL."""
@@ -40,6 +41,7 @@ class Relay(msgspec.Struct, frozen=True):
     """A relay, which connects two sides that can both reach it. It has at least one address."""
 
     addresses: tuple[Address, ...]
+    """Where it can be reached."""
 
 
 def parse_relay(url: str) -> Relay:
@@ -57,13 +59,16 @@ class Hints(msgspec.Struct, frozen=True):
     """Where one side can be reached."""
 
     direct: tuple[Address, ...] = ()
+    """Its own addresses."""
     relays: tuple[Relay, ...] = ()
+    """Relays that it can reach."""
 
-    def message(self) -> dict[str, Any]:
-        """Return what the peer is sent as `transit`."""
-        direct = [_hint(each) for each in self.direct]
-        relays = [{"type": RELAY, "hints": [_hint(each) for each in relay.addresses]} for relay in self.relays]
-        return {"abilities-v1": ABILITIES, "hints-v1": [*direct, *relays]}
+
+def transit_message(hints: Hints) -> dict[str, Any]:
+    """Return what the peer is sent as `transit`."""
+    direct = [_hint(each) for each in hints.direct]
+    relays = [{"type": RELAY, "hints": [_hint(each) for each in relay.addresses]} for relay in hints.relays]
+    return {"abilities-v1": ABILITIES, "hints-v1": [*direct, *relays]}
 
 
 def parse_hints(message: Any) -> Hints:
