@@ -30,6 +30,7 @@ from support.client.parcels import (
     write_sparse,
     write_tree,
 )
+from support.isolation import RELAY_PORT
 from support.mailbox.deployment import Deployment
 from support.mailbox.shipped import CURRENT, GO_NEW, GO_OLD, OURS, PYTHON_OLD, RUST_NEW, SHIPPED, Shipped, Words
 from support.processes import Child, child
@@ -64,6 +65,22 @@ UNPACKING: Final = Shipped(
     replace(OURS.language, receive=(*OURS.language.receive, "--unpack")),
     OURS.get,
 )
+
+
+def at_the_relay(client: Shipped) -> Shipped:
+    """Return a client that tells the other side no address of its own, and uses the relay of this module."""
+    hidden = "--force-relay" if client is RUST_NEW else "--no-listen"
+    scheme = "tcp://" if client is RUST_NEW else "tcp:"
+    relays = {"", f"{scheme}127.0.0.1:{RELAY_PORT}"}
+
+    def changed(words: Words, command: str) -> Words:
+        told = [f"{scheme}127.0.0.1:{RELAY}" if word in relays else word for word in words]
+        told.insert(told.index(command) + 1, hidden)
+        return tuple(told)
+
+    its = client.language
+    language = replace(its, send_file=changed(its.send_file, "send"), receive=changed(its.receive, "receive"))
+    return replace(client, language=language)
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -132,6 +149,20 @@ async def test_the_go_client_uses_the_relay_that_our_sender_names(
     """It listens nowhere, so if our sender listens nowhere, too, there is no other way."""
     name = "parcel.bin"
     arrived = await deployment.carry(UNREACHABLE, receiver, write_parcel(tmp_path / "parcels", name))
+    assert (arrived / name).read_bytes() == content_of(name)
+    await relay.says('"mood": "happy"')
+
+
+@pytest.mark.parametrize("other", [PYTHON_OLD, RUST_NEW], ids=str)
+@pytest.mark.parametrize("role", ["we send", "they send"])
+async def test_other_clients_meet_us_at_the_relay(
+    deployment: Deployment, relay: Child, tmp_path: Path, other: Shipped, role: str
+) -> None:
+    """No side tells the other an address, so there is no other way."""
+    name = "parcel.bin"
+    ours, theirs = at_the_relay(OURS), at_the_relay(other)
+    sender, receiver = (ours, theirs) if role == "we send" else (theirs, ours)
+    arrived = await deployment.carry(sender, receiver, write_parcel(tmp_path / "parcels", name))
     assert (arrived / name).read_bytes() == content_of(name)
     await relay.says('"mood": "happy"')
 
