@@ -143,7 +143,8 @@ async def test_a_server_that_cannot_store_for_a_while_is_asked_again(
                     lock()
                 await alice.close()
             assert server.mailboxes == 0
-        assert [each.reason for each in heard.of(Reconnecting)] == ["the server could not carry out a command"] * 3
+        words = "the server asks to try again later: the server could not store this, try again"
+        assert [each.reason for each in heard.of(Reconnecting)] == [words] * 3
 
 
 async def test_a_wormhole_that_is_closed_while_the_server_starts_leaves_nothing_there(server: LiveServer) -> None:

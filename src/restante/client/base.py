@@ -68,10 +68,8 @@ class BaseWormhole:
         )
         self._running: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
-        self._unread = Unread()
-        self._drops_messages = False
+        self._unread, self._drops_messages = Unread(), False
         self._nameplates: list[str] | None = None
-        self._listing = 0
         self._error: Exception | None = None
         self._closed = self._error_raised = False
 
@@ -130,16 +128,14 @@ class BaseWormhole:
 
     async def nameplates(self) -> list[str]:
         """Return the nameplates in use, which are the numbers of codes. Some servers list none."""
-        self._nameplates, self._listing = None, self._listing + 1
+        self._nameplates = None
         try:
             self._machine.list_nameplates()
             self._driver.carry_out()
             await self._driver.wait_until_saved()
             await self._until(lambda: self._nameplates is not None)
         finally:
-            self._listing -= 1
-            if not self._listing:
-                self._machine.forget_list()
+            self._machine.forget_list()
         return self._nameplates or []
 
     async def complete(self, prefix: str, words: int = DEFAULT_WORDS) -> Sequence[str]:
@@ -168,8 +164,7 @@ class BaseWormhole:
     async def versions(self) -> dict[str, Any]:
         """Wait for the peer. Return the `versions` of its application: those of `Wormhole.create`, or `{}`."""
         await self._confirmed()
-        assert self._state.peer_versions is not None
-        return self._state.peer_versions
+        return self._state.peer_versions or {}
 
     async def derive_key(self, purpose: str, size: int = keys.KEY_BYTES) -> bytes:
         """Wait for the peer. Return a key that only both sides know. The Python client derives the same.
@@ -390,9 +385,8 @@ class BaseWormhole:
             raise error
         if self._closed or self._closing is not None or self._state.mood is not None:
             if self._state.mood not in {None, "lonely"} and not self._closed and self._closing is None:
-                raise ClosedError(
-                    f"this wormhole has ended before ({self._state.mood}): use a new one, with a new code"
-                )
+                words = f"this wormhole has ended before ({self._state.mood}): use a new one, with a new code"
+                raise ClosedError(words)
             if self._state.peer_versions is None:
                 raise LonelyError("the wormhole was closed before a peer came")
             raise ClosedError("the wormhole is closed")

@@ -62,6 +62,7 @@ class Machine:
         """The connection, while there is one."""
         self._outputs: list[Output] = []
         self._list_wanted = False
+        self._list_waiters = 0
         self._conversation = Conversation(state, draw, self._outputs.append, lasting=lasting)
         self._commands = Commands(state, self._conversation, self._outputs.append)
         self._closed_told = False
@@ -103,13 +104,16 @@ class Machine:
     def list_nameplates(self) -> None:
         """Ask which nameplates are in use."""
         self._list_wanted = True
+        self._list_waiters += 1
         if self.connection is not None:
             self.connection.sent.discard("list")
         self._send_missing()
 
     def forget_list(self) -> None:
-        """Want the list no longer: nobody waits for it."""
-        self._list_wanted = False
+        """Note that one caller of `list_nameplates` waits no longer."""
+        self._list_waiters -= 1
+        self._list_wanted = self._list_wanted and self._list_waiters > 0
+        self._send_missing()
 
     def send(self, plaintext: bytes) -> int:
         """Send a message to the peer's application. Return its number."""
