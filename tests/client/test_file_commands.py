@@ -188,6 +188,11 @@ async def test_a_dry_run_of_the_sender_shows_what_it_would_offer(parcel: Path) -
     assert ended.stderr == "offered: file 'parcel' (10 bytes)\nreached at: no address; relay: 127.0.0.1:1\n"
 
 
+async def test_an_empty_variable_is_the_public_relay(parcel: Path) -> None:
+    ended = called("send", parcel, "--dry-run", "--no-listen", RESTANTE_CLIENT_TRANSIT_RELAY="")
+    assert ended.stderr.endswith("reached at: no address; relay: transit.magic-wormhole.io:4001\n")
+
+
 async def test_a_dry_run_of_a_directory_and_of_several_paths_shows_what_they_arrive_as(parcel: Path) -> None:
     (parcel.parent / "other").touch()
     options = ("--dry-run", "--transit-relay", "", "--no-listen")

@@ -8,6 +8,8 @@ import random
 from pathlib import Path
 from typing import Final
 
+from restante.client.transit.pipe import RECORD_BYTES
+
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
@@ -20,9 +22,9 @@ PARCELS: Final = {
     "Καλημέρα κόσμε.pdf": 16 * KIB - 1,
     "مرحبا بالعالم.txt": 16 * KIB,  # what Python and Rust send in a record
     "Доброе утро": 16 * KIB + 1,
-    "日本語 한국어 中文.tar.gz": 64 * KIB - 1,
-    "👩‍🚀📦.bin": 64 * KIB,  # what we send in a record
-    "e\u0301tude $(id) 'quotes' \"double\" #1 %41 & co.txt": 64 * KIB + 1,
+    "日本語 한국어 中文.tar.gz": RECORD_BYTES - 1,
+    "👩‍🚀📦.bin": RECORD_BYTES,  # what we send in a record
+    "e\u0301tude $(id) 'quotes' \"double\" #1 %41 & co.txt": RECORD_BYTES + 1,
     "שלום עולם": 5 * MIB + 7,
     "n" * 200: 2,
     "д" * 100: 5,
