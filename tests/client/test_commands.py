@@ -18,6 +18,7 @@ import pytest_asyncio
 import segno
 
 from restante.cli.client_run import Place, own_code
+from restante.cli.terminal import MAX_EXCERPT_CHARACTERS, excerpt
 from restante.client import (
     DEFAULT_APP_ID,
     CodeExpiredError,
@@ -495,3 +496,10 @@ async def test_without_the_extra_a_sentence_says_how_to_install_it() -> None:
     assert receiver.said["stderr"] == (
         "restante: this command needs the extra 'client': pip install 'restante[client]'\n"
     )
+
+
+async def test_only_the_beginning_of_a_server_s_long_words_is_shown() -> None:
+    shown = excerpt("\x1b[2J" + "x" * 5_000_000)
+    assert shown.startswith("\\x1b[2Jxx")
+    assert shown.endswith("x …")
+    assert len(shown) < 2 * MAX_EXCERPT_CHARACTERS

@@ -20,7 +20,7 @@ import typer
 
 from restante.cli.client_files import Files, Storing, show_offer, store
 from restante.cli.code_prompt import prompt_for_code
-from restante.cli.terminal import Declined, StandardInput, answered_yes, say, visible
+from restante.cli.terminal import Declined, StandardInput, answered_yes, excerpt, say, visible
 from restante.client import (
     DEFAULT_APP_ID,
     DEFAULT_SERVER,
@@ -302,7 +302,7 @@ class _Narrator:
         match event:
             case Welcomed(motd) if motd and motd != self._motd:
                 self._motd = motd
-                say(f"The server says: {visible(motd)}")
+                say(f"The server says: {excerpt(motd)}")
             case Working(bits) if bits != self._worked:
                 self._worked = bits
                 say(f"The server demands proof of work ({bits} bits); it is being done.")
@@ -310,7 +310,7 @@ class _Narrator:
                 self._waiting = True
                 say("Waiting for the other side …")
             case Reconnecting(delay, reason) if delay >= 1:  # shorter ones, as while closing, are not shown
-                say(f"{visible(reason)}; trying again in {delay:.0f} s")
+                say(f"{excerpt(reason)}; trying again in {delay:.0f} s")
             case _:
                 pass  # `Welcomed.current_cli_version` is a version of the Python client, so it is not shown either
 

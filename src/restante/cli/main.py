@@ -11,7 +11,7 @@ import typer
 
 from restante import __version__
 from restante.cli import client, mailbox, pipeline, waku
-from restante.cli.terminal import say, visible
+from restante.cli.terminal import excerpt, say
 from restante.common.errors import RestanteError
 from restante.common.settings import PREFIXES
 from restante.mailbox.settings import SERVE
@@ -30,7 +30,7 @@ def main() -> None:
     try:
         app()
     except RestanteError as error:
-        say(f"restante: {visible(str(error))}")
+        say(f"restante: {excerpt(str(error))}")
         sys.exit(error.exit_code)
 
 

@@ -13,6 +13,9 @@ from restante.common.errors import RestanteError
 SHOWN: Final = frozenset("\n\t\u200c\u200d")
 """Characters that are no letters and are shown as they are: ends of lines, tabs, and what joins letters and emoji."""
 
+MAX_EXCERPT_CHARACTERS: Final = 2000
+"""Characters of a server's or peer's words that are shown: about a screen. A server may send megabytes."""
+
 MAX_LINE_BYTES: Final = 4096
 """Bytes of an answer. A terminal's line is no longer (man 3 termios)."""
 
@@ -22,6 +25,11 @@ def visible(text: str) -> str:
     return "".join(
         each if each.isprintable() or each in SHOWN else each.encode("unicode_escape").decode() for each in text
     )
+
+
+def excerpt(text: str) -> str:
+    """Return the beginning of a text that others wrote, as `visible` shows it."""
+    return visible(text if len(text) <= MAX_EXCERPT_CHARACTERS else text[:MAX_EXCERPT_CHARACTERS] + " …")
 
 
 def say(words: str, end: str = "\n") -> None:
