@@ -9,9 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
-from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from restante.cli.terminal import Declined, answered_yes, say, visible
 from restante.client.files.names import shown_path
@@ -170,9 +168,21 @@ async def _wanted(offered: OfferedFile | OfferedDirectory, question: str) -> boo
 @contextmanager
 def bar(size: int) -> Iterator[OnProgress]:
     """Show how much of a transfer is done, on a terminal. Yields what is called with the bytes so far."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    # Imported here: this takes 40 ms, which scripts need not wait for.
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(), TextColumn("left"))
-    on_terminal = sys.stderr is not None and sys.stderr.isatty()
-    shown = Progress(*columns, console=Console(stderr=True), transient=True, disable=not on_terminal)
-    with shown:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
         task = shown.add_task("", total=size)
         yield lambda done: shown.update(task, completed=done)

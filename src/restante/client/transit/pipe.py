@@ -14,7 +14,7 @@ RECORD_BYTES: Final = 128 * 1024
 """Bytes of a file that are sent in a record. Other clients send 16 KiB and limit nothing that they receive. Each
 record costs system calls, and one that is too large for the processor's caches costs more than it saves."""
 
-SOCKET_READ_BYTES: Final = 64 * 1024
+SOCKET_READ_BYTES: Final = 32 * 1024
 """Bytes that are read from the connection at once, so that short records do not cost a system call each."""
 
 KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6, "TCP_USER_TIMEOUT": 120_000}
