@@ -277,7 +277,7 @@ def test_the_guide_says_that_a_row_between_the_marks_may_change_unnoticed(tmp_pa
             alter(server.file, f"UPDATE usage_nameplates SET result = 'scary' WHERE id = {row}")
             said = command("ingest", "--lake", world.path, "--source", f"relay={tmp_path / 'a'}", "--plan")
             assert said.stdout.startswith(f"relay: nameplates: {words}")
-    assert "between them in place, `ingest` does not notice" in " ".join(GUIDE.text.split())
+    assert "change a row between them, `ingest` does not detect it" in " ".join(GUIDE.text.split())
 
 
 def test_a_source_that_had_rows_and_is_empty_now_fails(tmp_path: Path) -> None:
