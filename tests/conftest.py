@@ -24,8 +24,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)  # hypothesis reads its seed in this hook, too
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the effort and the seed; a worker of pytest-xdist takes the seed of the run that started it."""
-    # A shell starts what it puts into the background with SIGINT ignored, and so would be all that tests start.
+    # A shell starts what it puts into the background with SIGINT ignored, and nohup ignores SIGHUP. So would all that
+    # tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     option = config.option
     if hasattr(config, "workerinput"):
         option.seed = config.workerinput["seed"]
