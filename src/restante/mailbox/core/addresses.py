@@ -26,7 +26,8 @@ class Client(msgspec.Struct, frozen=True, gc=False):
     unheeded: bool = False
     """Whether the peer may be a proxy that names its clients but is not trusted."""
     other: Address | None = None
-    """The address in X-Real-IP if X-Forwarded-For names another. The client may have forged one of them."""
+    """The address in X-Real-IP if X-Forwarded-For names another; the proxy's if X-Real-IP cannot be parsed. The
+    client may have forged one of the headers."""
 
 
 def identify(peer: Sequence[Any], headers: Mapping[str, str], trusted: Sequence[Network]) -> Client:
@@ -34,8 +35,8 @@ def identify(peer: Sequence[Any], headers: Mapping[str, str], trusted: Sequence[
 
     Headers count only if the peer is a trusted proxy. The client's address is then the last entry of X-Forwarded-For
     that is not a trusted proxy, or X-Real-IP if there is no X-Forwarded-For. If both are present and differ, `other`
-    is the address in X-Real-IP. Repeated headers must be joined with commas. If the address in a header cannot be
-    parsed, the client counts as the proxy.
+    is the address in X-Real-IP. Repeated headers must be joined with commas. A header whose address cannot be parsed
+    names the proxy itself.
     """
     address = read(str(peer[0]))
     assert address is not None, "the kernel returns valid addresses"
@@ -43,10 +44,12 @@ def identify(peer: Sequence[Any], headers: Mapping[str, str], trusted: Sequence[
     forwarded, real = headers.get("X-Forwarded-For"), headers.get("X-Real-IP")
     if not _in_any(address, trusted):
         return Client(address, int(peer[1]), counted=not shared, unheeded=shared and bool(forwarded or real))
-    real_ip = read((real or "").rpartition(",")[2].strip())
+    real_ip = read(_without_port((real or "").rpartition(",")[2].strip()))
     named = _last_untrusted(forwarded, trusted) if forwarded else real_ip
-    # If one proxy is behind another, its X-Real-IP may be the other proxy.
-    other = None if real_ip is None or real_ip == named or _in_any(real_ip, trusted) else real_ip
+    if real and real_ip is None:
+        other = None if named is None else address
+    else:  # if one proxy is behind another, its X-Real-IP may be the other proxy
+        other = None if real_ip is None or real_ip == named or _in_any(real_ip, trusted) else real_ip
     if named is None:
         return Client(address, int(peer[1]), counted=bool(forwarded or real), other=other)
     port = headers.get("X-Real-Port", "").rpartition(",")[2].strip()
