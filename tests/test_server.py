@@ -429,6 +429,17 @@ async def test_a_silent_connection_is_pinged_and_dropped_after_ten_minutes(live:
     await alive.hang_up()
 
 
+async def test_a_silent_connection_is_pinged_twice_before_a_default_nginx_closes_it(live: LiveServer) -> None:
+    """nginx closes what was silent for 60 seconds. With one ping in 60 seconds it closed 35 of 35 connections."""
+    silent = await live.enter()
+    for _ in range(59):
+        live.server.tick()
+    silent.say(type="ping", ping=1)
+    opcodes = [(await silent.read())[0] for _ in range(2)]
+    assert opcodes == [PING, PING]
+    await silent.hang_up()
+
+
 async def test_pings_that_are_due_at_once_are_sent_over_several_turns(
     live: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
