@@ -24,7 +24,7 @@ LAYERS = {
     ],
     "client": [
         *("errors", "defaults", "server", "protocol", "files", "core", "events", "hashcash", "work", "tasks"),
-        *("websocket", "driver", "unread", "sent_message", "base", "wormhole", "transit", "transfer"),
+        *("timing_log", "websocket", "driver", "unread", "sent_message", "base", "wormhole", "transit", "transfer"),
         *("checkpoint", "journaled_wormhole", "journal"),
     ],
     "pipeline": ["schemas", "spark", "lake", "clean", "sources", "tables", "views", "steps", "ingest", "build"],

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import tarfile
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import date
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from client.transfer.hostile import names
+from restante.pipeline.clean.rules import Fault, limits
+from restante.pipeline.clean.timing import UNLISTED, event
+from restante.pipeline.sources import events
 from support.bounds import bounded
 from support.processes import RESTANTE, Child, Serving, called, serving, spawn
 
@@ -315,3 +322,97 @@ async def test_a_signal_ends_both_and_leaves_nothing(
             assert await other.ended() == 1, other.said
             assert f"the other side gave up: the {who} stopped" in other.said["stderr"]
     assert names(to) == []
+
+
+# ── timing logs ──────────────────────────────────────────────────────────────────────────────────
+
+
+def logged(file: Path) -> list[dict[str, Any]]:
+    """Return the events of a log, and check that the pipeline takes each of them, by a name that it knows."""
+    for item in events.items(file.read_bytes()):
+        cleaned = event(item.raw, limits(date(2020, 1, 1), time.time()))
+        assert not isinstance(cleaned, Fault)
+        assert cleaned[0] != UNLISTED
+    found: list[dict[str, Any]] = json.loads(file.read_bytes())
+    return found
+
+
+async def timed(
+    server: Serving, parcel: Path, to: Path, *options: str, stdin: bytes = b""
+) -> tuple[tuple[int | None, int | None], list[list[dict[str, Any]]]]:
+    """Send and receive a file; return the exit codes and the timing logs of both sides."""
+    code = next(codes)
+    async with (
+        command(server, parcel.parent, "send", "parcel", "--code", code, "--dump-timing", "log") as sender,
+        command(server, to, "receive", code, "--dump-timing", "../log", *options, stdin=stdin) as receiver,
+        bounded("the end of both"),
+    ):
+        await receiver.ended()
+        await sender.ended()
+    for side, path in ((sender, "log"), (receiver, "../log")):
+        assert side.said["stderr"].endswith(f"Timing data written to {path}\n") or side.process.returncode
+    logs = [parcel.parent / "log", to / "../log"]
+    secrets = (code, CONTENT.hex(), "parcel", '"nameplate"', '"mailbox"', '"body"')
+    assert [word for log in logs for word in secrets if word in log.read_text()] == []
+    return exits((sender, receiver)), [logged(log) for log in logs]
+
+
+def spans(log: list[dict[str, Any]]) -> list[str]:
+    """Return the names of what took time, in order."""
+    return [each["name"] for each in log if each["stop"] is not None]
+
+
+async def test_the_timing_log_has_what_each_side_did_and_when(server: Serving, parcel: Path, to: Path) -> None:
+    ends, (sent, received) = await timed(server, parcel, to, stdin=b"yes\n")
+    assert ends == (0, 0)
+    assert spans(sent) == ["pake1", "pake2", "transit connect", "tx file", "get ack"]
+    assert spans(received) == ["pake1", "pake2", "permission", "transit connect", "rx file", "send ack"]
+    for log in (sent, received):
+        times = [each["start"] for each in log]
+        assert times == sorted(times)
+        assert all(each["stop"] is None or each["stop"] >= each["start"] for each in log)
+        assert [each["name"] for each in (log[0], log[-1])] == ["command dispatch", "exit"]
+        waits = {each["name"]: each["details"].get("waiting") for each in log if each["stop"] is not None}
+        assert (waits["pake1"], waits["pake2"], waits.get("permission", "user")) == ("crypto", "crypto", "user")
+
+
+async def test_commands_and_answers_of_a_timing_log_belong_together(server: Serving, parcel: Path, to: Path) -> None:
+    _, logs = await timed(server, parcel, to, "--accept")
+    added = [{each["details"]["id"] for each in log if each["details"].get("type") == "add"} for log in logs]
+    for log, own, peer in zip(logs, added, reversed(added), strict=True):
+        heard = [each["details"]["message"] for each in log if each["name"] == "ws_receive"]
+        assert own <= {each["id"] for each in heard if each["type"] == "ack"}
+        echoes = [each for each in heard if each["type"] == "message"]
+        assert {each["id"] for each in echoes} <= own | peer
+        assert all(each["server_rx"] <= each["server_tx"] for each in echoes)
+        sides = {each["details"]["_side"] for each in log if "_side" in each["details"]}
+        assert len(sides) == 1
+        assert {each["side"] in sides for each in echoes if each["id"] in own} == {True}
+        assert {each["side"] in sides for each in echoes if each["id"] in peer} == {False}
+
+
+async def test_the_timing_log_of_a_transfer_that_fails_is_written(server: Serving, parcel: Path, to: Path) -> None:
+    ends, (sent, received) = await timed(server, parcel, to, stdin=b"no\n")
+    assert ends == (1, 1)
+    assert spans(received)[-1] == "permission"
+    assert "tx file" not in spans(sent)
+
+
+async def test_the_timing_log_of_a_command_that_was_stopped_is_written(server: Serving, tmp_path: Path) -> None:
+    async with (
+        command(server, tmp_path, "receive", "--allocate", "--dump-timing", "log") as receiver,
+        bounded("its end"),
+    ):
+        await receiver.says("Waiting for the other side")
+        receiver.send(signal.SIGTERM)
+        assert await receiver.ended() == 128 + signal.SIGTERM
+    assert {"allocated", "claimed"} <= {
+        each["details"]["message"]["type"] for each in logged(tmp_path / "log") if each["name"] == "ws_receive"
+    }
+
+
+@pytest.mark.parametrize("path", [".", "nowhere/log"])
+async def test_a_timing_log_that_cannot_be_written_ends_with_2(path: str, tmp_path: Path) -> None:
+    said = called("receive", "7-a-b", "--dump-timing", tmp_path / path)
+    assert said.returncode == 2
+    assert "for the timing log" in said.stderr

@@ -52,6 +52,17 @@ CodeLengthOption = Annotated[
 ]
 
 
+DumpTimingOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--dump-timing",
+        metavar="FILE",
+        readable=False,
+        help="Write when each thing happened to this file, as `wormhole --dump-timing` does, also after an error.",
+    ),
+]
+
+
 def _check_installed() -> None:
     """Raise Misuse if the extra is not installed."""
     if importlib.util.find_spec("nacl") is None or importlib.util.find_spec("cryptography") is None:
@@ -115,6 +126,7 @@ def send(
     listen: ListenOption = True,
     proxy: ProxyOption = None,
     appid: AppIdOption = None,
+    dump_timing: DumpTimingOption = None,
 ) -> None:
     """Send a file, a directory or a text to another computer. Prints a code for the person there, and waits.
 
@@ -123,7 +135,7 @@ def send(
     """
     _check_installed()
     from restante.cli.client_files import Files, outgoing, show_own_hints, transit_of
-    from restante.cli.client_run import Place, Text, own_code, read_text, run
+    from restante.cli.client_run import Place, Text, own_code, read_text, run, timed
     from restante.cli.client_run import send as send_item
     from restante.cli.terminal import say
 
@@ -144,7 +156,8 @@ def send(
         say(f"offered: {item.described}")
         show_own_hints(transit)
         return
-    run(send_item(place, item, chosen, words=words, verify=verify, qr=qr))
+    with timed(dump_timing) as timing:
+        run(send_item(place, item, chosen, words=words, verify=verify, qr=qr, timing=timing))
 
 
 @app.command()
@@ -174,6 +187,7 @@ def receive(
     listen: ListenOption = True,
     proxy: ProxyOption = None,
     appid: AppIdOption = None,
+    dump_timing: DumpTimingOption = None,
 ) -> None:
     """Receive a file, a directory or a text. A text is printed.
 
@@ -182,15 +196,18 @@ def receive(
     """
     _check_installed()
     from restante.cli.client_files import Storing, output_path, transit_of
-    from restante.cli.client_run import Place, read_code, run
+    from restante.cli.client_run import Place, read_code, run, timed
     from restante.cli.client_run import receive as receive_item
+    from restante.client.timing_log import USER, span
 
     if allocate and code is not None:
         raise Misuse("--allocate makes a new code: leave the code out")
     words = _words(code, code_length)
     place = Place.of(code, server, proxy, appid)
     where, transit = output_path(output), transit_of(transit_relay, listen=listen, proxy=proxy)
-    if place.code is None and not allocate and sys.stdin is not None and sys.stdin.isatty():
-        place = place.with_code(read_code(place, words))
     storing = Storing(where, accept, replace, unpack, dry_run, transit)
-    run(receive_item(place, storing, allocate=allocate, words=words, verify=verify))
+    with timed(dump_timing) as timing:
+        if place.code is None and not allocate and sys.stdin is not None and sys.stdin.isatty():
+            with span(timing, "input code", waiting=USER):
+                place = place.with_code(read_code(place, words))
+        run(receive_item(place, storing, allocate=allocate, words=words, verify=verify, timing=timing))

@@ -13,6 +13,7 @@ from rich.filesize import decimal
 
 from restante.cli.terminal import Declined, answered_yes, say, visible
 from restante.client.files.names import shown_path
+from restante.client.timing_log import USER, span
 from restante.client.transfer.messages import reasons_told
 from restante.client.transfer.receiving import TAR, OfferedDirectory, OfferedFile, OfferedText
 from restante.client.transfer.sending import Outgoing, outgoing_directory, outgoing_file, send_outgoing
@@ -158,7 +159,8 @@ async def store(offered: OfferedFile | OfferedDirectory, storing: Storing) -> No
 async def _wanted(offered: OfferedFile | OfferedDirectory, question: str) -> bool:
     """Ask whether something is wanted. If not, tell the sender, and raise Declined."""
     async with reasons_told(offered.wormhole, Role.RECEIVER):
-        wanted = await answered_yes(question)
+        with span(offered.wormhole.timing, "permission", waiting=USER):
+            wanted = await answered_yes(question)
     if wanted:
         return True
     await offered.reject()

@@ -12,7 +12,9 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -40,6 +42,7 @@ from restante.client.protocol.code import nameplate_of
 from restante.client.protocol.uri import SCHEME, rendezvous_of
 from restante.client.sent_message import MAX_SENT_BYTES
 from restante.client.server import Server
+from restante.client.timing_log import USER, TimingLog, check_timing_path, span
 from restante.client.transfer.messages import reasons_told
 from restante.client.transfer.receiving import OfferedText
 from restante.client.transfer.receiving import receive as receive_offer
@@ -208,9 +211,39 @@ def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         loop.default_exception_handler(context)
 
 
-async def send(place: Place, item: Item, code: str | None, *, words: int, verify: bool, qr: bool | None) -> None:
+@contextmanager
+def timed(path: Path | None) -> Iterator[TimingLog | None]:
+    """Yield a timing log if a path is given, and write it at the end, also after an error. Raises Misuse."""
+    if path is None:
+        yield None
+        return
+    check_timing_path(path)
+    timing = TimingLog()
+    timing.event("command dispatch")
+    try:
+        yield timing
+    finally:
+        timing.event("exit")
+        try:
+            timing.write(path)
+        except StoreError as error:
+            say(f"restante: {visible(str(error))}")
+        else:
+            say(f"Timing data written to {visible(str(path))}")
+
+
+async def send(
+    place: Place,
+    item: Item,
+    code: str | None,
+    *,
+    words: int,
+    verify: bool,
+    qr: bool | None,
+    timing: TimingLog | None = None,
+) -> None:
     """Send something to whoever uses the code."""
-    async with _wormhole(place) as wormhole:
+    async with _wormhole(place, timing=timing) as wormhole:
         say(f"Sending {item.described}")
         if code is None:
             code = await wormhole.allocate_code(words)
@@ -226,11 +259,14 @@ async def send(place: Place, item: Item, code: str | None, *, words: int, verify
     say(f"The {item.kind} has arrived.")
 
 
-async def receive(place: Place, storing: Storing, *, allocate: bool, words: int, verify: bool) -> None:
+async def receive(
+    place: Place, storing: Storing, *, allocate: bool, words: int, verify: bool, timing: TimingLog | None = None
+) -> None:
     """Receive what whoever uses the code sends: print a text, store a file or a directory."""
     if place.code is None and not allocate:
-        place = place.with_code(await StandardInput().line())
-    async with _wormhole(place) as wormhole:
+        with span(timing, "input code", waiting=USER):
+            place = place.with_code(await StandardInput().line())
+    async with _wormhole(place, timing=timing) as wormhole:
         if place.code is None:
             code = await wormhole.allocate_code(words)
             options = f"{' --verify' if verify else ''}{place.options()} --code {shlex.quote(code)}"
@@ -249,7 +285,8 @@ async def _received(wormhole: Wormhole, storing: Storing) -> None:
         await offered.reject("the receiver only looks at the offer")
     elif isinstance(offered, OfferedText):
         async with reasons_told(wormhole, Role.RECEIVER):
-            _print_text(offered.text)
+            with span(wormhole.timing, "print"):
+                _print_text(offered.text)
         await offered.accept()
     else:
         await store(offered, storing)
@@ -259,8 +296,11 @@ async def _agree(wormhole: Wormhole, role: Role, *, verify: bool) -> None:
     """Wait for the other side, and let the user compare the verifier. Raises Declined; the other side is told."""
     async with reasons_told(wormhole, role):
         verifier = await wormhole.verifier()
-        if verify and not await answered_yes(f"Verifier {verifier.hex()}. Does the other side show the same?"):
-            raise Declined(VERIFIER_REJECTED)
+        if verify:
+            with span(wormhole.timing, "permission", waiting=USER):
+                same = await answered_yes(f"Verifier {verifier.hex()}. Does the other side show the same?")
+            if not same:
+                raise Declined(VERIFIER_REJECTED)
 
 
 def _print_text(received: str) -> None:
@@ -285,9 +325,9 @@ def _unprinted(why: str) -> StoreError:
     return StoreError(words).telling(words)
 
 
-def _wormhole(place: Place, *, quiet: bool = False) -> Wormhole:
+def _wormhole(place: Place, *, quiet: bool = False, timing: TimingLog | None = None) -> Wormhole:
     show = None if quiet else _Narrator().hear
-    return Wormhole.create(place.app_id, server=place.server, proxy=place.proxy, on_event=show)
+    return Wormhole.create(place.app_id, server=place.server, proxy=place.proxy, on_event=show, timing=timing)
 
 
 class _Narrator:

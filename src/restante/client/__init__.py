@@ -55,6 +55,7 @@ __all__ = [
     "ServerError",
     "ServerGoneError",
     "StoreError",
+    "TimingLog",
     "TransferError",
     "TransferUri",
     "TransitOptions",
@@ -129,6 +130,7 @@ if TYPE_CHECKING:
     from restante.client.protocol.uri import TransferUri, UriError
     from restante.client.protocol.uri import parse as parse_uri
     from restante.client.sent_message import SentMessage
+    from restante.client.timing_log import TimingLog
     from restante.client.transfer.messages import abandon_transfer
     from restante.client.transfer.receiving import OfferedDirectory, OfferedFile, OfferedText, receive
     from restante.client.transfer.sending import send_directory, send_file
@@ -162,6 +164,7 @@ else:
         "restante.client.transit.connecting": "TransitOptions",
         "restante.client.transit.hints": "Address Hints Relay",
         "restante.client.wormhole": "Wormhole",
+        "restante.client.timing_log": "TimingLog",
         "restante.common.errors": "Misuse RestanteError StoreError",
     }
     """The imports above, which are made when a name is used."""

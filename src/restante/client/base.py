@@ -120,7 +120,7 @@ class BaseWormhole:
         """Use a code, and no nameplate if the mailbox is given."""
         self._check_open()
         if self._state.nameplate_status is NameplateStatus.NONE:
-            self._machine.set_code(code, mailbox)
+            self._driver.timed(lambda: self._machine.set_code(code, mailbox))
         elif self._state.code != code or mailbox not in {None, self._state.mailbox}:
             raise Misuse("a wormhole has one code, and this one has another: create a new one")
         self._driver.carry_out()

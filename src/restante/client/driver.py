@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
+from restante.client.core.conversation import PAKE
 from restante.client.core.machine import Machine
 from restante.client.core.outputs import (
     Closed,
@@ -21,6 +22,7 @@ from restante.client.core.outputs import (
 from restante.client.errors import BusyServerError, PermissionNeededError, ServerError, ServerGoneError
 from restante.client.events import Connecting, Event, Reconnecting
 from restante.client.server import Server
+from restante.client.timing_log import CRYPTO, TimingLog
 from restante.client.work import find_stamp
 from restante.common.dice import Dice
 from restante.common.errors import StoreError
@@ -52,6 +54,13 @@ client."""
 
 DELAY_FACTOR: Final = 1.5
 """What each attempt multiplies the delay with (twisted.application.internet, `backoffPolicy`)."""
+
+
+ID_BYTES: Final = 2
+"""Random bytes of a command's id, as in the Python client (mw _rendezvous.py:280)."""
+
+
+Result = TypeVar("Result")
 
 
 class BadServerError(ServerGoneError):
@@ -87,6 +96,8 @@ class Driver:
         self._machine, self._server, self._tell, self._dice = machine, server, tell, dice
         self._changed, self._tell_unable = changed, unable
         self._save, self._max_work_bits = save, max_work_bits
+        self.timing: TimingLog | None = None
+        """Logs what is sent and received."""
         self._saving: asyncio.Task[None] | None = None
         self._connection: Connection | None = None
         self._work: asyncio.Task[None] | None = None
@@ -114,6 +125,19 @@ class Driver:
     def hurry(self) -> None:
         """Connect again at once, and soon after each further attempt that fails: the wormhole is being closed."""
         self._hurry.set()
+
+    def timed(self, work: Callable[[], Result]) -> Result:
+        """Do what may compute our half of the key, or the key, and log how long that takes."""
+        if self.timing is None:
+            return work()
+        state, start = self._machine.state, self.timing.clock()
+        had_half, had_key = PAKE in state.own, state.key is not None
+        result = work()
+        if not had_half and PAKE in state.own:
+            self.timing.add("pake1", start, self.timing.clock(), waiting=CRYPTO)
+        if not had_key and state.key is not None:
+            self.timing.add("pake2", start, self.timing.clock(), waiting=CRYPTO)
+        return result
 
     def carry_out(self) -> None:
         """Send and tell what the machine wants, in order. What has to be saved before is sent later."""
@@ -178,7 +202,10 @@ class Driver:
     def _carry_out(self, output: Output) -> None:
         if isinstance(output, SendFrame):
             if self._connection is not None:
-                self._connection.send(output.text)
+                text = output.text
+                if self.timing is not None:
+                    text = self.timing.sent(self._machine.state.side, text, self._dice.draw(ID_BYTES).hex())
+                self._connection.send(text)
         elif isinstance(output, Reconnect):
             self._end_connection(BusyServerError(output.reason))
         elif isinstance(output, ShowWork):
@@ -243,7 +270,12 @@ class Driver:
             connection.pause()
 
     def _take(self, text: bytes) -> None:
-        if not self._machine.receive(text):
+        if self.timing is None:
+            handled = self._machine.receive(text)
+        else:
+            self.timing.received(self._machine.state.side, text)
+            handled = self.timed(lambda: self._machine.receive(text))
+        if not handled:
             return
         self.carry_out()
         if self.all_saved:

@@ -14,6 +14,7 @@ from restante.client.defaults import DEFAULT_SERVER
 from restante.client.errors import ClosedError, WormholeError
 from restante.client.events import Event
 from restante.client.server import Server
+from restante.client.timing_log import TimingLog
 from restante.client.work import DEFAULT_MAX_BITS
 from restante.common.dice import SystemDice
 
@@ -24,6 +25,9 @@ class Wormhole(BaseWormhole):
     Leaving the context is like `close`. If it is left with an exception, the mood is `errory` (`lonely` if no peer
     came), and that exception goes on, whatever `close` raises.
     """
+
+    timing: TimingLog | None = None
+    """The timing log that `create` was given."""
 
     @classmethod
     def create(
@@ -38,6 +42,7 @@ class Wormhole(BaseWormhole):
         ssl: tls.SSLContext | None = None,
         max_work_bits: int = DEFAULT_MAX_BITS,
         on_event: Callable[[Event], None] | None = None,
+        timing: TimingLog | None = None,
     ) -> Self:
         """Return a new wormhole, which connects when its context is entered. Call it while an event loop runs.
 
@@ -53,6 +58,7 @@ class Wormhole(BaseWormhole):
             max_work_bits: the most work that is done if the server demands hashcash. Each bit doubles it.
             on_event: called with each event (`Event`), on the event loop. If it raises, the wormhole is closed, and
                 every call raises the error.
+            timing: logs what is sent and received, and when.
 
         Raises:
             Misuse: a URL, the application id or the versions cannot be used.
@@ -60,7 +66,10 @@ class Wormhole(BaseWormhole):
         """
         dice = SystemDice()
         state = new_state(app_id, versions or {}, dice.draw(NEW_BYTES), wants_receipts=receipts, seeds=seeds)
-        return cls(state, Server(server, proxy, ssl), dice, max_work_bits=max_work_bits, on_event=on_event)
+        place = Server(server, proxy, ssl)
+        wormhole = cls(state, place, dice, max_work_bits=max_work_bits, on_event=on_event)
+        wormhole.timing = wormhole._driver.timing = timing
+        return wormhole
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -10,6 +10,7 @@ from restante.client.errors import PeerMessageError
 from restante.client.files.draft import check_free_space, check_place, draft_directory, draft_file, scratch_file
 from restante.client.files.names import file_name
 from restante.client.files.unpacking import unpack
+from restante.client.timing_log import span
 from restante.client.transfer.messages import (
     ARRIVED,
     ZIP,
@@ -192,8 +193,9 @@ class _Transfer:
                 await tell(wormhole, PeerMessage(transit=transit_message(transit.hints)))
                 await tell(wormhole, PeerMessage(answer=Answer(file_ack=ARRIVED)))
                 with peer_heard(wormhole) as given_up:
-                    pipe = await transit.connect(keys, Role.RECEIVER, self.hints, given_up)
-                    stream = Stream(pipe, on_progress)
+                    with span(wormhole.timing, "transit connect"):
+                        pipe = await transit.connect(keys, Role.RECEIVER, self.hints, given_up)
+                    stream = Stream(pipe, on_progress, wormhole.timing)
 
                     def receive() -> None:
                         store(stream)
@@ -213,7 +215,8 @@ class _Transfer:
             with scratch_file(path.parent) as received, drafted as draft:
                 stream.receive(archive.size, received)
                 files, size, top = archive.max_files, archive.max_bytes, archive.top
-                unpack(received.file, draft, max_files=files, max_bytes=size, progress=stream.check, top=top)
+                with span(self._wormhole.timing, "unpack zip"):
+                    unpack(received.file, draft, max_files=files, max_bytes=size, progress=stream.check, top=top)
 
         await self.run(check, store, on_progress)
 

@@ -15,6 +15,7 @@ import msgspec
 from restante.client.errors import TransferError, UnsendableFileError
 from restante.client.files.names import fault, shown, shown_path
 from restante.client.files.zip_stream import plan_directory, plan_paths
+from restante.client.timing_log import span
 from restante.client.transfer.messages import (
     ARRIVED,
     ZIP_MODE,
@@ -165,8 +166,9 @@ async def send_outgoing(
             if answer.file_ack != ARRIVED:
                 raise TransferError(f"the receiver did not take it: {refusal(answer.file_ack)}")
             with peer_heard(wormhole) as given_up:
-                pipe = await listening.connect(keys, Role.SENDER, parse_hints(theirs), given_up)
-                stream = Stream(pipe, on_progress)
+                with span(wormhole.timing, "transit connect"):
+                    pipe = await listening.connect(keys, Role.SENDER, parse_hints(theirs), given_up)
+                stream = Stream(pipe, on_progress, wormhole.timing)
                 await stream.run(lambda: stream.send(outgoing.size, outgoing.chunks()), given_up)
 
 

@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 from restante.client.errors import ConnectionLostError, PeerMessageError, TransferError
 from restante.client.files.draft import OpenDraft
 from restante.client.tasks import in_thread
+from restante.client.timing_log import TimingLog, span
 from restante.client.transfer.messages import ARRIVED, Acknowledgement, acknowledgement_of, encode, refusal
 from restante.client.transit.pipe import RecordPipe
 from restante.common.plural import counted
@@ -32,8 +33,10 @@ class Stopped(Exception):  # noqa: N818 - nothing is wrong
 class Stream:
     """The bytes of one transfer. `run` is called on the event loop, and calls the other methods in a thread."""
 
-    def __init__(self, pipe: RecordPipe, on_progress: OnProgress | None = None) -> None:
-        self._pipe = pipe
+    def __init__(
+        self, pipe: RecordPipe, on_progress: OnProgress | None = None, timing: TimingLog | None = None
+    ) -> None:
+        self._pipe, self._timing = pipe, timing
         self._loop = asyncio.get_running_loop()
         self._on_progress = on_progress
         self._next_progress = 0.0
@@ -70,16 +73,18 @@ class Stream:
             PeerMessageError: it answered what no receiver answers.
 
         """
-        for chunk in chunks:
-            try:
-                self._pipe.send(chunk)
-            except ConnectionLostError as error:
-                of = counted(size, "byte")
-                raise ConnectionLostError(f"{error} after {self._done:,} of {of}: it does not have all") from error
-            self._count(chunk)
-        self._tell()
+        with span(self._timing, "tx file"):
+            for chunk in chunks:
+                try:
+                    self._pipe.send(chunk)
+                except ConnectionLostError as error:
+                    after = f"after {self._done:,} of {counted(size, 'byte')}"
+                    raise ConnectionLostError(f"{error} {after}: it does not have all") from error
+                self._count(chunk)
+            self._tell()
         try:
-            record = self._pipe.receive()
+            with span(self._timing, "get ack"):
+                record = self._pipe.receive()
         except ConnectionLostError as error:
             raise ConnectionLostError(f"{error} before it confirmed: it may have everything") from error
         said = acknowledgement_of(record)
@@ -97,21 +102,22 @@ class Stream:
             StoreError: they cannot be written.
 
         """
-        while self._done < size:
-            try:
-                record = self._pipe.receive()
-            except ConnectionLostError as error:
-                of = counted(size, "byte")
-                raise ConnectionLostError(f"{error} after {self._done:,} of {of}: nothing was kept") from error
-            if not record or self._done + len(record) > size:
-                raise PeerMessageError(f"the sender does not send the {counted(size, 'byte')} that it offered")
-            draft.write(record)
-            self._count(record)
-        self._tell()
+        with span(self._timing, "rx file"):
+            while self._done < size:
+                try:
+                    record = self._pipe.receive()
+                except ConnectionLostError as error:
+                    of = counted(size, "byte")
+                    raise ConnectionLostError(f"{error} after {self._done:,} of {of}: nothing was kept") from error
+                if not record or self._done + len(record) > size:
+                    raise PeerMessageError(f"the sender does not send the {counted(size, 'byte')} that it offered")
+                draft.write(record)
+                self._count(record)
+            self._tell()
 
     def acknowledge(self) -> None:
         """Send the last record, which says that everything is stored. If the sender is gone, it is stored, too."""
-        with contextlib.suppress(ConnectionLostError):
+        with contextlib.suppress(ConnectionLostError), span(self._timing, "send ack"):
             self._pipe.send(encode(Acknowledgement(ARRIVED, self._digest.hexdigest())))
 
     def check(self, _bytes: int = 0) -> None:
