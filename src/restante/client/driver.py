@@ -60,7 +60,7 @@ ID_BYTES: Final = 2
 """Random bytes of a command's id, as in the Python client (mw _rendezvous.py:280)."""
 
 
-Result = TypeVar("Result")
+Computed = TypeVar("Computed")
 
 
 class BadServerError(ServerGoneError):
@@ -126,7 +126,7 @@ class Driver:
         """Connect again at once, and soon after each further attempt that fails: the wormhole is being closed."""
         self._hurry.set()
 
-    def timed(self, work: Callable[[], Result]) -> Result:
+    def timed(self, work: Callable[[], Computed]) -> Computed:
         """Do what may compute our half of the key, or the key, and log how long that takes."""
         if self.timing is None:
             return work()

@@ -54,6 +54,7 @@ GROUPS: Final = {
             *("TransitOptions", "Hints", "Relay", "Address"),
         ],
     ),
+    "Timing logs": ("When each thing happened, in the form of `wormhole --dump-timing`.", ["TimingLog"]),
 }
 """Groups of names that have sections of their own: what is said of the group, and its names."""
 
@@ -123,6 +124,7 @@ RECEIVERS: Final = {
     "Hints": "hints",
     "Relay": "relay",
     "Address": "address",
+    "TimingLog": "timing",
 }
 """What an object is called in signatures."""
 
