@@ -14,16 +14,14 @@ from pathlib import Path
 from statistics import median
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from host import facts, scratch_root
 from pipeline_day import TABLES, USAGE, Quiet
 from restante.pipeline.build.run import build
 from restante.pipeline.ingest import Run
-from restante.pipeline.lake import data_files, staging
+from restante.pipeline.lake import columns, data_files, staging
 from restante.pipeline.lake import table as lake_table
 from restante.pipeline.lake.commit_info import CommitInfo, Ledger, Mark
-from restante.pipeline.lake.data_files import DataFile
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.lake.staging import Staged
 from restante.pipeline.lake.table import LakeTable
@@ -37,14 +35,6 @@ CHECKPOINT = 5
 """Commits between checkpoints while the lake is made: deltalake takes the longer for a commit the more there were
 since the last. What is timed is mostly what Restante itself reads of the log."""
 ROUNDS = 5
-TYPES = {
-    "BIGINT": pa.int64(),
-    "INT": pa.int32(),
-    "DOUBLE": pa.float64(),
-    "BOOLEAN": pa.bool_(),
-    "STRING": pa.string(),
-    "TIMESTAMP": pa.timestamp("us", "UTC"),
-}
 
 
 def main() -> None:
@@ -99,17 +89,13 @@ def one_row(folder: Path, table: Table, number: int, day: date) -> Staged:
     """Stage a row without Spark."""
     moment = datetime(day.year, day.month, day.day, 12, tzinfo=UTC)
     values = {"BIGINT": number, "INT": 1, "DOUBLE": 1.0, "BOOLEAN": True, "STRING": "happy", "TIMESTAMP": moment}
-    columns = [column for column in table.columns if column.name not in table.partitions]
-    row = {
-        column.name: pa.array([None if column.null else values[column.type]], TYPES[column.type])
-        for column in columns
-    }
-    partition = {"day": day.isoformat(), "source": "main"}
+    given = {each.name: [None if each.null else values.get(each.type)] for each in table.columns}
+    row = given | {"day": [day], "source": ["main"]}
+    partition = {"month": day.replace(day=1).isoformat()}
     job = folder / f"{staging.RUN_PREFIX}{uuid.uuid4().hex}"
-    path = job / data_files.folder([(name, partition[name]) for name in table.partitions]) / f"{number}.parquet"
-    path.parent.mkdir(parents=True)
-    pq.write_table(pa.table(row), path)
-    return Staged(job, (DataFile(path, partition, 1, path.stat().st_size),))
+    path = job / data_files.folder(partition.items()) / f"{number}.parquet"
+    [batch] = pa.table(row, columns.arrow(table)).to_batches()
+    return Staged(job, (staging.write(path, partition, batch.schema, [batch]),))
 
 
 if __name__ == "__main__":

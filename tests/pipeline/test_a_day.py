@@ -19,7 +19,7 @@ pytestmark = pytest.mark.thorough  # of fewer rows, test_tables.py shows the sam
 @pytest.fixture(scope="module")
 def inputs() -> Mapping[str, Sequence[Values]]:
     """All tables that are read: of the one day more than 100,000 rows together, since plain Python is slow."""
-    found = busy_week(Random(6), rows=21_000)
+    found = busy_week(Random(6), rows=24_000)
     places = {name: [column.name for column in TABLES[name].columns].index("day") for name in found}
     assert sum(row[places[name]] == TODAY.date() for name, rows in found.items() for row in rows) > 100_000
     return found

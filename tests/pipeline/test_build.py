@@ -26,11 +26,12 @@ from restante.pipeline.build.row_budget import RowBudget
 from restante.pipeline.build.run import BuildResult
 from restante.pipeline.lake import commit_info, delta_log
 from restante.pipeline.lake.commit_info import Ledger, Mark
+from restante.pipeline.lake.compact import compact
 from restante.pipeline.lake.data_files import Where
 from restante.pipeline.lake.staging import Staged
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.schemas import CLEAN_TABLES
-from restante.pipeline.tables import BUILDS
+from restante.pipeline.tables import BUILDS, TABLES
 from restante.pipeline.tables.build import Build
 from support.effort import rounds
 from support.pipeline import busy_week as busy
@@ -149,6 +150,22 @@ def test_a_dropped_day_is_not_built_from_one_late_row_when_more_days_are_kept_la
     assert plain.keep("nameplates", SECOND) == 1
     assert outcomes(plain).days == []
     assert days(plain) == {FIRST: 1, SECOND: 1, THIRD: 1}
+
+
+def test_merging_the_files_of_inputs_and_tables_makes_no_day_due(plain: LakeWorld) -> None:
+    for day in (FIRST, SECOND, THIRD, SECOND):
+        lived(plain, day)
+        outcomes(plain)
+    with plain.run() as run:
+        merged = [
+            compact(run.lake.table(TABLES[name]), "merge", lambda: plain.now) for name in ("nameplates", "outcomes")
+        ]
+    assert [len(each) for each in merged] == [1, 1]
+    assert outcomes(plain).days == []
+    assert days(plain) == {FIRST: 1, SECOND: 2, THIRD: 1}
+    lived(plain, SECOND)
+    assert [str(day) for day in outcomes(plain).days] == [SECOND]
+    assert days(plain) == {FIRST: 1, SECOND: 3, THIRD: 1}
 
 
 def put_aside(world: LakeWorld, table: str = "nameplates") -> Path:
@@ -307,6 +324,98 @@ def test_a_lake_of_an_older_format_is_built_again_once_and_its_marks_are_found(p
     lived(plain, FIRST, THIRD)
     assert [str(day) for day in outcomes(plain).days] == [THIRD]
     assert days(plain) == {SECOND: 1, THIRD: 2}
+
+
+def defined(world: LakeWorld, definition: int, first: str = "", last: str = "") -> tuple[list[str], list[str]]:
+    """Build outcomes by a definition; return the days that were built, and why all of them were."""
+    world.steps.said.clear()
+    builds = {"outcomes": PLAIN["outcomes"]._replace(definition=definition)}
+    built = build(world, first, last, builds=builds)["outcomes"]
+    said = [words.partition("built again: ")[2] for words in world.steps.said if "built again" in words]
+    return [str(day) for day in built.days], said
+
+
+CHANGED = ["this version of Restante computes it in another way"]
+
+
+def test_all_days_are_built_again_once_if_their_definition_has_changed(plain: LakeWorld) -> None:
+    lived(plain, FIRST, SECOND)
+    assert defined(plain, 1) == ([FIRST, SECOND], [])
+    assert defined(plain, 2, FIRST, FIRST) == ([FIRST], []), "a range of days does not bring it up to date"
+    lived(plain, THIRD)
+    assert defined(plain, 2) == ([FIRST, SECOND, THIRD], CHANGED)
+    assert defined(plain, 2) == ([], [])
+    assert defined(plain, 1) == ([FIRST, SECOND, THIRD], CHANGED), "an older version came back"
+    remove(plain, "outcomes")
+    assert defined(plain, 2) == ([FIRST, SECOND, THIRD], [])
+    assert defined(plain, 2) == ([], [])
+
+
+def test_days_that_keep_dropped_stay_as_another_definition_built_them(plain: LakeWorld) -> None:
+    lived(plain, FIRST, SECOND, THIRD)
+    defined(plain, 1)
+    plain.keep("nameplates", THIRD)
+    assert defined(plain, 2) == ([THIRD], CHANGED)
+    assert days(plain) == {FIRST: 1, SECOND: 1, THIRD: 1}
+    assert defined(plain, 2) == ([], [])
+
+
+def test_a_changed_definition_builds_nothing_while_an_input_is_removed(plain: LakeWorld) -> None:
+    lived(plain, FIRST, SECOND)
+    add(plain, {"mailboxes": written("mailboxes", [{"started": f"{FIRST}T00:00:00"}])})
+    defined(plain, 1)
+    remove(plain)
+    assert defined(plain, 2) == ([], [])
+    assert len(plain.rows("outcomes")) == 3
+    lived(plain, SECOND)
+    assert defined(plain, 2) == ([FIRST, SECOND], CHANGED)
+    assert len(plain.rows("outcomes")) == 2
+
+
+def test_a_killed_build_by_a_changed_definition_is_finished_by_the_next(
+    plain: LakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lived(plain, FIRST, SECOND, THIRD)
+    defined(plain, 1)
+    commit = LakeTable.commit
+
+    def cut_off(table: LakeTable, *given: object, **others: object) -> int:
+        if str(others.get("replace")) == str({"day": {SECOND}}):
+            raise KeyboardInterrupt
+        return commit(table, *given, **others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(build_run, "MAX_JOB_ROWS", 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(LakeTable, "commit", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            defined(plain, 2)
+    assert defined(plain, 2) == ([FIRST, SECOND, THIRD], CHANGED)
+    assert defined(plain, 2) == ([], [])
+
+
+def test_a_lake_from_before_commit_began_is_read_and_its_timing_is_built_again(plain: LakeWorld) -> None:
+    plain.now = (busy.TODAY + timedelta(days=30)).timestamp()
+    week = busy.busy_week(Random(3), 300)
+    columns = [column.name for column in CLEAN_TABLES["server_commands"].columns]
+    traced = [dict(zip(columns, row, strict=True)) | {"commit_began": None} for row in week["server_commands"]]
+    older = CLEAN_TABLES["server_commands"]._replace(
+        columns=tuple(each for each in CLEAN_TABLES["server_commands"].columns if not each.added)
+    )
+    add(plain, {"client_events": week["client_events"]})
+    with plain.run() as run:
+        target = run.lake.table(older)
+        target.commit([target.stage(held(traced[::2], older))], info=plain.info(older.name))
+    before = {name: PLAIN[name] for name in ("timing", "times")}
+    build(plain, builds=before | {"timing": PLAIN["timing"]._replace(definition=1)})
+    plain.steps.said.clear()
+    now = {name: len(each.days) for name, each in build(plain, builds=before).items()}
+    assert now["timing"] >= now["times"] > 1
+    assert f"timing: all days are built again: {CHANGED[0]}" in plain.steps.said
+    add(plain, {"server_commands": [tuple(row[name] for name in columns) for row in traced[1::2]]})
+    build(plain, builds=before)
+    assert not any(each.days for each in build(plain, builds=before).values())
+    inputs = {**week, "server_commands": [tuple(row.values()) for row in traced]}
+    assert plain.rows("timing") == sorted(dicts("timing", ORACLES["timing"](inputs).elements()), key=repr)
 
 
 def test_a_build_reads_a_fixed_number_of_log_entries(plain: LakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -472,6 +581,8 @@ def test_no_job_starts_after_one_has_failed() -> None:
 REACHING = {name: build for name, build in BUILDS.items() if any(map(any, build.reach.values()))}
 """Tables of which a day is made of other days' rows too."""
 
+BUILT_INPUTS = {name for build in REACHING.values() for name in build.inputs if name in BUILDS}
+
 
 def test_days_that_came_one_by_one_and_late_are_built_as_if_all_had_come_at_once(plain: LakeWorld) -> None:
     come_one_by_one(plain, PLAIN)
@@ -489,8 +600,9 @@ def come_one_by_one(world: LakeWorld, builds: Mapping[str, Build]) -> None:
     world.now = (busy.TODAY + timedelta(days=30)).timestamp()
     for step in steps:
         add(world, step)
-        build(world, builds={name: builds[name] for name in REACHING})
-    together = {name: [row for step in steps for row in step[name]] for name in steps[0]}
+        build(world, builds={name: builds[name] for name in BUILDS if name in REACHING or name in BUILT_INPUTS})
+    together: dict[str, Sequence[Values]] = {name: [row for step in steps for row in step[name]] for name in steps[0]}
+    together |= {name: list(ORACLES[name](together).elements()) for name in BUILT_INPUTS}
     for table in REACHING:
         names = [column.name for column in BUILDS[table].table.columns]
         expected = ORACLES[table](together)
@@ -502,7 +614,8 @@ def one_by_one(rows: Some) -> Sequence[Some]:
     """Part rows of some days into those up to one, those of the days after it, and late ones of the day before it."""
     today, yesterday, first = (busy.TODAY.date() - timedelta(days) for days in range(3))
     steps: list[dict[str, Sequence[Values]]] = [{}, {}, {}]
-    for name in {each for build in REACHING.values() for each in build.inputs}:
+    read = {each for build in (*REACHING.values(), *map(BUILDS.get, BUILT_INPUTS)) if build for each in build.inputs}
+    for name in read - BUILT_INPUTS:
         day = [column.name for column in CLEAN_TABLES[name].columns].index("day")
         some = [row for row in rows[name] if row[-1] != "second"]  # of one server: each folder more takes time
         late = [row for row in some if row[day] == yesterday][::2]

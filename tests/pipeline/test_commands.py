@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,8 @@ def reading() -> dict[str, str]:
 
 
 def test_the_guides_first_lake_from_a_server_to_a_query(tmp_path: Path) -> None:
-    ingest, build, sql = GUIDE.commands("first lake", "ingest", "build", "sql")
-    [vacuum] = GUIDE.lines("vacuum")
+    both, sql = GUIDE.commands("first lake", "run --source", "sql")
+    [compact], [vacuum] = (GUIDE.lines(name) for name in ("compact", "vacuum"))
 
     def sh(line: str) -> subprocess.CompletedProcess[str]:
         words = line.replace("./run", f"{sys.executable} -m restante")
@@ -67,18 +68,19 @@ def test_the_guides_first_lake_from_a_server_to_a_query(tmp_path: Path) -> None:
         )
 
     with ours(tmp_path / "restante-data", nameplate(1), mailbox(2), client(3), current(None)):
-        done = sh(ingest)
-    assert done.stdout.splitlines() == [
+        done = sh(both)
+        again = command("run", "--lake", tmp_path / "restante-lake", f"--source=relay={tmp_path / 'restante-data'}")
+    assert done.stdout.splitlines()[:3] == [
         "relay: nameplates: 1 row read: 1 clean",
         "relay: mailboxes: 1 row read: 1 clean",
         "relay: client_versions: 1 row read: 1 clean",
     ]
-    assert "ingest: relay: nameplates: 1 row, " in done.stderr
+    assert "outcomes: 1 day built (2023-11-14 to 2023-11-14), 2 rows" in done.stdout.splitlines()
+    assert "run: relay: nameplates: 1 row, " in done.stderr
+    assert done.stderr.count("Spark: ready") == 1
     assert "WARN" not in done.stderr
-    planned = command("build", "--lake", tmp_path / "restante-lake", "--plan").stdout.splitlines()
-    assert "outcomes: 1 day to build (2023-11-14 to 2023-11-14)" in planned
-    built = sh(build).stdout.splitlines()
-    assert "outcomes: 1 day built (2023-11-14 to 2023-11-14), 2 rows" in built
+    assert "relay: nameplates: nothing new" in again.stdout.splitlines()
+    assert "outcomes: 0 days built, 0 rows" in again.stdout.splitlines()
     sh(sql)
     shown = {name: run(sys.executable, "-c", block, cwd=tmp_path) for name, block in reading().items()}
     assert {name: each.stderr for name, each in shown.items()} == dict.fromkeys(shown, "")
@@ -86,6 +88,7 @@ def test_the_guides_first_lake_from_a_server_to_a_query(tmp_path: Path) -> None:
     assert sorted(rows) == [("claimed", "0", "1"), ("nameplate", "1", "1")]
     for each in shown.values():
         assert all(word in each.stdout for word in ("claimed", "nameplate"))
+    assert set(sh(compact).stdout.splitlines()) == {f"{name}: nothing to merge" for name in TABLES}
     assert sh(vacuum).stdout == "0 files removed, 0 bytes\n"
 
 
@@ -113,11 +116,31 @@ def test_the_guide_lists_every_fault_of_a_row(fault: str) -> None:
     assert fault in GUIDE.text
 
 
-def test_a_plan_shows_what_would_be_read_before_there_is_a_lake(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["ingest", "run"])
+def test_a_plan_shows_what_would_be_read_before_there_is_a_lake(tmp_path: Path, name: str) -> None:
     with ours(tmp_path / "a", nameplate(1), current(None)):
-        said = command("ingest", "--lake", tmp_path / "lake", "--source", f"relay={tmp_path / 'a'}", "--plan")
+        said = command(name, "--lake", tmp_path / "lake", "--source", f"relay={tmp_path / 'a'}", "--plan")
     assert "relay: nameplates: 1 row to read" in said.stdout.splitlines()
     assert not (tmp_path / "lake").exists()
+
+
+def test_a_run_after_which_a_source_is_missing_goes_on_with_the_others_and_exits_with_1(
+    tmp_path: Path, lake: LakeWorld
+) -> None:
+    given = ("--source", f"gone={tmp_path / 'gone'}", "--source", f"relay={tmp_path / 'a'}")
+    said = command("run", "--lake", lake.path, *given, "--plan", ends=1)
+    assert "relay: nameplates: nothing new" in said.stdout.splitlines()
+    assert "outcomes: 1 day to build (2023-11-14 to 2023-11-14)" in said.stdout.splitlines()
+    assert said.stderr == f"restante: source gone: cannot read {tmp_path / 'gone'}: No such file or directory\n"
+
+
+def test_a_run_keeps_clean_and_built_tables_for_as_long_as_it_is_told(tmp_path: Path, lake: LakeWorld) -> None:
+    known = {"app_id": "x", "kind": "nameplate", "measure": "total", "day": date(2023, 11, 14), "source": "relay"}
+    lake.add("durations", [dict.fromkeys((column.name for column in TABLES["durations"].columns), 0) | known])
+    given = ("--source", f"relay={tmp_path / 'a'}", "--keep", "1")
+    said = command("run", "--lake", lake.path, *given)
+    assert (lake.rows("nameplates"), lake.rows("durations")) == ([], [])
+    assert re.search(r"durations: 1 row from before [\d-]+ dropped", said.stderr)
 
 
 @pytest.mark.parametrize("broken", [b"SQLite format 3\0" + bytes(100), b"SQLite format 3\0"])
@@ -184,10 +207,15 @@ def test_a_build_without_its_inputs_names_them_and_what_to_ingest(lake: LakeWorl
         timing = f"client_events and no server_commands{yet} a client's timing log or a server's trace"
         waku = f"archived{yet} a Waku archive or envelope files"
         assert said.splitlines() == [
-            *(f"{table}: {done}" for table in ("outcomes", "durations", "pressure", "busy_hours")),
+            *(f"{table}: {done}" for table in ("outcomes", "durations", "pressure")),
+            f"mailbox_pressure: {done}; the lake has no table mailboxes{yet} a mailbox server's data directory",
+            *(f"{table}: {done}" for table in ("busy_hours", "failures", "guesses")),
             f"versions: {done}; the lake has no table {usage}",
             *(f"{table}: {done}; the lake has no table {timing}" for table in ("timing", "times")),
-            *(f"{table}: {done}; the lake has no table {waku}" for table in ("envelopes", "traffic", "coverage")),
+            *(
+                f"{table}: {done}; the lake has no table {waku}"
+                for table in ("envelopes", "traffic", "coverage", "gaps", "lateness")
+            ),
         ]
 
 
@@ -369,6 +397,8 @@ def test_a_source_that_fails_is_reported_and_the_exit_code_is_1(lake: LakeWorld,
         (["build"], "there is no lake in"),
         (["sql"], "there is no lake in"),
         (["vacuum"], "there is no lake in"),
+        (["compact"], "there is no lake in"),
+        (["compact", "--plan"], "there is no lake in"),
         (["build", "--from", "yesterday"], "--from yesterday: this is not a day; write it like 2026-11-21"),
         (["build", "--from", "2026-02-02", "--to", "2026-02-01"], "--from 2026-02-02 is after --to 2026-02-01"),
         (["build", "--keep", "0"], "--keep 0: '0' is not a number of days from 1 to 36525"),
@@ -427,6 +457,19 @@ def test_vacuum_removes_unused_files_and_its_plan_counts_them(lake: LakeWorld) -
     assert command("vacuum", "--lake", lake.path).stdout == "1 file removed, 5 bytes\n"
     assert not left.exists()
     assert len(lake.rows("nameplates")) == 1
+
+
+def test_compact_merges_files_and_its_plan_counts_them(lake: LakeWorld) -> None:
+    [row] = lake.rows("nameplates")
+    for number in (2, 3):
+        lake.add("nameplates", [row | {"id": number}])
+    planned = command("compact", "--lake", lake.path, "--plan").stdout.splitlines()
+    assert "nameplates: 3 files to merge into 1" in planned
+    assert "outcomes: nothing to merge" in planned
+    assert lake.version("nameplates") == 2
+    assert "nameplates: 3 files merged into 1" in command("compact", "--lake", lake.path).stdout.splitlines()
+    assert sorted(each["id"] for each in lake.rows("nameplates")) == [1, 2, 3]
+    assert "nameplates: nothing to merge" in command("compact", "--lake", lake.path).stdout.splitlines()
 
 
 def test_a_run_that_the_disk_ends_names_the_tables_that_it_committed(

@@ -6,7 +6,7 @@ import re
 
 from restante.pipeline.schemas import Column
 from restante.pipeline.tables import TABLES
-from restante.pipeline.tables.timing import ALL_PHASES
+from restante.timing.model.phases import ALL_PHASES
 from support.pipeline import dictionary
 from support.rows import every
 

@@ -371,7 +371,7 @@ def test_rows_that_cannot_be_read_are_counted_one_by_one_and_later_groups_are_re
 
 
 def archive_rows(some: Sequence[Envelope]) -> pa.Table:
-    from restante.waku.archive import Archived
+    from restante.waku.archive.records import Archived
 
     return parquet._table([Archived(place, T0 + 100, each.raw) for place, each in enumerate(some, 1)])
 

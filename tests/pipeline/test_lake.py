@@ -38,18 +38,6 @@ def test_an_interrupted_creation_of_a_lake_is_finished(tmp_path: Path) -> None:
     make(tmp_path)
 
 
-def test_a_lake_of_the_previous_format_is_readable_and_converted_by_the_first_writer(
-    tmp_path: Path,
-) -> None:
-    make(tmp_path)
-    before = '{"format":1,"first_day":"2020-02-29"}'
-    (tmp_path / "lake.json").write_text(before)
-    for write, after in ((False, before), (True, before.replace("1", "2", 1))):
-        with Lake.open(tmp_path, write=write) as lake:
-            assert lake.first_day == date(2020, 2, 29)
-        assert (tmp_path / "lake.json").read_text() == after
-
-
 def test_a_relative_path_is_the_same_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path / "lake")
     monkeypatch.chdir(tmp_path)
@@ -125,8 +113,9 @@ def test_the_lock_does_not_outlive_an_error(tmp_path: Path) -> None:
         ('{"format": 1}', "damaged"),
         ('{"format": 1, "first_day": "2020-02-30"}', "damaged"),
         ('{"first_day": "2020-01-01"}', "damaged"),
-        ('{"format": 3, "anything": ["else"]}', "newer version of Restante"),
-        ('{"format": 3, "first_day": "2020-01-01"}', "newer version of Restante"),
+        ('{"format": 4, "anything": ["else"]}', "newer version of Restante"),
+        ('{"format": 4, "first_day": "2020-01-01"}', "newer version of Restante"),
+        ('{"format": 2, "first_day": "2020-01-01"}', "name a new folder with --lake, and run ingest and build again"),
     ],
 )
 def test_a_lake_that_cannot_be_understood_is_reported_in_one_sentence(tmp_path: Path, said: str, words: str) -> None:
@@ -175,6 +164,16 @@ def test_a_table_of_a_lake_is_not_a_lake(tmp_path: Path) -> None:
     write_deltalake(tmp_path / "letters", pa.table({"x": [1]}))
     with pytest.raises(Misuse, match="is a Delta table"), Lake.open(tmp_path / "letters", write=True, make=True):
         pass
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/lake", "hdfs://host:8020/lake", "file:///lake"])
+def test_a_url_is_refused_and_no_folder_of_its_name_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Misuse, match=r"this is a URL; .* have no lock"), Lake.open(Path(url), write=True, make=True):
+        pytest.fail("it was opened")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,23 @@ from deltalake import DeltaTable
 from restante.common import atomic_file
 from restante.pipeline.lake import data_files, delta_log, staging
 from restante.pipeline.lake import table as lake_table
+from restante.pipeline.lake.compact import compact
 from restante.pipeline.lake.vacuum import vacuum
-from support.pipeline.lakes import LETTERS, Row, add, held, info, infos, letter, opened, rows, seen, stored
+from restante.pipeline.schemas import Table
+from support.pipeline.lakes import (
+    LETTERS,
+    MONTHLY_LETTERS,
+    Row,
+    add,
+    held,
+    info,
+    infos,
+    letter,
+    opened,
+    rows,
+    seen,
+    stored,
+)
 from support.processes import run
 
 COMMITS: Final = """
@@ -24,6 +39,7 @@ import os, pickle, signal, sys
 from pathlib import Path
 from restante.pipeline.lake import delta_log, staging
 from restante.pipeline.lake import table as lake_table
+from restante.pipeline.lake.compact import compact
 from restante.pipeline.lake.lake import Lake
 
 cases, table, info = pickle.loads(bytes.fromhex(sys.argv[1]))
@@ -50,8 +66,11 @@ for path, where, staged in cases:
         owner = {"staging": staging, "table": lake_table.LakeTable, "shutil": staging.shutil}[module]
         setattr(owner, name, deadly(getattr(owner, name), int(count), after))
         with Lake.open(path, write=True) as lake:
-            replace = {"day": {"2026-11-01"}}
-            lake.table(table).commit([staged], info=info, replace=replace, transactions={"a": 2})
+            if staged is None:
+                compact(lake.table(table), info.run, lambda: info.finished)
+            else:
+                replace = {"day": {"2026-11-01"}}
+                lake.table(table).commit([staged], info=info, replace=replace, transactions={"a": 2})
         os._exit(0)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
@@ -71,6 +90,15 @@ AFTER: Final = ["table _append 1 after", "table _keep_on_disk 1 before", "table 
 """And when there is."""
 
 
+BEFORE_REST: Final = [
+    "staging write 1 before",
+    "staging write 1 after",
+    "staging place 2 before",
+    "staging place 2 after",
+]
+"""And before there is a new version, if rows of a file stay."""
+
+
 def moved(staged: staging.Staged, lake: Path) -> staging.Staged:
     """Return what was staged in one lake as it is in its copy."""
     folder = lake / "letters" / staged.folder.name
@@ -78,30 +106,35 @@ def moved(staged: staging.Staged, lake: Path) -> staging.Staged:
     return staging.Staged(folder, tuple(files))
 
 
-@pytest.mark.parametrize("first", [True, False], ids=["the first commit", "a later one"])
-def test_a_killed_commit_was_made_or_was_not(tmp_path: Path, first: bool) -> None:
+@pytest.mark.parametrize(
+    ("first", "letters"),
+    [(True, LETTERS), (False, LETTERS), (False, MONTHLY_LETTERS)],
+    ids=["the first commit", "a later one", "one that replaces some rows of a file"],
+)
+def test_a_killed_commit_was_made_or_was_not(tmp_path: Path, first: bool, letters: Table) -> None:
     old = [] if first else [letter(1), letter(2, day="2026-11-02")]
     new = [*old[1:], letter(3), letter(4, hour=7)]
-    with opened(tmp_path / "lake") as table:
+    with opened(tmp_path / "lake", letters) as table:
         if old:
             add(table, old, run="old", transactions={"a": 1})
         staged, again = [table.stage(held([letter(3), letter(4, hour=7)])) for _ in range(2)]
     cases = []
-    for number, where in enumerate((*BEFORE, *AFTER)):
+    points = [*BEFORE, *(BEFORE_REST if letters.by_month else ()), *AFTER]
+    for number, where in enumerate(points):
         copy = shutil.copytree(tmp_path / "lake", tmp_path / str(number))
         cases.append((copy, where, moved(staged, copy)))
-    given = pickle.dumps((cases, LETTERS, info("new"))).hex()
+    given = pickle.dumps((cases, letters, info("new"))).hex()
     killed = run(sys.executable, "-c", COMMITS, given)
     assert killed.stdout.split() == ["-9"] * len(cases), killed.stderr
 
     for copy, where, _ in cases:
         made = where in AFTER
         assert by_deltalake(copy) == (new if made else old), where
-        there = seen(copy)
+        there = seen(copy, letters)
         assert [each.run for each in infos(there)] == ["new"] * made + ["old"] * bool(old), where
         assert there.transaction("a") == (2 if made else 1 if old else None), where
 
-        with opened(copy) as table:  # the lock went with the process
+        with opened(copy, letters) as table:  # the lock went with the process
             table.commit([moved(again, copy)], info=info(), replace={"day": {"2026-11-01"}})
             vacuum(table, grace=0, now=4e9)
             assert files(copy) == {file.path for file in table.files()}, where
@@ -109,7 +142,32 @@ def test_a_killed_commit_was_made_or_was_not(tmp_path: Path, first: bool) -> Non
 
 
 def by_deltalake(lake: Path) -> list[Row]:
-    return [] if seen(lake).version is None else rows(DeltaTable(lake / "letters").to_pyarrow_table())
+    if not (lake / "letters" / "_delta_log").exists():
+        return []
+    found = DeltaTable(lake / "letters").to_pyarrow_table()
+    return rows(found.select([column.name for column in LETTERS.columns]))
+
+
+def test_a_killed_compaction_has_merged_the_files_or_has_not(tmp_path: Path) -> None:
+    meant = [letter(number, day=f"2026-11-0{number}") for number in (1, 2, 3)]
+    with opened(tmp_path / "lake", MONTHLY_LETTERS) as table:
+        for row in meant:
+            add(table, [row])
+    before = [point for point in [*BEFORE_REST[:2], *BEFORE] if "flush 4" not in point]
+    points = [*before, *AFTER]
+    copies = [shutil.copytree(tmp_path / "lake", tmp_path / str(number)) for number in range(len(points))]
+    cases = [(copy, where, None) for copy, where in zip(copies, points, strict=True)]
+    killed = run(sys.executable, "-c", COMMITS, pickle.dumps((cases, MONTHLY_LETTERS, info("new"))).hex())
+    assert killed.stdout.split() == ["-9"] * len(cases), killed.stderr
+    for copy, where, _ in cases:
+        assert by_deltalake(copy) == meant, where
+        assert len(seen(copy, MONTHLY_LETTERS).files()) == (1 if where in AFTER else 3), where
+        with opened(copy, MONTHLY_LETTERS) as table:
+            compact(table, "again", lambda: 2e9)
+            vacuum(table, grace=0, now=4e9)
+            assert files(copy) == {file.path for file in table.files()}, where
+            assert len(table.files()) == 1
+        assert by_deltalake(copy) == meant, where
 
 
 def files(lake: Path) -> set[Path]:

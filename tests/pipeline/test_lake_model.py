@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
@@ -17,12 +16,28 @@ from pyspark.sql import DataFrame, SparkSession
 from restante.pipeline.lake import delta_log
 from restante.pipeline.lake import table as lake_table
 from restante.pipeline.lake.commit_info import Point
+from restante.pipeline.lake.compact import compact
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.lake.vacuum import vacuum
+from restante.pipeline.schemas import Table
 from support.effort import examples
-from support.pipeline.lakes import LETTERS, Row, arrow, contents, frame, held, info, letter, opened, seen, stored
+from support.pipeline.lakes import (
+    LETTERS,
+    MONTHLY_LETTERS,
+    Row,
+    add_foreign,
+    contents,
+    frame,
+    held,
+    info,
+    letter,
+    matches,
+    opened,
+    seen,
+    stored,
+)
 
-DAYS = ["2026-11-01", "2026-11-02", "2026-11-03"]
+DAYS = ["2026-10-31", "2026-11-01", "2026-11-03"]
 SOURCES = ["a", "b.c"]
 HOURS = [None, 0, 13]
 
@@ -56,6 +71,7 @@ class Commit(NamedTuple):
     stages: list[list[Row]]
     replace: dict[str, set[str | None]] | None
     keep: str | None
+    compact: bool
     vacuum: bool
     foreign: list[Row]
 
@@ -66,6 +82,7 @@ commits = st.builds(
     where,
     st.sampled_from([None, None, *DAYS]),
     st.booleans(),
+    st.booleans(),
     st.one_of(st.just([]), rows),
 )
 
@@ -74,26 +91,25 @@ def order(found: list[Row]) -> list[Row]:
     return sorted(found, key=lambda row: (row["id"], row["day"], row["source"], str(row["hour"])))
 
 
-def matches(row: Row, replace: dict[str, set[str | None]]) -> bool:
-    return all((None if row[name] is None else str(row[name])) in values for name, values in replace.items())
-
-
 @examples(25)
-@given(st.lists(commits, min_size=1, max_size=4))
-def test_any_sequence_of_commits_is_what_a_list_of_rows_would_be(made: list[Commit]) -> None:
-    committed(made, held, contents)
+@given(st.lists(commits, min_size=1, max_size=4), st.sampled_from([LETTERS, MONTHLY_LETTERS]))
+def test_any_sequence_of_commits_is_what_a_list_of_rows_would_be(made: list[Commit], table: Table) -> None:
+    committed(made, table, held, contents)
 
 
 @examples(2)
-@given(st.lists(commits, min_size=1, max_size=4))
+@given(st.lists(commits, min_size=1, max_size=4), st.sampled_from([LETTERS, MONTHLY_LETTERS]))
 def test_any_sequence_of_commits_through_spark_is_what_a_list_of_rows_would_be(
-    spark: SparkSession, made: list[Commit]
+    spark: SparkSession, made: list[Commit], table: Table
 ) -> None:
-    committed(made, lambda stage: frame(spark, stage), lambda table: table.read(spark).toArrow())
+    committed(made, table, lambda stage, _: frame(spark, stage), lambda table: table.read(spark).toArrow())
 
 
 def committed(
-    made: list[Commit], staged: Callable[[list[Row]], DataFrame], read: Callable[[LakeTable], pa.Table]
+    made: list[Commit],
+    letters: Table,
+    staged: Callable[[list[Row], Table], DataFrame],
+    read: Callable[[LakeTable], pa.Table],
 ) -> None:
     """Do the commits to a table and to a list of rows, and hold them against each other after each."""
     model: list[Row] = []
@@ -106,19 +122,18 @@ def committed(
         kept = ""
         for commit in made:
             added = [row for stage in commit.stages for row in stage]
-            with opened(lake) as table:
+            with opened(lake, letters) as table:
                 if commit.foreign and points:
-                    theirs = pa.Table.from_pylist(commit.foreign, arrow(LETTERS))
-                    write_deltalake(lake / "letters", theirs, mode="append", partition_by=list(LETTERS.partitions))
+                    add_foreign(lake, commit.foreign, letters)
                     model = model + commit.foreign
                     version += 1
                     touched.append({str(row["day"]) for row in commit.foreign})
-                    points.append(seen(lake).point)
+                    points.append(seen(lake, letters).point)
                 gone = [] if commit.replace is None else [row for row in model if matches(row, commit.replace)]
                 days = {str(row["day"]) for row in (*gone, *added)}
                 model = [row for row in model if row not in gone]
                 model = model + added
-                stages = [table.stage(staged(stage)) for stage in commit.stages]
+                stages = [table.stage(staged(stage, letters)) for stage in commit.stages]
                 version += 1
                 assert table.commit(stages, info=info(), replace=commit.replace) == version
                 touched.append(days)
@@ -132,6 +147,10 @@ def committed(
                         touched.append(set())
                         points.append(table.point)
                         kept = max(kept, commit.keep)
+                if commit.compact and compact(table, "compact", lambda: 2e9):
+                    version += 1
+                    touched.append(set())
+                    points.append(table.point)
                 if commit.vacuum:
                     vacuum(table, grace=0, now=4e9)
                 assert order(read(table).to_pylist()) == order(model)
@@ -143,4 +162,4 @@ def committed(
                     assert table.follows(point)
                 assert (table.state.kept or "") == kept
                 assert table.state.days() == {day for day in set().union(*touched) if day >= kept}
-            assert order(stored(lake)) == order(model)
+            assert order(stored(lake, table=letters)) == order(model)

@@ -18,7 +18,18 @@ from pyspark.sql import SparkSession
 from restante.pipeline import views
 from restante.pipeline.lake import data_files, delta_log
 from restante.pipeline.lake import table as lake_table
-from support.pipeline.lakes import add, by_spark, frame, held, info, letter, opened, rows, seen
+from support.pipeline.lakes import (
+    LATER_LETTERS,
+    add,
+    by_spark,
+    frame,
+    held,
+    info,
+    letter,
+    opened,
+    rows,
+    seen,
+)
 
 ROWS: Final = [
     *(letter(number) for number in range(20)),
@@ -156,6 +167,42 @@ def test_duckdb_sees_a_partition_without_reading_the_others(lake: Path) -> None:
     finally:
         for file in seen(lake).files({"source": {"b.2-c_d"}}):
             file.path.with_suffix(".away").rename(file.path)
+
+
+def test_readers_see_a_column_that_a_later_version_added(spark: SparkSession, tmp_path: Path) -> None:
+    def by_views(lake: Path) -> pa.Table:
+        with duckdb.connect() as database:
+            database.execute("SET TimeZone = 'UTC'")
+            database.execute(views.view(seen(lake, LATER_LETTERS)))
+            return database.sql('FROM "letters"').to_arrow_table()
+
+    def by_sessions(lake: Path) -> pa.Table:
+        return seen(lake, LATER_LETTERS).read(spark).toArrow()
+
+    old = [letter(1), letter(2), letter(3, day="2026-11-02", source="b")]
+    new = [letter(4) | {"answered": 0.5}, letter(5, day="2026-11-03") | {"answered": None}]
+    with opened(tmp_path) as table:
+        add(table, old)
+    known = [row | {"answered": None} for row in old]
+    for reader in (by_views, by_sessions):
+        assert rows(plain(reader(tmp_path))) == known, reader
+    with opened(tmp_path, LATER_LETTERS) as later:
+        add(later, new)
+    for reader in (by_views, by_sessions, by_deltalake, by_pandas, by_polars):
+        read = plain(reader(tmp_path))
+        assert read.schema.field("answered").type == pa.float64(), reader
+        assert rows(read) == known + new, reader
+
+
+def test_duckdb_reads_one_partition_of_a_table_with_an_added_column(tmp_path: Path) -> None:
+    with opened(tmp_path, LATER_LETTERS) as table:
+        add(table, [letter(number, source=source) | {"answered": 1.0} for number, source in enumerate("ab")])
+        [file] = table.files({"source": {"b"}})
+        statement = views.view(table)
+    file.path.write_bytes(b"")
+    with duckdb.connect() as database:
+        database.execute(statement)
+        assert database.execute("SELECT id, answered FROM letters WHERE source = 'a'").fetchall() == [(0, 1.0)]
 
 
 STRANGE: Final = [

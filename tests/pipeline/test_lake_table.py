@@ -22,6 +22,7 @@ from restante.pipeline.lake.vacuum import vacuum
 from restante.pipeline.schemas import Column, Table
 from restante.pipeline.spark.session import SparkError
 from support.pipeline.lakes import (
+    LATER_LETTERS,
     LETTERS,
     Row,
     add,
@@ -473,6 +474,40 @@ def test_a_table_with_other_columns_is_refused(tmp_path: Path) -> None:
             seen(tmp_path, other)
 
 
+def test_the_first_commit_of_a_later_version_adds_its_columns(tmp_path: Path) -> None:
+    with opened(tmp_path) as table:
+        marks = {"": Mark(2, "d2", 1, "d1")}
+        add(table, [letter(1), letter(2, day="2026-11-02")], source="main", ledger=Ledger(), marks=marks)
+    before = seen(tmp_path, LATER_LETTERS)
+    point = before.point
+    assert point is not None
+    assert "answered" not in comments(tmp_path)
+    with opened(tmp_path, LATER_LETTERS) as later:
+        for number in (3, 4):
+            add(later, [letter(number) | {"answered": 0.5}], replace={"day": {"2026-11-01"}})
+        assert later.version == 3, "a commit for the column, and two for rows"
+        assert later.follows(point)
+    there = seen(tmp_path, LATER_LETTERS)
+    assert [info.days for info in infos(there)] == [["2026-11-01"], ["2026-11-01"], [], ["2026-11-01", "2026-11-02"]]
+    assert there.state.days(after=point.version) == {"2026-11-01"}
+    assert there.marks("main") == marks
+    assert comments(tmp_path)["answered"] == "when; NULL: nobody knows"
+    assert rows(contents(there)) == [letter(2, day="2026-11-02") | {"answered": None}, letter(4) | {"answered": 0.5}]
+    with pytest.raises(Misuse, match="other columns"):
+        seen(tmp_path)
+
+
+def test_a_column_is_added_although_another_program_commits_first(tmp_path: Path) -> None:
+    with opened(tmp_path) as table:
+        add(table, [letter(1)])
+    with opened(tmp_path, LATER_LETTERS) as later:
+        theirs = foreign(letter(2))
+        write_deltalake(tmp_path / "letters", theirs, mode="append", partition_by=list(LETTERS.partitions))
+        add(later, [letter(3) | {"answered": 0.5}])
+        known = [letter(1) | {"answered": None}, letter(2) | {"answered": None}, letter(3) | {"answered": 0.5}]
+        assert rows(contents(later)) == known
+
+
 def test_a_table_without_partitions_is_replaced_as_a_whole(spark: SparkSession, tmp_path: Path) -> None:
     whole = Table("whole", "thing", (Column("id", "BIGINT", ""), Column("day", "DATE", "")), ())
     with opened(tmp_path, whole) as table:
@@ -496,7 +531,14 @@ def test_the_log_says_what_delta_readers_need(tmp_path: Path) -> None:
     nullable = {field["name"] for field in json.loads(metadata["schemaString"])["fields"] if field["nullable"]}
     assert nullable == {"weight", "body", "hour"}
     for added in (line["add"] for line in lines if "add" in line):
-        assert json.loads(added["stats"]) == {"numRecords": 1}
+        number = 1 if added["partitionValues"]["hour"] is None else 2
+        same = {"id": number, "table": letter(number)["table"], "size": number}
+        assert json.loads(added["stats"]) == {
+            "numRecords": 1,
+            "minValues": {**same, "commit": "2026-11-01T00:00:00.000Z"},
+            "maxValues": {**same, "commit": "2026-11-01T00:00:00.001Z"},  # rounded up to a millisecond
+            "nullCount": {"id": 0, "table": 0, "commit": 0, "size": 0},
+        }
         assert added["modificationTime"] == 1_795_000_000_500
     [removed] = [line["remove"] for line in lines if "remove" in line]
     assert removed["deletionTimestamp"] == 1_795_000_001_500

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import subprocess
@@ -16,15 +17,20 @@ from typing import Final
 
 import pyspark
 import pytest
+from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
+from restante.pipeline.build.sources import build_sources
+from restante.pipeline.lake.commit_info import Ledger
 from restante.pipeline.schemas import CLEAN_TABLES
+from restante.pipeline.sources.scratch import scratch
 from restante.pipeline.spark import java
-from restante.pipeline.tables import BUILDS
+from restante.pipeline.tables import BUILT_TABLES
 from support.bounds import PATIENCE
 from support.pipeline.busy_week import TODAY, busy_week
 from support.pipeline.lakes import held
 from support.pipeline.runs import LakeWorld, Row
+from support.pipeline.servers import client, current, mailbox, nameplate, ours
 from support.pipeline.sessions import ENVIRONMENT
 from support.pipeline.tables import dicts
 
@@ -45,7 +51,8 @@ def here(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> LakeW
             if name in CLEAN_TABLES:
                 table = run.lake.table(CLEAN_TABLES[name])
                 parts = [table.stage(held(dicts(name, values[part::3]), table.table)) for part in range(3)]
-                table.commit(parts, info=world.info(name))
+                ledger = Ledger(read=len(values), clean=len(values))
+                table.commit(parts, info=replace(world.info(name), source="main", ledger=ledger))
     return world
 
 
@@ -54,6 +61,8 @@ def expected(here: LakeWorld, tmp_path_factory: pytest.TempPathFactory) -> dict[
     """The built tables as the session of all tests makes them."""
     world = copied(here, tmp_path_factory.mktemp("here"))
     world.build()
+    with world.run() as run:
+        build_sources(run)
     return built(world)
 
 
@@ -61,7 +70,7 @@ def test_executors_of_their_own_build_the_same_tables(
     here: LakeWorld, expected: dict[str, list[Row]], tmp_path: Path
 ) -> None:
     world = copied(here, tmp_path)
-    build(world, "--master", "local-cluster[2,1,1024]")
+    there(world, "build", "--master", "local-cluster[2,1,1024]")
     assert built(world) == expected
 
 
@@ -70,8 +79,42 @@ def test_spark_connect_builds_the_same_tables(
 ) -> None:
     world = copied(here, tmp_path)
     with connect_server() as port:
-        build(world, "--remote", f"sc://127.0.0.1:{port}")
+        there(world, "build", "--remote", f"sc://127.0.0.1:{port}")
     assert built(world) == expected
+
+
+@pytest.mark.parametrize("master", ["executors of their own", "Spark Connect"])
+def test_a_run_reads_the_sources_here_and_builds_the_tables_there(tmp_path: Path, master: str) -> None:
+    world = LakeWorld(None, tmp_path)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(ours(tmp_path / "a", nameplate(1), mailbox(2), client(3), current(None)))
+        if master == "Spark Connect":
+            where = ("--remote", f"sc://127.0.0.1:{stack.enter_context(connect_server())}")
+        else:
+            where = ("--master", "local-cluster[2,1,1024]")
+        stack.enter_context(other_runs())
+        there(world, "run", f"--source=relay={tmp_path / 'a'}", *where)
+    assert sorted((row["kind"], row["ended"]) for row in world.rows("outcomes")) == [("claimed", 1), ("nameplate", 1)]
+    assert {row["version"] for row in world.rows("versions")} == {None, "0.24.0"}
+
+
+@contextmanager
+def other_runs() -> Iterator[None]:
+    """Let other runs begin and end meanwhile, which remove the folders that no run uses."""
+    done = threading.Event()
+
+    def begin_and_end() -> None:
+        while not done.wait(0.05):
+            with scratch():
+                pass
+
+    others = threading.Thread(target=begin_and_end)
+    others.start()
+    try:
+        yield
+    finally:
+        done.set()
+        others.join()
 
 
 def copied(world: LakeWorld, folder: Path) -> LakeWorld:
@@ -82,14 +125,15 @@ def copied(world: LakeWorld, folder: Path) -> LakeWorld:
 
 
 def built(world: LakeWorld) -> dict[str, list[Row]]:
-    found = {name: world.rows(name) for name in BUILDS}
+    found = {name: world.rows(name) for name in BUILT_TABLES}
     assert all(found.values()), "a table without rows shows nothing"
     return found
 
 
-def build(world: LakeWorld, *where: str) -> None:
+def there(world: LakeWorld, command: str, *where: str) -> None:
+    """Run a command of the pipeline in its own process."""
     done = subprocess.run(
-        [sys.executable, "-m", "restante", "pipeline", "build", "--lake", str(world.path), *where],
+        [sys.executable, "-m", "restante", "pipeline", command, "--lake", str(world.path), *where],
         env=ENVIRONMENT,
         capture_output=True,
         text=True,

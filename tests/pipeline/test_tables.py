@@ -14,7 +14,7 @@ from datetime import date, timedelta
 from functools import cache
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from pyspark.sql import SparkSession
@@ -23,6 +23,7 @@ from pyspark.sql import functions as f
 from restante.pipeline.schemas import CLEAN_TABLES
 from restante.pipeline.tables import BUILDS
 from restante.pipeline.tables.build import Build
+from restante.pipeline.tables.outcomes import FAILURES
 from restante.pipeline.tables.top_n import MAX_NAMES
 from support.effort import rounds
 from support.pipeline.busy_week import TODAY, busy_week, crowd
@@ -42,13 +43,14 @@ from support.pipeline.tables import (
     rows,
     with_folders,
 )
+from support.pipeline.timing_vectors import by_python, timing_cases
 
 FOLDERS = sorted(path for path in CASES.glob("*/*") if path.is_dir())
 REACHING = [name for name, build in BUILDS.items() if any(map(any, build.reach.values()))]
 """Tables of which a day is made of other days' rows too."""
 
 PLACED = [name for name, build in BUILDS.items() if build.placed]
-NAMED = ["outcomes", "durations", "versions"]
+NAMED = ["outcomes", "durations", "failures", "versions"]
 """Tables that have strangers' names."""
 
 DAYS = (TODAY.date(), TODAY.date() - timedelta(2))
@@ -84,6 +86,13 @@ def is_empty(case: Path) -> bool:
 
 
 @cache
+def given(name: str) -> Mapping[str, tuple[Inputs, Counter[Values]]]:
+    """Return the cases of a table by name: what goes in, and what is expected."""
+    found = {case.name: written(case) for case in FOLDERS if case.parent.name == name and not is_empty(case)}
+    return {**found, **timing_cases()} if name == "timing" else found
+
+
+@cache
 def week() -> Inputs:
     return busy_week(Random(1), rows=600)
 
@@ -98,9 +107,9 @@ def strangers() -> Inputs:
 def cases(name: str) -> Mapping[str, Inputs]:
     """Return all that is built of a table in one job, by name."""
     build = BUILDS[name]
-    found = {case.name: written(case)[0] for case in FOLDERS if case.parent.name == name and not is_empty(case)}
+    found = {case: inputs for case, (inputs, _) in given(name).items()}
     found["a busy week"] = week()
-    if name in NAMED:
+    if name in (*NAMED, "gaps"):
         found["strangers"] = strangers()
     found = {case: with_folders(build, inputs) for case, inputs in found.items()}
     for case, day in alone(name):
@@ -124,16 +133,16 @@ def whole(name: str) -> list[str]:
 
 def alone(name: str) -> list[tuple[str, date]]:
     """Name the days that are built also from the days that they read, and no others; with the case that has them."""
-    folders = [case for case in FOLDERS if case.parent.name == name and not is_empty(case)]
-    found = [(case.name, day) for case in folders for day in sorted({of(name, row) for row in written(case)[1]})]
+    found = [
+        (case, day) for case, (_, rows) in given(name).items() for day in sorted({of(name, row) for row in rows})
+    ]
     return found + [("a busy week", day) for day in DAYS]
 
 
 @cache
 def expected(name: str, case: str) -> Counter[Values]:
     """Return the expected rows of a case: as it says itself, or as plain Python computes them."""
-    folder = CASES / name / case
-    return written(folder)[1] if folder.exists() else ORACLES[name](cases(name)[case])
+    return given(name)[case][1] if case in given(name) else ORACLES[name](cases(name)[case])
 
 
 def of(table: str, row: Values) -> date:
@@ -194,7 +203,7 @@ def _spread(
         together = build.written(frames, sorted(days)).withColumn("task", f.spark_partition_id())
         found = collected(together)
     columns = [column.name for column in build.table.columns]
-    folders = [columns.index(column) for column in build.table.partitions]
+    folders = [columns.index(column) for column in build.table.order]
     tasks: dict[Values, set[int]] = {}
     for *row, task in found:
         tasks.setdefault(tuple(row[at] for at in folders), set()).add(task)
@@ -224,6 +233,18 @@ def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[Non
 )
 def test_a_case_gives_the_rows_that_it_expects(made: Callable[[str, Split], Found], case: Path) -> None:
     assert made(case.parent.name, IN_ORDER).cases[case.name] == expected(case.parent.name, case.name)
+
+
+@pytest.mark.parametrize("case", timing_cases())
+def test_a_vector_of_timing_gives_the_rows_that_it_expects(made: Callable[[str, Split], Found], case: str) -> None:
+    """tests/timing/test_vectors.py tests them in Python."""
+    assert made("timing", IN_ORDER).cases[case] == expected("timing", case)
+
+
+@pytest.mark.parametrize("seed", range(rounds(8, 200)))
+def test_the_oracle_of_timing_agrees_with_the_timing_tool(seed: int) -> None:
+    inputs = busy_week(Random(seed), rows=600)
+    assert by_python(inputs) == ORACLES["timing"](inputs)
 
 
 @pytest.mark.parametrize("name", ["outcomes", "coverage"])
@@ -263,8 +284,21 @@ def test_a_day_built_from_what_it_reads_is_as_in_a_full_build(made: Callable[[st
         }, f"{case}: {day}"
 
 
+def test_the_hours_of_failures_add_up_to_the_outcomes_of_the_day(made: Callable[[str, Split], Found]) -> None:
+    hours: dict[tuple[Any, ...], Counter[str]] = {}
+    for row in dicts("failures", made("failures", IN_ORDER).cases["a busy week"]):
+        counts = Counter({name: row[name] for name in ("ended", "failed", *FAILURES)})
+        hours.setdefault((row["app_id"], row["kind"], row["day"], row["source"]), Counter()).update(counts)
+    assert hours == {
+        (row["app_id"], row["kind"], row["day"], row["source"]): Counter(
+            {name: row[name] for name in ("ended", *FAILURES)} | {"failed": row["ended"] - row["happy"]}
+        )
+        for row in dicts("outcomes", made("outcomes", IN_ORDER).cases["a busy week"])
+    }
+
+
 @pytest.mark.parametrize("name", PLACED)
-def test_the_rows_of_a_folder_are_one_task_s(made: Callable[[str, Split], Found], name: str) -> None:
+def test_the_rows_of_a_folder_or_of_a_day_are_one_task_s(made: Callable[[str, Split], Found], name: str) -> None:
     for split in SPLITS:
         tasks = made(name, split).tasks
         assert len(set().union(*tasks.values())) > 1, "one task alone shows nothing"
@@ -276,6 +310,15 @@ def test_many_versions_and_applications_of_a_day_make_a_short_table(
     made: Callable[[str, Split], Found], name: str
 ) -> None:
     assert_short(name, made(name, IN_ORDER).cases["strangers"])
+
+
+def test_many_topics_that_a_mailserver_lacks_make_a_short_table(made: Callable[[str, Split], Found]) -> None:
+    found = dicts("gaps", made("gaps", IN_ORDER).cases["strangers"])
+    topics = Counter(row["topic"] for row in found)
+    assert len(topics) == 1001, "a thousand topics, and NULL for the others"
+    assert sum(row["missing"] for row in found) == len(strangers()["archived"])
+    [common] = [row for row in found if row["topic"] == "0xffffffff"]
+    assert common["missing"] == 10
 
 
 @pytest.mark.thorough

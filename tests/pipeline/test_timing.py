@@ -19,7 +19,8 @@ from restante.mailbox.server import trace
 from restante.pipeline.clean import timing
 from restante.pipeline.clean.rules import Fault, limits
 from restante.pipeline.schemas import CLIENT_EVENTS, SERVER_COMMANDS
-from restante.pipeline.sources.events import items
+from restante.timing.logs import records
+from restante.timing.logs.events import items
 from support.effort import examples
 
 T = 1_700_000_000.0
@@ -140,12 +141,13 @@ def test_only_times_and_known_words_of_an_event_are_kept(name: str) -> None:
 LINES: dict[str, tuple[Any, Any]] = {
     "as it is": (command(), {"connection": 1, "command": "add", "command_id": "a3f1", "server_rx": T}),
     "with its end": (
-        command(commit=T + 1, server_tx=T + 2),
+        command(commit_began=T + 0.5, commit=T + 1, server_tx=T + 2),
         {
             "connection": 1,
             "command": "add",
             "command_id": "a3f1",
             "server_rx": T,
+            "commit_began": T + 0.5,
             "commit": T + 1,
             "server_tx": T + 2,
         },
@@ -214,6 +216,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "a connection beyond counting": (command(connection=1 << 63), "out of range"),
     "a command that came in 1970": (command(server_rx=5.0), "out of range"),
     "a commit that is a text": (command(commit="x"), "wrong type"),
+    "a begin that is a text": (command(commit_began="x"), "wrong type"),
 }
 
 
@@ -232,7 +235,7 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9) | keys, inner, max_size=4),
     max_leaves=12,
 )
-KNOWN = timing.EVENT_NAMES | timing.COMMAND_TYPES | timing.REPLY_TYPES | timing.WAITS_FOR | {timing.UNLISTED, ""}
+KNOWN = records.EVENT_NAMES | records.COMMAND_TYPES | records.REPLY_TYPES | records.WAITS_FOR | {records.UNLISTED, ""}
 
 
 @given(
@@ -249,7 +252,7 @@ def test_no_text_of_an_event_is_kept_but_ids_and_known_words(name: str, stop: An
         return
     for column, value in found.items():
         if isinstance(value, str) and column != "command_id":
-            assert value in KNOWN or timing.MESSAGE_PHASE.fullmatch(value)
+            assert value in KNOWN or records.MESSAGE_PHASE.fullmatch(value)
 
 
 CANARIES = ("b1decanary", "jz6canarytes", "4-purple-canary", "7b22canary22", "canary/app", "10.9.8.7")
@@ -280,16 +283,16 @@ def test_the_real_client_s_events_are_known() -> None:
     source = [path.read_text() for path in Path(wormhole.__file__).parent.rglob("*.py") if "test" not in path.parts]
     called = {name for text in source for name in re.findall(r'timing\.add\(\s*"([^"]+)"', text)}
     waited = {name for text in source for name in re.findall(r'timing\.add\([^)]*waiting="([^"]+)"', text)}
-    assert called == timing.EVENT_NAMES
-    assert waited == timing.WAITS_FOR
+    assert called == records.EVENT_NAMES
+    assert waited == records.WAITS_FOR
 
 
 def test_the_mailbox_server_s_words_are_known() -> None:
     replies = {str(kind.__struct_config__.tag) for kind in messages.Reply.__subclasses__()}
     direct = {str(kind.__struct_config__.tag) for kind in messages.Direct.__subclasses__()}
-    assert set(messages.KINDS) == timing.COMMAND_TYPES
-    assert (replies | direct) - {"direct"} == timing.REPLY_TYPES
-    assert trace.MAX_ID_CHARACTERS == timing.MAX_ID_CHARACTERS
+    assert set(messages.KINDS) == records.COMMAND_TYPES
+    assert (replies | direct) - {"direct"} == records.REPLY_TYPES
+    assert trace.MAX_ID_CHARACTERS == records.MAX_ID_CHARACTERS
 
 
 # ── a log, cut into events ───────────────────────────────────────────────────────────────────────

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import sys
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from restante.pipeline.lake import columns
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.schemas import CLEAN_TABLES, NAMEPLATES, Column, Table
 from restante.pipeline.tables import TABLES
-from support.pipeline.lakes import LETTERS, add, letter, opened, seen
+from support.pipeline.lakes import LATER_LETTERS, LETTERS, add, letter, opened, seen
 from support.processes import run
 
 PLATE = {
@@ -62,6 +63,22 @@ def test_a_script_of_all_views_can_be_run_twice(lake: Path) -> None:
         for _ in range(2):
             database.execute(script)
         assert database.sql("SELECT day, source FROM nameplates").fetchall() == [(PLATE["day"], "main")]
+
+
+@pytest.mark.parametrize(("content", "why"), [(b"", "it is not a Parquet file"), (None, "Is a directory")])
+def test_a_file_that_may_lack_a_column_and_cannot_be_read_is_reported(
+    tmp_path: Path, content: bytes | None, why: str
+) -> None:
+    with opened(tmp_path, LATER_LETTERS) as table:
+        add(table, [letter(1) | {"answered": 0.5}])
+        [file] = table.files()
+        if content is None:
+            file.path.unlink()
+            file.path.mkdir()
+        else:
+            file.path.write_bytes(content)
+        with pytest.raises(StoreError, match=re.escape(f"{file.path} cannot be read ({why}): restore it")):
+            views.view(table)
 
 
 def test_any_name_is_quoted(tmp_path: Path) -> None:

@@ -1,20 +1,27 @@
-"""`restante pipeline`: the data pipeline's commands. What a subcommand needs is imported when it runs."""
+"""`restante pipeline`: the data pipeline's commands; `gaps` is in pipeline_gaps.py.
+
+What a subcommand needs is imported when it runs.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
 import time
+import uuid
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from restante.cli import pipeline_gaps
+from restante.cli.pipeline_options import DEFAULT_LAKE, LakeDir
 from restante.common.errors import Misuse
 from restante.common.plural import counted
 
 if TYPE_CHECKING:
+    from restante.pipeline.build.run import BuildResult
     from restante.pipeline.ingest import IngestResult
 
 app = typer.Typer(no_args_is_help=True)
@@ -27,14 +34,21 @@ def pipeline() -> None:
         raise Misuse("this command needs the extra 'pipeline': pip install 'restante[pipeline]'")
 
 
-LakeDir = Annotated[
-    Path,
-    typer.Option(
-        "--lake", metavar="DIR", envvar="RESTANTE_LAKE", help="Folder of the lake, in which the tables are."
-    ),
-]
 Plan = Annotated[bool, typer.Option("--plan", help="Only print what would be done; Spark is not started.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show Spark's own log messages.")]
+Sources = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--source",
+        metavar="NAME[@SERVER]=PATH",
+        help="Source to read, and the name that you choose for it; repeatable.",
+    ),
+]
+Master = Annotated[str, typer.Option(metavar="URL", help="Spark master: local[N], spark://…, yarn, k8s://…")]
+Remote = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="Spark Connect server to use instead of --master: sc://HOST:PORT."),
+]
 Memory = Annotated[
     str, typer.Option(metavar="SIZE", help="Memory of Spark's Java process on this machine, like 512m or 4g.")
 ]
@@ -45,18 +59,13 @@ Keep = Annotated[
         help="Afterwards delete older days from every table that the command writes, or from one table; repeatable.",
     ),
 ]
-DEFAULT_LAKE = Path("restante-lake")
 DEFAULT_MEMORY = "1g"
+DEFAULT_MASTER = "local[*]"
 
 
 @app.command()
 def ingest(
-    source: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME[@SERVER]=PATH", help="Source to read, and the name that you choose for it; repeatable."
-        ),
-    ] = None,
+    source: Sources = None,
     lake: LakeDir = DEFAULT_LAKE,
     keep: Keep = None,
     plan: Plan = False,
@@ -68,24 +77,16 @@ def ingest(
     A source is a database of usage records, a timing log, a trace, a Waku archive, or a file of envelopes.
     """
     from restante.cli.pipeline_arguments import check_names, read_keep
-    from restante.cli.pipeline_run import drop_old, open_run
-    from restante.pipeline.ingest import ingest as ingest_sources
+    from restante.cli.pipeline_run import ingest_into, open_run
     from restante.pipeline.ingest import recognise_all
     from restante.pipeline.schemas import CLEAN_TABLES
 
     sources, unread = recognise_all(check_names(source))
     kept = read_keep(keep, CLEAN_TABLES)
-    with open_run("ingest", lake, write=not plan, local=True, memory=memory, verbose=verbose) as run:
-        found = [*ingest_sources(run, sources, plan=plan), *unread]
-        if not plan:
-            drop_old(run, kept)
-    for line in _shown(found, plan=plan):
-        print(line)
-    failures = [result.failure for result in found if result.failure]
-    for failure in failures:
-        print(f"restante: {failure}", file=sys.stderr)
-    if failures:
-        sys.exit(1)
+    with open_run("ingest", lake, write=not plan, make=True, memory=memory, verbose=verbose) as run:
+        found = [*ingest_into(run, sources, kept, plan=plan), *unread]
+    _show_ingested(found, plan=plan)
+    _end_with_failures(found)
 
 
 @app.command()
@@ -97,13 +98,8 @@ def build(
     last: Annotated[str | None, typer.Option("--to", metavar="DAY", help="Last day to build.")] = None,
     keep: Keep = None,
     plan: Plan = False,
-    master: Annotated[
-        str, typer.Option(metavar="URL", help="Spark master: local[N], spark://…, yarn, k8s://…")
-    ] = "local[*]",
-    remote: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Spark Connect server to use instead of --master: sc://HOST:PORT."),
-    ] = None,
+    master: Master = DEFAULT_MASTER,
+    remote: Remote = None,
     memory: Memory = DEFAULT_MEMORY,
     verbose: Verbose = False,
 ) -> None:
@@ -112,27 +108,54 @@ def build(
     With --from or --to it builds these days, even if nothing changed, and no others.
     """
     from restante.cli.pipeline_arguments import read_days, read_keep
-    from restante.cli.pipeline_run import drop_old, open_run
-    from restante.pipeline.build.run import build as build_tables
-    from restante.pipeline.build.run import missing_inputs
-    from restante.pipeline.schemas import CLEAN_TABLES
-    from restante.pipeline.tables import BUILDS, TABLES
+    from restante.cli.pipeline_run import build_into, open_run
+    from restante.pipeline.tables import BUILT_TABLES
 
     only = read_days(first, last)
-    kept = read_keep(keep, {name: table for name, table in TABLES.items() if name not in CLEAN_TABLES})
+    kept = read_keep(keep, BUILT_TABLES)
     with open_run("build", lake, write=not plan, master=master, remote=remote, memory=memory, verbose=verbose) as run:
-        found = build_tables(run, only, plan=plan)
-        if not plan:
-            drop_old(run, kept)
-        missing = {each.table: missing_inputs(run.lake, BUILDS[each.table]) for each in found if not each.days}
-    for each in found:
-        days = counted(len(each.days), "day")
-        span = f" ({each.days[0]} to {each.days[-1]})" if each.days else ""
-        print(
-            f"{each.table}: "
-            + (f"{days} to build{span}" if plan else f"{days} built{span}, {counted(each.rows, 'row')}")
-            + _why_nothing(missing.get(each.table, ()))
+        built = build_into(run, kept, only, plan=plan)
+    _show_built(built, plan=plan)
+
+
+@app.command("run")
+def ingest_and_build(
+    source: Sources = None,
+    lake: LakeDir = DEFAULT_LAKE,
+    keep: Keep = None,
+    plan: Plan = False,
+    master: Master = DEFAULT_MASTER,
+    remote: Remote = None,
+    memory: Memory = DEFAULT_MEMORY,
+    verbose: Verbose = False,
+) -> None:
+    """Run ingest and build in one Spark session, for cron.
+
+    If a source cannot be read, the others are read and the tables are built; the exit code is then 1. With --master
+    or --remote only the tables are built on the cluster.
+    """
+    from restante.cli.pipeline_arguments import check_names, read_keep
+    from restante.cli.pipeline_run import build_into, ingest_into, is_local, open_run
+    from restante.pipeline.ingest import recognise_all
+    from restante.pipeline.sources.scratch import scratch
+    from restante.pipeline.tables import TABLES
+
+    sources, unread = recognise_all(check_names(source))
+    kept = read_keep(keep, TABLES)
+    here = is_local(master, remote)
+    with scratch() as folder:
+        open_ = partial(
+            open_run, "run", lake, write=not plan, make=True, memory=memory, verbose=verbose, folder=folder
         )
+        with open_(master=master if here else DEFAULT_MASTER) as run:
+            found = [*ingest_into(run, sources, kept, plan=plan), *unread]
+            _show_ingested(found, plan=plan)
+            if here:
+                _show_built(build_into(run, kept, plan=plan), plan=plan)
+        if not here:
+            with open_(master=master, remote=remote) as run:
+                _show_built(build_into(run, kept, plan=plan), plan=plan)
+    _end_with_failures(found)
 
 
 @app.command()
@@ -148,6 +171,9 @@ def sql(lake: LakeDir = DEFAULT_LAKE) -> None:
     with Lake.open(lake, write=False) as opened:
         for statement in views(opened, TABLES.values()):
             print(statement)
+
+
+app.add_typer(pipeline_gaps.app)
 
 
 @app.command()
@@ -177,6 +203,57 @@ def vacuum(
             found = act(opened.table(table), grace=grace * 3600, now=time.time())
             files, size = files + len(found), size + sum(each.size for each in found)
     print(f"{counted(files, 'file')} {'to remove' if plan else 'removed'}, {counted(size, 'byte')}")
+
+
+@app.command()
+def compact(
+    lake: LakeDir = DEFAULT_LAKE,
+    plan: Annotated[bool, typer.Option("--plan", help="Only print what would be merged.")] = False,
+) -> None:
+    """Merge the small files of each table into few large ones.
+
+    It does not start Spark. The old files stay until vacuum removes them.
+    """
+    from restante.pipeline.lake.compact import compact as merge_files
+    from restante.pipeline.lake.compact import merges
+    from restante.pipeline.lake.lake import Lake
+    from restante.pipeline.tables import TABLES
+
+    with Lake.open(lake, write=not plan) as opened:
+        for table in TABLES.values():
+            there = opened.table(table)
+            found = merges(there) if plan else merge_files(there, uuid.uuid4().hex, time.time)
+            files = counted(sum(len(each.files) for each in found), "file")
+            if found:
+                print(f"{table.name}: {files} {'to merge' if plan else 'merged'} into {len(found):,}")
+            else:
+                print(f"{table.name}: nothing to merge")
+
+
+def _show_ingested(found: Sequence[IngestResult], *, plan: bool) -> None:
+    for line in _shown(found, plan=plan):
+        print(line)
+
+
+def _end_with_failures(found: Sequence[IngestResult]) -> None:
+    """Print why sources were not read, and exit with 1; return if all were read."""
+    failures = [result.failure for result in found if result.failure]
+    for failure in failures:
+        print(f"restante: {failure}", file=sys.stderr)
+    if failures:
+        sys.exit(1)
+
+
+def _show_built(built: Sequence[tuple[BuildResult, Sequence[str]]], *, plan: bool) -> None:
+    """Print a line for each table: the days that were built, or the inputs that are missing."""
+    for each, missing in built:
+        days = counted(len(each.days), "day")
+        span = f" ({each.days[0]} to {each.days[-1]})" if each.days else ""
+        print(
+            f"{each.table}: "
+            + (f"{days} to build{span}" if plan else f"{days} built{span}, {counted(each.rows, 'row')}")
+            + _why_nothing(missing)
+        )
 
 
 def _why_nothing(missing: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ import shutil
 import signal
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,15 +16,20 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from restante.common.plural import counted
-from restante.pipeline.ingest import Run
+from restante.pipeline.ingest import IngestResult, Run, ingest
 from restante.pipeline.lake.commit_info import CommitInfo
 from restante.pipeline.lake.lake import Lake
+from restante.pipeline.schemas import CLEAN_TABLES
 from restante.pipeline.sources.scratch import scratch
+from restante.pipeline.sources.source import Source
 from restante.pipeline.spark import session
 from restante.pipeline.steps import Steps
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from restante.pipeline.build.freshness import DayRange
+    from restante.pipeline.build.run import BuildResult
 
 
 @contextmanager
@@ -35,13 +40,18 @@ def open_run(
     write: bool,
     memory: str,
     verbose: bool,
-    local: bool = False,
+    make: bool = False,
     master: str = session.LOCAL_MASTER,
     remote: str | None = None,
+    folder: Path | None = None,
 ) -> Iterator[Run]:
-    """Open the lake. Spark is started when the run first needs it."""
+    """Open the lake, and `make` it if there is none. Spark is started when the run first needs it.
+
+    `folder` is the caller's scratch folder, which a process with several sessions needs: they share one Java, which
+    keeps its temporary files where the first of them had them.
+    """
     with contextlib.ExitStack() as stack:
-        opened = stack.enter_context(Lake.open(lake, write=write, make=local))
+        opened = stack.enter_context(Lake.open(lake, write=write, make=make))
         begun: list[SparkSession] = []
 
         def spark() -> SparkSession:
@@ -58,7 +68,7 @@ def open_run(
             return begun[0]
 
         steps = Steps(what)
-        place = stack.enter_context(scratch())
+        place = folder or stack.enter_context(scratch())
         _end_at_once(place)
         yield Run(opened, uuid.uuid4().hex, time.time, spark, steps, place)
 
@@ -82,12 +92,51 @@ def _end_at_once(scratch: Path) -> None:
         signal.signal(each, end)
 
 
-def drop_old(run: Run, kept: Mapping[str, int]) -> None:
+def is_local(master: str, remote: str | None) -> bool:
+    """Return whether a session with this master, or on this Connect server, runs in this process and its Java."""
+    return remote is None and session.is_local_master(master)
+
+
+def ingest_into(run: Run, sources: Sequence[Source], kept: Mapping[str, int], *, plan: bool) -> list[IngestResult]:
+    """Ingest the sources, and drop the old days of the clean tables that are `kept` for some days."""
+    found = ingest(run, sources, plan=plan)
+    if not plan:
+        _drop_old(run, {name: days for name, days in kept.items() if name in CLEAN_TABLES})
+    return found
+
+
+def build_into(
+    run: Run, kept: Mapping[str, int], only: DayRange | None = None, *, plan: bool
+) -> list[tuple[BuildResult, Sequence[str]]]:
+    """Build the tables, and drop the old days of those that are `kept` for some days.
+
+    Return each result with the clean tables that the lake lacks, if nothing was built because of that.
+    """
+    from restante.pipeline.build.run import build, missing_inputs  # imports pyspark
+    from restante.pipeline.build.sources import build_sources
+    from restante.pipeline.tables import BUILDS, BUILT_TABLES
+    from restante.pipeline.tables.sources import SOURCES_TABLE
+
+    found = build(run, only, plan=plan)
+    first = _first_day(run, kept[SOURCES_TABLE.name]) if SOURCES_TABLE.name in kept else ""
+    of_all = [] if only else [build_sources(run, first, plan=plan)]  # it is always built whole
+    if not plan:
+        _drop_old(run, {name: days for name, days in kept.items() if name in BUILT_TABLES})
+    missing = [() if each.days else missing_inputs(run.lake, BUILDS[each.table]) for each in found]
+    return [*zip(found, missing, strict=True), *((each, ()) for each in of_all)]
+
+
+def _drop_old(run: Run, kept: Mapping[str, int]) -> None:
     """Drop the days of each table that are older than it is kept."""
     from restante.pipeline.tables import TABLES
 
     for name, days in kept.items():
-        first = (datetime.fromtimestamp(run.now(), UTC).date() - timedelta(days)).isoformat()
+        first = _first_day(run, days)
         dropped = run.lake.table(TABLES[name]).keep(first, CommitInfo(run=run.name, table=name, finished=run.now()))
         if dropped:
             run.steps.say(f"{name}: {counted(dropped, 'row')} from before {first} dropped")
+
+
+def _first_day(run: Run, days: int) -> str:
+    """Return the first day (ISO) that is kept by a table that is kept for so many days."""
+    return (datetime.fromtimestamp(run.now(), UTC).date() - timedelta(days)).isoformat()

@@ -9,7 +9,8 @@ from pathlib import Path
 def files(lake: str | PathLike[str], table: str) -> list[Path]:
     """Return the current Parquet files of a table of a lake, for any program that reads Parquet.
 
-    The partition columns (day, source, …) are in the files' paths, not in the files. A file stays until it is
+    The columns of tables that are partitioned by month are all in the files. Those by which other tables are
+    partitioned (day, source, …) are in the files' paths, not in the files. A file stays until it is
     replaced and `restante pipeline vacuum` has run. Raises Misuse if there is no such lake or table, StoreError if
     the lake is damaged.
     """

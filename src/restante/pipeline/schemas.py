@@ -21,6 +21,9 @@ class Column(NamedTuple):
     null: bool = False
     unit: str = ""
     """The unit of a measured number, such as MICROSECONDS; "" for counts, ids and values that are not numbers."""
+    added: bool = False
+    """Whether earlier versions of Restante made the table without this column, which may be NULL. The next commit
+    adds it to their tables, and it is NULL in the rows that they have."""
 
     @property
     def comment(self) -> str:
@@ -28,13 +31,42 @@ class Column(NamedTuple):
         return f"{self.meaning} In {self.unit}." if self.unit else self.meaning
 
 
+MONTH_COLUMN: Final = Column("month", "DATE", "First day of the month of the day: the partition of the row.")
+
+BY_MONTH: Final = (MONTH_COLUMN.name,)
+"""The partitions of a table whose days are small: a file has many days of many sources."""
+
+BY_DAY_AND_SOURCE: Final = ("day", "source")
+"""The partitions of a table whose days may be large: a day or a source is replaced without reading another."""
+
+
 class Table(NamedTuple):
-    """A table of the lake. It has one row per `grain`, and one folder per partition, with the day outermost."""
+    """A table of the lake. It has one row per `grain`, and one folder per value of `partitions`, the first outermost.
+
+    The month is no column of the table, though its Delta table has it: the rows of a table are the same however its
+    files are laid out.
+    """
 
     name: str
     grain: str
     columns: tuple[Column, ...]
-    partitions: tuple[str, ...] = ("day", "source")
+    partitions: tuple[str, ...] = BY_MONTH
+
+    @property
+    def by_month(self) -> bool:
+        """Return whether the table is partitioned by month."""
+        return self.partitions == BY_MONTH
+
+    @property
+    def stored(self) -> tuple[Column, ...]:
+        """Return the columns of the Delta table."""
+        return (*self.columns, MONTH_COLUMN) if self.by_month else self.columns
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Return the columns by which a task sorts the rows that it writes."""
+        names = {column.name for column in self.columns}
+        return tuple(name for name in BY_DAY_AND_SOURCE if name in names) if self.by_month else self.partitions
 
     @property
     def ddl(self) -> str:
@@ -164,6 +196,15 @@ SERVER_COMMANDS: Final = Table(
         Column("command_id", "STRING", "Id that the client gave the command. NULL: none.", null=True),
         Column("server_rx", "DOUBLE", "When the server received the command.", unit=EPOCH_SECONDS),
         Column(
+            "commit_began",
+            "DOUBLE",
+            "When the commit of the change began. NULL: the command changed nothing, or the server's version did not"
+            " record it.",
+            null=True,
+            unit=EPOCH_SECONDS,
+            added=True,
+        ),
+        Column(
             "commit",
             "DOUBLE",
             "When the change was on disk. NULL: the command changed nothing.",
@@ -179,6 +220,7 @@ SERVER_COMMANDS: Final = Table(
         ),
         *(day_of("server_rx"), SOURCE_COLUMN),
     ),
+    BY_DAY_AND_SOURCE,
 )
 _OF_MESSAGES: Final = "NULL: the event is not a sent or received message."
 CLIENT_EVENTS: Final = Table(
@@ -239,6 +281,7 @@ CLIENT_EVENTS: Final = Table(
         ),
         *(day_of("start"), SOURCE_COLUMN),
     ),
+    BY_DAY_AND_SOURCE,
 )
 SOURCE_KIND_ARCHIVE: Final = "archive"
 SOURCE_KIND_FILES: Final = "files"

@@ -6,14 +6,15 @@ A view lists the files of one version. It keeps returning the rows of that versi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from restante.common.errors import Misuse
 from restante.pipeline.lake import columns, data_files
+from restante.pipeline.lake.data_files import DataFile
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.lake.table import LakeTable
-from restante.pipeline.schemas import Table
+from restante.pipeline.schemas import Column, Table
 from restante.pipeline.tables import TABLES
 
 
@@ -35,21 +36,50 @@ def comments(table: Table) -> str:
 def view(table: LakeTable) -> str:
     """Return the statement that makes a table's view. The view of a table without files has no rows."""
     files = data_files.whole(table.files())
-    create = f"CREATE OR REPLACE VIEW {_name(table.table.name)} AS\nSELECT"
+    create = f"CREATE OR REPLACE VIEW {_name(table.table.name)} AS"
     if not files:
-        nothing = (f"CAST(NULL AS {columns.of(each).duckdb}) AS {_name(each.name)}" for each in table.table.columns)
-        return f"{create} {', '.join(nothing)}\nWHERE false;\n"
+        every = {each.name for each in table.table.columns}
+        return f"{create}\nSELECT {_selected(table.table.columns, every)}\nWHERE false;\n"
     types = [
         f"{_text(each.name)}: {columns.of(each).duckdb}"
         for each in table.table.columns
         if each.name in table.table.partitions
     ]
+    # Of the partitions only columns of the table are read from the paths: not the month.
     partitions = (
         f"hive_partitioning = true, hive_types = {{{', '.join(types)}}}" if types else "hive_partitioning = false"
     )
-    names = ", ".join(_name(each.name) for each in table.table.columns)
-    listed = ",\n".join(f"    {_text(str(file.path))}" for file in files)
-    return f"{create} {names}\nFROM read_parquet([\n{listed}\n], {partitions});\n"
+    selects = [
+        f"SELECT {_selected(table.table.columns, lacking)}\nFROM read_parquet([\n{_listed(group)}\n], {partitions})"
+        for lacking, group in _grouped(table.table, files).items()
+    ]
+    return "\n".join([create, "\nUNION ALL\n".join(selects)]) + ";\n"
+
+
+def _grouped(table: Table, files: Iterable[DataFile]) -> dict[frozenset[str], list[DataFile]]:
+    """Return the files by the columns that they lack, because the columns were added later (Column.added).
+
+    DuckDB can find out itself (`union_by_name`), but it then opens all files for each query.
+    """
+    added = {column.name for column in table.columns if column.added}
+    found: dict[frozenset[str], list[DataFile]] = {}
+    for file in files:
+        lacking = added - data_files.column_names(file) if added else added
+        found.setdefault(frozenset(lacking), []).append(file)
+    return found
+
+
+def _selected(of: Iterable[Column], lacking: Collection[str]) -> str:
+    """Return the columns of a SELECT; those that are lacking are NULL."""
+    null = "CAST(NULL AS {}) AS {}"
+    return ", ".join(
+        null.format(columns.of(each).duckdb, _name(each.name)) if each.name in lacking else _name(each.name)
+        for each in of
+    )
+
+
+def _listed(files: Iterable[DataFile]) -> str:
+    return ",\n".join(f"    {_text(str(file.path))}" for file in files)
 
 
 def _name(name: str) -> str:

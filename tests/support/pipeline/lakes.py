@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -21,7 +21,7 @@ from restante.pipeline.lake.commit_info import CommitInfo
 from restante.pipeline.lake.data_files import Where
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.lake.table import LakeTable
-from restante.pipeline.schemas import Column, Table
+from restante.pipeline.schemas import BY_MONTH, MONTH_COLUMN, Column, Table
 from support.pipeline.tables import ARROW
 
 LETTERS = Table(
@@ -42,6 +42,9 @@ LETTERS = Table(
     ("day", "source", "hour"),
 )
 
+MONTHLY_LETTERS = LETTERS._replace(partitions=BY_MONTH)
+"""The same table, of which a file has many days, sources and hours."""
+
 Row = dict[str, Any]
 
 STRANGE = [
@@ -55,6 +58,16 @@ STRANGE = [
     "naïve ☃ \U0001f4ee",
     "x" * 200,
 ]
+
+
+LATER_LETTERS = LETTERS._replace(
+    columns=(
+        *LETTERS.columns[:3],
+        Column("answered", "DOUBLE", "when; NULL: nobody knows", null=True, added=True),
+        *LETTERS.columns[3:],
+    )
+)
+"""The table of a later version, which has a column more."""
 
 
 def letter(number: int, day: str = "2026-11-01", source: str = "main", hour: int | None = None) -> Row:
@@ -147,6 +160,15 @@ def add(
     return table.commit(staged, info=info(**fields), replace=replace, transactions=transactions)
 
 
+def add_foreign(lake: Path, rows: Sequence[Row], table: Table = LETTERS) -> None:
+    """Append rows to a table as another program does, which knows all columns of the Delta table."""
+    theirs = pa.Table.from_pylist(list(rows), arrow(table))
+    if table.by_month:
+        months = pa.array([row["day"].replace(day=1) for row in rows], pa.date32())
+        theirs = theirs.append_column(MONTH_COLUMN.name, months)
+    write_deltalake(lake / table.name, theirs, mode="append", partition_by=list(table.partitions))
+
+
 def seen(path: Path, table: Table = LETTERS) -> LakeTable:
     """Return the table as somebody sees it who opens the lake now."""
     with Lake.open(path, write=False) as lake:
@@ -180,27 +202,42 @@ def rows(read: pa.Table) -> list[Row]:
 
 
 def contents(table: LakeTable, where: Where | None = None) -> pa.Table:
-    """Read the files that a table lists, by pyarrow: the values of a partition are those that the log has."""
+    """Read the selected rows of the files that a table lists, by pyarrow and plain Python.
+
+    The values of a partition are those that the log has.
+    """
     schema = arrow(table.table)
     parts = [schema.empty_table()]
     for file in data_files.whole(table.files(where)):
         part = pq.ParquetFile(file.path).read()
         assert part.num_rows == file.rows
         for name, value in file.partition.items():
+            if name not in schema.names:
+                continue
             part = part.append_column(name, pa.array([value] * file.rows, pa.string()).cast(schema.field(name).type))
+        for column in table.table.columns:
+            if column.added and column.name not in part.schema.names:
+                part = part.append_column(column.name, pa.nulls(file.rows, schema.field(column.name).type))
         parts.append(part.select(schema.names).cast(schema))
-    return pa.concat_tables(parts)
+    found = pa.concat_tables(parts)
+    return found.filter(pa.array([matches(row, where or {}) for row in found.to_pylist()], pa.bool_()))
 
 
-def stored(path: Path, where: Where | None = None) -> list[Row]:
+def matches(row: Row, where: Where) -> bool:
+    """Return whether a row is selected."""
+    return all((None if row[name] is None else str(row[name])) in values for name, values in where.items())
+
+
+def stored(path: Path, where: Where | None = None, table: Table = LETTERS) -> list[Row]:
     """Read the table anew, without Spark; where all of it is read, delta-rs must read the same."""
-    there = seen(path)
+    there = seen(path, table)
     found = rows(contents(there, where))
     if where is None and there.version is not None:
-        assert rows(DeltaTable(there.folder).to_pyarrow_table()) == found
+        theirs = DeltaTable(there.folder).to_pyarrow_table()
+        assert rows(theirs.select([column.name for column in table.columns])) == found
     return found
 
 
-def by_spark(spark: SparkSession, path: Path, where: Where | None = None) -> list[Row]:
+def by_spark(spark: SparkSession, path: Path, where: Where | None = None, table: Table = LETTERS) -> list[Row]:
     """Read the table again with Spark."""
-    return rows(seen(path).read(spark, where).toArrow())
+    return rows(seen(path, table).read(spark, where).toArrow())

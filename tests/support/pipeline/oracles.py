@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, date, datetime, timedelta
-from math import floor
+from datetime import date, timedelta
+from fractions import Fraction
+from math import ceil, floor
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -16,61 +17,31 @@ from pyspark.sql import DataFrame
 
 from restante.pipeline.lake.data_files import Where
 from restante.pipeline.lake.table import LakeTable
-from restante.pipeline.tables import BUILDS, buckets
+from restante.pipeline.tables import BUILDS
 from restante.pipeline.tables.build import FOLDERS, Build, Folder
 from restante.pipeline.tables.top_n import MAX_NAMES
+from support.pipeline import report_oracles
 from support.pipeline.lakes import contents, held
+from support.pipeline.oracle_helpers import (
+    HOUR,
+    RESULTS,
+    Inputs,
+    Rows,
+    apps,
+    bucket,
+    dicts,
+    ended,
+    known,
+    renamed,
+    us_of,
+)
 from support.pipeline.runs import LakeWorld
 from support.pipeline.tables import TABLES
 from support.pipeline.tables import dicts as named
 
-Inputs = Mapping[str, Sequence[tuple[Any, ...]]]
-Rows = Counter[tuple[Any, ...]]
-
-RESULTS = ("happy", "lonely", "errory", "scary", "pruney", "crowded")
-HOUR = 3_600_000_000
-EDGES = buckets.edges()
-
-
-def dicts(inputs: Inputs, name: str) -> list[dict[str, Any]]:
-    return named(name, inputs.get(name, ()))
-
-
-def bucket(us: int | None) -> tuple[int | None, int | None]:
-    if us is None:
-        return None, None
-    if us <= 0:
-        return buckets.ZERO_BUCKET, 0
-    number = bisect_right(EDGES, us) - 1
-    return number + buckets.ZERO_BUCKET + 1, EDGES[number]
-
-
-def renamed(weights: Counter[tuple[Any, ...]]) -> Callable[[Any, Any, Any], Any]:
-    """Name what is not among the commonest of its source and day: weights by (source, day, name)."""
-    by_day = defaultdict(list)
-    for (source, day, name), weight in weights.items():
-        by_day[source, day].append((-weight, [(part is not None, part or "") for part in name], name))
-    kept = {(*key, name) for key, names in by_day.items() for _, _, name in sorted(names, key=str_key)[:MAX_NAMES]}
-    return lambda source, day, name: name if (source, day, name) in kept else ("other",) * len(name)
-
-
-def str_key(item: tuple[int, list[tuple[bool, str]], Any]) -> tuple[int, list[tuple[bool, bytes]]]:
-    return item[0], [(there, text.encode()) for there, text in item[1]]
-
-
-def ended(inputs: Inputs) -> Iterable[tuple[str, dict[str, Any]]]:
-    for row in dicts(inputs, "nameplates"):
-        yield "nameplate", row
-    for row in dicts(inputs, "mailboxes"):
-        yield "claimed" if row["for_nameplate"] else "opened", row
-
-
-def _apps(inputs: Inputs) -> Callable[[Any, Any, Any], Any]:
-    return renamed(Counter((row["source"], row["day"], (row["app_id"],)) for _, row in ended(inputs)))
-
 
 def outcomes(inputs: Inputs) -> Rows:
-    app = _apps(inputs)
+    app = apps(inputs)
     counts: dict[Any, Counter[str]] = defaultdict(Counter)
     visitors: dict[Any, list[int | None]] = defaultdict(list)
     for kind, row in ended(inputs):
@@ -86,7 +57,7 @@ def outcomes(inputs: Inputs) -> Rows:
 
 
 def durations(inputs: Inputs) -> Rows:
-    app = _apps(inputs)
+    app = apps(inputs)
     counts: Counter[Any] = Counter()
     for kind, row in ended(inputs):
         name = app(row["source"], row["day"], (row["app_id"],))
@@ -95,18 +66,18 @@ def durations(inputs: Inputs) -> Rows:
     return Counter((*key[:5], count, *key[5:]) for key, count in counts.items())
 
 
-def pressure(inputs: Inputs) -> Rows:
+def pressure(inputs: Inputs, table: str = "nameplates") -> Rows:
     """Follow each nameplate through its hours; the peak is at the start of one, or of the hour."""
     hours: dict[Any, list[tuple[int, int]]] = defaultdict(list)
     started: Counter[Any] = Counter()
     cut: Counter[Any] = Counter()
-    for row in dicts(inputs, "nameplates"):
-        at, source = _us(row["started"]), row["source"]
-        key = (source, row["day"], at // HOUR % 24 if _known(row) else None)
+    for row in dicts(inputs, table):
+        at, source = us_of(row["started"]), row["source"]
+        key = (source, row["day"], at // HOUR % 24 if known(row) else None)
         life = min(max(row["total_us"], 0), 7 * 24 * HOUR)
         started[key] += 1
         cut[key] += row["total_us"] > 7 * 24 * HOUR
-        for hour in range(at // HOUR, (at + life - 1) // HOUR + 1) if _known(row) and life else ():
+        for hour in range(at // HOUR, (at + life - 1) // HOUR + 1) if known(row) and life else ():
             day = date(1970, 1, 1) + timedelta(days=hour // 24)
             hours[source, day, hour % 24].append((max(at, hour * HOUR), min(at + life, (hour + 1) * HOUR)))
     rows: Rows = Counter()
@@ -123,13 +94,17 @@ def pressure(inputs: Inputs) -> Rows:
     return rows
 
 
+def mailbox_pressure(inputs: Inputs) -> Rows:
+    return pressure(inputs, "mailboxes")
+
+
 def busy_hours(inputs: Inputs) -> Rows:
     counts: dict[Any, list[int]] = defaultdict(lambda: [0, 0, 0])
     for place, (name, time) in enumerate(
         {"client_versions": "connect_time", "mailboxes": "started", "nameplates": "started"}.items()
     ):
         for row in dicts(inputs, name):
-            counts[row["source"], row["day"], row[time].hour if _known(row) else None][place] += 1
+            counts[row["source"], row["day"], row[time].hour if known(row) else None][place] += 1
     return Counter((hour, *each, day, source) for (source, day, hour), each in counts.items())
 
 
@@ -140,11 +115,11 @@ def versions(inputs: Inputs) -> Rows:
         who = row["implementation"], row["version"]
         counts[row["source"], row["day"], row["app_id"], "version", who]["bind"] += 1
         if (row["blur_us"] or 0) <= 2_000_000:
-            bound[row["source"], row["app_id"]].append((_us(row["connect_time"]), who))
+            bound[row["source"], row["app_id"]].append((us_of(row["connect_time"]), who))
     for each in bound.values():
         each.sort(key=lambda bind: bind[0])
     for row in dicts(inputs, "mailboxes"):
-        at, binds = _us(row["started"]), bound[row["source"], row["app_id"]]
+        at, binds = us_of(row["started"]), bound[row["source"], row["app_id"]]
         low = bisect_left(binds, at - 2_000_000, key=lambda bind: bind[0])
         near = {who for _, who in binds[low : bisect_right(binds, at, key=lambda bind: bind[0])]}
         attribution = "unbound" if not near else "version" if len(near) == 1 else "mixed"
@@ -211,6 +186,34 @@ def coverage(inputs: Inputs) -> Rows:
     return rows
 
 
+def gaps(inputs: Inputs) -> Rows:
+    """Go through each mailserver's day hour by hour."""
+    copies: dict[date, dict[bytes, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    for row in dicts(inputs, "archived"):
+        copies[row["day"]][row["hash"]].append(row)
+    rows: Rows = Counter()
+    for folder in dicts(inputs, "coverage"):
+        day, source = folder["day"], folder["source"]
+        lacked = [same for same in copies[day].values() if source not in {copy["source"] for copy in same}]
+        totals = Counter(same[0]["topic"] for same in lacked)
+        named = {topic for topic, _ in sorted(totals.items(), key=lambda item: (-item[1], item[0]))[:MAX_NAMES]}
+        hours: dict[str | None, list[list[dict[str, Any]]]] = defaultdict(lambda: [[] for _ in range(24)])
+        for same in lacked:
+            topic, sent = same[0]["topic"], same[0]["sent"]
+            hours[topic if topic in named else None][sent.hour] += same
+        for topic, of_day in hours.items():
+            run: list[dict[str, Any]] = []
+            for of_hour in (*of_day, []):
+                if run and not of_hour:
+                    sent = [copy["sent"] for copy in run]
+                    missing = len({copy["hash"] for copy in run})
+                    holders = ",".join(sorted({copy["source"] for copy in run}))
+                    rows[topic, min(sent), max(sent), missing, holders, day, source] += 1
+                    run = []
+                run += of_hour
+    return rows
+
+
 def timing(inputs: Inputs) -> Rows:
     """Go through each log by itself."""
     lines = defaultdict(list)
@@ -224,77 +227,124 @@ def timing(inputs: Inputs) -> Rows:
 
 def _log(events: list[dict[str, Any]], lines: Mapping[Any, list[dict[str, Any]]]) -> Rows:
     rows: Rows = Counter()
-    exchanges, theirs = [], []
+    commands = [_Command(event, events, lines) for event in events if event["name"] == "ws_send"]
+    clocks = {day: _clock(day, commands, events) for day in {event["day"] for event in events}}
 
-    def write(event: dict[str, Any], what: str, phase: str, us: int | None, error: int | None) -> None:
-        error = None if us is None else error
-        _, behind = best.get(event["day"], (None, None))
+    def write(event: dict[str, Any], what: str, phase: str, us: int | None, sign: int = 0) -> None:
+        ahead, error = clocks[event["day"]]
+        if sign:
+            us = None if us is None or ahead is None else us + sign * ahead
+        error = error if sign and us is not None else None
         key = (event["file"], event["id"], event["server"])
-        ahead = None if behind is None else -behind
         rows[*key, what, phase, us, error, ahead, event["day"], event["source"]] += 1
 
     for event in events:
-        if event["name"] == "ws_send":
-            exchanges.append((event, *_exchange(event, events, lines)))
-        elif event["name"] == "ws_receive" and event["command"] == "message" and event["own"] is False:
-            theirs.append(event)
-    best: dict[date, tuple[int, int]] = {}
-    for event, rx, tx, heard, _ in exchanges:
-        if rx is not None and tx is not None and heard is not None:
-            sent_at = _micros(event["start"]) or 0
-            found = (heard - sent_at) - (tx - rx), ((rx - sent_at) + (tx - heard)) // 2
-            if found[0] >= 0:
-                best[event["day"]] = min(found, best.get(event["day"], found))
-    for event in events:
+        start = _micros(event["start"])
+        if event["name"] == "ws_receive" and event["command"] == "message" and event["own"] is False:
+            write(event, "message", "network in", _less(start, _micros(event["server_tx"])), -1)
         phase = {"user": "human", "crypto": "crypto"}.get(event["waiting"] or "")
-        phase = phase or {"transit connect": "transit connect", "tx file": "transfer", "rx file": "transfer"}.get(
-            event["name"]
-        )
+        transfer = dict.fromkeys(("tx file", "get ack", "rx file"), "transfer")
+        phase = phase or ({"transit connect": "transit connect"} | transfer).get(event["name"])
         if phase:
-            write(event, event["name"], phase, _less(_micros(event["stop"]), _micros(event["start"])), None)
-    for event, rx, tx, heard, line in exchanges:
-        delay, offset = best.get(event["day"], (None, None))
-        error = None if delay is None else -(-delay // 2)
-        at, what = _micros(event["start"]), event["command"]
-        write(event, what, "network out", _less(_less(rx, at), offset), error)
-        write(event, what, "network in", _less(_less(heard, tx), None if offset is None else -offset), error)
-        write(event, what, "round trip", _less(heard, at), None)
-        came, durable, said = (_micros(line[each]) if line else None for each in ("server_rx", "commit", "server_tx"))
-        if not line or durable is not None:
-            write(event, what, "commit", _less(durable, came), None)
-        write(event, what, "queue", _less(said, came if durable is None else durable), None)
-    for event in theirs:
-        delay, offset = best.get(event["day"], (None, None))
-        way = _less(_less(_micros(event["start"]), _micros(event["server_tx"])), None if offset is None else -offset)
-        write(event, "message", "network in", way, None if delay is None else -(-delay // 2))
+            write(event, event["name"], phase, _less(_micros(event["stop"]), start))
+    for each in commands:
+        what = each.event["command"] or ""
+        write(each.event, what, "network out", _less(each.rx, each.t0), 1)
+        write(each.event, what, "server", _less(each.tx, each.rx))
+        write(each.event, what, "network in", _less(each.t3, each.tx), -1)
+        write(each.event, what, "round trip", _less(each.t3, each.t0))
+        for phase, us in _in_server(each.line):
+            write(each.event, what, phase, us)
     return rows
 
 
-def _exchange(event: dict[str, Any], events: list[dict[str, Any]], lines: Mapping[Any, Any]) -> tuple[Any, ...]:
-    """Return when it came, was answered and was heard of, and its line in the trace."""
-    answers = [each for each in events if each["name"] == "ws_receive" and _answers(event, each)]
-    acks = [each for each in answers if each["command"] == "ack"]
-    echoes = [each for each in answers if each["command"] == "message" and each["own"]]
-    reply = min(acks or echoes, key=lambda each: each["start"], default=None)
-    rx = min((each["server_rx"] for each in echoes), default=None)
-    tx = reply["server_tx"] if reply else None
-    same = [
-        line
-        for line in lines.get((event["server"], event["command_id"]), ())
-        if (line["server_rx"] == rx if rx is not None else tx is not None and abs(line["server_tx"] - tx) < 1.5e-6)
-    ]
-    line = min(same, key=lambda each: each["server_rx"], default=None)
-    came = rx if rx is not None or line is None else line["server_rx"]
-    return _micros(came), _micros(tx), _micros(reply["start"] if reply else None), line
+class _Command:
+    """A command with its answer and its line."""
+
+    def __init__(
+        self, event: dict[str, Any], events: list[dict[str, Any]], lines: Mapping[Any, list[dict[str, Any]]]
+    ) -> None:
+        self.event = event
+        self.line: dict[str, Any] | None = None
+        self.t0 = _micros(event["start"]) or 0
+        self.rx: int | None = None
+        self.tx: int | None = None
+        self.t3: int | None = None
+        twins = [
+            each
+            for each in events
+            if (each["name"], each["command_id"], each["day"]) == ("ws_send", event["command_id"], event["day"])
+        ]
+        if len(twins) > 1 or event["command_id"] is None:
+            return
+        replies = [each for each in events if each["name"] == "ws_receive" and self._has_reply(each)]
+        acks = [each for each in replies if each["command"] == "ack"]
+        echoes = [each for each in replies if each["command"] == "message" and each["own"]]
+        rx = min((each["server_rx"] for each in echoes if each["server_rx"] is not None), default=None)
+        tx = None
+        if acks or echoes:
+            answer = min(acks or echoes, key=lambda each: (_micros(each["start"]), _earliest(each["server_tx"])))
+            tx, self.t3 = answer["server_tx"], _micros(answer["start"])
+        for line in lines.get((event["server"], event["command_id"]), ()):
+            near = abs(line["server_rx"] * 1e6 - self.t0) <= 86_400_000_000
+            by_stamp = tx is not None and line["server_tx"] is not None and abs(line["server_tx"] - tx) < 1.5e-6
+            if near and (line["server_rx"] == rx if rx is not None else by_stamp):
+                self.line = min(self.line or line, line, key=_order)
+        self.rx = _micros(rx if rx is not None or self.line is None else self.line["server_rx"])
+        self.tx = _micros(tx)
+
+    def _has_reply(self, heard: dict[str, Any]) -> bool:
+        later = (_micros(heard["start"]) or 0) - self.t0
+        return bool(self.event["command_id"] == heard["command_id"] and 0 <= later <= 86_400_000_000)
 
 
-def _answers(sent: dict[str, Any], heard: dict[str, Any]) -> bool:
-    later = _less(_micros(heard["start"]), _micros(sent["start"])) or 0
-    return bool(sent["command_id"] == heard["command_id"] and 0 <= later <= 86_400_000_000)
+def _earliest(time: float | None) -> float:
+    return float("-inf") if time is None else time
+
+
+def _order(line: dict[str, Any]) -> list[float]:
+    return [_earliest(line[each]) for each in ("server_rx", "commit_began", "commit", "server_tx")]
+
+
+def _in_server(line: dict[str, Any] | None) -> Iterator[tuple[str, int | None]]:
+    if line is None:
+        return
+    names = ("server_rx", "commit_began", "commit", "server_tx")
+    came, began, durable, said = (_micros(line[each]) for each in names)
+    if durable is None:
+        yield "queue", _less(said, came)
+        return
+    if began is None:
+        yield "queue and commit", _less(durable, came)
+    else:
+        yield from (("queue", _less(began, came)), ("commit", _less(durable, began)))
+    yield "answer", _less(said, durable)
+
+
+def _clock(day: date, commands: list[_Command], events: list[dict[str, Any]]) -> tuple[int | None, int | None]:
+    """Return how far the client's clock was ahead on a day, and the error."""
+    lows, highs, seen = [], [], []
+    for each in commands:
+        if each.event["day"] == day and each.tx is not None and each.t3 is not None:
+            lows.append(each.tx - each.t3)
+            highs.append((each.tx if each.rx is None else each.rx) - each.t0)
+            seen += [each.t0, each.t3]
+    if not highs:
+        return None, None
+    heard = [event for event in events if event["name"] == "ws_receive" and event["day"] == day]
+    heard = [event for event in heard if _micros(event["server_tx"]) is not None]
+    seen += [_micros(event["start"]) or 0 for event in heard]
+    ways = [_less(_micros(event["server_tx"]), _micros(event["start"])) for event in heard]
+    low, high = max([*lows, *(way for way in ways if way is not None)]), min(highs)
+    middle = floor(Fraction(low + high, 2))
+    more = 2 + ceil(Fraction(30 * (max(seen) - min(seen)), 10**6))
+    if low <= high + 4:
+        return -middle, max(high - middle, middle - low) + more
+    return -middle, max(abs(bound - middle) for bound in [low, *highs, *lows]) + more
 
 
 def _micros(seconds: float | None) -> int | None:
-    return None if seconds is None else floor(seconds * 1e6 + 0.5)
+    return None if seconds is None or abs(seconds) >= 1e11 else floor(seconds * 1e6 + 0.5)
 
 
 def _less(what: int | None, by: int | None) -> int | None:
@@ -308,17 +358,13 @@ def times(inputs: Inputs) -> Rows:
     return Counter((*key[:4], count, *key[4:]) for key, count in counts.items())
 
 
-def _us(time: datetime) -> int:
-    return (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
-
-
-def _known(row: Mapping[str, Any]) -> bool:
-    return row["blur_us"] is None or row["blur_us"] <= HOUR
-
-
 ORACLES: Mapping[str, Callable[[Inputs], Rows]] = {
     each.__name__: each
-    for each in (outcomes, durations, pressure, busy_hours, versions, envelopes, traffic, coverage, timing, times)
+    for each in (
+        *(outcomes, durations, pressure, mailbox_pressure, busy_hours, versions, timing, times),
+        *(envelopes, traffic, coverage, gaps),
+        *(report_oracles.failures, report_oracles.guesses, report_oracles.lateness),
+    )
 }
 
 

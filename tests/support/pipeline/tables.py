@@ -13,16 +13,18 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from restante.pipeline.schemas import CLEAN_TABLES, Table
-from restante.pipeline.tables import BUILDS
+from restante.pipeline.tables import BUILDS, BUILT_TABLES
 from restante.pipeline.tables.build import FOLDERS, Build
+from restante.pipeline.tables.sources import LEDGERS
 
 CASES = Path(__file__).parents[2] / "pipeline" / "cases"
 BASE: Mapping[str, dict[str, Any]] = json.loads((CASES / "base.json").read_text())
 FIRST_TIME = ("started", "connect_time", "server_rx", "start", "sent")
 TABLES: Mapping[str, Table] = {
     **CLEAN_TABLES,
-    **{name: build.table for name, build in BUILDS.items()},
+    **BUILT_TABLES,
     FOLDERS.name: FOLDERS,
+    LEDGERS.name: LEDGERS,
 }
 
 Values = tuple[Any, ...]
@@ -104,7 +106,7 @@ def collected(made: DataFrame) -> Counter[Values]:
 
 # ── several cases as one table's rows ────────────────────────────────────────────────────────────
 
-BY_DAY = {"archived", "envelopes", "traffic", "coverage", FOLDERS.name}
+BY_DAY = {"archived", "envelopes", "traffic", "coverage", "gaps", "lateness", FOLDERS.name}
 """Of these, rows of one day belong together whatever their source is; of all others, rows of one source."""
 
 NAMES = {"source", "server"}
@@ -158,8 +160,10 @@ def _within(day: date) -> date:
 
 ADD_UP: Mapping[str, Mapping[str, Sequence[str]]] = {
     "outcomes": {"ended": ("nameplates", "mailboxes")},
+    "failures": {"ended": ("nameplates", "mailboxes")},
     "durations": {"count": ("nameplates", "mailboxes") * 2},
     "pressure": {"started": ("nameplates",)},
+    "mailbox_pressure": {"started": ("mailboxes",)},
     "busy_hours": {"connections": ("client_versions",), "mailboxes": ("mailboxes",), "nameplates": ("nameplates",)},
     "versions": {"connections": ("client_versions",), "mailboxes": ("mailboxes",)},
     "times": {"count": ("timing",)},

@@ -96,10 +96,22 @@ class TableWithInputs(NamedTuple):
         return found
 
     def replaced(self) -> dict[str, str]:
-        """Return the inputs that lack the commit that the table is up to date with, each with the reason."""
+        """Return the inputs whose days must all be built again, each with the reason.
+
+        These are the inputs that lack the commit that the table is up to date with. If the table was built with
+        another definition, and no input is removed, these are all inputs.
+        """
         found = {}
-        for name, known in self.target.state.inputs.items():
-            if name in self.inputs and (now := self.inputs[name].point) and not self.inputs[name].follows(known):
+        built_from = {name: known for name, known in self.target.state.inputs.items() if name in self.inputs}
+        redefined = self.target.state.definition != self.build.definition and all(
+            self.inputs[name].version is not None for name in built_from
+        )
+        for name, known in built_from.items():
+            if not (now := self.inputs[name].point):
+                continue
+            if redefined:
+                found[name] = "this version of Restante computes it in another way"
+            elif not self.inputs[name].follows(known):
                 if known.table != now.table:
                     found[name] = f"{name} was removed and made again"
                 elif now.version - known.version >= MAX_COMMIT_IDS:

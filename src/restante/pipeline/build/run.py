@@ -48,7 +48,7 @@ class BuildResult(NamedTuple):
 
 def missing_inputs(lake: Lake, build: Build) -> list[str]:
     """Return the clean tables from which a table is built, if the lake has none of them."""
-    names = list(_clean_inputs(build))
+    names = list(dict.fromkeys(_clean_inputs(build)))
     return names if all(lake.table(CLEAN_TABLES[name]).version is None for name in names) else []
 
 
@@ -75,7 +75,7 @@ def build(
         tables = TableWithInputs.of(each, asked)
         due[name] = due_days(tables, run.now(), only, due)
         if due[name] and only is None:
-            for why in tables.replaced().values():
+            for why in dict.fromkeys(tables.replaced().values()):
                 run.steps.say(f"{name}: all days are built again: {why}")
     if plan or not any(due.values()):
         if not plan and only is None:
@@ -132,12 +132,19 @@ def _commit_points(run: Run, tables: TableWithInputs) -> None:
             or before.kept != point.kept
             or point.version - before.version > MAX_COMMIT_IDS // 2
         ):
-            tables.target.commit(info=_info(run, tables, points))
+            tables.target.commit(info=info_of(run, tables, points))
             return
 
 
-def _info(run: Run, tables: TableWithInputs, inputs: Mapping[str, Point]) -> CommitInfo:
-    return CommitInfo(run=run.name, table=tables.target.table.name, finished=run.now(), inputs=dict(inputs))
+def info_of(run: Run, tables: TableWithInputs, inputs: Mapping[str, Point]) -> CommitInfo:
+    """Return the info of a commit to a built table, which is then up to date with these commits of its inputs."""
+    return CommitInfo(
+        run=run.name,
+        table=tables.target.table.name,
+        finished=run.now(),
+        inputs=dict(inputs),
+        definition=tables.build.definition if inputs else None,
+    )
 
 
 def _build_days(
@@ -154,7 +161,7 @@ def _build_days(
         # The table is up to date when all its days are: not before the last commit.
         tables.target.commit(
             [staged],
-            info=_info(run, tables, points if up_to_date and batch is batches[-1] else {}),
+            info=info_of(run, tables, points if up_to_date and batch is batches[-1] else {}),
             replace={"day": {day.isoformat() for day in batch.days}},
         )
         past += len(batch.days)
@@ -187,8 +194,8 @@ def _batches(tables: TableWithInputs, days: Sequence[date]) -> Iterator[_DayBatc
     """Yield batches of at most MAX_JOB_ROWS rows; a day with more is a batch of its own."""
     weights: dict[str, Counter[str]] = {name: Counter() for name in tables.inputs}
     for name, table in tables.inputs.items():
-        for file in table.files():
-            weights[name][file.partition["day"] or ""] += file.rows
+        for file in table.files({"day": {day.isoformat() for day in tables.build.reads(name, days)}}):
+            weights[name].update(file.days())
     batch: list[date] = []
     rows = 0
     for day in days:

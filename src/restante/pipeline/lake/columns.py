@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from restante.pipeline.schemas import Column, Table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Type(NamedTuple):
@@ -33,12 +36,29 @@ def of(column: Column) -> Type:
     return TYPES[column.type]
 
 
+def arrow(table: Table) -> pa.Schema:
+    """Return the schema of a table's files, in Arrow's types. They do not have the partition columns."""
+    import pyarrow as pa
+
+    types = {
+        "BIGINT": pa.int64(),
+        "BINARY": pa.binary(),
+        "BOOLEAN": pa.bool_(),
+        "DATE": pa.date32(),
+        "DOUBLE": pa.float64(),
+        "INT": pa.int32(),
+        "STRING": pa.string(),
+        "TIMESTAMP": pa.timestamp("us", "UTC"),
+    }
+    return pa.schema([(each.name, types[each.type]) for each in table.columns if each.name not in table.partitions])
+
+
 def schema(table: Table, *, nulls: bool = False) -> str:
     """Return a table's schema as JSON, in the form that Spark and Delta tables share.
 
     A column's comment is in its metadata, where Spark reads it (StructField.getComment). With `nulls` the schema is
-    that of rows in Spark: every column may be NULL and none has a comment, because Spark loses the comments of
-    partition columns.
+    that of rows in Spark: there is no month, every column may be NULL and none has a comment, because Spark loses
+    the comments of partition columns.
     """
     fields = [
         {
@@ -47,6 +67,6 @@ def schema(table: Table, *, nulls: bool = False) -> str:
             "nullable": nulls or column.null,
             "metadata": {} if nulls else {"comment": column.comment},
         }
-        for column in table.columns
+        for column in (table.columns if nulls else table.stored)
     ]
     return json.dumps({"type": "struct", "fields": fields})

@@ -1,7 +1,7 @@
 """The commit info: which run made a commit to the lake, from which inputs, and up to which row.
 
 Commit infos are stored with the commits, in the tables' own logs. From them a run knows what the lake already has,
-also after a run that was killed. A field that a later version adds has a default; unknown fields are ignored. Each
+even after a run that was killed. A field that a later version adds has a default; unknown fields are ignored. Each
 commit info contains a summary of all earlier ones (State), so that the earlier ones need not be read and can be
 removed.
 """
@@ -62,6 +62,21 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the source was read again from the start and its earlier rows were replaced."""
 
 
+class Totals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The sums of the ledgers of a source, since its rows were last replaced."""
+
+    since: float
+    """When the first commit that the sums include was made, in seconds since 1970. An older version of Restante
+    stored no sums, so they may begin after the source's first commit."""
+    until: float
+    """When the last one was made."""
+    read: int = 0
+    clean: int = 0
+    duplicate: int = 0
+    quarantined: int = 0
+    missed: int = 0
+
+
 class Point(msgspec.Struct, frozen=True, omit_defaults=True):
     """A commit of a table. A commit with the same number after a backup was restored is a different Point."""
 
@@ -87,8 +102,12 @@ class State(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     restored."""
     sources: dict[str, int] = msgspec.field(default_factory=dict)
     """Source → the version whose commit info has its marks; that log entry is kept."""
+    totals: dict[str, Totals] = msgspec.field(default_factory=dict)
+    """Source → the sums of its ledgers."""
     inputs: dict[str, Point] = msgspec.field(default_factory=dict)
     """Input table → its commit that this table is up to date with."""
+    definition: int = 1
+    """Of a built table: the number of the definition that all its days follow (Build.definition)."""
 
     def commit(self, version: int, last: int) -> str | None:
         """Return the id of a version's commit, or None if it is unknown. `last` is the state's version."""
@@ -116,6 +135,8 @@ class CommitInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A part of the source ('' for a database's table, else the file) → where reading it stopped."""
     inputs: dict[str, Point] = msgspec.field(default_factory=dict)
     """Input table → its commit that was read; {} if days are still to be built."""
+    definition: int | None = None
+    """Number of the definition that the days were built with; None if days are still to be built."""
     kept: str | None = None
     """The ISO day before which rows were dropped by age. The days of the dropped rows are not in `days`."""
     commit: str = ""
@@ -128,6 +149,7 @@ class CommitInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def after(state: State, infos: Iterable[tuple[int, CommitInfo]]) -> State:
     """Return the state after later versions, given in order with their commit infos."""
     commits, kept, sources, inputs = [state.commits], state.kept, dict(state.sources), dict(state.inputs)
+    totals, definition = dict(state.totals), state.definition
     versions = changed.from_numbers(state.changed)
     for version, info in infos:
         commits.append(info.commit)
@@ -136,11 +158,35 @@ def after(state: State, infos: Iterable[tuple[int, CommitInfo]]) -> State:
             kept = max(kept or "", info.kept)
         if info.source and info.ledger:
             sources[info.source] = version
+            totals[info.source] = _added(totals.get(info.source), info.ledger, info.finished)
         inputs.update(info.inputs)
+        definition = info.definition or definition
     return State(
         commits="".join(commits)[-MAX_COMMIT_IDS * COMMIT_ID_CHARACTERS :],
         changed=changed.to_numbers({day: version for day, version in versions.items() if day >= (kept or "")}),
         kept=kept,
         sources=sources,
+        totals=totals,
         inputs=inputs,
+        definition=definition,
+    )
+
+
+def totals_of(info: CommitInfo) -> Totals:
+    """Return the sums of one commit alone; it must have a ledger."""
+    assert info.ledger is not None
+    return _added(None, info.ledger, info.finished)
+
+
+def _added(so_far: Totals | None, ledger: Ledger, finished: float) -> Totals:
+    if so_far is None or ledger.replaced:
+        so_far = Totals(since=finished, until=finished)
+    return Totals(
+        since=so_far.since,
+        until=finished,
+        read=so_far.read + ledger.read,
+        clean=so_far.clean + ledger.clean,
+        duplicate=so_far.duplicate + ledger.duplicate,
+        quarantined=so_far.quarantined + ledger.quarantined,
+        missed=so_far.missed + ledger.missed,
     )

@@ -1,25 +1,46 @@
-"""The Parquet files of a table: their partitions, and whether they exist."""
+"""The Parquet files of a table: their partitions, which of their rows are selected, and whether they exist."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import date
+from enum import Enum
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote
 
-from restante.common.errors import StoreError
+from restante.common.errors import StoreError, plain
+from restante.pipeline.lake.statistics import Range
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
 Where = Mapping[str, Collection[str | None]]
-"""Partition column → the selected values, as text. A column that is not named may have any value."""
+"""Column → the selected values, as text. A column that is not named may have any value."""
 
 NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 """The name of the folder of NULL (Hive's, and so Spark's and DuckDB's)."""
 
+MAX_COUNTED_FILES: Final = 4096
+"""Files whose rows per day are remembered, in some MB: a table of ten years has a few files for each month."""
 
 _SPECIAL: Final = re.compile(r"""["#%'*/:=?\\{\[\]^\x01-\x1f\x7f]""")
 """The characters that Spark escapes in a folder's name. It escapes no others, and reads each %XX as a character
 (ExternalCatalogUtils)."""
+
+
+class Selected(Enum):
+    """Which rows of a file are selected, as far as its partition and its statistics show."""
+
+    NONE = 0
+    SOME = 1
+    """Perhaps none, or all: only the rows show it."""
+    ALL = 2
 
 
 class DataFile(NamedTuple):
@@ -31,15 +52,115 @@ class DataFile(NamedTuple):
     rows: int
     size: int
     """In bytes."""
+    ranges: Mapping[str, Range] = {}
+    """Column → its range: of day and source if the file was found in the log, else of every column whose range is
+    known. A file that another program added may have none."""
 
-    def within(self, where: Where) -> bool:
-        """Return whether the file's partition is selected."""
-        return all(self.partition[column] in values for column, values in where.items())
+    def selected(self, where: Where) -> Selected:
+        """Return which of the file's rows are selected."""
+        parts = [
+            _of_one(self.partition[column], values)
+            if column in self.partition
+            else _of_range(self.ranges.get(column), values)
+            for column, values in where.items()
+        ]
+        return min(parts, key=lambda part: part.value, default=Selected.ALL)
+
+    @property
+    def first_day(self) -> str:
+        """Return the first UTC day of the rows, ISO, or "" if only the rows show it."""
+        range_ = self.ranges.get("day")
+        return self.partition.get("day") or (str(range_.least) if range_ and range_.least else "")
+
+    def days(self) -> Mapping[str, int]:
+        """Return the number of rows of each UTC day, ISO. Raises StoreError if the file cannot be read for it."""
+        if "day" in self.partition:
+            day = self.partition["day"]
+            return {} if day is None else {day: self.rows}
+        if (range_ := self.ranges.get("day")) is not None and range_.only is not None:
+            return {str(range_.only): self.rows}
+        return _counted(self.path)
+
+    @property
+    def last_day(self) -> str | None:
+        """Return the last UTC day of the rows, ISO, or None if only the rows show it."""
+        range_ = self.ranges.get("day")
+        return self.partition.get("day") or (str(range_.greatest) if range_ and range_.greatest else None)
+
+    def latest_days(self) -> Mapping[str, str]:
+        """Return the latest UTC day, ISO, of each source. Raises StoreError if the file cannot be read for it."""
+        range_, last = self.ranges.get("source"), self.last_day
+        source = self.partition.get("source") or (range_.only if range_ else None)
+        return {str(source): last} if source and last else _latest(self.path)
+
+
+def _of_one(value: str | None, values: Collection[str | None]) -> Selected:
+    return Selected.ALL if value in values else Selected.NONE
+
+
+def _of_range(range_: Range | None, values: Collection[str | None]) -> Selected:
+    """Return which rows have one of the values, given the range of their column."""
+    if range_ is None or not isinstance(range_.least, date | str | None):
+        return Selected.SOME if values else Selected.NONE
+    if range_.least is None:
+        return _of_one(None, values)
+    first, last = str(range_.least), str(range_.greatest)
+    within = {value for value in values if value is not None and first <= value <= last}
+    nulls = Selected.ALL if not range_.nulls else _of_one(None, values)
+    if not within:
+        return Selected.SOME if range_.nulls and nulls is Selected.ALL else Selected.NONE
+    return Selected.ALL if nulls is Selected.ALL and len(within) == _possible(range_) else Selected.SOME
+
+
+def _possible(range_: Range) -> int | None:
+    """Return how many values a column may have, given its range; None if any number."""
+    if range_.least == range_.greatest:
+        return 1
+    if isinstance(range_.least, date) and isinstance(range_.greatest, date):
+        return (range_.greatest - range_.least).days + 1
+    return None
 
 
 def days(files: Iterable[DataFile]) -> set[str]:
-    """Return the UTC days, ISO, of which the files have rows."""
-    return {day for file in files if (day := file.partition.get("day"))}
+    """Return the UTC days, ISO, of which the files have rows. Raises StoreError if one cannot be read."""
+    return {day for file in files for day in file.days()}
+
+
+@functools.lru_cache(MAX_COUNTED_FILES)
+def _counted(path: Path) -> Mapping[str, int]:
+    """Read the number of rows of each day from a file, which never changes."""
+    found: Counter[str] = Counter()
+    with opened(path) as file:
+        if "day" in file.schema_arrow.names:
+            for batch in file.iter_batches(columns=["day"]):
+                found.update(counted_days(batch))
+    return found
+
+
+def _latest(path: Path) -> Mapping[str, str]:
+    """Read the latest day of each source from a file."""
+    with opened(path) as file:
+        latest = file.read(columns=["day", "source"]).group_by("source").aggregate([("day", "max")])
+    return {row["source"]: str(row["day_max"]) for row in latest.to_pylist() if row["day_max"] is not None}
+
+
+def counted_days(batch: pa.RecordBatch) -> dict[str, int]:
+    """Return the number of rows of each day."""
+    counts = batch.column("day").drop_null().value_counts()
+    return {str(each["values"]): each["counts"] for each in counts.to_pylist()}
+
+
+def selected_rows(batch: pa.RecordBatch, where: Where) -> pa.BooleanArray:
+    """Return for each row whether it is selected. A column that the batch lacks is NULL."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found = pa.repeat(pa.scalar(True), batch.num_rows)
+    for column, values in where.items():
+        there = column in batch.schema.names
+        texts = pc.cast(batch.column(column), pa.string()) if there else pa.nulls(batch.num_rows, pa.string())
+        found = pc.and_(found, pc.is_in(texts, value_set=pa.array(list(values), pa.string())))
+    return found
 
 
 def partition(path: Path) -> dict[str, str | None]:
@@ -51,6 +172,29 @@ def partition(path: Path) -> dict[str, str | None]:
 def folder(values: Iterable[tuple[str, str | None]]) -> Path:
     """Return the folder of a partition below its table, named as Spark names it. An empty text is NULL."""
     return Path(*(f"{name}={_escaped(value) if value else NULL_FOLDER}" for name, value in values))
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[pq.ParquetFile]:
+    """Open a file of a table to read it. Raises StoreError if it cannot be read."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with path.open("rb") as file, pq.ParquetFile(file) as parquet:
+            yield parquet
+    except (OSError, pa.ArrowException) as error:
+        why = plain(error) if isinstance(error, OSError) and error.errno else "it is not a Parquet file"
+        raise StoreError(
+            f"the lake is damaged: {path} cannot be read ({why}): restore it from a backup,"
+            " or remove that table's folder and run ingest and build again"
+        ) from error
+
+
+def column_names(file: DataFile) -> set[str]:
+    """Return the columns that a file has; those of its partition are in its path. Raises StoreError."""
+    with opened(file.path) as parquet:
+        return set(parquet.schema_arrow.names)
 
 
 def _escaped(value: str) -> str:

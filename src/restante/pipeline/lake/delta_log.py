@@ -10,7 +10,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from calendar import monthrange
 from collections.abc import Collection
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import unquote
@@ -19,6 +21,8 @@ import msgspec
 
 from restante.common.errors import StoreError, plain
 from restante.pipeline.lake.commit_info import COMMIT_ID_CHARACTERS, CommitInfo, State, after
+from restante.pipeline.lake.data_files import DataFile
+from restante.pipeline.schemas import MONTH_COLUMN
 
 L = TypeVar("L")
 
@@ -78,8 +82,8 @@ def file(table: Path, version: int) -> Path:
 def read_info(table: Path, version: int) -> CommitInfo:
     """Return the commit info of a version.
 
-    A commit by another program has none; for it, return one that says which days the commit changed. Raises
-    StoreError if the log is damaged.
+    A commit by another program has none; for it, return one that says which days the commit changed: all days of a
+    month if a file is gone that had several. Raises StoreError if the log is damaged.
     """
     path = file(table, version)
     raw = _read(path)
@@ -91,8 +95,21 @@ def read_info(table: Path, version: int) -> CommitInfo:
     if action.restante is not None:
         return msgspec.structs.replace(action.restante, commit=commit)
     changes = [change for line in lines if (change := line.add or line.remove) and change.data_change]
-    days = {day for change in changes if (day := change.partition_values.get("day"))}
+    days = {day for change in changes for day in _days(table, change)}
     return CommitInfo(run="", table=table.name, finished=action.timestamp / 1000, days=sorted(days), commit=commit)
+
+
+def _days(table: Path, change: Change) -> Collection[str]:
+    """Return the days of which a file has rows, or may have had some."""
+    path, partition = table / decoded(change.path), change.partition_values
+    if path.exists():
+        return DataFile(path, partition, 0, 0).days()
+    if day := partition.get("day"):
+        return {day}
+    if not (month := partition.get(MONTH_COLUMN.name)):
+        return ()
+    first = date.fromisoformat(month)
+    return [(first + timedelta(at)).isoformat() for at in range(monthrange(first.year, first.month)[1])]
 
 
 def state(table: Path, last: int) -> State:

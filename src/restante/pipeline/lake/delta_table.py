@@ -22,7 +22,7 @@ from deltalake.transaction import (
 )
 
 from restante.common.errors import Misuse, plain
-from restante.pipeline.lake import columns, delta_log
+from restante.pipeline.lake import columns, delta_log, statistics
 from restante.pipeline.lake.commit_info import CommitInfo
 from restante.pipeline.lake.data_files import DataFile
 from restante.pipeline.schemas import Table
@@ -33,6 +33,8 @@ TABLE_PROPERTIES: Final[dict[str, str | None]] = {
     "delta.enableExpiredLogCleanup": "false",
     "delta.logRetentionDuration": "interval 36500 days",
 }
+
+_HOOKS: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 MAX_READER_VERSION: Final = 1
 """The greatest reader version of the protocol that requires only plain Parquet files (Delta protocol, "Valid Feature
@@ -52,7 +54,9 @@ def open_table(folder: Path, table: Table) -> DeltaTable | None:
             f"{folder} has features of Delta tables that Restante cannot read, which another program added:"
             " restore it from a backup, or name another lake with --lake"
         )
-    if _fields(delta.schema().to_json()) != _fields(columns.schema(table)) or (
+    fields, known = _fields(delta.schema().to_json()), _fields(columns.schema(table))
+    late = lacking(delta, table)
+    if fields != {name: field for name, field in known.items() if name not in late} or (
         tuple(delta.metadata().partition_columns) != table.partitions
     ):
         raise Misuse(
@@ -60,6 +64,12 @@ def open_table(folder: Path, table: Table) -> DeltaTable | None:
             " remove it, and run ingest and build again, or name another lake with --lake"
         )
     return delta
+
+
+def lacking(delta: DeltaTable, table: Table) -> set[str]:
+    """Return the columns that the table was made without, by an earlier version of Restante (Column.added)."""
+    there = {field.name for field in delta.schema().fields}
+    return {column.name for column in table.columns if column.added} - there
 
 
 def _fields(schema: str) -> dict[str, tuple[Any, bool]]:
@@ -84,8 +94,12 @@ def append(
     removed: Sequence[DataFile],
     info: CommitInfo,
     transactions: Mapping[str, int],
+    data_change: bool,
 ) -> None:
-    """Append a commit to the log. If `delta` is None, make the table with it. Raises DeltaError, OSError."""
+    """Append a commit to the log. If `delta` is None, make the table with it. Raises DeltaError, OSError.
+
+    `data_change` is False if the added files have the rows of the removed ones.
+    """
     schema = Schema.from_json(columns.schema(table))
     adds = [
         AddAction(
@@ -93,17 +107,12 @@ def append(
             size=file.size,
             partition_values=file.partition,
             modification_time=int(info.finished * 1000),
-            data_change=True,
-            stats=json.dumps({"numRecords": file.rows}),
+            data_change=data_change,
+            stats=statistics.delta(file.rows, file.ranges),
         )
         for file in added
     ]
-    properties = CommitProperties(
-        custom_metadata={delta_log.COMMIT_INFO_KEY: msgspec.to_builtins(info)},
-        max_commit_retries=0,  # the removals were chosen for this version
-        app_transactions=[Transaction(app, version) for app, version in transactions.items()],
-    )
-    hooks = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+    properties = _properties(info, transactions)
     if delta is None:
         folder.mkdir(exist_ok=True)
         create_table_with_add_actions(
@@ -113,13 +122,13 @@ def append(
             partition_by=list(table.partitions),
             configuration=TABLE_PROPERTIES,
             commit_properties=properties,
-            post_commithook_properties=hooks,
+            post_commithook_properties=_HOOKS,
         )
         return
     removes = [
         RemoveAction(
             file.path.relative_to(folder).as_posix(),
-            data_change=True,
+            data_change=data_change,
             deletion_timestamp=int(info.finished * 1000),
             size=file.size,
             partition_values=dict(file.partition),
@@ -132,5 +141,24 @@ def append(
         schema,
         list(table.partitions),
         commit_properties=properties,
-        post_commithook_properties=hooks,
+        post_commithook_properties=_HOOKS,
+    )
+
+
+def add_columns(delta: DeltaTable, table: Table, info: CommitInfo) -> None:
+    """Append a commit to the log that adds the columns that the table lacks. Raises DeltaError, OSError."""
+    late = lacking(delta, table)
+    fields = Schema.from_json(columns.schema(table)).fields
+    delta.alter.add_columns(
+        [field for field in fields if field.name in late],
+        commit_properties=_properties(info, {}),
+        post_commithook_properties=_HOOKS,
+    )
+
+
+def _properties(info: CommitInfo, transactions: Mapping[str, int]) -> CommitProperties:
+    return CommitProperties(
+        custom_metadata={delta_log.COMMIT_INFO_KEY: msgspec.to_builtins(info)},
+        max_commit_retries=0,  # the removals were chosen for this version
+        app_transactions=[Transaction(app, version) for app, version in transactions.items()],
     )

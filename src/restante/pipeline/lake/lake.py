@@ -10,7 +10,6 @@ Readers take no lock and write nothing.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import uuid
@@ -24,6 +23,7 @@ import msgspec
 
 from restante.common.atomic_file import draft_of, flush
 from restante.common.errors import Misuse, RestanteError, StoreError, plain
+from restante.common.lock_file import lock_file
 from restante.pipeline.lake import delta_log
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.schemas import Table
@@ -31,10 +31,9 @@ from restante.pipeline.schemas import Table
 LAKE_FILE: Final = "lake.json"
 LOCK_FILE: Final = "lock"
 
-LAKE_FORMAT: Final = 2
-"""The format of the lake's folder. A greater number means a later version of Restante. In format 1 tables keep all
-their log entries, and versions of Restante that only know format 1 report a lake without them as damaged. A lake
-becomes format 2 when it is opened for writing."""
+LAKE_FORMAT: Final = 3
+"""The format of the lake's folder. A greater number means a later version of Restante. Before format 3 all tables
+were partitioned by day and source."""
 
 FIRST_DAY: Final = date(2015, 1, 1)
 """The default first day of a new lake; older rows are faults. Neither Magic Wormhole nor Whisper, Waku's predecessor,
@@ -43,6 +42,9 @@ is older."""
 _UNUSABLE: Final = re.compile(r"[*?\[\]{}\\%=\x00-\x1f\x7f]")
 """Characters that a lake's path may not contain: Spark and DuckDB read some as patterns and = as a partition, and
 deltalake decodes %XX."""
+
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+"""How a URL begins as a Path, which merges slashes (RFC 3986, section 3.1)."""
 
 
 class _Settings(msgspec.Struct, frozen=True):
@@ -66,10 +68,15 @@ class Lake:
         """Open a lake, for one writer at a time or any number of readers. `make` creates a missing one.
 
         If there is none, a reader with `make` gets an empty one, and nothing is created. `first_day` is the first day
-        of a new lake. Raises Misuse if there is no lake, the path is something else, or another run is writing to it;
-        StoreError if the lake is damaged or cannot be written. An error within the `with` block also names the tables
-        that were committed before.
+        of a new lake. Raises Misuse if there is no lake, the path is something else or a URL, or another run is
+        writing to it; StoreError if the lake is damaged or cannot be written. An error within the `with` block also
+        names the tables that were committed before.
         """
+        if _URL.match(str(path)):
+            raise Misuse(
+                f"--lake {path}: this is a URL; name a folder of this machine, which may be a mounted network file"
+                " system. Object stores cannot hold a lake: they have no lock, and no flush to the disk"
+            )
         place = Path(os.path.abspath(path))  # noqa: PTH100 - links stay: on other machines they may differ
         if bad := _UNUSABLE.search(str(place)):
             raise Misuse(
@@ -85,8 +92,6 @@ class Lake:
                 if not (place / LAKE_FILE).exists():
                     _make(place, first_day)
             settings = _settings(place) if there or write else _Settings(LAKE_FORMAT, first_day)
-            if write and settings.format < LAKE_FORMAT:
-                _make(place, settings.first_day)
             lake = Lake(place, settings.first_day, write=write)
             try:
                 yield lake
@@ -136,23 +141,21 @@ def _ours(name: str) -> bool:
 def _locked(place: Path) -> Iterator[None]:
     try:
         place.mkdir(parents=True, exist_ok=True)
-        held = os.open(place / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        held = lock_file(place / LOCK_FILE, 0o666)
+    except BlockingIOError as error:
+        raise Misuse(
+            f"another run is writing to the lake {place}: wait until it is done, or stop it, and start this again"
+        ) from error
     except OSError as error:
         raise StoreError(f"cannot write to the lake {place}: {plain(error)} (--lake names another)") from error
     try:
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise Misuse(
-                f"another run is writing to the lake {place}: wait until it is done, or stop it, and start this again"
-            ) from error
         yield
     finally:
         os.close(held)
 
 
 def _make(place: Path, first_day: date) -> None:
-    """Write the lake's file atomically. It may replace one of an older format."""
+    """Write the lake's file atomically."""
     try:
         with draft_of(place / LAKE_FILE, mode=0o644) as draft:  # executors and readers may be other users
             draft.write_bytes(msgspec.json.encode(_Settings(LAKE_FORMAT, first_day)))
@@ -169,10 +172,16 @@ def _settings(place: Path) -> _Settings:
             raise Misuse(
                 f"the lake {place} was made by a newer version of Restante: use that version, or a newer one"
             )
-        return msgspec.json.decode(raw, type=_Settings)
+        settings = msgspec.json.decode(raw, type=_Settings)
     except OSError as error:
         raise StoreError(f"cannot read the lake {place}: {plain(error)}") from error
     except msgspec.DecodeError as error:
         raise StoreError(
             f"the lake {place} is damaged: its {LAKE_FILE} is not valid: restore it from a backup"
         ) from error
+    if settings.format < LAKE_FORMAT:
+        raise Misuse(
+            f"the lake {place} was made by an older version of Restante, which laid out its files in another way:"
+            " name a new folder with --lake, and run ingest and build again"
+        )
+    return settings

@@ -12,7 +12,7 @@ import json
 import re
 import shutil
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -21,10 +21,10 @@ import pyarrow.parquet as pq
 
 from restante.common.atomic_file import flush
 from restante.common.errors import StoreError, plain
-from restante.pipeline.lake import columns, data_files
+from restante.pipeline.lake import columns, data_files, statistics
 from restante.pipeline.lake.data_files import DataFile
-from restante.pipeline.lake.writer import WRITTEN_DDL, writer
-from restante.pipeline.schemas import Table
+from restante.pipeline.lake.writer import WRITTEN_DDL, OpenFile, writer
+from restante.pipeline.schemas import MONTH_COLUMN, Table
 from restante.pipeline.spark.session import SparkError, local
 
 if TYPE_CHECKING:
@@ -69,6 +69,11 @@ def _remove(run: Path) -> None:
     shutil.rmtree(gone, ignore_errors=True)
 
 
+def job_folder(table: Path, run: str) -> Path:
+    """Return a new name for a job's folder; the caller creates it."""
+    return table / f"{RUN_PREFIX}{run}-{uuid.uuid4().hex}"
+
+
 def stage(frame: DataFrame, folder: Path, table: Table, run: str) -> Staged:
     """Write rows for a table with Spark, and remove what other runs left in the table's folder.
 
@@ -83,7 +88,7 @@ def stage(frame: DataFrame, folder: Path, table: Table, run: str) -> Staged:
     ):  # x.gone comes before x, which is renamed to x.gone
         if not left.name.startswith(f"{RUN_PREFIX}{run}-"):
             _remove(left)
-    job = folder / f"{RUN_PREFIX}{run}-{uuid.uuid4().hex}"
+    job = job_folder(folder, run)
     try:
         return Staged(job, tuple(_written(_write(frame, job, table), job, table)))
     except (PySparkException, Py4JError) as error:
@@ -96,6 +101,7 @@ def stage(frame: DataFrame, folder: Path, table: Table, run: str) -> Staged:
 
 def _write(frame: DataFrame, run: Path, table: Table) -> list[Path]:
     """Write rows below `run` with Spark, and return the files that belong to the result."""
+    from pyspark.sql import functions as f
     from pyspark.sql.types import StructType
 
     schema = StructType.fromJson(json.loads(columns.schema(table, nulls=True)))
@@ -105,14 +111,19 @@ def _write(frame: DataFrame, run: Path, table: Table) -> list[Path]:
         )
     rows = frame.to(schema)
     if not local(frame.sparkSession):  # workers on other machines may lack Python or our modules
-        rows.write.partitionBy(*table.partitions).parquet(str(run))
+        if table.by_month:
+            rows = rows.withColumn(MONTH_COLUMN.name, f.trunc("day", "month"))
+        # Spark sorts by the partitions unless the rows are sorted by them already; then their order stays.
+        order = dict.fromkeys((*table.partitions, *table.order))
+        sorted_ = rows.sortWithinPartitions(*order) if order else rows
+        sorted_.write.partitionBy(*table.partitions).parquet(str(run))
         return sorted(run.rglob("*.parquet"))
     try:
         run.mkdir(parents=True)
     except OSError as error:
         raise StoreError(f"cannot write to {run.parent}: {plain(error)}; these rows were not committed") from error
-    if table.partitions:
-        rows = rows.sortWithinPartitions(*table.partitions)
+    if table.order:
+        rows = rows.sortWithinPartitions(*table.order)
     made = rows.mapInArrow(writer(run, table.partitions), WRITTEN_DDL).collect()
     return sorted(Path(row["path"]) for row in made)
 
@@ -158,8 +169,42 @@ def _written(paths: Iterable[Path], run: Path, table: Table) -> list[DataFile]:
         if nulls & never:
             missing = ", ".join(sorted(nulls & never))
             raise StoreError(f"a row for the table {table.name} has no {missing}: these rows were not committed")
-        found.append(DataFile(path, partition, footer.num_rows, path.stat().st_size))
+        found.append(data_file(path, partition, footer))
     return found
+
+
+def write(
+    path: Path, partition: Mapping[str, str | None], schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+) -> DataFile:
+    """Write a file that no commit has taken yet, of at least one row. Raises StoreError if it cannot be written."""
+    with _writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = OpenFile(str(path), schema)
+    try:
+        for batch in batches:
+            with _writing(path):
+                file.add(batch)
+        with _writing(path):
+            file.close()
+    except BaseException:
+        file.abandon()
+        raise
+    with _writing(path):
+        return data_file(path, partition, pq.read_metadata(path))
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        why = plain(error) if isinstance(error, OSError) else str(error)
+        raise StoreError(f"cannot write to {path}: {why}; these rows were not committed") from error
+
+
+def data_file(path: Path, partition: Mapping[str, str | None], footer: pq.FileMetaData) -> DataFile:
+    """Return a file that was written, with what its footer says."""
+    return DataFile(path, partition, footer.num_rows, path.stat().st_size, statistics.ranges(footer))
 
 
 def _nulls(footer: pq.FileMetaData) -> set[str]:

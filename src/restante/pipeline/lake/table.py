@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,12 +22,15 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from restante.common.atomic_file import flush
 from restante.common.errors import StoreError
 from restante.pipeline.lake import columns, commit_info, data_files, delta_log, delta_table, staging
-from restante.pipeline.lake.commit_info import CommitInfo, Mark, Point, State
-from restante.pipeline.lake.data_files import DataFile, Where
+from restante.pipeline.lake.commit_info import CommitInfo, Mark, Point, State, Totals
+from restante.pipeline.lake.data_files import DataFile, Selected, Where
+from restante.pipeline.lake.replacing import NOTHING, Replaced, Replacer
 from restante.pipeline.lake.staging import Staged
-from restante.pipeline.schemas import Table
+from restante.pipeline.lake.statistics import Range
+from restante.pipeline.schemas import BY_DAY_AND_SOURCE, Table
 
 if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
     from pyspark.sql import DataFrame, SparkSession
 
 COMMITS_PER_CHECKPOINT: Final = 100
@@ -34,6 +39,9 @@ before it, but is as large as the list of all files."""
 
 MAX_COMMIT_ATTEMPTS: Final = 5
 """Attempts of a commit when other programs commit first. Each attempt reads the table again."""
+
+_STATISTICS: Final = ("min.", "max.", "null_count.")
+"""How the names of the columns begin in which deltalake lists the statistics of a table's columns."""
 
 
 class LakeTable:
@@ -98,27 +106,48 @@ class LakeTable:
 
         Raises StoreError if the log is damaged.
         """
+        info = self._last_info(source)
+        return {} if info is None else info.marks
+
+    def totals(self, source: str) -> Totals | None:
+        """Return the sums of a source's ledgers, or None if it has none. Raises StoreError if the log is damaged.
+
+        If an older version of Restante made all commits, the sums are those of the last commit alone.
+        """
+        if found := self.state.totals.get(source):
+            return found
+        info = self._last_info(source)
+        return None if info is None else commit_info.totals_of(info)
+
+    def _last_info(self, source: str) -> CommitInfo | None:
         version = self.state.sources.get(source)
-        return {} if version is None else delta_log.read_info(self.folder, version).marks
+        return None if version is None else delta_log.read_info(self.folder, version)
 
     def files(self, where: Where | None = None) -> list[DataFile]:
-        """Return the files of all or some partitions. Raises StoreError if a file's path and partition differ."""
+        """Return the files that have selected rows, or may have some.
+
+        Raises StoreError if a file's path and partition differ.
+        """
         if self._delta is None:
             return []
-        actions = pa.table(self._delta.get_add_actions()).to_pylist()
-        return [file for action in actions if (file := self._file(action)).within(where or {})]
+        actions = pa.table(self._delta.get_add_actions(flatten=True))
+        needed = [name for name in actions.column_names if not name.startswith(_STATISTICS)]
+        needed += [f"{of}{name}" for of in _STATISTICS for name in BY_DAY_AND_SOURCE]
+        found = map(self._file, actions.select([n for n in needed if n in actions.column_names]).to_pylist())
+        return [file for file in found if file.selected(where or {}) is not Selected.NONE]
 
     def _file(self, action: Mapping[str, Any]) -> DataFile:
         path = self.folder / delta_log.decoded(action["path"])
-        values = action.get("partition") or {}
-        partition = {name: None if values[name] is None else str(values[name]) for name in self.table.partitions}
+        values = {name: action[f"partition.{name}"] for name in self.table.partitions}
+        partition = {name: None if value is None else str(value) for name, value in values.items()}
         if not path.is_relative_to(self.folder) or data_files.partition(path.relative_to(self.folder)) != partition:
             # Spark and DuckDB take a file's partition from its path.
             raise StoreError(f"{path} is not in the folder of its partition: another program added it to the lake")
-        return DataFile(path, partition, action["num_records"] or 0, action["size_bytes"])
+        ranges = {name: range_ for name in BY_DAY_AND_SOURCE if (range_ := _range(action, name)) is not None}
+        return DataFile(path, partition, action["num_records"] or 0, action["size_bytes"], ranges)
 
     def read(self, spark: SparkSession, where: Where | None = None) -> DataFrame:
-        """Return the rows of all or some partitions as a DataFrame. Raises StoreError if a file is missing."""
+        """Return all or the selected rows as a DataFrame. Raises StoreError if a file is missing."""
         from pyspark.sql.types import StructType
 
         schema = StructType.fromJson(json.loads(columns.schema(self.table, nulls=True)))
@@ -127,7 +156,25 @@ class LakeTable:
             return spark.createDataFrame([], schema)
         reader = spark.read.schema(schema).option("basePath", str(self.folder))  # partitions are the folders below it
         frame = reader.parquet(*(str(file.path) for file in files))
+        if where and any(file.selected(where) is Selected.SOME for file in files):
+            frame = frame.where(self._condition(where))
         return frame.select(*(f"`{column.name}`" for column in self.table.columns))
+
+    def _condition(self, where: Where) -> Expression:
+        """Return the condition for Spark that a row is selected."""
+        from pyspark.sql import functions as f
+
+        found = f.lit(True)
+        types = {column.name: column.type for column in self.table.columns}
+        for name, texts in where.items():
+            values: list[str | date] = [each for each in texts if each is not None]
+            column = f.col(f"`{name}`")
+            if types[name] == "DATE":  # compared as dates, Parquet's statistics spare groups of rows
+                values = [date.fromisoformat(str(each)) for each in values]
+            typed = column if types[name] == "DATE" else column.cast("string")
+            one = typed.isin(values)
+            found &= one | column.isNull() if None in texts else one
+        return found
 
     def stage(self, frame: DataFrame) -> Staged:
         """Write rows with Spark that no reader sees until a commit takes them: a file per task and partition.
@@ -138,6 +185,11 @@ class LakeTable:
         assert self._run is not None, "the lake is not open for writing"
         return staging.stage(frame, self.folder, self.table, self._run)
 
+    def job_folder(self) -> Path:
+        """Return the path of a new folder for files that no commit has taken yet; the caller makes it."""
+        assert self._run is not None, "the lake is not open for writing"
+        return staging.job_folder(self.folder, self._run)
+
     def commit(
         self,
         staged: Sequence[Staged] = (),
@@ -146,55 +198,103 @@ class LakeTable:
         replace: Where | None = None,
         transactions: Mapping[str, int] | None = None,
     ) -> int:
-        """Add staged files and remove the partitions to `replace` ({}: all) in one commit; return the version.
+        """Add staged files and remove the rows to `replace` ({}: all) in one commit; return the version.
 
-        The commit is on disk when this returns. Raises StoreError if it cannot be written; then readers see nothing
-        of it.
+        The other rows of a file that has some of them are written again, into another file. The commit is on disk
+        when this returns. Raises StoreError if it cannot be written; then readers see nothing of it.
         """
         assert self.writing, "the lake is not open for writing"
         added = [file for each in staged for file in staging.place(each, self.folder)]
-        return self._commit(added, info, replace, transactions or {})
+        if replace is None:
+            return self._commit(added, info, lambda: NOTHING, transactions or {})
+        replacer = Replacer(self.folder, self.job_folder, replace)
+        return self._commit(added, info, lambda: replacer.replaced(self.files(replace)), transactions or {})
+
+    def swap(self, old: Sequence[DataFile], new: Staged, info: CommitInfo) -> None:
+        """Put staged files in the place of others that have the same rows, in one commit that changes no day.
+
+        Raises StoreError if it cannot be written, or if another program removed one of the old files.
+        """
+        assert self.writing, "the lake is not open for writing"
+
+        def swapped() -> Replaced:
+            if not {file.path for file in old} <= {file.path for file in self.files()}:
+                raise StoreError(f"another program changed {self.folder} at the same time: run this again")
+            return Replaced(list(old), [], 0, set())
+
+        added = staging.place(new, self.folder)
+        self._commit(added, info, swapped, {}, data_change=False)
 
     def keep(self, first: str, info: CommitInfo) -> int:
         """Drop the rows of the days before `first` (ISO) in one commit, if there are any; return how many."""
         assert self.writing, "the lake is not open for writing"
-        old = {"day": {day for day in data_files.days(self.files()) if day < first}}
-        dropped = sum(file.rows for file in self.files(old))
-        if dropped:
-            self._commit([], msgspec.structs.replace(info, kept=first), old, {})
+        files = [file for file in self.files() if file.first_day < first]
+        old = {"day": {day for day in data_files.days(files) if day < first}}
+        if not old["day"]:
+            return 0
+        replacer = Replacer(self.folder, self.job_folder, old)
+        dropped = 0
+
+        def without() -> Replaced:
+            nonlocal dropped
+            replaced = replacer.replaced(self.files(old))
+            dropped = replaced.rows
+            return replaced
+
+        self._commit([], msgspec.structs.replace(info, kept=first), without, {})
         return dropped
 
     def _commit(
-        self, added: Sequence[DataFile], info: CommitInfo, replace: Where | None, transactions: Mapping[str, int]
+        self,
+        added: Sequence[DataFile],
+        info: CommitInfo,
+        replace: Callable[[], Replaced],
+        transactions: Mapping[str, int],
+        *,
+        data_change: bool = True,
     ) -> int:
+        """Commit, again if another program committed first; each attempt replaces rows of the table as it then is."""
         for _ in range(MAX_COMMIT_ATTEMPTS):
-            removed = [] if replace is None else self.files(replace)
-            touched = set() if info.kept else data_files.days([*added, *removed])
-            version = 0 if self.version is None else self.version + 1
-            # Random: a table that was restored from a backup and then written to has other commits with the same
-            # numbers.
-            stamped = msgspec.structs.replace(info, days=sorted(touched), commit=secrets.token_urlsafe(3))
-            stamped = msgspec.structs.replace(stamped, state=commit_info.after(self.state, [(version, stamped)]))
-            try:
-                self._append(added, removed, stamped, transactions)
-            except CommitFailedError:  # another program committed first
-                self._delta = delta_table.open_table(self.folder, self.table)
-                continue
-            except (DeltaError, OSError) as error:
-                raise StoreError(
-                    f"cannot commit to {self.folder}: {delta_table.message(error)}; this commit was not made"
-                ) from error
-            self._keep_on_disk(version, info.finished)
-            self._committed.append((self.table.name, info.source))
-            return version
+            if self._delta is not None and delta_table.lacking(self._delta, self.table):
+                # A commit of its own: deltalake adds no columns in a commit that adds files.
+                add_columns = partial(delta_table.add_columns, self._delta, self.table)
+                bare = CommitInfo(run=info.run, table=info.table, finished=info.finished)
+                if self._write(bare, set(), add_columns) is None:
+                    continue
+            replaced = replace()
+            touched = data_files.days(added) | replaced.days if data_change and not info.kept else set()
+            append = partial(self._append, [*added, *replaced.rest], replaced.removed, transactions, data_change)
+            version = self._write(info, touched, append)
+            if version is not None:
+                self._committed.append((self.table.name, info.source))
+                return version
         raise StoreError(f"another program keeps changing {self.folder}: stop it, and run this again")
+
+    def _write(self, info: CommitInfo, touched: Collection[str], write: Callable[[CommitInfo], None]) -> int | None:
+        """Make a commit with `write`, and return its version. Return None if another program committed first."""
+        version = 0 if self.version is None else self.version + 1
+        # Random: a table that was restored from a backup and then written to has other commits with the same numbers.
+        stamped = msgspec.structs.replace(info, days=sorted(touched), commit=secrets.token_urlsafe(3))
+        stamped = msgspec.structs.replace(stamped, state=commit_info.after(self.state, [(version, stamped)]))
+        try:
+            write(stamped)
+        except CommitFailedError:
+            self._delta = delta_table.open_table(self.folder, self.table)
+            return None
+        except (DeltaError, OSError) as error:
+            raise StoreError(
+                f"cannot commit to {self.folder}: {delta_table.message(error)}; this commit was not made"
+            ) from error
+        self._keep_on_disk(version, info.finished)
+        return version
 
     def _append(
         self,
         added: Sequence[DataFile],
         removed: Sequence[DataFile],
-        info: CommitInfo,
         transactions: Mapping[str, int],
+        data_change: bool,
+        info: CommitInfo,
     ) -> None:
         delta_table.append(
             self._delta,
@@ -204,6 +304,7 @@ class LakeTable:
             removed=removed,
             info=info,
             transactions=transactions,
+            data_change=data_change,
         )
 
     def _keep_on_disk(self, version: int, now: float) -> None:
@@ -234,3 +335,11 @@ class LakeTable:
     def transaction(self, app: str) -> int | None:
         """Return the number of the last transaction of `app`, or None."""
         return None if self._delta is None else self._delta.transaction_version(app)
+
+
+def _range(action: Mapping[str, Any], name: str) -> Range | None:
+    """Return a column's range in a file of the log, or None if the log does not have it."""
+    least, greatest, nulls = (action.get(f"{of}{name}") for of in _STATISTICS)
+    if nulls is None or ((least is None or greatest is None) and nulls != action["num_records"]):
+        return None
+    return Range(least, greatest, nulls)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from restante.pipeline.lake.data_files import folder
+from restante.pipeline.schemas import MONTH_COLUMN
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,8 +34,8 @@ must not have too many."""
 def writer(run: Path, partitions: Sequence[str]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function for DataFrame.mapInArrow that writes a task's rows below `run`.
 
-    Rows may come in any order. Rows of a partition that are not adjacent go into several files. The function raises
-    OSError if a file cannot be written.
+    Rows may come in any order. Rows of a partition that are not adjacent go into several files. A partition `month`
+    that the rows do not have is computed from their day. The function raises OSError if a file cannot be written.
     """
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -42,16 +43,18 @@ def writer(run: Path, partitions: Sequence[str]) -> Callable[[Iterable[pa.Record
 
         task = uuid.uuid4().hex
         made: list[str] = []
-        open_: _OpenFile | None = None
+        place_of: PartitionValues = ()
+        open_: OpenFile | None = None
         try:
             for batch in batches:
                 for values, rows in _runs(batch, partitions):
-                    if open_ is None or open_.values != values:
+                    if open_ is None or place_of != values:
                         if open_ is not None:
                             open_.close()
                         place = _made(run, folder(zip(partitions, values, strict=True)))
                         made.append(str(place / f"part-{len(made):05}-{task}.parquet"))
-                        open_ = _OpenFile(values, made[-1], rows.schema)
+                        open_ = OpenFile(made[-1], rows.schema)
+                        place_of = values
                     open_.add(rows)
             if open_ is not None:
                 open_.close()
@@ -85,6 +88,9 @@ def _runs(batch: pa.RecordBatch, partitions: Sequence[str]) -> Iterator[tuple[Pa
 
     if not batch.num_rows:
         return
+    if MONTH_COLUMN.name in partitions and MONTH_COLUMN.name not in batch.schema.names:
+        months = pc.cast(pc.floor_temporal(batch.column("day"), unit="month"), pa.date32())
+        batch = batch.append_column(MONTH_COLUMN.name, months)
     cuts = np.zeros(batch.num_rows, dtype=bool)
     cuts[0] = True
     for name in partitions:
@@ -98,18 +104,18 @@ def _runs(batch: pa.RecordBatch, partitions: Sequence[str]) -> Iterator[tuple[Pa
         yield tuple(values), rest.slice(first, end - first)
 
 
-class _OpenFile:
+class OpenFile:
     """A file that is being written, and the rows of its next group."""
 
-    def __init__(self, values: PartitionValues, path: str, schema: pa.Schema) -> None:
+    def __init__(self, path: str, schema: pa.Schema) -> None:
         import pyarrow.parquet as pq
 
-        self.values: Final = values
         self._file = pq.ParquetWriter(path, schema, compression="zstd", store_schema=False)
         self._held: list[pa.RecordBatch] = []
         self._bytes = self._rows = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
+        """Append rows. They are written with the rest of their group."""
         self._held.append(rows)
         self._bytes += rows.nbytes
         self._rows += rows.num_rows
@@ -124,6 +130,7 @@ class _OpenFile:
         self._bytes = self._rows = 0
 
     def close(self) -> None:
+        """Write the last group and the footer."""
         if self._held:
             self._write()
         self._file.close()

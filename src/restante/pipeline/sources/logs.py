@@ -18,10 +18,11 @@ from restante.pipeline.clean import timing
 from restante.pipeline.clean.rules import Fault, TimeLimits, limits
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import CLIENT_EVENTS, SERVER_COMMANDS
-from restante.pipeline.sources import events, paths, traces
+from restante.pipeline.sources import paths, traces
 from restante.pipeline.sources.paths import SourceFile
 from restante.pipeline.sources.rows import batches
 from restante.pipeline.sources.source import IngestContext, Inode, Part, PathPreview, Say, SourceSpec, Span
+from restante.timing.logs import events
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -144,7 +144,7 @@ class _Steps:
     def __init__(self, pace: Pace, name: str, sleep: Callable[[float], None]) -> None:
         self._pace, self._name, self._sleep = pace, name, sleep
         self._copied = 0
-        self._begun = self._got_on = time.monotonic()
+        self._begun = self._progressed_at = time.monotonic()
         self._steps, self._seconds = 0, 0.0
 
     @property
@@ -157,7 +157,7 @@ class _Steps:
         now = time.monotonic()
         took = now - self._begun
         if status in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
-            if now - self._got_on > BUSY_TIMEOUT:
+            if now - self._progressed_at > BUSY_TIMEOUT:
                 raise SourceError(
                     f"source {self._name}: another program has locked it for {BUSY_TIMEOUT:.0f} s: stop that program,"
                     " or ingest a copy"
@@ -168,7 +168,7 @@ class _Steps:
             if total - remaining <= self._copied and status != sqlite3.SQLITE_DONE:
                 raise _DatabaseChanged
             self._copied = total - remaining
-            self._got_on = now
+            self._progressed_at = now
         if status != sqlite3.SQLITE_DONE:
             self._sleep(max(MIN_REST_SECONDS, self._pace.rest * took))
         self._begun = time.monotonic()

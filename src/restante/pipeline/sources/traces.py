@@ -22,6 +22,7 @@ from restante.pipeline.schemas import SERVER_COMMANDS
 from restante.pipeline.sources import paths
 from restante.pipeline.sources.paths import SourceFile
 from restante.pipeline.sources.rows import batches
+from restante.timing.logs.records import NOT_JSON
 
 MAX_LINE_BYTES: Final = 1 << 16
 """Bytes of a line that are read; a server's lines have about 200."""
@@ -115,11 +116,11 @@ class TraceTask(NamedTuple):
 
     def _rows(self, data: BufferedReader) -> Iterator[tuple[Any, ...]]:
         for at, line in _lines(data, self.start, self.stop):
-            values = Fault(timing.NOT_JSON) if len(line) == MAX_LINE_BYTES else timing.command(line, self.limits)
+            values = Fault(NOT_JSON) if len(line) == MAX_LINE_BYTES else timing.command(line, self.limits)
             if isinstance(values, Fault):
                 digest = hashlib.sha256(line).hexdigest()
                 where = f"{self.file.shown}:{at}"
-                yield (self.name, at, *(None,) * 7, self.source, str(values), where, digest)
+                yield (self.name, at, *(None,) * 8, self.source, str(values), where, digest)
             else:
                 yield (self.name, at, *values, self.source, None, None, None)
 

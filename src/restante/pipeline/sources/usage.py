@@ -88,6 +88,7 @@ class UsageSource:
 
     @property
     def kind(self) -> str:
+        """Return what it is, for the operator."""
         return self._shape.kind
 
     @property

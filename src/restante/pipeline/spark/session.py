@@ -117,7 +117,7 @@ def session(
     spark = _connected(remote) if remote else _begun(master, settings or {}, folder, verbose=verbose)
     try:
         if not verbose:
-            _hush()
+            _silence_warnings()
         for name, value in SESSION_SETTINGS.items():
             spark.conf.set(name, value)
         yield spark
@@ -125,7 +125,7 @@ def session(
         spark.stop()
 
 
-def _hush() -> None:
+def _silence_warnings() -> None:
     from pyspark.logger import PySparkLogger
 
     for name in NOISY_LOGGERS:
@@ -198,7 +198,8 @@ def _begun(master: str, settings: dict[str, str], folder: Path | None, *, verbos
     ):  # Java's own warnings, shown if it does not start
         popen: dict[str, Any] = {} if verbose else {"stderr": noise, "stdout": noise}
         try:
-            gateway = launch_gateway(conf, popen)  # type: ignore[no-untyped-call]
+            # A process has one Java, which its later sessions use, too (4.3.0: SparkContext._ensure_initialized).
+            gateway = SparkContext._gateway or launch_gateway(conf, popen)  # type: ignore[no-untyped-call]
             return SparkSession(SparkContext(conf=conf, gateway=gateway))
         except (PySparkException, Py4JError, OSError) as error:
             noise.seek(0)
@@ -243,7 +244,12 @@ def _cause(said: str) -> str:
 def local(spark: SparkSession) -> bool:
     """Return whether the session's workers are child processes of this one, with our modules."""
     context = getattr(spark, "_sc", None)  # None on Connect
-    return context is not None and bool(re.fullmatch(r"local(\[.*\])?", context.master))
+    return context is not None and is_local_master(context.master)
+
+
+def is_local_master(master: str) -> bool:
+    """Return whether a master runs everything in one Java. local-cluster, for example, starts executors."""
+    return bool(re.fullmatch(r"local(\[.*\])?", master))
 
 
 def disconnect(spark: SparkSession) -> None:

@@ -6,14 +6,23 @@ from collections.abc import Mapping
 from typing import Final
 
 from restante.pipeline.schemas import CLEAN_TABLES, Table
-from restante.pipeline.tables import envelopes, hours, outcomes, timing, versions
+from restante.pipeline.tables import envelopes, failures, gaps, hours, lateness, outcomes, sources, timing, versions
 from restante.pipeline.tables.build import Build
 
 BUILDS: Final[dict[str, Build]] = {
     build.table.name: build
-    for build in (*outcomes.BUILDS, *hours.BUILDS, *versions.BUILDS, *timing.BUILDS, *envelopes.BUILDS)
+    for build in (
+        *(*outcomes.BUILDS, *hours.BUILDS, *failures.BUILDS, *versions.BUILDS),
+        *(*timing.BUILDS, *envelopes.BUILDS, *gaps.BUILDS, *lateness.BUILDS),
+    )
 }
-"""By name, each after its inputs."""
+"""By name, each after its inputs. They are built day by day."""
 
-TABLES: Final[Mapping[str, Table]] = {**CLEAN_TABLES, **{name: build.table for name, build in BUILDS.items()}}
+BUILT_TABLES: Final[Mapping[str, Table]] = {
+    **{name: build.table for name, build in BUILDS.items()},
+    sources.SOURCES_TABLE.name: sources.SOURCES_TABLE,
+}
+"""All tables that `build` makes. `sources` is not built day by day (restante.pipeline.build.sources)."""
+
+TABLES: Final[Mapping[str, Table]] = {**CLEAN_TABLES, **BUILT_TABLES}
 """All tables of a lake, in the order in which they are made."""

@@ -45,6 +45,9 @@ class Build(NamedTuple):
     folders: Callable[[Iterable[Partition]], set[Folder]] | None = None
     """Returns the folders that the table must have, given the partitions of all days of its inputs. A day that lacks
     one is not up to date. `make` gets the folders of the days to build as the frame FOLDERS."""
+    definition: int = 1
+    """Number of the definition. Increment it when `make` returns other rows for the same inputs: then all days are
+    built again."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -80,4 +83,6 @@ class Build(NamedTuple):
         rows = self.rows(inputs)
         if any(map(any, self.reach.values())):
             rows = rows.where(f.col("day").isin(list(days)))
-        return rows if self.placed else rows.hint("rebalance", *self.table.partitions)
+        # Spark puts small tasks together, so a month is cut into several files only if its days are large.
+        spread = ("day",) if self.table.by_month else self.table.partitions
+        return rows if self.placed else rows.hint("rebalance", *spread)

@@ -11,6 +11,7 @@ from pyspark.sql import functions as f
 
 from restante.pipeline.schemas import (
     ARCHIVED,
+    BY_DAY_AND_SOURCE,
     BYTES,
     SOURCE_COLUMN,
     SOURCE_KIND_ARCHIVE,
@@ -89,6 +90,7 @@ COVERAGE: Final = Table(
         SENT_DAY_COLUMN,
         SOURCE_COLUMN,
     ),
+    BY_DAY_AND_SOURCE,
 )
 """Invariant: in each row, `envelopes` and `missing` add up to the day's rows of envelopes.
 

@@ -1,4 +1,4 @@
-"""Live nameplates and the load of each hour, by server, day and hour (UTC).
+"""Live nameplates and mailboxes, and the load of each hour, by server, day and hour (UTC).
 
 Servers may blur their times: they round them down to a multiple of some seconds. If the blur is an hour or less, a
 row is counted in the hour that its time shows, which may be the hour before its true one. If the blur is longer, the
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 HOUR_US: Final = 3_600_000_000
 
 MAX_LIFE_DAYS: Final = 7
-"""Days for which a nameplate counts as live. Idle ones are pruned within minutes, but one whose sender stays
-connected may wait for days. With each additional day, a late row would cause one more day to be built again."""
+"""Days for which a nameplate or mailbox counts as live. Idle ones are pruned within minutes, but one whose sender
+stays connected may wait for days. With each additional day, a late row would cause one more day to be built again."""
 
 MAX_LIFE_US: Final = MAX_LIFE_DAYS * 24 * HOUR_US
 
@@ -36,36 +36,45 @@ HOUR_COLUMN: Final = Column(
     null=True,
 )
 
-PRESSURE: Final = Table(
-    "pressure",
-    "server, day and hour in which a nameplate was live",
-    (
-        HOUR_COLUMN,
-        Column("started", "BIGINT", "Nameplates that started."),
-        Column(
-            "peak",
-            "BIGINT",
-            "Largest number of nameplates that were live at the same time. NULL: the hour is not known.",
-            null=True,
+
+def _pressure_table(name: str, one: str, some: str) -> Table:
+    """Return the schema of a table of what was live, in the words for one and for several of its kind."""
+    return Table(
+        name,
+        f"server, day and hour in which a {one} was live",
+        (
+            HOUR_COLUMN,
+            Column("started", "BIGINT", f"{some.capitalize()} that started."),
+            Column(
+                "peak",
+                "BIGINT",
+                f"Largest number of {some} that were live at the same time. NULL: the hour is not known.",
+                null=True,
+            ),
+            Column(
+                "live_us",
+                "BIGINT",
+                f"Time for which {some} were live in this hour, added up. NULL: the hour is not known.",
+                null=True,
+                unit=MICROSECONDS,
+            ),
+            Column(
+                "cut",
+                "BIGINT",
+                f"How many of those that started lived longer than {MAX_LIFE_DAYS} days."
+                f" They count as live for only {MAX_LIFE_DAYS} days.",
+            ),
+            *(HOUR_DAY_COLUMN, SOURCE_COLUMN),
         ),
-        Column(
-            "live_us",
-            "BIGINT",
-            "Time for which nameplates were live in this hour, added up. NULL: the hour is not known.",
-            null=True,
-            unit=MICROSECONDS,
-        ),
-        Column(
-            "cut",
-            "BIGINT",
-            f"How many of those that started lived longer than {MAX_LIFE_DAYS} days."
-            f" They count as live for only {MAX_LIFE_DAYS} days.",
-        ),
-        *(HOUR_DAY_COLUMN, SOURCE_COLUMN),
-    ),
-)
+    )
+
+
+PRESSURE: Final = _pressure_table("pressure", "nameplate", "nameplates")
 """Invariants: `started` adds up to the rows of nameplates; `live_us` adds up to their lives, limited to
 MAX_LIFE_DAYS, where the hour is known; `peak` is at least `live_us` in hours."""
+
+MAILBOX_PRESSURE: Final = _pressure_table("mailbox_pressure", "mailbox", "mailboxes")
+"""The same of mailboxes."""
 
 BUSY_HOURS: Final = Table(
     "busy_hours",
@@ -81,23 +90,25 @@ BUSY_HOURS: Final = Table(
 """Invariant: each count adds up to the rows of its input."""
 
 
-def told() -> Expression:
+def hour_is_known() -> Expression:
     """Return whether the hour of a row is known: its blur is at most an hour, so the time is off by at most that."""
     return f.col("blur_us").isNull() | (f.col("blur_us") <= HOUR_US)
 
 
 def pressure(inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """Return the nameplates that lived in each hour, from the starts and ends within it and those live before it."""
+    """Return the nameplates, or mailboxes, that lived in each hour.
+
+    They are counted from the starts and ends within the hour, and from those live before it.
+    """
+    [ended] = inputs.values()
     cut = (f.col("total_us") > MAX_LIFE_US).cast("bigint").alias("cut")
-    rows = inputs["nameplates"].select(
-        "source", "day", "total_us", "blur_us", f.unix_micros("started").alias("at"), cut
-    )
-    unknown = rows.where(~told()).groupBy("source", "day")
+    rows = ended.select("source", "day", "total_us", "blur_us", f.unix_micros("started").alias("at"), cut)
+    unknown = rows.where(~hour_is_known()).groupBy("source", "day")
     blurred = unknown.agg(f.count("*").alias("started"), f.sum("cut").alias("cut")).select(
         *("source", "day", f.lit(None).alias("hour"), "started"),
         *(f.lit(None).alias("peak"), f.lit(None).alias("live_us"), "cut"),
     )
-    hours = _filled(_by_hour(_events(rows.where(told()))))
+    hours = _filled(_by_hour(_events(rows.where(hour_is_known()))))
     return hours.unionAll(blurred)
 
 
@@ -158,7 +169,7 @@ def busy_hours(inputs: Mapping[str, DataFrame]) -> DataFrame:
     for (name, time), counted in zip(times.items(), counts, strict=True):
         hour = f.pmod(f.floor(f.unix_micros(time) / HOUR_US), f.lit(24))
         ones = [(f.count("*") if each == counted else f.lit(0)).cast("bigint").alias(each) for each in counts]
-        rows = inputs[name].select("source", "day", f.when(told(), hour).alias("hour"))
+        rows = inputs[name].select("source", "day", f.when(hour_is_known(), hour).alias("hour"))
         parts.append(rows.groupBy("source", "day", "hour").agg(*ones))
     together = parts[0].unionAll(parts[1]).unionAll(parts[2]).groupBy("source", "day", "hour")
     return together.agg(*(f.sum(each).alias(each) for each in counts))
@@ -166,5 +177,6 @@ def busy_hours(inputs: Mapping[str, DataFrame]) -> DataFrame:
 
 BUILDS: Final = (
     Build(PRESSURE, {"nameplates": (MAX_LIFE_DAYS, 0)}, pressure),
+    Build(MAILBOX_PRESSURE, {"mailboxes": (MAX_LIFE_DAYS, 0)}, pressure),
     Build(BUSY_HOURS, {"client_versions": (0, 0), "mailboxes": (0, 0), "nameplates": (0, 0)}, busy_hours),
 )

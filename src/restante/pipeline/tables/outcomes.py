@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 RESULTS: Final[tuple[str, ...]] = get_args(Result)
+FAILURES: Final = tuple(result for result in RESULTS if result != "happy")
+"""The results of a nameplate or mailbox that failed. This is the only definition of a failure."""
 
 STARTED_DAY_COLUMN: Final = day_of("the start of the nameplates or mailboxes")
 KIND_COLUMN: Final = Column(

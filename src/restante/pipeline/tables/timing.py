@@ -1,56 +1,30 @@
 """Where the time goes: compares a client's log with the trace of its server, phase by phase.
 
-For each command that a client sent:
-
-    network out   from sending at the client to receipt at the server
-    commit        from receipt until durable: the previous batch and its own; absent if it changed nothing
-    queue         from durable (or from receipt, if it changed nothing) to the answer
-    network in    from the answer to its receipt at the client; also for messages of the other side
-    round trip    the four together, by the client's own clock
-
-and for what the client did meanwhile: human (it waited for its user), crypto, transit connect, transfer.
-
-The server's part is known if its trace has the command: the same id, and the same server_rx (from the message's own
-echo) or, for commands without an echo, the same server_tx. The network's parts need both clocks. The offset between a
-log and its server is estimated per day as in NTP (RFC 5905, section 8). Of all exchanges sent at t0, received at t1,
-answered at t2, with the answer received at t3, take that with the least delay (t3 - t0) - (t2 - t1). Its offset
-is ((t1 - t0) + (t2 - t3)) / 2, with an error of at most half that delay, since one direction may have taken all of
-it. The table has the offset as seen from the server: `offset_us` is how far the client's clock is ahead.
+docs/timing/specification.md specifies it. restante.timing does the same in Python (exchanges.py, offsets.py,
+phases.py), and tests/vectors/timing.json tests both. A log is known by its source and file, and its trace is that of
+the source that its `server` names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from restante.pipeline.schemas import MICROSECONDS, SOURCE_COLUMN, Column, Table, day_of
+from restante.pipeline.schemas import BY_DAY_AND_SOURCE, MICROSECONDS, SOURCE_COLUMN, Column, Table, day_of
 from restante.pipeline.tables import buckets
 from restante.pipeline.tables.build import Build
+from restante.timing.model import phases
+from restante.timing.model.exchanges import MAX_APART_US, MAX_EPOCH_SECONDS, STAMP_TOLERANCE_SECONDS
+from restante.timing.model.exchanges import MICROSECONDS as US_PER_SECOND
+from restante.timing.model.offsets import DRIFT_PPM, ROUNDING_US
+from restante.timing.model.phases import ALL_PHASES, SPAN_PHASES, WAIT_PHASES
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
     from pyspark.sql import DataFrame
-
-MAX_APART_US: Final = 86_400_000_000
-"""Microseconds by which an answer, or the server's clock, may differ from the sending: a day is read with its
-neighbours."""
-
-MAX_EPOCH_SECONDS: Final = 1e11
-"""Seconds since 1970 that no clock shows (the year 5138), positive or negative. Anyone may write 1e300 into a log,
-which in microseconds, or as a difference, would not fit into a BIGINT."""
-
-STAMP_TOLERANCE_SECONDS: Final = 1.5e-6
-"""Seconds by which a server_tx may differ from the trace's: messages carry it in whole microseconds."""
-
-EXCHANGE_PHASES: Final = ("network out", "commit", "queue", "network in", "round trip")
-SPAN_PHASES: Final = {"transit connect": "transit connect", "tx file": "transfer", "rx file": "transfer"}
-"""Events of the reference client (0.24.0) with an end and no `waiting`, and their phases."""
-
-WAIT_PHASES: Final = {"user": "human", "crypto": "crypto"}
-
-ALL_PHASES: Final = tuple(dict.fromkeys((*EXCHANGE_PHASES, *SPAN_PHASES.values(), *WAIT_PHASES.values())))
 
 SERVER_COLUMN: Final = Column(
     "server",
@@ -72,22 +46,22 @@ TIMING: Final = Table(
         Column(
             "what",
             "STRING",
-            "Type of the command that the client sent; message: a message of the other side;"
-            " otherwise the name of the event.",
+            "Type of the command that the client sent, '' if it is unknown or missing; message: a message of the"
+            " other side; otherwise the name of the event.",
         ),
         PHASE_COLUMN,
         Column(
             "us",
             "BIGINT",
-            "Duration. Below 0: the clocks drifted apart. NULL: not known.",
+            "Duration. Below 0: a clock was set, or the clocks drifted apart. NULL: not known.",
             null=True,
             unit=MICROSECONDS,
         ),
         Column(
             "error_us",
             "BIGINT",
-            "Largest possible error of the duration, for network out and network in. NULL: another phase, or not"
-            " known.",
+            "Largest possible error of the duration, for network out and network in, if no clock is set and the two"
+            " drift apart by 30 ppm at most. NULL: another phase, or not known.",
             null=True,
             unit=MICROSECONDS,
         ),
@@ -102,9 +76,11 @@ TIMING: Final = Table(
         day_of("the event, by the client's clock"),
         SOURCE_COLUMN,
     ),
+    BY_DAY_AND_SOURCE,
 )
-"""Invariants: where the parts of a round trip are known, they add up to it, except for rounding; each log and day has
-one `offset_us`."""
+"""Invariants: each command has one row of `network out`, `server`, `network in` and `round trip` each. If they are
+known, the first three add up to the round trip exactly, and `queue`, `commit`, `queue and commit` and `answer` add up
+to `server`, except for rounding. Each log and day has one `offset_us`."""
 
 TIMES: Final = Table(
     "times",
@@ -119,136 +95,173 @@ TIMES: Final = Table(
 
 _LOG_KEY: Final = ("source", "file")
 _EVENT_KEY: Final = (*_LOG_KEY, "id", "day", "server")
-_ROW_COLUMNS: Final = (*_EVENT_KEY, "what", "phase", "us", "error_us", "offset_us")
+
+_LINE_TIMES: Final = ("server_rx", "commit_began", "commit", "server_tx")
+
+_ONE_CLOCK: Final = 0
+"""A phase between two times of one clock."""
+_OUT: Final = 1
+"""A phase from the client's clock to the server's: the offset is added."""
+_BACK: Final = -1
+"""A phase from the server's clock to the client's: the offset is subtracted."""
 
 
 def timing(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Return the duration of each phase of each event."""
     events = inputs["client_events"]
-    sent = _with_partner(_exchanges(events), inputs["server_commands"])
-    offsets = _offsets(sent)
-    phases = _phases(_by_clock(sent, offsets))
-    heard = _heard(_by_clock(_messages_of_others(events), offsets))
-    return phases.unionAll(heard).unionAll(_by_clock(_spans(events), offsets.drop("error_us")).select(*_ROW_COLUMNS))
+    exchanges = _with_line(_exchanges(events), inputs["server_commands"])
+    rows = _of_exchanges(exchanges).unionAll(_of_others(events)).unionAll(_of_spans(events))
+    offset = f.col("crosses") * f.col("offset_us")
+    us = f.when(f.col("crosses") == _ONE_CLOCK, f.col("us")).otherwise(f.col("us") + offset)
+    error = f.when(f.col("crosses") != _ONE_CLOCK, f.when(us.isNotNull(), f.col("error_us")))
+    return rows.join(_offsets(exchanges, events), [*_LOG_KEY, "day"], "left").select(
+        *(*_EVENT_KEY, "what", "phase", us.alias("us"), error.alias("error_us"), "offset_us")
+    )
 
 
 def _us(seconds: str) -> Expression:
     """Return a time in microseconds; NULL if it is not a time."""
-    return f.when(f.abs(seconds) < MAX_EPOCH_SECONDS, f.floor(f.col(seconds) * 1_000_000 + 0.5))
+    return f.when(f.abs(seconds) < MAX_EPOCH_SECONDS, f.floor(f.col(seconds) * US_PER_SECOND + 0.5))
 
 
 def _exchanges(events: DataFrame) -> DataFrame:
-    """Return each sent command with its ack, or else its echo, and the time at which the server received it."""
+    """Return each sent command with its answer, and the time at which the server received it, if an echo has it.
+
+    Commands with an ambiguous id have neither, and no `command_id`.
+    """
     sent = events.where("name = 'ws_send'").select(*_EVENT_KEY, "command", "command_id", _us("start").alias("t0"))
-    heard = events.where("name = 'ws_receive' AND (command = 'ack' OR command = 'message' AND own)").select(
+    same = f.count("*").over(Window.partitionBy(*_LOG_KEY, "command_id", "day"))
+    sent = sent.withColumn("command_id", f.when(same == 1, f.col("command_id")))
+    replies = events.where("name = 'ws_receive' AND (command = 'ack' OR command = 'message' AND own)").select(
         *(*_LOG_KEY, "command_id", (f.col("command") == "ack").alias("acks")),
         *("server_rx", "server_tx", _us("start").alias("t3")),
     )
     ack, echo = f.col("acks"), ~f.col("acks")
     in_time = f.col("t3").between(f.col("t0"), f.col("t0") + MAX_APART_US)
-    paired = sent.join(heard, [*_LOG_KEY, "command_id"], "left")
     reply = f.struct("t3", "server_tx")
     return (
-        paired.groupBy(*_EVENT_KEY, "command", "command_id", "t0")
+        sent.join(replies, [*_LOG_KEY, "command_id"], "left")
+        .groupBy(*_EVENT_KEY, "command", "command_id", "t0")
         .agg(
             f.min(f.when(ack & in_time, reply)).alias("ack"),
             f.min(f.when(echo & in_time, reply)).alias("echo"),
             f.min(f.when(echo & in_time, f.col("server_rx"))).alias("rx"),
         )
-        .withColumn("reply", f.coalesce("ack", "echo"))
+        .withColumn("answer", f.coalesce("ack", "echo"))
         .select(
-            *_EVENT_KEY, "command", "command_id", "t0", "rx", f.col("reply.t3"), f.col("reply.server_tx").alias("tx")
+            *(*_EVENT_KEY, "command", "command_id", "t0", "rx"),
+            *(f.col("answer.t3"), f.col("answer.server_tx").alias("tx")),
         )
     )
 
 
-def _with_partner(sent: DataFrame, commands: DataFrame) -> DataFrame:
-    """Add the line of each command in the trace of the named server: the first that matches."""
-    line = f.struct("server_rx", "commit", "server_tx").alias("line")
+def _with_line(exchanges: DataFrame, commands: DataFrame) -> DataFrame:
+    """Add each command's line in the trace of the named server: the earliest that matches. Times become microseconds.
+
+    `traced` says whether there is one.
+    """
+    line = f.struct(*_LINE_TIMES).alias("line")
     lines = commands.select(f.col("source").alias("server"), "command_id", line)
     echoed = f.col("line.server_rx") == f.col("rx")
     answered = f.col("rx").isNull() & (f.abs(f.col("line.server_tx") - f.col("tx")) < STAMP_TOLERANCE_SECONDS)
-    near = f.abs(f.col("line.server_rx") * 1_000_000 - f.col("t0")) <= MAX_APART_US
-    columns = [*_EVENT_KEY, "command", "t0", "rx", "t3", "tx"]
+    near = f.abs(f.col("line.server_rx") * US_PER_SECOND - f.col("t0")) <= MAX_APART_US
     found = (
-        sent.join(lines, ["server", "command_id"], "left")
-        .groupBy(*columns)
+        exchanges.join(lines, ["server", "command_id"], "left")
+        .groupBy(*_EVENT_KEY, "command", "t0", "rx", "t3", "tx")
         .agg(f.min(f.when((echoed | answered) & near, f.col("line"))).alias("line"))
     )
     times = found.select(
-        *(*_EVENT_KEY, "command", "t0", "t3"),
-        f.coalesce("rx", "line.server_rx").alias("rx"),
-        f.col("tx"),
-        f.col("line").isNotNull().alias("traced"),
-        *(f.col(f"line.{each}").alias(each) for each in ("server_rx", "commit", "server_tx")),
+        *(*_EVENT_KEY, "command", "t0", "t3", "tx"),
+        *(f.coalesce("rx", "line.server_rx").alias("rx"), f.col("line").isNotNull().alias("traced")),
+        *(f.col(f"line.{each}").alias(each) for each in _LINE_TIMES),
     )
-    return times.withColumns({each: _us(each) for each in ("rx", "tx", "server_rx", "commit", "server_tx")})
+    return times.withColumns({each: _us(each) for each in ("rx", "tx", *_LINE_TIMES)})
 
 
-def _offsets(sent: DataFrame) -> DataFrame:
-    """Return the offset of each log's clock per day: subtract it from the client's time to get the server's."""
-    delay = (f.col("t3") - f.col("t0")) - (f.col("tx") - f.col("rx"))
-    offset = f.floor(((f.col("rx") - f.col("t0")) + (f.col("tx") - f.col("t3"))) / 2)
-    known = sent.select(*_LOG_KEY, "day", f.struct(delay.alias("delay"), offset.alias("offset")).alias("best"))
-    best = (
-        known.where("best.delay >= 0 AND best.offset IS NOT NULL")
-        .groupBy(*_LOG_KEY, "day")
-        .agg(f.min("best").alias("best"))
+def _offsets(exchanges: DataFrame, events: DataFrame) -> DataFrame:
+    """Return the offset of each log's clock for each day, and its error.
+
+    `lower` and `upper` are bounds of the server's clock less the client's, `least` the lower bounds of exchanges.
+    `first` and `last` are the times between which the bounds were true.
+    """
+    way = f.col("tx") - f.col("t3")
+    upper = f.coalesce("rx", "tx") - f.col("t0")
+    of_exchanges = exchanges.where(way.isNotNull()).select(
+        *(*_LOG_KEY, "day", way.alias("lower"), upper.alias("upper"), way.alias("least")),
+        *(f.col("t0").alias("first"), f.col("t3").alias("last")),
     )
-    error = f.ceil(f.col("best.delay") / 2).alias("error_us")
-    return best.select(*_LOG_KEY, "day", (-f.col("best.offset")).alias("offset_us"), error)
+    frames = events.where("name = 'ws_receive'").where(_us("server_tx").isNotNull())
+    nothing = f.lit(None).cast("bigint")
+    of_frames = frames.select(
+        *(*_LOG_KEY, "day", (_us("server_tx") - _us("start")).alias("lower")),
+        *(nothing.alias("upper"), nothing.alias("least"), _us("start").alias("first"), _us("start").alias("last")),
+    )
+    bounds = of_exchanges.unionAll(of_frames).groupBy(*_LOG_KEY, "day")
+    days = bounds.agg(
+        f.max("lower").alias("lower"),
+        f.min("upper").alias("upper"),
+        f.max("upper").alias("greatest"),
+        f.min("least").alias("least"),
+        (f.max("last") - f.min("first")).alias("lasted"),
+    ).where("upper IS NOT NULL")
+    lower, upper = f.col("lower"), f.col("upper")
+    middle = f.shiftright(lower + upper, 1)  # rounded down, also below 0
+    drift = f.ceil(f.col("lasted") * DRIFT_PPM / US_PER_SECOND)
+    error = f.when(lower <= upper + 2 * ROUNDING_US, f.greatest(upper - middle, middle - lower)).otherwise(
+        f.greatest(lower - middle, f.col("greatest") - middle, middle - f.col("least"))
+    )
+    return days.select(
+        *_LOG_KEY, "day", (-middle).alias("offset_us"), (error + drift + ROUNDING_US).alias("error_us")
+    )
 
 
-def _by_clock(rows: DataFrame, offsets: DataFrame) -> DataFrame:
-    return rows.join(offsets, [*_LOG_KEY, "day"], "left")
+def _of_exchanges(exchanges: DataFrame) -> DataFrame:
+    """Return the phases of commands."""
+    each = f.explode(f.array(*_phases_of_command())).alias("each")
+    what = f.coalesce("command", f.lit("")).alias("what")
+    return exchanges.select(*_EVENT_KEY, what, each).where("each IS NOT NULL").select(*_EVENT_KEY, "what", "each.*")
 
 
-def _messages_of_others(events: DataFrame) -> DataFrame:
-    """Return the messages that this client did not send."""
+def _phases_of_command() -> Iterator[Expression]:
+    """Yield structs; NULL for a phase that a command does not have."""
+    t0, rx, tx, t3 = (f.col(name) for name in ("t0", "rx", "tx", "t3"))
+    came, began, commit, said = (f.col(name) for name in _LINE_TIMES)
+    changed, timed = f.col("traced") & commit.isNotNull(), began.isNotNull()
+    unchanged = f.col("traced") & commit.isNull()
+    yield _phase(phases.NETWORK_OUT, rx - t0, _OUT)
+    yield _phase(phases.SERVER, tx - rx)
+    yield f.when(unchanged, _phase(phases.QUEUE, said - came))
+    yield f.when(changed & timed, _phase(phases.QUEUE, began - came))
+    yield f.when(changed & timed, _phase(phases.COMMIT, commit - began))
+    yield f.when(changed & ~timed, _phase(phases.QUEUE_AND_COMMIT, commit - came))
+    yield f.when(changed, _phase(phases.ANSWER, said - commit))
+    yield _phase(phases.NETWORK_IN, t3 - tx, _BACK)
+    yield _phase(phases.ROUND_TRIP, t3 - t0)
+
+
+def _of_others(events: DataFrame) -> DataFrame:
+    """Return the phases of messages that this client did not send."""
     heard = events.where("name = 'ws_receive' AND command = 'message' AND NOT own")
-    return heard.select(*_EVENT_KEY, "command", _us("start").alias("t3"), _us("server_tx").alias("tx"))
+    way = _phase(phases.NETWORK_IN, _us("start") - _us("server_tx"), _BACK).alias("each")
+    return heard.select(*_EVENT_KEY, f.col("command").alias("what"), way).select(*_EVENT_KEY, "what", "each.*")
 
 
-def _phases(sent: DataFrame) -> DataFrame:
-    error, none = f.col("error_us"), f.lit(None)
-    traced = f.col("traced")
-    measured = {
-        "network out": (f.col("rx") - f.col("t0") + f.col("offset_us"), error),
-        "commit": (f.when(traced, f.col("commit") - f.col("server_rx")), none),
-        "queue": (f.when(traced, f.col("server_tx") - f.coalesce("commit", "server_rx")), none),
-        "network in": (f.col("t3") - f.col("offset_us") - f.col("tx"), error),
-        "round trip": (f.col("t3") - f.col("t0"), none),
-    }
-    phases = f.explode(f.array(*(_phase(name, *measured[name]) for name in EXCHANGE_PHASES)))
-    rows = sent.select(
-        *_EVENT_KEY, f.col("command").alias("what"), "traced", "commit", phases.alias("each"), "offset_us"
-    )
-    unchanged = (f.col("each.phase") == "commit") & f.col("traced") & f.col("commit").isNull()
-    return rows.where(~unchanged).select(*_EVENT_KEY, "what", "each.*", "offset_us")
-
-
-def _heard(theirs: DataFrame) -> DataFrame:
-    way = _phase("network in", f.col("t3") - f.col("offset_us") - f.col("tx"), f.col("error_us"))
-    rows = theirs.select(*_EVENT_KEY, f.col("command").alias("what"), way.alias("each"), "offset_us")
-    return rows.select(*_EVENT_KEY, "what", "each.*", "offset_us")
-
-
-def _spans(events: DataFrame) -> DataFrame:
+def _of_spans(events: DataFrame) -> DataFrame:
+    """Return the phases of events that have a duration."""
     phase = f.lit(None).cast("string")
     for name, called in SPAN_PHASES.items():
         phase = f.when(f.col("name") == name, called).otherwise(phase)
     for whom, called in WAIT_PHASES.items():
         phase = f.when(f.col("waiting") == whom, called).otherwise(phase)
     spans = events.select(
-        *_EVENT_KEY, f.col("name").alias("what"), phase.alias("phase"), (_us("stop") - _us("start")).alias("us")
+        *(*_EVENT_KEY, f.col("name").alias("what"), phase.alias("phase")),
+        *((_us("stop") - _us("start")).alias("us"), f.lit(_ONE_CLOCK).alias("crosses")),
     )
-    return spans.where(f.col("phase").isNotNull()).withColumn("error_us", f.lit(None).cast("bigint"))
+    return spans.where(f.col("phase").isNotNull())
 
 
-def _phase(name: str, us: Expression, error: Expression) -> Expression:
-    us, error = us.cast("bigint"), error.cast("bigint")
-    known = f.when(us.isNotNull(), error)
-    return f.struct(f.lit(name).alias("phase"), us.alias("us"), known.alias("error_us"))
+def _phase(name: str, us: Expression, crosses: int = _ONE_CLOCK) -> Expression:
+    return f.struct(f.lit(name).alias("phase"), us.alias("us"), f.lit(crosses).alias("crosses"))
 
 
 def times(inputs: Mapping[str, DataFrame]) -> DataFrame:
@@ -259,6 +272,6 @@ def times(inputs: Mapping[str, DataFrame]) -> DataFrame:
 
 
 BUILDS: Final = (
-    Build(TIMING, {"client_events": (0, 1), "server_commands": (1, 1)}, timing),
+    Build(TIMING, {"client_events": (0, 1), "server_commands": (1, 1)}, timing, definition=3),
     Build(TIMES, {"timing": (0, 0)}, times),
 )

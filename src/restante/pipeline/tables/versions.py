@@ -98,10 +98,10 @@ def _attributed(inputs: Mapping[str, DataFrame]) -> DataFrame:
     blurred = mailboxes.where(~f.col("sharp"))
     nobody = [f.lit(None).cast("string").alias(each) for each in _CLIENT_COLUMNS]
     known = blurred.select("source", "day", "app_id", "result", f.lit("blurred").alias("attribution"), *nobody)
-    return _told(mailboxes.where("sharp"), inputs["client_versions"].where(sharp)).unionAll(known)
+    return _with_versions(mailboxes.where("sharp"), inputs["client_versions"].where(sharp)).unionAll(known)
 
 
-def _told(mailboxes: DataFrame, binds: DataFrame) -> DataFrame:
+def _with_versions(mailboxes: DataFrame, binds: DataFrame) -> DataFrame:
     """Return the attribution of mailboxes whose times are precise enough.
 
     Mailboxes are sorted among the binds of their slot of two seconds and of the previous slot, so that the work of
@@ -130,11 +130,11 @@ def _told(mailboxes: DataFrame, binds: DataFrame) -> DataFrame:
     unbound = f.col("last").isNull() | (f.col("last")["at"] < since)
     mixed = f.coalesce(f.col("other") >= since, f.lit(False))
     how = f.when(unbound, "unbound").when(mixed, "mixed").otherwise("version").alias("attribution")
-    told = rows.where(f.col("who").isNull()).select(
+    attributed = rows.where(f.col("who").isNull()).select(
         "source", "day", "app_id", "result", how, f.col("last")["who"].alias("who")
     )
     whose = [f.when(f.col("attribution") == "version", f.col("who")[each]).alias(each) for each in _CLIENT_COLUMNS]
-    return told.select("source", "day", "app_id", "result", "attribution", *whose)
+    return attributed.select("source", "day", "app_id", "result", "attribution", *whose)
 
 
 BUILDS: Final = (Build(VERSIONS, {"client_versions": (1, 0), "mailboxes": (0, 0)}, versions, placed=True),)

@@ -1,0 +1,244 @@
+"""`restante timing`: where the time of a transfer went. What a subcommand needs is imported when it runs."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import sys
+from collections import Counter
+from enum import Enum
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, Self, assert_never
+
+import typer
+import typer.core
+
+from restante.cli.terminal import excerpt, say
+from restante.common.errors import Misuse, StoreError, plain
+
+if TYPE_CHECKING:
+    from restante.timing.comparison.compare import Comparison
+    from restante.timing.model.timeline import Role, Timeline
+
+app = typer.Typer(no_args_is_help=True)
+
+FILE_WIDTH: Final = 100
+"""Columns of a text that is not for a terminal."""
+
+SEED: Final = 1
+"""Of the draws of the rank test, so that the same logs give the same result."""
+
+
+@app.callback()
+def timing() -> None:
+    """Show where the time of a transfer went."""
+
+
+class Form(Enum):
+    """What a timeline is written as."""
+
+    PAGE = "page"
+    TEXT = "text"
+    JSON = "json"
+    TRACE_EVENT = "trace-event"
+
+
+@app.command()
+def render(
+    logs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="LOG [LOG]",
+            show_default=False,
+            help="Timing log of the sender, of the receiver, or of both (--dump-timing).",
+        ),
+    ],
+    server: Annotated[
+        Path | None, typer.Option(metavar="TRACE", help="Trace of the mailbox server (restante serve --trace).")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="File to write, instead of printing.")
+    ] = None,
+    text: Annotated[bool, typer.Option("--text", help="Write tables and a diagram for a terminal.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Write JSON for programs.")] = False,
+    trace_event: Annotated[
+        bool, typer.Option("--trace-event", help="Write trace events, which ui.perfetto.dev opens.")
+    ] = False,
+    skew: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ROLE=SECONDS",
+            help="How far the clock of the sender or receiver is ahead of the server's, instead of an estimate;"
+            " repeatable.",
+        ),
+    ] = None,
+) -> None:
+    """Show the messages of a transfer and what took the time.
+
+    With --output it writes an HTML page, unless another form is chosen. Otherwise it prints text.
+    """
+    from restante.timing.transfers.transfer import read_transfer
+
+    form = _form(text=text, json=json, trace_event=trace_event, output=output)
+    if len(logs) > 2:
+        raise Misuse(f"{len(logs)} logs were given: a transfer has the sender's and the receiver's")
+    if output is not None and output.is_dir():
+        raise Misuse(f"{output} is a directory: name a file with --output")
+    _keep_inputs(output, [*logs, *([] if server is None else [server])])
+    found = read_transfer(logs, server, _skews(skew or []), _tell)
+    _write(_rendered(found, form, Screen.of(output)), output)
+
+
+def _keep_inputs(output: Path | None, inputs: list[Path]) -> None:
+    """Raise Misuse if the output would replace an input."""
+    if output is not None and os.path.realpath(output) in map(os.path.realpath, inputs):
+        raise Misuse(f"{output} is one of the files that are read: name another file with --output")
+
+
+def _form(*, text: bool, json: bool, trace_event: bool, output: Path | None) -> Form:
+    chosen = {Form.TEXT: text, Form.JSON: json, Form.TRACE_EVENT: trace_event}
+    forms = [form for form, wanted in chosen.items() if wanted]
+    if len(forms) > 1:
+        raise Misuse(f"--{forms[0].value} and --{forms[1].value} exclude each other: run the command twice")
+    if forms:
+        return forms[0]
+    return Form.TEXT if output is None else Form.PAGE
+
+
+def _skews(given: list[str]) -> dict[Role, float]:
+    from restante.timing.model.timeline import ROLES
+    from restante.timing.transfers.transfer import MAX_SKEW_SECONDS
+
+    found: dict[Role, float] = {}
+    for each in given:
+        name, _, number = each.partition("=")
+        role = next((role for role in ROLES if role == name), None)
+        try:
+            seconds = float(number)
+        except ValueError:
+            seconds = math.nan
+        if role is None or not abs(seconds) <= MAX_SKEW_SECONDS:
+            raise Misuse(f"--skew {each}: write sender=SECONDS or receiver=SECONDS, like sender=-0.25")
+        if role in found:
+            raise Misuse(f"--skew {role} was given twice")
+        found[role] = seconds
+    return found
+
+
+def _rendered(found: Timeline, form: Form, screen: Screen) -> str:
+    match form:
+        case Form.PAGE:
+            from restante.timing.outputs.page import page
+
+            return page(found).decode()
+        case Form.TRACE_EVENT:
+            from restante.timing.outputs.trace_event import trace_event
+
+            return trace_event(found).decode()
+        case Form.JSON:
+            return _json(found)
+        case Form.TEXT:
+            from restante.timing.outputs.text import text
+
+            return text(found, screen.width, colour=screen.colour, unicode=screen.unicode)
+        case _:
+            assert_never(form)
+
+
+def _json(found: Timeline | Comparison) -> str:
+    import msgspec
+
+    return msgspec.json.encode(found).decode() + "\n"
+
+
+class Screen(NamedTuple):
+    """What a text is written for."""
+
+    width: int
+    """Columns."""
+    colour: bool
+    unicode: bool
+
+    @classmethod
+    def of(cls, output: Path | None) -> Self:
+        """Return what standard output can show or, if there is a file, what any program can."""
+        if output is not None:
+            return cls(FILE_WIDTH, colour=False, unicode=True)
+        terminal = sys.stdout.isatty()
+        width = shutil.get_terminal_size((FILE_WIDTH, 24)).columns if terminal else FILE_WIDTH
+        plain_colours = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+        unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+        return cls(width, terminal and not plain_colours, unicode)
+
+
+def _write(content: str, output: Path | None) -> None:
+    if output is None:
+        sys.stdout.write(content)
+        return
+    from restante.common.atomic_file import write_output
+
+    try:
+        write_output(output, content.encode())
+    except OSError as error:
+        raise StoreError(f"cannot write {output}: {plain(error)}") from error
+
+
+def _tell(words: str) -> None:
+    say(f"restante: {excerpt(words)}")
+
+
+# ── compare ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class _TwoGroups(typer.core.TyperCommand):
+    """A command whose arguments are two groups with `--` between them. The second becomes the context's `obj`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        at = args.index("--") if "--" in args else len(args)
+        ctx.obj = [Path(each) for each in args[at + 1 :]]
+        return super().parse_args(ctx, args[:at])
+
+
+@app.command(cls=_TwoGroups)
+def compare(
+    context: typer.Context,
+    old: Annotated[
+        list[Path],
+        typer.Argument(metavar="OLD... -- NEW...", show_default=False, help="Timing logs of runs before and after."),
+    ],
+    server: Annotated[
+        Path | None, typer.Option(metavar="TRACE", help="Trace of the mailbox server that has all of the runs.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="File to write, instead of printing.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Write JSON for programs.")] = False,
+) -> None:
+    """Show what got slower or faster between two groups of runs.
+
+    It also shows whether the runs are enough to tell. Each log is one run of one client. Senders are compared with
+    senders, and receivers with receivers. Options come before the logs.
+    """
+    from restante.timing.comparison.compare import compare as compare_runs
+    from restante.timing.outputs.compare_text import compare_text
+    from restante.timing.transfers.transfer import read_transfer
+
+    new: list[Path] = context.obj
+    if not new:
+        raise Misuse("there is no second group: write restante timing compare OLD... -- NEW...")
+    twice = [path for path, count in Counter(map(os.path.realpath, (*old, *new))).items() if count > 1]
+    if twice:
+        raise Misuse(f"{twice[0]} was given twice: each log is one run")
+    if output is not None and output.is_dir():
+        raise Misuse(f"{output} is a directory: name a file with --output")
+    _keep_inputs(output, [*old, *new, *([] if server is None else [server])])
+    before, after = ([read_transfer([path], server, {}, _tell) for path in group] for group in (old, new))
+    try:
+        found = compare_runs(before, after, Random(SEED))  # noqa: S311 - a test's draws are no secrets
+    except ValueError as error:
+        raise Misuse(f"these runs cannot be compared: {error}") from error
+    screen = Screen.of(output)
+    shown = compare_text(found, screen.width, colour=screen.colour, unicode=screen.unicode)
+    _write(_json(found) if json else shown, output)

@@ -1,0 +1,105 @@
+"""Builds the table `sources`, which is not built day by day: each commit of a clean table may change any of its rows.
+
+It is built whole if a clean table has another commit than the one that it was built from. That is cheap. The counts
+are in the commits' states (Totals), and of each clean table only the latest day of each source is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from restante.common.plural import counted
+from restante.pipeline.build.freshness import TableWithInputs
+from restante.pipeline.build.run import BuildResult, info_of
+from restante.pipeline.ingest import Run
+from restante.pipeline.lake.data_files import Where
+from restante.pipeline.lake.table import LakeTable
+from restante.pipeline.schemas import QUARANTINE, SOURCE_KIND_ARCHIVE, SOURCE_KIND_FILES
+from restante.pipeline.tables.sources import BUILD, COUNT_COLUMNS, LEDGERS, SOURCE_KINDS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_UNKNOWN: Final = "~"
+"""Later than each day: the last day of a file that another program added, and that only its rows show."""
+
+
+def build_sources(run: Run, first: str = "", *, plan: bool = False) -> BuildResult:
+    """Build the table if it is not up to date, or only return the days that its rows will have (`plan`).
+
+    Rows of days before `first` (ISO) are left out, and rows of days that were dropped from the table by age before.
+    Raises StoreError if the lake cannot be read or written, SparkError if the job fails.
+    """
+    tables = TableWithInputs.of(BUILD, cache(run.lake.table))
+    name, target = BUILD.table.name, tables.target
+    points = tables.points()
+    if points == target.state.inputs and (not points or target.state.definition == BUILD.definition):
+        return BuildResult(name, ())
+    first = max(first, target.state.kept or "")
+    rows = [row for row in _ledgers(tables.inputs) if row["last_ingest"].date().isoformat() >= first]
+    days = sorted({row["last_ingest"].date() for row in rows})
+    if plan or not rows:
+        return BuildResult(name, days)
+    with run.step(name) as step:
+        staged = target.stage(BUILD.rows(_frames(run.spark(), tables.inputs, rows)).coalesce(1))
+        target.commit([staged], info=info_of(run, tables, points), replace={})
+        step.done(counted(staged.rows, "row"))
+    return BuildResult(name, days, staged.rows)
+
+
+def _ledgers(inputs: Mapping[str, LakeTable]) -> list[dict[str, Any]]:
+    """Return the rows of LEDGERS."""
+    found = []
+    for name, table in inputs.items():
+        for source in table.state.sources:
+            totals = table.totals(source)
+            if totals is None:
+                continue
+            found.append(
+                {
+                    "source": source,
+                    "kind": SOURCE_KINDS.get(name) or _envelope_kind(table, source),
+                    "last_ingest": datetime.fromtimestamp(totals.until, UTC),
+                    "counted_since": datetime.fromtimestamp(totals.since, UTC),
+                    **{column.name: getattr(totals, column.name) for column in COUNT_COLUMNS},
+                }
+            )
+    return found
+
+
+def _envelope_kind(table: LakeTable, source: str) -> str:
+    # The mark of a database has the name "", those of files have the files' names.
+    return SOURCE_KIND_ARCHIVE if "" in table.marks(source) else SOURCE_KIND_FILES
+
+
+def _frames(
+    spark: SparkSession, inputs: Mapping[str, LakeTable], ledgers: Sequence[Mapping[str, Any]]
+) -> dict[str, DataFrame]:
+    types = {"STRING": pa.string(), "BIGINT": pa.int64(), "TIMESTAMP": pa.timestamp("us", "UTC")}
+    schema = pa.schema([(column.name, types[column.type]) for column in LEDGERS.columns])
+    frames = {
+        name: table.read(spark, {} if name == QUARANTINE.name else _latest(table))
+        for name, table in inputs.items()
+        if table.version is not None
+    }
+    return frames | {LEDGERS.name: spark.createDataFrame(pa.Table.from_pylist(list(ledgers), schema))}
+
+
+def _latest(table: LakeTable) -> Where:
+    """Return the latest days of all sources.
+
+    Files are looked into from the last one, until no other can have a later day of a source.
+    """
+    latest: dict[str, str] = {}
+    sources = set(table.state.sources)
+    for file in sorted(table.files(), key=lambda file: file.last_day or _UNKNOWN, reverse=True):
+        if sources <= latest.keys() and (file.last_day or _UNKNOWN) <= min(latest.values()):
+            break
+        for source, day in file.latest_days().items():
+            latest[source] = max(day, latest.get(source, ""))
+    return {"day": set(latest.values())}

@@ -1,0 +1,150 @@
+"""Merges the small files of a table into few large ones, without Spark.
+
+Each run of `ingest` and `build` adds files. Their rows are written into one file per partition, sorted by day and
+source, so that readers skip what they do not need. That file is read back, and its rows are compared with those of
+the old files before a commit takes it. The commit changes no day, so nothing is built again. Readers of the version
+before it keep the old files until `vacuum` removes them.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from restante.common.errors import StoreError
+from restante.pipeline.lake import columns, data_files, staging
+from restante.pipeline.lake.commit_info import CommitInfo
+from restante.pipeline.lake.data_files import DataFile
+from restante.pipeline.lake.digest import digest
+from restante.pipeline.lake.staging import Staged
+from restante.pipeline.lake.table import LakeTable
+from restante.pipeline.schemas import Table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MAX_MERGED_BYTES: Final = 64 << 20
+"""Bytes of the files that become one. Its rows are sorted in memory, where they take several times as much; and a
+larger file would make it no cheaper to open."""
+
+MAX_MERGED_ROWS: Final = 1 << 20
+"""Rows of the files that become one: a row group (writer.ROW_GROUP_ROWS). Usage records take some 200 bytes a row in
+memory, and 10 in a file."""
+
+MAX_COMMIT_BYTES: Final = 256 << 20
+"""Bytes of the old files that a commit replaces, before another one begins. A run that is killed loses no more work,
+and the first run on an old lake does not take a commit for each of its days."""
+
+
+class Merge(NamedTuple):
+    """Files of one partition that become one file."""
+
+    files: Sequence[DataFile]
+
+    @property
+    def rows(self) -> int:
+        """Return the number of their rows."""
+        return sum(file.rows for file in self.files)
+
+    @property
+    def size(self) -> int:
+        """Return their size, in bytes."""
+        return sum(file.size for file in self.files)
+
+
+def merges(table: LakeTable) -> list[Merge]:
+    """Return what is to be merged.
+
+    A file of half the size or the rows of a merged one stays as it is. So does one that another program added without
+    the number of its rows, which could not be compared.
+    """
+    partitions: dict[tuple[str | None, ...], list[DataFile]] = {}
+    for file in table.files():
+        if file.size <= MAX_MERGED_BYTES // 2 and 0 < file.rows <= MAX_MERGED_ROWS // 2:
+            partitions.setdefault(tuple(file.partition.values()), []).append(file)
+    # Files of the same days are merged with each other.
+    ordered = [sorted(files, key=lambda file: (file.first_day, file.path.name)) for files in partitions.values()]
+    found = [Merge(files) for each in ordered for files in _grouped(each)]
+    return [merge for merge in found if len(merge.files) > 1]
+
+
+def _grouped(files: Sequence[DataFile]) -> Iterator[list[DataFile]]:
+    """Yield the files in groups that may become one."""
+    group: list[DataFile] = []
+    size = rows = 0
+    for file in files:
+        if size + file.size > MAX_MERGED_BYTES or rows + file.rows > MAX_MERGED_ROWS:
+            yield group
+            group, size, rows = [], 0, 0
+        group.append(file)
+        size, rows = size + file.size, rows + file.rows
+    yield group
+
+
+def compact(table: LakeTable, name: str, now: Callable[[], float]) -> list[Merge]:
+    """Merge small files, and return what was merged; `name` identifies the run.
+
+    `now` returns the time in seconds since 1970. Raises StoreError if a file cannot be read or written, or if a
+    merged file does not have the rows of the old ones; then the table is as it was after the last commit.
+    """
+    assert table.writing, "the lake is not open for writing"
+    done = merges(table)
+    for some in _commits(done):
+        job = table.job_folder()
+        try:
+            new = Staged(job, tuple(_merged(merge, table.table, job) for merge in some))
+            old = [file for merge in some for file in merge.files]
+            table.swap(old, new, CommitInfo(run=name, table=table.table.name, finished=now()))
+        except BaseException:
+            Staged(job, ()).discard()
+            raise
+    return done
+
+
+def _commits(all_: Sequence[Merge]) -> Iterator[list[Merge]]:
+    """Yield the merges of each commit."""
+    some: list[Merge] = []
+    for merge in all_:
+        if some and sum(each.size for each in some) + merge.size > MAX_COMMIT_BYTES:
+            yield some
+            some = []
+        some.append(merge)
+    if some:
+        yield some
+
+
+def _merged(merge: Merge, table: Table, job: Path) -> DataFile:
+    """Write the file with the rows of others, and compare them."""
+    import pyarrow as pa
+
+    partition = merge.files[0].partition
+    path = job / data_files.folder(partition.items()) / f"merged-{uuid.uuid4().hex}.parquet"
+    rows = pa.concat_tables([_rows(file.path, table) for file in merge.files])
+    meant = rows.num_rows, digest(rows)
+    order = [(name, "ascending") for name in table.order if name in rows.column_names]
+    if order:
+        rows = rows.sort_by(order)
+    written = staging.write(path, partition, rows.schema, rows.to_batches())
+    del rows
+    again = _rows(path, table)
+    if (again.num_rows, digest(again)) != meant or again.num_rows != merge.rows:
+        raise StoreError(
+            f"the file {path}, merged from {len(merge.files)} others, does not have their rows: it was not committed;"
+            " check the disk and the memory of this machine"
+        )
+    return written
+
+
+def _rows(path: Path, table: Table) -> pa.Table:
+    """Return the rows of a file. A column that it lacks, because it was added later (Column.added), is NULL."""
+    import pyarrow as pa
+
+    schema = columns.arrow(table)
+    with data_files.opened(path) as parquet:
+        rows = parquet.read()
+        for field in schema:
+            if field.name not in rows.column_names:
+                rows = rows.append_column(field.name, pa.nulls(rows.num_rows, field.type))
+        return rows.select(schema.names).cast(schema)

@@ -1,0 +1,163 @@
+"""The sources of the lake: what was read of each, when, and how recent its last row is.
+
+The counts are those of the ledgers, which ingest stores with its commits. The commits also say which sources there
+are. So `build` passes them to Spark as a frame (LEDGERS), as it does with the folders of a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as f
+
+from restante.pipeline.schemas import (
+    ARCHIVED,
+    CLEAN_TABLES,
+    CLIENT_EVENTS,
+    CLIENT_VERSIONS,
+    MAILBOXES,
+    MICROSECONDS,
+    NAMEPLATES,
+    QUARANTINE,
+    SERVER_COMMANDS,
+    SOURCE_COLUMN,
+    SOURCE_KIND_ARCHIVE,
+    SOURCE_KIND_FILES,
+    Column,
+    Table,
+    day_of,
+)
+from restante.pipeline.tables.build import Build
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+KIND_USAGE: Final = "usage"
+KIND_LOGS: Final = "logs"
+SOURCE_KINDS: Final[Mapping[str, str]] = {
+    NAMEPLATES.name: KIND_USAGE,
+    MAILBOXES.name: KIND_USAGE,
+    CLIENT_VERSIONS.name: KIND_USAGE,
+    SERVER_COMMANDS.name: KIND_LOGS,
+    CLIENT_EVENTS.name: KIND_LOGS,
+}
+"""Clean table → the kind of the sources that feed it. The marks of `archived` say which of two kinds a source is."""
+
+COUNT_COLUMNS: Final = (
+    Column("read", "BIGINT", "Rows that were read: the sum of clean, duplicate and quarantined."),
+    Column(
+        "clean",
+        "BIGINT",
+        "Rows that were written to the clean tables, including those that --keep has dropped since.",
+    ),
+    Column("duplicate", "BIGINT", "Rows that were left out, because another row in the lake represents them."),
+    Column(
+        "quarantined",
+        "BIGINT",
+        "Rows that were rejected. A row that was read again counts again, and is in the table quarantine once.",
+    ),
+    Column("missed", "BIGINT", "Rows that the source had deleted before they were read."),
+)
+LAST_INGEST_COLUMN: Final = Column(
+    "last_ingest",
+    "TIMESTAMP",
+    "When ingest last read new rows. A run that finds nothing new does not change it.",
+)
+COUNTED_SINCE_COLUMN: Final = Column(
+    "counted_since",
+    "TIMESTAMP",
+    "When the first ingest that the counts include ended. Counts begin again when all rows of a source are replaced."
+    " In a lake from before this table they begin with the last ingest by the older version.",
+)
+SOURCE_KIND_COLUMN: Final = Column(
+    "kind",
+    "STRING",
+    f"{KIND_USAGE}: usage records of a mailbox server; {KIND_LOGS}: timing logs and traces;"
+    f" {SOURCE_KIND_ARCHIVE}: archive of a mailserver; {SOURCE_KIND_FILES}: exported envelope files.",
+)
+
+SOURCES_TABLE: Final = Table(
+    "sources",
+    "source",
+    (
+        SOURCE_COLUMN,
+        SOURCE_KIND_COLUMN,
+        Column(
+            "last_row",
+            "TIMESTAMP",
+            "Time of the latest row in the clean tables: the start of a nameplate or mailbox, a bind, the arrival of"
+            " a command, an event of a client, or the sending of an envelope. NULL: the lake has no row of the"
+            " source.",
+            null=True,
+        ),
+        LAST_INGEST_COLUMN,
+        Column(
+            "lag_us",
+            "BIGINT",
+            "Time from last_row to last_ingest. Below 0: the row's clock was ahead. NULL: last_row is NULL.",
+            null=True,
+            unit=MICROSECONDS,
+        ),
+        COUNTED_SINCE_COLUMN,
+        *COUNT_COLUMNS,
+        Column("in_quarantine", "BIGINT", "Rows of the source in the table quarantine."),
+        day_of("last_ingest"),
+    ),
+    ("day",),
+)
+"""Invariants: one row for each source that a commit of a clean table has a ledger of; `read` is the sum of `clean`,
+`duplicate` and `quarantined`."""
+
+LEDGERS: Final = Table(
+    "ledgers",
+    "source and clean table",
+    (SOURCE_COLUMN, SOURCE_KIND_COLUMN, LAST_INGEST_COLUMN, COUNTED_SINCE_COLUMN, *COUNT_COLUMNS),
+    (),
+)
+"""The frame with the sums of the ledgers, which `make` gets as if it were an input. No lake contains it."""
+
+
+_TIMES: Final[Mapping[str, str]] = {
+    NAMEPLATES.name: "started",
+    MAILBOXES.name: "started",
+    CLIENT_VERSIONS.name: "connect_time",
+    SERVER_COMMANDS.name: "timestamp_micros(floor(server_rx * 1e6D + 0.5D))",
+    CLIENT_EVENTS.name: "timestamp_micros(floor(start * 1e6D + 0.5D))",
+    ARCHIVED.name: "sent",
+}
+"""Clean table → the SQL of a row's time, which is that of its day."""
+
+
+def sources(inputs: Mapping[str, DataFrame]) -> DataFrame:
+    """Return a row for each source of LEDGERS. Of a clean table each source's latest day suffices.
+
+    Clean tables that the lake does not have may be missing. All that is known about a source goes through one
+    aggregation, so this is one job with one shuffle.
+    """
+    counts = [column.name for column in COUNT_COLUMNS]
+    parts = [
+        inputs[name].selectExpr("source", f"{at} AS at", "0L AS rejected")
+        for name, at in _TIMES.items()
+        if name in inputs
+    ]
+    if QUARANTINE.name in inputs:
+        parts.append(inputs[QUARANTINE.name].selectExpr("source", "CAST(NULL AS TIMESTAMP) AS at", "1L AS rejected"))
+    rows = reduce(lambda one, other: one.unionAll(other), parts)
+    together = rows.unionByName(inputs[LEDGERS.name], allowMissingColumns=True).groupBy("source")
+    found = together.agg(
+        *(f.max(each).alias(each) for each in ("kind", "last_ingest")),
+        f.min("counted_since").alias("counted_since"),
+        *(f.sum(each).alias(each) for each in counts),
+        f.max("at").alias("last_row"),
+        f.coalesce(f.sum("rejected"), f.lit(0)).alias("in_quarantine"),
+    )
+    lag = f.unix_micros("last_ingest") - f.unix_micros("last_row")
+    return found.where(f.col("kind").isNotNull()).select(
+        "*", lag.alias("lag_us"), f.col("last_ingest").cast("date").alias("day")
+    )
+
+
+BUILD: Final = Build(SOURCES_TABLE, dict.fromkeys(CLEAN_TABLES, (0, 0)), sources)
+"""It is not one of BUILDS: its days are not those of its inputs."""

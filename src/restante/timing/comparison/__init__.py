@@ -1,0 +1,1 @@
+"""What got slower or faster between two groups of runs."""

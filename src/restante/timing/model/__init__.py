@@ -1,0 +1,1 @@
+"""The events of both clients and the server on one timeline."""

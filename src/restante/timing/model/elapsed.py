@@ -1,0 +1,204 @@
+"""Divides the time of a client's log among causes: each moment has one. Pure.
+
+docs/timing/specification.md, "Elapsed time".
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Final
+
+import msgspec
+
+from restante.timing.logs.records import Event
+from restante.timing.model import phases
+from restante.timing.model.exchanges import Exchange, day_of, us
+from restante.timing.model.offsets import Offset, nearest
+from restante.timing.model.phases import span_phase
+
+PEER: Final = "peer"
+CONNECT: Final = "connect"
+PROGRAM: Final = "program"
+NOT_RUNNING: Final = "not running"
+
+_PRIORITIES: Final = {
+    each: number for number, each in enumerate((phases.HUMAN, phases.TRANSFER, phases.TRANSIT_CONNECT, phases.CRYPTO))
+}
+"""Of spans that overlap, the first counts. They come before messages on their way."""
+
+_ON_ITS_WAY: Final = len(_PRIORITIES)
+
+CAUSES: Final = (
+    *(phases.HUMAN, PEER, phases.TRANSFER, phases.TRANSIT_CONNECT, phases.CRYPTO, CONNECT),
+    *(phases.NETWORK_OUT, phases.SERVER, phases.QUEUE, phases.COMMIT, phases.QUEUE_AND_COMMIT, phases.ANSWER),
+    *(phases.NETWORK_IN, phases.ROUND_TRIP, PROGRAM),
+)
+"""What a moment can be attributed to. `round trip` is an exchange whose parts are not known."""
+
+
+class Stretch(msgspec.Struct, frozen=True):
+    """Time with one cause, in microseconds by the client's clock."""
+
+    start: int
+    stop: int
+    cause: str
+
+
+class _Activity(msgspec.Struct, frozen=True, order=True):
+    priority: int
+    began: int
+    """When the command was sent, of which this is a part; `start` for others."""
+    start: int
+    stop: int
+    cause: str
+
+
+def stretches(events: Sequence[Event], exchanges: Iterable[Exchange], offsets: Mapping[int, Offset]) -> list[Stretch]:
+    """Return stretches without gaps, from the first event to the last; one at least, if there are events."""
+    times = [time for event in events for time in _times(event)]
+    if not times:
+        return []
+    first, last = min(times), max(times)
+    if first == last:
+        return [Stretch(first, last, PROGRAM)]
+    activities = list(_spans(events))
+    added = None
+    for exchange in exchanges:
+        activities.extend(_of_exchange(exchange, nearest(offsets, day_of(exchange.t0))))
+        if exchange.command == "add" and (added is None or exchange.t0 < added):
+            added = exchange.t0
+    arrivals: dict[int, str] = {}
+    heard = None
+    for event in events:
+        cause = _waited_for(event)
+        t3, tx = us(event.start), us(event.server_tx)
+        if cause is None or t3 is None:
+            continue
+        offset = nearest(offsets, day_of(t3))
+        sent = t3 if tx is None or offset is None else min(tx + offset.us, t3)
+        activities.append(_Activity(_ON_ITS_WAY, sent, sent, t3, phases.NETWORK_IN))
+        arrivals[sent] = cause
+        if cause == PEER:
+            heard = t3 if heard is None else min(heard, t3)
+    idle = PROGRAM if any(event.name == "ws_receive" for event in events) else CONNECT
+    own = {time for event in events if event.name not in {"ws_send", "ws_receive"} for time in _times(event)}
+    found = _divided(activities, own | {first, last})
+    return _joined(
+        Stretch(each.start, each.stop, _idle(each, arrivals, added, heard, idle)) if each.cause == "" else each
+        for each in found
+    )
+
+
+def _times(event: Event) -> Iterator[int]:
+    for time in (us(event.start), us(event.stop)):
+        if time is not None:
+            yield time
+
+
+def _waited_for(event: Event) -> str | None:
+    """Return what a client waited for if it did nothing else until it received this."""
+    if event.name != "ws_receive":
+        return None
+    if event.command == "welcome":
+        return CONNECT
+    return PEER if event.command == "message" and event.own is False else None
+
+
+def _spans(events: Iterable[Event]) -> Iterator[_Activity]:
+    for event in events:
+        phase, start, stop = span_phase(event), us(event.start), us(event.stop)
+        if phase is not None and start is not None and stop is not None:
+            yield _Activity(_PRIORITIES[phase], start, start, stop, phase)
+
+
+def _of_exchange(exchange: Exchange, offset: Offset | None) -> Iterator[_Activity]:
+    t0, t3 = exchange.t0, exchange.t3
+    if t3 is None:
+        return
+    if offset is None or exchange.rx is None or exchange.tx is None:
+        yield _Activity(_ON_ITS_WAY, t0, t0, t3, phases.ROUND_TRIP)
+        return
+    marks: list[tuple[int | None, str]] = [(exchange.rx, phases.NETWORK_OUT)]
+    line = exchange.server
+    if line is None:
+        marks.append((exchange.tx, phases.SERVER))
+    elif line.commit is None:
+        marks.append((exchange.tx, phases.QUEUE))
+    else:
+        divided = line.began is not None
+        marks.append((line.began, phases.QUEUE))
+        marks.append((line.commit, phases.COMMIT if divided else phases.QUEUE_AND_COMMIT))
+        marks.append((exchange.tx, phases.ANSWER))
+    before = t0
+    for server_time, cause in marks:
+        if server_time is not None:
+            until = min(max(server_time + offset.us, before), t3)
+            yield _Activity(_ON_ITS_WAY, t0, before, until, cause)
+            before = until
+    yield _Activity(_ON_ITS_WAY, t0, before, t3, phases.NETWORK_IN)
+
+
+def _divided(activities: list[_Activity], moments: set[int]) -> Iterator[Stretch]:
+    """Yield stretches between `moments`, and when an activity begins or ends; the cause of idle ones is ''."""
+    waiting = sorted(activities, key=lambda each: each.start, reverse=True)
+    first, last = min(moments), max(moments)
+    edges = moments.union(*((each.start, each.stop) for each in activities))
+    active: list[_Activity] = []
+    for start, stop in pairwise(sorted(edge for edge in edges if first <= edge <= last)):
+        while waiting and waiting[-1].start <= start:
+            heapq.heappush(active, waiting.pop())
+        while active and active[0].stop <= start:
+            heapq.heappop(active)
+        yield Stretch(start, stop, active[0].cause if active else "")
+
+
+def _idle(stretch: Stretch, arrivals: Mapping[int, str], added: int | None, heard: int | None, rest: str) -> str:
+    """Return the cause of a stretch in which the client did nothing that its log has.
+
+    It waited for its peer if the stretch ends when a message of the peer comes, or if the client had added a message
+    and had none of the peer's yet. `rest` is the cause of other stretches.
+    """
+    if stretch.stop in arrivals:
+        return arrivals[stretch.stop]
+    waited = added is not None and stretch.start >= added and (heard is None or stretch.stop <= heard)
+    return PEER if waited else rest
+
+
+def _joined(found: Iterable[Stretch]) -> list[Stretch]:
+    """Join stretches of one cause that follow one another."""
+    joined: list[Stretch] = []
+    for each in found:
+        if joined and joined[-1].cause == each.cause:
+            joined[-1] = Stretch(joined[-1].start, each.stop, each.cause)
+        else:
+            joined.append(each)
+    return joined
+
+
+def totals(found: Iterable[Stretch]) -> dict[str, int]:
+    """Return the microseconds of each cause, in the order of CAUSES."""
+    sums = dict.fromkeys(CAUSES, 0)
+    for each in found:
+        sums[each.cause] += each.stop - each.start
+    return {cause: us for cause, us in sums.items() if us}
+
+
+def during(found: Sequence[Stretch], start: int, stop: int) -> dict[str, int]:
+    """Return the microseconds of each cause in a time; NOT_RUNNING before the first stretch and after the last."""
+    sums: dict[str, int] = {}
+    covered = 0
+    at = max(bisect_right(found, start, key=lambda each: each.start) - 1, 0)
+    for index in range(at, len(found)):
+        each = found[index]
+        if each.start >= stop:
+            break
+        part = min(each.stop, stop) - max(each.start, start)
+        if part > 0:
+            sums[each.cause] = sums.get(each.cause, 0) + part
+            covered += part
+    if stop - start > covered:
+        sums[NOT_RUNNING] = stop - start - covered
+    return sums

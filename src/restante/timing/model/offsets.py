@@ -1,0 +1,102 @@
+"""Estimates how far a client's clock is ahead of the server's, with the error of the estimate. Pure.
+
+docs/timing/specification.md, "Offset". The pipeline does the same in Spark (restante.pipeline.tables.timing).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final, Self
+
+import msgspec
+
+from restante.timing.logs.records import Event
+from restante.timing.model.exchanges import MICROSECONDS, Exchange, day_of, us
+
+ROUNDING_US: Final = 2
+"""Microseconds by which rounding may falsify a bound: two times are rounded to a microsecond, and a float of seconds
+since 1970 has a resolution of a quarter."""
+
+
+DRIFT_PPM: Final = 30
+"""Microseconds by which two clocks may move against each other in a second, without being set: 15 for each clock
+(RFC 5905, section 7.2, TOLERANCE)."""
+
+
+class Offset(msgspec.Struct, frozen=True):
+    """The offset of a client's clock on one UTC day."""
+
+    us: int
+    """How far the client's clock is ahead of the server's: subtract it from the client's time."""
+    error_us: int
+    """The offset differs from the true one by this at most, if no clock is set and the two do not drift apart by more
+    than DRIFT_PPM."""
+    moved_us: int = 0
+    """The clocks moved against each other by at least this, as the exchanges show."""
+
+
+class _Bounds(msgspec.Struct):
+    """Bounds of the server's clock less the client's."""
+
+    lowers: list[int]
+    """From each frame that was received: it was received after it was sent."""
+    uppers: list[int]
+    """From each exchange: the server had the command after the client sent it."""
+    least: list[int]
+    """The lower bounds of the exchanges alone."""
+    times: list[int]
+    """When they were true, by the client's clock."""
+
+    @classmethod
+    def none(cls) -> Self:
+        """Return no bounds."""
+        return cls([], [], [], [])
+
+
+def offsets(exchanges: Iterable[Exchange], events: Sequence[Event]) -> dict[int, Offset]:
+    """Return the offset for each UTC day of the client's clock that has an exchange with its answer."""
+    days: dict[int, _Bounds] = {}
+    for event in events:
+        if event.name == "ws_receive" and event.server_tx is not None:
+            t3, tx = us(event.start), us(event.server_tx)
+            if t3 is not None and tx is not None:
+                bounds = days.setdefault(day_of(t3), _Bounds.none())
+                bounds.lowers.append(tx - t3)
+                bounds.times.append(t3)
+    for exchange in exchanges:
+        if exchange.tx is not None and exchange.t3 is not None:
+            bounds = days.setdefault(day_of(exchange.t0), _Bounds.none())
+            bounds.uppers.append((exchange.tx if exchange.rx is None else exchange.rx) - exchange.t0)
+            bounds.least.append(exchange.tx - exchange.t3)
+            bounds.times += (exchange.t0, exchange.t3)
+    return {day: _estimate(bounds) for day, bounds in days.items() if bounds.uppers}
+
+
+def _estimate(bounds: _Bounds) -> Offset:
+    lower, upper = max(bounds.lowers + bounds.least), min(bounds.uppers)
+    middle = (lower + upper) // 2
+    lasted = max(bounds.times) - min(bounds.times)
+    margin = ROUNDING_US - (-lasted * DRIFT_PPM // MICROSECONDS)  # rounded up
+    if lower <= upper + 2 * ROUNDING_US:
+        return Offset(-middle, max(upper - middle, middle - lower) + margin)
+    # No offset satisfies all exchanges. The error covers what each exchange allows.
+    error = max(lower - middle, max(bounds.uppers) - middle, middle - min(bounds.least))
+    return Offset(-middle, error + margin, moved_us=lower - upper)
+
+
+def nearest(offsets: Mapping[int, Offset], day: int) -> Offset | None:
+    """Return the offset of a day or, if it has none, of the nearest one that has."""
+    if day in offsets or not offsets:
+        return offsets.get(day)
+    return offsets[min(offsets, key=lambda each: (abs(each - day), each))]
+
+
+def best(offsets: Collection[Offset]) -> Offset | None:
+    """Return the offset with the smallest error. If others contradict it, its error is widened to cover them."""
+    if not offsets:
+        return None
+    found = min(offsets, key=lambda each: each.error_us)
+    apart = max(each.us - each.error_us for each in offsets) - min(each.us + each.error_us for each in offsets)
+    moved = max(apart, *(each.moved_us for each in offsets), 0)
+    error = max(abs(each.us - found.us) + each.error_us for each in offsets) if moved else found.error_us
+    return Offset(found.us, error, moved)

@@ -1,0 +1,123 @@
+"""Splits the time of each event of a client's log into phases. Pure.
+
+docs/timing/specification.md, "Phases". The pipeline does the same in Spark (restante.pipeline.tables.timing).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from restante.timing.logs.records import Event
+from restante.timing.model.exchanges import Exchange, day_of, us
+from restante.timing.model.offsets import Offset
+
+NETWORK_OUT: Final = "network out"
+SERVER: Final = "server"
+QUEUE: Final = "queue"
+COMMIT: Final = "commit"
+QUEUE_AND_COMMIT: Final = "queue and commit"
+ANSWER: Final = "answer"
+NETWORK_IN: Final = "network in"
+ROUND_TRIP: Final = "round trip"
+TRANSIT_CONNECT: Final = "transit connect"
+TRANSFER: Final = "transfer"
+HUMAN: Final = "human"
+CRYPTO: Final = "crypto"
+
+EXCHANGE_PHASES: Final = (NETWORK_OUT, SERVER, QUEUE, COMMIT, QUEUE_AND_COMMIT, ANSWER, NETWORK_IN, ROUND_TRIP)
+"""The phases of a command, in the order of time; `server` consists of the four behind it, `round trip` of all."""
+
+SPAN_PHASES: Final = {
+    "transit connect": TRANSIT_CONNECT,
+    **dict.fromkeys(("tx file", "get ack", "rx file"), TRANSFER),
+}
+"""Events with an end and no `waiting`, and their phases.
+
+`tx file` ends when the system has the last byte. While the sender waits for the receiver's confirmation (`get ack`),
+megabytes may still be in the buffers of sockets and relays.
+"""
+
+WAIT_PHASES: Final = {"user": HUMAN, "crypto": CRYPTO}
+"""The phases of events with a `waiting`."""
+
+ALL_PHASES: Final = tuple(dict.fromkeys((*EXCHANGE_PHASES, *SPAN_PHASES.values(), *WAIT_PHASES.values())))
+
+
+class Phase(msgspec.Struct, frozen=True):
+    """A phase of an event. Durations are in microseconds."""
+
+    at: int
+    """Index of the event in the log."""
+    what: str
+    """Type of the command, "" if it is unknown or missing; message: a message of the other side; otherwise the name
+    of the event."""
+    phase: str
+    us: int | None
+    """None: not known."""
+    error_us: int | None
+    """Largest possible error of the duration, for phases that are between two clocks."""
+
+
+def phases(events: Sequence[Event], exchanges: Iterable[Exchange], offsets: Mapping[int, Offset]) -> Iterator[Phase]:
+    """Yield the phases of a log's events: of commands, of the other side's messages, and of spans."""
+    for exchange in exchanges:
+        yield from _of_exchange(exchange, offsets.get(day_of(exchange.t0)))
+    for at, event in enumerate(events):
+        began = us(event.start)
+        if began is None:
+            continue
+        if event.name == "ws_receive" and event.command == "message" and event.own is False:
+            offset = offsets.get(day_of(began))
+            yield _between_clocks(at, event.command, NETWORK_IN, us(event.server_tx), began, offset)
+        phase = span_phase(event)
+        if phase is not None:
+            yield Phase(at, event.name, phase, _less(us(event.stop), began), None)
+
+
+def span_phase(event: Event) -> str | None:
+    """Return the phase of an event whose duration is measured; None for other events."""
+    return WAIT_PHASES.get(event.waiting or "", SPAN_PHASES.get(event.name))
+
+
+def _of_exchange(exchange: Exchange, offset: Offset | None) -> Iterator[Phase]:
+    at, what = exchange.at, exchange.command or ""
+    # The way there: the client's clock is `offset` ahead.
+    out = _less(exchange.rx, exchange.t0)
+    if out is None or offset is None:
+        yield Phase(at, what, NETWORK_OUT, None, None)
+    else:
+        yield Phase(at, what, NETWORK_OUT, out + offset.us, offset.error_us)
+    yield Phase(at, what, SERVER, _less(exchange.tx, exchange.rx), None)
+    if (server := exchange.server) is not None:
+        for phase, us in _in_server(server.rx, server.began, server.commit, server.tx):
+            yield Phase(at, what, phase, us, None)
+    yield _between_clocks(at, what, NETWORK_IN, exchange.tx, exchange.t3, offset)
+    yield Phase(at, what, ROUND_TRIP, _less(exchange.t3, exchange.t0), None)
+
+
+def _in_server(
+    rx: int | None, began: int | None, commit: int | None, tx: int | None
+) -> Iterator[tuple[str, int | None]]:
+    if commit is None:
+        yield QUEUE, _less(tx, rx)
+        return
+    if began is None:
+        yield QUEUE_AND_COMMIT, _less(commit, rx)
+    else:
+        yield QUEUE, _less(began, rx)
+        yield COMMIT, _less(commit, began)
+    yield ANSWER, _less(tx, commit)
+
+
+def _between_clocks(at: int, what: str, phase: str, tx: int | None, t3: int | None, offset: Offset | None) -> Phase:
+    way = _less(t3, tx)
+    if way is None or offset is None:
+        return Phase(at, what, phase, None, None)
+    return Phase(at, what, phase, way - offset.us, offset.error_us)
+
+
+def _less(after: int | None, before: int | None) -> int | None:
+    return None if after is None or before is None else after - before

@@ -1,0 +1,360 @@
+"""The timeline of a transfer: what both clients and the server did, by the server's clock. Pure.
+
+`Timeline` is what `restante timing render --json` prints, and what the other outputs are made from. It has times,
+types of messages, phases and names of events from the lists in records.py, and nothing else of a log: no ids, sides,
+names, bodies or paths.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from restante.timing.logs.records import Event, TraceLine
+from restante.timing.model import elapsed, phases
+from restante.timing.model.exchanges import MICROSECONDS, Exchange, day_of, exchanges, us
+from restante.timing.model.offsets import Offset, best, offsets
+from restante.timing.model.phases import Phase, span_phase
+
+VERSION: Final = 1
+"""Version of the JSON. A new key does not change it."""
+
+Role = Literal["sender", "receiver"]
+Author = Literal["sender", "receiver", "server", "peer"]
+"""Who made a message; `peer` is a client whose log was not given."""
+
+ROLES: Final[tuple[Role, Role]] = ("sender", "receiver")
+
+
+class Spent(msgspec.Struct, frozen=True):
+    """The part of a client's time that has one cause."""
+
+    cause: str
+    us: int
+    peer: dict[str, int] | None = None
+    """For the cause `peer`, if the other log was given: what the other client did meanwhile, and for how many
+    microseconds."""
+
+
+class Client(msgspec.Struct, frozen=True):
+    """A client whose log was given."""
+
+    role: Role
+    events: int
+    start_us: int
+    """When its log begins."""
+    stop_us: int
+    """When its log ends."""
+    offset_us: int | None
+    """How far its clock was ahead of the server's. None: not known, and its times are by its own clock."""
+    error_us: int | None
+    """How far the offset may be wrong."""
+    moved_us: int
+    """By how much its clock moved against the server's, at least; 0 if nothing shows it."""
+    given: bool
+    """Whether the user gave the offset."""
+    spent: list[Spent]
+    """Adds up to the time from its start to its stop."""
+
+
+class Elapsed(msgspec.Struct, frozen=True):
+    """Time of a client that has one cause."""
+
+    role: Role
+    cause: str
+    start_us: int
+    stop_us: int
+
+
+class Command(msgspec.Struct, frozen=True):
+    """A command of a client, on its way to the server and back. A time that is None is not known."""
+
+    role: Role
+    type: str | None
+    """Its type; "" if it is unknown."""
+    phase: str | None
+    """Phase of the message, for `add`."""
+    sent_us: int
+    received_us: int | None
+    """When the server received it."""
+    commit_began_us: int | None
+    commit_us: int | None
+    """When its change was on disk."""
+    answered_us: int | None
+    """When the server answered it."""
+    answer_received_us: int | None
+    """When the client received the answer."""
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """A frame from the server to a client that is not the answer to its command: a response, or a message."""
+
+    role: Role
+    """Who received it."""
+    type: str | None
+    phase: str | None
+    author: Author
+    """Who added the message; `server` for a response."""
+    command: int | None
+    """Index of the `add` in `commands`, for a message. None: the author's log does not have it, or was not given."""
+    sent_us: int | None
+    """When the server sent it."""
+    received_us: int
+
+
+class Span(msgspec.Struct, frozen=True):
+    """Something that a client did that has a duration, or a moment."""
+
+    role: Role
+    name: str
+    phase: str | None
+    """Its phase. None: it is not measured."""
+    start_us: int
+    stop_us: int | None
+    """None: it is a moment, or it did not end."""
+
+
+class Delay(msgspec.Struct, frozen=True):
+    """All durations of one phase at one client, in microseconds."""
+
+    role: Role
+    phase: str
+    count: int
+    """Durations that are known."""
+    unknown: int
+    sum_us: int
+    median_us: int | None
+    max_us: int | None
+    error_us: int | None
+    """Largest possible error of each. None: it is between times of one clock."""
+
+
+class Timeline(msgspec.Struct, frozen=True):
+    """A transfer. Each `…_us` of a time is in microseconds since `began`, by the server's clock."""
+
+    version: int
+    began: float
+    """Seconds since 1970."""
+    duration_us: int
+    traced: bool
+    """Whether a trace of the server was given."""
+    clients: list[Client]
+    commands: list[Command]
+    frames: list[Frame]
+    spans: list[Span]
+    elapsed: list[Elapsed]
+    delays: list[Delay]
+
+
+class ClientLog(msgspec.Struct):
+    """What a timeline is made from: the events of a client, and the offset of its clock if the user knows it."""
+
+    role: Role
+    events: Sequence[Event]
+    skew_us: int | None = None
+
+
+def side_of(events: Iterable[Event]) -> str | None:
+    """Return the side of the client that wrote a log. None: it never connected.
+
+    Raises ValueError if there are several.
+    """
+    sides = {event.side for event in events if event.side is not None}
+    if len(sides) > 1:
+        raise ValueError(f"{len(sides)} sides")
+    return next(iter(sides), None)
+
+
+def role_of(events: Iterable[Event]) -> Role | None:
+    """Return the role of the client that wrote a log, as far as its events show it."""
+    said = {event.role for event in events} - {None}
+    for role in ROLES:
+        if said == {role}:
+            return role
+    names = {event.name for event in events}
+    commands = {event.command for event in events if event.name == "ws_send"}
+    if names & {"tx file", "get ack"}:
+        return "sender"
+    if names & {"rx file", "unpack zip", "send ack", "permission", "print"}:
+        return "receiver"
+    if "allocate" in commands:
+        return "sender"
+    return "receiver" if "input code" in names else None
+
+
+def timeline(logs: Sequence[ClientLog], trace: Mapping[str, Sequence[TraceLine]] | None) -> Timeline:
+    """Return the timeline of one or two logs. The logs must have events."""
+    clients = [_Lane(log, {} if trace is None else trace) for log in logs]
+    began = min(lane.start for lane in clients)
+    ended = max(lane.stop for lane in clients)
+    commands: list[Command] = []
+    indices: dict[tuple[str | None, str | None, str | None], list[tuple[int, Exchange]]] = {}
+    for lane in clients:
+        for exchange in lane.exchanges:
+            if exchange.command == "add":
+                key = (lane.side, exchange.phase, lane.log.events[exchange.at].id)
+                indices.setdefault(key, []).append((len(commands), exchange))
+            commands.append(_command(lane, exchange, began))
+    sides: dict[str | None, Author] = {lane.side: lane.log.role for lane in clients if lane.side is not None}
+    frames = [
+        _frame(lane, event, began, sides, indices)
+        for lane in clients
+        for event in lane.log.events
+        if event.name == "ws_receive" and event.command != "ack"
+    ]
+    return Timeline(
+        VERSION,
+        began / MICROSECONDS,
+        ended - began,
+        trace is not None,
+        [_client(lane, began, [other for other in clients if other is not lane]) for lane in clients],
+        commands,
+        frames,
+        [_span(lane, event, began) for lane in clients for event in lane.log.events if not _is_message(event)],
+        [
+            Elapsed(lane.log.role, each.cause, lane.on_server(each.start) - began, lane.on_server(each.stop) - began)
+            for lane in clients
+            for each in lane.stretches
+        ],
+        [delay for lane in clients for delay in _delays(lane)],
+    )
+
+
+class _Lane:
+    """A log, and what follows from it alone and the trace."""
+
+    def __init__(self, log: ClientLog, trace: Mapping[str, Sequence[TraceLine]]) -> None:
+        self.log = log
+        self.side = side_of(log.events)
+        self.exchanges = exchanges(log.events, trace)
+        self.offsets = offsets(self.exchanges, log.events)
+        if log.skew_us is not None:
+            days = {day_of(time) for event in log.events if (time := us(event.start)) is not None}
+            self.offsets = dict.fromkeys(days, Offset(log.skew_us, 0))
+        self.stretches = elapsed.stretches(log.events, self.exchanges, self.offsets)
+        self.offset = best(self.offsets.values())
+        """The offset by which the whole lane is placed, so that its times add up over midnight. None: not known."""
+        self.start = self.on_server(self.stretches[0].start)
+        self.stop = self.on_server(self.stretches[-1].stop)
+
+    def on_server(self, time: int) -> int:
+        """Return a time of the client's clock by the server's clock."""
+        return time if self.offset is None else time - self.offset.us
+
+
+def _is_message(event: Event) -> bool:
+    return event.name in {"ws_send", "ws_receive"}
+
+
+def _client(lane: _Lane, began: int, others: Sequence[_Lane]) -> Client:
+    spent = []
+    for cause, total in elapsed.totals(lane.stretches).items():
+        peer: dict[str, int] | None = None
+        if cause == elapsed.PEER and others and lane.offset is not None and others[0].offset is not None:
+            peer = {}
+            for each in lane.stretches:
+                if each.cause == cause:
+                    for what, part in _meanwhile(lane, each, others[0]).items():
+                        peer[what] = peer.get(what, 0) + part
+        spent.append(Spent(cause, total, peer))
+    return Client(
+        lane.log.role,
+        len(lane.log.events),
+        lane.start - began,
+        lane.stop - began,
+        None if lane.offset is None else lane.offset.us,
+        None if lane.offset is None else lane.offset.error_us,
+        0 if lane.offset is None else lane.offset.moved_us,
+        lane.log.skew_us is not None,
+        spent,
+    )
+
+
+def _meanwhile(lane: _Lane, stretch: elapsed.Stretch, other: _Lane) -> dict[str, int]:
+    """Return what the other client did in a stretch."""
+    ahead = 0 if other.offset is None else other.offset.us
+    return elapsed.during(
+        other.stretches, lane.on_server(stretch.start) + ahead, lane.on_server(stretch.stop) + ahead
+    )
+
+
+def _command(lane: _Lane, exchange: Exchange, began: int) -> Command:
+    server = exchange.server
+    return Command(
+        lane.log.role,
+        exchange.command,
+        exchange.phase,
+        lane.on_server(exchange.t0) - began,
+        _since(exchange.rx, began),
+        _since(None if server is None else server.began, began),
+        _since(None if server is None else server.commit, began),
+        _since(exchange.tx, began),
+        None if exchange.t3 is None else lane.on_server(exchange.t3) - began,
+    )
+
+
+def _frame(
+    lane: _Lane,
+    event: Event,
+    began: int,
+    sides: Mapping[str | None, Author],
+    indices: Mapping[tuple[str | None, str | None, str | None], Sequence[tuple[int, Exchange]]],
+) -> Frame:
+    author: Author = "server"
+    command = None
+    if event.command == "message":
+        author = sides.get(event.author, "peer")
+        candidates = indices.get((event.author, event.phase, event.id), ())
+        rx = us(event.server_rx)
+        same = [each for each in candidates if each[1].rx == rx] or candidates
+        command = same[0][0] if len(same) == 1 else None
+    return Frame(
+        lane.log.role,
+        event.command,
+        event.phase,
+        author,
+        command,
+        _since(us(event.server_tx), began),
+        lane.on_server(us(event.start) or 0) - began,
+    )
+
+
+def _span(lane: _Lane, event: Event, began: int) -> Span:
+    stop = us(event.stop)
+    return Span(
+        lane.log.role,
+        event.name,
+        span_phase(event),
+        lane.on_server(us(event.start) or 0) - began,
+        None if stop is None else lane.on_server(stop) - began,
+    )
+
+
+def _delays(lane: _Lane) -> list[Delay]:
+    found: dict[str, list[Phase]] = {}
+    for each in phases.phases(lane.log.events, lane.exchanges, lane.offsets):
+        found.setdefault(each.phase, []).append(each)
+    delays = []
+    for name in phases.ALL_PHASES:
+        if name in found:
+            known = sorted(each.us for each in found[name] if each.us is not None)
+            delays.append(
+                Delay(
+                    lane.log.role,
+                    name,
+                    len(known),
+                    len(found[name]) - len(known),
+                    sum(known),
+                    round(statistics.median(known)) if known else None,
+                    known[-1] if known else None,
+                    max((each.error_us for each in found[name] if each.error_us is not None), default=None),
+                )
+            )
+    return delays
+
+
+def _since(time: int | None, began: int) -> int | None:
+    return None if time is None else time - began

@@ -1,0 +1,1 @@
+"""What a timeline, or a comparison, is written as."""

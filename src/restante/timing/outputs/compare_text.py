@@ -1,0 +1,114 @@
+"""A comparison for a terminal: the changes in sentences, then a table. Pure."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from restante.common.plural import counted
+from restante.timing.comparison.compare import TOTAL, Change, Comparison, too_few
+from restante.timing.comparison.rank_test import Interval
+from restante.timing.outputs.text import MAX_WIDTH, MIN_WIDTH
+from restante.timing.outputs.units import columns, duration, plain_ascii
+
+_HEADS: Final = ("", "old", "new", "change", "at least", "at most", "")
+
+_CANNOT_TELL: Final = "?"
+
+_COLOURS: Final = {"slower": 31, "faster": 32, "same": 36}
+"""Colours of verdicts (ECMA-48, SGR)."""
+
+
+def compare_text(comparison: Comparison, width: int, *, colour: bool = False, unicode: bool = True) -> str:
+    """Return a comparison as lines of at most `width` columns (40 to 200)."""
+    width = min(max(width, MIN_WIDTH), MAX_WIDTH)
+    blocks = [[line for each in _answer(comparison) for line in textwrap.wrap(each, width)]]
+    for group in comparison.groups:
+        changes = [each for each in comparison.changes if each.role == group.role]
+        for kind, heading in (("elapsed", "elapsed time of a run"), ("median", "median of a run's commands")):
+            rows = [_row(each) for each in changes if each.kind == kind]
+            if rows:
+                lines = columns([_HEADS, *rows], width - 2, drop=((1,), (2,), (4, 5)))
+                lines = [
+                    _coloured(line, row[-1]) if colour else line
+                    for line, row in zip(lines, [_HEADS, *rows], strict=True)
+                ]
+                blocks.append([f"{group.role.capitalize()}: {heading}", *(f"  {line}" for line in lines)])
+    blocks.append([line for each in _remarks(comparison) for line in textwrap.wrap(each, width)])
+    written = "\n\n".join("\n".join(lines) for lines in blocks if lines) + "\n"
+    return written if unicode else plain_ascii(written)
+
+
+def _answer(comparison: Comparison) -> Iterator[str]:
+    groups = (f"{each.role}: {counted(each.old, 'old run')}, {each.new:,} new" for each in comparison.groups)
+    yield f"{'; '.join(groups).capitalize()}."
+    for verdict in ("slower", "faster"):
+        changes = [each for each in comparison.changes if each.verdict == verdict]
+        named = [each for each in changes if each.kind == "elapsed"] or changes
+        if named:
+            yield f"{verdict.capitalize()}: {'; '.join(_named(each, comparison) for each in named)}."
+    if any(each.verdict in {"slower", "faster"} for each in comparison.changes):
+        return
+    if not comparison.changes:
+        yield "There is nothing to compare."
+    elif all(too_few(each, comparison) for each in comparison.changes):
+        needed = counted(comparison.runs_needed, "run")
+        yield f"Cannot tell: there are too few runs. Each group needs at least {needed}, even if the change is large."
+    elif all(each.verdict == "same" for each in comparison.changes):
+        yield f"The same: no change is larger than {comparison.margin:.0%}."
+    else:
+        yield "No change is shown. The table has how large each may be."
+
+
+def _named(change: Change, comparison: Comparison) -> str:
+    several = len({each.role for each in comparison.changes}) > 1
+    name = f"{change.role}, {change.name}" if several else change.name
+    kind = " of a command" if change.kind == "median" else ""
+    sizes = f"{duration(change.old_median_us)} to {duration(change.new_median_us)}"
+    return f"{name}{kind}, {sizes}" + (f" ({_size(change, 0)})" if change.difference_us else "")
+
+
+def _row(change: Change) -> Sequence[str]:
+    return (
+        change.name,
+        duration(change.old_median_us),
+        duration(change.new_median_us),
+        *(_size(change, at) for at in range(3)),
+        _CANNOT_TELL if change.verdict == "cannot tell" else change.verdict,
+    )
+
+
+def _size(change: Change, at: int) -> str:
+    """Return the estimate of a change, or the lower or upper end of its interval."""
+    if change.ratio is not None:
+        ratio = _part(change.ratio, at)
+        return f"{ratio - 1:+.0%}" if ratio < 10 else f"x{ratio:,.0f}"
+    if change.difference_us is None:
+        return "?"
+    difference = _part(change.difference_us, at)
+    return ("+" if difference > 0 else "") + duration(difference)
+
+
+def _part(found: Interval, at: int) -> float:
+    return (found.estimate, found.low, found.high)[at]
+
+
+def _coloured(line: str, words: str) -> str:
+    colour = _COLOURS.get(words)
+    return line if colour is None else f"{line.removesuffix(words)}\x1b[{colour}m{words}\x1b[m"
+
+
+def _remarks(comparison: Comparison) -> Iterator[str]:
+    if any(each.name == TOTAL for each in comparison.changes):
+        yield f'"{TOTAL}" is the elapsed time without "human" and "peer". "{_CANNOT_TELL}": cannot tell.'
+    yield (
+        '"change" is the median of the changes from each old run to each new one. If all runs change by one factor,'
+        f' all of "at least" and "at most" are true with a probability of {1 - comparison.alpha:.0%}.'
+    )
+    tests = counted(len(comparison.changes), "measure")
+    yield (
+        f"If nothing changed, the probability that any of the {tests} is reported as slower or faster is"
+        f" {comparison.alpha:.0%} at most."
+        " This needs runs that do not influence each other: alternate old and new ones."
+    )

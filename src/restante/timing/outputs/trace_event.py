@@ -1,0 +1,241 @@
+"""A timeline as trace events, which ui.perfetto.dev opens. Pure.
+
+The format is defined in Google's "Trace Event Format"; Perfetto's page "Visualizing external trace formats" says
+what it reads of it. The sender, the server and the receiver are processes. What they do are slices (`X`). Slices of
+one thread must not overlap, so a process has several threads of a kind if several things happen at once. A flow (`s`,
+`t`, `f`) leads from the beginning of one slice to that of the next: from the command at the client through the server
+to the client that received the answer or the message.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from restante.timing.model.exchanges import MICROSECONDS
+from restante.timing.model.timeline import Author, Command, Frame, Span, Timeline
+from restante.timing.outputs.units import duration
+
+PROCESSES: Final[dict[str, int]] = {"sender": 1, "server": 2, "receiver": 3}
+"""Ids of processes. Perfetto shows the processes in this order."""
+
+FIRST_THREAD: Final = 100
+"""Id of the first thread. Perfetto takes a thread with the id of its process for the main thread, and some versions
+take threads with one id in two processes for one."""
+
+MOMENT_US: Final = 1
+"""Duration of a slice that is a moment: flows end in slices, and some versions bind none to an empty one."""
+
+ELAPSED: Final = "where the time went"
+SPANS: Final = "spans"
+EVENTS: Final = "events"
+COMMANDS: Final = "commands"
+RECEIVED: Final = "received"
+SENT: Final = "sent"
+THREADS: Final = (ELAPSED, SPANS, EVENTS, COMMANDS, RECEIVED, SENT)
+"""Names of threads, in their order."""
+
+
+class _Slice(msgspec.Struct):
+    """A slice, or a moment of its own."""
+
+    process: Author
+    thread: str
+    name: str
+    start: int
+    stop: int
+    args: dict[str, Any]
+    parts: list[tuple[str, int, int]] = msgspec.field(default_factory=list)
+    """Slices inside it: name, start and stop."""
+    instant: bool = False
+    tid: int = 0
+
+
+class _Flow(msgspec.Struct):
+    """What leads from slice to slice."""
+
+    name: str
+    slices: list[_Slice]
+
+
+def trace_event(timeline: Timeline) -> bytes:
+    """Return a timeline as a JSON object of trace events. Times are in microseconds from its beginning."""
+    slices, flows = _read(timeline)
+    shift = -min((each.start for each in slices), default=0)
+    threads = _placed(slices)
+    events = [*_metadata(timeline, threads), *_sorted(slices, flows, max(shift, 0))]
+    whole = {
+        "traceEvents": events,
+        "displayTimeUnit": "ms",
+        "otherData": {
+            "began": timeline.began - max(shift, 0) / MICROSECONDS,
+            "duration_us": timeline.duration_us,
+            "traced": timeline.traced,
+        },
+    }
+    return msgspec.json.encode(whole) + b"\n"
+
+
+def _read(timeline: Timeline) -> tuple[list[_Slice], list[_Flow]]:
+    """Return the slices and the flows of a timeline."""
+    slices = [
+        _Slice(each.role, ELAPSED, each.cause, each.start_us, each.stop_us, {})
+        for each in timeline.elapsed
+        if each.stop_us > each.start_us
+    ]
+    slices.extend(_of_span(span) for span in timeline.spans)
+    errors = {client.role: client.error_us for client in timeline.clients}
+    flows: list[_Flow] = []
+    ways: list[list[_Slice]] = []
+    for command in timeline.commands:
+        way = list(_of_command(command, errors[command.role]))
+        ways.append(way)
+        slices.extend(way)
+        if command.answer_received_us is not None:
+            args = {"error_us": errors[command.role]}
+            answer = _moment(command.role, RECEIVED, f"answer to {_label(command)}", command.answer_received_us, args)
+            slices.append(answer)
+            flows.append(_Flow("answer", [*way, answer]))
+        elif len(way) > 1:
+            flows.append(_Flow("command", way))
+    for frame in timeline.frames:
+        if frame.author == frame.role:
+            continue
+        ends = list(_of_frame(frame, errors[frame.role]))
+        slices.extend(ends)
+        way = [*(ways[frame.command] if frame.command is not None else []), *ends]
+        if len(way) > 1:
+            flows.append(_Flow("message" if frame.type == "message" else "response", way))
+    return slices, flows
+
+
+def _of_span(span: Span) -> _Slice:
+    args = {} if span.phase is None else {"phase": span.phase}
+    if span.stop_us is None:
+        return _Slice(span.role, EVENTS, span.name, span.start_us, span.start_us, args, instant=True)
+    return _Slice(span.role, SPANS, span.name, span.start_us, max(span.stop_us, span.start_us + MOMENT_US), args)
+
+
+def _of_command(command: Command, error_us: int | None) -> Iterator[_Slice]:
+    """Yield a command at its client and, if it is known when the server received it, at the server."""
+    label = _label(command)
+    stop = _least(command.sent_us, command.answer_received_us)
+    args = {"answered": command.answer_received_us is not None, "error_us": error_us}
+    yield _Slice(command.role, COMMANDS, label, command.sent_us, stop, args)
+    if command.received_us is None:
+        return
+    ends = (command.answered_us, command.commit_us, command.received_us)
+    last = max(each for each in ends if each is not None)
+    at_server = _Slice(
+        "server", COMMANDS, label, command.received_us, _least(command.received_us, last), {"from": command.role}
+    )
+    before = command.received_us
+    began = command.commit_began_us
+    marks = (
+        ("queue", began),
+        ("commit" if began is not None else "queue and commit", command.commit_us),
+        ("answer", command.answered_us if command.commit_us is not None else None),
+    )
+    for name, until in marks:
+        if until is not None and until > before:
+            at_server.parts.append((name, before, until))
+            before = until
+    yield at_server
+
+
+def _of_frame(frame: Frame, error_us: int | None) -> Iterator[_Slice]:
+    """Yield a frame at the server, if it is known when it was sent, and at its client."""
+    label = " ".join(each for each in (frame.type or "other", frame.phase) if each)
+    if frame.sent_us is not None:
+        yield _moment("server", SENT, label, frame.sent_us, {"to": frame.role})
+    yield _moment(frame.role, RECEIVED, label, frame.received_us, {"from": frame.author, "error_us": error_us})
+
+
+def _label(command: Command) -> str:
+    return " ".join(each for each in (command.type or "other", command.phase) if each)
+
+
+def _moment(process: Author, thread: str, name: str, at: int, args: dict[str, Any]) -> _Slice:
+    return _Slice(process, thread, name, at, at + MOMENT_US, args)
+
+
+def _least(start: int, stop: int | None) -> int:
+    """Return the end of a slice, which has a duration."""
+    return start + MOMENT_US if stop is None else max(stop, start + MOMENT_US)
+
+
+def _placed(slices: Iterable[_Slice]) -> list[tuple[int, int, str]]:
+    """Place each slice on a thread where it overlaps no other. Return the threads: process, id, name."""
+    groups: dict[tuple[int, int], list[_Slice]] = {}
+    for each in slices:
+        groups.setdefault((PROCESSES[each.process], THREADS.index(each.thread)), []).append(each)
+    threads: list[tuple[int, int, str]] = []
+    for (process, thread), members in sorted(groups.items()):
+        first, name = FIRST_THREAD + len(threads), THREADS[thread]
+        used = range(_place(members, first))
+        threads.extend((process, first + each, f"{name} {each + 1}" if each else name) for each in used)
+    return threads
+
+
+def _place(members: Iterable[_Slice], first: int) -> int:
+    """Choose for each slice the first thread that is free. Return how many are used."""
+    busy: list[tuple[int, int]] = []  # until when, and the thread
+    free: list[int] = []
+    count = 0
+    for each in sorted(members, key=lambda each: each.start):
+        while busy and busy[0][0] <= each.start:
+            heapq.heappush(free, heapq.heappop(busy)[1])
+        if not free:
+            heapq.heappush(free, first + count)
+            count += 1
+        each.tid = heapq.heappop(free)
+        heapq.heappush(busy, (each.stop, each.tid))
+    return count
+
+
+def _metadata(timeline: Timeline, threads: Sequence[tuple[int, int, str]]) -> Iterator[dict[str, Any]]:
+    used = {process for process, _, _ in threads}
+    for name, pid in PROCESSES.items():
+        if pid in used:
+            yield {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}
+            yield {"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": pid}}
+    for client in timeline.clients:
+        error = "not known" if client.error_us is None else f"at most {duration(client.error_us)}"
+        labels = {"labels": f"error of the clock: {error}"}
+        yield {"ph": "M", "name": "process_labels", "pid": PROCESSES[client.role], "args": labels}
+    for pid, tid, name in threads:
+        yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
+        yield {"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": tid, "args": {"sort_index": tid}}
+
+
+def _sorted(slices: Iterable[_Slice], flows: Sequence[_Flow], shift: int) -> list[dict[str, Any]]:
+    """Return the events by time. Of one time, slices come first, then the flows that bind to them, then parts."""
+    found: list[tuple[int, int, dict[str, Any]]] = []
+    for each in slices:
+        place = {"pid": PROCESSES[each.process], "tid": each.tid}
+        common = {"name": each.name, "cat": each.thread, "ts": each.start + shift, **place, "args": each.args}
+        timing: dict[str, Any] = {"ph": "i", "s": "t"} if each.instant else {"ph": "X", "dur": each.stop - each.start}
+        found.append((each.start, 0, timing | common))
+        for name, start, stop in each.parts:
+            part = {"ph": "X", "name": name, "cat": "server", "ts": start + shift, "dur": stop - start, **place}
+            found.append((start, 2, part))
+    for number, flow in enumerate(flows, 1):
+        # A clock that was set, or a wrong --skew, may have a message received before it was sent.
+        way = sorted(flow.slices, key=lambda each: each.start)
+        for at, each in enumerate(way):
+            kind: dict[str, Any] = {"ph": "s" if at == 0 else "t"}
+            if at == len(way) - 1:
+                kind = {"ph": "f", "bp": "e"}  # binds to the slice that it is in, instead of to the next
+            place = {"pid": PROCESSES[each.process], "tid": each.tid}
+            found.append(
+                (
+                    each.start,
+                    1,
+                    kind | {"name": flow.name, "cat": "flow", "id": number, "ts": each.start + shift} | place,
+                )
+            )
+    found.sort(key=lambda each: each[:2])
+    return [event for _, _, event in found]

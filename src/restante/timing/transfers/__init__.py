@@ -1,0 +1,1 @@
+"""Files of logs and traces, and which belong to one transfer."""

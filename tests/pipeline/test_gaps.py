@@ -1,0 +1,255 @@
+"""`restante pipeline gaps`: rows of the table gaps as requests, without Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, date, datetime
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from restante.pipeline import gaps as module
+from restante.pipeline.gaps import Clip, Gap, requests
+from restante.waku.files import missing_ranges
+from restante.waku.files.missing_ranges import MAX_TOPICS, MissingRange
+from support.effort import rounds
+from support.pipeline.runs import LakeWorld, command
+from support.processes import RESTANTE, on_a_terminal
+from support.rows import every
+
+DAY = date(2026, 11, 20)
+MIDNIGHT = int(datetime(2026, 11, 20, tzinfo=UTC).timestamp())
+HOUR = 3600
+ALWAYS = Clip(0, 2**32 - 1)
+
+
+def gap(topic: str | None, first: float, last: float, missing: int = 1, holders: str = "west") -> Gap:
+    """Return a gap whose ends are hours after midnight of DAY."""
+    lower, upper = MIDNIGHT + round(first * HOUR), MIDNIGHT + round(last * HOUR)
+    return Gap(datetime.fromtimestamp(lower, UTC).date(), topic, lower, upper, missing, frozenset(holders.split(",")))
+
+
+def seen(found: list[MissingRange]) -> list[tuple[Any, ...]]:
+    """Return ranges with hours after midnight of DAY."""
+    return [
+        ((each.lower - MIDNIGHT) / HOUR, (each.upper - MIDNIGHT) / HOUR, each.topics and "".join(each.topics))
+        for each in found
+    ]
+
+
+def test_gaps_of_one_outage_are_one_range_of_all_their_topics() -> None:
+    [found] = requests(
+        [gap("cc", 2.5, 3, 5, "west"), gap("aa", 1, 1.5, 2, "north,west"), gap("bb", 1, 6, 40, "north")], ALWAYS
+    )
+    assert seen([found]) == [(1, 6, "aabbcc")]
+    assert (found.missing, found.holders) == (47, ("north", "west"))
+
+
+@every(
+    ("gaps", "expected"),
+    [
+        ([], []),
+        ([gap("aa", 1, 2), gap("bb", 3, 4)], [(1, 4, "aabb")]),
+        ([gap("aa", 1, 2), gap("bb", 3.01, 4)], [(1, 2, "aa"), (3.01, 4, "bb")]),
+        # midnight ends a range, except where the next day goes on with the same topics
+        ([gap("aa", 22, 23.9), gap("aa", 24, 25)], [(22, 25, "aa")]),
+        ([gap("aa", 22, 23.9), gap("bb", 24, 25)], [(22, 23.9, "aa"), (24, 25, "bb")]),
+        (
+            [gap("aa", 22, 23.9), gap("bb", 22, 23.5), gap("aa", 24.5, 30), gap("bb", 24.1, 24.2)],
+            [(22, 30, "aabb")],
+        ),
+        # NULL is all topics, and so is what a request cannot name
+        ([gap("aa", 1, 2), gap(None, 1, 5)], [(1, 5, None)]),
+        ([gap(f"{n:08x}", 1, 2) for n in range(MAX_TOPICS + 1)], [(1, 2, None)]),
+    ],
+)
+def test_gaps_that_are_close_are_joined(gaps: list[Gap], expected: list[Any]) -> None:
+    assert seen(requests(gaps, ALWAYS)) == expected
+
+
+@every(
+    ("clip", "expected"),
+    [
+        ({}, [(1, 4, "aabb"), (8, 8, None)]),
+        ({"lower": MIDNIGHT + 2 * HOUR, "upper": MIDNIGHT + 3 * HOUR}, [(2, 3, "aabb")]),
+        ({"lower": MIDNIGHT + 9 * HOUR}, []),
+        ({"upper": MIDNIGHT}, []),
+        ({"topics": frozenset({"aa"})}, [(1, 2.5, "aa")]),
+        # cc has no row of its own, so it may be among all others; aa has, and is not
+        ({"topics": frozenset({"aa", "cc"})}, [(1, 2.5, "aa"), (8, 8, "cc")]),
+        ({"holder": "west"}, [(1, 2.5, "aa"), (8, 8, None)]),
+        ({"holder": "nobody"}, []),
+    ],
+)
+def test_ranges_are_clipped_to_times_topics_and_a_holder(clip: Mapping[str, Any], expected: list[Any]) -> None:
+    gaps = [gap("aa", 1, 2.5), gap("bb", 2, 4, holders="north"), gap(None, 8, 8)]
+    assert seen(requests(gaps, ALWAYS._replace(**clip))) == expected
+
+
+def test_however_many_gaps_there_are_the_requests_are_few_and_cover_all_of_them() -> None:
+    for seed in range(rounds(20, 400)):
+        dice = Random(seed)
+        gaps = []
+        for _ in range(dice.choice((3, 30, 300))):
+            first = dice.randrange(dice.choice((48, 24 * 4000)))
+            last = min(first + dice.choice((0, 0.5, 3)), first // 24 * 24 + 23.99)
+            gaps.append(gap(dice.choice(("aa", "bb", "cc", None)), first, last, dice.randrange(1, 9)))
+        most = dice.choice((1, 2, 10, 100))
+        found = requests(gaps, ALWAYS, most)
+        assert 0 < len(found) <= most
+        assert [each.lower for each in found] == sorted(each.lower for each in found)
+        assert all(one.upper < other.lower for one, other in pairwise(found)), "none overlap"
+        assert sum(each.missing for each in found) == sum(each.missing for each in gaps)
+        for each in gaps:
+            assert any(
+                one.lower <= each.first <= each.last <= one.upper
+                and (one.topics is None or each.topic in one.topics)
+                and each.holders <= set(one.holders)
+                for one in found
+            )
+
+
+# ── the command ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> LakeWorld:
+    """A lake in which two mailservers lack something; west has the older part of it no more."""
+    world = LakeWorld(None, tmp_path)
+    day = {"day": DAY, "source": "east"}
+    first, last = (datetime(2026, 11, 20, hour, tzinfo=UTC) for hour in (5, 7))
+    rows = {"first": first, "last": last, "missing": 3, "holders": "north,west", **day}
+    world.add(
+        "gaps",
+        [
+            {**rows, "topic": "0x0000000a"},
+            {**rows, "topic": "0x0000000b", "holders": "west"},
+            {**rows, "topic": None, "first": last, "missing": 5},
+            {**rows, "topic": "0x0000000c", "source": "west"},
+        ],
+    )
+    covered = {"envelopes": 1, "alone": 0, "missing": 9, "day": DAY}
+    world.add("coverage", [{**covered, "source": source} for source in ("east", "west", "full")])
+    archived = {
+        "hash": b"",
+        "topic": "",
+        "sent": first,
+        "expiry": first,
+        "ttl": 1,
+        "size": 1,
+        "pow": 1.0,
+        "file": "",
+        "arrival": 1,
+        "arrived": None,
+        "raw": b"",
+        "source_kind": "archive",
+        "day": DAY,
+    }
+    world.add("archived", [{**archived, "source": source} for source in ("east", "north", "west", "full")])
+    return world
+
+
+SINCE = ("--from", "2026-11-20", "--to", "2026-11-21", "--retention", "0")
+
+
+def asked(lake: LakeWorld, *words: str | Path, ends: int = 0) -> Any:
+    return command("gaps", "--lake", lake.path, *words, ends=ends)
+
+
+def test_the_file_has_what_to_request(lake: LakeWorld, tmp_path: Path) -> None:
+    file = tmp_path / "east.json"
+    for _ in range(2):  # it is replaced
+        said = asked(lake, "--mailserver", "east", *SINCE, "-o", file)
+    assert said.stdout.splitlines() == [
+        "east lacks 11 envelopes, in 1 range",
+        "  2026-11-20 05:00:00 to 2026-11-20 07:00:00: 11 envelopes of all topics, held by north, west",
+    ]
+    assert json.loads(file.read_text()) == {
+        "format": "restante missing ranges",
+        "version": 1,
+        "mailserver": "east",
+        "missing": 11,
+        "ranges": [
+            {
+                "from": MIDNIGHT + 5 * HOUR,
+                "to": MIDNIGHT + 7 * HOUR,
+                "topics": None,
+                "missing": 11,
+                "holders": ["north", "west"],
+            }
+        ],
+    }
+    assert missing_ranges.write(missing_ranges.read(file)) == file.read_bytes()
+
+
+def ranges(lake: LakeWorld, *words: str | Path) -> list[Any]:
+    found = json.loads(asked(lake, "--mailserver", "east", *words).stdout)["ranges"]
+    return [((each["to"] - each["from"]) / HOUR, each["topics"], each["missing"]) for each in found]
+
+
+def test_without_a_file_json_is_printed_and_on_a_terminal_lines_for_people(lake: LakeWorld) -> None:
+    assert ranges(lake, *SINCE) == [(2, None, 11)]
+    words = ("pipeline", "gaps", "--lake", str(lake.path), "--mailserver", "full", *SINCE)
+    assert "full lacks nothing of these times and topics" in on_a_terminal(*RESTANTE, *words)
+
+
+def test_only_what_the_mailserver_keeps_and_accepts_is_listed(lake: LakeWorld, tmp_path: Path) -> None:
+    config = tmp_path / "waku.toml"
+    config.write_text('[waku]\nretention = 0\ntopics = ["0000000a"]\n')
+    assert ranges(lake, *SINCE, "--topic", "0x0000000a", "--topic", "0000000d") == [(2, ["0000000a", "0000000d"], 8)]
+    assert ranges(lake, *SINCE[:4], "--config", config) == [(2, ["0000000a"], 3)]
+    assert ranges(lake, *SINCE[:4], "--config", config, "--topic", "0000000b") == [(2, ["0000000b"], 3)]
+    assert ranges(lake, "--from", "2026-11-20", "--retention", "0.5") == [], "they were sent longer ago"
+    assert ranges(lake, *SINCE, "--holder", "north", "--topic", "0000000b") == []
+    assert ranges(lake, *SINCE[4:], "--to", "2026-11-20T06:00", "--topic", "0000000b") == [(1, ["0000000b"], 3)]
+
+
+def test_many_ranges_are_shown_in_part(lake: LakeWorld, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    gaps = [gap("0000000a", 2.5 * number, 2.5 * number) for number in range(8)]
+    monkeypatch.setattr(module, "read", lambda *_: gaps)
+    monkeypatch.setattr("restante.cli.pipeline_gaps.MAX_LINES", 3)
+    said = asked(lake, "--mailserver", "east", *SINCE, "-o", tmp_path / "all.json").stdout.splitlines()
+    assert (len(said), said[-1]) == (5, "  and 5 more ranges; -o writes all of them to a file")
+
+
+@every(
+    ("words", "said"),
+    [
+        (("--mailserver", "nord"), "the lake has no Mailserver nord: it has east, full, west (--mailserver)"),
+        (("--mailserver", "east", "--holder", "nord"), "no envelopes from a source nord (--holder)"),
+        (("--mailserver", "east", "--from", "soon"), "--from: 'soon' is not a time"),
+        (("--mailserver", "east", "--from", "now", "--to", "-1h"), "the first time is after the last"),
+        (("--mailserver", "east", "--topic", "x"), "--topic: 'x' is not a topic"),
+        (("--mailserver", "east", "--retention", "-1"), "--retention: '-1' is not a number from 0"),
+        (("--mailserver", "east", "--config", "/nowhere"), "cannot read /nowhere"),
+        (
+            ("--mailserver", "east", *(word for n in range(1001) for word in ("--topic", f"{n:08x}"))),
+            "there are more than 1,000 topics, which no request can name: name fewer with --topic",
+        ),
+    ],
+)
+def test_misuse_is_one_sentence(lake: LakeWorld, words: tuple[str, ...], said: str) -> None:
+    done = asked(lake, *words, ends=2)
+    [sentence] = done.stderr.splitlines()
+    assert said in sentence
+    assert done.stdout == ""
+
+
+def test_a_lake_without_the_table_or_with_a_damaged_file_is_reported(tmp_path: Path, lake: LakeWorld) -> None:
+    other = LakeWorld(None, tmp_path / "other")
+    (tmp_path / "other").mkdir()
+    with other.run():
+        pass
+    said = asked(other, "--mailserver", "east", ends=2).stderr
+    assert said == "restante: the lake has no table gaps yet: run `restante pipeline build`\n"
+    said = asked(lake, "--mailserver", "east", "-o", tmp_path / "no" / "file", *SINCE, ends=1).stderr
+    assert said == f"restante: cannot write {tmp_path / 'no' / 'file'}: No such file or directory (-o)\n"
+    for file in (lake.path / "gaps").rglob("*.parquet"):
+        file.write_bytes(b"PAR1")
+    said = asked(lake, "--mailserver", "east", *SINCE, ends=1).stderr
+    assert "the lake is damaged" in said
+    assert len(said.splitlines()) == 1

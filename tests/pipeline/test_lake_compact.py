@@ -1,0 +1,246 @@
+"""Many small files become few large ones, and no reader notices but by its speed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from restante.common.errors import StoreError
+from restante.pipeline.lake import compact as lake_compact
+from restante.pipeline.lake import staging
+from restante.pipeline.lake.commit_info import Ledger, Mark
+from restante.pipeline.lake.compact import MAX_MERGED_BYTES, MAX_MERGED_ROWS, Merge, compact, merges
+from restante.pipeline.lake.data_files import DataFile
+from restante.pipeline.lake.digest import digest
+from restante.pipeline.lake.vacuum import vacuum
+from restante.pipeline.schemas import Table
+from support.effort import examples
+from support.pipeline.lakes import (
+    LATER_LETTERS,
+    LETTERS,
+    MONTHLY_LETTERS,
+    Row,
+    add,
+    add_foreign,
+    arrow,
+    by_spark,
+    contents,
+    infos,
+    letter,
+    opened,
+    rows,
+    seen,
+    stored,
+)
+
+NOW = 1_795_000_000.0
+
+
+def merged(path: Path, table: Table = MONTHLY_LETTERS) -> list[Merge]:
+    with opened(path, table) as there:
+        return compact(there, "compact", lambda: NOW)
+
+
+def days_of_november() -> list[Row]:
+    return [letter(day, day=f"2026-11-{day:02}", source="ab"[day % 2]) for day in range(1, 31)]
+
+
+@pytest.mark.parametrize("table", [MONTHLY_LETTERS, LETTERS], ids=["by month", "by day"])
+def test_the_files_of_a_partition_become_one_and_the_rows_stay(
+    spark: SparkSession, tmp_path: Path, table: Table
+) -> None:
+    with opened(tmp_path, table) as there:
+        marks = {"": Mark(2, "d2", 1, "d1")}
+        for row in days_of_november():
+            for hour in (None, 7):
+                add(there, [row | {"hour": hour}, letter(99, day="2026-10-31")])
+        add(there, [], source="a", ledger=Ledger(), marks=marks)
+        before, point = len(there.files()), there.point
+    assert point is not None
+    old = stored(tmp_path, table=table)
+    done = merged(tmp_path, table)
+    after = seen(tmp_path, table)
+    partitions = {tuple(file.partition.values()) for file in after.files()}
+    assert len(after.files()) == len(partitions) < before
+    assert sum(len(each.files) for each in done) + len(after.files()) - len(done) == before
+    assert key(stored(tmp_path, table=table)) == key(by_spark(spark, tmp_path, table=table)) == key(old)
+    assert after.follows(point)
+    assert after.state.days(after=point.version) == set(), "nothing is to be built again"
+    assert (infos(after)[0].run, after.marks("a")) == ("compact", marks)
+    assert merged(tmp_path, table) == []
+    assert seen(tmp_path, table).version == after.version, "there was nothing to commit"
+
+
+def key(found: list[Row]) -> list[Row]:
+    return sorted(found, key=repr)
+
+
+def test_a_merged_file_is_sorted_by_day_and_source(tmp_path: Path) -> None:
+    given = days_of_november() + [row | {"source": "A"} for row in days_of_november()]
+    with opened(tmp_path, MONTHLY_LETTERS) as table:
+        for row in Random(1).sample(given, len(given)):
+            add(table, [row])
+    merged(tmp_path)
+    [file] = seen(tmp_path, MONTHLY_LETTERS).files()
+    found = pq.ParquetFile(file.path).read(columns=["day", "source"]).to_pylist()
+    assert found == sorted(found, key=lambda row: (row["day"], row["source"]))
+    assert (str(file.ranges["day"].least), str(file.ranges["day"].greatest)) == ("2026-11-01", "2026-11-30")
+
+
+def test_the_old_files_stay_until_vacuum_removes_them(tmp_path: Path) -> None:
+    with opened(tmp_path, MONTHLY_LETTERS) as table:
+        for row in days_of_november()[:3]:
+            add(table, [row])
+        old = {file.path for file in table.files()}
+    merged(tmp_path)
+    assert all(path.exists() for path in old)
+    with opened(tmp_path, MONTHLY_LETTERS) as table:
+        assert {each.path for each in vacuum(table, grace=0, now=4e9)} == old
+    assert stored(tmp_path, table=MONTHLY_LETTERS) == days_of_november()[:3]
+
+
+def test_other_programs_are_told_that_no_row_changed(tmp_path: Path) -> None:
+    with opened(tmp_path, MONTHLY_LETTERS) as table:
+        add(table, days_of_november()[:2])
+        add(table, days_of_november()[2:3])
+    merged(tmp_path)
+    log = tmp_path / "letters" / "_delta_log" / f"{2:020}.json"
+    changes = [line for line in log.read_text().splitlines() if '"add"' in line or '"remove"' in line]
+    assert len(changes) == 3
+    assert all('"dataChange":false' in line for line in changes)
+    assert DeltaTable(tmp_path / "letters").to_pyarrow_table().num_rows == 3
+
+
+def test_the_files_of_other_programs_and_of_other_versions_are_merged_too(tmp_path: Path) -> None:
+    with opened(tmp_path) as table:
+        add(table, [letter(1)])
+    add_foreign(tmp_path, [letter(2)])
+    with opened(tmp_path, LATER_LETTERS) as later:
+        add(later, [letter(3) | {"answered": 0.5}])
+        before = rows(contents(later))
+    assert [len(each.files) for each in merged(tmp_path, LATER_LETTERS)] == [3]
+    assert rows(contents(seen(tmp_path, LATER_LETTERS))) == before
+
+
+def file(number: int, size: int, rows: int = 1, month: str = "2026-11-01") -> DataFile:
+    return DataFile(Path(f"{number}.parquet"), {"month": month}, rows, size)
+
+
+class Listed:
+    """A table that only lists files."""
+
+    def __init__(self, *files: DataFile) -> None:
+        self._files = files
+
+    def files(self) -> list[DataFile]:
+        return list(self._files)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ([], []),
+        ([file(1, 9)], []),
+        ([file(1, 9), file(2, 9), file(3, 9, month="2026-12-01")], [[1, 2]]),
+        ([file(1, 9), file(2, MAX_MERGED_BYTES // 2 + 1), file(3, 9)], [[1, 3]]),
+        ([file(1, 9), file(2, 9, MAX_MERGED_ROWS // 2 + 1), file(3, 9)], [[1, 3]]),
+        ([file(1, 9), file(2, 9, rows=0), file(3, 9)], [[1, 3]]),
+        ([file(number, MAX_MERGED_BYTES // 2) for number in range(5)], [[0, 1], [2, 3]]),
+        ([file(number, 1, MAX_MERGED_ROWS // 3) for number in range(6)], [[0, 1, 2], [3, 4, 5]]),
+    ],
+)
+def test_files_are_merged_up_to_a_size_and_a_number_of_rows(files: list[DataFile], expected: list[list[int]]) -> None:
+    found = merges(Listed(*files))  # type: ignore[arg-type]
+    assert [[int(each.path.stem) for each in merge.files] for merge in found] == expected
+
+
+def test_work_is_committed_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lake_compact, "MAX_COMMIT_BYTES", 1)
+    with opened(tmp_path) as table:
+        for row in days_of_november()[:3] * 2:
+            add(table, [row])
+        before = table.version
+    assert len(merged(tmp_path, LETTERS)) == 3
+    assert before is not None
+    assert seen(tmp_path).version == before + 3
+
+
+def test_a_merged_file_with_other_rows_is_not_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def faulty(path: Path, partition: object, schema: pa.Schema, batches: list[pa.RecordBatch]) -> DataFile:
+        rows = pa.Table.from_batches(batches)
+        size = rows.column("size").to_pylist()
+        more = pa.array([size[0] + 1, *size[1:]], pa.int32())
+        changed = rows.set_column(schema.get_field_index("size"), "size", more)
+        return properly(path, partition, schema, changed.to_batches())  # type: ignore[arg-type]
+
+    with opened(tmp_path, MONTHLY_LETTERS) as table:
+        for row in days_of_november()[:3]:
+            add(table, [row])
+    properly = staging.write
+    monkeypatch.setattr(staging, "write", faulty)
+    with pytest.raises(StoreError, match=r"merged from 3 others, does not have their rows: it was not committed"):
+        merged(tmp_path)
+    assert len(seen(tmp_path, MONTHLY_LETTERS).files()) == 3
+    assert not list((tmp_path / "letters").glob("run-*"))
+
+
+def test_files_that_another_program_removed_at_the_same_time_are_not_brought_back(tmp_path: Path) -> None:
+    with opened(tmp_path, MONTHLY_LETTERS) as table:
+        for row in days_of_november()[:3]:
+            add(table, [row])
+        DeltaTable(tmp_path / "letters").delete("day = '2026-11-02'")
+        with pytest.raises(StoreError, match="another program changed"):
+            compact(table, "compact", lambda: NOW)
+    assert [row["id"] for row in stored(tmp_path, table=MONTHLY_LETTERS)] == [1, 3]
+
+
+letters = st.lists(st.builds(letter, st.integers(0, 40), source=st.sampled_from("ab"), hour=st.none() | st.just(0)))
+
+
+@examples(50)
+@given(letters, st.randoms(use_true_random=False), st.integers(0, 40))
+def test_a_digest_is_that_of_the_rows_in_any_order_and_any_number_of_tables(
+    given: list[Row], dice: Random, cut: int
+) -> None:
+    def of(some: list[Row]) -> int:
+        return digest(pa.Table.from_pylist(some, arrow(LETTERS)))
+
+    mixed = dice.sample(given, len(given))
+    assert (of(mixed[:cut]) + of(mixed[cut:])) % 2**64 == of(given)
+
+
+@pytest.mark.parametrize("column", [column.name for column in LETTERS.columns])
+def test_a_digest_changes_with_each_column(column: str) -> None:
+    one, other = (letter(number, day=f"2026-11-0{number}", source=str(number), hour=number) for number in (1, 2))
+    zero = {"id": 0, "size": 0, "hour": 0, "weight": 0.0, "table": "", "source": "", "body": b""}
+    variants = [one, one | {column: other[column]}, one | {column: None}]
+    variants += [one | {column: zero[column]}] if column in zero else []
+    digests = {digest(pa.Table.from_pylist([each], arrow(LETTERS))) for each in variants}
+    assert len(digests) == len(variants)
+
+
+def test_a_row_that_is_there_twice_counts_twice() -> None:
+    assert len({digest(pa.Table.from_pylist([letter(1)] * times, arrow(LETTERS))) for times in range(4)}) == 4
+
+
+def test_values_may_not_change_places_between_rows_or_columns() -> None:
+    def of(a: list[int | None], b: list[int | None]) -> int:
+        return digest(pa.table({"a": pa.array(a, pa.int64()), "b": pa.array(b, pa.int64())}))
+
+    assert of([1, 3], [2, 4]) == of([3, 1], [4, 2])
+    others = [
+        of([1, 3], [4, 2]),
+        of([2, 4], [1, 3]),
+        of([1, 3], [2, None]),
+        of([1, None], [2, 3]),
+        of([1, 3], [2, 4]),
+    ]
+    assert len(set(others)) == len(others)

@@ -1,0 +1,73 @@
+"""The shared vectors of timing as rows of the lake, by way of the pipeline's own reading of logs and traces."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, timedelta
+from typing import Any
+
+from restante.pipeline.clean import timing
+from restante.pipeline.clean.rules import CleanValues, Fault, TimeLimits, limits
+from restante.timing.logs.records import Event, TraceLine
+from restante.timing.model.exchanges import us
+from support.pipeline.tables import Values, dicts
+from support.timing.rows import VECTORS, timing_rows, vector_rows
+
+EPOCH = date(1970, 1, 1)
+WITHIN = limits(date(2016, 1, 1), 1_774_000_000.0)
+
+
+def timing_cases() -> Mapping[str, tuple[Mapping[str, Sequence[Values]], Counter[Values]]]:
+    """Return the vectors by name: the inputs of the table timing, and its rows."""
+    return {vector["name"]: (_inputs(vector), _expected(vector)) for vector in VECTORS}
+
+
+def _inputs(vector: Mapping[str, Any]) -> Mapping[str, Sequence[Values]]:
+    server = None if vector["trace"] is None else "main"
+    events = [("f", at, server, *_clean(timing.event, each), "logs") for at, each in enumerate(vector["log"])]
+    lines = [("t", at, *_clean(timing.command, each), "main") for at, each in enumerate(vector["trace"] or ())]
+    return {"client_events": events, "server_commands": lines}
+
+
+def _clean(read: Callable[[bytes, TimeLimits], CleanValues | Fault], item: Mapping[str, Any]) -> Values:
+    values = read(json.dumps(item).encode(), WITHIN)
+    assert not isinstance(values, Fault), (values, item)
+    *rest, day = values
+    return (*rest, EPOCH + timedelta(days=day))
+
+
+def _expected(vector: Mapping[str, Any]) -> Counter[Values]:
+    server = None if vector["trace"] is None else "main"
+    return Counter(
+        ("f", at, server, *rest, _day(vector["log"][at]["start"]), "logs") for at, *rest in vector_rows(vector)
+    )
+
+
+def _day(start: float) -> date:
+    return EPOCH + timedelta(microseconds=us(float(start)) or 0)
+
+
+def by_python(inputs: Mapping[str, Sequence[Values]]) -> Counter[Values]:
+    """Return the rows of the table timing as restante.timing computes them."""
+    logs: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in dicts("client_events", inputs["client_events"]):
+        logs.setdefault((row["source"], row["file"]), []).append(row)
+    lines: dict[str, list[TraceLine]] = {}
+    for row in dicts("server_commands", inputs["server_commands"]):
+        times = (row[each] for each in ("server_rx", "commit_began", "commit", "server_tx"))
+        line = TraceLine(row["connection"], row["command"], row["command_id"], *times)
+        lines.setdefault(row["source"], []).append(line)
+    return Counter(
+        (row["file"], row["id"], row["server"], *rest, row["day"], row["source"])
+        for log in logs.values()
+        for at, *rest in timing_rows([_event(row) for row in log], lines.get(log[0]["server"], ()))
+        for row in [log[at]]
+    )
+
+
+def _event(row: Mapping[str, Any]) -> Event:
+    same = ("name", "start", "stop", "waiting", "command", "phase", "server_rx", "server_tx")
+    author = {True: "a", False: "b", None: None}[row["own"]]
+    return Event(**{each: row[each] for each in same}, id=row["command_id"], side="a", author=author)

@@ -1,0 +1,436 @@
+"""The HTML page of a timeline in a real browser: drawn, read, searched, zoomed, by pointer, fingers and keys."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from playwright.sync_api import Browser
+
+from restante.timing.model.timeline import Timeline
+from restante.timing.outputs.page import page
+from restante.timing.outputs.units import duration
+from support.timing import pages as timelines
+from support.timing.browser import CHROMIUM, MISSING, Opened, chromium, opened
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
+
+WIDE = {"viewport": {"width": 1400, "height": 900}}
+PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def wide(browser: Browser, tmp_path: Path) -> Iterator[Opened]:
+    with opened(browser, page(timelines.waited()), tmp_path, **WIDE) as found:
+        yield found
+        assert found.complaints == []
+        assert found.foreign == []
+
+
+def labelled(found: Opened, words: str) -> tuple[float, float]:
+    """Return a point on the line of the message with this label, close to its sender."""
+    box = found.page.locator(".labels span", has_text=re.compile(f"^{words}")).first.bounding_box()
+    assert box is not None
+    return box["x"] - 5, box["y"] + box["height"]
+
+
+def ticks(found: Opened) -> list[str]:
+    """Return the words of the time axis."""
+    return sorted(found.page.locator(".labels .tick:not([hidden])").all_inner_texts())
+
+
+def press(found: Opened, *keys: str) -> None:
+    for key in keys:
+        found.page.keyboard.press(key)
+    found.next_frame()
+
+
+def test_the_lanes_and_lines_are_drawn(wide: Opened) -> None:
+    assert wide.text("#lanes").split("\n") == ["Sender", "clock ± 500 µs", "Receiver", "clock ± 2 ms", "Server"]
+    colours = wide.drawn()
+    assert len(colours) > 50
+    whole = sum(colours.values())
+    assert max(colours.values()) < 0.9 * whole
+    assert wide.drawn("#marks") == {"0,0,0,0": whole}
+
+
+def test_a_page_without_messages_differs_from_one_with_them(browser: Browser, tmp_path: Path) -> None:
+    pictures = []
+    for timeline in (timelines.of_one("sender"), timelines.without_commands()):
+        with opened(browser, page(timeline), tmp_path, **WIDE) as found:
+            pictures.append(found.picture())
+            assert found.complaints == []
+    assert pictures[0] != pictures[1]
+
+
+def test_the_pointer_shows_the_numbers_of_a_message(wide: Opened) -> None:
+    assert not wide.page.locator("#tooltip").is_visible()
+    wide.page.mouse.move(*labelled(wide, "pake"))
+    wide.page.locator("#tooltip").wait_for()
+    said = " ".join(wide.text("#tooltip").split())
+    assert said.startswith("sender → receiver: pake at 0.240 s network out 20 ms ± 500 µs queue 1 ms commit 4 ms")
+    assert said.endswith("sent until the receiver has it 2.64 s ± 2.5 ms")
+    assert set(wide.drawn("#marks")) != {"0,0,0,0"}
+    wide.page.mouse.move(5, 5)
+    wide.page.locator("#tooltip").wait_for(state="hidden")
+
+
+def test_the_pointer_shows_who_waited_for_whom(wide: Opened) -> None:
+    box = wide.page.locator("#plot").bounding_box()
+    pake = labelled(wide, "pake")
+    assert box is not None
+    wide.page.mouse.move(pake[0] - 14, box["y"] + box["height"] / 2)
+    wide.page.locator("#tooltip").wait_for()
+    said = " ".join(wide.text("#tooltip").split())
+    assert said.startswith("sender: peer from 0.285 s to 2.940 s duration 2.65 s Meanwhile the receiver: not running")
+
+
+def test_a_click_keeps_the_tooltip_until_escape(wide: Opened) -> None:
+    wide.page.mouse.click(*labelled(wide, "pake"))
+    wide.page.mouse.move(5, 5)
+    wide.next_frame()
+    assert wide.page.locator("#tooltip").is_visible()
+    assert "pake" in wide.text("#rows tr.chosen")
+    wide.page.keyboard.press("Escape")
+    assert not wide.page.locator("#tooltip").is_visible()
+
+
+def test_the_keyboard_alone_suffices(wide: Opened) -> None:
+    keys = wide.page.keyboard
+    for _ in range(12):
+        keys.press("Tab")
+        if wide.page.evaluate("document.activeElement.id") == "plot":
+            break
+    assert wide.page.evaluate("document.activeElement.id") == "plot"
+    press(wide, "Home", "ArrowDown")
+    said = wide.text("#announcer")
+    assert said == "server to sender: welcome, at 0.030 s. network in 20 ms ± 500 µs. 2 of 21."
+    for _ in range(30):
+        if "sender to receiver: pake" in wide.text("#announcer"):
+            break
+        keys.press("ArrowDown")
+    assert "network out 20 ms ± 500 µs, queue 1 ms, commit 4 ms" in wide.text("#announcer")
+    everything = wide.picture()
+    press(wide, "Enter")
+    near = wide.picture()
+    assert near != everything
+    press(wide, "End")
+    assert wide.text("#announcer").endswith("21 of 21.")
+    press(wide, "ArrowLeft", "ArrowUp", "Home", "ArrowRight")
+    assert "receiver" in wide.text("#announcer")
+    press(wide, "Escape", "0")
+    assert wide.page.locator("#reset").is_disabled()
+    press(wide, "+")
+    assert wide.page.locator("#reset").is_enabled()
+    before = wide.picture()
+    press(wide, "PageDown")
+    assert wide.picture() != before
+    press(wide, "-", "0", "/")
+    assert wide.page.evaluate("document.activeElement.id") == "query"
+    keys.type("version")
+    press(wide, "Enter")
+    assert wide.text("#matches") == "1 of 2"
+    press(wide, "Shift+Enter")
+    assert wide.text("#matches") == "2 of 2"
+    press(wide, "Escape")
+    assert wide.page.evaluate("document.activeElement.id") == "plot"
+    assert wide.text("#matches") == ""
+    keys.press("Tab")
+    assert wide.page.evaluate("document.activeElement.id") != "plot"
+
+
+def test_zoom_by_buttons_wheel_and_back(wide: Opened) -> None:
+    first, axis = wide.picture(), ticks(wide)
+    wide.page.click("#zoom-in")
+    second = wide.picture()
+    assert second != first
+    box = wide.page.locator("#plot").bounding_box()
+    assert box is not None
+    wide.page.mouse.move(box["x"] + 300, box["y"] + 200)
+    wide.page.keyboard.down("Control")
+    wide.page.mouse.wheel(0, -300)
+    wide.page.keyboard.up("Control")
+    third = wide.picture()
+    assert third not in {first, second}
+    wide.page.mouse.wheel(0, 200)
+    wide.next_frame()
+    fourth = wide.picture()
+    assert fourth != third
+    wide.page.mouse.down()
+    wide.page.mouse.move(box["x"] + 300, box["y"] + 400, steps=4)
+    wide.page.mouse.up()
+    assert wide.picture() != fourth
+    assert ticks(wide) != axis
+    wide.page.click("#reset")
+    wide.next_frame()
+    assert ticks(wide) == axis
+
+
+def test_waits_can_be_shortened(wide: Opened) -> None:
+    """Between the pake and the receiver's start are 2.38 s without any event."""
+    axis = ticks(wide)
+    wide.page.click("#fold")
+    wide.next_frame()
+    assert wide.page.locator(".labels .fold").all_inner_texts() == ["2.31 s"]
+    assert [words for words in ticks(wide) if "0.5 s" < words < "2.5 s"] == []
+    wide.page.mouse.move(*labelled(wide, "pake"))
+    wide.page.locator("#tooltip").wait_for()
+    assert wide.text("#tooltip").startswith("sender → receiver: pake")
+    wide.page.click("#zoom-in")
+    wide.page.focus("#plot")
+    press(wide, "End", "Enter", "Home", "PageDown", "PageUp", "w")
+    assert ticks(wide) == axis
+
+
+def test_a_transfer_without_waits_has_no_button_for_them(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, page(timelines.lasting([10] * 100)), tmp_path, **WIDE) as found:
+        assert not found.page.locator("#fold").is_visible()
+        found.page.keyboard.press("w")
+        assert found.complaints == []
+
+
+def test_search_counts_and_steps(wide: Opened) -> None:
+    query = wide.page.locator("#query")
+    query.fill("add")
+    assert wide.text("#matches") == "6 matches"
+    assert set(wide.drawn("#marks")) != {"0,0,0,0"}
+    query.fill("ADD receiver")
+    assert wide.text("#matches") == "3 matches"
+    wide.page.click("#next")
+    assert wide.text("#matches") == "1 of 3"
+    wide.page.click("#previous")
+    assert wide.text("#matches") == "3 of 3"
+    query.fill("human")
+    assert wide.text("#matches") == "1 match"
+    query.fill("nothing like it")
+    assert wide.text("#matches") == "0 matches"
+    assert wide.page.locator("#next").is_disabled()
+
+
+def test_the_table_has_every_message_and_chooses_one(wide: Opened) -> None:
+    rows = wide.page.locator("#list tbody tr[data-at]")
+    assert wide.page.locator("#list").get_attribute("aria-rowcount") == "22"
+    assert rows.count() == 21
+    row = rows.filter(has_text="sender → receiver: pake")
+    assert row.inner_text().split("\t") == ["0.240 s", "sender → receiver: pake", "2.64 s", "20 ms", "5 ms", "20 ms"]
+    row.click()
+    assert row.get_attribute("aria-current") == "true"
+    assert wide.page.locator("#tooltip").is_visible()
+
+
+CUT_OFF = """(selector) => [...document.querySelectorAll(selector)]
+    .filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.textContent)"""
+"""Returns the texts that do not fit into their elements."""
+
+
+@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
+def test_no_number_is_cut_off(browser: Browser, tmp_path: Path, size: dict[str, Any]) -> None:
+    minute = 60_000_000
+    long = [59_499_999, 999_499, 3 * minute + 59_000_000, 1_439 * minute, 12_345_678, 123_456, 25 * minute]
+    for timeline in (timelines.waited(), timelines.lasting(long)):
+        with opened(browser, page(timeline), tmp_path, **size) as found:
+            assert found.page.locator("#rows td.number").count() > 20
+            assert found.page.evaluate(CUT_OFF, "#rows td.number, #rows th") == []
+
+
+@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
+def test_the_numbers_of_a_tooltip_are_within_it(browser: Browser, tmp_path: Path, size: dict[str, Any]) -> None:
+    with opened(browser, page(timelines.waited()), tmp_path, **size) as found:
+        rows = found.page.locator("#list tbody tr[data-at]")
+        for number in range(rows.count()):
+            rows.nth(number).click()
+            assert found.page.evaluate(CUT_OFF, "#tooltip") == []
+        assert found.complaints == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_needs_no_sideways_scrolling(browser: Browser, tmp_path: Path, scheme: str) -> None:
+    with opened(browser, page(timelines.waited()), tmp_path, color_scheme=scheme, **PHONE) as found:
+        assert found.page.evaluate("document.documentElement.scrollWidth") <= 360
+        assert len(found.drawn()) > 30
+        x, y = labelled(found, "pake")
+        found.page.touchscreen.tap(x, y)
+        found.page.locator("#tooltip").wait_for()
+        box = found.page.locator("#tooltip").bounding_box()
+        assert box is not None
+        assert 0 <= box["x"] <= box["x"] + box["width"] <= 360
+        assert found.complaints == []
+
+
+def test_two_fingers_zoom(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, page(timelines.waited()), tmp_path, **PHONE) as found:
+        plot = found.page.locator("#plot")
+        plot.scroll_into_view_if_needed()
+        before = found.picture()
+        box = plot.bounding_box()
+        assert box is not None
+        session = found.page.context.new_cdp_session(found.page)
+        middle = box["y"] + box["height"] / 2
+        for kind, apart in (("touchStart", 30), ("touchMove", 45), ("touchMove", 90), ("touchEnd", None)):
+            points = [] if apart is None else [{"x": 150, "y": middle - apart}, {"x": 200, "y": middle + apart}]
+            points = [{**point, "id": number} for number, point in enumerate(points)]
+            session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+        assert found.picture() != before
+        assert found.page.evaluate("window.visualViewport.scale") == 1
+        assert found.complaints == []
+
+
+CONTRAST = """() => {
+    const channel = (value) => (value <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
+    const pen = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+    const light = (colour) => {
+        pen.fillStyle = colour;
+        pen.fillRect(0, 0, 1, 1);
+        const [r, g, b] = [...pen.getImageData(0, 0, 1, 1).data].map((each) => channel(each / 255));
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const ratio = (one, other) => {
+        const [high, low] = [light(one), light(other)].sort((a, b) => b - a);
+        return (high + 0.05) / (low + 0.05);
+    };
+    const style = getComputedStyle(document.documentElement);
+    const colour = (name) => style.getPropertyValue("--" + name).trim();
+    const found = {};
+    for (const paper of ["paper", "lane", "raised"]) {
+        for (const name of ["ink", "soft"]) found[`text ${name} on ${paper}`] = ratio(colour(name), colour(paper));
+        for (const name of ["line", "accent", "mark", "human", "peer", "transfer", "crypto", "network", "server",
+            "program"]) found[`shape ${name} on ${paper}`] = ratio(colour(name), colour(paper));
+    }
+    found["text on-accent on accent"] = ratio(colour("on-accent"), colour("accent"));
+    return found;
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_colours_have_enough_contrast(browser: Browser, tmp_path: Path, scheme: str) -> None:
+    """WCAG 2.2 AA: 4.5 for text, 3 for shapes."""
+    with opened(browser, page(timelines.waited()), tmp_path, color_scheme=scheme) as found:
+        ratios: dict[str, float] = found.page.evaluate(CONTRAST)
+        least = {"text": 4.5, "shape": 3.0}
+        assert {name: ratio for name, ratio in ratios.items() if ratio < least[name.partition(" ")[0]]} == {}
+
+
+def test_the_dark_is_dark_also_if_it_comes_later(browser: Browser, tmp_path: Path) -> None:
+    papers = {"light": (255, 255, 255), "dark": (16, 19, 24)}
+    lanes = {"light": (244, 245, 247), "dark": (25, 29, 36)}
+
+    def shown(found: Opened) -> tuple[str, set[str]]:
+        """Return the colour of the page, and the two that cover most of the diagram."""
+        found.next_frame()
+        colours = found.drawn()
+        most = sorted(colours, key=colours.__getitem__)[-2:]
+        return found.page.evaluate("getComputedStyle(document.body).backgroundColor"), set(most)
+
+    schemes: tuple[Literal["light", "dark"], Literal["light", "dark"]] = ("light", "dark")
+    for each in (schemes, reversed(schemes)):
+        with opened(browser, page(timelines.waited()), tmp_path, color_scheme="light") as found:
+            for scheme in each:
+                found.page.emulate_media(color_scheme=scheme)
+                body = f"rgb({', '.join(map(str, papers[scheme]))})"
+                both = {",".join(map(str, (*each[scheme], 255))) for each in (papers, lanes)}
+                assert shown(found) == (body, both)
+
+
+def test_print_has_every_row_on_white(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, page(timelines.lasting([1000] * 500)), tmp_path, color_scheme="dark", **WIDE) as found:
+        assert found.page.locator("#list tbody tr[data-at]").count() < 100
+        found.page.emulate_media(media="print")
+        found.next_frame()
+        assert found.page.locator("#list tbody tr[data-at]").count() == 500
+        assert found.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert not found.page.locator(".toolbar").is_visible()
+        found.page.emulate_media(media="screen")
+        found.next_frame()
+        assert found.page.locator("#list tbody tr[data-at]").count() < 100
+        assert found.page.pdf().startswith(b"%PDF")
+        assert found.complaints == []
+
+
+def test_without_a_script_the_tables_are_there(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, page(timelines.waited()), tmp_path, java_script_enabled=False, **WIDE) as found:
+        assert found.page.locator("table").count() >= 3
+        assert "not running" in found.text(".tables")
+        assert "need JavaScript" in found.text(".tables")
+        assert not found.page.locator("#diagram").is_visible()
+        assert found.complaints == []
+
+
+@pytest.mark.parametrize(
+    ("timeline", "lanes"),
+    [
+        (timelines.of_one("sender"), "Sender Server"),
+        (timelines.of_one("receiver"), "Receiver Server"),
+        (timelines.not_compared(), "Sender Server"),
+        (timelines.without_commands(), "Sender Server"),
+        (timelines.of_a_moment(), "Receiver Server"),
+    ],
+    ids=["sender", "receiver", "not compared", "no commands", "a moment"],
+)
+def test_what_lacks_something_is_shown(browser: Browser, tmp_path: Path, timeline: Timeline, lanes: str) -> None:
+    with opened(browser, page(timeline), tmp_path, **WIDE) as found:
+        assert " ".join(found.page.locator("#lanes b").all_inner_texts()) == lanes
+        found.page.focus("#plot")
+        press(found, "Home", "ArrowDown", "Enter", "End", "+", "-", "0")
+        rows = found.page.locator("#list tbody tr[data-at]").count()
+        assert rows == len(timeline.commands) + len(timeline.spans) + sum(
+            frame.command is None for frame in timeline.frames
+        )
+        assert found.complaints == []
+
+
+def test_words_of_a_log_are_words_of_the_page(browser: Browser, tmp_path: Path) -> None:
+    words = "</script><img src=x onerror=alert(1)>\u2028"
+    with opened(browser, page(timelines.hostile(words)), tmp_path, **WIDE) as found:
+        found.page.focus("#plot")
+        press(found, "Home", "ArrowDown", "ArrowDown")
+        assert found.page.locator("img").count() == 0
+        assert "</script><img" in found.text("#rows")
+        assert found.complaints == []
+        assert found.foreign == []
+
+
+def test_durations_are_written_as_in_the_tables(browser: Browser, tmp_path: Path) -> None:
+    minute = 60_000_000
+    times = [
+        0,
+        1,
+        999,
+        1_000,
+        1_125,
+        1_375,
+        9_995,
+        9_999,
+        99_950,
+        999_499,
+        999_500,
+        1_000_000,
+        59_499_999,
+        59_500_000,
+    ]
+    times += [minute, 61_000_000, 3599 * 1_000_000 + 500_000, 60 * minute, 90 * minute, 1440 * minute, 1500 * minute]
+    times += [12_345, 123_456, 1_234_567, 12_345_678, 2_625, 2_500, 10_250, 10_750, 100_500, 101_500]
+    with opened(browser, page(timelines.lasting(times)), tmp_path, **WIDE) as found:
+        rows = found.page.locator("#list tbody tr[data-at] td:nth-child(3)").all_inner_texts()
+        assert rows == [duration(each) for each in times]
+
+
+def test_of_many_messages_only_the_visible_rows_exist(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, page(timelines.lasting([1000] * 10_000)), tmp_path, **WIDE) as found:
+        rows = found.page.locator("#list tbody tr[data-at]")
+        assert rows.count() < 100
+        found.page.focus("#plot")
+        press(found, "End")
+        found.next_frame()
+        assert rows.count() < 100
+        assert rows.last.get_attribute("aria-rowindex") == "10001"
+        assert found.page.locator(".labels span").count() < 300
+        assert found.complaints == []

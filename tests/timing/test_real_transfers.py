@@ -1,0 +1,207 @@
+"""Logs that real clients write, at this server and at the reference server: they are read whole, and all fits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from restante.timing.model.timeline import Timeline
+from restante.timing.transfers.transfer import read_transfer
+from support.bounds import bounded
+from support.mailbox.proxy import BEFORE, to_client
+from support.mailbox.scene import RECEIVER, SENDER, Scene
+from support.mailbox.servers import Reference, Restante, Server, TransitRelay
+from support.mailbox.wormhole import Client
+from support.ports import held_port
+from support.processes import RESTANTE, Child, child
+
+TEXT = "held until called for"
+PARCEL = b"x" * 300_000
+
+
+class Traced(Restante):
+    """Our server, with a trace."""
+
+    flags = ("--trace", "trace.jsonl")
+
+
+@pytest.fixture(params=[Traced, Reference])
+async def scene(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Scene]:
+    server: Server = request.param(tmp_path / "server")
+    async with Scene(tmp_path, server) as scene:
+        yield scene
+
+
+def read(scene: Scene, folder: Path, *, trace: bool = True) -> Timeline:
+    """Return the timeline of both clients, and check what holds for every transfer on one machine."""
+    remarks: list[str] = []
+    traced = scene.server.folder / "trace.jsonl"
+    logs = [folder / "send.json", folder / "receive.json"]
+    found = read_transfer(logs, traced if trace and traced.exists() else None, {}, remarks.append)
+    assert remarks == []
+    assert [client.role for client in found.clients] == ["sender", "receiver"]
+    for client in found.clients:
+        assert client.offset_us is not None
+        assert client.error_us is not None
+        assert abs(client.offset_us) <= client.error_us, "there is one clock"
+        assert sum(spent.us for spent in client.spent) == client.stop_us - client.start_us
+    for command in found.commands:
+        times = (command.received_us, command.commit_began_us, command.commit_us, command.answered_us)
+        known = [time for time in times if time is not None]
+        assert known == sorted(known)
+        if found.traced and command.answered_us is not None:
+            assert command.received_us is not None, f"{command} is not in the trace"
+    return found
+
+
+def causes(found: Timeline, role: str) -> set[str]:
+    (client,) = [client for client in found.clients if client.role == role]
+    return {spent.cause for spent in client.spent}
+
+
+@pytest.fixture
+async def relay(tmp_path: Path) -> AsyncIterator[TransitRelay]:
+    relay = TransitRelay(tmp_path / "relay")
+    with held_port() as relay.port:
+        try:
+            await relay.start()
+            yield relay
+            await relay.stop()
+        finally:
+            await relay.end()
+
+
+async def python_transfer(
+    scene: Scene, folder: Path, *sent: str, relay: str = "", options: tuple[str, ...] = ()
+) -> tuple[Client, Client]:
+    """Start a sender and a receiver that write timing logs. They write none if the transfer fails."""
+
+    def words(log: str, name: str, *words: str) -> tuple[str, ...]:
+        return ("--dump-timing", str(folder / log), "--transit-helper", relay, name, *options, *words)
+
+    sender = await scene._start("sender", *words("send.json", "send", *(sent or ("--text", TEXT))))
+    code = await sender.code()
+    receiver = await scene._start("receiver", *words("receive.json", "receive", "--accept-file", code))
+    return sender, receiver
+
+
+async def python_file(scene: Scene, folder: Path, **options: Any) -> Timeline:
+    """Send a file and return its timeline."""
+    (folder / "parcel").write_bytes(PARCEL)
+    for client in await python_transfer(scene, folder, str(folder / "parcel"), **options):
+        assert (await client.leaves()).exit_code == 0
+    assert (folder / "receiver" / "parcel").read_bytes() == PARCEL
+    found = read(scene, folder)
+    assert all(command.answer_received_us is not None for command in found.commands)
+    assert {"transfer", "transit connect"} <= causes(found, "sender") & causes(found, "receiver")
+    return found
+
+
+async def test_the_python_client_s_text(scene: Scene, tmp_path: Path) -> None:
+    for client in await python_transfer(scene, tmp_path):
+        assert (await client.leaves()).exit_code == 0
+    found = read(scene, tmp_path)
+    assert all(command.answer_received_us is not None for command in found.commands)
+    assert all(frame.command is not None for frame in found.frames if frame.type == "message")
+    assert found.traced == isinstance(scene.server, Traced)
+
+
+async def test_the_python_client_s_file(scene: Scene, tmp_path: Path) -> None:
+    found = await python_file(scene, tmp_path)
+    assert all(frame.command is not None for frame in found.frames if frame.type == "message")
+
+
+async def test_the_python_client_s_file_by_a_relay(scene: Scene, relay: TransitRelay, tmp_path: Path) -> None:
+    await python_file(scene, tmp_path, relay=f"tcp:127.0.0.1:{relay.port}", options=("--no-listen",))
+    assert await relay.carried() > len(PARCEL)
+
+
+async def test_the_python_client_s_log_over_a_killed_server(tmp_path: Path) -> None:
+    async with Scene(tmp_path, Traced(tmp_path / "server")) as scene:
+        killed = scene.kill_at(to_client(SENDER, "message", phase="pake", author=RECEIVER), BEFORE)
+        sending = asyncio.create_task(python_transfer(scene, tmp_path))
+        await killed.reached()
+        await scene.server.restart()
+        for client in await sending:
+            assert (await client.leaves()).exit_code == 0
+        found = read(scene, tmp_path)
+        welcomes = [frame for frame in found.frames if (frame.role, frame.type) == ("sender", "welcome")]
+        assert len(welcomes) == 2
+
+
+# ── ours ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def our_transfer(scene: Scene, folder: Path, code: str, *sent: str) -> None:
+    """Send and receive with our commands, over the proxy."""
+
+    def command(*words: str, log: str) -> tuple[str, ...]:
+        return (*RESTANTE, *words, "--server", scene.proxy.url, "--dump-timing", str(folder / log))
+
+    sending = command("send", *sent, "--code", "7-crossover-clockwork", log="send.json")
+    options = sent[1:] if sent[0] != "--text" else ()
+    output = str(folder / "received")
+    receiving = command("receive", code, "--accept", "--output", output, *options, log="receive.json")
+    async with child(*sending) as sender:
+        await sender.says("code is")
+        async with child(*receiving) as receiver, bounded("the end of both"):
+            await ended(receiver, sender)
+
+
+async def ended(*clients: Child) -> None:
+    for client in clients:
+        await client.ended()
+
+
+async def our_file(scene: Scene, folder: Path, *options: str) -> Timeline:
+    """Send a file and return its timeline."""
+    (folder / "parcel").write_bytes(PARCEL)
+    await our_transfer(scene, folder, "7-crossover-clockwork", str(folder / "parcel"), *options)
+    assert (folder / "received").read_bytes() == PARCEL
+    found = read(scene, folder)
+    assert {"transfer", "transit connect"} <= causes(found, "sender") & causes(found, "receiver")
+    assert found.traced == isinstance(scene.server, Traced)
+    return found
+
+
+async def test_our_client_s_file_by_a_relay(scene: Scene, relay: TransitRelay, tmp_path: Path) -> None:
+    await our_file(scene, tmp_path, "--transit-relay", f"tcp:127.0.0.1:{relay.port}", "--no-listen")
+    assert await relay.carried() > len(PARCEL)
+
+
+async def test_our_client_s_file(scene: Scene, tmp_path: Path) -> None:
+    found = await our_file(scene, tmp_path, "--transit-relay", "")
+    if found.traced:
+        assert all(command.answered_us is not None for command in found.commands)
+
+
+async def test_our_client_s_text(scene: Scene, tmp_path: Path) -> None:
+    await our_transfer(scene, tmp_path, "7-crossover-clockwork", "--text", TEXT)
+    found = read(scene, tmp_path)
+    assert all(frame.command is not None for frame in found.frames if frame.type == "message")
+
+
+async def test_our_client_s_log_over_a_killed_server(tmp_path: Path) -> None:
+    async with Scene(tmp_path, Traced(tmp_path / "server")) as scene:
+        killed = scene.kill_at(to_client(SENDER, "message", phase="pake", author=RECEIVER), BEFORE)
+        sending = asyncio.create_task(our_transfer(scene, tmp_path, "7-crossover-clockwork", "--text", TEXT))
+        await killed.reached()
+        await scene.server.restart()
+        await sending
+        found = read(scene, tmp_path)
+        welcomes = [frame for frame in found.frames if (frame.role, frame.type) == ("sender", "welcome")]
+        assert len(welcomes) == 2
+
+
+async def test_our_client_s_wrong_code(scene: Scene, tmp_path: Path) -> None:
+    await our_transfer(scene, tmp_path, "7-wrong-code", "--text", TEXT)
+    assert "transfer" not in causes(read(scene, tmp_path), "sender")
+    sent, received = tmp_path / "send.json", tmp_path / "receive.json"
+    remarks: list[str] = []
+    for logs, roles in (([sent], ["sender"]), ([received], ["receiver"]), ([received, sent], ["receiver", "sender"])):
+        assert [client.role for client in read_transfer(logs, None, {}, remarks.append).clients] == roles
+    assert remarks == [f"{received} is the receiver's log, and {sent} the sender's"]
