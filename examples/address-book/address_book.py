@@ -155,14 +155,18 @@ async def exchange_in(journal: Journal[Book], friend: JournaledWormhole, words: 
 
 
 async def leave_earlier(journal: Journal[Book], server: str) -> None:
-    """Close and remove the wormholes before the current one, the last of them when the friend has moved on, too."""
+    """Close and remove the wormholes before the current one, the last of them when the friend has moved on, too.
+
+    One whose code led to nobody has no friend to wait for.
+    """
     book = journal.state
     for meeting in range(1, book.meeting):
         if f"meeting {meeting}" not in journal.names:
             continue
-        waits = meeting == book.meeting - 1 and book.sent is None
+        earlier = friend_of(journal, server, meeting)
+        waits = meeting == book.meeting - 1 and book.sent is None and earlier.met
         with suppress(WormholeError):  # it has no more messages for us
-            async with friend_of(journal, server, meeting) as earlier:  # adds again what the server has forgotten
+            async with earlier:  # adds again what the server has forgotten
                 if not waits:
                     await earlier.close()
         if not waits:

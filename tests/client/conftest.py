@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from client.programs import Program
-from restante.client import base, driver
+from restante.client import base
+from restante.client.connection import driver
 from support.mailbox.days import ServerOfDays, server_of_days
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from restante.client.websocket import Connection
+from restante.client.connection.websocket import Connection
 
 
 class Moments:

@@ -272,6 +272,14 @@ async def test_a_code_that_leads_to_nobody_is_replaced_by_the_next_one(tmp_path:
             assert journal.names == ["meeting 2"]
 
 
+async def test_a_code_that_led_to_nobody_is_left_before_the_next_friend_answers(tmp_path: Path) -> None:
+    async with life(tmp_path / "life") as ours:
+        await ours.live([("bob", "accept", "4-wrong-number"), ("bob", "accept", "5-right-number")], kills=NOBODY)
+        assert ours.server.mailboxes == 1
+        with closing(Journal[dict[str, Any]](ours.folder / "bob", {})) as journal:
+            assert journal.names == ["meeting 2"]
+
+
 async def test_a_book_with_a_friend_refuses_another_code(tmp_path: Path) -> None:
     async with life(tmp_path / "life") as ours:
         script: Script = [

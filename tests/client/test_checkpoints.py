@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from client.live import Heard
-from client.programs import APP_ID, Program, State, acquainted
+from client.programs import APP_ID, CODE, Program, State, acquainted
 from restante.client import (
     CheckpointError,
     Journal,
@@ -26,9 +26,9 @@ from restante.client import (
     ReplayEnded,
     RestanteError,
     StoreError,
-    driver,
 )
-from restante.client.checkpoint import MAX_BYTES, CheckpointFile
+from restante.client.connection import driver
+from restante.client.journal_mode.checkpoint import MAX_BYTES, CheckpointFile
 from support.bounds import BOUND
 from support.disk import no_file_beyond
 from support.effort import rounds
@@ -122,6 +122,27 @@ async def test_a_state_is_shown_when_it_is_saved_and_never_if_nobody_knows_wheth
             _ = journal.state
     async with Journal[State](tmp_path / "journal", {"received": []}) as later:
         assert later.state == {"received": ["0"]}
+
+
+async def test_what_a_journal_knows_is_not_shown_if_nobody_knows_whether_it_is_saved(
+    server: ServerOfDays, alice: Program
+) -> None:
+    with pytest.raises(StoreError):  # noqa: PT012 - its context raises it, too
+        async with alice.running() as (journal, wormhole):
+            assert (wormhole.code, wormhole.met, wormhole.mood, wormhole.unacknowledged) == (CODE, False, None, [])
+            assert journal.names == ["peer"]
+            with no_file_beyond(10), pytest.raises(StoreError):
+                await wormhole.send(b"0")
+            for name in ("code", "met", "mood", "unacknowledged"):
+                with pytest.raises(StoreError, match="cannot write the journal"):
+                    getattr(wormhole, name)
+            for name in ("state", "names"):
+                with pytest.raises(StoreError, match="cannot write the journal"):
+                    getattr(journal, name)
+            with pytest.raises(StoreError, match="cannot write the journal"):
+                journal.wormhole("other", APP_ID)
+    async with alice.running() as (journal, wormhole):
+        assert (wormhole.code, wormhole.unacknowledged, journal.names) == (CODE, [], ["peer"])
 
 
 async def test_a_new_wormhole_that_cannot_be_saved_does_not_connect(server: ServerOfDays, alice: Program) -> None:
@@ -220,7 +241,7 @@ async def test_a_checkpoint_from_before_a_message_is_noticed_by_its_receipt_too(
     await bob.run()
     assert server.messages == 3  # his half of the key, his version, and his receipt
     alice.file.write_bytes(backup)
-    with pytest.raises(OldCheckpointError, match="older copy of it: agree on a new code"):
+    with pytest.raises(OldCheckpointError, match="older copy: agree on a new code"):
         await alice.run()
 
 

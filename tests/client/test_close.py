@@ -11,8 +11,8 @@ import pytest
 
 from client.world import APP_ID, Side, settle
 from restante.client import PeerConfirmed, Wormhole
+from restante.client.connection.server import Server
 from restante.client.errors import WormholeError
-from restante.client.server import Server
 from support.bounds import bounded
 from support.mailbox.givens import Options
 from support.mailbox.worlds import StoreWorld, World
@@ -80,7 +80,7 @@ def lines(world: World, monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[Line]:
         made.put_nowait(line)
         yield line
 
-    monkeypatch.setattr("restante.client.websocket.connect", connect)
+    monkeypatch.setattr("restante.client.connection.websocket.connect", connect)
     return made
 
 

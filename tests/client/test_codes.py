@@ -101,7 +101,7 @@ def test_the_documented_uris_are_read_and_written() -> None:
         ("wormhole-transfer:4-a?" + "&".join(f"x{each}=1" for each in range(20)), "not encoded correctly"),
         ("wormhole-transfer:4-a?role=leader&role=leader", "twice"),
         ("wormhole-transfer:4-a?version=1", "later version"),
-        ("wormhole-transfer:4-a?colour=red", "no field 'colour'"),
+        ("wormhole-transfer:4-a?colour=red", "an unknown field: 'colour'"),
         ("wormhole-transfer:4-a?role=king", "role is follower or leader"),
         ("wormhole-transfer:4-a?rendezvous=https%3A%2F%2Fx", "ws:// or wss://"),
         ("wormhole-transfer:4-a?rendezvous=ws%3A%2F%2F%5B", "ws:// or wss://"),

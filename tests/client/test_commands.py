@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import os
 import pty
 import signal
@@ -17,6 +18,7 @@ import pytest
 import pytest_asyncio
 import segno
 
+from client.liar import Answer, Liar, Sent, lying
 from restante.cli.client_run import Place, own_code
 from restante.cli.terminal import MAX_EXCERPT_CHARACTERS, excerpt
 from restante.client import (
@@ -32,6 +34,7 @@ from restante.client import (
     WelcomeError,
     Wormhole,
     WrongPasswordError,
+    abandon_transfer,
 )
 from support.bounds import bounded
 from support.mailbox.wormhole import Client
@@ -49,7 +52,7 @@ async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serv
         yield server
 
 
-def command(server: Serving, *words: str, stdin: bytes | None = b"") -> Command:
+def command(server: Serving | Liar, *words: str, stdin: bytes | None = b"") -> Command:
     """Run a command at the server. With a standard input of None it waits when it asks."""
     return Command(server, words, stdin)
 
@@ -57,7 +60,7 @@ def command(server: Serving, *words: str, stdin: bytes | None = b"") -> Command:
 class Command:
     """A running `restante`. Leaving its context ends it."""
 
-    def __init__(self, server: Serving, words: tuple[str, ...], stdin: bytes | None) -> None:
+    def __init__(self, server: Serving | Liar, words: tuple[str, ...], stdin: bytes | None) -> None:
         self._server, self._words, self._stdin = server, words, stdin
 
     async def __aenter__(self) -> Child:
@@ -71,6 +74,10 @@ class Command:
         os.close(reading)
         self._child = Child(process, "stdout", "stderr")
         return self._child
+
+    def write(self, answer: bytes) -> None:
+        """Answer a question."""
+        os.write(self._writing, answer)
 
     async def __aexit__(self, *_: object) -> None:
         await self._child.end()
@@ -92,7 +99,8 @@ async def test_a_text_arrives(server: Serving) -> None:
         "stdout": "",
         "stderr": "Sending a text of 24 characters\n"
         f"Wormhole code is: {code}\n\nOn the other computer, please run:\n\n"
-        f"restante receive --server {server.url} {code}\n\nWaiting for the other side …\nThe text has arrived.\n",
+        f"restante receive --server {server.url} {code}\n\nWaiting for the other side …\n"
+        "The other side is there.\nThe text has arrived.\n",
     }
 
 
@@ -109,7 +117,7 @@ async def test_a_text_comes_from_standard_input_and_the_code_may_be_asked_for(se
     ("text", "says"),
     [
         (b"x" * 1_000_000, "a message has at most 1,000,000 bytes, and this one has 1,000,0"),
-        (b"x" + 2_000_000 * "é".encode(), "the text has more than 1,000,000 bytes, which no message has"),
+        (b"x" + 2_000_000 * "é".encode(), "the text has more than 1,000,000 bytes, the most that can be sent"),
     ],
     ids=["with its envelope", "by far"],
 )
@@ -179,6 +187,14 @@ async def test_the_qr_code_has_the_uri_if_the_terminal_is_wide_enough(
     segno.make(uri).terminal(out=drawn, compact=True)
     assert (drawn.getvalue() in said.decode().replace("\r\n", "\n")) == shown
     assert ("█" in said.decode()) == shown
+
+
+async def test_no_qr_code_names_another_server_than_the_one_in_use() -> None:
+    words = ("send", "--text", TEXT, "--code", "48-a-b", "--server", "ws://127.0.0.1:1/v2", "--qr")
+    async with child(*RESTANTE, *words) as sender:
+        says = "There is no QR code: it can name only servers whose URL ends with /v1."
+        await sender.until(says, lambda: says in sender.said["stderr"])
+    assert "█" not in sender.said["stderr"]
 
 
 @pytest.mark.parametrize("scheme", ["wormhole-transfer", "WORMHOLE-TRANSFER"])
@@ -334,6 +350,58 @@ async def test_a_rejected_verifier_ends_both(server: Serving) -> None:
     assert "the other side gave up: the verifier was rejected" in sender.said["stderr"]
 
 
+@pytest.mark.parametrize("asks", ["sender", "receiver"])
+async def test_the_question_for_the_verifier_ends_when_the_other_side_gives_up(server: Serving, asks: str) -> None:
+    code = f"{48 + (asks == 'sender')}-a-b"
+    words = ("send", "--text", TEXT, "--code", code) if asks == "sender" else ("receive", code)
+    async with (
+        command(server, *words, "--verify", stdin=None) as asked,
+        Wormhole.create(DEFAULT_APP_ID, server=server.url) as peer,
+        bounded("the end of the question"),
+    ):
+        await peer.set_code(code)
+        if asks == "receiver":
+            await peer.send(b'{"transit": {}}')  # what comes before is not lost
+        await asked.says(r"\(yes/no\)")
+        await abandon_transfer(peer, "no time")
+        assert await asked.ended() == 1, asked.said
+    assert asked.said["stderr"].endswith("(yes/no): \nrestante: the other side gave up: no time\n")
+
+
+async def test_what_the_peer_says_during_the_question_is_heard_after_the_answer(server: Serving) -> None:
+    async with Wormhole.create(DEFAULT_APP_ID, server=server.url) as sender, bounded("the text"):
+        await sender.set_code("50-a-b")
+        receiver = command(server, "receive", "50-a-b", "--verify", stdin=None)
+        async with receiver as asked:
+            await asked.says(r"\(yes/no\)")
+            offer = await sender.send(json.dumps({"offer": {"message": TEXT}}).encode())
+            await offer.stored()
+            receiver.write(b"yes\n")
+            assert json.loads(await sender.receive()) == {"answer": {"message_ack": "ok"}}
+            assert await asked.ended() == 0, asked.said
+    assert asked.said["stdout"] == f"{TEXT}\n"
+
+
+async def test_the_question_for_the_verifier_ends_when_the_wormhole_fails() -> None:
+    def add_third(answer: Answer) -> list[Sent]:
+        third = {"type": "message", "side": "third", "phase": "0", "body": "00"}
+        return [answer, third] if answer.get("phase") == "0" else [answer]
+
+    async with (
+        lying(add_third) as liar,
+        command(liar, "send", "--text", TEXT, "--code", "7-a-b", "--verify", stdin=None) as sender,
+        Wormhole.create(DEFAULT_APP_ID, server=liar.url) as peer,
+        bounded("the end of the question"),
+    ):
+        await peer.set_code("7-a-b")
+        await sender.says(r"\(yes/no\)")
+        await peer.send(b"{}")
+        assert await sender.ended() == 3, sender.said
+        with pytest.raises(CrowdedError):
+            await peer.close()
+    assert sender.said["stderr"].endswith("(yes/no): \nrestante: a third side sent a message\n")
+
+
 async def test_a_text_that_cannot_be_printed_has_not_arrived(server: Serving) -> None:
     async with command(server, "send", "--text", TEXT, "--code", "36-a-b") as sender:
         with open("/dev/full", "wb") as full:  # noqa: ASYNC230, PTH123 - a device
@@ -474,7 +542,7 @@ async def test_a_code_with_capitals_meets_the_one_without(server: Serving) -> No
         (("receive", "7 purple sausages"), "a code has no spaces"),
         (("receive", "7-" + os.fsdecode(b"\xff")), "a code is a text in UTF-8"),
         (("receive", "wormhole-transfer:7-a?role=leader"), "this URI is for the sender"),
-        (("receive", "wormhole-transfer:7-a?colour=red"), "has no field 'colour'"),
+        (("receive", "wormhole-transfer:7-a?colour=red"), "has an unknown field: 'colour'"),
         (("receive", "7-a-b", "--allocate"), "leave the code out"),
         (("receive", "7-a-b", "--server", ""), "begins with ws:// or wss://"),
         (("receive", "7-a-b", "--proxy", ""), "a proxy's URL begins with"),

@@ -8,6 +8,8 @@ import ipaddress
 import ssl
 import time
 from asyncio.subprocess import Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +29,13 @@ from restante.client import (
     ServerGoneError,
     Working,
     Wormhole,
-    driver,
     unread,
-    websocket,
-    work,
 )
-from restante.client.server import Server
+from restante.client.connection import driver, websocket, work
+from restante.client.connection.server import Server
 from restante.mailbox.protocol.hashcash import Demand, problem
 from support.bounds import bounded
+from support.mailbox.frames import HEAD_END
 from support.ports import nobodys_port
 
 
@@ -278,6 +279,49 @@ async def test_a_server_of_ours_that_has_no_room_is_tried_again_until_it_has(tmp
     assert {each.reason for each in refused} >= {
         "the server asks to try again later: the server has no room for more connections"
     }
+    assert heard.of(Failed) == []
+
+
+@asynccontextmanager
+async def naming_clients(server: LiveServer, address: str) -> AsyncIterator[str]:
+    """A proxy in front of a server that says that every client has this address. Yields its URL."""
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(HEAD_END)
+        theirs, ours = await asyncio.open_connection("127.0.0.1", server.port)
+        ours.write(head.removesuffix(b"\r\n") + f"X-Real-IP: {address}\r\n\r\n".encode())
+        await asyncio.gather(pass_on(reader, ours), pass_on(theirs, writer))
+
+    async with listening(serve) as port:
+        yield f"ws://127.0.0.1:{port}/v1"
+
+
+@pytest.mark.parametrize(
+    ("limits", "hint"),
+    [
+        (("address_connections=1", "address_connects=0"), "1 may be open at a time"),
+        (("address_connects=60", "address_connects_at_once=1"), "they come too fast; try again in 1 s"),
+    ],
+)
+async def test_a_server_of_ours_that_has_too_many_connections_of_an_address_is_tried_again(
+    tmp_path: Path, limits: tuple[str, ...], hint: str
+) -> None:
+    heard = Heard()
+    flags = ("--trust-proxy", "127.0.0.0/8", *(word for limit in limits for word in ("--limit", limit)))
+    async with serving(tmp_path, *flags) as server, naming_clients(server, "198.51.100.7") as url, bounded("a code"):
+        async with wormhole(url) as alice:
+            await alice.allocate_code()
+            bob = await wormhole(url, on_event=heard).__aenter__()
+            await heard.until(Reconnecting)
+        await bob.allocate_code()
+        await bob.close()
+    reason = f"the server asks to try again later: too many connections from your address: {hint}"
+    assert heard.of(Reconnecting)[0] == Reconnecting(0.02, reason, busy=True)
     assert heard.of(Failed) == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import tarfile
 import time
@@ -20,8 +21,10 @@ import pytest_asyncio
 
 from client.transfer.hostile import names
 from restante.pipeline.clean.rules import Fault, limits
-from restante.pipeline.clean.timing import UNLISTED, event
-from restante.pipeline.sources import events
+from restante.pipeline.clean.timing import event
+from restante.timing.logs import events
+from restante.timing.logs.records import UNLISTED
+from restante.timing.transfers.transfer import read_transfer
 from support.bounds import bounded
 from support.processes import RESTANTE, Child, Serving, called, serving, spawn
 
@@ -110,7 +113,9 @@ async def test_a_receiver_that_does_not_say_yes_gets_nothing(
 ) -> None:
     sides = await both(server, parcel, to, stdin=stdin)
     assert exits(sides) == (1, 1)
-    assert "the other side gave up: transfer rejected" in sides[0].said["stderr"]
+    told = "transfer rejected" if stdin else "nobody was there to accept it"
+    assert f"the other side gave up: {told}" in sides[0].said["stderr"]
+    assert ("--accept asks nothing" in sides[1].said["stderr"]) == (not stdin)
     assert names(to) == []
 
 
@@ -138,29 +143,47 @@ async def test_what_is_there_is_replaced_only_if_the_user_wants_it(
     assert exits(sides) == ends, [each.said for each in sides]
     assert names(to) == ["parcel"]
     assert (to / "parcel").read_bytes() == there
+    if ends == (1, 2):
+        assert "gave up: a file or directory of this name exists already" in sides[0].said["stderr"]
 
 
 @pytest.mark.parametrize(
-    ("output", "ends", "place"),
+    ("output", "place"),
     [
-        ("folder", (0, 0), "folder/parcel"),
-        ("other", (0, 0), "other"),
-        ("missing/other", (1, 2), None),
-        ("x" * 300, (1, 1), None),
+        ("folder", "folder/parcel"),
+        ("other", "other"),
     ],
 )
 async def test_the_output_is_a_directory_or_a_name(
-    server: Serving, parcel: Path, to: Path, output: str, ends: tuple[int, int], place: str | None
+    server: Serving, parcel: Path, to: Path, output: str, place: str
 ) -> None:
     (to / "folder").mkdir()
     sides = await both(server, parcel, to, "--accept", "--output", output)
-    assert exits(sides) == ends, [each.said for each in sides]
-    assert names(to) == sorted({"folder", (place or "folder").partition("/")[0]})
-    if place is not None:
-        assert (to / place).read_bytes() == CONTENT
-    else:
-        assert "the other side gave up: " in sides[0].said["stderr"]
-        assert "Traceback" not in sides[1].said["stderr"]
+    assert exits(sides) == (0, 0), [each.said for each in sides]
+    assert names(to) == sorted({"folder", place.partition("/")[0]})
+    assert (to / place).read_bytes() == CONTENT
+
+
+async def test_an_output_that_cannot_be_used_is_refused_before_the_code_is_used_up(
+    server: Serving, parcel: Path, to: Path
+) -> None:
+    (to / "there").touch()
+    code = next(codes)
+    async with command(server, parcel.parent, "send", parcel.name, "--code", code) as sender:
+        for output, says in (
+            ("", "the path of --output is empty"),
+            ("missing/other", "there is no directory 'missing'"),
+            ("there/other", "there is no directory 'there'"),
+            ("there", "there exists already: --replace replaces it, --output names another place"),
+            ("x" * 300, "cannot store it as 'xxx"),
+        ):
+            async with command(server, to, "receive", code, "--accept", "--output", output) as refused:
+                assert await refused.ended() == 2
+            assert says in refused.said["stderr"]
+            assert refused.said["stderr"].count("\n") == 1
+        async with command(server, to, "receive", code, "--accept", "--replace", "-o", "there") as receiver:
+            assert (await receiver.ended(), await sender.ended()) == (0, 0), (receiver.said, sender.said)
+    assert (to / "there").read_bytes() == CONTENT
 
 
 async def test_a_file_does_not_replace_a_directory_and_the_sender_is_told(
@@ -208,6 +231,30 @@ async def test_a_dry_run_of_a_directory_and_of_several_paths_shows_what_they_arr
     assert (ended.returncode, ended.stderr) == (0, f"offered: directory 'from' (2 files, 10 bytes)\n{reached}")
     ended = called("send", parcel, parcel.parent / "other", *options)
     assert (ended.returncode, ended.stderr) == (0, f"offered: directory 'files' (2 files, 10 bytes)\n{reached}")
+
+
+async def test_a_dry_run_of_a_text_shows_no_addresses() -> None:
+    ended = called("send", "--text", "x", "--dry-run")
+    assert (ended.returncode, ended.stderr) == (0, "offered: a text of 1 character\n")
+
+
+async def test_the_working_directory_and_its_parent_are_sent_by_their_names(server: Serving, tmp_path: Path) -> None:
+    to = tmp_path / "to"
+    (to / "inner").mkdir(parents=True)
+    (to / "inner/file").write_bytes(CONTENT)
+    (to.parent / "other").touch()
+    code = next(codes)
+    async with (
+        command(server, to / "inner", "send", ".", "../../other", "--code", code) as sender,
+        command(server, to, "receive", code, "--accept", "-o", "got") as receiver,
+        bounded("the end of both"),
+    ):
+        assert (await receiver.ended(), await sender.ended()) == (0, 0), (receiver.said, sender.said)
+    assert names(to / "got") == ["inner", "other"]
+    assert (to / "got/inner/file").read_bytes() == CONTENT
+    async with command(server, to / "inner", "send", "..", "--dry-run") as shown:
+        assert await shown.ended() == 0
+    assert "offered: directory 'to' (" in shown.said["stderr"]
 
 
 async def test_a_dry_run_shows_an_offered_directory(server: Serving, parcel: Path, to: Path) -> None:
@@ -263,14 +310,18 @@ async def test_unpack_refuses_a_tar_file_that_is_none(server: Serving, parcel: P
     [
         (("send", "x" * 300), "cannot read"),
         (("send", "x" * 300, "y"), "there is no file or directory"),
+        (("send", ""), "a PATH is empty"),
+        (("send", "/dev/null", ""), "a PATH is empty"),
         (("send", "/dev/full"), "is not a file"),
         (("send", "/", "--text", "x"), "say what to send"),
+        (("send", "--text", ""), "the text is empty"),
         (("send", "nowhere"), "cannot read 'nowhere': No such file or directory"),
         (("send", "--text", "x", "--transit-relay", "example.com:1"), "a relay is named by tcp:HOST:PORT"),
         (("receive", "7-a-b", "--transit-relay", "tcp:example.com"), "a relay is named by tcp:HOST:PORT"),
         (("receive", "7-a-b", "--output", "missing/"), "there is no directory 'missing/'"),
         (("receive", "7-a-b", "--output", "missing/."), "there is no directory 'missing/.'"),
         (("receive", "7-a-b", "--output", "/dev/null/"), "there is no directory '/dev/null/'"),
+        (("receive", "7-a-b", "--replace", "--output", "/dev/null"), "'/dev/null' leads to a device"),
     ],
 )
 async def test_what_cannot_be_sent_ends_with_2(words: tuple[str, ...], says: str) -> None:
@@ -310,17 +361,22 @@ async def test_a_signal_ends_both_and_leaves_nothing(
             await receiver.says(r"\(yes/no\)")
         else:
             await receiver.says("Receiving the file")
-            while not names(to):  # noqa: ASYNC110 - of another process
+            while not any((to / name).stat().st_size for name in names(to)):  # noqa: ASYNC110 - of another process
                 await asyncio.sleep(0)
         (sender if who == "sender" else receiver).send(number)
         stopped, other = (sender, receiver) if who == "sender" else (receiver, sender)
         assert await stopped.ended() == 128 + number, stopped.said
-        if phase == "question" and who == "sender":
-            receiver.send(signal.SIGTERM)  # it waits for its user
-            await receiver.ended()
-        else:
-            assert await other.ended() == 1, other.said
-            assert f"the other side gave up: the {who} stopped" in other.said["stderr"]
+        assert await other.ended() == 1, other.said
+        said = [other.said["stderr"].rsplit("restante: ")[-1], stopped.said["stderr"].rsplit("restante: ")[-1]]
+    reason = f"the other side gave up: the {who} stopped"
+    if phase == "question":
+        assert said[0] == f"{reason}\n"
+    else:
+        sending = r"after sending [\d,]+ of [\d,]+ bytes: the receiver does not have everything"
+        receiving = r"after receiving [\d,]+ of [\d,]+ bytes: nothing was kept"
+        ours, theirs = (sending, receiving) if who == "sender" else (receiving, sending)
+        assert re.fullmatch(rf"{reason} \({theirs}\)\n", said[0]), said
+        assert re.fullmatch(rf"stopped {ours}\n+", said[1]), said
     assert names(to) == []
 
 
@@ -354,6 +410,15 @@ async def timed(
     logs = [parcel.parent / "log", to / "../log"]
     secrets = (code, CONTENT.hex(), "parcel", '"nameplate"', '"mailbox"', '"body"')
     assert [word for log in logs for word in secrets if word in log.read_text()] == []
+    remarks: list[str] = []
+    found = read_transfer(logs, None, {}, remarks.append)
+    assert [client.role for client in found.clients] == ["sender", "receiver"]
+    assert remarks == []
+    for client in found.clients:
+        assert sum(spent.us for spent in client.spent) == client.stop_us - client.start_us
+        assert client.offset_us is not None
+        assert client.error_us is not None
+        assert abs(client.offset_us) <= client.error_us, "there is one clock"
     return exits((sender, receiver)), [logged(log) for log in logs]
 
 

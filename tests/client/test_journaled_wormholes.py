@@ -23,8 +23,8 @@ from restante.client import (
     WrongPasswordError,
     base,
     seed_code,
-    websocket,
 )
+from restante.client.connection import websocket
 from support.bounds import BOUND, bounded
 from support.mailbox.days import DAY, ServerOfDays
 from support.ports import nobodys_port
@@ -194,8 +194,10 @@ async def test_a_wormhole_stays_at_its_server_and_keeps_its_application(alice: P
             assert [each async for each in wormhole.waiting()] == []
             with pytest.raises(Misuse, match="in use"):
                 journal.wormhole("peer", APP_ID)
-            with pytest.raises(Misuse, match="not in use"):
+            with pytest.raises(Misuse, match="in use: leave its context"):
                 await journal.remove("peer")
+        with pytest.raises(Misuse, match="has no wormhole 'stranger'"):
+            await journal.remove("stranger")
 
 
 async def test_a_wormhole_that_was_got_before_another_use_of_it_is_refused(alice: Program, bob: Program) -> None:

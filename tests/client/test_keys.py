@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hypothesis import given
 from hypothesis import strategies as st
 from nacl.bindings import crypto_core_ed25519_sub, crypto_scalarmult_ed25519_base_noclamp
@@ -14,6 +16,7 @@ from spake2 import SPAKE2_Symmetric
 from wormhole import _key as reference
 
 from restante.client.protocol import keys
+from restante.client.protocol.hkdf import MAX_DERIVED_BYTES, hkdf, hkdf_expand, hkdf_extract
 from restante.client.protocol.spake2 import (
     BLINDING_POINT,
     ORDER,
@@ -21,7 +24,6 @@ from restante.client.protocol.spake2 import (
     SYMMETRIC,
     BadMessageError,
     Spake2,
-    hkdf,
 )
 from support import effort
 
@@ -65,6 +67,25 @@ def test_the_python_library_agrees_on_the_same_key(password: bytes, identity: by
 @given(key=st.binary(min_size=32, max_size=32), purpose=st.binary(max_size=100), size=st.integers(1, 200))
 def test_the_python_client_derives_the_same_keys(key: bytes, purpose: bytes, size: int) -> None:
     assert hkdf(key, purpose, size) == reference.derive_key(key, purpose, size)
+
+
+@given(key=st.binary(max_size=200), purpose=st.binary(max_size=100), size=st.integers(1, MAX_DERIVED_BYTES))
+def test_openssl_derives_the_same_keys_of_any_size(key: bytes, purpose: bytes, size: int) -> None:
+    assert hkdf(key, purpose, size) == HKDF(SHA256(), size, None, purpose).derive(key)
+
+
+def test_the_published_example_without_salt() -> None:
+    """RFC 5869, appendix A.3."""
+    extracted = hkdf_extract(b"\x0b" * 22)
+    assert extracted.hex() == "19ef24a32c717b167f33a91d6f648bdf96596776afdb6377ac434c1c293ccb04"
+    derived = "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d9d201395faa4b61a96c8"
+    assert hkdf_expand(extracted, b"", 42).hex() == derived
+
+
+@pytest.mark.parametrize("size", [-1, 0, MAX_DERIVED_BYTES + 1])
+def test_no_key_has_a_size_that_cannot_be_derived(size: int) -> None:
+    with pytest.raises(ValueError, match="a derived key has 1 to 8160 bytes"):
+        hkdf(KEY, b"", size)
 
 
 @given(st.text("0123456789abcdef", max_size=20), st.text("abc-0123456789", max_size=20), st.binary(max_size=300))

@@ -18,9 +18,8 @@ from restante.client import (
     Wormhole,
     WrongPasswordError,
     base,
-    driver,
-    websocket,
 )
+from restante.client.connection import driver, websocket
 from restante.common.dice import Dice
 from support.bounds import bounded
 from support.mailbox.raw_socket import BINARY, CLOSE, CONTINUATION, PING, TEXT, frame
@@ -98,6 +97,48 @@ async def test_a_server_that_has_no_room_is_left_alone_for_longer_each_time(
         await alice.allocate_code()
     assert attempts == [1, 2, 3]
     assert [each.busy for each in heard.of(Reconnecting)] == [True, True, True]
+
+
+TOO_MANY = "too many connections from your address"
+
+
+@pytest.mark.parametrize("kind", ["welcome", "allocated", "claimed"])
+@pytest.mark.parametrize("hint", ["they come too fast; try again in 3 s", "100 may be open at a time", None])
+async def test_a_server_that_has_too_many_connections_of_ours_is_left_alone_for_longer_each_time(
+    monkeypatch: pytest.MonkeyPatch, kind: str, hint: str | None
+) -> None:
+    """It sends an error, and closes the connection a second later. Without a hint: it closes it at once."""
+    attempts: list[int] = []
+    heard = Heard()
+
+    def delay(attempt: int, _dice: Dice) -> float:
+        attempts.append(attempt)
+        return 0.01
+
+    close = server_frame(CLOSE, (1008).to_bytes(2, "big") + TOO_MANY.encode())
+    refusal: Sent = {"type": "error", "error": TOO_MANY, "hint": hint, "orig": None} if hint else close
+
+    def refuse(answer: Answer) -> list[Sent]:
+        if answer["connection"] > 3 or answer["type"] != kind:
+            return [answer]
+        return [answer, refusal] if kind == "welcome" else [refusal]
+
+    monkeypatch.setattr(driver, "delay_before", delay)
+    async with lying(refuse) as liar, wormhole(liar.url, on_event=heard) as alice, bounded("a code"):
+        await alice.allocate_code()
+        await alice.flush()
+    assert attempts == [1, 2, 3]
+    assert [each.busy for each in heard.of(Reconnecting)] == [True, True, True]
+    for each in heard.of(Reconnecting):
+        assert TOO_MANY in each.reason
+        assert (hint or "") in each.reason
+
+
+async def test_another_error_before_a_close_for_policy_ends_the_wormhole() -> None:
+    refusal = {"type": "error", "error": "must bind first", "hint": "within 300 s of connecting", "orig": None}
+    async with lying(instead_of("allocated", refusal)) as liar:
+        with pytest.raises(ServerError, match="must bind first: within 300 s"):
+            await use(wormhole(liar.url))
 
 
 async def test_a_list_that_nobody_waits_for_any_more_is_not_owed_and_can_be_fetched_again() -> None:

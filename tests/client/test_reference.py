@@ -35,6 +35,10 @@ def test_the_names_for_type_checkers_are_the_public_ones() -> None:
     assert sorted(reference.PLACES) == sorted(client.__all__)
 
 
+def test_a_signature_has_the_arguments_of_any_name() -> None:
+    assert "timing.event(name: str, **details: Any)" in PAGE
+
+
 def test_every_event_is_one_of_its_type() -> None:
     assert all(inspect.isclass(each) for each in get_args(client.Event))
 

@@ -1,9 +1,9 @@
-"""The client at the reference server, also beside the Python client, and when that server is killed."""
+"""The client at the reference server, also beside the Python and Go clients, and when that server is killed."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,15 @@ from restante.client import (
     PeerConfirmed,
     WaitingForPeer,
     Wormhole,
-    driver,
+    WrongPasswordError,
     receive_text,
     seed_code,
     send_text,
 )
+from restante.client.connection import driver
 from support.bounds import bounded
+from support.mailbox.deployment import TRANSFERS
+from support.mailbox.shipped import GO_NEW, program, running
 from support.mailbox.wormhole import Client
 
 TEXT = "held until called for, é"
@@ -71,6 +74,51 @@ async def test_the_python_client_sends_us_a_text_there(server: LiveReference, tm
         await receive_text(bob, received.append)
     assert received == [TEXT]
     assert (await sender.leaves()).exit_code == 0
+
+
+async def repeated(transfer: Callable[[int], Awaitable[None]]) -> None:
+    """Repeat a transfer whose keys differ, which is one of 256 with the Go client (`Deployment.pair`)."""
+    for number in range(TRANSFERS):
+        try:
+            await transfer(number)
+        except WrongPasswordError:
+            continue
+        return
+    raise AssertionError("the keys differed each time")
+
+
+@pytest.mark.thorough
+async def test_the_go_client_receives_our_text_there(server: LiveReference, tmp_path: Path) -> None:
+    program(GO_NEW)  # which is built, if need be: that may take longer than a text
+
+    async def transfer(number: int) -> None:
+        async with Wormhole.create(DEFAULT_APP_ID, server=server.url) as alice, bounded("a text"):
+            values = {"url": server.url, "code": await alice.allocate_code()}
+            async with running(GO_NEW, (), tmp_path / f"{number}", GO_NEW.language.receive, **values) as receiver:
+                await send_text(alice, TEXT)
+                assert await receiver.ended() == 0, receiver.said
+        assert receiver.said["stdout"] == f"{TEXT}\n"
+
+    await repeated(transfer)
+
+
+@pytest.mark.thorough
+async def test_the_go_client_sends_us_a_text_there(server: LiveReference, tmp_path: Path) -> None:
+    words, received = GO_NEW.language.send_text, list[str]()
+    assert words is not None
+
+    async def transfer(number: int) -> None:
+        async with (
+            running(GO_NEW, (), tmp_path / f"{number}", words, url=server.url, text=TEXT) as sender,
+            Wormhole.create(DEFAULT_APP_ID, server=server.url) as bob,
+            bounded("a text"),
+        ):
+            await bob.set_code(await sender.code())
+            await receive_text(bob, received.append)
+            assert await sender.ended() == 0, sender.said
+
+    await repeated(transfer)
+    assert received == [TEXT]
 
 
 async def test_a_third_side_gives_back_the_number_that_it_did_not_get(server: LiveReference) -> None:

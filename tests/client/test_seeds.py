@@ -1,4 +1,4 @@
-"""Two sides that have met once meet again without a code."""
+"""Two sides that share a seed connect again without a code."""
 
 from __future__ import annotations
 

@@ -10,15 +10,8 @@ import pytest
 from client.liar import HANG_UP, Answer, Sent, honest, instead_of, listening, lying
 from client.liar import silent_from as silent
 from client.live import Heard, meet, use, wormhole
-from restante.client import (
-    Reconnecting,
-    ServerGoneError,
-    WelcomeError,
-    WormholeError,
-    base,
-    driver,
-    websocket,
-)
+from restante.client import Reconnecting, ServerGoneError, WelcomeError, WormholeError, base
+from restante.client.connection import driver, websocket
 from support.bounds import bounded
 
 AGREED = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"

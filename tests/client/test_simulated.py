@@ -11,15 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from client.virtual import Network, simulate, virtual_wormhole
-from restante.client import (
-    CodeExpiredError,
-    Event,
-    Reconnecting,
-    ServerGoneError,
-    Wormhole,
-    WrongPasswordError,
-    websocket,
-)
+from restante.client import CodeExpiredError, Event, Reconnecting, ServerGoneError, Wormhole, WrongPasswordError
+from restante.client.connection import websocket
 from support.effort import examples
 from support.mailbox.givens import Options
 from support.mailbox.worlds import CoreWorld

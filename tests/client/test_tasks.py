@@ -18,7 +18,7 @@ async def test_a_task_is_woken_by_the_change_that_matters_to_it_and_by_no_other(
     await asyncio.sleep(0)
     for name in ("nothing", "other", "one"):
         happened.add(name)
-        changes.tell()
+        changes.notify()
         await asyncio.sleep(0)
         assert woken == [each for each in ("other", "one") if each in happened]
     await asyncio.gather(*tasks)
@@ -28,5 +28,5 @@ async def test_a_task_that_names_no_condition_is_woken_by_any_change() -> None:
     changes = Changes()
     waiting = asyncio.create_task(changes.next())
     await asyncio.sleep(0)
-    changes.tell()
+    changes.notify()
     await waiting

@@ -48,8 +48,8 @@ async def test_a_receiver_is_told_what_the_sender_did_wrong(
     ("said", "error", "words"),
     [
         (b"not JSON", PeerMessageError, "not a message of a transfer"),
-        (b'{"answer": {"message_ack": "not now"}}', TransferError, "did not take the text: 'not now'"),
-        (b'{"answer": {}}', TransferError, "did not take the text"),
+        (b'{"answer": {"message_ack": "not now"}}', TransferError, "refused the text: 'not now'"),
+        (b'{"answer": {}}', TransferError, "refused the text"),
         (b'{"error": "no paper"}', TransferError, "gave up: no paper"),
     ],
 )

@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 
 from client.world import APP_ID
 from restante.client import Event, ServerGoneError, Wormhole
+from restante.client.connection.server import Server
+from restante.client.connection.work import DEFAULT_MAX_BITS
 from restante.client.core.state import NEW_BYTES, new_state
 from restante.client.errors import WormholeError
-from restante.client.server import Server
-from restante.client.work import DEFAULT_MAX_BITS
 from support.dice import Seeded
 from support.mailbox.givens import Inbox
 from support.mailbox.worlds import World
@@ -174,7 +174,7 @@ class Network:
     async def connect(
         self, _server: Server, opened: Callable[[Line], None], take: Callable[[bytes], None]
     ) -> AsyncIterator[Line]:
-        """Stand for `restante.client.websocket.connect`."""
+        """Stand for `restante.client.connection.websocket.connect`."""
         await asyncio.sleep(self.delay())
         if not self.up:
             raise ServerGoneError("the server cannot be reached")

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import msgspec
 from rich.filesize import decimal
 
 from restante.cli.terminal import Declined, answered_yes, say, visible
+from restante.client.errors import WormholeError
+from restante.client.files.draft import EXISTS, is_special
 from restante.client.files.names import shown_path
 from restante.client.timing_log import USER, span
-from restante.client.transfer.messages import reasons_told
+from restante.client.transfer.messages import reasons_sent, unless_given_up
 from restante.client.transfer.receiving import TAR, OfferedDirectory, OfferedFile, OfferedText
 from restante.client.transfer.sending import Outgoing, outgoing_directory, outgoing_file, send_outgoing
 from restante.client.transfer.stream import OnProgress
@@ -23,8 +28,16 @@ from restante.client.transit.hints import Hints
 from restante.client.transit.records import Role
 from restante.client.wormhole import Wormhole
 from restante.common.dice import SystemDice
-from restante.common.errors import Misuse
+from restante.common.errors import Misuse, plain
 from restante.common.plural import counted
+
+FIGURES_COLUMNS: Final = 45
+"""How wide the size, rate and time left are, at most."""
+
+BAR_COLUMNS: Final = 60
+"""How wide a terminal is on which a bar is drawn beside them."""
+
+MAX_BAR_COLUMNS: Final = 40
 
 
 class Storing(msgspec.Struct, frozen=True):
@@ -59,14 +72,43 @@ def transit_of(relay: str | None, *, listen: bool, proxy: str | None) -> Transit
     return TransitOptions(relays, listen, proxy)
 
 
-def output_path(output: str | None) -> Path | None:
-    """Return where to store what comes. Raises Misuse if the text ends with a slash and is not a directory."""
+def output_path(output: str | None, *, may_be_file: bool) -> Path | None:
+    """Return where to store what comes. Raises Misuse, before a code is used up, if nothing can be stored there.
+
+    `may_be_file` says whether it may be a file that is there already.
+    """
     if output is None:
         return None
-    names_directory = output.rpartition("/")[2] in {"", ".", ".."}
-    if output and names_directory and not os.path.isdir(output):  # noqa: PTH112 - as above
-        raise Misuse(f"there is no directory {shown_path(output)}: create it first")
-    return Path(output)
+    if not output:
+        raise Misuse("the path of --output is empty: name a directory or a file, or leave the option out")
+    folder, _, name = output.rpartition("/")
+    directory = output if name in {"", ".", ".."} else folder or ("/" if output.startswith("/") else ".")
+    if not os.path.isdir(directory):  # noqa: PTH112 - Path's raises an error for a long name
+        raise Misuse(f"there is no directory {shown_path(directory)}: create it first")
+    try:
+        is_file = not stat.S_ISDIR(os.stat(output).st_mode)  # noqa: PTH116 - of a text that may end with a slash
+    except FileNotFoundError:
+        is_file = os.path.lexists(output)  # a link to nothing
+    except OSError as error:
+        raise Misuse(f"cannot store it as {shown_path(output)}: {plain(error)}") from error
+    path = Path(output)
+    if is_file and not may_be_file:
+        raise Misuse(in_the_way(path))
+    if is_special(path):
+        raise Misuse(f"{shown_path(output)} leads to a device, a pipe or a socket: name a directory or a file")
+    return path
+
+
+def in_the_way(path: Path) -> str:
+    """Return what is said if something has the path, and the user is not asked."""
+    return f"{visible(str(path))} exists already: --replace replaces it, --output names another place"
+
+
+def sent_paths(words: list[str]) -> list[Path]:
+    """Return the paths on the command line. Raises Misuse if one is empty, as an unset variable of a script is."""
+    if "" in words:
+        raise Misuse("a PATH is empty: name a file or a directory, or . for the working directory")
+    return [Path(each) for each in words]
 
 
 def outgoing(paths: list[Path], *, ignore_unsendable: bool) -> Outgoing:
@@ -100,7 +142,7 @@ class Files(msgspec.Struct, frozen=True):
 
     async def send(self, wormhole: Wormhole) -> None:
         """Send it, and wait until it has arrived."""
-        with bar(self.outgoing.size) as on_progress:
+        with stop_explained(), bar(self.outgoing.size, "waiting") as on_progress:
             await send_outgoing(wormhole, self.outgoing, transit=self.transit, on_progress=on_progress)
 
 
@@ -140,15 +182,15 @@ async def store(offered: OfferedFile | OfferedDirectory, storing: Storing) -> No
     replace = storing.replace
     if storing.is_in_the_way(path):
         if storing.accept:
-            await offered.reject()
-            raise Misuse(f"{visible(str(path))} exists already: --replace replaces it, --output names another place")
+            await offered.reject(EXISTS)
+            raise Misuse(in_the_way(path))
         replace = await _wanted(offered, f"{visible(str(path))} exists already. Replace it by the {words}?")
     elif not storing.accept:
         await _wanted(offered, f"Receive the {words} as {visible(str(path))}?")
     else:
         say(f"Receiving the {words} as {visible(str(path))}")
     size = offered.size if isinstance(offered, OfferedFile) else offered.archive_size
-    with bar(size) as on_progress:
+    with stop_explained(), bar(size, "storing") as on_progress:
         if isinstance(offered, OfferedFile) and unpacks:
             await offered.unpack(path, replace=replace, on_progress=on_progress)
         else:
@@ -157,19 +199,45 @@ async def store(offered: OfferedFile | OfferedDirectory, storing: Storing) -> No
 
 
 async def _wanted(offered: OfferedFile | OfferedDirectory, question: str) -> bool:
-    """Ask whether something is wanted. If not, tell the sender, and raise Declined."""
-    async with reasons_told(offered.wormhole, Role.RECEIVER):
-        with span(offered.wormhole.timing, "permission", waiting=USER):
-            wanted = await answered_yes(question)
+    """Ask whether to receive something. If not, send the sender the reason, and raise Declined."""
+    async with reasons_sent(offered.wormhole, Role.RECEIVER):
+        wanted = await asked(offered.wormhole, question)
     if wanted:
         return True
+    if wanted is None:
+        await offered.reject("nobody was there to accept it")
+        raise Declined("nothing was received: standard input has no answer; --accept asks nothing")
     await offered.reject()
     raise Declined("nothing was received")
 
 
+async def asked(wormhole: Wormhole, question: str) -> bool | None:
+    """Ask the user. None: standard input has ended. Raises what ends the wormhole before the answer."""
+    try:
+        with span(wormhole.timing, "permission", waiting=USER):
+            return await unless_given_up(wormhole, answered_yes(question))
+    except WormholeError:
+        say("")  # so that the error is not on the line of the question
+        raise
+
+
 @contextmanager
-def bar(size: int) -> Iterator[OnProgress]:
-    """Show how much of a transfer is done, on a terminal. Yields what is called with the bytes so far."""
+def stop_explained() -> Iterator[None]:
+    """Say what the receiver has if the transfer in the block is stopped."""
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        for each in getattr(error, "__notes__", ()):
+            say(f"restante: stopped {each}")
+        raise
+
+
+@contextmanager
+def bar(size: int, at_the_end: str) -> Iterator[OnProgress]:
+    """Show how much of a transfer is done, on a terminal. Yields what is called with the bytes so far.
+
+    `at_the_end` says what is done when all bytes are transferred: a directory is unpacked, and disks take time.
+    """
     if sys.stderr is None or not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -183,8 +251,17 @@ def bar(size: int) -> Iterator[OnProgress]:
         TimeRemainingColumn,
         TransferSpeedColumn,
     )
+    from rich.table import Column
 
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(), TextColumn("left"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        task = shown.add_task("", total=size)
-        yield lambda done: shown.update(task, completed=done)
+    console = Console(stderr=True)
+    figures = (
+        DownloadColumn(table_column=Column(no_wrap=True)),
+        TransferSpeedColumn(table_column=Column(no_wrap=True)),
+        TimeRemainingColumn(table_column=Column(no_wrap=True)),
+        TextColumn("{task.description}"),
+    )
+    bar_width = min(MAX_BAR_COLUMNS, console.width - FIGURES_COLUMNS)
+    columns = (BarColumn(bar_width), *figures) if console.width >= BAR_COLUMNS else figures
+    with Progress(*columns, console=console, transient=True) as shown:
+        task = shown.add_task("left", total=size)
+        yield lambda done: shown.update(task, completed=done, description="left" if done < size else at_the_end)

@@ -20,13 +20,14 @@ from typing import Any, Final
 import msgspec
 import typer
 
-from restante.cli.client_files import Files, Storing, show_offer, store
+from restante.cli.client_files import Files, Storing, asked, show_offer, store
 from restante.cli.code_prompt import prompt_for_code
-from restante.cli.terminal import Declined, StandardInput, answered_yes, excerpt, say, visible
+from restante.cli.terminal import Declined, StandardInput, excerpt, say, visible
 from restante.client import (
     DEFAULT_APP_ID,
     DEFAULT_SERVER,
     Event,
+    PeerConfirmed,
     Reconnecting,
     TransferUri,
     WaitingForPeer,
@@ -37,13 +38,13 @@ from restante.client import (
     send_text,
     word_list,
 )
+from restante.client.connection.server import Server
 from restante.client.core.state import check_encodable
 from restante.client.protocol.code import nameplate_of
 from restante.client.protocol.uri import SCHEME, rendezvous_of
 from restante.client.sent_message import MAX_SENT_BYTES
-from restante.client.server import Server
 from restante.client.timing_log import USER, TimingLog, check_timing_path, span
-from restante.client.transfer.messages import reasons_told
+from restante.client.transfer.messages import reasons_sent
 from restante.client.transfer.receiving import OfferedText
 from restante.client.transfer.receiving import receive as receive_offer
 from restante.client.transfer.text import check_text
@@ -83,7 +84,7 @@ Item = Text | Files
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where the two sides meet."""
+    """The code, the server and the application id that connect the two sides."""
 
     code: str | None
     server: str
@@ -112,10 +113,10 @@ class Place(msgspec.Struct, frozen=True):
         """Return the same place with a code, or that of a URI. Raises Misuse if the text is neither."""
         return self.of(typed, self.server, self.proxy, self.app_id)
 
-    def uri(self, code: str) -> TransferUri:
-        """Return what the QR code says. If no URI can name the server, it is the code alone."""
+    def uri(self, code: str) -> TransferUri | None:
+        """Return what the QR code says. None: no URI can name the server, and without one it names the public one."""
         rendezvous = rendezvous_of(self.server)
-        return TransferUri(code) if rendezvous is None else TransferUri(code, rendezvous)
+        return None if rendezvous is None else TransferUri(code, rendezvous)
 
     def options(self) -> str:
         """Return the options that the other side needs for the same place."""
@@ -147,11 +148,13 @@ def read_text(argument: str) -> str:
         given = sys.stdin.buffer.read(MAX_SENT_BYTES + 1)
     if len(given) > MAX_SENT_BYTES:
         most = counted(MAX_SENT_BYTES, "byte")
-        raise Misuse(f"the text has more than {most}, which no message has: send it in parts")
+        raise Misuse(f"the text has more than {most}, the most that can be sent: send it as a file")
     try:
         text = given.decode()
     except UnicodeDecodeError as error:
-        raise Misuse("the text is not UTF-8, and nothing else can be sent") from error
+        raise Misuse("the text is not UTF-8: send it as a file") from error
+    if not text:
+        raise Misuse("the text is empty: there is nothing to send")
     check_text(text)
     return text
 
@@ -168,7 +171,7 @@ def read_code(place: Place, words: int) -> str:
 
 
 def run(transfer: Coroutine[Any, Any, None]) -> None:
-    """Run a transfer. Ctrl-C, SIGTERM and SIGHUP end it after the other side is told.
+    """Run a transfer. Ctrl-C, SIGTERM and SIGHUP end it after the other side is informed.
 
     A second Ctrl-C or SIGTERM ends it at once, and a second SIGHUP does nothing: when a terminal is closed, the shell
     and the system may both send one. A command that ignores SIGHUP, as with nohup, goes on.
@@ -212,14 +215,17 @@ def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 
 
 @contextmanager
-def timed(path: Path | None) -> Iterator[TimingLog | None]:
-    """Yield a timing log if a path is given, and write it at the end, also after an error. Raises Misuse."""
+def timed(path: Path | None, which: str) -> Iterator[TimingLog | None]:
+    """Yield a timing log if a path is given, and write it at the end, even after an error. Raises Misuse.
+
+    `which` is what `wormhole` calls the command in its logs: cmd_send or cmd_receive.
+    """
     if path is None:
         yield None
         return
     check_timing_path(path)
     timing = TimingLog()
-    timing.event("command dispatch")
+    timing.event("command dispatch", which=which)
     try:
         yield timing
     finally:
@@ -251,7 +257,7 @@ async def send(
             await wormhole.set_code(code)
         say(f"Wormhole code is: {code}\n")
         if qr is not False:
-            _show_qr(str(place.uri(code)), anyway=bool(qr))
+            _show_qr(place.uri(code), anyway=bool(qr))
         options = f"{' --verify' if verify else ''}{place.options()} {shlex.quote(code)}"
         say(f"On the other computer, please run:\n\nrestante receive{options}\n")
         await _agree(wormhole, Role.SENDER, verify=verify)
@@ -284,7 +290,7 @@ async def _received(wormhole: Wormhole, storing: Storing) -> None:
         show_offer(offered)
         await offered.reject("the receiver only looks at the offer")
     elif isinstance(offered, OfferedText):
-        async with reasons_told(wormhole, Role.RECEIVER):
+        async with reasons_sent(wormhole, Role.RECEIVER):
             with span(wormhole.timing, "print"):
                 _print_text(offered.text)
         await offered.accept()
@@ -293,12 +299,11 @@ async def _received(wormhole: Wormhole, storing: Storing) -> None:
 
 
 async def _agree(wormhole: Wormhole, role: Role, *, verify: bool) -> None:
-    """Wait for the other side, and let the user compare the verifier. Raises Declined; the other side is told."""
-    async with reasons_told(wormhole, role):
+    """Wait for the other side, and let the user compare the verifier. Raises Declined if they differ."""
+    async with reasons_sent(wormhole, role):
         verifier = await wormhole.verifier()
         if verify:
-            with span(wormhole.timing, "permission", waiting=USER):
-                same = await answered_yes(f"Verifier {verifier.hex()}. Does the other side show the same?")
+            same = await asked(wormhole, f"Verifier {verifier.hex()}. Does the other side show the same?")
             if not same:
                 raise Declined(VERIFIER_REJECTED)
 
@@ -322,44 +327,51 @@ def _print_text(received: str) -> None:
 
 def _unprinted(why: str) -> StoreError:
     words = f"the text could not be printed: {why}"
-    return StoreError(words).telling(words)
+    return StoreError(words).with_peer_words(words)
 
 
 def _wormhole(place: Place, *, quiet: bool = False, timing: TimingLog | None = None) -> Wormhole:
-    show = None if quiet else _Narrator().hear
+    show = None if quiet else _EventPrinter().show
     return Wormhole.create(place.app_id, server=place.server, proxy=place.proxy, on_event=show, timing=timing)
 
 
-class _Narrator:
-    """Says on standard error what a user would otherwise wonder about."""
+class _EventPrinter:
+    """Prints events on standard error that explain a delay to the user."""
 
     def __init__(self) -> None:
         self._motd: str | None = None
         self._worked = 0
         self._waiting = False
 
-    def hear(self, event: Event) -> None:
+    def show(self, event: Event) -> None:
         match event:
             case Welcomed(motd) if motd and motd != self._motd:
                 self._motd = motd
                 say(f"The server says: {excerpt(motd)}")
             case Working(bits) if bits != self._worked:
                 self._worked = bits
-                say(f"The server demands proof of work ({bits} bits); it is being done.")
+                say(f"The server demands proof of work ({bits} bits); computing it.")
             case WaitingForPeer() if not self._waiting:
                 self._waiting = True
                 say("Waiting for the other side …")
+            case PeerConfirmed() if self._waiting:
+                self._waiting = False
+                say("The other side is there.")
             case Reconnecting(delay, reason) if delay >= 1:  # shorter ones, as while closing, are not shown
                 say(f"{excerpt(reason)}; trying again in {delay:.0f} s")
             case _:
                 pass  # `Welcomed.current_cli_version` is a version of the Python client, so it is not shown either
 
 
-def _show_qr(uri: str, *, anyway: bool) -> None:
+def _show_qr(uri: TransferUri | None, *, anyway: bool) -> None:
     """Show a QR code if standard error is a terminal that is wide enough, or anyway."""
     import segno
 
-    qr, drawn = segno.make(uri), io.StringIO()
+    if uri is None:
+        if anyway:
+            say("There is no QR code: it can name only servers whose URL ends with /v1.\n")
+        return
+    qr, drawn = segno.make(str(uri)), io.StringIO()
     if anyway or _columns() >= qr.symbol_size()[0]:
         qr.terminal(out=drawn, compact=True)
         say(drawn.getvalue())

@@ -83,7 +83,6 @@ __all__ = [
 
 if TYPE_CHECKING:
     from restante.client.base import BaseWormhole
-    from restante.client.checkpoint import CheckpointError
     from restante.client.core.ending import Mood
     from restante.client.defaults import DEFAULT_APP_ID, DEFAULT_SERVER, DEFAULT_TRANSIT_RELAY
     from restante.client.errors import (
@@ -123,8 +122,9 @@ if TYPE_CHECKING:
         Welcomed,
         Working,
     )
-    from restante.client.journal import Journal
-    from restante.client.journaled_wormhole import JournaledWormhole, Message
+    from restante.client.journal_mode.checkpoint import CheckpointError
+    from restante.client.journal_mode.journal import Journal
+    from restante.client.journal_mode.journaled_wormhole import JournaledWormhole, Message
     from restante.client.protocol.code import CodeError, completions, word_list
     from restante.client.protocol.seeds import seed_code
     from restante.client.protocol.uri import TransferUri, UriError
@@ -142,7 +142,7 @@ if TYPE_CHECKING:
 else:
     _MODULES = {
         "restante.client.base": "BaseWormhole",
-        "restante.client.checkpoint": "CheckpointError",
+        "restante.client.journal_mode.checkpoint": "CheckpointError",
         "restante.client.core.ending": "Mood",
         "restante.client.defaults": "DEFAULT_APP_ID DEFAULT_SERVER DEFAULT_TRANSIT_RELAY",
         "restante.client.errors": "ArchiveError ClosedError CodeExpiredError ConnectionLostError CrowdedError "
@@ -151,8 +151,8 @@ else:
         "UnsafeNameError UnsendableFileError WelcomeError WormholeError WrongPasswordError",
         "restante.client.events": "Closed CodeKnown Connecting Event Failed KeyAgreed MessageDelivered MessageStored "
         "PeerConfirmed Reconnecting ReplayEnded WaitingForPeer Welcomed Working",
-        "restante.client.journal": "Journal",
-        "restante.client.journaled_wormhole": "JournaledWormhole Message",
+        "restante.client.journal_mode.journal": "Journal",
+        "restante.client.journal_mode.journaled_wormhole": "JournaledWormhole Message",
         "restante.client.protocol.code": "CodeError completions word_list",
         "restante.client.protocol.seeds": "seed_code",
         "restante.client.protocol.uri": "TransferUri UriError parse_uri=parse",

@@ -7,19 +7,19 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, Self
 
+from restante.client.connection.driver import Driver
+from restante.client.connection.server import Server
 from restante.client.core.ending import MOODS, Mood
 from restante.client.core.machine import Machine
 from restante.client.core.outputs import Failed, MessageReceived, NameplatesListed
 from restante.client.core.state import NameplateStatus, State
-from restante.client.defaults import DEFAULT_WORDS, MAX_WORDS
-from restante.client.driver import Driver
+from restante.client.defaults import DEFAULT_WORDS
 from restante.client.errors import ClosedError, LonelyError, NoReceiptsError, NoSeedError, ServerGoneError
 from restante.client.events import Event
 from restante.client.protocol import code as codes
 from restante.client.protocol import keys
 from restante.client.protocol.seeds import seed_of
 from restante.client.sent_message import SentMessage, to_be_sent
-from restante.client.server import Server
 from restante.client.tasks import Changes, until_done
 from restante.client.unread import Unread
 from restante.common.dice import Dice
@@ -59,10 +59,10 @@ class BaseWormhole:
         self._driver = Driver(
             self._machine,
             server,
-            self._hear,
+            self._handle,
             dice,
-            changed=self._changes.tell,
-            unable=self._fail,
+            changed=self._changes.notify,
+            on_store_error=self._fail,
             max_work_bits=max_work_bits,
             save=save,
         )
@@ -93,8 +93,7 @@ class BaseWormhole:
             Misuse: the number of words is outside these bounds.
 
         """
-        if not 1 <= words <= MAX_WORDS:
-            raise Misuse(f"a code has 1 to {MAX_WORDS} words, not {words}")
+        codes.check_length(words)
         self._check_open()
         if self._state.nameplate_status is NameplateStatus.NONE:
             self._machine.allocate(codes.words(self._dice.draw(words)))
@@ -145,9 +144,10 @@ class BaseWormhole:
 
         Args:
             prefix: what a user has typed.
-            words: words of the code.
+            words: words of the code, 1 to `MAX_WORDS`.
 
         """
+        codes.check_completable(prefix, words)
         nameplates = [] if "-" in prefix else await self.nameplates()
         return codes.completions(prefix, nameplates, words)
 
@@ -174,18 +174,17 @@ class BaseWormhole:
             size: bytes of the key, 1 to 8160.
 
         Raises:
-            Misuse: the size is outside these bounds.
+            Misuse: the purpose is not a text, or the size is outside these bounds.
 
         """
-        if not 1 <= size <= keys.MAX_DERIVED_BYTES:
-            raise Misuse(f"a key has 1 to {keys.MAX_DERIVED_BYTES} bytes, not {size}")
+        keys.check_derivable(purpose, size)
         await self._confirmed()
         return keys.application_key(self._key, purpose, size)
 
     async def seed(self) -> bytes:
-        """Wait for the peer. Return 32 secret bytes with which both can meet again: `set_code(seed_code(seed))`.
+        """Wait for the peer. Return 32 secret bytes from which both sides derive the code of their next wormhole.
 
-        Store them. Both sides get the same seed, and each meeting has another one.
+        Store them. The next time, both sides call `set_code(seed_code(seed))`. Each wormhole has another seed.
 
         Raises:
             NoSeedError: one of the two wormholes was created without `seeds=True`.
@@ -195,7 +194,7 @@ class BaseWormhole:
         if not self._state.abilities.seeds:
             raise NoSeedError("this wormhole has no seed: create it with seeds=True")
         if not self._state.peer_abilities.seeds:
-            raise NoSeedError("the peer did not ask to meet again: agree on a code each time")
+            raise NoSeedError("the peer did not offer a seed: agree on a code each time")
         return seed_of(self._key)
 
     # ── messages ───────────────────────────────────────────────────────────────────────────────
@@ -230,7 +229,7 @@ class BaseWormhole:
     # ── the end ────────────────────────────────────────────────────────────────────────────────
 
     async def close(self, mood: Mood | None = None) -> None:
-        """Wait until everything sent is stored, and leave nothing of ours at the server.
+        """Wait until everything sent is stored, then release the nameplate and close the mailbox.
 
         What was sent is lost if no peer was there. If the server does not answer, this takes about twice
         `MAX_CLOSE_SECONDS`. A cancelled task waits as long, and raises the cancellation then.
@@ -300,7 +299,7 @@ class BaseWormhole:
             self._running.cancel()
             await asyncio.wait([self._running])
         self._closed = True
-        self._changes.tell()
+        self._changes.notify()
 
     @property
     def _state(self) -> State:
@@ -316,13 +315,13 @@ class BaseWormhole:
         except Exception as error:  # noqa: BLE001 - whoever waits is told
             self._error = self._error or error
         self._closed = True
-        self._changes.tell()
+        self._changes.notify()
 
     def _fail(self, error: Exception) -> None:
         self._error = self._error or error
-        self._changes.tell()
+        self._changes.notify()
 
-    def _hear(self, event: Event | MessageReceived | NameplatesListed) -> None:
+    def _handle(self, event: Event | MessageReceived | NameplatesListed) -> None:
         if isinstance(event, MessageReceived):
             self._keep(event)
         elif isinstance(event, NameplatesListed):
@@ -336,7 +335,7 @@ class BaseWormhole:
                 except Exception as error:  # noqa: BLE001 - whoever waits is told
                     self._error = self._error or error
                     self._stop()
-        self._changes.tell()
+        self._changes.notify()
 
     def _stop(self) -> None:
         """End, because the application's function for events has raised an error."""

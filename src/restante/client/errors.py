@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Self
 
 from restante.common.errors import RestanteError
 
@@ -72,7 +72,7 @@ class ServerGoneError(WormholeError):
 
 
 class BusyServerError(ServerGoneError):
-    """The server is there, and asks to try again later. No caller gets it: the driver does so."""
+    """The server asks to try again later. Programs do not get this error: the driver connects again."""
 
 
 class ClosedError(WormholeError):
@@ -80,7 +80,7 @@ class ClosedError(WormholeError):
 
 
 class OldCheckpointError(WormholeError):
-    """The server has messages of ours that the checkpoint does not know: an older copy of the file was put back."""
+    """The server has messages of this side that the checkpoint lacks: an older copy of the file was restored."""
 
 
 class PeerMessageError(WormholeError):
@@ -88,7 +88,21 @@ class PeerMessageError(WormholeError):
 
 
 class TransferError(WormholeError):
-    """A transfer failed: one of the two gave up, the receiver does not want it, or the sides cannot be connected."""
+    """A transfer failed: one of the two gave up, the receiver does not want it, or the sides cannot be connected.
+
+    `outcome` says how much was transferred, and what the receiver has.
+    """
+
+    outcome: str = ""
+    """Empty if the transfer had not begun. The text has it, too."""
+
+    def with_outcome(self, outcome: str) -> Self:
+        """Return the error with an outcome, also in its text."""
+        if not outcome:
+            return self
+        error = type(self)(f"{self} ({outcome})")
+        error.outcome = outcome
+        return error
 
 
 class ConnectionLostError(TransferError):
@@ -112,4 +126,4 @@ class NoReceiptsError(RestanteError):
 
 
 class NoSeedError(RestanteError):
-    """The two sides cannot meet again without a code: one of them was created without `seeds=True`."""
+    """The two sides cannot derive the code of another wormhole: one was created without `seeds=True`."""

@@ -50,11 +50,12 @@ class Reconnecting(msgspec.Struct, frozen=True):
     reason: str
     """Why, in words for a person."""
     busy: bool = False
-    """Whether the server asked to try again later: it has no room for more connections, or cannot store anything."""
+    """Whether the server asked to try again later: it has no room for more connections, or too many of this address,
+    or it cannot store anything."""
 
 
 class Working(msgspec.Struct, frozen=True):
-    """The server demands work before it serves us, and it goes on. Little work is done without this event."""
+    """The server demands work before it serves this client, and the work goes on. Little work is not reported."""
 
     bits: int
     """How much is demanded: each further bit doubles it."""

@@ -29,14 +29,14 @@ def to_be_sent(message: bytes) -> bytes:
 
 
 class SentMessage:
-    """A message of ours, on its way. Its methods raise what those of its wormhole raise."""
+    """A message that was sent. Its methods raise what those of its wormhole raise."""
 
     def __init__(self, number: int | None, stored: WaitFor, delivered: WaitFor) -> None:
         self._number, self._stored, self._delivered = number, stored, delivered
 
     @property
     def number(self) -> int:
-        """Its place among our messages, from 0. Reading it raises `Misuse` until the step that sends it is saved."""
+        """Its place among this side's messages, from 0. Raises `Misuse` until the step that sends it is saved."""
         if self._number is None:
             raise Misuse("a message of a step is sent when the step is saved: ask for it then")
         return self._number

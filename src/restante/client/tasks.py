@@ -31,7 +31,7 @@ class Changes:
         self._waiters: dict[asyncio.Future[None], Callable[[], object]] = {}
 
     async def next(self, matters: Callable[[], object] = lambda: True) -> None:
-        """Wait until anything has happened that matters. It may be undone when the caller runs again."""
+        """Wait until anything has happened that matters. When the caller runs again, it may be different again."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters[waiter] = matters
         try:
@@ -39,8 +39,8 @@ class Changes:
         finally:
             del self._waiters[waiter]
 
-    def tell(self) -> None:
-        """Wake the tasks to which it matters: a turn of the event loop costs more than asking."""
+    def notify(self) -> None:
+        """Wake the tasks to which it matters. To check that costs less than a turn of the event loop."""
         for waiter, matters in self._waiters.items():
             if not waiter.done() and matters():
                 waiter.set_result(None)

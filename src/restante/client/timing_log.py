@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from restante.common.atomic_file import draft_of
+from restante.common.atomic_file import write_output
 from restante.common.errors import Misuse, StoreError, plain
 
 MAX_EVENTS: Final = 500_000
@@ -69,7 +69,7 @@ class TimingLog:
 
     @contextmanager
     def span(self, name: str, **details: Any) -> Iterator[None]:
-        """Log how long the block takes, also if it raises an error."""
+        """Log how long the block takes, even if it raises an error."""
         start = self.clock()
         try:
             yield
@@ -97,8 +97,7 @@ class TimingLog:
         """Replace a file by the log, in the order in which things began. Raises StoreError."""
         events = sorted(self._events, key=lambda each: each.start)
         try:
-            with draft_of(path) as draft:
-                draft.write_bytes(b"[\n" + b",\n".join(map(msgspec.json.encode, events)) + b"\n]\n")
+            write_output(path, b"[\n" + b",\n".join(map(msgspec.json.encode, events)) + b"\n]\n")
         except OSError as error:
             raise StoreError(f"cannot write the timing log {path}: {plain(error)}") from error
 

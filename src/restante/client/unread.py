@@ -25,6 +25,9 @@ class Unread:
     def __len__(self) -> int:
         return len(self._messages)
 
+    def __getitem__(self, index: int) -> MessageReceived:
+        return self._messages[index]
+
     def add(self, message: MessageReceived) -> None:
         """Add the next message."""
         self._messages.append(message)

@@ -9,13 +9,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from restante.client.base import BaseWormhole
+from restante.client.connection.server import Server
+from restante.client.connection.work import DEFAULT_MAX_BITS
 from restante.client.core.state import NEW_BYTES, new_state
 from restante.client.defaults import DEFAULT_SERVER
 from restante.client.errors import ClosedError, WormholeError
 from restante.client.events import Event
-from restante.client.server import Server
 from restante.client.timing_log import TimingLog
-from restante.client.work import DEFAULT_MAX_BITS
 from restante.common.dice import SystemDice
 
 
@@ -51,7 +51,7 @@ class Wormhole(BaseWormhole):
             server: the URL of the mailbox server, `ws://` or `wss://` with its path, which is mostly `/v1`.
             versions: a dict that JSON can express; the peer's application can read it with `BaseWormhole.versions`.
             receipts: keep each message until the peer's application has processed it (`SentMessage.delivered`).
-            seeds: offer the peer to meet again without a code (`BaseWormhole.seed`).
+            seeds: offer the peer a seed, so that the next wormhole needs no code (`BaseWormhole.seed`).
             proxy: `socks5://`, `socks4://`, `http://` or `https://`, with `USER:PASSWORD@` if needed, a host and a
                 port.
             ssl: how the server of a `wss://` URL proves who it is. By default, with the system's certificates.
@@ -61,7 +61,7 @@ class Wormhole(BaseWormhole):
             timing: logs what is sent and received, and when.
 
         Raises:
-            Misuse: a URL, the application id or the versions cannot be used.
+            Misuse: an argument cannot be used.
 
         """
         dice = SystemDice()
@@ -97,7 +97,7 @@ class Wormhole(BaseWormhole):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """Yield the peer's messages, until another task closes this wormhole.
 
-        The server does not tell when the peer closes: agree on a last message.
+        The server does not report that the peer has closed: agree on a last message.
         """
         with suppress(ClosedError):
             while True:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import stat
+import struct
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -34,6 +35,15 @@ def zip_of(files: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes
         for name, data in files.items():
             archive.writestr(name, data)
     return made.getvalue()
+
+
+def zip64_of(data: bytes, offset: int = 0) -> bytes:
+    """Return a zip with one stored file `a`, whose sizes and offset are in a ZIP64 record."""
+    head, end = zip_of({"a": data}, zipfile.ZIP_STORED)[:-22].split(b"PK\1\2")
+    extra = struct.pack("<HHQQQ", 1, 24, len(data), len(data), offset)
+    central = bytearray(b"PK\1\2" + end + extra)
+    central[20:28], central[30:32], central[42:46] = b"\xff" * 8, struct.pack("<H", len(extra)), b"\xff" * 4
+    return head + central + struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, 1, 1, len(central), len(head), 0)
 
 
 def member(name: str, mode: int = stat.S_IFREG | 0o644) -> zipfile.ZipInfo:

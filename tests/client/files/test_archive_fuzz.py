@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.files.archives import Room, files_in, tar_of, unpacked, zip_of
+from client.files.archives import Room, files_in, tar_of, unpacked, zip64_of, zip_of
 from restante.client.errors import ArchiveError, UnsafeNameError
 
 FILES = {"a": b"1" * 700, "../b": b"22", "/tmp/c": b"3", "d/e": b"4" * 10, "d/../../f": b"5", "x" * 120: b"6"}
@@ -20,6 +20,7 @@ BUDGET: Room = {"max_files": 3, "max_bytes": 800}
 SEEDS = [
     zip_of({name: FILES[name] for name in ("a", "d/e")}),
     zip_of({name: FILES[name] for name in ("a", "x" * 120)}, 0),
+    zip64_of(FILES["a"]),
     tar_of({name: FILES[name] for name in ("a", "x" * 120, "d/e")}),
     tar_of({name: FILES[name] for name in ("a", "x" * 120)}, form=tarfile.PAX_FORMAT),
 ]

@@ -14,6 +14,7 @@ import pytest
 from restante.client.files.draft import (
     OpenDraft,
     check_free_space,
+    check_place,
     draft_directory,
     draft_file,
     scratch_file,
@@ -115,6 +116,17 @@ def test_a_file_never_replaces_a_directory(tmp_path: Path) -> None:
         pytest.fail("it began")
 
 
+@pytest.mark.parametrize("there", ["pipe", "link to a pipe", "link as /dev/stdout"])
+@pytest.mark.parametrize("kind", ["file", "directory"])
+def test_a_device_or_pipe_is_never_replaced(tmp_path: Path, kind: str, there: str) -> None:
+    """As root `receive --replace -o /dev/stdout` would take the device from all programs."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe" if there == "link to a pipe" else "/proc/self/fd/1")
+    place = tmp_path / ("pipe" if there == "pipe" else "link")
+    with pytest.raises(Misuse, match="leads to a device, a pipe or a socket"):
+        check_place(place, replace=True, directory=kind == "directory")
+
+
 def test_what_was_moved_aside_comes_back_if_the_new_directory_cannot_have_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,6 +143,24 @@ def test_what_was_moved_aside_comes_back_if_the_new_directory_cannot_have_its_na
         fill(new)
     assert [each.name for each in tmp_path.iterdir()] == ["name"]
     assert content_of(tmp_path / "name") == "directory"
+
+
+@pytest.mark.parametrize("there", ["directory", "file"])
+def test_a_directory_is_stored_though_what_it_replaces_cannot_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: str
+) -> None:
+    make(tmp_path / "name", there)
+
+    def fails(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, "")
+
+    with draft_directory(tmp_path / "name", replace=True) as new:
+        fill(new)
+        monkeypatch.setattr(os, "unlink", fails)
+    left, name = sorted(tmp_path.iterdir())
+    assert left.name.startswith(".name.old-")
+    assert content_of(left) == there
+    assert content(name) == "new"
 
 
 @pytest.mark.parametrize("there", [False, True])

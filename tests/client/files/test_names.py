@@ -16,7 +16,6 @@ LEGAL = [
         "-rf",
         ".bashrc",
         "...",
-        " ",
         "trailing ",
         "trailing.",
         "50%",
@@ -37,7 +36,7 @@ LEGAL = [
         "e\u0301",
         "a\u00a0b",
     ),
-    *("a" * MAX_NAME_BYTES, "é" * 127, "com10", "auxiliary", "con-text", "\ue000", "\U000e0001"),
+    *("a" * MAX_NAME_BYTES, "é" * 127, "com10", "auxiliary", "con-text", "\ue000"),
 ]
 
 UNSAFE = [
@@ -49,6 +48,10 @@ UNSAFE = [
     *((f"a{each}b", "control") for each in "\0\a\n\r\t\x1b\x7f\x85\x9b\u2028\u2029\u202a\u202e\u2066\u2069"),
     ("\x1b[2J\x1b]0;owned\a", "control"),
     ("invoice\u202efdp.exe", "control"),
+    *(
+        (each, "no visible character")
+        for each in (" ", "\u00a0\u2003", "\u200b", "\U000e0001", "\u3164", "\u2800 \u115f")
+    ),
     ("a" * 256, "longer than 255 bytes"),
     ("é" * 128, "longer than 255 bytes"),
     ("\udcff", "not UTF-8"),

@@ -18,7 +18,7 @@ import zipstream  # type: ignore[import-untyped]
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.files.archives import CONTENTS, ROOM, files_in, member, tar_of, unpacked, zip_of
+from client.files.archives import CONTENTS, ROOM, files_in, member, tar_of, unpacked, zip64_of, zip_of
 from restante.client.errors import ArchiveError, UnsafeNameError
 from restante.client.files import unpacking
 from restante.client.files.unpacking import unpack
@@ -268,7 +268,7 @@ CENTRAL_LIES = {
     "a longer name": (28, "<H", 60000, "ends too early"),
     "another disk": (34, "<H", 1, "something else"),
     "another place": (42, "<I", 1, "not where it says"),
-    "a place behind the end": (42, "<I", 1 << 30, "too short"),
+    "a place behind the end": (42, "<I", 1 << 30, "is not in it"),
     "a size that is missing": (24, "<I", 0xFFFFFFFF, "a size is missing"),
     "no record": (0, "<I", 0, "something else"),
 }
@@ -313,6 +313,19 @@ def test_a_zip64_record_that_is_elsewhere_is_refused(into: Path, offset: int) ->
     locator = struct.pack("<4sIQI", b"PK\6\7", 0, offset, 1)
     with pytest.raises(ArchiveError, match="not where it says"):
         unpacked(data[:-22] + bytes(56) + locator + data[-22:], into)
+
+
+def test_sizes_and_an_offset_of_64_bits_are_read(into: Path) -> None:
+    assert unpacked(zip64_of(b"1" * 100), into) == {"a": b"1" * 100}
+
+
+@pytest.mark.parametrize("offset", [1 << 40, 1 << 62, 1 << 63, (1 << 64) - 1])
+def test_an_offset_of_64_bits_that_no_file_has_is_refused(tmp_path: Path, into: Path, offset: int) -> None:
+    """A file seeks to fewer places than BytesIO."""
+    into.mkdir()
+    (tmp_path / "archive").write_bytes(zip64_of(b"1", offset))
+    with (tmp_path / "archive").open("rb") as archive, pytest.raises(ArchiveError, match="'a' is not in it"):
+        unpack(archive, into, max_files=1, max_bytes=1, progress=lambda _: None)
 
 
 @pytest.mark.parametrize("data", [b"", b"P", b"PK", b"PK\3\4", bytes(100), b"x" * 1000, b"\x1f\x8b" + bytes(600)])

@@ -280,6 +280,20 @@ def test_a_file_that_changes_while_it_is_sent_is_an_error(tmp_path: Path, change
         list(plan.chunks())
 
 
+def test_a_file_that_is_overwritten_while_it_is_read_is_an_error(tmp_path: Path) -> None:
+    """The archive would have the beginning of one content and the end of another."""
+    with (tmp_path / "file").open("wb") as file:
+        file.truncate(8 << 20)
+    os.utime(tmp_path / "file", ns=(0, 0))
+    chunks = plan_directory(tmp_path).chunks()
+    next(chunks)
+    with (tmp_path / "file").open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"x")
+    with pytest.raises(UnsendableFileError, match="it changed while it was sent"):
+        list(chunks)
+
+
 def test_a_large_file_is_not_held_in_memory(tmp_path: Path) -> None:
     with (tmp_path / "large").open("wb") as large:
         large.truncate(64 << 20)

@@ -15,6 +15,7 @@ from client.live import wormhole
 from client.programs import CODE
 from restante.client import Wormhole
 from restante.client.transfer.receiving import OfferedDirectory, OfferedFile, receive
+from restante.client.transfer.stream import OnProgress
 from restante.client.transit.connecting import Transit, TransitOptions
 from restante.client.transit.hints import Hints, parse_hints, transit_message
 from restante.client.transit.pipe import RecordPipe
@@ -74,11 +75,11 @@ async def play(wormhole: Wormhole, role: Role, script: Script, offer: dict[str, 
         await asyncio.to_thread(script, pipe)
 
 
-async def stored(wormhole: Wormhole, folder: Path) -> Path:
+async def stored(wormhole: Wormhole, folder: Path, on_progress: OnProgress | None = None) -> Path:
     """Receive what is offered, and store it in a folder."""
     offered = await receive(wormhole, DIRECT)
     assert isinstance(offered, OfferedFile | OfferedDirectory)
-    await offered.accept(folder / offered.name)
+    await offered.accept(folder / offered.name, on_progress=on_progress)
     return folder / offered.name
 
 

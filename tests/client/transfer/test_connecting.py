@@ -7,58 +7,24 @@ import errno
 import gc
 import socket
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, closing, suppress
-from typing import Any, Self
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
+from client.transfer.sides import DIAL_ONLY, NO_RELAY, RECEIVER, SENDER, Host, Side, connected, exchange, somebody
 from restante.client.errors import TransferError
 from restante.client.tasks import in_thread
 from restante.client.transit import addresses, connecting
-from restante.client.transit.connecting import Transit, TransitOptions
+from restante.client.transit.connecting import TransitOptions
 from restante.client.transit.hints import Address, Hints, Relay
 from restante.client.transit.pipe import RecordPipe
-from restante.client.transit.records import GO, NEVERMIND, Role, TransitKeys
+from restante.client.transit.records import GO, NEVERMIND, Role
 from support.bounds import BOUND, bounded
-from support.dice import Seeded
 
-KEY = bytes(range(32))
-SENDER, RECEIVER = TransitKeys.of(KEY, Role.SENDER), TransitKeys.of(KEY, Role.RECEIVER)
-NO_RELAY = TransitOptions(relays=())
 AT_ONCE = connecting.TRANSIT_SECONDS / 2
 """Seconds: the error does not wait for the time in which a connection may be made."""
-DIAL_ONLY = TransitOptions(relays=(), listen=False)
-
-
-class Side(Transit):
-    """A side whose keys are known."""
-
-    def __init__(self, role: Role, options: TransitOptions = NO_RELAY) -> None:
-        super().__init__(options, Seeded(1))
-        self._role = role
-
-    async def __aenter__(self) -> Self:
-        return self.__enter__()
-
-    async def __aexit__(self, *error: object) -> None:
-        self.__exit__(None, None, None)
-
-    async def meet(self, theirs: Hints) -> RecordPipe:
-        return await self.connect(SENDER if self._role is Role.SENDER else RECEIVER, self._role, theirs)
-
-
-async def connected(sender: Side, receiver: Side) -> tuple[RecordPipe, RecordPipe]:
-    async with bounded("a connection"), sender, receiver:
-        return await asyncio.gather(sender.meet(receiver.hints), receiver.meet(sender.hints))
-
-
-async def exchange(one: RecordPipe, other: RecordPipe) -> None:
-    with closing(one), closing(other):
-        one.send(b"there")
-        assert bytes(await asyncio.to_thread(other.receive)) == b"there"
-        other.send(b"back")
-        assert bytes(await asyncio.to_thread(one.receive)) == b"back"
 
 
 @pytest.mark.parametrize("options", [(NO_RELAY, NO_RELAY), (NO_RELAY, DIAL_ONLY), (DIAL_ONLY, NO_RELAY)])
@@ -120,22 +86,6 @@ async def test_without_listening_no_address_is_told() -> None:
     for options in (DIAL_ONLY, TransitOptions(relays=(), proxy="socks5://127.0.0.1:1")):
         async with Side(Role.SENDER, options) as sender:
             assert sender.hints == Hints()
-
-
-Host = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
-@asynccontextmanager
-async def somebody(host: Host) -> AsyncIterator[Address]:
-    """Somebody at an address, who is not the peer, or a peer of other habits."""
-
-    async def guarded(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError, asyncio.IncompleteReadError):
-            await host(reader, writer)
-        writer.close()
-
-    async with await asyncio.start_server(guarded, "127.0.0.1") as server:
-        yield Address("127.0.0.1", server.sockets[0].getsockname()[1])
 
 
 async def says_nothing(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
@@ -309,13 +259,13 @@ async def test_a_relay_that_closes_the_connection_is_the_last_way() -> None:
 async def test_a_side_that_listens_waits_for_the_peer_though_nothing_is_left_to_dial(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    dialled, end = asyncio.Event(), connecting._Contest._end_attempt
+    dialled, end = asyncio.Event(), connecting._Attempts._end_attempt
 
-    def ends(contest: connecting._Contest, attempt: asyncio.Task[None]) -> None:
-        end(contest, attempt)
+    def ends(attempts: connecting._Attempts, attempt: asyncio.Task[None]) -> None:
+        end(attempts, attempt)
         dialled.set()
 
-    monkeypatch.setattr(connecting._Contest, "_end_attempt", ends)
+    monkeypatch.setattr(connecting._Attempts, "_end_attempt", ends)
     async with bounded("a connection"), nobody() as address, Side(Role.SENDER) as sender:
         meeting = asyncio.create_task(sender.meet(Hints((address,))))
         await dialled.wait()

@@ -15,8 +15,8 @@ from client.transfer.hostile import DIRECT, Script, heard, names, pair, play, sa
 from restante.client import Wormhole
 from restante.client.errors import ArchiveError, TransferError, UnsendableFileError
 from restante.client.files.unpacking import _Target
-from restante.client.transfer.messages import reasons_told
-from restante.client.transfer.receiving import OfferedFile, receive
+from restante.client.transfer.messages import reasons_sent
+from restante.client.transfer.receiving import OfferedFile, OfferedText, receive
 from restante.client.transfer.sending import send_directory, send_file
 from restante.client.transit.connecting import TransitOptions
 from restante.client.transit.pipe import RecordPipe
@@ -62,17 +62,21 @@ def held(begin: Callable[[RecordPipe], object]) -> tuple[Script, asyncio.Event, 
 
 async def test_a_sender_that_gives_up_in_the_middle_is_heard_at_once(server: ServerOfDays, folder: Path) -> None:
     script, begun, over = held(lambda pipe: pipe.send(CONTENT[:5]))
+    received = asyncio.Event()
     async with pair(server) as (ours, theirs):
         sending = asyncio.create_task(play(theirs, Role.SENDER, script, OFFER))
-        receiving = asyncio.create_task(stored(ours, folder))
+        receiving = asyncio.create_task(stored(ours, folder, lambda _: received.set()))
         await begun.wait()
+        await received.wait()
         await say(theirs, error="no paper")
         try:
-            with pytest.raises(TransferError, match=r"^the other side gave up: no paper$"):
+            with pytest.raises(TransferError, match=r"^the other side gave up: no paper ") as ended:
                 await receiving
         finally:
             over.set()
         await sending
+    assert ended.value.outcome == "after receiving 5 of 10 bytes: nothing was kept"
+    assert str(ended.value).endswith(f" ({ended.value.outcome})")
     assert names(folder) == []
 
 
@@ -84,11 +88,14 @@ async def test_a_receiver_that_gives_up_in_the_middle_is_heard_at_once(server: S
         await begun.wait()
         await say(theirs, error="no room")
         try:
-            with pytest.raises(TransferError, match=r"^the other side gave up: no room$"):
+            with pytest.raises(
+                TransferError, match=r"^the other side gave up: no room \(after sending [\d,]+ of [\d,]+ bytes"
+            ) as ended:
                 await sending
         finally:
             over.set()
         await receiving
+    assert ended.value.outcome.endswith(": the receiver does not have everything")
 
 
 async def test_a_sender_that_gives_up_instead_of_connecting_is_heard_at_once(
@@ -247,12 +254,50 @@ async def test_an_end_while_an_archive_is_unpacked_leaves_nothing(
     assert names(folder) == []
 
 
+# ── an error of the program's own function for progress ──────────────────────────────────────────
+
+
+class ProgressError(Exception):
+    """What a program raises."""
+
+
+def fails(_bytes: int) -> None:
+    raise ProgressError
+
+
+async def test_a_receiver_s_error_about_progress_ends_the_transfer(server: ServerOfDays, folder: Path) -> None:
+    def script(pipe: RecordPipe) -> None:
+        pipe.send(CONTENT[:5])
+        until_closed(pipe)
+
+    async with pair(server) as (ours, theirs):
+        sending = asyncio.create_task(play(theirs, Role.SENDER, script, OFFER))
+        offered = await receive(ours, DIRECT)
+        assert isinstance(offered, OfferedFile)
+        with pytest.raises(ProgressError) as ended:
+            await offered.accept(folder / "parcel", on_progress=fails)
+        await sending
+        assert (await heard(theirs, "error"))[0] == "the receiver failed"
+    assert ended.value.__notes__ == ["after receiving 5 of 10 bytes: nothing was kept"]
+    assert names(folder) == []
+
+
+async def test_a_sender_s_error_about_progress_ends_the_transfer(server: ServerOfDays, large: Path) -> None:
+    async with pair(server) as (ours, theirs):
+        receiving = asyncio.create_task(play(theirs, Role.RECEIVER, until_closed))
+        with pytest.raises(ProgressError) as ended:
+            await send_file(ours, large, transit=DIRECT, on_progress=fails)
+        await receiving
+        assert (await heard(theirs, "error"))[0] == "the sender failed"
+    assert str(ended.value.__notes__).endswith("bytes: the receiver does not have everything']")
+
+
 # ── what the peer is told ────────────────────────────────────────────────────────────────────────
 
 
 async def told(ours: Wormhole, theirs: Wormhole, error: Exception) -> str:
     with pytest.raises(type(error)):
-        async with reasons_told(ours, Role.RECEIVER):
+        async with reasons_sent(ours, Role.RECEIVER):
             raise error
     return str((await heard(theirs, "error"))[0])
 
@@ -271,7 +316,7 @@ async def test_an_error_of_the_peer_is_told(server: ServerOfDays) -> None:
 @pytest.mark.parametrize(
     ("there", "size", "words"),
     [
-        ("file", 10, "it exists already"),
+        ("file", 10, "a file or directory of this name exists already"),
         ("directory", 10, "its place is a directory, and a file does not replace it"),
         ("no folder", 10, "there is no directory to store it in"),
         ("no room", 2**63 - 1, "the disk has room for"),
@@ -307,6 +352,27 @@ async def test_the_name_under_which_a_file_is_stored_is_not_told(server: ServerO
         with pytest.raises(Misuse, match="secret"):
             await offered.accept(folder / "secret")
         assert "secret" not in (await heard(theirs, "error"))[0]
+
+
+@pytest.mark.parametrize("first", ["accept", "reject"])
+@pytest.mark.parametrize("second", ["accept", "reject"])
+async def test_an_offer_is_answered_once(server: ServerOfDays, folder: Path, first: str, second: str) -> None:
+    async with pair(server) as (ours, theirs):
+        await say(theirs, offer={"message": "text"})
+        offered = await receive(ours, DIRECT)
+        assert isinstance(offered, OfferedText)
+        await getattr(offered, first)()
+        with pytest.raises(Misuse, match="accepted or rejected once"):
+            await getattr(offered, second)()
+        await say(theirs, offer=OFFER)
+        file = await receive(ours, DIRECT)
+        assert isinstance(file, OfferedFile)
+        with pytest.raises(Misuse, match=r"a path is a pathlib\.Path, not 'parcel'"):
+            await file.accept("parcel")  # type: ignore[arg-type]
+        await file.reject()  # a path of another type does not use up the offer
+        for again in (file.accept(folder / "parcel"), file.unpack(folder / "parcel"), file.reject()):
+            with pytest.raises(Misuse, match="accepted or rejected once"):
+                await again
 
 
 async def test_what_answers_in_this_network_is_not_told(server: ServerOfDays, folder: Path) -> None:

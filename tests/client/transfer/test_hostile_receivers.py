@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import re
 import socket
 import threading
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from restante.client.errors import (
     UnsendableFileError,
 )
 from restante.client.transfer.sending import outgoing_file, send_directory, send_file
-from restante.client.transit.pipe import RecordPipe
+from restante.client.transit.pipe import CLOSED, RecordPipe
 from restante.client.transit.records import Role
 from restante.common.errors import Misuse, RestanteError
 from support.mailbox.days import ServerOfDays
@@ -50,10 +51,10 @@ async def sent(wormhole: Wormhole, path: Path) -> None:
 @pytest.mark.parametrize(
     ("message", "error", "words"),
     [
-        ({"answer": {}}, TransferError, "did not take it: it does not say why"),
-        ({"answer": {"file_ack": "no"}}, TransferError, "did not take it: 'no'"),
-        ({"answer": {"file_ack": "a\nb"}}, TransferError, r"did not take it: 'a\\nb'"),
-        ({"answer": {"message_ack": "ok"}}, TransferError, "did not take it"),
+        ({"answer": {}}, TransferError, "refused it: it does not say why"),
+        ({"answer": {"file_ack": "no"}}, TransferError, "refused it: 'no'"),
+        ({"answer": {"file_ack": "a\nb"}}, TransferError, r"refused it: 'a\\nb'"),
+        ({"answer": {"message_ack": "ok"}}, TransferError, "refused it"),
         ({"answer": {"file_ack": 1}}, PeerMessageError, "not a message of a transfer"),
         ({"answer": "ok"}, PeerMessageError, "not a message of a transfer"),
         ({"offer": {"message": "text"}}, PeerMessageError, "the other side sends, too"),
@@ -128,19 +129,21 @@ def answers_without_a_record(pipe: RecordPipe) -> None:
 @pytest.mark.parametrize(
     ("script", "error", "words"),
     [
-        (answers(b"{}"), TransferError, "did not take it"),
-        (answers(b'{"ack":"no"}'), TransferError, "did not take it: 'no'"),
+        (answers(b"{}"), TransferError, "refused it"),
+        (answers(b'{"ack":"no"}'), TransferError, "refused it: 'no'"),
         (answers(b'{"ack":5}'), PeerMessageError, "not an acknowledgement"),
         (answers(b'{"ack":"ok","sha256":5}'), PeerMessageError, "not an acknowledgement"),
         (answers(b'{"ack":"ok","sha256":"00"}'), TransferError, "other bytes than were sent"),
         (answers(b'{"ack":"ok","sha256":""}'), TransferError, "other bytes than were sent"),
+        (answers(b'{"ack":"ok"}'), TransferError, "it sent no SHA-256"),
+        (answers(b'{"ack":"ok","sha256":null}'), TransferError, "it sent no SHA-256"),
         (answers(b""), PeerMessageError, "not an acknowledgement"),
         (answers(b"\xff"), PeerMessageError, "not an acknowledgement"),
         (answers(100_000 * b"["), PeerMessageError, "not an acknowledgement"),
         (answers_without_a_record, PeerMessageError, "announces a record of"),
-        (closes_at_once, ConnectionLostError, "it may have everything|it does not have all"),
-        (closes_behind_the_bytes, ConnectionLostError, "before it confirmed: it may have everything"),
-        (resets, ConnectionLostError, "before it confirmed: it may have everything"),
+        (closes_at_once, ConnectionLostError, "it may have everything|the receiver does not have everything"),
+        (closes_behind_the_bytes, ConnectionLostError, "before the receiver confirmed: it may have everything"),
+        (resets, ConnectionLostError, "before the receiver confirmed: it may have everything"),
     ],
 )
 async def test_without_an_acknowledgement_the_sender_does_not_say_that_it_arrived(
@@ -161,15 +164,8 @@ async def test_without_an_acknowledgement_the_sender_does_not_say_that_it_arrive
             assert await heard(theirs, "error")
 
 
-@pytest.mark.parametrize(
-    "record",
-    [
-        b'{"ack":"ok"}',
-        b'{"ack":"ok","sha256":null,"more":{}}',
-        f'{{"ack":"ok","sha256":"{hashlib.sha256(CONTENT).hexdigest()}"}}'.encode(),
-    ],
-)
-async def test_an_acknowledgement_may_leave_out_the_digest(server: ServerOfDays, parcel: Path, record: bytes) -> None:
+async def test_an_acknowledgement_may_have_more_and_a_digest_in_capitals(server: ServerOfDays, parcel: Path) -> None:
+    record = f'{{"ack":"ok","sha256":"{hashlib.sha256(CONTENT).hexdigest().upper()}","more":{{}}}}'.encode()
     async with pair(server) as (ours, theirs):
         await asyncio.gather(play(theirs, Role.RECEIVER, answers(record)), sent(ours, parcel))
 
@@ -182,20 +178,26 @@ async def test_a_connection_that_breaks_in_the_middle_is_said_to_be_incomplete(
     os.truncate(tmp_path / "large", LARGE)
     async with pair(server) as (ours, theirs):
         receiving = asyncio.create_task(play(theirs, Role.RECEIVER, closes_behind_the_bytes))
-        with pytest.raises(ConnectionLostError, match=r"after [\d,]+ of 67,108,864 bytes: it does not have all"):
+        with pytest.raises(ConnectionLostError) as lost:
             await sent(ours, tmp_path / "large")
         await receiving
+    assert re.fullmatch(
+        rf"{CLOSED} after sending [\d,]+ of 67,108,864 bytes: the receiver does not have everything",
+        str(lost.value),
+    )
 
 
 # ── cancellation ─────────────────────────────────────────────────────────────────────────────────
 
 
-async def stops(sending: asyncio.Task[None], theirs: Wormhole) -> None:
+async def stops(sending: asyncio.Task[None], theirs: Wormhole) -> list[str]:
+    """Cancel our sender. Return the notes of its end."""
     sending.cancel()
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(asyncio.CancelledError) as ended:
         async with asyncio.timeout(5):
             await sending
     assert (await heard(theirs, "error"))[0] == "the sender stopped"
+    return getattr(ended.value, "__notes__", [])
 
 
 async def test_a_sender_stops_while_it_waits_for_the_answer(server: ServerOfDays, parcel: Path) -> None:
@@ -228,9 +230,10 @@ async def test_a_sender_stops_though_the_receiver_reads_nothing(server: ServerOf
         receiving = asyncio.create_task(play(theirs, Role.RECEIVER, reads_nothing))
         sending = asyncio.create_task(sent(ours, tmp_path / "large"))
         await connected.wait()
-        await stops(sending, theirs)
+        (note,) = await stops(sending, theirs)
         over.set()
         await receiving
+    assert re.fullmatch(r"after sending [\d,]+ of [\d,]+ bytes: the receiver does not have everything", note)
 
 
 async def test_a_sender_stops_while_it_waits_for_the_acknowledgement(server: ServerOfDays, parcel: Path) -> None:
@@ -245,8 +248,9 @@ async def test_a_sender_stops_while_it_waits_for_the_acknowledgement(server: Ser
         receiving = asyncio.create_task(play(theirs, Role.RECEIVER, says_nothing))
         sending = asyncio.create_task(sent(ours, parcel))
         await all_there.wait()
-        await stops(sending, theirs)
+        (note,) = await stops(sending, theirs)
         await receiving
+    assert note == "before the receiver confirmed: it may have everything"
 
 
 # ── files that change, and what is none ──────────────────────────────────────────────────────────
@@ -295,6 +299,23 @@ async def test_a_file_that_changes_is_not_sent_to_its_end(
     assert words in said
     assert str(parcel.parent) not in said
     assert len(b"".join(got)) < len(CONTENT)
+
+
+def test_a_file_that_is_overwritten_while_it_is_read_is_not_sent_to_its_end(tmp_path: Path) -> None:
+    """The receiver would have the beginning of one content and the end of another."""
+    parcel = tmp_path / "parcel"
+    parcel.touch()
+    os.truncate(parcel, 8 << 20)
+    os.utime(parcel, ns=(0, 0))
+    chunks = outgoing_file(parcel).chunks()
+    pieces = iter(chunks)
+    assert next(pieces)
+    with parcel.open("r+b") as file:
+        file.write(b"x")
+    sizes: list[int] = []
+    with pytest.raises(UnsendableFileError, match=r"'parcel' changed while it was sent"):
+        sizes += map(len, pieces)
+    assert sum(sizes) < 8 << 20
 
 
 async def test_a_directory_whose_files_change_is_not_sent_to_its_end(server: ServerOfDays, tmp_path: Path) -> None:

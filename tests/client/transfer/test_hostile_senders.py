@@ -21,7 +21,7 @@ from restante.client.errors import (
     UnsafeNameError,
 )
 from restante.client.transfer.receiving import OfferedFile, receive
-from restante.client.transit.pipe import RecordPipe
+from restante.client.transit.pipe import CLOSED, RecordPipe
 from restante.client.transit.records import MAX_RECORD_BYTES, RecordSealer, Role
 from restante.common.errors import Misuse, RestanteError, StoreError
 from support.disk import no_file_beyond
@@ -217,9 +217,9 @@ def reset(pipe: RecordPipe) -> None:
 @pytest.mark.parametrize(
     ("script", "error", "words"),
     [
-        (nothing, ConnectionLostError, "closed the connection after 0 of 10 bytes: nothing was kept"),
-        (fewer, ConnectionLostError, "closed the connection after 4 of 10 bytes: nothing was kept"),
-        (reset, ConnectionLostError, "of 10 bytes: nothing was kept"),
+        (nothing, ConnectionLostError, f"^{CLOSED} after receiving 0 of 10 bytes: nothing was kept"),
+        (fewer, ConnectionLostError, f"^{CLOSED} after receiving 4 of 10 bytes: nothing was kept"),
+        (reset, ConnectionLostError, rf"^{CLOSED} after receiving \d of 10 bytes: nothing was kept"),
         (more, PeerMessageError, "does not send the 10 bytes that it offered"),
         (more_in_a_second_record, PeerMessageError, "does not send the 10 bytes that it offered"),
         (empty_records, PeerMessageError, "does not send the 10 bytes that it offered"),
@@ -264,7 +264,7 @@ async def test_a_connection_that_is_cut_anywhere_in_a_record_leaves_nothing(
 
     async with pair(server) as (ours, theirs):
         sending = asyncio.create_task(play(theirs, Role.SENDER, script, OFFER))
-        with pytest.raises(ConnectionLostError, match="after 0 of 10 bytes: nothing was kept"):
+        with pytest.raises(ConnectionLostError, match="after receiving 0 of 10 bytes: nothing was kept"):
             await stored(ours, folder)
         await sending
     assert names(folder) == []
@@ -278,7 +278,8 @@ async def test_the_sender_s_reason_is_raised_in_place_of_the_loss(server: Server
             await say(theirs, error="no paper")
 
         sending = asyncio.create_task(gives_up())
-        with pytest.raises(TransferError, match=r"^the other side gave up: no paper$"):
+        words = r"^the other side gave up: no paper \(after receiving \d of 10 bytes: nothing was kept\)$"
+        with pytest.raises(TransferError, match=words):
             await stored(ours, folder)
         await sending
     assert names(folder) == []
@@ -369,12 +370,14 @@ async def test_what_takes_the_name_during_the_transfer_is_kept(server: ServerOfD
 # ── cancellation ─────────────────────────────────────────────────────────────────────────────────
 
 
-async def stops(receiving: asyncio.Task[Path], theirs: Any) -> None:
+async def stops(receiving: asyncio.Task[Path], theirs: Any) -> list[str]:
+    """Cancel our receiver. Return the notes of its end."""
     receiving.cancel()
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(asyncio.CancelledError) as ended:
         async with asyncio.timeout(5):
             await receiving
     assert (await heard(theirs, "error"))[0] == "the receiver stopped"
+    return getattr(ended.value, "__notes__", [])
 
 
 async def test_a_receiver_stops_while_it_waits_for_an_offer(server: ServerOfDays, folder: Path) -> None:
@@ -395,19 +398,18 @@ async def test_a_receiver_stops_while_it_connects(server: ServerOfDays, folder: 
 
 async def test_a_receiver_stops_while_it_waits_for_bytes(server: ServerOfDays, folder: Path) -> None:
     waits = asyncio.Event()
-    loop = asyncio.get_running_loop()
 
     def script(pipe: RecordPipe) -> None:
         pipe.send(CONTENT[:5])
-        loop.call_soon_threadsafe(waits.set)
         until_closed(pipe)
 
     async with pair(server) as (ours, theirs):
         sending = asyncio.create_task(play(theirs, Role.SENDER, script, OFFER))
-        receiving = asyncio.create_task(stored(ours, folder))
+        receiving = asyncio.create_task(stored(ours, folder, lambda _: waits.set()))
         await waits.wait()
-        await stops(receiving, theirs)
+        (note,) = await stops(receiving, theirs)
         await sending
+    assert note == "after receiving 5 of 10 bytes: nothing was kept"
     assert names(folder) == []
 
 
@@ -432,8 +434,37 @@ async def test_a_receiver_that_stops_while_the_disk_flushes_gives_no_name(
     async with pair(server) as (ours, theirs):
         sending = asyncio.create_task(play(theirs, Role.SENDER, script, OFFER))
         receiving = asyncio.create_task(stored(ours, folder))
-        with pytest.raises(asyncio.CancelledError):
+        with pytest.raises(asyncio.CancelledError) as ended:
             await receiving
         await sending
         assert (await heard(theirs, "error"))[0] == "the receiver stopped"
+    assert ended.value.__notes__ == ["after receiving 10 of 10 bytes: nothing was kept"]
     assert names(folder) == []
+
+
+async def test_a_receiver_that_stops_when_the_file_has_its_name_says_that_it_is_stored(
+    server: ServerOfDays, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    receiving: asyncio.Task[Path]
+    stopped = threading.Event()
+
+    def flush(_folder: Path) -> None:
+        loop.call_soon_threadsafe(receiving.cancel)
+        loop.call_soon_threadsafe(loop.call_soon, stopped.set)
+        stopped.wait()
+
+    monkeypatch.setattr("restante.client.files.draft.flush", flush)
+
+    def script(pipe: RecordPipe) -> None:
+        pipe.send(CONTENT)
+        until_closed(pipe)
+
+    async with pair(server) as (ours, theirs):
+        sending = asyncio.create_task(play(theirs, Role.SENDER, script, OFFER))
+        receiving = asyncio.create_task(stored(ours, folder))
+        with pytest.raises(asyncio.CancelledError) as ended:
+            await receiving
+        await sending
+    assert ended.value.__notes__ == ["after everything was stored"]
+    assert names(folder) == ["parcel"]

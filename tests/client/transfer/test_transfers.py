@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
+import os
 import socket
 import threading
 from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -131,19 +133,20 @@ def test_both_sides_know_that_it_arrived_or_nothing_is_stored(
         ]
         for each in threads:
             each.start()
-        sender, receiver = Stream(RecordPipe(a, SENDER)), Stream(RecordPipe(d, RECEIVER))
+        sender = Stream(RecordPipe(a, SENDER), Role.SENDER, size)
+        receiver = Stream(RecordPipe(d, RECEIVER), Role.RECEIVER, size)
         parts = [content[at : at + RECORD_BYTES] for at in range(0, size, RECORD_BYTES)]
 
         def store() -> None:
             with draft_file(place) as draft:
-                receiver.receive(size, draft)
+                receiver.receive(draft)
             receiver.acknowledge()
 
         with closing(b), closing(c):
             never = asyncio.get_running_loop().create_future()
             async with bounded("the end of both"):
                 ends = await asyncio.gather(
-                    sender.run(lambda: sender.send(size, parts), never),
+                    sender.run(lambda: sender.send(parts), never),
                     receiver.run(store, never),
                     return_exceptions=True,
                 )
@@ -160,6 +163,42 @@ def test_both_sides_know_that_it_arrived_or_nothing_is_stored(
         assert sent is not None
         assert "nothing was kept" in str(received)
         assert names(place.parent) == []
+
+
+# ── what a user is told when a connection ends ───────────────────────────────────────────────────
+
+
+class Failing:
+    """A socket whose calls fail."""
+
+    def __init__(self, number: int) -> None:
+        self._error = OSError(number, os.strerror(number))
+
+    def sendall(self, _data: object) -> None:
+        raise self._error
+
+    def readinto(self, _buffer: object) -> int:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.EPIPE, "the connection to the other side was closed"),
+        (errno.ECONNRESET, "the connection to the other side was closed"),
+        (errno.ETIMEDOUT, "the connection to the other side was lost (Connection timed out)"),
+        (errno.EHOSTUNREACH, "the connection to the other side was lost (No route to host)"),
+    ],
+)
+def test_a_connection_that_fails_is_a_sentence_without_terms_of_the_system(number: int, words: str) -> None:
+    one, other = tcp_pair()
+    pipe = RecordPipe(one, SENDER)
+    with closing(other), closing(one), closing(pipe._reader):
+        pipe._socket = pipe._reader = cast("Any", Failing(number))
+        for call in (lambda: pipe.send(b"some"), pipe.receive):
+            with pytest.raises(ConnectionLostError) as lost:
+                call()
+            assert str(lost.value) == words
 
 
 # ── relays that lie ──────────────────────────────────────────────────────────────────────────────

@@ -162,14 +162,14 @@ def frozen(machine: Machine, asked: tuple[str, ...]) -> Node:
         connection = json.dumps(fields, default=_plain, sort_keys=True)
     plain = msgspec.json.encode(state, order="deterministic").decode()
     asked = () if connection is None else asked
-    return Node(plain, connection, asked, machine._closed_told, machine._list_wanted, machine._lasting)
+    return Node(plain, connection, asked, machine._closed_reported, machine._list_wanted, machine._lasting)
 
 
 def thawed(node: Node) -> Machine:
     """Return a node as a machine."""
     machine = Machine(msgspec.json.decode(node.state, type=State), draw, lasting=node.lasting)
     machine.outputs()
-    machine._closed_told, machine._list_wanted = node.told_closed, node.listing
+    machine._closed_reported, machine._list_wanted = node.told_closed, node.listing
     if node.connection is not None:
         connection, fields = ConnectionState(), json.loads(node.connection)
         for name, default in list(vars(connection).items()):
@@ -297,7 +297,7 @@ def messages_of_the_peer(**options: Any) -> dict[str, str]:
     theirs.state.side = PEER
     for each in sides:
         each.set_code(f"{NAMEPLATE}-{WORDS}")
-    theirs._conversation.hear(PAKE, ours.state.own[PAKE].body)
+    theirs._conversation.receive(PAKE, ours.state.own[PAKE].body)
     theirs._conversation.send(b"hello")
     theirs._conversation._seal(RECEIPT, b"")
     return {phase: own.body for phase, own in theirs.state.own.items()}

@@ -86,20 +86,20 @@ Limits and times are those of this version. Programs cannot import them from `re
 
 LIMIT_NAMES: Final = {
     "restante.client.defaults": ["DEFAULT_WORDS", "MAX_WORDS"],
-    "restante.client.work": ["DEFAULT_MAX_BITS"],
+    "restante.client.connection.work": ["DEFAULT_MAX_BITS"],
     "restante.client.sent_message": ["MAX_SENT_BYTES"],
     "restante.client.core.unstored": ["MAX_UNSTORED_MESSAGES", "MAX_UNSTORED_BYTES"],
     "restante.client.base": ["MAX_CLOSE_SECONDS"],
     "restante.client.unread": ["MAX_UNREAD_MESSAGES", "MAX_UNREAD_BYTES"],
-    "restante.client.websocket": ["CONNECT_SECONDS", "PING_SECONDS", "MAX_MESSAGE_BYTES"],
-    "restante.client.driver": [
+    "restante.client.connection.websocket": ["CONNECT_SECONDS", "PING_SECONDS", "MAX_MESSAGE_BYTES"],
+    "restante.client.connection.driver": [
         "ANSWER_SECONDS",
         "MAX_BAD_CONNECTIONS",
         "MAX_HURRIED_CONNECTIONS",
         "MAX_DELAY_SECONDS",
     ],
     "restante.client.core.conversation": ["MAX_EARLY_MESSAGES", "MAX_EARLY_CHARACTERS"],
-    "restante.client.checkpoint": ["MAX_BYTES"],
+    "restante.client.journal_mode.checkpoint": ["MAX_BYTES"],
     "restante.client.protocol.code": ["MAX_NAMEPLATE_DIGITS"],
     "restante.client.transit.connecting": ["TRANSIT_SECONDS", "RELAY_DELAY_SECONDS"],
     "restante.client.transit.hints": ["MAX_HINTS"],

@@ -145,6 +145,8 @@ def signature(function: Function, home: str, name: str, *, bound: bool = False) 
         takes.append("*")
     named = zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
     takes += [_argument(each, default, home) for each, default in named]
+    if function.args.kwarg is not None:
+        takes.append("**" + _argument(function.args.kwarg, None, home))
     returns = "" if function.returns is None else f" -> {type_of(function.returns)}"
     line = f"{name}({', '.join(takes)}){returns}"
     if len(line) <= WIDTH:

@@ -16,12 +16,12 @@ from restante.client.core.state import MailboxStatus, NameplateStatus, State
 class Commands:
     """Sends the commands that the state wants and a connection lacks."""
 
-    def __init__(self, state: State, conversation: Conversation, tell: Callable[[Output], None]) -> None:
-        self._state, self._conversation, self._tell = state, conversation, tell
+    def __init__(self, state: State, conversation: Conversation, emit: Callable[[Output], None]) -> None:
+        self._state, self._conversation, self._emit = state, conversation, emit
 
     def send(self, kind: str, **fields: Any) -> None:
         """Send a command."""
-        self._tell(SendFrame(msgspec.json.encode({"type": kind, **fields})))
+        self._emit(SendFrame(msgspec.json.encode({"type": kind, **fields})))
 
     def send_missing(self, connection: ConnectionState, *, list_wanted: bool) -> None:
         """Send what the state wants and this connection has not been sent."""
@@ -54,7 +54,7 @@ class Commands:
             self.send("release", nameplate=state.nameplate)
 
     def _send_messages(self, connection: ConnectionState) -> None:
-        """Add the messages of ours that no connection has added. Those of earlier ones wait for the replay's end.
+        """Add the messages that no connection has added. Those of earlier ones wait for the replay's end.
 
         Later ones wait with them, so that they are stored in order: wormhole-william ends at a version before a pake.
         """

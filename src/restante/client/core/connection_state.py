@@ -20,7 +20,7 @@ class ConnectionState:
     def __init__(self) -> None:
         self.bound = False
         self.working = False
-        """Whether the server waits for us to show work."""
+        """Whether the server waits for proof of work."""
         self.wanted: tuple[NameplateStatus, MailboxStatus, bool] | None = None
         """What was wanted when this connection was last sent what was missing."""
         self.sent: set[str] = set()
@@ -28,16 +28,16 @@ class ConnectionState:
         self.replayed = False
         """Whether all stored messages have come."""
         self.earlier = False
-        """Whether earlier connections have added messages of ours that may be lost."""
+        """Whether earlier connections have added messages of this side that may be lost."""
         self.found: set[str] = set()
-        """Phases of ours that this connection has added, or found in the mailbox, until all stored messages came."""
+        """Phases of this side that this connection has added, or found in the mailbox, until the replay has ended."""
         self.unstored: set[str] = set()
-        """Phases of ours that this connection has added, and that the server has not sent back."""
+        """Phases of this side that this connection has added, and that the server has not sent back."""
         self.receipt: str | None = None
         """The phase of the newest receipt that this connection has added."""
 
     def added(self, phase: str) -> None:
-        """Note that a message of ours was added."""
+        """Note that a message of this side was added."""
         self.unstored.add(phase)
         if phase.startswith(RECEIPT):
             self.receipt = phase
@@ -54,7 +54,7 @@ class ConnectionState:
 
     @property
     def all_stored(self) -> bool:
-        """Whether the server has sent back all of ours that this connection has added."""
+        """Whether the server has sent back all messages that this connection has added."""
         return self.replayed and not self.unstored
 
     def owes_answer(self, state: State) -> bool:

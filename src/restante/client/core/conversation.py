@@ -35,21 +35,21 @@ MAX_EARLY_CHARACTERS: Final = 64 * 1024 * 1024
 """Characters of such messages, as they are on the wire, likewise."""
 
 
-OLD_CHECKPOINT: Final = "are not in the checkpoint, which is an older copy of it: agree on a new code"
+OLD_CHECKPOINT: Final = "are not in the checkpoint, because it is an older copy: agree on a new code"
 
 
 class Conversation:
-    """The conversation with the peer. Methods that hear the peer raise a `WormholeError` if it cannot succeed."""
+    """The conversation with the peer. `receive` raises a `WormholeError` if it cannot succeed."""
 
     def __init__(
-        self, state: State, draw: Callable[[int], bytes], tell: Callable[[Output], None], *, lasting: bool
+        self, state: State, draw: Callable[[int], bytes], emit: Callable[[Output], None], *, lasting: bool
     ) -> None:
         self._state, self._lasting = state, lasting
         self._draw = draw
-        self._tell = tell
+        self._emit = emit
         self._spake: Spake2 | None = None
         self._keys: keys.MessageKeys | None = None
-        self._next_told = state.next_peer
+        self._next_delivered = state.next_peer
         self._early_messages = len(state.inbox)
         self._early_characters = sum(map(len, state.inbox.values()))
         self.fresh: list[str] = []
@@ -77,7 +77,7 @@ class Conversation:
             self._seal(str(number), plaintext)
         return number
 
-    def hear(self, phase: str, body: str) -> None:
+    def receive(self, phase: str, body: str) -> None:
         """Handle a message of the peer, and deliver what is next."""
         state = self._state
         if phase == PAKE:
@@ -85,7 +85,7 @@ class Conversation:
                 self._agree(body)
         elif phase.startswith(RECEIPT):
             if state.peer_versions is not None:
-                self._hear_receipt(phase, body)
+                self._receive_receipt(phase, body)
         elif (phase == VERSION or is_number(phase)) and self._is_new(phase):
             state.inbox[phase] = body
             self._early_messages += 1
@@ -93,10 +93,10 @@ class Conversation:
         if state.key is not None:
             self._deliver()
         if self._early_messages > MAX_EARLY_MESSAGES or self._early_characters > MAX_EARLY_CHARACTERS:
-            raise PeerMessageError("the peer's messages come without the ones before them")
+            raise PeerMessageError("the peer's messages came, but not the ones before them")
 
     def echoed(self, phase: str, body: str) -> None:
-        """Handle a message of ours that the server has stored.
+        """Handle a message of this side that the server has stored.
 
         Raises OldCheckpointError if this state has not sent it. The peer reads the first message of each number, so
         that a later one with the same number would be lost.
@@ -104,25 +104,25 @@ class Conversation:
         if is_number(phase):
             own = self._state.own.get(phase)
             if int(phase) >= self._state.next_own if own is None else own.body != body:
-                raise OldCheckpointError(f"the server has messages of ours that {OLD_CHECKPOINT}")
+                raise OldCheckpointError(f"the server has messages of this side that {OLD_CHECKPOINT}")
         self.stored(phase)
 
     def stored(self, phase: str) -> None:
-        """Note that the server has stored a message of ours."""
+        """Note that the server has stored a message of this side."""
         own = self._state.own.get(phase)
         if own is None or own.stored:
             return
         own.stored = True
         if is_number(phase):
             self.unstored.remove(own.body)
-            self._tell(MessageStored(int(phase)))
+            self._emit(MessageStored(int(phase)))
             if not self.keeps_until_receipt:
                 del self._state.own[phase]
 
     def processed(self, number: int) -> None:
         """Note that the application has processed the peer's messages up to this number. Raises ValueError."""
         state = self._state
-        if not state.next_peer <= number < self._next_told:
+        if not state.next_peer <= number < self._next_delivered:
             raise ValueError(f"message {number} is not one that waits to be processed")
         for each in range(state.next_peer, number + 1):
             del state.inbox[str(each)]
@@ -136,7 +136,7 @@ class Conversation:
     def _is_new(self, phase: str) -> bool:
         if phase in self._state.inbox:
             return False
-        return self._state.peer_versions is None if phase == VERSION else int(phase) >= self._next_told
+        return self._state.peer_versions is None if phase == VERSION else int(phase) >= self._next_delivered
 
     def _exchange(self) -> Spake2:
         if self._spake is None:
@@ -155,7 +155,7 @@ class Conversation:
         except (ValueError, msgspec.DecodeError) as error:
             raise WrongPasswordError("the peer's half of the key is not valid: it cannot be read") from error
         state.key = key.hex()
-        self._tell(KeyAgreed())
+        self._emit(KeyAgreed())
         self._seal(VERSION, msgspec.json.encode(_Versions(state.app_versions, state.abilities)))
         first = state.next_own - len(state.unsealed)
         for number, plaintext in enumerate(state.unsealed, first):
@@ -165,13 +165,13 @@ class Conversation:
     def _deliver(self) -> None:
         """Open what is next, as far as it is there."""
         state = self._state
-        if state.peer_versions is None and not self._hear_versions():
+        if state.peer_versions is None and not self._receive_versions():
             return
-        while (body := state.inbox.get(str(self._next_told))) is not None:
-            self._tell(MessageReceived(self._next_told, self._opened(str(self._next_told), body)))
-            self._next_told += 1
+        while (body := state.inbox.get(str(self._next_delivered))) is not None:
+            self._emit(MessageReceived(self._next_delivered, self._opened(str(self._next_delivered), body)))
+            self._next_delivered += 1
 
-    def _hear_versions(self) -> bool:
+    def _receive_versions(self) -> bool:
         state = self._state
         body = state.inbox.pop(VERSION, None)
         if body is None:
@@ -185,17 +185,17 @@ class Conversation:
         if not self.keeps_until_receipt:
             for phase in [phase for phase, own in state.own.items() if own.stored and is_number(phase)]:
                 del state.own[phase]
-        self._tell(PeerConfirmed(keys.verifier(bytes.fromhex(state.key or "")), said.app_versions))
+        self._emit(PeerConfirmed(keys.verifier(bytes.fromhex(state.key or "")), said.app_versions))
         return True
 
     @property
     def keeps_until_receipt(self) -> bool:
-        """Whether a message of ours is kept until the peer has processed it. Else it is kept until it is stored."""
+        """Whether a sent message is kept until the peer has processed it. Else it is kept until it is stored."""
         state = self._state
         unknown = state.peer_versions is None
         return state.abilities.wants_receipts and (unknown or state.peer_abilities.sends_receipts)
 
-    def _hear_receipt(self, phase: str, body: str) -> None:
+    def _receive_receipt(self, phase: str, body: str) -> None:
         state = self._state
         digits = phase.removeprefix(RECEIPT)
         if not is_number(digits) or not state.abilities.wants_receipts:
@@ -204,12 +204,12 @@ class Conversation:
         number = int(digits)
         if number > state.next_own:
             if self._lasting:
-                raise OldCheckpointError(f"the peer has messages of ours that {OLD_CHECKPOINT}")
+                raise OldCheckpointError(f"the peer has messages of this side that {OLD_CHECKPOINT}")
             raise PeerMessageError("the peer confirms a message that was not sent")
         while state.acknowledged < number:
             self.stored(str(state.acknowledged))
             state.own.pop(str(state.acknowledged), None)
-            self._tell(MessageDelivered(state.acknowledged))
+            self._emit(MessageDelivered(state.acknowledged))
             state.acknowledged += 1
 
     def _opened(self, phase: str, body: str) -> bytes:

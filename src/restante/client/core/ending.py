@@ -19,7 +19,7 @@ def finish(state: State, mood: str) -> None:
         state.mood = mood
     nameplate, mailbox = state.nameplate_status, state.mailbox_status
     if state.claim_sent and nameplate in {NameplateStatus.ALLOCATING, NameplateStatus.CLAIMING}:
-        return  # the server may have opened a mailbox for us, and the answer to a claim names it
+        return  # the server may have opened a mailbox for this side, and the answer to a claim names it
     claimed = nameplate in {NameplateStatus.CLAIMED, NameplateStatus.RELEASING}
     if nameplate is not NameplateStatus.RELEASED:
         state.nameplate_status = NameplateStatus.RELEASING if claimed else NameplateStatus.RELEASED

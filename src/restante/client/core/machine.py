@@ -65,7 +65,7 @@ class Machine:
         self._list_waiters = 0
         self._conversation = Conversation(state, draw, self._outputs.append, lasting=lasting)
         self._commands = Commands(state, self._conversation, self._outputs.append)
-        self._closed_told = False
+        self._closed_reported = False
         self.failure: WormholeError | None = None
         """Why the wormhole cannot succeed, since this machine knows."""
         self.answers = 0
@@ -124,12 +124,12 @@ class Machine:
         return number
 
     def processed(self, number: int) -> None:
-        """Note that the peer's messages up to this number are processed. A later process is told the others again."""
+        """Note that the peer's messages up to this number are processed. The others are delivered again later."""
         self._conversation.processed(number)
         self._send_missing()
 
     def close(self, mood: str | None = None) -> None:
-        """End the wormhole and leave nothing at the server. The mood says how it went."""
+        """End the wormhole: release its nameplate and close its mailbox. The mood says how it went."""
         if mood is None:
             mood = "happy" if self.state.peer_versions is not None else LonelyError.mood
         finish(self.state, mood)
@@ -276,12 +276,13 @@ class Machine:
         self._commands.add_lost(self.connection)
 
     def _error(self, message: ServerMessage) -> None:
-        if message.retry:
-            self.connection = None  # the next one is sent what this one lacks
-            self._outputs.append(Reconnect(f"the server asks to try again later: {message.error}"))
-            return
         words = str(message.error)
         hint = f": {message.hint}" if isinstance(message.hint, str) else ""
+        if server_messages.asks_to_return(message):
+            self.connection = None  # the next one is sent what this one lacks
+            why = words if message.retry else words + hint  # the hint of an error with `retry` repeats it
+            self._outputs.append(Reconnect(f"the server asks to try again later: {why}"))
+            return
         if server_messages.refused(message) == "list":
             self._list_wanted = False
         crowded = words in {"crowded", "reclaimed"}
@@ -302,16 +303,16 @@ class Machine:
             self._echo(message.phase, message.body)
         elif state.peer_side in {None, message.side}:
             state.peer_side = message.side
-            self._hear(message.phase, message.body)
+            self._peer_message(message.phase, message.body)
         else:
             self.fail(CrowdedError("a third side sent a message"))
 
-    def _hear(self, phase: str, body: str) -> None:
+    def _peer_message(self, phase: str, body: str) -> None:
         if self.state.mood is not None:
             return
         if self.state.nameplate_status is NameplateStatus.CLAIMED:
             self.state.nameplate_status = NameplateStatus.RELEASING  # both are there: it is free for others
-        self._conversation.hear(phase, body)
+        self._conversation.receive(phase, body)
 
     def _echo(self, phase: str, body: str) -> None:
         assert self.connection is not None
@@ -352,8 +353,8 @@ class Machine:
         if connection is not None and connection.wanted == wanted and not self._conversation.fresh:
             return  # nothing has changed: this is the case for nearly every frame
         if state.nameplate_status is NameplateStatus.RELEASED and state.mailbox_status is MailboxStatus.CLOSED:
-            if not self._closed_told:
-                self._closed_told = True
+            if not self._closed_reported:
+                self._closed_reported = True
                 self._outputs.append(Closed(str(state.mood)))
             return
         if connection is None or not connection.bound:

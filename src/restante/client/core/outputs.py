@@ -1,4 +1,4 @@
-"""What a wormhole asks of its caller, and what it tells the application."""
+"""What a wormhole wants its caller to do, and what it reports to the application."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ShowWork(msgspec.Struct, frozen=True):
 
 
 class Welcomed(msgspec.Struct, frozen=True):
-    """The server greeted us. It does so on each connection."""
+    """The server sent its welcome. It does so on each connection."""
 
     motd: str | None
     """A message of the day for the user, or None."""
@@ -51,7 +51,7 @@ class CodeKnown(msgspec.Struct, frozen=True):
 
 
 class KeyAgreed(msgspec.Struct, frozen=True):
-    """The peer's half of the key has come, and the key is known. The peer may still have used another code."""
+    """The peer's half of the key has arrived, and the key is known. The peer may still have used another code."""
 
 
 class PeerConfirmed(msgspec.Struct, frozen=True):
@@ -71,21 +71,21 @@ class MessageReceived(msgspec.Struct, frozen=True):
 
 
 class MessageStored(msgspec.Struct, frozen=True):
-    """The server has a message of ours on its disk. Each is told once."""
+    """The server has a message of this side on its disk. Each is reported once."""
 
     number: int
-    """Its place among our messages, from 0."""
+    """Its place among the messages of this side, from 0."""
 
 
 class MessageDelivered(msgspec.Struct, frozen=True):
-    """The peer's application has processed a message of ours. Only wormholes that want receipts are told."""
+    """The peer's application has processed a message of this side. Only a wormhole that wants receipts reports it."""
 
     number: int
-    """Its place among our messages, from 0."""
+    """Its place among the messages of this side, from 0."""
 
 
 class WaitingForPeer(msgspec.Struct, frozen=True):
-    """The mailbox is open, and no peer has ever sent anything. It is told on each connection until one has."""
+    """The mailbox is open, and no peer has ever sent anything. It is reported on each connection until one has."""
 
 
 class ReplayEnded(msgspec.Struct, frozen=True):
@@ -93,16 +93,16 @@ class ReplayEnded(msgspec.Struct, frozen=True):
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """The wormhole cannot succeed, and is being closed. It is not told if the server cannot be reached."""
+    """The wormhole cannot succeed, and is being closed. It is not reported if the server cannot be reached."""
 
     error: WormholeError
     """What the wormhole's methods raise from now on."""
 
 
 class Closed(msgspec.Struct, frozen=True):
-    """The wormhole is closed, and the server has nothing of ours any more. It is the last event.
+    """The wormhole is closed: its nameplate is released, and its mailbox is closed. It is the last event.
 
-    It is not told if the server did not answer in time.
+    It is not reported if the server did not answer in time.
     """
 
     mood: str

@@ -44,7 +44,7 @@ class MailboxStatus(Enum):
 
 
 class OwnMessage(msgspec.Struct):
-    """A message of ours, as it is added to the mailbox."""
+    """A message of this side, as it is added to the mailbox."""
 
     body: str
     sent: bool = False
@@ -54,14 +54,14 @@ class OwnMessage(msgspec.Struct):
 
 
 class Abilities(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a client of this library tells another one in its `version` message. Other clients ignore it."""
+    """What a client of this library says of itself in its `version` message. Other clients ignore it."""
 
     sends_receipts: bool = False
     """It sends a receipt for what it has processed, to a peer that wants receipts."""
     wants_receipts: bool = False
     """It keeps each message until the peer's receipt comes."""
     seeds: bool = False
-    """It wants to meet again without a code (seeds.py)."""
+    """It offers a seed for the next wormhole (seeds.py)."""
 
 
 MAX_NUMBER_DIGITS: Final = 18
@@ -82,9 +82,9 @@ class State(msgspec.Struct, kw_only=True):
     secret: str
     """The random bytes of SPAKE2, so that a later process continues the same exchange."""
     app_versions: dict[str, Any]
-    """What the application tells its peer in the `version` message."""
+    """What the application says of itself in the `version` message."""
     abilities: Abilities = Abilities()
-    """What we tell a peer of this library there."""
+    """What this client says of itself there."""
 
     words: str | None = None
     """The words of the code that has no nameplate yet."""
@@ -92,7 +92,7 @@ class State(msgspec.Struct, kw_only=True):
     nameplate: str | None = None
     nameplate_status: NameplateStatus = NameplateStatus.NONE
     claim_sent: bool = False
-    """Whether the server may have claimed a nameplate for us, even if its answer was lost."""
+    """Whether the server may have claimed a nameplate for this side, even if its answer was lost."""
 
     mailbox: str | None = None
     mailbox_status: MailboxStatus = MailboxStatus.UNKNOWN
@@ -113,7 +113,7 @@ class State(msgspec.Struct, kw_only=True):
     next_own: int = 0
     """The number of the next application message, sealed or not."""
     acknowledged: int = 0
-    """The number of the first message of ours for which the peer has sent no receipt."""
+    """The number of the first message of this side for which the peer has sent no receipt."""
     next_peer: int = 0
     """The number of the peer's first application message that our application has not processed."""
     inbox: dict[str, str] = {}
@@ -173,8 +173,8 @@ def check_encodable(app_id: str, app_versions: dict[str, Any]) -> None:
         raise Misuse(f"an application id is a text like 'example.com/chat', not {app_id!r}")
     wanted = "`versions` is a dict that JSON can express"
     try:
-        told = msgspec.json.decode(msgspec.json.encode(app_versions), type=dict[str, Any])
-        same = told == app_versions
+        decoded = msgspec.json.decode(msgspec.json.encode(app_versions), type=dict[str, Any])
+        same = decoded == app_versions
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise Misuse(f"{wanted}: {error}") from None
     if not same:

@@ -1,6 +1,7 @@
 """Unfinished files and directories: beside their place, under another name until they are complete.
 
-A process that is killed leaves its draft, whose name says so: `.NAME.part-0123456789abcdef`.
+A process that is killed leaves its draft, whose name says so: `.NAME.part-0123456789abcdef`. What a new directory
+replaces is `.NAME.old-0123456789abcdef` until it is removed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import errno
 import os
 import secrets
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +24,9 @@ from restante.common.atomic_file import flush
 from restante.common.errors import Misuse, StoreError, plain
 from restante.common.plural import counted
 
+EXISTS: Final = "a file or directory of this name exists already"
+"""What the sender is told."""
+
 BUFFER_BYTES: Final = 64 << 10
 """How many bytes are gathered before they are written: the records of other clients have 16 KiB."""
 
@@ -31,7 +36,7 @@ WRITE_OUT_BYTES: Final = 16 << 20
 SYNC_FILE_RANGE_WRITE: Final = 2
 """linux/fs.h. Python's os module has no sync_file_range(2)."""
 
-LINKLESS: Final = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+NO_HARDLINK_CODES: Final = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 """What link(2) answers on a file system without hard links, as on USB sticks (FAT)."""
 
 
@@ -136,15 +141,29 @@ def check_place(place: Path, *, replace: bool, directory: bool) -> None:
     """Raise Misuse if nothing may be stored at a place."""
     if not os.path.isdir(place.parent):  # noqa: PTH112 - Path's raises an error for a name that is too long
         words = f"there is no directory {shown_path(str(place.parent))} to write {shown(place.name)} in"
-        raise Misuse(words).telling("there is no directory to store it in")
+        raise Misuse(words).with_peer_words("there is no directory to store it in")
     if not os.path.lexists(place):
         return
     if not replace:
         words = f"{shown_path(str(place))} exists already: name another place, or move it away"
-        raise Misuse(words).telling("it exists already")
+        raise Misuse(words).with_peer_words(EXISTS)
+    if is_special(place):
+        words = "leads to a device, a pipe or a socket, which is not replaced"
+        raise Misuse(f"{shown_path(str(place))} {words}").with_peer_words(f"its place {words}")
     if not directory and place.is_dir() and not place.is_symlink():
         words = "is a directory, and a file does not replace it"
-        raise Misuse(f"{shown_path(str(place))} {words}").telling(f"its place {words}")
+        raise Misuse(f"{shown_path(str(place))} {words}").with_peer_words(f"its place {words}")
+
+
+def is_special(place: Path) -> bool:
+    """Return whether a path leads to a device, a pipe or a socket, also through links, as /dev/stdout does."""
+    try:
+        if place.is_symlink() and place.readlink().is_relative_to("/proc"):
+            return True  # /dev/stdout, whatever is open there
+        mode = place.stat().st_mode
+    except OSError:  # there is nothing, or it is a link to nothing
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def check_free_space(folder: Path, needed: int) -> None:
@@ -154,7 +173,7 @@ def check_free_space(folder: Path, needed: int) -> None:
     free = disk.f_bavail * disk.f_frsize
     if disk.f_blocks and free < needed:  # some file systems of a network or of FUSE do not know
         words = f"has room for {counted(free, 'byte')}, and {needed:,} are offered"
-        raise StoreError(f"{shown_path(str(folder))} {words}").telling(f"the disk {words}")
+        raise StoreError(f"{shown_path(str(folder))} {words}").with_peer_words(f"the disk {words}")
 
 
 @contextmanager
@@ -163,7 +182,7 @@ def _store_errors(doing: str, place: Path) -> Iterator[None]:
         yield
     except OSError as error:
         why = plain(error)
-        raise StoreError(f"cannot {doing} {shown_path(str(place))}: {why}").telling(
+        raise StoreError(f"cannot {doing} {shown_path(str(place))}: {why}").with_peer_words(
             f"cannot store it: {why}"
         ) from error
 
@@ -180,7 +199,7 @@ def _name(draft: Path, place: Path) -> None:
     try:
         os.link(draft, place)
     except OSError as error:
-        if error.errno not in LINKLESS:
+        if error.errno not in NO_HARDLINK_CODES:
             raise
         os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC))  # reserves the name
         draft.replace(place)
@@ -195,10 +214,12 @@ def _exchange(draft: Path, place: Path) -> None:
     except OSError:
         aside.rename(place)
         raise
+    # The new directory is stored. What cannot be removed of the old one remains, as that of others may.
     if aside.is_dir() and not aside.is_symlink():
-        shutil.rmtree(aside)
+        shutil.rmtree(aside, ignore_errors=True)
     else:
-        aside.unlink()
+        with suppress(OSError):
+            aside.unlink()
 
 
 def _start_write_out(file: int, offset: int, count: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Final
+from unicodedata import category
 
 from restante.client.errors import UnsafeNameError
 
@@ -22,6 +23,9 @@ UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-
 The marks and joiners of Arabic, Hebrew, Persian and emoji (U+200C to U+200F, U+061C) reorder nothing else and pass.
 """
 
+BLANKS: Final = frozenset("\u115f\u1160\u2800\u3164\uffa0")
+"""Letters and symbols that are drawn as nothing (Unicode 15: fillers of Hangul, the empty pattern of Braille)."""
+
 DEVICES: Final = re.compile(
     r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9\xb9\xb2\xb3]) *(\..*)?", re.IGNORECASE | re.DOTALL
 )
@@ -37,7 +41,7 @@ def file_name(offered: str) -> str:
     """
     if "/" in offered or "\\" in offered:
         raise UnsafeNameError(f"the offered name {shown(offered)} is a path and not the name of a file")
-    if why := fault(offered):
+    if why := fault(offered) or invisible(offered):
         raise UnsafeNameError(f"the offered name {shown(offered)} {why}")
     if DEVICES.fullmatch(offered):
         raise UnsafeNameError(f"the offered name {shown(offered)} means a device on Windows")
@@ -61,6 +65,12 @@ def fault(name: str) -> str:
     except UnicodeEncodeError:
         return "is not UTF-8"
     return f"is longer than {MAX_NAME_BYTES} bytes" if length > MAX_NAME_BYTES else ""
+
+
+def invisible(name: str) -> str:
+    """Return why a user would not see a name in a question or a list, or nothing. In a directory such names pass."""
+    blank = all(each.isspace() or each in BLANKS or category(each) == "Cf" for each in name)
+    return "has no visible character" if blank else ""
 
 
 def one_line(words: str) -> str:

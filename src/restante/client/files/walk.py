@@ -49,6 +49,11 @@ class Found(NamedTuple):
         return self.path.endswith("/")
 
 
+def named(path: Path) -> Path:
+    """Return a path that ends with a name: `.` and `..` are none, and are replaced by what they stand for."""
+    return path.resolve() if path.name in {"", ".."} else path
+
+
 class Walk:
     """What is below directories. What cannot be sent is an error, or is left out and named in `left_out`."""
 

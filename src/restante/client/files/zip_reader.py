@@ -59,6 +59,8 @@ def zip_members(archive: BinaryIO) -> Iterator[Member]:
         found += 1
         if record.offset < free:
             raise ArchiveError(f"the archive is broken: {shown(record.name)} overlaps another file")
+        if record.offset >= start:  # at an offset of 64 bits, seeking would fail
+            raise ArchiveError(f"the archive is broken: {shown(record.name)} is not in it")
         position = _contents_position(archive, record)
         free = position + record.stored_size
         if free > start:

@@ -18,7 +18,7 @@ from typing import Final
 
 from restante.client.errors import UnsendableFileError
 from restante.client.files.names import shown, shown_path
-from restante.client.files.walk import Found, Walk
+from restante.client.files.walk import Found, Walk, named
 from restante.client.files.zip_layout import (
     CENTRAL,
     CENTRAL_MARK,
@@ -124,7 +124,7 @@ def plan_paths(paths: Iterable[Path], *, ignore_unsendable: bool = False) -> Zip
 
     Raises UnsendableFileError, and Misuse if two have the same name.
     """
-    walk, given = Walk(ignore_unsendable=ignore_unsendable), list(paths)
+    walk, given = Walk(ignore_unsendable=ignore_unsendable), list(map(named, paths))
     names = {path.name for path in given}
     if len(names) < len(given):
         raise Misuse("two of the files have the same name, and the receiver could store only one")
@@ -138,12 +138,15 @@ def _contents(member: Found) -> Iterator[bytes]:
         # Without O_NONBLOCK a named pipe that took the file's place would wait for a writer (open(2)).
         opened = os.open(member.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            if not stat.S_ISREG(os.fstat(opened).st_mode):
+            status = os.fstat(opened)
+            if not stat.S_ISREG(status.st_mode):
                 left = -1
             while left >= 0 and (piece := os.read(opened, min(CHUNK_BYTES, left + 1))):  # one more shows growth
                 left -= len(piece)
                 if left >= 0:
                     yield piece
+            if os.fstat(opened).st_mtime_ns != status.st_mtime_ns:  # of the same size, and perhaps a mixture
+                left = -1
         finally:
             os.close(opened)
     except OSError as error:
@@ -154,7 +157,7 @@ def _contents(member: Found) -> Iterator[bytes]:
 
 def _unsendable(member: Found, why: str) -> UnsendableFileError:
     error = UnsendableFileError(f"cannot send {shown_path(member.path)}: {why}")
-    return error.telling(f"cannot send {shown(member.name)}: {why}")
+    return error.with_peer_words(f"cannot send {shown(member.name)}: {why}")
 
 
 def _gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:

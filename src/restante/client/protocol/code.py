@@ -7,6 +7,8 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from restante.client.arguments import is_text, is_whole
+from restante.client.defaults import DEFAULT_WORDS, MAX_WORDS
 from restante.client.protocol.wordlist import THREE_SYLLABLES, TWO_SYLLABLES
 from restante.common.errors import Misuse
 
@@ -25,14 +27,12 @@ def nameplate_of(code: str) -> str:
 
     Raises:
         CodeError: the text does not begin with a number and a hyphen, has nothing after them, has a space in it, or
-            cannot be encoded in UTF-8.
+            cannot be encoded in UTF-8; or it is not a text.
 
     """
+    if not is_text(code):
+        raise CodeError("a code is a text in UTF-8, and this one is not")
     nameplate, hyphen, password = code.partition("-")
-    try:
-        code.encode()
-    except UnicodeEncodeError:
-        raise CodeError("a code is a text in UTF-8, and this one is not") from None
     if any(each.isspace() for each in code):
         raise CodeError("a code has no spaces: write it with hyphens, like 7-purple-sausages")
     if not is_nameplate(nameplate):
@@ -57,7 +57,20 @@ def words(random: bytes) -> str:
     return "-".join(word_list(position)[byte] for position, byte in enumerate(random))
 
 
-def completions(prefix: str, nameplates: Iterable[str], length: int = 2) -> Sequence[str]:
+def check_length(length: int) -> None:
+    """Raise Misuse if no code has so many words."""
+    if not is_whole(length, 1, MAX_WORDS):
+        raise Misuse(f"a code has 1 to {MAX_WORDS} words, not {length!r}")
+
+
+def check_completable(prefix: str, length: int) -> None:
+    """Raise Misuse if the beginning of a code is not a text, or no code has so many words."""
+    if not isinstance(prefix, str):
+        raise Misuse(f"the beginning of a code is a text, not {prefix!r}")
+    check_length(length)
+
+
+def completions(prefix: str, nameplates: Iterable[str], length: int = DEFAULT_WORDS) -> Sequence[str]:
     """Return what an incomplete code may become next, for the Tab key: first numbers, then one word after the other.
 
     With the nameplates 4 and 42, `4` may become `4-` or `42-`. Then `42-gu` may become `42-guitarist-`, and that the
@@ -66,9 +79,13 @@ def completions(prefix: str, nameplates: Iterable[str], length: int = 2) -> Sequ
     Args:
         prefix: what a user has typed.
         nameplates: those in use, as `BaseWormhole.nameplates` returns them.
-        length: words of the code.
+        length: words of the code, 1 to `MAX_WORDS`.
+
+    Raises:
+        Misuse: the beginning is not a text, or the number of words is outside these bounds.
 
     """
+    check_completable(prefix, length)
     nameplate, hyphen, typed = prefix.partition("-")
     if not hyphen:
         return sorted(

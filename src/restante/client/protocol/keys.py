@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 from nacl.bindings import (
     crypto_secretbox_easy,
     crypto_secretbox_MACBYTES,
@@ -15,16 +13,14 @@ from nacl.bindings import (
 )
 from nacl.exceptions import CryptoError
 
-from restante.client.protocol.spake2 import hkdf
+from restante.client.arguments import is_text, is_whole
+from restante.client.protocol.hkdf import MAX_DERIVED_BYTES, hkdf, hkdf_expand, hkdf_extract
+from restante.common.errors import Misuse
 
 KEY_BYTES: Final = 32
-MAX_DERIVED_BYTES: Final = 255 * 32
-"""Bytes of a derived key: HKDF has no more (RFC 5869 section 2.3)."""
 NONCE_BYTES: Final = crypto_secretbox_NONCEBYTES
 OVERHEAD_BYTES: Final = crypto_secretbox_NONCEBYTES + crypto_secretbox_MACBYTES
 """Bytes that sealing adds: the nonce before the ciphertext, and its authenticator."""
-
-_SHA256: Final = SHA256()
 
 
 class UndecryptableError(ValueError):
@@ -35,7 +31,7 @@ class MessageKeys:
     """The keys of the messages of a wormhole: each side and phase has its own (magic-wormhole: _key.py:20)."""
 
     def __init__(self, key: bytes) -> None:
-        self._extracted = HKDF.extract(_SHA256, None, key)  # once, and not again for each message
+        self._extracted = hkdf_extract(key)  # once, and not again for each message
         self._sides: dict[str, bytes] = {}
 
     def of(self, side: str, phase: str) -> bytes:
@@ -43,7 +39,7 @@ class MessageKeys:
         beginning = self._sides.get(side)
         if beginning is None:
             beginning = self._sides[side] = b"wormhole:phase:" + _hash(side)
-        return HKDFExpand(_SHA256, KEY_BYTES, beginning + _hash(phase)).derive(self._extracted)
+        return hkdf_expand(self._extracted, beginning + _hash(phase), KEY_BYTES)
 
 
 def _hash(text: str) -> bytes:
@@ -53,6 +49,14 @@ def _hash(text: str) -> bytes:
 def verifier(key: bytes) -> bytes:
     """Return 32 bytes that both sides can compare over another channel (_key.py, `derive_key`)."""
     return hkdf(key, b"wormhole:verifier", KEY_BYTES)
+
+
+def check_derivable(purpose: str, size: int) -> None:
+    """Raise Misuse if no key can be derived for a purpose, or none of this size."""
+    if not is_text(purpose):
+        raise Misuse(f"the purpose of a key is a text like 'example.com/files', not {purpose!r}")
+    if not is_whole(size, 1, MAX_DERIVED_BYTES):
+        raise Misuse(f"a key has 1 to {MAX_DERIVED_BYTES} bytes, not {size!r}")
 
 
 def application_key(key: bytes, purpose: str, size: int = KEY_BYTES) -> bytes:

@@ -1,4 +1,4 @@
-"""Seeds: a secret of two sides that have met, from which both derive the code of their next meeting.
+"""Seeds: a secret that two sides share after a wormhole, from which both derive the code of their next one.
 
 No shipped client has them. The derivations are those of magic-wormhole-protocols' pull request 17, but the nameplate
 is a decimal number: the reference server takes no other (magic-wormhole-mailbox-server 0.8.0: server.py:11).
@@ -26,10 +26,10 @@ MAILBOX_BYTES: Final = 16
 
 
 def seed_code(seed: bytes) -> str:
-    """Return the code with which two sides meet again: `BaseWormhole.set_code` takes it. It is the same each time.
+    """Return the code of a seed, for `BaseWormhole.set_code`. It is the same at both sides, and each time.
 
     Args:
-        seed: what `BaseWormhole.seed` returned at the last meeting.
+        seed: what `BaseWormhole.seed` returned in an earlier wormhole of the two sides.
 
     Raises:
         ValueError: the seed has not 32 bytes.
@@ -42,5 +42,5 @@ def seed_code(seed: bytes) -> str:
 
 
 def seed_mailbox(seed: bytes) -> str:
-    """Return the mailbox in which two sides meet again that need not claim a nameplate. It is the same each time."""
+    """Return the mailbox of a seed, for sides that claim no nameplate. It is the same each time."""
     return application_key(seed, "wormhole:seed:mailbox", MAILBOX_BYTES).hex()

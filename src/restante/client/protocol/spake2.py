@@ -8,8 +8,6 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from nacl.bindings import (
     crypto_core_ed25519_add,
     crypto_core_ed25519_is_valid_point,
@@ -18,6 +16,8 @@ from nacl.bindings import (
     crypto_scalarmult_ed25519_base_noclamp,
     crypto_scalarmult_ed25519_noclamp,
 )
+
+from restante.client.protocol.hkdf import hkdf
 
 ORDER: Final = 2**252 + 27742317777372353535851937790883648493
 """The order of the group that the base point of Ed25519 generates (RFC 8032 section 5.1)."""
@@ -87,11 +87,6 @@ class Spake2:
             raise BadMessageError("a point that fixes the key") from error
         first, second = sorted((self._point, point))
         return hashlib.sha256(self._password_hash + self._identity_hash + first + second + shared).digest()
-
-
-def hkdf(key: bytes, purpose: bytes, size: int) -> bytes:
-    """Return `size` bytes derived from a key by HKDF with SHA-256 and without salt (RFC 5869)."""
-    return HKDF(SHA256(), size, None, purpose).derive(key)
 
 
 def _password_scalar(password: bytes) -> bytes:

@@ -80,7 +80,7 @@ def parse(text: str) -> TransferUri:
     if parts.scheme != SCHEME:
         raise UriError(f"a transfer's URI begins with {SCHEME}:")
     if parts.netloc or parts.fragment:
-        raise UriError(f"a transfer's URI has neither a host nor a fragment: {SCHEME}:CODE?rendezvous=URL")
+        raise UriError(f"a transfer's URI has neither a host nor a fragment: write {SCHEME}:CODE?rendezvous=URL")
     try:
         fields = parse_qsl(
             parts.query,
@@ -97,12 +97,12 @@ def parse(text: str) -> TransferUri:
         raise UriError("a transfer's URI is not encoded correctly") from error
     said = dict(fields)
     if len(said) < len(fields):
-        raise UriError("a transfer's URI says something twice")
+        raise UriError("a transfer's URI has a field twice")
     if said.pop("version", "0") != "0":
-        raise UriError("the URI is of a later version than 0")
+        raise UriError("the URI has a later version than 0: use a newer restante")
     uri = TransferUri(code, said.pop("rendezvous", DEFAULT_RENDEZVOUS), said.pop("role", ROLES[0]))
     if said:
-        raise UriError(f"a transfer's URI has no field {min(said)!r}")
+        raise UriError(f"a transfer's URI has an unknown field: {min(said)!r}")
     if uri.role not in ROLES:
         raise UriError(f"a transfer's role is {' or '.join(ROLES)}, not {uri.role!r}")
     wanted = "the server of a transfer's URI begins with ws:// or wss:// and names a host"

@@ -7,9 +7,9 @@ cli/cmd_receive.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NoReturn, TypeVar
 
 import msgspec
 
@@ -27,6 +27,8 @@ ZIP: Final = "zipfile"
 
 ZIP_MODE: Final = "zipfile/deflated"
 """The mode that shipped clients send, whether the files are compressed or not (mw cli/cmd_send.py:358-386)."""
+
+Awaited = TypeVar("Awaited")
 
 Size = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 """Bytes, or a number of files."""
@@ -76,10 +78,11 @@ class PeerMessage(msgspec.Struct, omit_defaults=True):
 
 
 class Acknowledgement(msgspec.Struct, omit_defaults=True):
-    """The last record of a transfer: the receiver has all of it. Shipped clients may leave out the digest."""
+    """The last record of a transfer: the receiver has all of it (mw cmd_receive.py:491-497)."""
 
     ack: str = ""
     sha256: str | None = None
+    """The digest of all bytes, hexadecimal. Without it the sender does not know what the receiver has."""
 
 
 class GaveUpError(TransferError):
@@ -98,44 +101,49 @@ _decode_acknowledgement: Final = msgspec.json.Decoder(Acknowledgement).decode
 encode: Final = msgspec.json.encode
 
 
-async def tell(wormhole: Wormhole, message: PeerMessage) -> None:
+async def send_message(wormhole: Wormhole, message: PeerMessage) -> None:
     """Send the peer a message."""
     await wormhole.send(encode(message))
 
 
-async def hear(wormhole: Wormhole) -> PeerMessage:
+async def receive_message(wormhole: Wormhole) -> PeerMessage:
     """Wait for the peer's next message. Raises TransferError if it gave up, PeerMessageError if it is not one."""
+    return _checked(await wormhole.receive())
+
+
+def _checked(plaintext: bytes) -> PeerMessage:
+    """Return a message of the peer. Raises what `receive_message` raises."""
     try:
-        heard = _decode(await wormhole.receive())
+        received = _decode(plaintext)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise NotAMessageError(f"the peer sent something that is not a message of a transfer: {error}") from error
-    if heard.error is not None:
-        raise GaveUpError(f"the other side gave up: {one_line(heard.error)}")
-    return heard
+    if received.error is not None:
+        raise GaveUpError(f"the other side gave up: {one_line(received.error)}")
+    return received
 
 
 async def offer_of(wormhole: Wormhole) -> tuple[Offer, Any]:
     """Wait for the sender's offer. Return it, and the last `transit` before it."""
     transit = None
     while True:
-        heard = await hear(wormhole)
-        transit = transit if heard.transit is None else heard.transit
-        if heard.answer is not None:
+        received = await receive_message(wormhole)
+        transit = transit if received.transit is None else received.transit
+        if received.answer is not None:
             raise PeerMessageError("the other side receives, too: one of the two has to send")
-        if heard.offer is not None:
-            return heard.offer, transit
+        if received.offer is not None:
+            return received.offer, transit
 
 
 async def answer_of(wormhole: Wormhole) -> tuple[Answer, Any]:
     """Wait for the receiver's answer. Return it, and the last `transit` before it."""
     transit = None
     while True:
-        heard = await hear(wormhole)
-        transit = transit if heard.transit is None else heard.transit
-        if heard.offer is not None:
+        received = await receive_message(wormhole)
+        transit = transit if received.transit is None else received.transit
+        if received.offer is not None:
             raise PeerMessageError("the other side sends, too: one of the two has to receive")
-        if heard.answer is not None:
-            return heard.answer, transit
+        if received.answer is not None:
+            return received.answer, transit
 
 
 def refusal(said: str | None) -> str:
@@ -145,20 +153,21 @@ def refusal(said: str | None) -> str:
 
 async def abandon_transfer(wormhole: Wormhole, words: str) -> None:
     """Send the peer the reason why there will be no transfer, before the wormhole is closed. Its user sees it."""
-    await tell(wormhole, PeerMessage(error=words))
+    await send_message(wormhole, PeerMessage(error=words))
 
 
 @asynccontextmanager
-async def reasons_told(wormhole: Wormhole, role: Role) -> AsyncIterator[None]:
-    """If the block ends with an error, tell the peer why: it would wait for ever. If the peer ended, hear why.
+async def reasons_sent(wormhole: Wormhole, role: Role) -> AsyncIterator[None]:
+    """Send the peer the reason if the block ends with an error: it would wait for ever.
 
-    Raises TransferError in place of ConnectionLostError if the peer says why.
+    If the connection to the peer is lost, wait for the peer's reason. If one comes, raise it as TransferError in
+    place of ConnectionLostError, with the same outcome.
     """
     try:
         yield
     except ConnectionLostError as error:
         if (reason := await _reason(wormhole)) is not None:
-            raise reason from error
+            raise reason.with_outcome(error.outcome) from error
         raise
     except GaveUpError:
         raise  # the peer knows
@@ -167,7 +176,7 @@ async def reasons_told(wormhole: Wormhole, role: Role) -> AsyncIterator[None]:
         raise
     except RestanteError as error:
         ours = isinstance(error, (Misuse, StoreError))
-        await _abandon(wormhole, error.told or (f"the {role} failed" if ours else str(error)))
+        await _abandon(wormhole, error.peer_words or (f"the {role} failed" if ours else str(error)))
         raise
     except Exception:
         await _abandon(wormhole, f"the {role} failed")
@@ -175,22 +184,22 @@ async def reasons_told(wormhole: Wormhole, role: Role) -> AsyncIterator[None]:
 
 
 @contextmanager
-def peer_heard(wormhole: Wormhole) -> Iterator[asyncio.Future[TransferError]]:
-    """Hear what the peer says while the block runs. Yield a future that is done when the peer has given up.
+def peer_watched(wormhole: Wormhole) -> Iterator[asyncio.Future[TransferError]]:
+    """Read the peer's messages while the block runs. Yield a future that is done when the peer has given up.
 
-    What else it says is ignored, and so is a wormhole that fails: the connection goes on without it.
+    Its other messages are ignored, and so is a wormhole that fails: the transit connection goes on without it.
     """
-    hearing = asyncio.create_task(_given_up(wormhole))
+    watching = asyncio.create_task(_given_up(wormhole))
     try:
-        yield hearing
+        yield watching
     finally:
-        hearing.cancel()
+        watching.cancel()
 
 
 async def _given_up(wormhole: Wormhole) -> TransferError:
     while True:
         try:
-            await hear(wormhole)
+            await receive_message(wormhole)
         except GaveUpError as error:
             return error
         except NotAMessageError:
@@ -199,17 +208,47 @@ async def _given_up(wormhole: Wormhole) -> TransferError:
             return await asyncio.Future()
 
 
+async def unless_given_up(wormhole: Wormhole, waiting: Coroutine[Any, Any, Awaited]) -> Awaited:
+    """Wait for something else, like a user's answer, and return it. The peer's messages stay unread.
+
+    If the peer gives up, sends something that is not a message of a transfer, or the wormhole fails before, the wait
+    is cancelled, and that error is raised.
+    """
+    awaited, failing = asyncio.create_task(waiting), asyncio.create_task(_fail_with(wormhole))
+    try:
+        await asyncio.wait((awaited, failing), return_when=asyncio.FIRST_COMPLETED)
+        return awaited.result() if awaited.done() else failing.result()
+    finally:
+        awaited.cancel()
+        failing.cancel()
+        await asyncio.gather(awaited, failing, return_exceptions=True)
+
+
+async def _fail_with(wormhole: Wormhole) -> NoReturn:
+    """Look at the peer's messages without reading them, until one or the wormhole raises an error."""
+    seen = 0
+    while True:
+        _checked(await _unread(wormhole, seen))
+        seen += 1
+
+
+async def _unread(wormhole: Wormhole, number: int) -> bytes:
+    """Wait until so many messages are unread, and one more. Return the last of them, which stays unread."""
+    await wormhole._until(lambda: len(wormhole._unread) > number)
+    return wormhole._unread[number].plaintext
+
+
 async def _abandon(wormhole: Wormhole, words: str) -> None:
-    with suppress(WormholeError):  # one that has failed cannot tell
+    with suppress(WormholeError):  # one that has failed sends nothing
         await abandon_transfer(wormhole, words)
 
 
 async def _reason(wormhole: Wormhole) -> GaveUpError | None:
-    """Return what the peer says about the end of a connection, if it says anything."""
+    """Return the peer's reason for the end of a connection, if it sends one."""
     try:
         async with asyncio.timeout(REASON_SECONDS):
             while True:
-                await hear(wormhole)
+                await receive_message(wormhole)
     except GaveUpError as error:
         return error
     except (TimeoutError, RestanteError):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from restante.client.arguments import check_path
 from restante.client.errors import PeerMessageError
 from restante.client.files.draft import check_free_space, check_place, draft_directory, draft_file, scratch_file
 from restante.client.files.names import file_name
@@ -20,9 +21,9 @@ from restante.client.transfer.messages import (
     PeerMessage,
     abandon_transfer,
     offer_of,
-    peer_heard,
-    reasons_told,
-    tell,
+    peer_watched,
+    reasons_sent,
+    send_message,
 )
 from restante.client.transfer.stream import OnProgress, Stream
 from restante.client.transit.connecting import DEFAULT_TRANSIT, Transit, TransitOptions
@@ -30,6 +31,7 @@ from restante.client.transit.hints import Hints, parse_hints, transit_message
 from restante.client.transit.records import PURPOSE, Role, TransitKeys
 from restante.client.wormhole import Wormhole
 from restante.common.dice import SystemDice
+from restante.common.errors import Misuse
 
 REJECTED: Final = "transfer rejected"
 """What shipped clients say if the receiver does not want it (mw cli/cmd_receive.py:31)."""
@@ -43,14 +45,22 @@ TAR_BLOCK_BYTES: Final = 512
 
 
 class _Offered:
-    """What the sender offers, until it is accepted or rejected."""
+    """What the sender offers, until it is accepted or rejected, once."""
 
     def __init__(self, wormhole: Wormhole) -> None:
         self.wormhole = wormhole
+        self._answered = False
 
     async def reject(self, words: str = REJECTED) -> None:
-        """Reject the offer. The sender's user sees the words."""
+        """Reject the offer. The sender's user sees the words. Raises Misuse if it was accepted or rejected before."""
+        self._answer()
         await abandon_transfer(self.wormhole, words)
+
+    def _answer(self) -> None:
+        """Note that the offer is answered: the sender waits for one answer. Raises Misuse if it was before."""
+        if self._answered:
+            raise Misuse("an offer is accepted or rejected once, and this one was before: meet in another wormhole")
+        self._answered = True
 
 
 class _OfferedBytes(_Offered):
@@ -75,8 +85,9 @@ class OfferedText(_Offered):
         """The text. It may contain anything, also control characters for a terminal."""
 
     async def accept(self) -> None:
-        """Accept the text: the sender is told that it has arrived."""
-        await tell(self.wormhole, PeerMessage(answer=Answer(message_ack=ARRIVED)))
+        """Accept the text: the sender is told that it has arrived. Raises Misuse as `reject` does."""
+        self._answer()
+        await send_message(self.wormhole, PeerMessage(answer=Answer(message_ack=ARRIVED)))
 
 
 class OfferedFile(_OfferedBytes):
@@ -97,32 +108,37 @@ class OfferedFile(_OfferedBytes):
         Args:
             path: where the file is stored. The directory of this path exists.
             replace: whether a file at this path may be replaced.
-            on_progress: called with the number of bytes received so far.
+            on_progress: called with the number of bytes received so far. If it raises an error, the transfer ends
+                with it.
 
         Raises:
-            Misuse: something is at the path, and may not be replaced.
+            Misuse: something is at the path, and may not be replaced; or the offer was accepted or rejected before.
             StoreError: the file cannot be stored. The sender is told.
             TransferError: the sender gave up, or the two sides cannot be connected.
             ConnectionLostError: the connection was lost.
             PeerMessageError: the sender did not send what it offered.
 
         """
+        check_path(path)
+        self._answer()
 
         def store(stream: Stream) -> None:
             with draft_file(path, replace=replace, before_naming=stream.check) as draft:
-                stream.receive(self.size, draft)
+                stream.receive(draft)
 
         def check() -> None:
             check_place(path, replace=replace, directory=False)
             check_free_space(path.parent, self.size)
 
-        await self._transfer.run(check, store, on_progress)
+        await self._transfer.run(self.size, check, store, on_progress)
 
     async def unpack(self, path: Path, *, replace: bool = False, on_progress: OnProgress | None = None) -> None:
         """Receive a tar file, and store its contents as a directory. magic-wormhole.rs sends directories as such.
 
         The arguments and errors are those of `OfferedDirectory.accept`.
         """
+        check_path(path)
+        self._answer()
         archive = _Archive(self.size, self.size, self.size // TAR_BLOCK_BYTES, self.name.removesuffix(TAR))
         await self._transfer.run_archive(archive, path, replace, on_progress)
 
@@ -149,10 +165,11 @@ class OfferedDirectory(_OfferedBytes):
         Args:
             path: where the directory is stored. The directory of this path exists.
             replace: whether a file or directory at this path may be replaced.
-            on_progress: called with the number of bytes of the archive received so far.
+            on_progress: called with the number of bytes of the archive received so far. If it raises an error, the
+                transfer ends with it.
 
         Raises:
-            Misuse: something is at the path, and may not be replaced.
+            Misuse: something is at the path, and may not be replaced; or the offer was accepted or rejected before.
             StoreError: the directory cannot be stored. The sender is told.
             TransferError: the sender gave up, or the two sides cannot be connected.
             ConnectionLostError: the connection was lost.
@@ -161,6 +178,8 @@ class OfferedDirectory(_OfferedBytes):
             UnsafeNameError: the archive has a name that cannot be used.
 
         """
+        check_path(path)
+        self._answer()
         archive = _Archive(self.archive_size, self.size, self.files)
         await self._transfer.run_archive(archive, path, replace, on_progress)
 
@@ -182,20 +201,20 @@ class _Transfer:
         self._wormhole, self.hints, self._options = wormhole, theirs, options
 
     async def run(
-        self, check: Callable[[], None], store: Callable[[Stream], None], on_progress: OnProgress | None
+        self, size: int, check: Callable[[], None], store: Callable[[Stream], None], on_progress: OnProgress | None
     ) -> None:
         """Check that it can be stored, accept the offer, connect, and store what comes."""
         wormhole = self._wormhole
-        async with reasons_told(wormhole, Role.RECEIVER):
+        async with reasons_sent(wormhole, Role.RECEIVER):
             check()
             keys = TransitKeys.of(await wormhole.derive_key(PURPOSE), Role.RECEIVER)
             with Transit(self._options, SystemDice()) as transit:
-                await tell(wormhole, PeerMessage(transit=transit_message(transit.hints)))
-                await tell(wormhole, PeerMessage(answer=Answer(file_ack=ARRIVED)))
-                with peer_heard(wormhole) as given_up:
+                await send_message(wormhole, PeerMessage(transit=transit_message(transit.hints)))
+                await send_message(wormhole, PeerMessage(answer=Answer(file_ack=ARRIVED)))
+                with peer_watched(wormhole) as given_up:
                     with span(wormhole.timing, "transit connect"):
                         pipe = await transit.connect(keys, Role.RECEIVER, self.hints, given_up)
-                    stream = Stream(pipe, on_progress, wormhole.timing)
+                    stream = Stream(pipe, Role.RECEIVER, size, on_progress, wormhole.timing)
 
                     def receive() -> None:
                         store(stream)
@@ -213,12 +232,12 @@ class _Transfer:
         def store(stream: Stream) -> None:
             drafted = draft_directory(path, replace=replace, before_naming=stream.check)
             with scratch_file(path.parent) as received, drafted as draft:
-                stream.receive(archive.size, received)
+                stream.receive(received)
                 files, size, top = archive.max_files, archive.max_bytes, archive.top
                 with span(self._wormhole.timing, "unpack zip"):
                     unpack(received.file, draft, max_files=files, max_bytes=size, progress=stream.check, top=top)
 
-        await self.run(check, store, on_progress)
+        await self.run(archive.size, check, store, on_progress)
 
 
 async def receive(
@@ -236,7 +255,7 @@ async def receive(
         UnsafeNameError: the name of what it offers cannot be used. The sender is told.
 
     """
-    async with reasons_told(wormhole, Role.RECEIVER):
+    async with reasons_sent(wormhole, Role.RECEIVER):
         offer, theirs = await offer_of(wormhole)
         transfer = _Transfer(wormhole, parse_hints(theirs), transit)
         if [offer.message, offer.file, offer.directory].count(None) != 2:

@@ -12,8 +12,10 @@ from typing import Final
 
 import msgspec
 
+from restante.client.arguments import check_path
 from restante.client.errors import TransferError, UnsendableFileError
-from restante.client.files.names import fault, shown, shown_path
+from restante.client.files.names import fault, invisible, shown, shown_path
+from restante.client.files.walk import named
 from restante.client.files.zip_stream import plan_directory, plan_paths
 from restante.client.timing_log import span
 from restante.client.transfer.messages import (
@@ -24,10 +26,10 @@ from restante.client.transfer.messages import (
     Offer,
     PeerMessage,
     answer_of,
-    peer_heard,
-    reasons_told,
+    peer_watched,
+    reasons_sent,
     refusal,
-    tell,
+    send_message,
 )
 from restante.client.transfer.stream import OnProgress, Stream
 from restante.client.transit.connecting import DEFAULT_TRANSIT, Transit, TransitOptions
@@ -70,7 +72,7 @@ async def send_file(
         path: the file.
         name: the name that the receiver is told; by default the last part of the path.
         transit: how the two sides may be connected.
-        on_progress: called with the number of bytes sent so far.
+        on_progress: called with the number of bytes sent so far. If it raises an error, the transfer ends with it.
 
     Raises:
         Misuse: the path is not a file that can be read.
@@ -101,10 +103,10 @@ async def send_directory(
         name: the name that the receiver is told; by default the last part of the path, and `files` for several.
         ignore_unsendable: leave out what cannot be sent, instead of raising an error.
         transit: how the two sides may be connected.
-        on_progress: called with the number of bytes sent so far.
+        on_progress: called with the number of bytes sent so far. If it raises an error, the transfer ends with it.
 
     Raises:
-        Misuse: a path is neither a file nor a directory, or two have the same name.
+        Misuse: there is no path, a path is neither a file nor a directory, or two have the same name.
         UnsendableFileError: a file in it cannot be read, or changed while it was sent.
         TransferError: the receiver does not want it or has other bytes, or the two sides cannot be connected.
         ConnectionLostError: the connection was lost. The text says so if the receiver may have everything.
@@ -117,6 +119,7 @@ async def send_directory(
 
 def outgoing_file(path: Path, name: str | None = None) -> Outgoing:
     """Return what is sent of a file. Raises Misuse if it is not a file that can be read."""
+    check_path(path)
     try:
         with _opened(path) as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -133,14 +136,17 @@ def outgoing_directory(
     paths: tuple[Path, ...], name: str | None = None, *, ignore_unsendable: bool = False
 ) -> Outgoing:
     """Return what is sent of a directory, or of several paths. Raises Misuse, UnsendableFileError."""
+    if not paths:
+        raise Misuse("there is nothing to send: name a directory, or several files and directories")
     for path in paths:
+        check_path(path)
         if not os.path.exists(path):  # noqa: PTH110 - Path's raises an error for a name that is too long
             raise Misuse(f"there is no file or directory {shown_path(str(path))}")
     if len(paths) == 1:
         if not paths[0].is_dir():
             raise Misuse(f"{shown_path(str(paths[0]))} is not a directory")
         plan = plan_directory(paths[0], ignore_unsendable=ignore_unsendable)
-        name = name or paths[0].resolve().name or SEVERAL
+        name = name or named(paths[0]).name or SEVERAL
     else:
         plan = plan_paths(paths, ignore_unsendable=ignore_unsendable)
         name = name or SEVERAL
@@ -157,33 +163,34 @@ async def send_outgoing(
     on_progress: OnProgress | None = None,
 ) -> None:
     """Send what was prepared. Raises what `send_file` and `send_directory` do."""
-    async with reasons_told(wormhole, Role.SENDER):
+    async with reasons_sent(wormhole, Role.SENDER):
         keys = TransitKeys.of(await wormhole.derive_key(PURPOSE), Role.SENDER)
         with Transit(transit, SystemDice()) as listening:
-            await tell(wormhole, PeerMessage(transit=transit_message(listening.hints)))
-            await tell(wormhole, PeerMessage(offer=outgoing.offer))
+            await send_message(wormhole, PeerMessage(transit=transit_message(listening.hints)))
+            await send_message(wormhole, PeerMessage(offer=outgoing.offer))
             answer, theirs = await answer_of(wormhole)
             if answer.file_ack != ARRIVED:
-                raise TransferError(f"the receiver did not take it: {refusal(answer.file_ack)}")
-            with peer_heard(wormhole) as given_up:
+                raise TransferError(f"the receiver refused it: {refusal(answer.file_ack)}")
+            with peer_watched(wormhole) as given_up:
                 with span(wormhole.timing, "transit connect"):
                     pipe = await listening.connect(keys, Role.SENDER, parse_hints(theirs), given_up)
-                stream = Stream(pipe, on_progress, wormhole.timing)
-                await stream.run(lambda: stream.send(outgoing.size, outgoing.chunks()), given_up)
+                stream = Stream(pipe, Role.SENDER, outgoing.size, on_progress, wormhole.timing)
+                await stream.run(lambda: stream.send(outgoing.chunks()), given_up)
 
 
 def _sendable(name: str) -> str:
     """Return a name that may be offered. Raises UnsendableFileError: no receiver could store another."""
-    why = "has a slash" if "/" in name else fault(name)
+    why = "has a slash" if "/" in name else fault(name) or invisible(name)
     if why:
         raise UnsendableFileError(f"cannot send {shown(name)}: its name {why}")
     return name
 
 
 def _chunks(path: Path, size: int) -> Iterator[bytes]:
-    """Yield what is in a file. Raises UnsendableFileError, before the last bytes, if it has another size."""
+    """Yield what is in a file. Raises UnsendableFileError, before the last bytes, if its size or content changes."""
     try:
         with _opened(path) as file:
+            modified = os.fstat(file.fileno()).st_mtime_ns
             left = size
             while left:
                 chunk = file.read(min(RECORD_BYTES, left))
@@ -192,6 +199,8 @@ def _chunks(path: Path, size: int) -> Iterator[bytes]:
                 left -= len(chunk)
                 if not left and file.read(1):
                     raise UnsendableFileError(f"{shown(path.name)} became longer while it was sent: send it again")
+                if not left and os.fstat(file.fileno()).st_mtime_ns != modified:
+                    raise UnsendableFileError(f"{shown(path.name)} changed while it was sent: send it again")
                 yield chunk
     except OSError as error:
         raise UnsendableFileError(f"cannot read {shown(path.name)}: {plain(error)}") from error

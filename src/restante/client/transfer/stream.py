@@ -15,6 +15,7 @@ from restante.client.tasks import in_thread
 from restante.client.timing_log import TimingLog, span
 from restante.client.transfer.messages import ARRIVED, Acknowledgement, acknowledgement_of, encode, refusal
 from restante.client.transit.pipe import RecordPipe
+from restante.client.transit.records import Role
 from restante.common.plural import counted
 
 PROGRESS_SECONDS: Final = 0.1
@@ -34,13 +35,20 @@ class Stream:
     """The bytes of one transfer. `run` is called on the event loop, and calls the other methods in a thread."""
 
     def __init__(
-        self, pipe: RecordPipe, on_progress: OnProgress | None = None, timing: TimingLog | None = None
+        self,
+        pipe: RecordPipe,
+        role: Role,
+        size: int,
+        on_progress: OnProgress | None = None,
+        timing: TimingLog | None = None,
     ) -> None:
-        self._pipe, self._timing = pipe, timing
+        """Use a connection. `size` is the number of bytes that were offered."""
+        self._pipe, self._role, self._size, self._timing = pipe, role, size, timing
         self._loop = asyncio.get_running_loop()
         self._on_progress = on_progress
         self._next_progress = 0.0
-        self._stopped = False
+        self._stopped = self._complete = False
+        self._callback_error: Exception | None = None
         self._digest = hashlib.sha256()
         self._done = 0
 
@@ -48,14 +56,28 @@ class Stream:
         """Run a function in a thread, then close the connection. A cancellation ends the connection first.
 
         So does a peer that has given up, as `given_up` says. What it says is raised, unless the work is done anyway.
+        An error of the function for progress ends the connection, too, and is raised.
+
+        What the receiver has is in the text of a TransferError, and in a note of a CancelledError.
         """
         given_up.add_done_callback(self._stop)
         try:
-            return await in_thread(work, self._stop)
-        except (ConnectionLostError, Stopped) as error:
-            if given_up.done():
-                raise given_up.result() from error
+            done = await in_thread(work, self._stop)
+        except asyncio.CancelledError as error:
+            error.add_note(self._outcome)
             raise
+        except (ConnectionLostError, Stopped) as error:
+            self._check_callback()
+            if given_up.done():
+                raise given_up.result().with_outcome(self._outcome) from error
+            if isinstance(error, Stopped):
+                raise
+            lost = ConnectionLostError(f"{error} {self._outcome}")
+            lost.outcome = self._outcome
+            raise lost from error
+        else:
+            self._check_callback()
+            return done
         finally:
             given_up.remove_done_callback(self._stop)
             self._pipe.close()
@@ -64,36 +86,50 @@ class Stream:
         self._stopped = True
         self._pipe.end()
 
-    def send(self, size: int, chunks: Iterable[bytes]) -> None:
+    def _check_callback(self) -> None:
+        """Raise the error of the function for progress, if it has raised one. A note says what the receiver has."""
+        if self._callback_error is not None:
+            self._callback_error.add_note(self._outcome)
+            raise self._callback_error
+
+    @property
+    def _outcome(self) -> str:
+        """How much was transferred, and what the receiver has."""
+        amount = f"{self._done:,} of {counted(self._size, 'byte')}"
+        if self._complete:
+            return "after everything was stored"
+        if self._role is Role.RECEIVER:
+            return f"after receiving {amount}: nothing was kept"
+        if self._done < self._size:
+            return f"after sending {amount}: the receiver does not have everything"
+        return "before the receiver confirmed: it may have everything"
+
+    def send(self, chunks: Iterable[bytes]) -> None:
         """Send bytes, as many as were offered, and wait until the receiver has acknowledged them.
 
         Raises:
-            ConnectionLostError: the text says what the receiver may have.
+            ConnectionLostError: the connection was lost before.
             TransferError: the receiver did not, or has other bytes.
             PeerMessageError: it answered what no receiver answers.
 
         """
         with span(self._timing, "tx file"):
             for chunk in chunks:
-                try:
-                    self._pipe.send(chunk)
-                except ConnectionLostError as error:
-                    after = f"after {self._done:,} of {counted(size, 'byte')}"
-                    raise ConnectionLostError(f"{error} {after}: it does not have all") from error
+                self._pipe.send(chunk)
                 self._count(chunk)
-            self._tell()
-        try:
-            with span(self._timing, "get ack"):
-                record = self._pipe.receive()
-        except ConnectionLostError as error:
-            raise ConnectionLostError(f"{error} before it confirmed: it may have everything") from error
+            self._report_progress()
+        with span(self._timing, "get ack"):
+            record = self._pipe.receive()
         said = acknowledgement_of(record)
         if said.ack != ARRIVED:
-            raise TransferError(f"the receiver did not take it: {refusal(said.ack)}")
-        if said.sha256 is not None and said.sha256.lower() != self._digest.hexdigest():
+            raise TransferError(f"the receiver refused it: {refusal(said.ack)}")
+        if said.sha256 is None:
+            raise TransferError("the receiver does not say what it has: it sent no SHA-256")
+        if said.sha256.lower() != self._digest.hexdigest():
             raise TransferError("the receiver has other bytes than were sent: send them again")
+        self._complete = True
 
-    def receive(self, size: int, draft: OpenDraft) -> None:
+    def receive(self, draft: OpenDraft) -> None:
         """Write all bytes that the sender offered.
 
         Raises:
@@ -103,20 +139,18 @@ class Stream:
 
         """
         with span(self._timing, "rx file"):
-            while self._done < size:
-                try:
-                    record = self._pipe.receive()
-                except ConnectionLostError as error:
-                    of = counted(size, "byte")
-                    raise ConnectionLostError(f"{error} after {self._done:,} of {of}: nothing was kept") from error
-                if not record or self._done + len(record) > size:
-                    raise PeerMessageError(f"the sender does not send the {counted(size, 'byte')} that it offered")
+            while self._done < self._size:
+                record = self._pipe.receive()
+                if not record or self._done + len(record) > self._size:
+                    offered = counted(self._size, "byte")
+                    raise PeerMessageError(f"the sender does not send the {offered} that it offered")
                 draft.write(record)
                 self._count(record)
-            self._tell()
+            self._report_progress()
 
     def acknowledge(self) -> None:
         """Send the last record, which says that everything is stored. If the sender is gone, it is stored, too."""
+        self._complete = True
         with contextlib.suppress(ConnectionLostError), span(self._timing, "send ack"):
             self._pipe.send(encode(Acknowledgement(ARRIVED, self._digest.hexdigest())))
 
@@ -130,10 +164,19 @@ class Stream:
         self._done += len(some)
         if (now := time.monotonic()) >= self._next_progress:
             self._next_progress = now + PROGRESS_SECONDS
-            self._tell()
+            self._report_progress()
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
         self.check()
         if self._on_progress is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._on_progress, self._done)
+                self._loop.call_soon_threadsafe(self._call, self._on_progress, self._done)
+
+    def _call(self, on_progress: OnProgress, done: int) -> None:
+        """Call the function for progress, unless it has raised an error before."""
+        if self._callback_error is None:
+            try:
+                on_progress(done)
+            except Exception as error:  # noqa: BLE001 - `run` raises it
+                self._callback_error = error
+                self._stop()

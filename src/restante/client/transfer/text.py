@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from restante.client.arguments import is_text
 from restante.client.errors import TransferError
 from restante.client.sent_message import to_be_sent
 from restante.client.transfer.messages import (
@@ -15,18 +16,21 @@ from restante.client.transfer.messages import (
     answer_of,
     encode,
     offer_of,
-    reasons_told,
+    reasons_sent,
     refusal,
-    tell,
+    send_message,
 )
 from restante.client.transit.records import Role
 from restante.client.wormhole import Wormhole
+from restante.common.errors import Misuse
 
 TEXTS_ONLY: Final = "this program receives texts only"
 
 
 def check_text(text: str) -> None:
-    """Raise Misuse if a text is too long to be sent."""
+    """Raise Misuse if a text is too long to be sent, or is no text."""
+    if not is_text(text):
+        raise Misuse(f"what is sent is a str that UTF-8 can encode, not {text!r:.80}")
     to_be_sent(encode(PeerMessage(offer=Offer(message=text))))
 
 
@@ -34,15 +38,17 @@ async def send_text(wormhole: Wormhole, text: str) -> None:
     """Send a text, and wait until the receiver says that it has it. The wormhole has a code; it is not closed here.
 
     Raises:
+        Misuse: it is too long, or is not a text.
         TransferError: the receiver does not want it. The words are the receiver's.
         PeerMessageError: the peer is no receiver of texts.
 
     """
-    async with reasons_told(wormhole, Role.SENDER):
-        await tell(wormhole, PeerMessage(offer=Offer(message=text)))
+    check_text(text)
+    async with reasons_sent(wormhole, Role.SENDER):
+        await send_message(wormhole, PeerMessage(offer=Offer(message=text)))
         answer, _ = await answer_of(wormhole)
         if answer.message_ack != ARRIVED:
-            raise TransferError(f"the receiver did not take the text: {refusal(answer.message_ack)}")
+            raise TransferError(f"the receiver refused the text: {refusal(answer.message_ack)}")
 
 
 async def receive_text(wormhole: Wormhole, use: Callable[[str], None]) -> None:
@@ -59,9 +65,9 @@ async def receive_text(wormhole: Wormhole, use: Callable[[str], None]) -> None:
         PeerMessageError: the peer is no sender of texts.
 
     """
-    async with reasons_told(wormhole, Role.RECEIVER):
+    async with reasons_sent(wormhole, Role.RECEIVER):
         offer, _ = await offer_of(wormhole)
         if offer.message is None:
             raise TransferError(f"the sender offers a file or a directory, and {TEXTS_ONLY}")
         use(offer.message)
-        await tell(wormhole, PeerMessage(answer=Answer(message_ack=ARRIVED)))
+        await send_message(wormhole, PeerMessage(answer=Answer(message_ack=ARRIVED)))

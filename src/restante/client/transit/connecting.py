@@ -105,29 +105,29 @@ class Transit:
 
         Raises TransferError if that fails, or what `given_up` says if the peer gives up before.
         """
-        contest = _Contest(keys, role, self._side, self._options.proxy)
+        attempts = _Attempts(keys, role, self._side, self._options.proxy)
         given_up = given_up or asyncio.get_running_loop().create_future()
-        given_up.add_done_callback(contest.give_up)
+        given_up.add_done_callback(attempts.give_up)
         try:
             async with asyncio.timeout(TRANSIT_SECONDS):
-                chosen = await contest.winner(self._listeners, theirs, self._relays)
+                chosen = await attempts.chosen(self._listeners, theirs, self._relays)
         except TimeoutError:
-            raise _unconnected(f" within {TRANSIT_SECONDS:.0f} s", contest.reasons) from None
+            raise _unconnected(f" within {TRANSIT_SECONDS:.0f} s", attempts.reasons) from None
         finally:
-            given_up.remove_done_callback(contest.give_up)
+            given_up.remove_done_callback(attempts.give_up)
             self._close()
         if chosen is None:
-            raise given_up.result() if given_up.done() else _unconnected("", contest.reasons or NO_WAY)
+            raise given_up.result() if given_up.done() else _unconnected("", attempts.reasons or NO_WAY)
         return RecordPipe(chosen, keys)
 
 
 def _unconnected(when: str, reasons: str) -> TransferError:
     words = "no connection to the other side"
     # The peer chose the addresses. What answers there may be in a network that it cannot reach.
-    return TransferError(f"{words}{when}{f' ({reasons})' if reasons else ''}").telling(f"{words}{when}")
+    return TransferError(f"{words}{when}{f' ({reasons})' if reasons else ''}").with_peer_words(f"{words}{when}")
 
 
-class _Contest:
+class _Attempts:
     """All attempts to connect, of which one wins."""
 
     def __init__(self, keys: TransitKeys, role: Role, side: bytes, proxy: str | None) -> None:
@@ -137,7 +137,7 @@ class _Contest:
         self._listeners: list[socket.socket] = []
         self._visitors: dict[socket.socket, asyncio.Task[None]] = {}
         self._open: set[socket.socket] = set()
-        self._winner: asyncio.Future[socket.socket | None] = self._loop.create_future()
+        self._chosen: asyncio.Future[socket.socket | None] = self._loop.create_future()
         self._reasons: dict[str, str] = {}
 
     @property
@@ -145,7 +145,7 @@ class _Contest:
         """Why addresses that were dialled did not do."""
         return ", ".join(f"{address}: {reason}" for address, reason in self._reasons.items())
 
-    async def winner(
+    async def chosen(
         self, listeners: list[socket.socket], theirs: Hints, relays: tuple[Relay, ...]
     ) -> socket.socket | None:
         """Return the connection that both sides use; None if nothing is left to try, or after `give_up`."""
@@ -158,7 +158,7 @@ class _Contest:
         self._give_up_if_nothing_is_left()
         chosen = None
         try:
-            chosen = await self._winner
+            chosen = await self._chosen
         finally:
             self._stop_listening()
             try:
@@ -192,8 +192,8 @@ class _Contest:
 
     def give_up(self, _cause: object = None) -> None:
         """End without a connection, unless there is one."""
-        if not self._winner.done():
-            self._winner.set_result(None)
+        if not self._chosen.done():
+            self._chosen.set_result(None)
 
     def _listen(self) -> None:
         for each in self._listeners:
@@ -225,14 +225,14 @@ class _Contest:
         try:
             with contextlib.suppress(OSError, TimeoutError, _NotThePeerError):
                 async with asyncio.timeout(VISITOR_SECONDS):
-                    await self._compete(visitor)
+                    await self._negotiate(visitor)
         finally:
             self._visitors.pop(visitor, None)
 
     async def _dial(self, address: Address) -> None:
         with self._noting(address):
             async with asyncio.timeout(DIAL_SECONDS):
-                await self._compete(await self._connected(address))
+                await self._negotiate(await self._connected(address))
 
     async def _dial_relay(self, address: Address, delay: float) -> None:
         """Dial a relay. It answers when the peer is there, too."""
@@ -240,7 +240,7 @@ class _Contest:
         with self._noting(address):
             async with asyncio.timeout(DIAL_SECONDS):
                 connected = await self._connected(address)
-            await self._compete(connected, self._keys.relay_line(self._side))
+            await self._negotiate(connected, self._keys.relay_line(self._side))
 
     @contextlib.contextmanager
     def _noting(self, address: Address) -> Iterator[None]:
@@ -274,7 +274,7 @@ class _Contest:
                 return dialled
         raise failed
 
-    async def _compete(self, connected: socket.socket, relay_line: bytes | None = None) -> None:
+    async def _negotiate(self, connected: socket.socket, relay_line: bytes | None = None) -> None:
         """Say our line, expect the peer's, and let the sender choose. Closes a connection that does not win."""
         try:
             connected.setblocking(False)
@@ -287,13 +287,13 @@ class _Contest:
             self._visitors.pop(connected, None)
             if self._role is Role.RECEIVER:
                 await _expect(connected, GO)
-            if self._winner.done():
+            if self._chosen.done():
                 connected.send(NEVERMIND)
                 self._close(connected)
                 return
             if self._role is Role.SENDER:
                 connected.send(GO)
-            self._winner.set_result(connected)
+            self._chosen.set_result(connected)
         except BaseException:
             self._close(connected)
             raise

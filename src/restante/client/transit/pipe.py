@@ -21,6 +21,9 @@ KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6, 
 """When a silent peer counts as gone (tcp(7)): 90 s after its last answer, and 120 s if there is something unsent. The
 records have no word for a peer that only waits for its disk or its user."""
 
+CLOSED: Final = "the connection to the other side was closed"
+"""What a user is told whichever system call finds it. A relay may have closed it, so that it is not said who did."""
+
 
 class RecordPipe:
     """Records in both directions. Each call blocks until it is done, or until `end` is called."""
@@ -43,7 +46,7 @@ class RecordPipe:
         try:
             self._socket.sendall(self._sealer.seal(plaintext))
         except OSError as error:
-            raise ConnectionLostError(f"the connection to the other side was lost: {plain(error)}") from error
+            raise _lost(error) from error
 
     def receive(self) -> memoryview:
         """Wait for a record. The next call overwrites it.
@@ -59,9 +62,9 @@ class RecordPipe:
         try:
             read = self._reader.readinto(into)  # type: ignore[attr-defined]  # makefile returns a BufferedReader
         except OSError as error:
-            raise ConnectionLostError(f"the connection to the other side was lost: {plain(error)}") from error
+            raise _lost(error) from error
         if read < count:
-            raise ConnectionLostError("the other side closed the connection")
+            raise ConnectionLostError(CLOSED)
         return into
 
     def end(self) -> None:
@@ -73,3 +76,10 @@ class RecordPipe:
         """Close the connection. No thread uses it any more."""
         self._reader.close()
         self._socket.close()
+
+
+def _lost(error: OSError) -> ConnectionLostError:
+    """Return what is raised for a connection that failed."""
+    if isinstance(error, (BrokenPipeError, ConnectionResetError)):
+        return ConnectionLostError(CLOSED)
+    return ConnectionLostError(f"the connection to the other side was lost ({plain(error)})")

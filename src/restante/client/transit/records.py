@@ -16,8 +16,8 @@ import msgspec
 from nacl._sodium import ffi, lib
 
 from restante.client.errors import PeerMessageError
+from restante.client.protocol.hkdf import hkdf
 from restante.client.protocol.keys import KEY_BYTES, NONCE_BYTES, OVERHEAD_BYTES
-from restante.client.protocol.spake2 import hkdf
 from restante.common.plural import counted
 
 PURPOSE: Final = "lothar.com/wormhole/text-or-file-xfer/transit-key"

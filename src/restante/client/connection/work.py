@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from restante.client import hashcash
+from restante.client.connection import hashcash
 from restante.client.errors import PermissionNeededError
 from restante.client.events import Working
 from restante.common.errors import plain

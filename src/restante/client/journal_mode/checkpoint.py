@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from restante.client.core.state import State
 from restante.client.tasks import until_done
 from restante.common.atomic_file import draft_of
 from restante.common.errors import RestanteError, StoreError, plain
+from restante.common.lock_file import lock_file
 
 FORMAT: Final = "restante journal"
 FORMAT_VERSION: Final = 1
@@ -57,17 +57,14 @@ class CheckpointFile:
         self.path = path
         lock = path.with_name(path.name + ".lock")
         try:
-            self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise StoreError(f"cannot use the journal {path}: {plain(error)}") from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._lock)
+            self._lock = lock_file(lock)
+        except BlockingIOError:
             words = (
                 f"the journal {path} is in use, by another process or a Journal that is not closed: close that first"
             )
             raise StoreError(words) from None
+        except OSError as error:
+            raise StoreError(f"cannot use the journal {path}: {plain(error)}") from None
         self._written = b""
 
     def close(self) -> None:

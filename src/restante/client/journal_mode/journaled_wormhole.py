@@ -10,11 +10,11 @@ from typing import Any, Self
 import msgspec
 
 from restante.client.base import BaseWormhole
+from restante.client.connection.server import Server
 from restante.client.core.state import State
 from restante.client.events import Event
 from restante.client.protocol.seeds import seed_code, seed_mailbox
 from restante.client.sent_message import SentMessage, to_be_sent
-from restante.client.server import Server
 from restante.client.tasks import until_done
 from restante.common.dice import Dice
 from restante.common.errors import Misuse
@@ -42,8 +42,10 @@ class Step:
 class Shared:
     """What the wormholes of one journal share."""
 
-    def __init__(self, save: Callable[[], Awaitable[None]], dice: Dice) -> None:
+    def __init__(self, save: Callable[[], Awaitable[None]], check: Callable[[], None], dice: Dice) -> None:
         self.save = save
+        self.check = check
+        """Raises the StoreError of an earlier `save`."""
         self.dice = dice
         self.open: dict[str, JournaledWormhole] = {}
         """Wormholes whose context is entered, by their names."""
@@ -59,6 +61,9 @@ class JournaledWormhole(BaseWormhole):
     Leaving its context is a pause: the connection ends when the server has all that was sent, nothing is closed
     there, and any later process continues. It waits as long as the server answers within `MAX_CLOSE_SECONDS`; what is
     left is sent by the next process. `BaseWormhole.close` ends the wormhole for good.
+
+    If the file could not be written, nobody knows which state is in it. Then reading `code`, `met`, `mood` or
+    `unacknowledged` raises the StoreError, as `Journal.state` does.
     """
 
     def __init__(
@@ -129,10 +134,11 @@ class JournaledWormhole(BaseWormhole):
         await self._shared.save()
 
     async def set_seed(self, seed: bytes) -> None:
-        """Meet the peer of another wormhole again, whose `seed` this is. Each seed is for one wormhole of each side.
+        """Connect to the peer of an earlier wormhole, by its `seed`. A seed is for one wormhole of each side.
 
         Both sides derive the mailbox from the seed, so that neither has to come within the time that the server keeps
-        a code. The peer has to do the same: somebody who uses `seed_code` is elsewhere. It may be set again.
+        a code. The peer has to call `set_seed`, too: with `seed_code` it would use another mailbox. The same seed may
+        be set again.
 
         Raises:
             Misuse, ValueError: the wormhole has a code or another seed; the seed has not 32 bytes.
@@ -143,22 +149,29 @@ class JournaledWormhole(BaseWormhole):
     @property
     def code(self) -> str | None:
         """The code. None: it is not known yet."""
-        return self._state.code
+        return self._checked_state.code
 
     @property
     def met(self) -> bool:
         """Whether the peer was there, with the same code or seed."""
-        return self._state.peer_versions is not None
+        return self._checked_state.peer_versions is not None
 
     @property
     def mood(self) -> str | None:
         """How the wormhole ended, like `happy`. None: it goes on. One that has ended is of no more use: remove it."""
-        return self._state.mood
+        return self._checked_state.mood
 
     @property
     def unacknowledged(self) -> list[int]:
-        """The numbers of our messages for which the peer has sent no receipt. Clients of other projects send none."""
-        return list(range(self._state.acknowledged, self._state.next_own))
+        """The numbers of messages for which the peer has sent no receipt. Other clients send none."""
+        state = self._checked_state
+        return list(range(state.acknowledged, state.next_own))
+
+    @property
+    def _checked_state(self) -> State:
+        """The state, unless the file could not be written."""
+        self._shared.check()
+        return self._state
 
     async def send(self, message: bytes) -> SentMessage:
         """Send a message. In a step it is sent when the step is saved, else it is saved and sent at once.
@@ -185,7 +198,7 @@ class JournaledWormhole(BaseWormhole):
             yield await self._next()
 
     async def waiting(self) -> AsyncIterator[Message]:
-        """Yield the messages that the server has for us now, and end.
+        """Yield the messages of the peer that the server has now, and end.
 
         Raises:
             Misuse: the wormhole has no code. Allocate or set one before.
@@ -194,16 +207,16 @@ class JournaledWormhole(BaseWormhole):
         if self._state.code is None:
             raise Misuse("a wormhole without a code has no mailbox: allocate or set one first")
         while True:
-            await self._until(lambda: self._unread or self._all_told)
+            await self._until(lambda: self._unread or self._all_delivered)
             if not self._unread:
                 return
             yield await self._next()
 
     @property
-    def _all_told(self) -> bool:
+    def _all_delivered(self) -> bool:
         now = self._machine.connection
         return now is not None and now.replayed and self._driver.all_saved
 
     async def _next(self) -> Message:
-        told = await self._take()
-        return Message(self, told.number, told.plaintext)
+        received = await self._take()
+        return Message(self, received.number, received.plaintext)

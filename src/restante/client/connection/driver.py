@@ -7,6 +7,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from restante.client.arguments import is_whole
+from restante.client.connection.server import Server
+from restante.client.connection.work import find_stamp
 from restante.client.core.conversation import PAKE
 from restante.client.core.machine import Machine
 from restante.client.core.outputs import (
@@ -21,14 +24,12 @@ from restante.client.core.outputs import (
 )
 from restante.client.errors import BusyServerError, PermissionNeededError, ServerError, ServerGoneError
 from restante.client.events import Connecting, Event, Reconnecting
-from restante.client.server import Server
 from restante.client.timing_log import CRYPTO, TimingLog
-from restante.client.work import find_stamp
 from restante.common.dice import Dice
-from restante.common.errors import StoreError
+from restante.common.errors import Misuse, StoreError
 
 if TYPE_CHECKING:
-    from restante.client.websocket import Connection
+    from restante.client.connection.websocket import Connection
 
 ANSWER_SECONDS: Final = 60.0
 """Seconds, at least, and at most twice as many, without an answer that is owed. Then a connection is given up. A
@@ -80,21 +81,25 @@ class Driver:
         self,
         machine: Machine,
         server: Server,
-        tell: Callable[[Event | MessageReceived | NameplatesListed], None],
+        report: Callable[[Event | MessageReceived | NameplatesListed], None],
         dice: Dice,
         *,
         changed: Callable[[], None],
-        unable: Callable[[StoreError], None],
+        on_store_error: Callable[[StoreError], None],
         max_work_bits: int,
         save: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Prepare. `changed` is called when a frame of the server is handled, which need not be an event.
 
-        `save` is awaited before anything is sent that the machine's state must not forget. `unable` is called if it
-        raises StoreError, and then nothing more is sent.
+        `save` is awaited before anything is sent that the machine's state must not forget. If it raises StoreError,
+        `on_store_error` is called, and nothing more is sent.
+
+        Raises Misuse if `max_work_bits` is not a number of bits.
         """
-        self._machine, self._server, self._tell, self._dice = machine, server, tell, dice
-        self._changed, self._tell_unable = changed, unable
+        if not is_whole(max_work_bits, 0):
+            raise Misuse(f"`max_work_bits` is a whole number, 0 or more, not {max_work_bits!r}")
+        self._machine, self._server, self._report, self._dice = machine, server, report, dice
+        self._changed, self._on_store_error = changed, on_store_error
         self._save, self._max_work_bits = save, max_work_bits
         self.timing: TimingLog | None = None
         """Logs what is sent and received."""
@@ -106,7 +111,7 @@ class Driver:
         self._hurry = asyncio.Event()
         self._unable: StoreError | None = None
         self.ended = False
-        """Whether nothing of the machine is left at the server."""
+        """Whether the nameplate is released and the mailbox closed."""
 
     def pause(self) -> None:
         """Read no more from the server: the application is behind."""
@@ -127,7 +132,7 @@ class Driver:
         self._hurry.set()
 
     def timed(self, work: Callable[[], Computed]) -> Computed:
-        """Do what may compute our half of the key, or the key, and log how long that takes."""
+        """Do what may compute this side's half of the key, or the key, and log how long that takes."""
         if self.timing is None:
             return work()
         state, start = self._machine.state, self.timing.clock()
@@ -140,7 +145,7 @@ class Driver:
         return result
 
     def carry_out(self) -> None:
-        """Send and tell what the machine wants, in order. What has to be saved before is sent later."""
+        """Send and report what the machine wants, in order. What has to be saved before is sent later."""
         if self._saving is not None:
             return  # it carries out what has come in the meantime
         while outputs := self._machine.outputs():
@@ -152,7 +157,7 @@ class Driver:
 
     @property
     def all_saved(self) -> bool:
-        """Whether nothing waits to be saved: all that the machine wanted is sent and told."""
+        """Whether nothing waits to be saved: all that the machine wanted is sent and reported."""
         return self._saving is None and self._unable is None
 
     async def wait_until_saved(self) -> None:
@@ -176,7 +181,7 @@ class Driver:
             await self._reading.wait()
             if self._unable is not None:
                 raise self._unable
-            self._tell(Connecting(self._server.url))
+            self._report(Connecting(self._server.url))
             answers = self._machine.answers
             lost = await self._connect()
             hurried = self._hurry.is_set()
@@ -192,7 +197,7 @@ class Driver:
             if not (served or busy) or bad >= MAX_BAD_CONNECTIONS:
                 raise lost
             delay = HURRIED_DELAY_SECONDS if hurried else delay_before(attempt, self._dice)
-            self._tell(Reconnecting(delay, str(lost), busy))
+            self._report(Reconnecting(delay, str(lost), busy))
             if hurried:
                 await asyncio.sleep(delay)
                 continue
@@ -214,7 +219,7 @@ class Driver:
             if isinstance(output, Closed):
                 self.ended = True
                 self._end_connection(ServerGoneError("the wormhole is closed"))
-            self._tell(output)
+            self._report(output)
 
     async def _save_first(self, outputs: list[Output]) -> None:
         assert self._save is not None
@@ -226,7 +231,7 @@ class Driver:
                     self._carry_out(output)
         except StoreError as error:
             self._unable = self._unable or error
-            self._tell_unable(self._unable)
+            self._on_store_error(self._unable)
             self._end_connection(ServerGoneError(str(error)))
             self._hurry.set()
             self._reading.set()  # `run` ends, whatever it waits for
@@ -239,7 +244,7 @@ class Driver:
 
     async def _connect(self) -> ServerGoneError:
         """Serve one connection until it ends. Return why."""
-        from restante.client.websocket import connect
+        from restante.client.connection.websocket import connect
 
         try:
             async with connect(self._server, self._begin, self._take) as connection:
@@ -297,7 +302,7 @@ class Driver:
 
     async def _show_work(self, demand: ShowWork) -> None:
         try:
-            stamp = await find_stamp(demand.bits, demand.resource, self._tell, self._max_work_bits)
+            stamp = await find_stamp(demand.bits, demand.resource, self._report, self._max_work_bits)
         except PermissionNeededError as error:
             self._machine.fail(error)
         else:

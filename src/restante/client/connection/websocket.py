@@ -12,8 +12,9 @@ from typing import Final
 from picows import WSAutoPingStrategy, WSCloseCode, WSError, WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
 from python_socks import ProxyError
 
+from restante.client.connection.server import Server
 from restante.client.errors import BusyServerError, ServerError, ServerGoneError, WormholeError
-from restante.client.server import Server
+from restante.client.protocol.server_messages import TOO_MANY_CONNECTIONS
 from restante.common.errors import plain
 
 MAX_MESSAGE_BYTES: Final = 8 * 1024 * 1024
@@ -138,8 +139,9 @@ class Connection(WSListener):
     def _reason_of(self, close: WSFrame) -> WormholeError:
         words = (close.get_close_message() or b"").decode(errors="replace")
         if close.get_close_code() == WSCloseCode.MESSAGE_TOO_BIG:
-            return ServerError(f"the server takes no message of that size: {words!r}")
-        busy = close.get_close_code() == WSCloseCode.TRY_AGAIN_LATER
+            return ServerError(f"the server refused a message because of its size: {words!r}")
+        refused = close.get_close_code() == WSCloseCode.POLICY_VIOLATION and words.startswith(TOO_MANY_CONNECTIONS)
+        busy = refused or close.get_close_code() == WSCloseCode.TRY_AGAIN_LATER
         kind = BusyServerError if busy else ServerGoneError
         return kind(f"{self._url} closed the connection" + (f": {words!r}" if words else ""))
 
@@ -226,7 +228,7 @@ async def connect(
                 async with asyncio.timeout(CLOSE_SECONDS):
                     await transport.wait_disconnected()
         finally:
-            transport.disconnect(graceful=False)  # also if this task is cancelled
+            transport.disconnect(graceful=False)  # even if this task is cancelled
 
 
 def _reason(error: ssl.SSLError) -> str:

@@ -18,13 +18,20 @@ from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 
-from restante.client.checkpoint import Checkpoint, CheckpointError, CheckpointFile, CheckpointWriter, SavedWormhole
+from restante.client.arguments import is_text
+from restante.client.connection.server import Server
+from restante.client.connection.work import DEFAULT_MAX_BITS
 from restante.client.core.state import NEW_BYTES, new_state
 from restante.client.defaults import DEFAULT_SERVER
 from restante.client.events import Event
-from restante.client.journaled_wormhole import JournaledWormhole, Message, Shared, Step
-from restante.client.server import Server
-from restante.client.work import DEFAULT_MAX_BITS
+from restante.client.journal_mode.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    CheckpointFile,
+    CheckpointWriter,
+    SavedWormhole,
+)
+from restante.client.journal_mode.journaled_wormhole import JournaledWormhole, Message, Shared, Step
 from restante.common.dice import Dice, SystemDice
 from restante.common.errors import Misuse
 
@@ -61,7 +68,7 @@ class Journal(Generic[T]):
             StoreError: it cannot be read, or another process or Journal uses it.
 
         """
-        self._shared = Shared(self.save, dice or SystemDice())
+        self._shared = Shared(self.save, self._check_saved, dice or SystemDice())
         self._file = CheckpointFile(path)
         self._type = type(initial)
         self._steps = asyncio.Lock()
@@ -96,12 +103,13 @@ class Journal(Generic[T]):
         If the file could not be written, nobody knows which state is in it. Then reading this raises the StoreError.
         Open the file again.
         """
-        self._writer.check()
+        self._check_saved()
         return self._decoded(self._saved_application)
 
     @property
     def names(self) -> list[str]:
-        """The names of the journal's wormholes, in use or not."""
+        """The names of the journal's wormholes, in use or not. Reading this raises the StoreError as `state` does."""
+        self._check_saved()
         return list(self._wormholes)
 
     def wormhole(
@@ -128,10 +136,13 @@ class Journal(Generic[T]):
             app_id: as for `Wormhole.create`.
 
         Raises:
-            Misuse: it is in use already, or belongs to another application id, or a URL, the application id or the
-                versions cannot be used.
+            Misuse: it is in use already, or belongs to another application id, or an argument cannot be used.
+            StoreError: the file could not be written before.
 
         """
+        if not is_text(name):
+            raise Misuse(f"the name of a wormhole is a text, not {name!r}")
+        self._check_saved()
         if name in self._shared.open:
             raise Misuse(f"the wormhole {name!r} is in use already")
         saved = self._wormholes.get(name)
@@ -141,8 +152,11 @@ class Journal(Generic[T]):
         elif saved.state.app_id != app_id:
             raise Misuse(f"the wormhole {name!r} belongs to the application {saved.state.app_id!r}, not {app_id!r}")
         way = Server(saved.server, proxy, ssl)
+        wormhole = JournaledWormhole(
+            self._shared, name, saved.state, way, max_work_bits=max_work_bits, on_event=on_event
+        )
         self._wormholes[name] = saved
-        return JournaledWormhole(self._shared, name, saved.state, way, max_work_bits=max_work_bits, on_event=on_event)
+        return wormhole
 
     async def remove(self, name: str) -> None:
         """Forget a wormhole, and with it all that its peer has not received.
@@ -154,8 +168,10 @@ class Journal(Generic[T]):
             StoreError: the file cannot be written.
 
         """
-        if name in self._shared.open or name not in self._wormholes:
-            raise Misuse(f"there is no wormhole {name!r} that is not in use")
+        if name in self._shared.open:
+            raise Misuse(f"the wormhole {name!r} is in use: leave its context first")
+        if name not in self._wormholes:
+            raise Misuse(f"this journal has no wormhole {name!r}")
         del self._wormholes[name]
         self._shared.uses[name] += 1
         await self.save()
@@ -180,9 +196,9 @@ class Journal(Generic[T]):
 
         """
         if self._shared.step is not None and self._shared.step.task is asyncio.current_task():
-            raise Misuse("a step cannot be in another: end that one first")
+            raise Misuse("a step cannot begin in another one: end that one first")
         async with self._steps:
-            self._writer.check()
+            self._check_saved()
             state = self._decoded(self._application)
             step = self._shared.step = Step(asyncio.current_task())
             try:
@@ -211,10 +227,10 @@ class Journal(Generic[T]):
         for message in messages:
             wormhole = message.wormhole
             if self._shared.open.get(wormhole.name) is not wormhole:
-                raise Misuse(f"message {message.number} is not of an open wormhole of this journal: it comes again")
+                raise Misuse(f"message {message.number} is of no wormhole that is open in this journal")
             following = last.get(wormhole, wormhole._state.next_peer - 1) + 1
             if message.number != following:
-                raise Misuse(f"a step has message {message.number}, and message {following} comes first")
+                raise Misuse(f"a step has message {message.number} without message {following}, which comes first")
             last[wormhole] = message.number
         return last
 
@@ -227,15 +243,19 @@ class Journal(Generic[T]):
         """
         await self._writer.save()
 
+    def _check_saved(self) -> None:
+        """Raise the StoreError of an earlier `save`."""
+        self._writer.check()
+
     def _encoded(self, state: T) -> bytes:
         """Return a state as JSON. Raises TypeError, ValueError or Misuse if it could not be read again as it is."""
         application = msgspec.json.encode(state)
         if b"null" in application and not _finite(msgspec.to_builtins(state)):
-            raise Misuse("the state of a journal has no NaN and no infinity: JSON cannot express them")
+            raise Misuse("the state has NaN or infinity, which JSON cannot express")
         try:
             msgspec.json.decode(application, type=self._type)
         except (msgspec.DecodeError, RecursionError) as error:
-            raise Misuse(f"the state of a journal has the types of its fields: {error}") from None
+            raise Misuse(f"a value of the state does not have the type of its field: {error}") from None
         return application
 
     def _decoded(self, application: bytes) -> T:

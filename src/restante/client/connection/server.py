@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl as tls
 from typing import Final
 from urllib.parse import urlsplit
@@ -12,6 +13,7 @@ from restante.common.errors import Misuse
 
 SCHEMES: Final = ("ws", "wss")
 PROXY_SCHEMES: Final = ("socks5", "socks4", "http", "https")
+SPACE: Final = re.compile(r"\s")
 
 
 class Server(msgspec.Struct, frozen=True):
@@ -25,18 +27,22 @@ class Server(msgspec.Struct, frozen=True):
     """How a wss:// server proves who it is. None: by the system's certificates."""
 
     def __post_init__(self) -> None:
-        """Raise Misuse if the URL or the proxy's cannot be used."""
+        """Raise Misuse if the URL, the proxy's or the SSL context cannot be used."""
         _check(self.url, SCHEMES, "a server's URL")
         if self.proxy is not None:
             _check(self.proxy, PROXY_SCHEMES, "a proxy's URL")
+        if self.ssl is not None and not isinstance(self.ssl, tls.SSLContext):
+            raise Misuse(f"`ssl` is an ssl.SSLContext, not {self.ssl!r}")
 
 
 def _check(url: str, schemes: tuple[str, ...], what: str) -> None:
     wanted = f"{what} begins with {' or '.join(f'{each}://' for each in schemes)} and names a host, not {url!r}"
+    if not isinstance(url, str):
+        raise Misuse(wanted)
     try:
         parts = urlsplit(url)
         usable = parts.scheme in schemes and parts.hostname and parts.port != 0
     except ValueError as error:
         raise Misuse(f"{wanted} ({error})") from error
-    if not usable or any(each.isspace() for each in url):
+    if not usable or SPACE.search(url):
         raise Misuse(wanted)

@@ -1,0 +1,30 @@
+"""Whether an argument has the type that it should have. Programs without a type checker may pass anything."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from restante.common.errors import Misuse
+
+
+def is_whole(value: object, least: int, most: float = math.inf) -> bool:
+    """Return whether a value is a whole number within bounds."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def check_path(value: object) -> None:
+    """Raise Misuse if a value is not a Path."""
+    if not isinstance(value, Path):
+        raise Misuse(f"a path is a pathlib.Path, not {value!r}")
+
+
+def is_text(value: object) -> bool:
+    """Return whether a value is a text that UTF-8 can encode."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

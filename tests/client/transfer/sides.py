@@ -1,0 +1,85 @@
+"""The two sides of a connection between people, and somebody else at an address."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing, suppress
+from typing import Final, Self
+
+from restante.client.transit.connecting import Transit, TransitOptions
+from restante.client.transit.hints import Address, Hints
+from restante.client.transit.pipe import RecordPipe
+from restante.client.transit.records import Role, TransitKeys
+from support.bounds import bounded
+from support.dice import Seeded
+
+KEY: Final = bytes(range(32))
+SENDER, RECEIVER = TransitKeys.of(KEY, Role.SENDER), TransitKeys.of(KEY, Role.RECEIVER)
+NO_RELAY: Final = TransitOptions(relays=())
+DIAL_ONLY: Final = TransitOptions(relays=(), listen=False)
+
+
+class Side(Transit):
+    """A side whose keys are known."""
+
+    def __init__(self, role: Role, options: TransitOptions = NO_RELAY) -> None:
+        super().__init__(options, Seeded(list(Role).index(role)))
+        self.role = role
+        self.keys = SENDER if role is Role.SENDER else RECEIVER
+
+    @property
+    def relay_line(self) -> bytes:
+        return self.keys.relay_line(self._side)
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(self, *error: object) -> None:
+        self.__exit__(None, None, None)
+
+    async def meet(self, theirs: Hints) -> RecordPipe:
+        return await self.connect(self.keys, self.role, theirs)
+
+
+async def connected(sender: Side, receiver: Side) -> tuple[RecordPipe, RecordPipe]:
+    async with bounded("a connection"), sender, receiver:
+        return await asyncio.gather(sender.meet(receiver.hints), receiver.meet(sender.hints))
+
+
+async def exchange(one: RecordPipe, other: RecordPipe) -> None:
+    with closing(one), closing(other):
+        one.send(b"there")
+        assert bytes(await asyncio.to_thread(other.receive)) == b"there"
+        other.send(b"back")
+        assert bytes(await asyncio.to_thread(one.receive)) == b"back"
+
+
+Host = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def somebody(host: Host) -> AsyncIterator[Address]:
+    """Somebody at an address, who is not the peer, or a peer of other habits. No connection stays open."""
+    hosting: set[asyncio.Task[None]] = set()
+
+    async def hosted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with suppress(ConnectionError, asyncio.IncompleteReadError):
+                await host(reader, writer)
+            writer.close()
+        except asyncio.CancelledError:
+            writer.transport.abort()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+    def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        hosting.add(asyncio.create_task(hosted(reader, writer)))
+
+    async with await asyncio.start_server(accepted, "127.0.0.1") as server:
+        yield Address("127.0.0.1", server.sockets[0].getsockname()[1])
+        for each in hosting:
+            each.cancel()
+        for end in await asyncio.gather(*hosting, return_exceptions=True):
+            if isinstance(end, Exception):  # and no cancellation
+                raise end

@@ -1,0 +1,184 @@
+"""Before the records: whatever is said or cut there, the sides connect, or both have an error."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import closing, suppress
+from typing import Final
+from unittest.mock import patch
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from client.transfer.sides import DIAL_ONLY, RECEIVER, SENDER, Side, exchange, somebody
+from restante.client.errors import ConnectionLostError, TransferError
+from restante.client.transit import connecting
+from restante.client.transit.hints import Hints, Relay
+from restante.client.transit.pipe import RecordPipe
+from restante.client.transit.records import GO, NEVERMIND, RELAY_READY, Role
+from support.bounds import bounded
+
+AT_ONCE: Final = connecting.TRANSIT_SECONDS / 2
+"""Seconds: the error does not wait for the time in which a connection may be made."""
+
+RESET: Final = b"\1\0\0\0\0\0\0\0"
+"""SO_LINGER with zero seconds: to close is to reset (socket(7))."""
+
+LINES: Final = [SENDER.line, RECEIVER.line, GO, NEVERMIND, RELAY_READY, b"bad handshake\n", b"impatient\n"]
+PIECES: Final = (
+    st.sampled_from(LINES)
+    | st.builds(lambda line, end: line[:end], st.sampled_from(LINES), st.integers(0, 89))
+    | st.binary(max_size=100)
+    | st.binary(min_size=70_000, max_size=70_000)
+)
+SPEECHES: Final = st.lists(PIECES, max_size=4)
+ROLES: Final = st.sampled_from(list(Role))
+
+
+def chosen_after(role: Role, by_relay: bool) -> bytes:
+    """Return what a side of this role hears before it uses the connection. Only the peer knows it."""
+    ready = RELAY_READY if by_relay else b""
+    return ready + (RECEIVER.line if role is Role.SENDER else SENDER.line + GO)
+
+
+class Speaker:
+    """Somebody who says these pieces, one in each turn of the loop, and then leaves, or is silent."""
+
+    def __init__(self, speech: list[bytes], end: str) -> None:
+        self._speech, self._end = speech, end
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for piece in self._speech:
+            writer.write(piece)
+            await writer.drain()
+        if self._end == "reset":
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        elif self._end == "silent":
+            await reader.read(-1)
+
+
+@given(ROLES, st.sampled_from(["hint", "visitor", "relay"]), SPEECHES, st.sampled_from(["close", "reset", "silent"]))
+def test_whatever_somebody_says_the_peer_is_met(role: Role, place: str, speech: list[bytes], end: str) -> None:
+    assume(not b"".join(speech).startswith(chosen_after(role, place == "relay")))
+    speaker = Speaker(speech, end)
+    visits: list[asyncio.Task[None]] = []
+
+    async def visit(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            await speaker(reader, writer)
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+    async def meets() -> None:
+        ours, theirs = Side(role), Side(role.peer)
+        async with bounded("a connection"), somebody(speaker) as address, ours, theirs:
+            direct = theirs.hints.direct
+            hints = {
+                "hint": Hints((address, *direct)),
+                "visitor": Hints(direct),
+                "relay": Hints(direct, (Relay((address,)),)),
+            }
+            meeting = asyncio.create_task(ours.meet(hints[place]))
+            await asyncio.sleep(0)
+            if place == "visitor":
+                where = ours.hints.direct[0]
+                with suppress(ConnectionError):
+                    reader, writer = await asyncio.open_connection(where.host, where.port)
+                    visits.append(asyncio.create_task(visit(reader, writer)))
+            await exchange(*await asyncio.gather(meeting, theirs.meet(ours.hints)))
+            await asyncio.gather(*visits)
+
+    with patch.object(connecting, "RELAY_DELAY_SECONDS", 0.0):
+        asyncio.run(meets())
+
+
+@given(ROLES, st.booleans(), SPEECHES, st.sampled_from(["close", "reset"]))
+def test_whatever_is_said_in_place_of_the_peer_ends_with_an_error(
+    role: Role, by_relay: bool, speech: list[bytes], end: str
+) -> None:
+    assume(not b"".join(speech).startswith(chosen_after(role, by_relay)))
+
+    async def fails() -> str:
+        async with (
+            bounded("an error", AT_ONCE),
+            somebody(Speaker(speech, end)) as address,
+            Side(role, DIAL_ONLY) as ours,
+        ):
+            hints = Hints((), (Relay((address,)),)) if by_relay else Hints((address,))
+            with pytest.raises(TransferError) as failed:
+                await ours.meet(hints)
+        return str(failed.value)
+
+    words = asyncio.run(fails())
+    assert words.startswith("no connection to the other side (127.0.0.1:")
+    assert words.isprintable()
+
+
+# ── a relay that is cut ──────────────────────────────────────────────────────────────────────────
+
+
+class CutRelay:
+    """A relay that closes both connections when it has passed so many bytes on to one side."""
+
+    def __init__(self, towards: Side, other: Side, most: int) -> None:
+        self._towards, self._left = towards.role, most
+        self._roles = {towards.relay_line: towards.role, other.relay_line: other.role}
+        self._writers: dict[Role, asyncio.StreamWriter] = {}
+        self._both = asyncio.Event()
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        role = self._roles[await reader.readuntil(b"\n")]
+        self._writers[role] = writer
+        if len(self._writers) == len(self._roles):
+            self._both.set()
+        await self._both.wait()
+        self._pass_on(role, RELAY_READY)
+        while some := await reader.read(1 << 16):
+            self._pass_on(role.peer, some)
+
+    def _pass_on(self, role: Role, some: bytes) -> None:
+        if role is self._towards:
+            some = some[: self._left]
+            self._left -= len(some)
+        self._writers[role].write(some)
+        if not self._left:
+            for each in self._writers.values():
+                each.close()
+
+
+async def by_cut_relay(towards: Role, most: int) -> tuple[RecordPipe | BaseException, RecordPipe | BaseException]:
+    """Return how both ended: first the side that is passed on only so many bytes."""
+    one, other = Side(towards, DIAL_ONLY), Side(towards.peer, DIAL_ONLY)
+    async with bounded("the end of both", AT_ONCE), somebody(CutRelay(one, other, most)) as address, one, other:
+        hints = Hints((), (Relay((address,)),))
+        first, second = await asyncio.gather(one.meet(hints), other.meet(hints), return_exceptions=True)
+    return first, second
+
+
+@pytest.mark.parametrize("towards", Role)
+async def test_a_relay_that_is_cut_anywhere_in_the_handshake_ends_both(towards: Role) -> None:
+    for most in range(len(chosen_after(towards, by_relay=True))):
+        cut_off, other = await by_cut_relay(towards, most)
+        assert isinstance(cut_off, TransferError), (most, cut_off)
+        assert str(cut_off).startswith("no connection to the other side (127.0.0.1:"), most
+        if isinstance(other, RecordPipe):  # a sender that has chosen the connection
+            assert towards is Role.RECEIVER
+            with (
+                closing(other),
+                pytest.raises(ConnectionLostError, match="the connection to the other side was closed"),
+            ):
+                await asyncio.to_thread(other.receive)
+        else:
+            assert isinstance(other, TransferError), (most, other)
+
+
+async def test_a_relay_that_is_not_cut_connects_both() -> None:
+    """Without it, the test above would show nothing."""
+    one, other = await by_cut_relay(Role.SENDER, 1 << 20)
+    assert isinstance(one, RecordPipe)
+    assert isinstance(other, RecordPipe)
+    with closing(one), closing(other):
+        pass
