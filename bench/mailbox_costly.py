@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import words
 from mailbox_connection import Connection
 from mailbox_stall import LoopPinger
 from wire import BadWireError, frame
@@ -26,10 +27,14 @@ CONNECTIONS = 20
 REST = 0.3
 ROUNDS = 3
 
-# A beginning, what is repeated until the text is long enough (%d: a number), an end.
+# A beginning, what is repeated until the text is long enough (%d: a number), an end. The mixed ones have nearly as
+# many commas, brackets, escapes and spaces as the server allows; it refuses more before it decodes anything.
 FORMS = {
+    "add, of digits": ('{"type":"add","phase":"1","body":"', "7", '"}'),
     "add, of escapes": ('{"type":"add","phase":"1","body":"', '\\"', '"}'),
     "add, of lists": ('{"type":"add","phase":"1","body":[', "[],", "0]}"),
+    "add, mixed": ('{"type":"add","phase":"1","body":[', '["\\n' + "a" * 249 + '" ],', "0]}"),
+    "add, mixed, with emojis": ('{"type":"add","phase":"1","body":[', '["\\n' + "😀" * 47 + '"],', "0]}"),
     "add, of ids": ('{"type":"add","phase":"1","body":0,', '"id":0,', '"a":0}'),
     "add, of keys": ('{"type":"add","phase":"1","body":0,', '"":0,', '"a":0}'),
     "no type, of keys": ("{", '"%d":0,', '"a":0}'),
@@ -51,11 +56,17 @@ def text(form: str) -> bytes:
             parts.append(middle % next(numbers))
             size += len(parts[-1])
         return "".join([*parts, end]).encode()
-    return (begin + middle * (SIZE // len(middle)) + end).encode()
+    return (begin + middle * (SIZE // len(middle.encode())) + end).encode()
 
 
 class Sender(Connection):
     """Sends, and takes no interest in the answers."""
+
+    async def enter(self) -> None:
+        """Connect, and open a mailbox of its own: what it adds is stored, and delivered to it."""
+        await self.greet()
+        await self.bind()
+        await self.call(words.Ack, "open", mailbox=os.urandom(8).hex())
 
     def data_received(self, data: bytes) -> None:
         if self._answer is not None and not self._answer.done():
@@ -72,7 +83,7 @@ async def send_for_ever(port: int, frames: list[bytes], first: int) -> None:
     while True:
         sender = Sender(port)
         with contextlib.suppress(BadWireError, TimeoutError):
-            await sender.greet()
+            await sender.enter()
             while not sender.over:
                 sender.write(next(texts))
                 await sender.drained()
@@ -119,7 +130,7 @@ async def longest_hold(port: int) -> tuple[str, float]:
         sent, seconds = frame(text(form)), []
         for _ in range(ROUNDS):
             sender = Sender(port)
-            await sender.greet()
+            await sender.enter()
             ping = asyncio.create_task(pinger.longest(REST))
             await asyncio.sleep(REST / 3)
             sender.write(sent)

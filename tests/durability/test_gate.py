@@ -3,7 +3,9 @@
 import asyncio
 import sqlite3
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +128,23 @@ async def test_the_health_check_reports_a_commit_that_does_not_end(
             here.gate.open()
             await sender.answers(added)
             assert await health() == (200, "ok\n")
+
+
+async def test_the_health_check_reports_a_blocked_event_loop() -> None:
+    with held_port() as port:
+
+        def health() -> tuple[int, bytes]:
+            connection = HTTPConnection("127.0.0.1", port, timeout=BOUND)
+            with closing(connection):
+                connection.request("GET", "/healthz")
+                answer = connection.getresponse()
+                return answer.status, answer.read()
+
+        async with admin_http.apart("127.0.0.1", port, lambda: None):
+            assert await asyncio.to_thread(health) == (200, b"ok\n")
+            with ThreadPoolExecutor() as elsewhere:
+                answer = elsewhere.submit(health).result(BOUND)  # blocks this loop
+            assert answer == (503, b"the server hangs: the event loop is blocked or overloaded\n")
 
 
 # ── failed ───────────────────────────────────────────────────────────────────────────────────────

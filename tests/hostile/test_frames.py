@@ -112,7 +112,7 @@ NO_OBJECTS: Final[dict[str, tuple[bytes, int]]] = {
         b'{"type": "list", "id": ' + b'{"a":' * 10**6 + b"1" + b"}" * 10**6 + b"}",
         TOO_BIG,
     ),
-    "ten million spaces": (b" " * 10**7, INVALID),
+    "ten million spaces": (b" " * 10**7, TOO_BIG),
     "an array": (b"[]", UNSUPPORTED),
     "an array of commands": (b"[" + PING_COMMAND + b"]", UNSUPPORTED),
     "a string": (b'"ping"', UNSUPPORTED),

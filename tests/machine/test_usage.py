@@ -60,7 +60,7 @@ def test_a_mailbox_s_record(
 ) -> None:
     rows = [MailboxSide(f"side {number}", when, mood=mood) for number, (when, mood) in enumerate(sides)]
     mailbox = Mailbox(1, app, "m", for_nameplate=for_nameplate, touched=0.0, sides=rows, crowded=crowded)
-    mailbox.visitors, mailbox.shown, mailbox.spoke = 2, ["side 0", "side 1", "gone"], ["side 1"]
+    mailbox.visitors, mailbox.shown, mailbox.senders = 2, ["side 0", "side 1", "gone"], ["side 1"]
     record = usage.mailbox_usage(mailbox, rows, now, blur=blur, pruned=pruned)
     assert msgspec.structs.asdict(record) == records.mailbox(
         app, sides, now, for_nameplate=for_nameplate, pruned=pruned, crowded=crowded, visitors=3, blur=blur

@@ -23,7 +23,7 @@ class Client(msgspec.Struct, frozen=True, gc=False):
     counted: bool
     """Whether limits per address apply. They do not apply to a loopback or private peer, which may stand for many
     clients, unless it is a trusted proxy that names the client."""
-    unheeded: bool = False
+    untrusted_proxy: bool = False
     """Whether the peer may be a proxy that names its clients but is not trusted."""
     other: Address | None = None
     """The address in X-Real-IP if X-Forwarded-For names another; the proxy's if X-Real-IP cannot be parsed. The
@@ -43,7 +43,7 @@ def identify(peer: Sequence[Any], headers: Mapping[str, str], trusted: Sequence[
     shared = _shared(address)
     forwarded, real = headers.get("X-Forwarded-For"), headers.get("X-Real-IP")
     if not _in_any(address, trusted):
-        return Client(address, int(peer[1]), counted=not shared, unheeded=shared and bool(forwarded or real))
+        return Client(address, int(peer[1]), counted=not shared, untrusted_proxy=shared and bool(forwarded or real))
     real_ip = read(_without_port((real or "").rpartition(",")[2].strip()))
     named = _last_untrusted(forwarded, trusted) if forwarded else real_ip
     if real and real_ip is None:

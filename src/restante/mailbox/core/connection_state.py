@@ -91,7 +91,7 @@ class ConnectionState:
     """The state of one connection."""
 
     __slots__ = (
-        *("address_quotas", "backlog", "departing_commands", "lost"),
+        *("address_quotas", "backlog", "departing_commands", "gone", "lost"),
         *("number", "outbox", "session", "socket", "verdict"),
     )
 
@@ -109,7 +109,10 @@ class ConnectionState:
         """Why the connection will be closed. No command is carried out after it."""
         self.departing_commands = 0
         """Commands received since the connection was refused."""
+        self.gone = False
+        """Whether its socket is closed. What it sent before is still carried out."""
         self.lost = False
+        """Whether its loss was recorded, after all that it sent."""
 
 
 class ReceivedText(msgspec.Struct, frozen=True):

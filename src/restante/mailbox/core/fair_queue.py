@@ -15,7 +15,7 @@ from typing import Final, TypeGuard
 
 from restante.mailbox.core.connection_state import Backlog, ConnectionLost, ConnectionState, QueueEntry, ReceivedText
 from restante.mailbox.core.limits import Limits
-from restante.mailbox.protocol.messages import MAX_SHORT_MESSAGE_CHARACTERS
+from restante.mailbox.protocol.parsing import MAX_SHORT_MESSAGE_CHARACTERS
 
 MAX_BATCH_COMMANDS: Final = 500
 """Maximum number of commands in a batch. At some 15 µs each, the loop is back at its sockets within 10 ms."""
@@ -68,7 +68,7 @@ class FairQueue:
         self._long_is_next = False
         self._waiting: OrderedDict[ConnectionState, None] = OrderedDict()
         """Connections with more commands than their share, in the order of their turns."""
-        self._debtors: list[tuple[float, int, ConnectionState]] = []
+        self._over_rate: list[tuple[float, int, ConnectionState]] = []
         """Connections over their rate: a heap, by the service time at which they may go on."""
         self._parked = 0
         """How many connections are parked. The heap may also have connections that were let in early."""
@@ -156,12 +156,18 @@ class FairQueue:
         """Put the end of a batch, none of which was started, at the front of the queue."""
         self._queue[:0] = entries
 
+    def may_start(self, connection: ConnectionState) -> bool:
+        """Return whether the next entry of a connection may be handled now."""
+        backlog = connection.backlog
+        over_rate = backlog.rate_limiter is not None and backlog.rate_limiter.owing and not self.hurry
+        return not (backlog.returned or over_rate)
+
     def start(self, entry: QueueEntry) -> bool:
         """Return whether to handle an entry now. Otherwise put it back, before all later ones of its connection."""
         connection = entry.connection
         backlog = connection.backlog
         backlog.queued -= 1
-        if backlog.returned or (backlog.rate_limiter is not None and backlog.rate_limiter.owing and not self.hurry):
+        if not self.may_start(connection):
             backlog.waiting.insert(backlog.returned, entry)
             backlog.returned += 1
             if not backlog.parked:
@@ -179,11 +185,11 @@ class FairQueue:
 
     def seconds_to_next(self, now: float) -> float | None:
         """Return the seconds until the next connection over its rate may go on. None: there is none."""
-        return max(0.0, self._debtors[0][0] - now) if self._debtors else None
+        return max(0.0, self._over_rate[0][0] - now) if self._over_rate else None
 
     def _admit(self, now: float, limits: Limits) -> None:
-        while self._debtors and (self.hurry or self._debtors[0][0] <= now):
-            self._unpark(heapq.heappop(self._debtors)[2])
+        while self._over_rate and (self.hurry or self._over_rate[0][0] <= now):
+            self._unpark(heapq.heappop(self._over_rate)[2])
         looked, waiting = 0, len(self._waiting)
         while looked < waiting and (looked < MAX_CONNECTIONS_CHECKED or not len(self)):
             looked += 1
@@ -228,7 +234,7 @@ class FairQueue:
         del self._waiting[connection]
         connection.backlog.parked = True
         self._parked += 1
-        heapq.heappush(self._debtors, (until, next(self._tickets), connection))
+        heapq.heappush(self._over_rate, (until, next(self._tickets), connection))
 
     def _unpark(self, connection: ConnectionState) -> None:
         if connection.backlog.parked:

@@ -23,13 +23,22 @@ RESERVED_SHARE: Final = 0.1
 """Share of `stored_bytes` that is reserved for small mailboxes of addresses that hold little. Without it, sixteen
 addresses that use their whole quota would leave no room for others."""
 
+RESERVED_FOR_ADDRESSES: Final = 64
+"""Number of addresses that cannot use up the reserved share together, whatever `stored_bytes` is. Below 23 MiB they
+can, because of MIN_SMALL_BYTES."""
+
 SMALL_MAILBOX_BYTES: Final = 64 * KIB
-"""Maximum size of a mailbox that may use the reserved share, in bytes. The mailbox of a file transfer has about 6
-KiB."""
+"""Highest value of `Limits.small_mailbox_bytes`. The mailbox of a file transfer has about 6 KiB."""
 
 SMALL_HOLDER_BYTES: Final = MIB
-"""Maximum number of bytes that an address may hold to create something in the reserved share: 150 transfers at
-once."""
+"""Highest value of `Limits.small_holder_bytes`: 150 transfers at once."""
+
+MIN_SMALL_BYTES: Final = 16 * KIB
+"""Lowest value of both: a file transfer, and some room."""
+
+WRAPPING_BYTES: Final = 4 * KIB
+"""Maximum of what a message takes in addition to its phase, body and id, rounded up: a side of 500 emojis, and
+MESSAGE_BYTES of state.py."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -109,6 +118,24 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     free_disk: Count = 256 * MIB
     """Bytes that must stay free on the disk: room for the write-ahead log, a checkpoint, and for ending live
     mailboxes."""
+
+    @property
+    def small_mailbox_bytes(self) -> int:
+        """Maximum size of a mailbox that may use the reserved share, in bytes."""
+        return max(MIN_SMALL_BYTES, min(SMALL_MAILBOX_BYTES, self._reserved_per_address // 3))
+
+    @property
+    def small_holder_bytes(self) -> int:
+        """Number of bytes up to which an address may create something in the reserved share.
+
+        What it created may exceed this by the largest message of a small mailbox.
+        """
+        left = self._reserved_per_address - self.small_mailbox_bytes - WRAPPING_BYTES
+        return max(MIN_SMALL_BYTES, min(SMALL_HOLDER_BYTES, left))
+
+    @property
+    def _reserved_per_address(self) -> int:
+        return int(self.stored_bytes * RESERVED_SHARE) // RESERVED_FOR_ADDRESSES
 
 
 UNLIMITED: Final = Limits(

@@ -85,7 +85,7 @@ class Mailbox(msgspec.Struct, eq=False, gc=False):
     """True if a third side was refused."""
     nameplate: str | None = None
     """The live nameplate that points to this mailbox, if there is one."""
-    spoke: list[str] = []
+    senders: list[str] = []
     """Sides that have added a message, whether they are still members or not."""
     size: int = 0
     """Bytes of the messages in their wire form."""
@@ -101,8 +101,8 @@ class Mailbox(msgspec.Struct, eq=False, gc=False):
         """Append a message."""
         self.messages.append(message)
         self.size += len(message.wire)
-        if message.side not in self.spoke:
-            self.spoke.append(message.side)
+        if message.side not in self.senders:
+            self.senders.append(message.side)
 
 
 class Nameplate(msgspec.Struct, eq=False, gc=False):

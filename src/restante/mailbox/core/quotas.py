@@ -12,7 +12,7 @@ from typing import Final
 from restante.common.usage_records import ClientVersion, MailboxUsage, NameplateUsage
 from restante.mailbox.core import model, session
 from restante.mailbox.core.address_quotas import AddressQuota
-from restante.mailbox.core.limits import MIB, SMALL_HOLDER_BYTES, Limits
+from restante.mailbox.core.limits import KIB, Limits
 from restante.mailbox.core.model import Change, Decision, Mailbox, Now
 from restante.mailbox.core.rules import SERVER_FULL
 from restante.mailbox.core.session import Command
@@ -26,10 +26,7 @@ TOO_MUCH_STORED: Final = "too much is kept for your address"
 TOO_MANY_RECORDS: Final = "too many usage records from an address: this one is left out"
 TOO_MANY_CLAIMS: Final = "too many different nameplates claimed from your address"
 
-HOLDS_MUCH: Final = (
-    f"the remaining room is reserved for addresses that hold less than {SMALL_HOLDER_BYTES // MIB} MiB;"
-    " try again later"
-)
+HOLDS_MUCH: Final = "the remaining room is reserved for addresses that hold less than {} KiB; try again later"
 
 USAGE_RECORDS: Final = frozenset({ClientVersion, MailboxUsage, NameplateUsage})
 
@@ -73,8 +70,8 @@ class Quotas:
             return TOO_MANY_CLAIMS, f"try again in {math.ceil(wait)} s"
         if limits.address_bytes and quota.stored >= limits.address_bytes and kind in _TAKES_ROOM:
             return TOO_MUCH_STORED, f"{limits.address_bytes} bytes may be kept at a time: close some mailboxes"
-        if quota.stored >= SMALL_HOLDER_BYTES and view.nearly_full(limits) and _creates(view, command):
-            return SERVER_FULL, HOLDS_MUCH
+        if view.nearly_full(limits) and quota.stored >= limits.small_holder_bytes and _creates(view, command):
+            return SERVER_FULL, HOLDS_MUCH.format(limits.small_holder_bytes // KIB)
         if claims and not live and limits.address_nameplates and quota.nameplates >= limits.address_nameplates:
             return TOO_MANY_NAMEPLATES, f"{limits.address_nameplates} may live at a time: close some"
         if live:

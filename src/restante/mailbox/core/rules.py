@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from restante.common.dice import Dice
 from restante.mailbox.core import model, session, usage
-from restante.mailbox.core.limits import KIB, SMALL_MAILBOX_BYTES
+from restante.mailbox.core.limits import KIB
 from restante.mailbox.core.model import (
     Change,
     Decision,
@@ -78,9 +78,7 @@ def _list(view: State, c: session.ListCommand, _now: Now, _dice: Dice, policy: P
 # ── room in memory and on disk ───────────────────────────────────────────────────────────────────
 
 SERVER_FULL: Final = "the server is full"
-FULL_FOR_LARGE: Final = (
-    f"the remaining room is reserved for mailboxes of up to {SMALL_MAILBOX_BYTES // KIB} KiB; try again later"
-)
+FULL_FOR_LARGE: Final = "the remaining room is reserved for mailboxes of up to {} KiB; try again later"
 MAILBOX_FULL: Final = "the mailbox is full"
 
 
@@ -94,8 +92,8 @@ def _no_room(view: State, policy: Policy, size: int = 0) -> Decision | None:
     most = policy.limits.stored_bytes
     if most and view.stored >= most:
         return Decision(error=SERVER_FULL, hint="it holds as much as it may; try again later")
-    if size >= SMALL_MAILBOX_BYTES and view.nearly_full(policy.limits):
-        return Decision(error=SERVER_FULL, hint=FULL_FOR_LARGE)
+    if view.nearly_full(policy.limits) and size >= (small := policy.limits.small_mailbox_bytes):
+        return Decision(error=SERVER_FULL, hint=FULL_FOR_LARGE.format(small // KIB))
     return None
 
 
@@ -172,8 +170,8 @@ def _claim(view: State, c: session.ClaimCommand, now: Now, dice: Dice, policy: P
     if mine is not None and not mine.claimed:
         return Decision(error="reclaimed")
     # The side joins both the nameplate and the mailbox, or neither. A refusal changes only the crowded mark.
-    off_nameplate = _leavers(view, nameplate.sides, mailbox, c.side)
-    off_mailbox = _leavers(view, mailbox.sides, mailbox, c.side)
+    off_nameplate = _sides_to_remove(view, nameplate.sides, mailbox, c.side)
+    off_mailbox = _sides_to_remove(view, mailbox.sides, mailbox, c.side)
     if off_nameplate is None or off_mailbox is None:
         marks: list[Change] = []
         if off_nameplate is None and not nameplate.crowded:
@@ -222,10 +220,10 @@ def _open(view: State, c: session.OpenCommand, now: Now, _dice: Dice, policy: Po
             sides=[joining],
         )
         return Decision([model.MailboxMade(mailbox)], mailbox=mailbox)
-    leavers = _leavers(view, mailbox.sides, mailbox, c.side)
-    if leavers is None:
+    leaving = _sides_to_remove(view, mailbox.sides, mailbox, c.side)
+    if leaving is None:
         return Decision([] if mailbox.crowded else [model.MailboxCrowded(mailbox)], error="crowded")
-    changes = _leave(mailbox, leavers)
+    changes = _leave(mailbox, leaving)
     mine = _row_of(mailbox.sides, c.side)
     if mine is None:
         changes.append(model.MailboxSideSet(mailbox, joining))
@@ -292,7 +290,7 @@ def _row_of(rows: list[_MemberRow], side: str) -> _MemberRow | None:
     return None
 
 
-def _leavers(
+def _sides_to_remove(
     view: State, rows: Sequence[MailboxSide | NameplateSide], mailbox: Mailbox, side: str
 ) -> list[str] | None:
     """Return the sides that must leave so that `side` can join (none or one), or None if there is no place.
@@ -304,15 +302,15 @@ def _leavers(
     if len(rows) < MAX_MEMBERS or any(row.side == side for row in rows):
         return []
     for row in reversed(rows):
-        if row.side not in mailbox.spoke and view.gone(mailbox.app_id, row.side):
+        if row.side not in mailbox.senders and view.gone(mailbox.app_id, row.side):
             return [row.side]
     return None
 
 
-def _leave(mailbox: Mailbox, leavers: list[str]) -> list[Change]:
+def _leave(mailbox: Mailbox, leaving: list[str]) -> list[Change]:
     """Return the changes that remove sides from a mailbox. A side that was sent a message becomes a visitor."""
     changes: list[Change] = []
-    for side in leavers:
+    for side in leaving:
         changes.append(model.MailboxSideGone(mailbox, side))
         if side in mailbox.shown:
             changes.append(model.MailboxVisited(mailbox, side))

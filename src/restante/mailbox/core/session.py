@@ -15,8 +15,9 @@ from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import replace
 
 from restante.mailbox.core.model import Decision
-from restante.mailbox.protocol import hashcash, messages
-from restante.mailbox.protocol.messages import Malformed, Received
+from restante.mailbox.protocol import hashcash, messages, parsing
+from restante.mailbox.protocol.messages import Received
+from restante.mailbox.protocol.parsing import Malformed
 
 
 class Session(msgspec.Struct, frozen=True, gc=False):
@@ -267,7 +268,7 @@ def _mailbox_of(session: Session, m: messages.Close) -> str:
 def _value(raw: Raw | UnsetType) -> object:
     """Return the decoded value, or None if it is absent, too long or cannot be decoded."""
     try:
-        return None if raw is UNSET else messages.value_of(raw)
+        return None if raw is UNSET else parsing.value_of(raw)
     except ValueError:
         return None
 

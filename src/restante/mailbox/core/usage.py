@@ -47,7 +47,7 @@ def mailbox_usage(
     if mailbox.crowded:
         result = "crowded"
     started, waiting, total = _times(sides, when)
-    silent = [row.side for row in sides if row.side in mailbox.shown and row.side not in mailbox.spoke]
+    silent = [row.side for row in sides if row.side in mailbox.shown and row.side not in mailbox.senders]
     visitors = mailbox.visitors + len(silent)
     return MailboxUsage(
         cut(mailbox.app_id),

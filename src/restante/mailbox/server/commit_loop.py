@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol, assert_never
 
 import msgspec
@@ -31,7 +31,8 @@ from restante.mailbox.core.model import Change, Now, Policy, size_of
 from restante.mailbox.core.pruning import prune_idle, save_touches
 from restante.mailbox.protocol import messages
 from restante.mailbox.protocol.frame_text import FrameText
-from restante.mailbox.protocol.messages import Malformed, Received
+from restante.mailbox.protocol.messages import Received
+from restante.mailbox.protocol.parsing import Malformed
 from restante.mailbox.store.sqlite import Store
 
 GRACE_SECONDS: Final = 120.0
@@ -62,9 +63,11 @@ class Retention(msgspec.Struct, frozen=True):
 class Clock(Protocol):
     """The wall clock in seconds since 1970, and a monotonic clock in seconds since some fixed moment."""
 
-    def wall(self) -> float: ...
+    def wall(self) -> float:
+        """Return the seconds since 1970."""
 
-    def monotonic(self) -> float: ...
+    def monotonic(self) -> float:
+        """Return the seconds of the monotonic clock."""
 
 
 class Trace(Protocol):
@@ -73,8 +76,8 @@ class Trace(Protocol):
     def took(self, connection: int, message: Received | Malformed | None, server_rx: float) -> None:
         """Record a command of the current batch."""
 
-    def said(self, commit: float | None, server_tx: float) -> None:
-        """End the batch: record when it was durable and when its replies were sent."""
+    def said(self, commit_began: float | None, commit: float | None, server_tx: float) -> None:
+        """End the batch: record when its commit began, when it was durable, and when its replies were sent."""
 
 
 class CommitLoop:
@@ -89,7 +92,9 @@ class CommitLoop:
         self._served_before = store.service
         self._rebooted = clock.wall()
         self.queue = FairQueue()
-        self._alarm: asyncio.TimerHandle | None = None
+        self.before_long: Callable[[], None] = lambda: None
+        """Called before each turn of the event loop in which a long message is parsed or handled."""
+        self._rate_timer: asyncio.TimerHandle | None = None
         self._maintenance: Iterator[None] | None = None
         self._forgetting = False
         self._deferred_records: list[Change] = []
@@ -102,6 +107,8 @@ class CommitLoop:
         self._stopping = False
         self._weight = 0
         """The weight of the current batch."""
+        self._commit_began: float | None = None
+        """Wall time at which the store began to write the current batch. None: it changed nothing."""
         self._committed: float | None = None
         """Wall time at which the current batch was durable. None: it changed nothing."""
         self.trace: Trace | None = None
@@ -117,6 +124,7 @@ class CommitLoop:
         return cls(store, Dispatcher(state, dice, policy), clock, retention)
 
     def now(self) -> Now:
+        """Return the time of the wall clock, and the seconds during which the server ran."""
         return Now(self._clock.wall(), self._service())
 
     def _service(self) -> float:
@@ -135,10 +143,11 @@ class CommitLoop:
 
     def _put(self, entry: QueueEntry) -> None:
         self.queue.put(entry)
-        self._rouse()
+        self._wake_up()
 
     def lose(self, connection: ConnectionState) -> None:
         """Queue the loss of a connection. What it sent before is handled without delay."""
+        connection.gone = True
         self.queue.lift_rate(connection)
         self._put(ConnectionLost(connection, self.now()))
 
@@ -151,13 +160,13 @@ class CommitLoop:
         if self._maintenance is None:
             self._maintenance = prune_idle(self.dispatcher, self.now, self._retention.prune_after, self._rebooted)
             self._forgetting = self._retention.keep_usage is not None
-            self._rouse()
+            self._wake_up()
 
     def start_saving(self) -> None:
         """Start saving touches, unless maintenance is under way."""
         if self._maintenance is None and self.dispatcher.state.unsaved:
             self._maintenance = save_touches(self.dispatcher)
-            self._rouse()
+            self._wake_up()
 
     def log_refusals(self) -> None:
         """Log the refusals since the last call, the most frequent first, and the visitors.
@@ -183,7 +192,7 @@ class CommitLoop:
         """Make deferred records due for a commit. Call this once a second."""
         self._deferred_due = bool(self._deferred_records)
         if self._deferred_due:
-            self._rouse()
+            self._wake_up()
 
     def stop(self) -> None:
         """Let `run` return once everything that was received is handled and answered."""
@@ -191,9 +200,9 @@ class CommitLoop:
         self._forgetting = False
         self._maintenance = save_touches(self.dispatcher)
         self._deferred_due = True
-        self._rouse()
+        self._wake_up()
 
-    def _rouse(self) -> None:
+    def _wake_up(self) -> None:
         self.idle.clear()
         self._wake.set()
 
@@ -214,7 +223,7 @@ class CommitLoop:
                 await self._wake.wait()
                 gathered = self._gather()
             if gathered and is_long(gathered[0]):
-                await asyncio.sleep(0)  # reading it took some milliseconds: other sockets come before parsing
+                await self._parse_ahead(gathered[0])
             batch = self._take(gathered)
             for error in self.dispatcher.internal_errors:
                 log.error("a command failed; its connection is closed", fault=where(error))
@@ -223,23 +232,35 @@ class CommitLoop:
             await self._commit_or_undo(batch)
             if self._weight >= MAX_BATCH_WEIGHT // 2:
                 await asyncio.sleep(0)  # the batch took the loop some milliseconds, and sending takes some more
-            self._speak()
+            self._send_replies()
             await self._tend()
             if not self.queue.empty:
                 await asyncio.sleep(0)  # a batch without changes has waited for no commit: sockets are read here
 
+    async def _parse_ahead(self, entry: ReceivedText) -> None:
+        """Wait for the turn of the event loop in which a long message is handled, and parse it in the turn before.
+
+        To parse 2 MiB takes up to 4 ms, to handle and encode them as long again.
+        """
+        self.before_long()
+        await asyncio.sleep(0)
+        if self.queue.may_start(entry.connection):  # otherwise it goes back to the queue
+            self.dispatcher.parse_ahead(entry.connection, entry.text)
+            self.before_long()
+            await asyncio.sleep(0)
+
     def _gather(self) -> list[QueueEntry]:
         """Remove the next batch from the queue, and set a timer for the next connection that waits for its rate."""
-        if self.queue.empty and self._alarm is None:
+        if self.queue.empty and self._rate_timer is None:
             return []
         now = self._service()
         gathered = self.queue.gather(now, self.dispatcher.policy.limits)
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+        if self._rate_timer is not None:
+            self._rate_timer.cancel()
+            self._rate_timer = None
         wait = self.queue.seconds_to_next(now)
         if wait is not None:
-            self._alarm = asyncio.get_running_loop().call_later(wait, self._rouse)
+            self._rate_timer = asyncio.get_running_loop().call_later(wait, self._wake_up)
         return gathered
 
     def _take(self, gathered: list[QueueEntry]) -> list[QueueEntry]:
@@ -304,8 +325,9 @@ class CommitLoop:
             or len(changes) >= MAX_BATCH_COMMANDS
             or any(type(change) is not ClientVersion for change in self.dispatcher.changes)
         ):
-            await self._store.apply(changes, self.now())
-            self._committed = self._clock.wall()
+            began = self.now()
+            await self._store.apply(changes, began)
+            self._commit_began, self._committed = began.wall, self._clock.wall()
             self._deferred_records = []
             self._deferred_due = self._stopping
             return
@@ -341,7 +363,7 @@ class CommitLoop:
                 case _:
                     assert_never(entry)
 
-    def _speak(self) -> None:
+    def _send_replies(self) -> None:
         wall = self._clock.wall()
         stamp = messages.stamp(wall)
         # In reverse order: subscribers come after the sender of a message, and wait longer for it.
@@ -353,5 +375,5 @@ class CommitLoop:
             if connection.verdict is not None:
                 connection.socket.hang_up(connection.verdict.code, connection.verdict.words)
         if self.trace is not None:
-            self.trace.said(self._committed, wall)
-        self._committed = None
+            self.trace.said(self._commit_began, self._committed, wall)
+        self._commit_began = self._committed = None

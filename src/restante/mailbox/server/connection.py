@@ -23,24 +23,16 @@ from restante.mailbox.core.model import size_of
 from restante.mailbox.core.session import Session
 from restante.mailbox.protocol import messages
 from restante.mailbox.protocol.frame_text import FrameText, text_of
-from restante.mailbox.server.fragments import Fragments
+from restante.mailbox.server.fragments import COUNTED_FRAGMENT_BYTES, Fragments
 from restante.mailbox.server.frames import close_reason, framed, proxy_headers, take, unacknowledged_bytes
 from restante.mailbox.server.read_budget import PAYLOAD_BYTES_PER_FRAME
 from restante.mailbox.server.read_pauses import MAX_FRAMES_PER_SECOND, ReadPauses
 from restante.mailbox.server.receive_buffer import MIN_COUNTED_BYTES
+from restante.mailbox.server.send_budget import WRITE_BUFFER_BYTES, WRITE_CHUNK_BYTES
 from restante.mailbox.server.server_context import ServerContext
-
-WRITE_CHUNK_BYTES: Final = 64 * 1024
-"""Bytes handed to the kernel at once, after which we check whether it takes more."""
 
 MAX_OWED_BEYOND_REPLAY: Final = MIB
 """Bytes that a subscriber may owe, beyond what one `open` may replay."""
-
-COUNTED_FRAGMENT_BYTES: Final = 1024
-"""Bytes by which the fragments of a message grow before they are counted again. Each may have one byte."""
-
-WRITE_BUFFER_BYTES: Final = 16 * 1024
-"""Bytes that the transport buffers for a client that does not read. Further messages are owed and counted."""
 
 CLOSE_TIMEOUT: Final = 2.0
 """Seconds within which a client must answer our close."""
@@ -54,9 +46,9 @@ class Socket(WSListener):
     """The WebSocket of one connection."""
 
     __slots__ = (
-        *("_ending", "_frames", "_held", "_owed", "_owing"),
-        *("_pong", "_server", "_stuck", "_timer", "_transport"),
-        *("bucket", "connection", "deaf", "fragments", "heard", "largest", "read_pauses", "reading", "unfinished"),
+        *("_ending", "_frames", "_held", "_owed", "_owing", "_pong", "_server", "_stuck", "_timer", "_transport"),
+        *("bucket", "connection", "fragments", "ignores_input", "last_frame_second", "largest"),
+        *("read_pauses", "reading", "unfinished"),
     )
 
     def __init__(self, server: ServerContext[Socket]) -> None:
@@ -68,7 +60,7 @@ class Socket(WSListener):
         """Bytes read since the last frame, and their maximum so far (receive_buffer.py)."""
         self.reading = 0
         """Bytes of memory in which messages are being read, as far as they are counted."""
-        self.heard = self.bucket = server.second
+        self.last_frame_second = self.bucket = server.second
         """The second in which a frame last arrived, and the second of the ping interval in which the socket is
         pinged."""
         self._frames = 0
@@ -87,7 +79,7 @@ class Socket(WSListener):
         """Close code and reason to send after the queued messages, or after a time."""
         self._timer: asyncio.TimerHandle | None = None
         """The timer that closes the connection if the client does not."""
-        self.deaf = False
+        self.ignores_input = False
         """Whether all frames but a close are ignored."""
 
     # ── what picows calls ────────────────────────────────────────────────────────────────────────
@@ -108,7 +100,7 @@ class Socket(WSListener):
         if result.verdict is None:
             return
         if result.at_once:
-            self.deaf = True
+            self.ignores_input = True
             server.overflow(self, result.verdict.words)
             self._close(result.verdict.code, result.verdict.words)
             self.drop()
@@ -120,18 +112,18 @@ class Socket(WSListener):
         server = self._server
         server.read_budget.frames += 1 + frame.payload_size // PAYLOAD_BYTES_PER_FRAME
         second = server.second
-        if self.heard != second:
-            self.heard, self._frames = second, 0
+        if self.last_frame_second != second:
+            self.last_frame_second, self._frames = second, 0
         kind = frame.msg_type
-        ignored = self.deaf or transport.is_close_frame_sent
+        ignored = self.ignores_input or transport.is_close_frame_sent
         if ignored or not (frame.fin and (kind == WSMsgType.TEXT or kind == WSMsgType.BINARY)):  # noqa: PLR1714 - one lookup less
             self._count_frame()
         if ignored and kind != WSMsgType.CLOSE:
-            return  # also after picows' own close: picows has not read the frame for which it closed
+            return  # even after picows' own close: picows has not read the frame for which it closed
         if frame.rsv1 or frame.rsv2 or frame.rsv3:
             self._refuse(PeerError(1002, "reserved bits without an extension"))
         elif kind == WSMsgType.TEXT or kind == WSMsgType.BINARY or kind == WSMsgType.CONTINUATION:  # noqa: PLR1714 - one lookup less
-            self._hear(frame, first=kind != WSMsgType.CONTINUATION)
+            self._take_frame(frame, first=kind != WSMsgType.CONTINUATION)
         elif kind == WSMsgType.PING:
             self._answer_ping_soon(frame.get_payload_as_bytes())
         elif kind == WSMsgType.CLOSE:
@@ -149,7 +141,7 @@ class Socket(WSListener):
         self.count_read()
         if self._timer is not None:
             self._timer.cancel()  # the timer holds the transport, which holds the buffers
-        self._forgive()
+        self._drop_owed()
         self._server.connection_closed(self)
         self._server.commit_loop.lose(self.connection)
 
@@ -186,7 +178,7 @@ class Socket(WSListener):
 
     # ── frames to text ───────────────────────────────────────────────────────────────────────────
 
-    def _hear(self, frame: WSFrame, *, first: bool) -> None:
+    def _take_frame(self, frame: WSFrame, *, first: bool) -> None:
         if self.fragments.size + frame.payload_size > self._server.limits.message_bytes:
             self._refuse(self._server.too_big())
             return
@@ -214,7 +206,7 @@ class Socket(WSListener):
 
     def _refuse(self, error: PeerError) -> None:
         self.fragments.discard()
-        self.deaf = error.code not in CLEANUP_CLOSE_CODES
+        self.ignores_input = error.code not in CLEANUP_CLOSE_CODES
         self._server.commit_loop.refuse(self.connection, error)
 
     def _receive(self, text: FrameText) -> None:
@@ -238,16 +230,20 @@ class Socket(WSListener):
             parse()
 
     def ignore(self) -> None:
-        self.deaf = True
+        """Ignore all frames but a close, and stop reading."""
+        self.ignores_input = True
         self._pause_reading(ReadPauses.CLOSING)
 
     def pause(self) -> None:
+        """Stop reading, because too many commands wait."""
         self._pause_reading(ReadPauses.BACKLOG)
 
     def resume(self) -> None:
+        """Read again, because few commands wait."""
         self.read_again(ReadPauses.BACKLOG)
 
     def large_messages_done(self) -> None:
+        """Note that no large message waits any more."""
         self._server.memory_holders.note(self, self._server.second)
 
     def _pause_reading(self, reason: int) -> None:
@@ -266,6 +262,7 @@ class Socket(WSListener):
     # ── what the dispatcher and the commit loop call (ClientSocket) ────────────────────────────────────
 
     def send(self, bodies: list[bytes], stamp: bytes) -> None:
+        """Send each body followed by the stamp, or queue what cannot be written now."""
         transport = self._transport
         if transport is None or transport.is_close_frame_sent:
             return
@@ -331,13 +328,13 @@ class Socket(WSListener):
         self._server.overflow(self, words)
         self._server.reading -= reads
         self.reading = 0
-        self._forgive()
-        self.deaf = True
+        self._drop_owed()
+        self.ignores_input = True
         self._close(1008, words)
         if reads or left > most_left:  # these buffers are freed with the connection
             asyncio.get_running_loop().call_soon(self.drop)  # not while the transport is writing
 
-    def _forgive(self) -> None:
+    def _drop_owed(self) -> None:
         self._count_owed(-self._owing)
         self._owed, self._held = None, 0
 
@@ -359,11 +356,12 @@ class Socket(WSListener):
                 self._close(*self._ending)
 
     def hang_up(self, code: int, reason: str) -> None:
+        """Close the WebSocket after everything that was sent."""
         if self._ending is not None and (code in CLEANUP_CLOSE_CODES or self._ending[0] not in CLEANUP_CLOSE_CODES):
             return  # a close that may not wait, like a drain's, replaces one that may
         if code in CLEANUP_CLOSE_CODES:
             self._ending = code, reason
-            self._later(self._server.parting, self._close, code, reason)
+            self._later(self._server.cleanup_seconds, self._close, code, reason)
         elif self._owed is None:
             self._close(code, reason)
         else:  # after the queued messages, but not for ever
@@ -385,10 +383,12 @@ class Socket(WSListener):
         self._timer = asyncio.get_running_loop().call_later(seconds, end, *how)
 
     def ping(self) -> None:
+        """Ping the client."""
         if self._transport is not None:
             self._transport.send_ping()
 
     def drop(self) -> None:
+        """Close the socket at once, and discard what the transport has not sent."""
         if self._transport is not None:
             self._transport.disconnect(graceful=False)
 

@@ -9,7 +9,7 @@ from typing import Final
 
 RESERVED_DESCRIPTORS: Final = 64
 """Descriptors that stay free, in addition to a tenth of all. They are for the database, the admin port, and
-connections that are accepted before the server can count them: the event loop empties the kernel's queue first."""
+connections that are accepted before the server can count them."""
 
 OWN_DESCRIPTORS: Final = 32
 """Maximum number of descriptors that a server without connections holds: streams, event loop, database and ports."""

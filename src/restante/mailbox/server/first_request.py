@@ -49,12 +49,14 @@ class QuietLogger:
     """
 
     def isEnabledFor(self, _level: int) -> bool:  # noqa: N802 - logging's name
+        """Return False: no message is built."""
         return False
 
     def _drop(self, *_args: object, **_kwargs: object) -> None:
-        pass
+        """Log nothing."""
 
     def exception(self, *_args: object) -> None:
+        """Log the place of the error that is being handled, without the client's data."""
         log.error("a callback failed; its connection is closed", fault=where(sys.exception()))
 
     debug = info = warning = error = log = _drop

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from restante.common.errors import PeerError
+
+COUNTED_FRAGMENT_BYTES: Final = 1024
+"""Bytes by which the fragments of a message grow before they are counted again. Each may have one byte."""
 
 
 class Fragments:

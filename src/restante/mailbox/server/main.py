@@ -75,8 +75,7 @@ async def _serve_until(stop: asyncio.Event, settings: Serve, read_settings: Read
             keep_usage=settings.keep_usage * SECONDS_PER_DAY if settings.keep_usage else None,
         ),
     )
-    # The loaded data lives long, so the garbage collector need not visit it again.
-    gc.freeze()
+    exempt_survivors()
     gc.enable()
     server = Server(
         commit_loop,
@@ -100,6 +99,16 @@ async def _serve_until(stop: asyncio.Event, settings: Serve, read_settings: Read
         for each in addresses:
             log.info("listening", url=f"ws://{_host_and_port(each)}/v1", version=__version__, data=settings.data)
         await _run_until(stop, server, commit_loop, store, settings)
+
+
+def exempt_survivors() -> None:
+    """Collect recent garbage, and let the garbage collector ignore everything else from now on.
+
+    Otherwise it searches all live data whenever that has grown by a quarter, and the loop waits: 40 ms with 37,000
+    mailboxes. What the server creates has no reference cycles when it ends, so it is freed without the collector.
+    """
+    gc.collect(1)  # what survived two collections already is not searched: there may be much of it
+    gc.freeze()
 
 
 def _welcome_options(settings: Serve) -> WelcomeOptions:
@@ -208,6 +217,7 @@ async def _tick(server: Server, commit_loop: CommitLoop, disk: Disk, prune_every
     while True:
         await asyncio.sleep(1)
         server.tick()
+        exempt_survivors()
         await server.check_descriptors()
         commit_loop.commit_deferred()
         disk.look()

@@ -12,7 +12,7 @@ from typing import Final
 
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
-from restante.mailbox.server.read_budget import ReadBudget
+from restante.mailbox.server.read_budget import PART_BYTES_PER_FRAME, ReadBudget
 
 MIN_COUNTED_BYTES: Final = 8 * 1024
 """Bytes of a frame from which on its buffer is counted. Nearly all frames have less than a tenth of that."""
@@ -62,6 +62,8 @@ class ReceiveBuffer(asyncio.BufferedProtocol):
         if grown:
             listener.largest = listener.unfinished
         self._updated(size)
+        if listener.unfinished:  # the read ended no frame
+            self._budget.frames += 1 + size // PART_BYTES_PER_FRAME
         self._budget.renew_soon()
         if grown and listener.largest >= MIN_COUNTED_BYTES:
             listener.count_read()

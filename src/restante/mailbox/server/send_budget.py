@@ -14,6 +14,12 @@ from typing import Final, Protocol
 MAX_BYTES_PER_TURN: Final = 1024 * 1024
 """Bytes written in one turn of the loop, about: a millisecond or two."""
 
+WRITE_CHUNK_BYTES: Final = 64 * 1024
+"""Bytes handed to the kernel at once, after which we check whether it takes more."""
+
+WRITE_BUFFER_BYTES: Final = 16 * 1024
+"""Bytes that the transport buffers for a client that does not read. Further messages are owed and counted."""
+
 MIN_BYTES_RENEWED: Final = MAX_BYTES_PER_TURN // 8
 """Bytes up to which the count goes on over several turns, because a renewal takes as long as a short write."""
 
@@ -34,7 +40,7 @@ class SendBudget:
     def __init__(self) -> None:
         self._written = 0
         self._waiting: deque[Waiting] = deque()
-        self._renewing = False
+        self._renewing = self._reserved = False
 
     @property
     def open(self) -> bool:
@@ -51,14 +57,20 @@ class SendBudget:
         self._waiting.append(line)
         self._renew_soon()
 
+    def reserve(self) -> None:
+        """Let no socket write in the next turn of the loop, because the caller uses it for other work."""
+        self._reserved = True
+        self._renew_soon()
+
     def _renew_soon(self) -> None:
-        used = self._written > MIN_BYTES_RENEWED or self._waiting
+        used = self._written > MIN_BYTES_RENEWED or self._waiting or self._reserved
         if used and not self._renewing:
             self._renewing = True
             asyncio.get_running_loop().call_soon(self._renew)
 
     def _renew(self) -> None:
-        self._renewing, self._written = False, 0
+        self._renewing, self._written = False, MAX_BYTES_PER_TURN if self._reserved else 0
+        self._reserved = False
         for _ in range(len(self._waiting)):
             if not self.open:
                 break

@@ -54,8 +54,8 @@ KERNEL_RECEIVE_BUFFER_BYTES: Final = 64 * 1024
 """Bytes that the kernel buffers for a connection that is not read (it doubles this), and that one read can return."""
 
 ACCEPT_BACKLOG: Final = 128
-"""Maximum number of connections that wait in the kernel. libuv accepts all of them in one turn of the loop, 0.2 ms
-each. A client that finds no place tries again after a second (tcp(7), tcp_abort_on_overflow)."""
+"""Maximum number of connections that wait in the kernel. uvloop 0.23, with libuv 1.52, accepts one in each turn
+of the loop: 0.2 ms. A client that finds no place tries again after a second (tcp(7), tcp_abort_on_overflow)."""
 
 PING_INTERVAL_SECONDS: Final = 25
 """Seconds between two pings of a connection. nginx and others cut connections that are silent for 60 s
@@ -122,7 +122,7 @@ class Server:
         """The number of calls of `tick`, which is the clock of keep-alive."""
         self.buckets: list[set[Socket]] = [set() for _ in range(PING_INTERVAL_SECONDS)]
         """All sockets, by the second of the ping interval in which they are pinged."""
-        self.parting = CLEANUP_SECONDS
+        self.cleanup_seconds = CLEANUP_SECONDS
         self.admitted: set[Socket] = set()
         """Sockets that were admitted."""
         self.owing = 0
@@ -130,6 +130,7 @@ class Server:
         self.memory_holders = MemoryHolders()
         self.send_budget = SendBudget()
         self.read_budget = ReadBudget()
+        commit_loop.before_long = self._reserve_turn
         self.newcomers: OrderedDict[Socket, int] = OrderedDict()
         """Sockets that may not have bound yet, and the second in which they connected. A plain dict whose first item
         is removed again and again becomes slow at finding the next one."""
@@ -140,6 +141,11 @@ class Server:
         self._listeners: list[asyncio.Server] = []
         self._listening_sockets: list[socket.socket] = []
         """Duplicates of the listening sockets. While one is open, the kernel goes on queueing connections."""
+
+    def _reserve_turn(self) -> None:
+        """Leave the next turn of the loop to the commit loop, which parses or handles a long message: up to 5 ms."""
+        self.read_budget.reserve()
+        self.send_budget.reserve()
 
     async def listen(self, host: str | None, port: int) -> list[tuple[str, int]]:
         """Listen and return the addresses. Raises Misuse if the address cannot be used."""
@@ -183,9 +189,11 @@ class Server:
         return pending
 
     def end_request(self, pending: PendingRequest) -> None:
+        """Stop counting a connection without a complete request, because it has one or is closed."""
         self.admission.end_request(pending)
 
     def give_up_request(self, pending: PendingRequest) -> None:
+        """Count a connection that was closed to make room before its request was complete."""
         self.commit_loop.dispatcher.quotas.count_refusal(NO_ROOM_FOR_REQUESTS, pending.address_id)
 
     def _stop_accepting(self) -> None:
@@ -257,7 +265,7 @@ class Server:
             self._stop_accepting()
         self.buckets[newcomer.bucket % PING_INTERVAL_SECONDS].add(newcomer)
         self.newcomers[newcomer] = self.second
-        if result.client.unheeded:
+        if result.client.untrusted_proxy:
             self._warn_once(
                 "ignoring the client addresses in headers of a proxy that is not trusted: name its network with"
                 " --trust-proxy, like --trust-proxy 127.0.0.0/8"
@@ -324,7 +332,7 @@ class Server:
         slowed, self.slowed = self.slowed, []
         for each in slowed:
             each.read_again(ReadPauses.FRAME_RATE)
-        self._see_off_newcomers()
+        self._close_unbound()
         self.admission.addresses.forget(self.commit_loop.now().service, self.limits)
         changed, self.admission.changed_bits = self.admission.changed_bits, {}
         for address_id, bits in list(changed.items())[:MAX_LOGGED_ADDRESSES]:
@@ -347,7 +355,7 @@ class Server:
 
     def _ping(self, due: list[Socket]) -> None:
         for each in due[-MAX_PINGS_PER_TURN:]:
-            if self.second - each.heard > SILENCE_TIMEOUT_SECONDS and not each.read_pauses.reasons:
+            if self.second - each.last_frame_second > SILENCE_TIMEOUT_SECONDS and not each.read_pauses.reasons:
                 each.drop()
             else:
                 each.ping()
@@ -355,7 +363,7 @@ class Server:
         if due:
             asyncio.get_running_loop().call_soon(self._ping, due)
 
-    def _see_off_newcomers(self) -> None:
+    def _close_unbound(self) -> None:
         """Close sockets that did not bind in time."""
         for _ in range(MAX_UNBOUND_CLOSED_PER_SECOND):
             newcomer, came = next(iter(self.newcomers.items()), (None, 0))
@@ -376,7 +384,7 @@ class Server:
         for listening in listening_sockets:
             listening.close()
         for each in self.sockets():
-            each.deaf = True
+            each.ignores_input = True
             # Unread data resets a connection when its socket is closed.
             each.read_again(ReadPauses.BACKLOG | ReadPauses.FRAME_RATE)
         self.commit_loop.stop()

@@ -32,7 +32,7 @@ class ServerContext(Protocol[Socket_contra]):
     memory_holders: MemoryHolders
     send_budget: SendBudget
     read_budget: ReadBudget
-    parting: float
+    cleanup_seconds: float
     """Seconds that a rejected client has to release and close."""
 
     def admit(

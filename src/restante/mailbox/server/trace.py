@@ -1,11 +1,11 @@
 """The trace: when each command was received, was on disk, and was answered, as JSON lines for timing tools.
 
-    {"connection": 7, "command": "add", "id": "a3f1", "server_rx": …, "commit": …, "server_tx": …}
+    {"connection": 7, "command": "add", "id": "a3f1", "server_rx": …, "commit_began": …, "commit": …, "server_tx": …}
 
 One line per command. `connection` is the connection's number since the server started, `id` is the command's `id`.
-Times are seconds since 1970. `commit` is null if the command's batch changed nothing but usage records of binds.
-`server_tx` is the stamp of the command's ack, response and deliveries, so that the trace can be joined with both
-clients' logs. A trace contains no names and no bodies, but clients choose their ids.
+Times are seconds since 1970. `commit_began` and `commit` are null if the command's batch changed nothing but usage
+records of binds. `server_tx` is the stamp of the command's ack, response and deliveries, so that the trace can be
+joined with both clients' logs. A trace contains no names and no bodies, but clients choose their ids.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from msgspec import Raw
 
 from restante.common.errors import Misuse
 from restante.common.logs import log
-from restante.mailbox.protocol.messages import Malformed, Received
+from restante.mailbox.protocol.messages import Received
+from restante.mailbox.protocol.parsing import Malformed
 
 MAX_ID_CHARACTERS: Final = 100
 """Maximum length of an id in a trace; a longer one becomes null. Shipped clients use ids of four characters."""
@@ -38,6 +39,7 @@ class TraceLine(msgspec.Struct):
     """The message's type; "" for an unknown type, None for a missing one."""
     id: str | int | float | None
     server_rx: float
+    commit_began: float | None = None
     commit: float | None = None
     server_tx: float | None = None
 
@@ -80,12 +82,12 @@ class TraceFile:
             kind = message.kind if isinstance(message, Malformed) else str(message.__struct_config__.tag)
             self._lines.append(TraceLine(connection, kind, _plain(message.id), server_rx))
 
-    def said(self, commit: float | None, server_tx: float) -> None:
+    def said(self, commit_began: float | None, commit: float | None, server_tx: float) -> None:
         """Write the lines of all commands since the last call, which were answered at `server_tx`."""
         if not self._lines:
             return
         for line in self._lines:
-            line.commit, line.server_tx = commit, server_tx
+            line.commit_began, line.commit, line.server_tx = commit_began, commit, server_tx
         text = b"".join(self._encode(line) + b"\n" for line in self._lines)
         self._lines = []
         try:
@@ -109,6 +111,7 @@ class TraceFile:
             old.close()
 
     def close(self) -> None:
+        """Close the file."""
         with contextlib.suppress(OSError):
             self._file.close()
 

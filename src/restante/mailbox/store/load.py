@@ -91,5 +91,5 @@ def _load_messages(database: sqlite3.Connection, state: State, boxes: dict[int, 
         state.keep(boxes[key], model.Stored(sequence, side, messages.encode(frame)))
         state.next_sequence = max(state.next_sequence, sequence + 1)
     for box in boxes.values():
-        if box.spoke:
-            box.shown = [row.side for row in box.sides if box.spoke != [row.side]]
+        if box.senders:
+            box.shown = [row.side for row in box.sides if box.senders != [row.side]]
