@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from restante.waku.archive import open_archive
 from restante.waku.archive.schema import FILE
+from restante.waku.archive.sqlite import open_archive
 from restante.waku.envelope.envelope import make
 from support.processes import RESTANTE, called, on_a_terminal, restante, run
 from support.rows import every

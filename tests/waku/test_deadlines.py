@@ -40,7 +40,7 @@ async def test_an_expired_timer_can_be_set_again_for_the_same_time() -> None:
         deadlines.status = loop.time()
         deadlines.arm(loop, went_off.set)
         await asyncio.wait_for(went_off.wait(), 30)
-        assert deadlines.went_off(1.0) == 1.0 + EARLY
+        assert deadlines.fired(1.0) == 1.0 + EARLY
         assert timer(deadlines) is None
 
 

@@ -153,7 +153,7 @@ async def test_a_bad_server_is_left_for_a_good_one(bad: Any, words: str) -> None
 )
 async def test_a_server_that_is_silent_is_left_in_time(silent: Any, words: str) -> None:
     """Alone: beside it, a good one on a busy machine might be left, too."""
-    report, came, _ = await fetching(silent, timeouts=Timeouts(answer=0.1, tries=1))
+    report, came, _ = await fetching(silent, timeouts=Timeouts(answer=1.0, tries=1))
     assert (report.failures, came) == ({0: words}, [])
     assert report.missing != []
 

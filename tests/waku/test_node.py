@@ -657,7 +657,7 @@ async def test_a_peer_that_closes_its_half_and_does_not_read_is_disconnected(
         reader.writer.write_eof()
         await here.until("the end of its half", transport.is_closing)
         assert deadlines.close == NEVER
-        its_connection._session._heard = float("-inf")
+        its_connection._session._last_received = float("-inf")
         time_has_come(its_connection)
         await here.until("the last words", lambda: deadlines.close != NEVER)
         time_has_come(its_connection, "close")
@@ -1046,7 +1046,9 @@ async def test_the_log_has_all_counts_of_each_minute(tmp_path: Path) -> None:
         await (await here.enter(KEY)).ended()
         await here.until("the loss", lambda: len(here.node.connections) == 2)
         with structlog.testing.capture_logs() as logs:
-            main._tell(here.node, here.node.mailserver.counts + here.node.counts + here.node.history_requests.counts)
+            main._log_minute(
+                here.node, here.node.mailserver.counts + here.node.counts + here.node.history_requests.counts
+            )
         [told] = logs
         assert told == {
             "event": "the last minute",
@@ -1070,7 +1072,7 @@ async def test_a_clock_that_is_probably_wrong_is_logged(tmp_path: Path, late: in
         bad = [letter(number, age=-60 if number % 2 else 1000) for number in range(late)]
         await (await here.greet()).post(*good, *bad)
         with structlog.testing.capture_logs() as logs:
-            main._tell(here.node, here.node.mailserver.counts)
+            main._log_minute(here.node, here.node.mailserver.counts)
         assert [each["log_level"] for each in logs] == ["info", "warning"][: 1 + warned]
 
 

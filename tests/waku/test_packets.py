@@ -167,7 +167,7 @@ def test_a_megabyte_of_nothing_is_refused_at_its_beginning(read: Callable[[bytes
 def test_packets_have_room_for_their_own_head() -> None:
     """status-go drops whoever sends more than 1 MiB, and counts all of the packet."""
     envelopes = [small(number, size) for number, size in enumerate((300_000, 300_000, 300_000, 300_000, 10, 900_000))]
-    parts = list(packets.parted(each.raw for each in envelopes))
+    parts = list(packets.split_for_packets(each.raw for each in envelopes))
     assert [[parse(raw).nonce for raw in part] for part in parts] == [[0, 1, 2], [3, 4], [5]]
     for part in parts:
         assert len(packets.write_envelopes(part)) <= packets.MAX_PACKET_BYTES
@@ -181,10 +181,10 @@ def test_packets_of_several_envelopes_have_room_to_spare_and_one_alone_may_need_
     head = len(first) - 500_000
     second = small(2, packets.MAX_PACKET_BYTES - 16 + more - len(first) - head).raw
     assert len(first + second) == packets.MAX_PACKET_BYTES - 16 + more
-    assert [len(part) for part in packets.parted([first, second])] == expected
+    assert [len(part) for part in packets.split_for_packets([first, second])] == expected
     alone = small(3, packets.MAX_ENVELOPE_BYTES - head).raw
     assert len(alone) == packets.MAX_ENVELOPE_BYTES
-    assert list(packets.parted([second, alone, first])) == [[second], [alone], [first]]
+    assert list(packets.split_for_packets([second, alone, first])) == [[second], [alone], [first]]
 
 
 @given(
@@ -195,13 +195,13 @@ def test_envelopes_in_one_piece_are_split_alike(sizes: list[int], most: int) -> 
     raws = [small(number, size).raw for number, size in enumerate(sizes)]
     whole, stops = b"".join(raws), list(accumulate(map(len, raws)))
     parts = [[whole[([*stops, 0])[each - 1] : stops[each]] for each in part] for part in packets.packets(stops, most)]
-    assert parts == list(packets.parted(raws, most))
+    assert parts == list(packets.split_for_packets(raws, most))
 
 
 @given(st.integers(-40, 40))
 def test_an_envelope_that_fits_no_packet_is_left_out(more: int) -> None:
     large = small(9, packets.MAX_PACKET_BYTES - 34 + more)
-    parts = list(packets.parted(each.raw for each in (small(1), large, small(2))))
+    parts = list(packets.split_for_packets(each.raw for each in (small(1), large, small(2))))
     sent = [parse(raw).nonce for part in parts for raw in part]
     fits = len(packets.write_envelopes([large.raw])) <= packets.MAX_PACKET_BYTES
     assert sent == ([1, 9, 2] if fits else [1, 2])

@@ -15,11 +15,11 @@ from restante.waku.protocol.packets import Options
 from restante.waku.protocol.peer import (
     DEFAULT_POW,
     Answered,
-    Brought,
     Changed,
     Confirmed,
     Ended,
     Greeted,
+    HistoryReceived,
     Offered,
     Peer,
     Requested,
@@ -130,7 +130,7 @@ def test_history_is_accepted_from_trusted_peers_only() -> None:
     body = waku_packets.write_envelopes(each.raw for each in envelopes)
     assert peer.receive(waku_packets.P2P_MESSAGE, body) is None
     peer.trusted = True
-    assert peer.receive(waku_packets.P2P_MESSAGE, body) == Brought(envelopes)
+    assert peer.receive(waku_packets.P2P_MESSAGE, body) == HistoryReceived(envelopes)
     assert peer.receive(waku_packets.REQUEST_COMPLETE, b"anything") == Ended(b"anything")
     assert isinstance(peer.receive(waku_packets.P2P_MESSAGE, envelopes[0].raw), Violation)
 
@@ -148,8 +148,8 @@ def test_violations_are_counted_and_the_conversation_continues(code: int) -> Non
 def test_the_number_of_distinguished_violations_is_limited() -> None:
     peer = greeted()
     for number in range(100):
-        peer.blame(f"violation {number}")
-    peer.blame("violation 0", 5)
+        peer.count_violation(f"violation {number}")
+    peer.count_violation("violation 0", 5)
     assert peer.violations is not None
     assert (len(peer.violations), peer.violations["violation 0"]) == (32, 6)
 

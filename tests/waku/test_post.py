@@ -14,7 +14,7 @@ from restante.cli.waku_arguments import sealed_for
 from restante.common.dice import SystemDice
 from restante.common.errors import Misuse
 from restante.waku import key_file
-from restante.waku.archive import open_archive
+from restante.waku.archive.sqlite import open_archive
 from restante.waku.client.outbound_connection import NodeUnavailableError, connect
 from restante.waku.client.post import post as hand_over
 from restante.waku.connection.peer_connection import PeerConnection

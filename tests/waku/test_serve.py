@@ -21,16 +21,15 @@ import pytest
 import structlog
 
 from restante.waku import key_file
-from restante.waku.archive import open_archive
 from restante.waku.archive.schema import FILE
-from restante.waku.archive.sqlite import DATABASE_PAGE_BYTES
+from restante.waku.archive.sqlite import DATABASE_PAGE_BYTES, open_archive
 from restante.waku.client.outbound_connection import NodeUnavailableError, connect
 from restante.waku.devp2p.enode import Enode
 from restante.waku.devp2p.hello import Reason
 from restante.waku.envelope.keys import Key
 from restante.waku.node import main as waku_serve
 from restante.waku.node.housekeeping import Housekeeping
-from restante.waku.node.main import MIN_DESCRIPTORS, PRUNE_GRACE_SECONDS, _foretell, _prune, _static
+from restante.waku.node.main import MIN_DESCRIPTORS, PRUNE_GRACE_SECONDS, _log_first_prune, _prune, _static
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.acceptance import Policy
 from restante.waku.protocol.interest import Interest
@@ -170,7 +169,7 @@ async def test_the_first_prune_is_announced_at_once_and_done_later(
         old = [letter(number, age=200) for number in range(2)]
         await here.archive.save([*old, letter(2)], EPOCH)
         with structlog.testing.capture_logs() as logs:
-            await _foretell(here.node)
+            await _log_first_prune(here.node)
             pruning = asyncio.create_task(_prune(here.node))
             await asyncio.sleep(0)
             here.node.archiving.short_of_room.set()

@@ -253,7 +253,7 @@ async def test_only_a_few_failure_reasons_of_a_server_are_remembered() -> None:
         subscription._say(*each)
     assert told == said, "each once"
     for server in (0, 1):
-        assert len(subscription._told[server]) <= REMEMBERED_FAILURES
+        assert len(subscription._reported[server]) <= REMEMBERED_FAILURES
 
 
 async def test_an_unreachable_server_is_reported_once_and_dialled_again(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def waku() -> None:
 def _serve_options(
     config: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="TOML file with a table [waku]; keys are named like the flags."),
+        typer.Option(metavar="FILE", help="TOML file with a table [waku]; keys are the flags with _ in place of -."),
     ] = None,
     data: Annotated[
         str | None,

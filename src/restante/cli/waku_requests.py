@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from msgspec import Meta
 
 from restante.common.errors import Misuse
 from restante.common.plural import counted
+
+if TYPE_CHECKING:
+    from restante.waku.client.actions import Budgets
+    from restante.waku.client.fetch import RequestOptions
+    from restante.waku.client.history import Destination
+    from restante.waku.devp2p.enode import Enode
 
 app = typer.Typer()
 
@@ -78,7 +84,12 @@ NodesArgument = Annotated[
     list[str], typer.Argument(metavar="ENODE...", help="Enode URLs of Mailservers; the next is asked if one fails.")
 ]
 FromOption = Annotated[
-    str, typer.Option("--from", metavar="TIME", help="First time: 1700000000, 2026-11-21T13:00 (UTC), -24h or now.")
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="TIME",
+        help="First time: 1700000000, 2026-11-21T13:00 (UTC), -24h or now. Default: -24h.",
+    ),
 ]
 ToOption = Annotated[
     str | None, typer.Option("--to", metavar="TIME", help="Last time, written like that of --from. Default: now.")
@@ -112,6 +123,12 @@ OpenPasswordOption = Annotated[
 OpenKeyOption = Annotated[
     Path | None, typer.Option(metavar="FILE", help="File with a private key to open envelopes with.")
 ]
+RangesOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="File of `restante pipeline gaps`: every Mailserver is asked for each of its ranges."
+    ),
+]
 LiveOption = Annotated[
     bool, typer.Option("--live", help="After the history, print new envelopes as they arrive, until Ctrl-C.")
 ]
@@ -121,7 +138,7 @@ ForOption = Annotated[str | None, typer.Option("--for", metavar="SECONDS", help=
 @app.command("request")
 def request_command(
     nodes: NodesArgument,
-    begin: FromOption = "-24h",
+    begin: FromOption = None,
     end: ToOption = None,
     topic: TopicsOption = None,
     channel: ChannelOption = None,
@@ -133,27 +150,36 @@ def request_command(
     limit: LimitOption = None,
     open_password: OpenPasswordOption = None,
     open_key: OpenKeyOption = None,
+    ranges: RangesOption = None,
     live: LiveOption = False,
     seconds: ForOption = None,
 ) -> None:
     """Fetch history from Mailservers.
 
-    Name what to fetch: --channel or --topic.
+    Name what to fetch: --channel, --topic or --ranges.
     """
     from restante.cli.waku_arguments import opening, request_options, requested_topics
     from restante.waku.client import results
     from restante.waku.client.history import Destination, budgets, run_fetch, run_subscribe
     from restante.waku.devp2p import enode
 
-    duration = _listening(live, end, seconds)
-    topics, chat = requested_topics(channel, topic or [])
-    query = _query(begin, end, topics)
     options = request_options(form, password_file, key, os.environ)
     results.check(output)
     servers = [enode.parse(each) for each in nodes]
-    destination = Destination(file=output, keys=opening(chat, open_password, open_key), state=state)
-    say_failure = _teller([each.address for each in servers])
+    say_failure = _failure_printer([each.address for each in servers])
     costs = budgets(limit or [])
+    if ranges is not None:
+        if any((begin, end, topic, channel, state, live, seconds)):
+            raise Misuse(
+                "--ranges names times and topics: leave --from, --to, --topic, --channel, --state, --live out"
+            )
+        destination = Destination(file=output, keys=opening(None, open_password, open_key))
+        _request_ranges(servers, ranges, options, destination, costs, say_failure)
+        return
+    duration = _listening(live, end, seconds)
+    topics, chat = requested_topics(channel, topic or [])
+    query = _query(begin or "-24h", end, topics)
+    destination = Destination(file=output, keys=opening(chat, open_password, open_key), state=state)
     report = (
         run_subscribe(servers, query, options, destination, costs, say_failure, duration)
         if live
@@ -163,7 +189,34 @@ def request_command(
         say_failure(number, words)
     if output is not None:
         print(f"fetched {counted(report.counts['handed over'], 'envelope')}")
-    _miss(report.missing)
+    _say_missing(report.missing)
+
+
+MAX_OPEN_RANGES = 20
+"""Open ranges that are named, a line each. The next run of `restante pipeline gaps` lists all of them."""
+
+
+def _request_ranges(
+    servers: Sequence[Enode],
+    file: Path,
+    options: RequestOptions,
+    destination: Destination,
+    costs: Budgets,
+    say_failure: Callable[[int, str], None],
+) -> None:
+    """Fetch the ranges of a file, and say which stay open. End with 1 if one was not answered for."""
+    from restante.waku.client.range_requests import is_open, run_ranges, sentences
+    from restante.waku.files import missing_ranges
+
+    found = run_ranges(servers, missing_ranges.read(file).ranges, options, destination, costs, say_failure)
+    if destination.file is not None:
+        fetched = counted(sum(each.envelopes for each in found), "envelope")
+        still = sum(map(is_open, found))
+        print(f"fetched {fetched} of {counted(len(found), 'range')}; {counted(still, 'range')} open")
+    for sentence in sentences(found, MAX_OPEN_RANGES):
+        print(sentence, file=sys.stderr)
+    if not all(each.answered for each in found):
+        raise typer.Exit(1)
 
 
 def _listening(live: bool, end: str | None, seconds: str | None) -> float | None:
@@ -187,7 +240,7 @@ def _query(begin: str, end: str | None, topics: frozenset[bytes]) -> Any:
     return HistoryQuery(read_time(begin, now, "--from"), read_time(end or "now", now, "--to"), topics)
 
 
-def _teller(addresses: list[str]) -> Callable[[int, str], None]:
+def _failure_printer(addresses: list[str]) -> Callable[[int, str], None]:
     """Return a function that prints the failure of a server, given by its number, to standard error."""
 
     def say(server: int, words: str) -> None:
@@ -197,7 +250,7 @@ def _teller(addresses: list[str]) -> Callable[[int, str], None]:
     return say
 
 
-def _miss(missing: list[tuple[int, int]]) -> None:
+def _say_missing(missing: list[tuple[int, int]]) -> None:
     """Say which times are missing, and end with 1 if any are."""
     if missing:
         ranges = ", ".join(f"{lower} to {upper}" for lower, upper in missing)

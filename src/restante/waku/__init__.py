@@ -61,9 +61,9 @@ __all__ = [
 
 if TYPE_CHECKING:
     from restante.common.errors import Misuse, PeerError, RestanteError, StoreError
-    from restante.waku.archive import Archived, open_archive
     from restante.waku.archive.history.query import Page, PageQuery
-    from restante.waku.archive.sqlite import Archive
+    from restante.waku.archive.records import Archived
+    from restante.waku.archive.sqlite import Archive, open_archive
     from restante.waku.client.actions import Budgets, Timeouts
     from restante.waku.client.outbound_connection import NodeUnavailableError
     from restante.waku.client.post import Posted, RefusedError, UnconfirmedError, post, post_envelope
@@ -98,9 +98,9 @@ if TYPE_CHECKING:
 else:
     _MODULES = {
         "restante.common.errors": "Misuse PeerError RestanteError StoreError",
-        "restante.waku.archive": "Archived open_archive",
         "restante.waku.archive.history.query": "Page PageQuery",
-        "restante.waku.archive.sqlite": "Archive",
+        "restante.waku.archive.records": "Archived",
+        "restante.waku.archive.sqlite": "Archive open_archive",
         "restante.waku.client.actions": "Budgets Timeouts",
         "restante.waku.client.outbound_connection": "NodeUnavailableError",
         "restante.waku.client.post": "Posted RefusedError UnconfirmedError post post_envelope",

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Final
 from unittest.mock import patch
 
-from restante.waku.archive import open_archive
-from restante.waku.archive.sqlite import Archive
+from restante.waku.archive.sqlite import Archive, open_archive
 from restante.waku.envelope.envelope import Envelope, make
 from support.mailbox.altered import WAYS
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from restante.common.errors import Misuse, StoreError
-from restante.waku.archive import backup, checking, open_archive
+from restante.waku.archive import backup, checking
 from restante.waku.archive.schema import FILE, SCHEMA
+from restante.waku.archive.sqlite import open_archive
 from support.disk import no_file_beyond
 from support.waku.envelopes import envelope, held
 

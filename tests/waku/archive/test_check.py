@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from restante.waku.archive import checking, open_archive
+from restante.waku.archive import checking
 from restante.waku.archive.schema import FILE, SCHEMA
-from restante.waku.archive.sqlite import Archive
+from restante.waku.archive.sqlite import Archive, open_archive
 from support.waku.archives import reason_of
 from support.waku.envelopes import envelope
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from restante.waku.archive import Counts
+from restante.waku.archive.records import Counts
 from support.waku.engines import Engine
 from support.waku.envelopes import T0, alike, envelope, everything, held, topics_of
 

@@ -18,9 +18,8 @@ from typing import Final
 import pytest
 
 from restante.common.errors import StoreBusy
-from restante.waku.archive import open_archive
 from restante.waku.archive.schema import FILE
-from restante.waku.archive.sqlite import Archive
+from restante.waku.archive.sqlite import Archive, open_archive
 from support.bounds import BOUND
 from support.effort import is_thorough
 from support.processes import environment

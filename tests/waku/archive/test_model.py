@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.waku.archive import Counts
+from restante.waku.archive.records import Counts
 from restante.waku.envelope.envelope import Envelope
 from support.effort import examples
 from support.waku.engines import ENGINES, Engine

@@ -12,9 +12,10 @@ import pytest
 
 import restante.waku.archive
 from restante.common.errors import Misuse, StoreBusy, StoreDamaged, StoreError
-from restante.waku.archive import Counts, open_archive, reading
+from restante.waku.archive import reading
+from restante.waku.archive.records import Counts
 from restante.waku.archive.schema import APPLICATION_ID, FILE, SCHEMA
-from restante.waku.archive.sqlite import Archive
+from restante.waku.archive.sqlite import Archive, open_archive
 from support.sqlite_schema import schema, version
 from support.waku.archives import FROZEN, thaw
 from support.waku.envelopes import T0, envelope, everything, held

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.common.errors import Misuse, StoreError
-from restante.waku.archive import Archived
+from restante.waku.archive.records import Archived
 from restante.waku.envelope import rlp
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.files import UnreadableItem, leveldb, parquet, rlp_file, rlp_items

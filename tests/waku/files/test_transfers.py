@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from restante.common.errors import Misuse, StoreError
-from restante.waku.archive import checking, open_archive
+from restante.waku.archive import checking
 from restante.waku.archive.schema import FILE, SCHEMA
+from restante.waku.archive.sqlite import open_archive
 from restante.waku.envelope.envelope import Envelope, make
 from restante.waku.files import importing
 from restante.waku.files.exporting import export

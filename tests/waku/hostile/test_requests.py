@@ -15,8 +15,8 @@ from typing import Any, Final
 import pytest
 import pytest_asyncio
 
-from restante.waku.archive import open_archive
 from restante.waku.archive.history.plans import MAX_PAIRED_PLACES, MAX_SINGLE_PLACES
+from restante.waku.archive.sqlite import open_archive
 from restante.waku.envelope import bloom, rlp
 from restante.waku.envelope.bloom import ALL_BITS
 from restante.waku.envelope.envelope import Envelope, make

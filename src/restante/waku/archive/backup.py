@@ -1,4 +1,4 @@
-"""Backups: a copy of an archive at one moment, also while its server runs."""
+"""Backups: a copy of an archive at one moment, even while its server runs."""
 
 from __future__ import annotations
 

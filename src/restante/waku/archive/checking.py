@@ -1,6 +1,6 @@
 """The integrity check of an archive. It compares everything that is stored twice or can be recomputed.
 
-It reads the whole database as of one moment, also while a server runs.
+It reads the whole database as of one moment, even while a server runs.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ import sqlite3
 from collections.abc import Iterator
 from typing import Final
 
-from restante.waku.archive import Archived, Counts, TopicCount, ids
+from restante.waku.archive import ids
+from restante.waku.archive.records import Archived, Counts, TopicCount
 from restante.waku.envelope.envelope import U32
 
 MAX_PAGE_BYTES: Final = 8 << 20

@@ -19,10 +19,11 @@ from restante.common.errors import StoreBusy, StoreError
 from restante.common.logs import log
 from restante.common.sqlite import roll_back
 from restante.common.worker import Worker
-from restante.waku.archive import Archived, Counts, TopicCount, pruning, reading, rows
+from restante.waku.archive import pruning, reading, rows
 from restante.waku.archive.history import page
 from restante.waku.archive.history.query import DEFAULT_BOUNDS, Bounds, Page, PageQuery
 from restante.waku.archive.history.readers import Readers
+from restante.waku.archive.records import Archived, Counts, TopicCount
 from restante.waku.archive.schema import FILE, SCHEMA, unreadable
 from restante.waku.envelope.envelope import Envelope
 
@@ -161,9 +162,7 @@ class Archive:
         try:
             self.database.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
         except sqlite3.Error as error:
-            log.warning(
-                "the archive's log could not be moved into it; nothing is lost, but it grows", error=str(error)
-            )
+            log.warning("the checkpoint failed: nothing is lost, but the -wal file grows", error=str(error))
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────
 
@@ -205,6 +204,15 @@ class Archive:
         self._checkpoint("TRUNCATE")
         self.database.close()
         os.close(self._held)
+
+
+def open_archive(data: Path) -> Archive:
+    """Open the archive in a data directory, and create both if they do not exist.
+
+    No other process can open it until it is closed. Raises StoreError if another process uses it, or it is another
+    program's, newer than this program, or damaged.
+    """
+    return Archive.open(data)
 
 
 def _look(database: sqlite3.Connection) -> None:

@@ -35,7 +35,7 @@ from restante.waku.envelope.payload import SymmetricKey
 from restante.waku.protocol import request as requests
 from restante.waku.protocol.completion import ERROR_PREFIX
 from restante.waku.protocol.interest import WANTS_EVERYTHING, Interest
-from restante.waku.protocol.peer import Brought, Ended
+from restante.waku.protocol.peer import Ended, HistoryReceived
 from restante.waku.protocol.request import Form, Request
 
 GREET_TIMEOUT: Final = 10.0
@@ -115,7 +115,7 @@ class _Fetch:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> FetchReport:
-        self._tell(lambda: self._core.start(self._loop.time(), time.time()))
+        self._handle(lambda: self._core.start(self._loop.time(), time.time()))
         try:
             return await self._report
         finally:
@@ -128,7 +128,7 @@ class _Fetch:
 
     # ── between the requester and the connections ────────────────────────────────────────────────
 
-    def _tell(self, event: Callable[[], list[Action]]) -> None:
+    def _handle(self, event: Callable[[], list[Action]]) -> None:
         """Report an event to the requester and carry out the actions it returns."""
         if self._report.done():
             return
@@ -147,7 +147,7 @@ class _Fetch:
         self._timer = None if due is None else self._loop.call_at(due, self._on_time)
 
     def _on_time(self) -> None:
-        self._tell(lambda: self._core.handle_timeout(self._loop.time()))
+        self._handle(lambda: self._core.handle_timeout(self._loop.time()))
 
     def _do(self, action: Action) -> None:
         match action:
@@ -193,9 +193,9 @@ class _Fetch:
                 self._options.key or new_key(self._dice),
                 Interest.named([]),
                 GREET_TIMEOUT,
-                lambda event: self._heard(visit, event),
+                lambda event: self._take_history(visit, event),
             ) as visit.connection:
-                self._tell(lambda: self._core.connected(server, self._loop.time()))
+                self._handle(lambda: self._core.connected(server, self._loop.time()))
                 words = await visit.connection.gone()
         except NodeUnavailableError as error:
             words = str(error)
@@ -203,16 +203,16 @@ class _Fetch:
 
     def _lost(self, visit: _Visit, words: str) -> None:
         if self._counts(visit):
-            self._tell(lambda: self._core.lost(visit.server, words, self._loop.time()))
+            self._handle(lambda: self._core.lost(visit.server, words, self._loop.time()))
 
-    def _heard(self, visit: _Visit, event: Brought | Ended) -> None:
+    def _take_history(self, visit: _Visit, event: HistoryReceived | Ended) -> None:
         if not self._counts(visit):
             return
         now = self._loop.time()
-        if isinstance(event, Brought):
-            self._tell(lambda: self._core.came(visit.server, event.envelopes, now))
+        if isinstance(event, HistoryReceived):
+            self._handle(lambda: self._core.came(visit.server, event.envelopes, now))
         else:
-            self._tell(lambda: self._core.ended(visit.server, event.payload, now))
+            self._handle(lambda: self._core.ended(visit.server, event.payload, now))
 
     async def _request(self, visit: _Visit, request: Request) -> None:
         assert visit.connection is not None
@@ -222,7 +222,7 @@ class _Fetch:
             self._lost(visit, f"the server requires more proof of work than we accept: {error}")
             return
         if self._counts(visit):
-            self._tell(lambda: self._core.request_sent(visit.server, written, self._loop.time()))
+            self._handle(lambda: self._core.request_sent(visit.server, written, self._loop.time()))
             visit.connection.request(body)
 
     async def _written(self, request: Request, least: float) -> tuple[bytes, bytes]:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -33,6 +33,8 @@ from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keys import Key
 from restante.waku.envelope.payload import SymmetricKey
 
+R = TypeVar("R")
+
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -52,11 +54,11 @@ def run_fetch(
     """Fetch what is not known yet and return a report. Raises Misuse, and StoreError if writing fails."""
 
     async def run(subscriber: Subscriber, state: FetchState, keep: Keep) -> FetchReport:
-        return await _take_all(
+        return await take_all(
             fetch_query(servers, query, options, state=state, keep=keep, budgets=budgets), subscriber
         )
 
-    return _carry_out(run, destination)
+    return carry_out(run, destination)
 
 
 def run_subscribe(
@@ -80,12 +82,12 @@ def run_subscribe(
         with _stopping(stream):
             if seconds is not None:
                 asyncio.get_running_loop().call_later(seconds, stream.stop)
-            return await _take_all(stream, subscriber)
+            return await take_all(stream, subscriber)
 
-    return _carry_out(run, destination)
+    return carry_out(run, destination)
 
 
-async def _take_all(stream: EnvelopeStream, subscriber: Subscriber) -> FetchReport:
+async def take_all(stream: EnvelopeStream, subscriber: Subscriber) -> FetchReport:
     """Hand a stream's envelopes to a subscriber and return the report, which says what is missing."""
     with suppress(IncompleteError):
         async with stream:
@@ -95,10 +97,8 @@ async def _take_all(stream: EnvelopeStream, subscriber: Subscriber) -> FetchRepo
     return stream.report
 
 
-def _carry_out(
-    run: Callable[[Subscriber, FetchState, Keep], Coroutine[Any, Any, FetchReport]], destination: Destination
-) -> FetchReport:
-    """Run a fetch or a subscription that writes its envelopes to the destination, and save its state.
+def carry_out(run: Callable[[Subscriber, FetchState, Keep], Coroutine[Any, Any, R]], destination: Destination) -> R:
+    """Run what fetches envelopes and writes them to the destination, save its state, and return its result.
 
     The state is saved only when the envelopes that it covers are written: after each page on standard output, and
     otherwise when the file is complete, because the file does not exist before.
@@ -107,9 +107,7 @@ def _carry_out(
         return _write(run, destination)
 
 
-def _write(
-    run: Callable[[Subscriber, FetchState, Keep], Coroutine[Any, Any, FetchReport]], destination: Destination
-) -> FetchReport:
+def _write(run: Callable[[Subscriber, FetchState, Keep], Coroutine[Any, Any, R]], destination: Destination) -> R:
     state = FetchState() if destination.state is None else state_file.load(destination.state)
     last = state
 
@@ -128,10 +126,10 @@ def _write(
             take(envelopes)
             advance(len(envelopes))
 
-        report = asyncio.run(run(subscriber, state, keep))
+        result = asyncio.run(run(subscriber, state, keep))
     if destination.state is not None:
         state_file.save(destination.state, last)
-    return report
+    return result
 
 
 @contextmanager
@@ -143,12 +141,12 @@ def _stopping(stream: Subscription) -> Iterator[None]:
     """
     loop = asyncio.get_running_loop()
 
-    def let_go() -> None:
+    def reset_signals() -> None:
         for each in SIGNALS:
             signal.signal(each, signal.default_int_handler)
 
     def stop(_number: int, _frame: object) -> None:
-        let_go()
+        reset_signals()
         loop.call_soon_threadsafe(stream.stop)
 
     for each in SIGNALS:
@@ -156,7 +154,7 @@ def _stopping(stream: Subscription) -> Iterator[None]:
     try:
         yield
     finally:
-        let_go()
+        reset_signals()
 
 
 def budgets(limits: Sequence[str]) -> Budgets:

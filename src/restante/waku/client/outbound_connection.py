@@ -21,7 +21,16 @@ from restante.waku.limits import Limits
 from restante.waku.protocol import packets
 from restante.waku.protocol.interest import Interest
 from restante.waku.protocol.packets import Options, Response
-from restante.waku.protocol.peer import Answered, Brought, Ended, Greeted, Offered, Peer, PeerEvent, Poured
+from restante.waku.protocol.peer import (
+    Answered,
+    Ended,
+    Greeted,
+    HistoryReceived,
+    Offered,
+    OfferedLarge,
+    Peer,
+    PeerEvent,
+)
 
 
 class NodeUnavailableError(RestanteError):
@@ -32,7 +41,7 @@ class SilentError(NodeUnavailableError):
     """Something answers at the node's address but does not greet as the node."""
 
 
-OnHistory = Callable[[Brought | Ended], None]
+OnHistory = Callable[[HistoryReceived | Ended], None]
 """Receives the history that a trusted node sends."""
 
 OnEnvelopes = Callable[[list[Envelope]], None]
@@ -78,7 +87,7 @@ class OutboundConnection:
         """Send envelopes in one packet and return its hash. Raises NodeUnavailableError if the node is gone."""
         assert self.connection is not None
         if not self.connection.here:
-            raise NodeUnavailableError(f"the node disconnected: {self.connection.parting}")
+            raise NodeUnavailableError(f"the node disconnected: {self.connection.end_reason}")
         body = packets.write_envelopes(each.raw for each in envelopes)
         self.connection.send(packets.MESSAGES, body)
         return keccak(body)
@@ -93,7 +102,7 @@ class OutboundConnection:
         assert self.connection is not None
         assert self.connection.gone is not None
         await asyncio.shield(self.connection.gone)
-        return f"it disconnected: {self.connection.parting}"
+        return f"it disconnected: {self.connection.end_reason}"
 
     # ── what the connection calls (ConnectionHandler) ─────────────────────────────────────────────────────────────
 
@@ -137,15 +146,15 @@ class OutboundConnection:
             waiting = self._answers.get(event.response.packet)
             if waiting is not None and not waiting.done():
                 waiting.set_result(event.response)
-        elif isinstance(event, (Brought, Ended)) and self._on_history is not None:
+        elif isinstance(event, (HistoryReceived, Ended)) and self._on_history is not None:
             self._on_history(event)
         elif isinstance(event, Offered) and self._on_envelopes is not None:
             self._on_envelopes(event.envelopes)
-        elif isinstance(event, Poured) and self._on_envelopes is not None:
+        elif isinstance(event, OfferedLarge) and self._on_envelopes is not None:
             try:
                 self._on_envelopes(list(packets.walk_envelopes(event.payload)))
             except PeerError as error:
-                connection.peer.blame(error.words)
+                connection.peer.count_violation(error.words)
 
     def lost(self, _connection: PeerConnection, _reason: Reason | None, words: str) -> None:
         """End all waiting calls with an error, because the connection is closed."""

@@ -29,7 +29,7 @@ class UnconfirmedError(NodeUnavailableError):
     """The node confirms envelopes but has not confirmed this one. It may have it."""
 
 
-class Letter(msgspec.Struct, frozen=True):
+class Message(msgspec.Struct, frozen=True):
     """A text to post, and how to encrypt it."""
 
     text: bytes
@@ -70,7 +70,7 @@ async def post(
     node demands too much work, and Misuse.
     """
     async with connect(enode.of(node), key or new_key(), Interest.named([])) as connection:
-        return await hand_in(connection, Letter(payload, topic, to, sign, ttl), timeout)
+        return await seal_and_post(connection, Message(payload, topic, to, sign, ttl), timeout)
 
 
 async def post_envelope(
@@ -85,9 +85,12 @@ async def post_envelope(
         return await _offer(connection, envelope, timeout)
 
 
-async def hand_in(connection: OutboundConnection, letter: Letter, seconds: float) -> Posted:
-    """Encrypt a letter, do the work, and send it. Raises what `post` raises, and UnconfirmedError after `seconds`."""
-    draft = make_envelope(letter.topic, seal(letter.text, to=letter.to, sign=letter.sign), ttl=letter.ttl)
+async def seal_and_post(connection: OutboundConnection, message: Message, seconds: float) -> Posted:
+    """Encrypt a text, do the work, and post the envelope. Raises what `post` raises.
+
+    UnconfirmedError is raised after `seconds`.
+    """
+    draft = make_envelope(message.topic, seal(message.text, to=message.to, sign=message.sign), ttl=message.ttl)
     return await _offer(connection, await asyncio.to_thread(mine, draft, connection.node.pow), seconds)
 
 

@@ -13,7 +13,7 @@ from restante.common.dice import SystemDice
 from restante.waku.client.actions import Timeouts
 from restante.waku.client.fetch import RequestOptions, fetch
 from restante.waku.client.outbound_connection import NodeUnavailableError, SilentError, connect
-from restante.waku.client.post import Letter, RefusedError, UnconfirmedError, hand_in
+from restante.waku.client.post import Message, RefusedError, UnconfirmedError, seal_and_post
 from restante.waku.client.ranges import HistoryQuery
 from restante.waku.client.requester import REFUSAL_PREFIX
 from restante.waku.devp2p.enode import Enode
@@ -54,10 +54,10 @@ def probe(node: Enode, options: RequestOptions, timeout: float) -> Found:
 
 async def _probe(node: Enode, options: RequestOptions, seconds: float) -> Found:
     dice = SystemDice()
-    letter = Letter(dice.draw(16), dice.draw(TOPIC), SymmetricKey(dice.draw(32)))
+    message = Message(dice.draw(16), dice.draw(TOPIC), SymmetricKey(dice.draw(32)))
     try:
         async with connect(node, options.key or new_key(dice), Interest.named([]), seconds) as connection:
-            posted = await hand_in(connection, letter, seconds)
+            posted = await seal_and_post(connection, message, seconds)
     except SilentError as error:
         return Found(Outcome.SILENT, str(error))
     except (RefusedError, UnconfirmedError) as error:

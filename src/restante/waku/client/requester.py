@@ -234,7 +234,7 @@ class Requester:
             self._out.append(Leave(self._at))
         self._at = self._walk = self._id = self._held = None
 
-    def _cheated(self, words: str, now: float) -> None:
+    def _reject_server(self, words: str, now: float) -> None:
         """Leave the current server for good. What it answered for does not count as known."""
         assert self._at is not None
         self._servers[self._at].walks.clear()
@@ -341,7 +341,7 @@ class Requester:
         try:
             self._walk.turn(end)
         except StuckError as error:
-            self._cheated(error.words, now)
+            self._reject_server(error.words, now)
             return
         server.failures = 0
         self._save()

@@ -14,7 +14,7 @@ import msgspec
 
 from restante.common.atomic_file import new_file
 from restante.common.errors import Misuse, PeerError, StoreError
-from restante.waku.archive import Archived
+from restante.waku.archive.records import Archived
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keys import Key
 from restante.waku.envelope.payload import Opened, SymmetricKey, open_sealed

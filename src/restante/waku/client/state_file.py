@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ import msgspec
 
 from restante.common.atomic_file import draft_of
 from restante.common.errors import Misuse, StoreError
+from restante.common.lock_file import lock_file
 from restante.waku.client.ranges import FetchState
 
 
@@ -44,9 +44,8 @@ def held(path: Path) -> Iterator[None]:
 def _lock(beside: Path) -> int:
     """Lock a file and return its descriptor. Retry if the process that had locked it has removed it."""
     while True:
-        lock = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = lock_file(beside)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(lock), beside.stat()):
                 return lock
         except FileNotFoundError:

@@ -64,7 +64,7 @@ class LaggingError(RestanteError):
 class EnvelopeStream:
     """The envelopes of a fetch. Iterate over it once: over envelopes, or with `pages` over lists of them.
 
-    Leaving the loop ends the fetch. `async with` ends it at the end of the block, also after an exception.
+    Leaving the loop ends the fetch. `async with` ends it at the end of the block, even after an exception.
     """
 
     def __init__(

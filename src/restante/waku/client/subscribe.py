@@ -79,7 +79,7 @@ async def subscribe(
     over. Raises Misuse, and errors of the subscriber.
     """
     if not query.topics:
-        raise Misuse("name the topics to follow")
+        raise Misuse("name the topics to subscribe to")
     subscription = _Subscription(servers, query, options, subscriber, keep or _nothing, on_failure or _nothing)
     subscription.state = (state or FetchState()).copy()
     subscription.budgets = budgets or Budgets()
@@ -112,7 +112,7 @@ class _Subscription:
         self._options = options
         self._subscriber = subscriber
         self._keep = keep
-        self._tell = on_failure
+        self._on_failure = on_failure
         self._interest = Interest.named(query.topics)
         self._inbox = Inbox([self._interest])
         self._dice = SystemDice()
@@ -125,7 +125,7 @@ class _Subscription:
         self._live = FetchState()
         """Live envelopes that were handed over, of times that will be requested again."""
         self._saving: asyncio.TimerHandle | None = None
-        self._told: dict[int, deque[str]] = {}
+        self._reported: dict[int, deque[str]] = {}
         """By server: the last `REMEMBERED_FAILURES` reported failures since its last connection."""
         self._report = FetchReport([], Counter(), {})
         self._handed_over = 0
@@ -137,13 +137,13 @@ class _Subscription:
         tried = [asyncio.Event() for _ in self._servers]
         listening = [asyncio.create_task(self._listen(number, each)) for number, each in enumerate(tried)]
         fetching = asyncio.create_task(self._fetch_repeatedly(tried))
-        told = asyncio.create_task(self._told_to_stop(until))
-        tasks: list[asyncio.Future[Any]] = [told, fetching, *listening]
+        stopped = asyncio.create_task(self._stop_requested(until))
+        tasks: list[asyncio.Future[Any]] = [stopped, fetching, *listening]
         try:
             await asyncio.wait((self._failed, *tasks), return_when=asyncio.FIRST_COMPLETED)
             for each in (self._failed, *tasks):
                 if each.done():
-                    each.result()  # except for `told`, these tasks end only with an error
+                    each.result()  # except for `stopped`, these tasks end only with an error
         finally:
             for task in tasks:
                 task.cancel()
@@ -155,7 +155,7 @@ class _Subscription:
         report = self._report
         return FetchReport(report.missing, Counter({"handed over": self._handed_over}), report.failures)
 
-    async def _told_to_stop(self, until: asyncio.Event) -> None:
+    async def _stop_requested(self, until: asyncio.Event) -> None:
         """Wait until the subscription is to stop, and then at most `grace` for a request under way."""
         await until.wait()
         with suppress(TimeoutError):
@@ -176,7 +176,7 @@ class _Subscription:
                     self._servers[server], new_key(self._dice), self._interest, GREET_TIMEOUT, on_envelopes=self._came
                 ) as connection:
                     wait = self.intervals.first
-                    self._told.pop(server, None)
+                    self._reported.pop(server, None)
                     tried.set()
                     self._again.set()
                     words = await connection.gone()
@@ -238,10 +238,10 @@ class _Subscription:
         return HistoryQuery(self._query.lower, max(self._query.lower, int(time.time())), self._query.topics)
 
     def _say(self, server: int, words: str) -> None:
-        told = self._told.setdefault(server, deque(maxlen=REMEMBERED_FAILURES))
-        if words not in told:
-            told.append(words)
-            self._tell(server, words)
+        reported = self._reported.setdefault(server, deque(maxlen=REMEMBERED_FAILURES))
+        if words not in reported:
+            reported.append(words)
+            self._on_failure(server, words)
 
     # ── state ────────────────────────────────────────────────────────────────────────────────────
 

@@ -29,7 +29,7 @@ EARLY: Final = 0.001
 class Deadlines:
     """The deadlines of one connection, in seconds of the loop's clock. `NEVER` means that nothing is due.
 
-    Call `arm` after a change. When the timer fires, call `went_off` first.
+    Call `arm` after a change. When the timer fires, call `fired` first.
     """
 
     __slots__ = ("_armed", "_timer", "close", "resume", "session", "stall", "status")
@@ -67,7 +67,7 @@ class Deadlines:
             self._timer.cancel()
         self._timer = None if at == NEVER else loop.call_at(at, on_time)
 
-    def went_off(self, now: float) -> float:
+    def fired(self, now: float) -> float:
         """Record that the timer has fired. Return the time up to which deadlines have passed."""
         if self._timer is not None:
             self._timer.cancel()

@@ -23,7 +23,7 @@ from restante.waku.devp2p.hello import Reason
 from restante.waku.devp2p.session import Connected, Devp2p, Disconnected, Packet, SessionEvent
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.limits import Limits
-from restante.waku.protocol.packets import MESSAGES, STATUS, parted, write_envelopes
+from restante.waku.protocol.packets import MESSAGES, STATUS, split_for_packets, write_envelopes
 from restante.waku.protocol.peer import Peer, PeerEvent, Violation
 
 
@@ -147,14 +147,14 @@ class PeerConnection(asyncio.Protocol):
         for event in events:
             self._happen(event)
         self._pace(now, len(data))
-        self._speak_soon()
+        self._flush_if_needed()
 
-    def _speak_soon(self) -> None:
+    def _flush_if_needed(self) -> None:
         """Flush soon if the session itself has something to write, like a Pong or a Disconnect.
 
         Most packets need no answer yet.
         """
-        if self._session.speaks or self._ended is not None:
+        if self._session.has_output or self._ended is not None:
             self._handler.flush_soon(self)
 
     def _count_held(self, held: int) -> None:
@@ -203,7 +203,7 @@ class PeerConnection(asyncio.Protocol):
 
     def _happen(self, event: SessionEvent) -> None:
         if isinstance(event, Packet):
-            self._hear(event.code, event.payload)
+            self._take_packet(event.code, event.payload)
         elif isinstance(event, Connected):
             refused = self._handler.connected(self, event.hello.public)
             if refused is not None:
@@ -215,7 +215,7 @@ class PeerConnection(asyncio.Protocol):
         elif isinstance(event, Disconnected):
             self._ended = self._ended or (event.reason, event.words)
 
-    def _hear(self, code: int, payload: bytes) -> None:
+    def _take_packet(self, code: int, payload: bytes) -> None:
         try:
             event = self.peer.receive(code, payload)
         except PeerError as error:
@@ -236,7 +236,7 @@ class PeerConnection(asyncio.Protocol):
 
     def _on_time(self) -> None:
         now, deadlines = self._handler.loop.time(), self._deadlines
-        over = deadlines.went_off(now)
+        over = deadlines.fired(now)
         if deadlines.close <= over or (deadlines.stall <= over and not self._check_reading()):
             self.drop()
             return
@@ -260,10 +260,10 @@ class PeerConnection(asyncio.Protocol):
 
     def _run_session(self, now: float) -> None:
         if self.reading.paused:
-            self._session.excuse(now)  # the peer may have sent something that we have not read
+            self._session.restart_silence_timer(now)  # the peer may have sent something that we have not read
         for event in self._session.handle_timeout(now):
             self._happen(event)
-        self._speak_soon()
+        self._flush_if_needed()
         self._deadlines.set_session(self._session.next_timeout())
 
     # ── rates ────────────────────────────────────────────────────────────────────────────────────
@@ -298,7 +298,7 @@ class PeerConnection(asyncio.Protocol):
         return self._session.asking
 
     @property
-    def parting(self) -> str:
+    def end_reason(self) -> str:
         """Return why the connection ended, or an empty text."""
         return self._ended[1] if self._ended is not None else ""
 
@@ -361,7 +361,7 @@ class PeerConnection(asyncio.Protocol):
         if part is None:
             self._backlog = None
             return
-        for some in parted(each.raw for each in part):
+        for some in split_for_packets(each.raw for each in part):
             self.send(MESSAGES, write_envelopes(some))
         self.flush()
         self._pump_soon()

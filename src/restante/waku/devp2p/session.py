@@ -105,8 +105,8 @@ class Devp2p:
     __slots__ = (
         "_asked",
         "_end",
-        "_heard",
         "_hello",
+        "_last_received",
         "_limits",
         "_offset",
         "_out",
@@ -124,7 +124,7 @@ class Devp2p:
         self._hello = hello
         self._limits = limits
         self._state = _HANDSHAKE
-        self._heard = now
+        self._last_received = now
         """Time of the last complete frame. Before the peer's Hello: the time when the session started."""
         self._asked = False
         """Whether a Ping was sent since then."""
@@ -159,7 +159,7 @@ class Devp2p:
     # ── sending ──────────────────────────────────────────────────────────────────────────────────
 
     @property
-    def speaks(self) -> bool:
+    def has_output(self) -> bool:
         """Whether there are bytes to send."""
         return bool(self._out)
 
@@ -235,7 +235,7 @@ class Devp2p:
         except PeerError as error:
             events.append(self._fail(error))
         if frames:
-            self._heard, self._asked = now, False
+            self._last_received, self._asked = now, False
         return events
 
     def _greet(self) -> None:
@@ -273,7 +273,7 @@ class Devp2p:
     def _first(self, message: int, payload: bytes) -> SessionEvent:
         """Handle the Hello, or the Disconnect in its place."""
         if message == DISCONNECT:
-            return self._parting(payload)
+            return self._disconnected(payload)
         if message != HELLO:
             raise PeerError(Reason.BREACH, f"message id {message} came before a Hello")
         hello = Hello.parse(payload)
@@ -292,10 +292,10 @@ class Devp2p:
         if message == PING:
             self._say(PONG, _EMPTY)
         elif message == DISCONNECT:
-            return self._parting(payload)
+            return self._disconnected(payload)
         return None
 
-    def _parting(self, payload: bytes) -> Disconnected:
+    def _disconnected(self, payload: bytes) -> Disconnected:
         if self._snappy:
             # A Disconnect in place of a Hello is never compressed, and ethereumjs does not compress later ones
             # either.
@@ -312,17 +312,17 @@ class Devp2p:
         if self._state is _CLOSED:
             return None
         if self._state is not _OPEN:
-            return self._heard + self._limits.hello
-        return self._heard + (self._limits.silence if self._asked else self._limits.ping)
+            return self._last_received + self._limits.hello
+        return self._last_received + (self._limits.silence if self._asked else self._limits.ping)
 
-    def excuse(self, now: float) -> None:
+    def restart_silence_timer(self, now: float) -> None:
         """Restart the peer's silence timer, because the node did not read from the peer meanwhile.
 
         Also sends a Ping, whether or not the peer answers: it shows the peer that we are alive, and the socket
         reports an error if the peer is gone.
         """
         if self._state is _OPEN:
-            self._heard, self._asked = now, False
+            self._last_received, self._asked = now, False
             self._say(PING, _EMPTY)
 
     def handle_timeout(self, now: float) -> list[SessionEvent]:
@@ -332,7 +332,7 @@ class Devp2p:
             return []
         if self._state is not _OPEN:
             return [self._fail(PeerError(Reason.PING_TIMEOUT, "no Hello arrived in time"))]
-        if now >= self._heard + self._limits.silence:
+        if now >= self._last_received + self._limits.silence:
             return [self._fail(PeerError(Reason.PING_TIMEOUT, "the peer did not answer a Ping"))]
         self._asked = True
         self._say(PING, _EMPTY)

@@ -1,4 +1,4 @@
-"""`restante waku export`: write an archive to a file, also while the server runs."""
+"""`restante waku export`: write an archive to a file, even while the server runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from restante.common.atomic_file import new_file
 from restante.common.errors import Misuse, StoreError
 from restante.common.plural import counted
 from restante.common.progress import Advance, progress
-from restante.waku.archive import Archived, reading
+from restante.waku.archive import reading
+from restante.waku.archive.records import Archived
 from restante.waku.archive.schema import SCHEMA
 from restante.waku.envelope.rlp import RlpError
 from restante.waku.files import rlp_file

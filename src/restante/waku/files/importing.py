@@ -13,8 +13,7 @@ import msgspec
 from restante.common.errors import StoreError, plain
 from restante.common.plural import counted
 from restante.common.progress import progress
-from restante.waku.archive import open_archive
-from restante.waku.archive.sqlite import Archive
+from restante.waku.archive.sqlite import Archive, open_archive
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.files import FileItems, UnreadableItem
 from restante.waku.files.reading import opened

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from restante.common.errors import StoreError
 from restante.waku import files
-from restante.waku.archive import Archived
+from restante.waku.archive.records import Archived
 
 PARQUET_SCHEMA: Final = pa.schema(
     [

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from restante.waku import files
-from restante.waku.archive import Archived
+from restante.waku.archive.records import Archived
 from restante.waku.files.rlp_items import items
 
 

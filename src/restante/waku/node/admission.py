@@ -61,7 +61,7 @@ class Admission:
         )
         return room and quota.take_connection(self._loop.time(), self._limits)
 
-    def shed(self) -> None:
+    def disconnect_largest(self) -> None:
         """Disconnect the peer with the largest incomplete packet."""
         most = max((each for each in self.connections if not each.ending), key=lambda each: each.held, default=None)
         if most is not None and most.held:
@@ -73,7 +73,7 @@ class Admission:
         connection.node_id = node_id(public)
         before = self.peers.get(connection.node_id)
         if before is not None:
-            if not before.silent and not before.reading.paused and not self._outranks(connection, before):
+            if not before.silent and not before.reading.paused and not self._replaces(connection, before):
                 return Reason.ALREADY_CONNECTED
             before.disconnect(Reason.ALREADY_CONNECTED)
         elif len(self.peers) >= self._housekeeping.max_peers and not connection.dialled and not self._make_room():
@@ -91,7 +91,7 @@ class Admission:
         del self.peers[worst.node_id]
         return True
 
-    def _outranks(self, connection: PeerConnection, before: PeerConnection) -> bool:
+    def _replaces(self, connection: PeerConnection, before: PeerConnection) -> bool:
         """Return whether a connection replaces an older one to the same node.
 
         It does if two nodes dialled each other at once and the node with the lower id dialled this one. Without a

@@ -51,7 +51,7 @@ class Archiving:
         housekeeping: Housekeeping,
         limits: Limits,
         clock: Clock,
-        tell: Callable[[Iterable[tuple[bytes, Response]]], None],
+        confirm: Callable[[Iterable[tuple[bytes, Response]]], None],
     ) -> None:
         self.mailserver = mailserver
         self.archive = archive
@@ -63,7 +63,7 @@ class Archiving:
         self._housekeeping = housekeeping
         self._limits = limits
         self._clock = clock
-        self._tell = tell
+        self._confirm = confirm
         self._loop = asyncio.get_running_loop()
         self._held: set[PeerConnection] = set()
         """Connections that are not read until the next batch is saved."""
@@ -73,6 +73,7 @@ class Archiving:
         self._schedule = SaveSchedule(housekeeping.save_interval)
 
     def now(self) -> int:
+        """Return the seconds since 1970."""
         return int(self._clock.wall())
 
     def gathered(self, connection: PeerConnection) -> None:
@@ -151,7 +152,7 @@ class Archiving:
                 log.info("envelopes are archived again")
             self.outage = None
             answers = self.mailserver.confirm(batch)
-        self._tell(answers)
+        self._confirm(answers)
         held, self._held = self._held, set()
         for connection in held:
             connection.reading.resume(PAUSED_BY_ARCHIVE)

@@ -20,7 +20,7 @@ from restante.common.logs import log, watch
 from restante.common.settings import address
 from restante.common.signals import listening_for_signals, raise_descriptors, too_few_descriptors
 from restante.waku import key_file
-from restante.waku.archive import open_archive
+from restante.waku.archive.sqlite import open_archive
 from restante.waku.devp2p import enode
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope.keys import Key, node_id
@@ -64,12 +64,12 @@ def serve(settings: WakuServe) -> None:
 
 async def _serve(settings: WakuServe) -> None:
     watch(asyncio.get_running_loop())
-    with listening_for_signals() as told:
-        await _serve_until(told, settings)
+    with listening_for_signals() as stop:
+        await _serve_until(stop, settings)
     log.info("stopped")
 
 
-async def _serve_until(told: asyncio.Event, settings: WakuServe) -> None:
+async def _serve_until(stop: asyncio.Event, settings: WakuServe) -> None:
     descriptors = raise_descriptors()
     if descriptors < MIN_DESCRIPTORS:
         raise too_few_descriptors(descriptors, MIN_DESCRIPTORS)
@@ -90,7 +90,7 @@ async def _serve_until(told: asyncio.Event, settings: WakuServe) -> None:
             settings.limits,
             _history_terms(settings, key, password),
         )
-        await _foretell(node)  # reads much of the archive, so a damaged one is not served
+        await _log_first_prune(node)  # reads much of the archive, so a damaged one is not served
         async with contextlib.AsyncExitStack() as stack:
             if settings.admin != "off":
                 from restante.common import admin_http  # aiohttp takes a third of the start-up time
@@ -103,7 +103,7 @@ async def _serve_until(told: asyncio.Event, settings: WakuServe) -> None:
                 _announce(key, each)
             log.info("listening", version=__version__, data=settings.data)
             gc.freeze()  # the garbage collector need not scan the program's own objects again and again
-            await _until(told, node, peers)
+            await _until(stop, node, peers)
     finally:
         await archive.close()
 
@@ -167,12 +167,12 @@ def _seconds(days: float) -> int | None:
     return int(days * SECONDS_PER_DAY) if days else None
 
 
-async def _until(told: asyncio.Event, node: Node, peers: list[Enode]) -> None:
+async def _until(stop: asyncio.Event, node: Node, peers: list[Enode]) -> None:
     """Serve until a signal, then drain. Raises StoreError if a commit failed."""
     running = asyncio.create_task(node.archiving.run())
     others = [asyncio.create_task(_tick(node)), asyncio.create_task(_prune(node))]
     others += [asyncio.create_task(node.stay_connected(each)) for each in peers]
-    waiting = asyncio.ensure_future(told.wait())
+    waiting = asyncio.ensure_future(stop.wait())
     await asyncio.wait({running, waiting, *others}, return_when=asyncio.FIRST_COMPLETED)
     for task in (running, *others):
         if task.done():
@@ -193,11 +193,11 @@ async def _tick(node: Node) -> None:
         node.tick()
         if second % 60 == 0:
             counts = node.mailserver.counts + node.counts + node.relay.counts + node.history_requests.counts
-            _tell(node, counts - before)
+            _log_minute(node, counts - before)
             before = counts
 
 
-def _tell(node: Node, minute: Counter[str]) -> None:
+def _log_minute(node: Node, minute: Counter[str]) -> None:
     """Log the counts of a minute, without peers and topics."""
     log.info("the last minute", peers=len(node.peers), hashes=len(node.mailserver.pool.known), **minute)
     offered = sum(minute[name] for name in ("new", "future", "old", "expired", "ttl", "pow", "size"))
@@ -222,7 +222,7 @@ async def _prune(node: Node) -> None:
             await asyncio.wait_for(node.archiving.short_of_room.wait(), PRUNE_INTERVAL)
 
 
-async def _foretell(node: Node) -> None:
+async def _log_first_prune(node: Node) -> None:
     """Log what the first prune will remove. It reads the index of topics, whether anything is pruned or not."""
     housekeeping = node.housekeeping
     old = await node.archive.older(node.now() - (housekeeping.retention or 0))

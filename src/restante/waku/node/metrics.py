@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 from restante.common.histogram import Histogram
-from restante.waku.archive import Counts
+from restante.waku.archive.records import Counts
 from restante.waku.node.history_requests import REFUSALS
 from restante.waku.node.node import REJECTION_LABELS, Node
 

@@ -40,7 +40,7 @@ from restante.waku.node.mailserver import Intake, Mailserver
 from restante.waku.node.relay import Relay
 from restante.waku.protocol import packets
 from restante.waku.protocol.interest import WANTS_NOTHING
-from restante.waku.protocol.peer import Changed, Greeted, Offered, PeerEvent, Poured, Requested, Violation
+from restante.waku.protocol.peer import Changed, Greeted, Offered, OfferedLarge, PeerEvent, Requested, Violation
 
 RECEIVE_BUFFER_BYTES: Final = 64 * 1024
 """Bytes that the kernel buffers for a peer (it doubles this), and so what one peer can send in a turn of the loop."""
@@ -102,7 +102,7 @@ class Node:
         """Packets that could not be read, by their name in status-go's metrics."""
         self.admission = Admission(node_id(key.public), housekeeping, limits, self.counts, self.loop)
         self.connections, self.peers = self.admission.connections, self.admission.peers
-        self.archiving = Archiving(mailserver, archive, housekeeping, limits, self.clock, self._tell)
+        self.archiving = Archiving(mailserver, archive, housekeeping, limits, self.clock, self._confirm_packets)
         self._dice = SystemDice()
         self._of_packets = self._devp2p_limits()
         self._largest = max_frame_bytes(limits.packet_bytes)
@@ -119,7 +119,7 @@ class Node:
         )
         self.unfinished = 0
         self._digesting: set[asyncio.Task[None]] = set()
-        self._unsaid: set[PeerConnection] = set()
+        self._unflushed: set[PeerConnection] = set()
         self._server: asyncio.Server | None = None
 
     def ready(self) -> str:
@@ -171,7 +171,7 @@ class Node:
 
     def too_much(self) -> None:
         """Disconnect the peer with the largest incomplete packet."""
-        self.admission.shed()
+        self.admission.disconnect_largest()
 
     def connected(self, connection: PeerConnection, public: bytes) -> Reason | None:
         """Admit a peer that has said Hello. Return the reason to disconnect it, if there is one."""
@@ -183,7 +183,7 @@ class Node:
 
     def lost(self, connection: PeerConnection, reason: Reason | None, words: str) -> None:
         """Forget a closed connection."""
-        self._unsaid.discard(connection)
+        self._unflushed.discard(connection)
         self.admission.forget(connection)
         self.archiving.forget(connection)
         self.relay.drop(connection)
@@ -210,7 +210,7 @@ class Node:
             if connection is not None:
                 if connection.gone is not None:
                     await connection.gone
-                words = connection.parting
+                words = connection.end_reason
                 if connection.peer.greeted:
                     wait = REDIAL_DELAY
             log.info("a static peer is not connected", peer=enode.address, reason=words, again_in=wait)
@@ -223,7 +223,7 @@ class Node:
         """Handle an event of a peer and the packet that caused it."""
         if isinstance(event, Offered):
             self._offered(connection, event.envelopes, payload)
-        elif isinstance(event, Poured):
+        elif isinstance(event, OfferedLarge):
             connection.reading.pause(PAUSED_BY_LARGE_PACKET)
             task = asyncio.create_task(self._digest(connection, payload))
             self._digesting.add(task)
@@ -259,7 +259,7 @@ class Node:
                 await asyncio.sleep(0)
             self._finish(connection, intake)
         except PeerError as error:
-            connection.peer.blame(error.words)
+            connection.peer.count_violation(error.words)
             self._count_violation(connection, packets.MESSAGES)
         finally:
             connection.digested()
@@ -270,7 +270,7 @@ class Node:
         mailserver.take_in(intake, envelopes, self.now())
         refused = mailserver.refused - refused
         if refused:
-            connection.peer.blame("envelopes refused", refused)
+            connection.peer.count_violation("envelopes refused", refused)
         connection.charge(len(envelopes) + REFUSAL_COST * refused)
         if mailserver.fresh:
             self.relay.push_soon()
@@ -294,7 +294,7 @@ class Node:
         connection.send(packets.MESSAGE_RESPONSE, packets.write_response(response))
         connection.send(packets.BATCH_ACK, packets.write_ack(response.packet))
 
-    def _tell(self, answers: Iterable[tuple[bytes, packets.Response]]) -> None:
+    def _confirm_packets(self, answers: Iterable[tuple[bytes, packets.Response]]) -> None:
         """Confirm packets to the peers that sent them and are still connected."""
         for name, response in answers:
             connection = self.peers.get(name)
@@ -309,13 +309,13 @@ class Node:
 
     def flush_soon(self, connection: PeerConnection) -> None:
         """Flush the connection at the end of this turn of the loop, so that one write carries all its packets."""
-        if not self._unsaid:
+        if not self._unflushed:
             self.loop.call_soon(self._flush)
-        self._unsaid.add(connection)
+        self._unflushed.add(connection)
 
     def _flush(self) -> None:
-        unsaid, self._unsaid = self._unsaid, set()
-        for connection in unsaid:
+        unflushed, self._unflushed = self._unflushed, set()
+        for connection in unflushed:
             connection.flush()
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────────

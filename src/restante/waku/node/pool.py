@@ -38,6 +38,7 @@ class Expiring(Generic[T]):
         self._things: dict[int, list[T]] = {}
 
     def add(self, second: int, thing: T) -> None:
+        """Add something that expires at a second."""
         things = self._things.get(second)
         if things is None:
             self._things[second] = [thing]

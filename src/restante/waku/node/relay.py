@@ -41,7 +41,7 @@ class Relay:
         self._pushing = False
         self._pushed = 0
         """The number of the last pushed envelope."""
-        self._minds: dict[PeerConnection, Interest] = {}
+        self._changed_interests: dict[PeerConnection, Interest] = {}
         """The previous interests of peers that have changed them in this turn of the loop."""
 
     def drop(self, connection: PeerConnection) -> None:
@@ -92,14 +92,14 @@ class Relay:
 
     def _send(self, connection: PeerConnection, bodies: list[tuple[bytes, bytes]], numbers: tuple[int, ...]) -> None:
         """Send packets until the peer's buffer is full. Record the first envelope that it misses."""
-        for body, squeezed in bodies:
+        for body, compressed in bodies:
             if connection.reading.stuck:
                 self.counts["relayed later, because the peer did not read"] += len(numbers)
                 if connection.missed is None:
                     connection.missed = numbers[0]
                 return
-            connection.send(packets.MESSAGES, body, squeezed)
-            if len(squeezed) > FLUSH_PACKET_BYTES:
+            connection.send(packets.MESSAGES, body, compressed)
+            if len(compressed) > FLUSH_PACKET_BYTES:
                 connection.flush()  # the flush shows whether the peer can receive more
         self.counts["relayed"] += len(numbers)
 
@@ -112,14 +112,14 @@ class Relay:
 
     def turn_to(self, connection: PeerConnection, before: Interest) -> None:
         """Note that a peer has changed its interest. It is handled once per turn of the loop."""
-        if not self._minds:
+        if not self._changed_interests:
             self._loop.call_soon(self._change)
-        self._minds.setdefault(connection, before)
+        self._changed_interests.setdefault(connection, before)
 
     def _change(self) -> None:
         """Apply changed interests, and send these peers the live envelopes that they did not want before."""
-        minds, self._minds = self._minds, {}
-        for connection, before in minds.items():
+        changed, self._changed_interests = self._changed_interests, {}
+        for connection, before in changed.items():
             if connection.here:
                 self.interests.put(connection, connection.peer.interest)
                 connection.send_backlog(
@@ -158,5 +158,5 @@ class Relay:
 
 
 def _bodies(live: Iterable[LiveEnvelope]) -> Iterator[bytes]:
-    for part in packets.parted((each.envelope.raw for each in live), MAX_RELAY_PACKET_BYTES):
+    for part in packets.split_for_packets((each.envelope.raw for each in live), MAX_RELAY_PACKET_BYTES):
         yield packets.write_envelopes(part)

@@ -199,7 +199,7 @@ def write_envelopes(raws: Iterable[bytes]) -> bytes:
     return rlp.pack(raws)
 
 
-def parted(raws: Iterable[bytes], size: int = MAX_ENVELOPES_BYTES) -> Iterator[list[bytes]]:
+def split_for_packets(raws: Iterable[bytes], size: int = MAX_ENVELOPES_BYTES) -> Iterator[list[bytes]]:
     """Yield envelopes in groups for packets: each of at most `size` bytes, or of one envelope.
 
     An envelope that does not fit into a packet of 1 MiB is left out, because peers with that limit would disconnect.
@@ -219,10 +219,10 @@ def parted(raws: Iterable[bytes], size: int = MAX_ENVELOPES_BYTES) -> Iterator[l
 
 
 def packets(stops: Sequence[int], size: int) -> Iterator[range]:
-    """Yield the index ranges of envelopes for packets, with the limits of `parted`. `stops` are their end offsets.
+    """Yield the index ranges of envelopes for packets, with the limits of `split_for_packets`.
 
-    The envelopes are concatenated and are not read. Each range is contiguous: an envelope that is left out ends the
-    packet before it.
+    `stops` are the end offsets of the envelopes, which are concatenated and are not read. Each range is contiguous:
+    an envelope that is left out ends the packet before it.
     """
     here = start = 0
     while here < len(stops):

@@ -46,7 +46,7 @@ class Offered(msgspec.Struct, frozen=True):
     envelopes: list[Envelope]
 
 
-class Poured(msgspec.Struct, frozen=True):
+class OfferedLarge(msgspec.Struct, frozen=True):
     """The peer has sent a large packet. Its envelopes are parsed in slices, with `packets.walk_envelopes`."""
 
     payload: bytes
@@ -70,7 +70,7 @@ class Requested(msgspec.Struct, frozen=True):
     payload: bytes
 
 
-class Brought(msgspec.Struct, frozen=True):
+class HistoryReceived(msgspec.Struct, frozen=True):
     """A trusted peer has sent history."""
 
     envelopes: list[Envelope]
@@ -90,7 +90,18 @@ class Violation(msgspec.Struct, frozen=True):
     """The code of the invalid packet."""
 
 
-PeerEvent = Greeted | Changed | Offered | Poured | Confirmed | Answered | Requested | Brought | Ended | Violation
+PeerEvent = (
+    Greeted
+    | Changed
+    | Offered
+    | OfferedLarge
+    | Confirmed
+    | Answered
+    | Requested
+    | HistoryReceived
+    | Ended
+    | Violation
+)
 
 
 class Peer:
@@ -120,10 +131,10 @@ class Peer:
         try:
             return read(self, payload)
         except PeerError as error:
-            self.blame(error.words)
+            self.count_violation(error.words)
             return Violation(error.words, code)
 
-    def blame(self, words: str, times: int = 1) -> None:
+    def count_violation(self, words: str, times: int = 1) -> None:
         """Count a violation."""
         if self.violations is None:
             self.violations = Counter()
@@ -166,7 +177,7 @@ class Peer:
 
 _PACKET_READERS: Final[dict[int, Callable[[Peer, bytes], PeerEvent | None]]] = {
     packets.MESSAGES: lambda _peer, payload: (
-        Offered(packets.read_envelopes(payload)) if len(payload) <= LARGE_PACKET_BYTES else Poured(payload)
+        Offered(packets.read_envelopes(payload)) if len(payload) <= LARGE_PACKET_BYTES else OfferedLarge(payload)
     ),
     packets.BATCH_ACK: lambda _peer, payload: Confirmed(packets.read_ack(payload)),
     packets.MESSAGE_RESPONSE: lambda _peer, payload: Answered(packets.read_response(payload)),
@@ -176,7 +187,7 @@ _PACKET_READERS: Final[dict[int, Callable[[Peer, bytes], PeerEvent | None]]] = {
 """The parser of each packet. A second Status and unknown packets are ignored (waku/v1/peer.go:273-277)."""
 
 _TRUSTED_READERS: Final[dict[int, Callable[[Peer, bytes], PeerEvent | None]]] = {
-    packets.P2P_MESSAGE: lambda _peer, payload: Brought(packets.read_envelopes(payload)),
+    packets.P2P_MESSAGE: lambda _peer, payload: HistoryReceived(packets.read_envelopes(payload)),
     packets.REQUEST_COMPLETE: lambda _peer, payload: Ended(payload),
 }
 """The parsers of packets that only a trusted peer may send."""

@@ -7,7 +7,7 @@ Two packets have the code 126. Their number of items distinguishes them:
 
         7   [Lower, Upper, Bloom, Topics, Limit, Cursor, Batch]                status-go since January 2020
         6   [Lower, Upper, Bloom, Limit, Cursor, Batch]                        status-go since October 2018
-        6   [Lower, Upper, Bloom, Limit, Cursor, [Topic …]]                    as specified in 8/WAKU-MAILSERVER
+        6   [Lower, Upper, Bloom, Limit, Cursor, [Topic …]]                    as specified in 8/WAKU-MAIL
         5   [Lower, Upper, Bloom, Limit, Cursor]                               10/WAKU-MAILSERVER, nim-waku
         4   [Lower, Upper, Bloom, Limit]                                       the same, without a cursor
         -   Lower(4) ‖ Upper(4) [‖ Bloom(64) [‖ Limit(4) [‖ Cursor(36 or 40)]]]    before October 2018
