@@ -108,7 +108,7 @@ def _shuffle(items: list[pytest.Item], dice: random.Random) -> None:
 
 @pytest.hookimpl(trylast=True)  # after pytest-cov's own lines
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print the seed again, below the failures and also with -q; and the coverage (--thorough)."""
+    """Print the seed again, below the failures and also with -q; and the coverage (--cov)."""
     if seed := _seed(config):
         terminalreporter.line(seed)
     measured = config.pluginmanager.get_plugin("_cov")

@@ -113,11 +113,11 @@ def test_headers_of_untrusted_peers_do_not_count(peer: tuple[str, int]) -> None:
 
 
 def test_headers_of_an_untrusted_private_peer_are_noticed() -> None:
-    assert identify(LOCAL, {"X-Forwarded-For": "9.9.9.9"}, ()).unheeded
-    assert identify(LOCAL, {"X-Real-IP": "9.9.9.9"}, ()).unheeded
-    assert not identify(ABROAD, {"X-Forwarded-For": "9.9.9.9"}, ()).unheeded
-    assert not identify(LOCAL, {}, ()).unheeded
-    assert not identify(LOCAL, {"X-Forwarded-For": "9.9.9.9"}, PROXY).unheeded
+    assert identify(LOCAL, {"X-Forwarded-For": "9.9.9.9"}, ()).untrusted_proxy
+    assert identify(LOCAL, {"X-Real-IP": "9.9.9.9"}, ()).untrusted_proxy
+    assert not identify(ABROAD, {"X-Forwarded-For": "9.9.9.9"}, ()).untrusted_proxy
+    assert not identify(LOCAL, {}, ()).untrusted_proxy
+    assert not identify(LOCAL, {"X-Forwarded-For": "9.9.9.9"}, PROXY).untrusted_proxy
 
 
 @given(st.text(), st.text(), st.text())

@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 import structlog
+import typer
 from aiohttp import ClientSession
 from msgspec import Struct
 from msgspec.structs import fields
 
 from restante import __version__
+from restante.cli.main import CLIENT, application
 from restante.mailbox.core.limits import Limits
 from restante.mailbox.settings import Serve
 from restante.mailbox.store import status
@@ -52,10 +54,33 @@ def test_help_shows_the_default_of_every_setting(command: str, settings: type[St
             assert said.endswith(f" Default: {default}."), field.name
 
 
+@pytest.mark.parametrize("group", [(), ("waku",), ("pipeline",), ("timing",), ("config",)])
+def test_the_list_of_commands_has_a_whole_sentence_for_each(group: tuple[str, ...]) -> None:
+    shown = called(*group, "--help", COLUMNS="80").stdout
+    assert [line for line in shown.partition("Commands:")[2].splitlines() if line.endswith("...")] == []
+
+
 def test_importing_the_command_line_loads_no_servers() -> None:
     heavy = ("picows", "aiohttp", "uvloop", "pyspark", "coincurve", "cryptography", "sha3", "pyarrow", "plyvel")
     code = f"import restante.cli.main, sys; print([m for m in {heavy} if m in sys.modules])"
     assert run(sys.executable, "-c", code).stdout == "[]\n"
+
+
+@pytest.mark.parametrize("command", sorted(CLIENT))
+def test_a_command_of_the_client_imports_no_other_part(command: str) -> None:
+    program = "import sys; from restante.cli.main import main\ntry: main()\nfinally: print(*sys.modules)"
+    loaded = run(sys.executable, "-c", program, command, "--nothing").stdout.split()
+    others = ("restante.mailbox", "restante.waku", "restante.pipeline", "restante.common.settings", "cryptography")
+    assert [each for each in loaded if each.startswith(others)] == []
+
+
+def test_the_commands_of_the_client_are_the_same_alone_and_among_all() -> None:
+    alone, among = (typer.main.get_group(application(name)).commands for name in ("send", ""))
+    assert set(alone) == CLIENT
+    for name in CLIENT:
+        assert [(each.name, each.opts) for each in alone[name].params] == [
+            (each.name, each.opts) for each in among[name].params
+        ]
 
 
 def test_the_server_starts_without_the_optional_imports_of_structlog() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,15 @@ import pytest
 
 from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.fair_queue import MAX_BATCH_COMMANDS
-from restante.mailbox.core.model import Policy
+from restante.mailbox.core.model import Change, Now, Policy
 from restante.mailbox.core.pruning import prune_idle
+from restante.mailbox.core.state import App
 from restante.mailbox.server.commit_loop import GRACE_SECONDS, MAX_BATCH_SECONDS, NOT_STORED, CommitLoop, Retention
 from restante.mailbox.server.system import SystemClock
+from restante.mailbox.server.trace import TraceFile
 from restante.mailbox.store.sqlite import Store
 from support.dice import FakeDice
-from support.mailbox.givens import FakeClock, Inbox
+from support.mailbox.givens import EPOCH, FakeClock, Inbox
 from support.mailbox.tables import sql_rows, sql_usage
 
 
@@ -73,6 +75,7 @@ async def opened(
         await store.close()
 
 
+LIST = '{"type": "list"}'
 OPEN = '{"type": "open", "mailbox": "m"}'
 ADD = '{"type": "add", "phase": "p", "body": "00"}'
 
@@ -178,6 +181,25 @@ async def test_a_slice_of_the_pruning_drops_one_large_mailbox_or_many_small_ones
 
 def binds(data: Path) -> int:
     return len(sql_usage(data)["client"])
+
+
+async def test_no_list_is_made_for_a_lost_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listing, lists = App.listing, list[str]()
+
+    def noted(app: App) -> bytes:
+        lists.append(app.app_id)
+        return listing(app)
+
+    monkeypatch.setattr(App, "listing", noted)
+    async with opened(tmp_path, FakeClock()) as loop:
+        leaver, _ = await loop.enter("a")
+        for text in (LIST, OPEN):
+            loop.commit_loop.receive(leaver, text)
+        await loop.lose(leaver)
+        assert lists == []
+        assert list(loop.commit_loop.dispatcher.state.app("x").mailboxes) == ["m"]
+        await loop.enter("b", LIST)
+        assert lists == ["x"]
 
 
 async def test_the_record_of_a_bind_is_committed_with_whatever_is_stored_next(tmp_path: Path) -> None:
@@ -303,3 +325,42 @@ async def test_a_batch_that_takes_long_ends_whatever_its_weight(tmp_path: Path) 
     assert [frame["pong"] for frame in inbox.frames if frame["type"] == "pong"] == list(range(40))
     assert sum(batches) == 80
     assert max(batches) <= 2 * MAX_BATCH_SECONDS / 0.0005
+
+
+def traced(path: Path) -> list[tuple[float | None, ...]]:
+    """Return the times of each line of a trace, since EPOCH."""
+    keys = ("server_rx", "commit_began", "commit", "server_tx")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [tuple(None if line[key] is None else line[key] - EPOCH for key in keys) for line in lines]
+
+
+async def test_a_trace_tells_waiting_for_the_batch_before_from_the_own_commit(tmp_path: Path) -> None:
+    clock, path = FakeClock(), tmp_path / "trace"
+    async with opened(tmp_path, clock) as loop:
+        connection, _ = await loop.enter("a", OPEN)
+        apply, coming = loop.store.apply, ['{"type": "add", "phase": "later", "body": "00"}']
+
+        async def slow(changes: Sequence[Change], now: Now) -> None:
+            clock.now += 1  # the statements
+            while coming:
+                loop.commit_loop.receive(connection, coming.pop())
+            await apply(changes, now)
+            clock.now += 2  # the flush
+
+        loop.store.apply = slow  # type: ignore[method-assign]
+        with closing(TraceFile(path)) as loop.commit_loop.trace:
+            await loop.say(connection, ADD)
+        assert traced(path) == [(0, 0, 3, 3), (1, 3, 6, 6)]
+
+
+async def test_a_trace_has_no_commit_of_what_changed_nothing_or_was_not_stored(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    async with opened(tmp_path, FakeClock()) as loop:
+        connection, _ = await loop.enter("a", OPEN)
+        with closing(TraceFile(path)) as loop.commit_loop.trace:
+            await loop.say(connection, '{"type": "ping", "ping": 1}')
+            loop.store.database.execute("PRAGMA query_only = 1")
+            await loop.say(connection, ADD)
+            loop.store.database.execute("PRAGMA query_only = 0")
+            await loop.say(connection, ADD)
+        assert traced(path) == [(0, None, None, 0), (0, None, None, 0), (0, 0, 0, 0)]

@@ -23,10 +23,10 @@ import pytest
 import typer.main
 from wormhole_mailbox_server.database import create_channel_db, create_usage_db
 
-from restante.cli.main import app
+from restante.cli.main import application
 from restante.mailbox.core import admission, quotas, rules, session
 from restante.mailbox.core.limits import Limits
-from restante.mailbox.protocol import messages
+from restante.mailbox.protocol import parsing
 from restante.mailbox.settings import Serve
 from restante.waku import limits as waku_limits
 from restante.waku.settings import WakuServe
@@ -100,9 +100,13 @@ class Shell:
             finally:
                 process.send_signal(signal.SIGTERM)
 
-    def wait_for_port(self) -> None:
+    def wait_for_port(self, server: subprocess.Popen[str]) -> None:
+        """Wait until a server that `running` has started listens. If it ends, fail with what it said."""
         deadline = time.monotonic() + PATIENCE
         while not port_answers(self.port):
+            if server.poll() is not None:
+                assert server.stdout is not None
+                pytest.fail(f"the server ended with {server.returncode} before it listened: {server.stdout.read()}")
             assert time.monotonic() < deadline, "the server does not listen"
             time.sleep(0.05)  # the kernel tells nobody when another process begins to listen
 
@@ -111,6 +115,15 @@ class Shell:
 def shell(folder: Path, usual: int = 4000) -> Iterator[Shell]:
     with held_port() as port:
         yield Shell(folder, port, usual)
+
+
+def test_a_server_that_ends_before_it_listens_is_not_waited_for(tmp_path: Path) -> None:
+    with (
+        shell(tmp_path) as here,
+        here.running("sh -c 'echo the disk is full; exit 3'") as server,
+        pytest.raises(pytest.fail.Exception, match="ended with 3 before it listened: the disk is full"),
+    ):
+        here.wait_for_port(server)
 
 
 def files_of_the_project() -> list[str]:
@@ -158,8 +171,8 @@ def named_beside(path: str, file: Path) -> set[str]:
 def test_the_transfer_of_the_readme(clone: Path) -> None:
     readme = Document("README.md")
     [serve], [send], [receive] = (readme.lines(each) for each in ("serve", "send", "receive"))
-    with shell(clone) as here, here.running(serve):
-        here.wait_for_port()  # it sets itself up first
+    with shell(clone) as here, here.running(serve) as server:
+        here.wait_for_port(server)  # it sets itself up first
         with here.running(send) as sender:
             assert sender.stdout is not None
             code = next(found[1] for line in sender.stdout if (found := re.search(r"code is: (\S+)", line)))
@@ -184,16 +197,16 @@ def test_the_waku_node_of_the_readme(clone: Path) -> None:
 
 def test_the_pipeline_of_the_readme_is_that_of_its_guide() -> None:
     """Which is run in tests/pipeline/test_commands.py."""
-    of_the_guide = Document("docs/pipeline/operating.md").commands("first lake", "ingest", "build", "sql")
-    assert Document("README.md").commands("pipeline", "ingest", "build") == of_the_guide[:2]
+    of_the_guide = Document("docs/pipeline/operating.md").commands("first lake", "run --source", "sql")
+    assert Document("README.md").commands("pipeline", "run") == of_the_guide[:1]
 
 
 def test_the_five_commands_of_the_guide(clone: Path) -> None:
     guide = Document("docs/waku/guide.md")
     [serve], [request], [live] = map(guide.lines, ("serve", "request", "live"))
     probe, post = guide.commands("post", "waku probe", "waku post")
-    with shell(clone, 30303) as here, here.running(serve):
-        here.wait_for_port()
+    with shell(clone, 30303) as here, here.running(serve) as server:
+        here.wait_for_port(server)
         assert here.run(probe).startswith("all is well")
         posted = [here.run(post).strip()]
         fetched = [json.loads(here.run(request))]
@@ -212,8 +225,8 @@ def test_the_commands_of_the_operations_guide(tmp_path: Path) -> None:
     commands += [line for name in ("backup", "results", "import", "export") for line in guide.lines(name)]
     create_channel_db(str(tmp_path / "relay.sqlite")).close()  # the reference server was here
     create_usage_db(str(tmp_path / "usage.sqlite")).close()
-    with shell(tmp_path) as here, here.running(serve):
-        here.wait_for_port()
+    with shell(tmp_path) as here, here.running(serve) as server:
+        here.wait_for_port(server)
         for command in commands:
             here.run(command)
     assert stat.S_IMODE((tmp_path / "post-copy.sqlite").stat().st_mode) == 0o600
@@ -230,9 +243,9 @@ def test_the_commands_of_the_address_book(tmp_path: Path) -> None:
     guide = Document("examples/address-book/README.md")
     [serve] = guide.lines("serve")
     both = ["Carol: carol@example.com", "Dave: dave@example.com"]
-    with shell(tmp_path) as here, here.running(serve):
+    with shell(tmp_path) as here, here.running(serve) as server:
         (tmp_path / "address_book.py").write_text(here.here((guide.path.parent / "address_book.py").read_text()))
-        here.wait_for_port()
+        here.wait_for_port(server)
         for command in (*guide.lines("invite"), *guide.lines("accept")):
             here.run(command)
         *_, last, alice, bob = (here.run(command) for command in guide.lines("exchange"))
@@ -305,9 +318,32 @@ def test_the_operations_guides_have_every_limit_and_its_default(guide: str) -> N
 
 def test_the_operations_guide_has_every_flag_of_import() -> None:
     guide = (ROOT / "docs/mailbox/operating.md").read_text()
-    takes = typer.main.get_group(app).commands["import"]
+    takes = typer.main.get_group(application()).commands["import"]
     for option in (name for each in takes.params for name in each.opts):
         assert re.search(rf"^\| `{option}(?: [A-Z]+)?` \| [^|]+ \|$", guide, re.MULTILINE), option
+
+
+COMMAND_GUIDES: Final = {
+    "waku": ["docs/waku/operating.md", "docs/waku/guide.md", "docs/waku/history.md", "docs/waku/library.md"],
+    "pipeline": ["docs/pipeline/operating.md"],
+    "timing": ["docs/timing/guide.md"],
+    "send": ["docs/client/guide.md"],
+    "receive": ["docs/client/guide.md"],
+}
+"""Where the flags of commands are described; those of all others are in docs/mailbox/operating.md."""
+
+
+@pytest.mark.parametrize("name", sorted(typer.main.get_group(application()).commands))
+def test_the_guides_name_every_flag_of_every_command(name: str) -> None:
+    guides = "".join((ROOT / each).read_text() for each in COMMAND_GUIDES.get(name, ["docs/mailbox/operating.md"]))
+    left = [(name, typer.main.get_group(application()).commands[name])]
+    missing = set()
+    while left:
+        called, command = left.pop()
+        left += [(f"{called} {each}", inner) for each, inner in getattr(command, "commands", {}).items()]
+        for parameter in command.params:
+            missing |= {f"{called} {opt}" for opt in parameter.opts if opt[:2] == "--" and f"{opt}" not in guides}
+    assert not missing
 
 
 def _default_shown(name: str, default: Any) -> str:
@@ -331,7 +367,7 @@ def test_the_protocol_notes_have_every_error() -> None:
     notes = (ROOT / "docs/mailbox/protocol.md").read_text()
     said = {words for checks in session.CHECKS.values() for _, words in checks if words}
     for kind in ("bind", "claim", "open", "add", "ping"):
-        missing = messages.Malformed(kind, messages._Fields()).missing
+        missing = parsing.Malformed(kind, parsing._Fields()).missing
         assert missing
         said.add(missing)
     said |= {

@@ -29,7 +29,7 @@ from restante.mailbox.core.fair_queue import (
 )
 from restante.mailbox.core.limits import UNLIMITED, Limits, RateLimiter
 from restante.mailbox.core.model import Now, Policy, size_of
-from restante.mailbox.protocol.messages import MAX_SHORT_MESSAGE_CHARACTERS
+from restante.mailbox.protocol.parsing import MAX_SHORT_MESSAGE_CHARACTERS
 from restante.mailbox.server.commit_loop import NOT_STORED, CommitLoop, Retention
 from restante.mailbox.store.sqlite import Store
 from support.bounds import bounded
@@ -94,7 +94,7 @@ async def time_goes_by(commit_loop: CommitLoop, clock: FakeClock) -> None:
     await some_turns(commit_loop)
     while not commit_loop.idle.is_set():
         clock.now += 1.0
-        commit_loop._rouse()
+        commit_loop._wake_up()
         await some_turns(commit_loop)
 
 
@@ -240,13 +240,13 @@ async def test_replies_and_deliveries_count_in_the_weight_of_a_batch(
             reader.say(type="bind", appid="x", side="b")
         await commit_loop.idle.wait()
         batches: list[int] = []
-        speak = commit_loop._speak
+        speak = commit_loop._send_replies
 
         def weigh_and_speak() -> None:
             batches.append(sum(len(body) for each in commit_loop.dispatcher.with_output for body in each.outbox))
             speak()
 
-        monkeypatch.setattr(commit_loop, "_speak", weigh_and_speak)
+        monkeypatch.setattr(commit_loop, "_send_replies", weigh_and_speak)
         for reader in readers:
             reader.say(type="open", mailbox="m")
         readers[0].ping()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from restante.mailbox.core.address_quotas import AddressQuota
 from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.dispatcher import Dispatcher
-from restante.mailbox.core.limits import KIB, MIB, RESERVED_SHARE, SMALL_MAILBOX_BYTES, Limits
+from restante.mailbox.core.limits import KIB, MIB, RESERVED_FOR_ADDRESSES, RESERVED_SHARE, SMALL_MAILBOX_BYTES, Limits
 from restante.mailbox.core.model import Now, Policy
 from restante.mailbox.core.quotas import TOO_MANY_CLAIMS
 from restante.mailbox.core.rules import SERVER_FULL
@@ -70,9 +72,20 @@ def filled() -> tuple[Dispatcher, list[Peer]]:
     return dispatcher, peers
 
 
-def test_beside_64_full_addresses_a_fresh_pair_completes() -> None:
-    dispatcher, _ = filled()
-    assert dispatcher.state.nearly_full(LIMITS)
+def fill_reserve(dispatcher: Dispatcher, number: int) -> int:
+    """Let an address create as many small mailboxes as it can, with the longest side; return its bytes."""
+    quota = AddressQuota()
+    for more in itertools.count():
+        peer = Peer(dispatcher, f"{number} {more}".rjust(500, "\U0001f4ec"), quota)
+        if peer.say(type="open", mailbox=f"small {number} {more}"):
+            return quota.stored
+        phases = map(str, itertools.count())
+        while peer.say(type="add", phase=next(phases), body="0" * 3 * KIB)[-1]["type"] == "message":
+            pass
+    raise AssertionError("everything was taken")
+
+
+def complete_a_pair(dispatcher: Dispatcher) -> None:
     for name in ("1", "2"):
         a, b = Peer(dispatcher, "a"), Peer(dispatcher, "b")
         for each in (a, b):
@@ -84,7 +97,35 @@ def test_beside_64_full_addresses_a_fresh_pair_completes() -> None:
         for each in (a, b):
             assert each.say(type="release")[-1]["type"] == "released"
             assert each.say(type="close", mood="happy")[-1]["type"] == "closed"
+
+
+def test_beside_64_full_addresses_a_fresh_pair_completes() -> None:
+    dispatcher, _ = filled()
+    assert dispatcher.state.nearly_full(LIMITS)
+    complete_a_pair(dispatcher)
     assert dispatcher.state.stored < STORED
+
+
+@pytest.mark.parametrize("stored", [24 * MIB, 128 * MIB, Limits().stored_bytes], ids=["24 MiB", "128 MiB", "default"])
+def test_64_addresses_do_not_use_up_the_reserve(stored: int) -> None:
+    """With 128 MiB, thirteen addresses did: each could hold a megabyte, whatever the size of the reserve."""
+    limits = Limits(stored_bytes=stored, commands=0.0, bytes=0.0)
+    dispatcher = Dispatcher(State(), FakeDice(), Policy(limits=limits))
+    dispatcher.state.stored = int(stored * (1 - RESERVED_SHARE))  # large mailboxes
+    for number in range(RESERVED_FOR_ADDRESSES):
+        assert limits.small_holder_bytes <= fill_reserve(dispatcher, number) <= stored // 10 // RESERVED_FOR_ADDRESSES
+    complete_a_pair(dispatcher)
+    assert dispatcher.state.stored < stored
+
+
+def test_the_reserve_for_an_address_has_bounds() -> None:
+    for stored, mailbox, holder in (
+        (MIB, 16 * KIB, 16 * KIB),
+        (Limits().stored_bytes, 64 * KIB, MIB),
+        (100 * Limits().stored_bytes, 64 * KIB, MIB),
+    ):
+        limits = Limits(stored_bytes=stored)
+        assert (limits.small_mailbox_bytes, limits.small_holder_bytes) == (mailbox, holder)
 
 
 def test_an_address_that_holds_much_may_join_and_end_mailboxes_but_not_create_any() -> None:
@@ -96,7 +137,7 @@ def test_an_address_that_holds_much_may_join_and_end_mailboxes_but_not_create_an
         assert refused["error"] == "the server is full"
         assert (
             refused["hint"]
-            == "the remaining room is reserved for addresses that hold less than 1 MiB; try again later"
+            == "the remaining room is reserved for addresses that hold less than 81 KiB; try again later"
         )
     joining = Peer(dispatcher, "b", rich)
     assert joining.say(type="claim", nameplate="7")[-1] == {**claimed, "id": None}
@@ -132,12 +173,11 @@ def test_a_mailbox_in_the_reserve_stays_small() -> None:
     dispatcher, _ = filled()
     size = 10 * KIB
     taken = Peer(dispatcher, "a").fill("mine", size)
-    assert (taken + 1) * size > SMALL_MAILBOX_BYTES - 2 * size
-    assert taken * size < SMALL_MAILBOX_BYTES
+    assert LIMITS.small_mailbox_bytes - 2 * size < taken * size < LIMITS.small_mailbox_bytes
     too_large = Peer(dispatcher, "b")
     too_large.say(type="open", mailbox="yours")
     [refused] = too_large.say(type="add", phase="p", body="0" * SMALL_MAILBOX_BYTES)
-    assert refused["hint"] == "the remaining room is reserved for mailboxes of up to 64 KiB; try again later"
+    assert refused["hint"] == "the remaining room is reserved for mailboxes of up to 42 KiB; try again later"
 
 
 def test_names_count_by_the_memory_that_they_take() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from restante.cli.pipeline import DEFAULT_LAKE
+from restante.cli.pipeline_options import DEFAULT_LAKE
 from restante.mailbox.settings import Serve
 from restante.waku.settings import WakuServe
 from support.documents import ROOT

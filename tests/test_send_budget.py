@@ -55,3 +55,14 @@ async def test_a_write_counts_whatever_its_size() -> None:
         send_budget.wrote(100)
         writes += 1
     assert 200 < writes <= MAX_BYTES_PER_TURN // BYTES_PER_WRITE
+
+
+async def test_in_a_reserved_turn_nobody_writes() -> None:
+    send_budget, log = SendBudget(), list[Writer]()
+    writer = Writer(send_budget, MAX_BYTES_PER_TURN, log)
+    send_budget.wait(writer)
+    send_budget.reserve()
+    await asyncio.sleep(0)
+    assert (log, send_budget.open) == ([], False)
+    await asyncio.sleep(0)
+    assert log == [writer] * 4

@@ -144,18 +144,19 @@ async def test_the_trace_has_the_times_of_receipt_commit_and_answer(tmp_path: Pa
     assert {line["connection"] for line in lines} == {1}
     assert [line["id"] for line in lines] == [command.fields["id"] for command in a.said][:5]
     for line, command in zip(lines, a.said, strict=False):
-        assert set(line) == {"connection", "command", "id", "server_rx", "commit", "server_tx"}
+        assert list(line) == ["connection", "command", "id", "server_rx", "commit_began", "commit", "server_tx"]
         assert command.ack is not None
         assert line["server_tx"] == pytest.approx(command.ack["server_tx"], abs=1e-6)
         if command.kind in {"allocate", "claim", "add"}:
-            assert line["server_rx"] <= line["commit"] <= line["server_tx"]
+            assert line["server_rx"] <= line["commit_began"] <= line["commit"] <= line["server_tx"]
     assert lines[4]["server_rx"] == a.heard[0]["server_rx"]
     later = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [(line["connection"], line["command"], line["id"], line["commit"]) for line in later] == [
-        (2, "", None, None),
-        (2, None, None, None),
-        (1, "ping", a.said[-1].fields["id"], None),
+    assert [(line["connection"], line["command"], line["id"]) for line in later] == [
+        (2, "", None),
+        (2, None, None),
+        (1, "ping", a.said[-1].fields["id"]),
     ]
+    assert {(line["commit_began"], line["commit"]) for line in later} == {(None, None)}
     for secret in ("secret", mailbox, '"app"', f'"{nameplate}"'):
         assert secret not in text + path.read_text()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import weakref
 from collections.abc import AsyncIterator
 from http import HTTPStatus
 from ipaddress import IPv4Address
@@ -26,6 +27,7 @@ from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.fair_queue import MAX_BACKLOG_COMMANDS
 from restante.mailbox.core.limits import MIB, UNLIMITED
 from restante.mailbox.core.quotas import TOO_MANY_RECORDS
+from restante.mailbox.server import main
 from restante.mailbox.server.connection import Socket
 from restante.mailbox.server.descriptors import RESERVED_DESCRIPTORS
 from restante.mailbox.server.first_request import END_OF_REQUEST, MAX_REQUEST_BYTES, READ_BYTES, FirstBytes
@@ -234,7 +236,7 @@ async def test_a_refused_connection_leaves_no_reference_cycles(live: LiveServer)
     gc.disable()
     try:
         before = connections()
-        for text in (b"no JSON", b'{"no": JSON}', b"[]", b"\xff"):
+        for text in (b"no JSON", b'{"no": JSON}', b"[]", b"\xff", b"long" * 20_000):
             socket = await live.enter()
             socket.write(frame(TEXT, text))
             assert (await socket.hear())["type"] == "error"
@@ -276,6 +278,40 @@ async def test_a_lost_connection_leaves_no_reference_cycles(live: LiveServer) ->
         gc.enable()
 
 
+class Cycle:
+    """An object that only the garbage collector frees."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+async def test_each_second_live_data_is_exempted_from_garbage_collection(
+    live: LiveServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, seconds, ticked, sleep = live.server.commit_loop, iter([None]), asyncio.Event(), asyncio.sleep
+
+    async def one_second(delay: float) -> None:
+        if delay == 1 and next(seconds, ticked) is ticked:
+            ticked.set()
+            await asyncio.Event().wait()
+        await sleep(0)
+
+    monkeypatch.setattr(asyncio, "sleep", one_second)
+    gc.collect()
+    gc.disable()
+    garbage, data = weakref.ref(Cycle()), ["a mailbox"]
+    ticking = asyncio.create_task(main._tick(live.server, loop, main.Disk(tmp_path, loop), prune_every=60.0))
+    try:
+        async with bounded("the end of a second"):
+            await ticked.wait()
+        assert garbage() is None
+        assert all(each is not data for each in gc.get_objects())
+    finally:
+        ticking.cancel()
+        gc.unfreeze()
+        gc.enable()
+
+
 async def test_a_callback_that_fails_is_logged_and_closes_its_connection(
     live: LiveServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -283,7 +319,7 @@ async def test_a_callback_that_fails_is_logged_and_closes_its_connection(
         raise ZeroDivisionError
 
     socket = await live.enter()
-    monkeypatch.setattr("restante.mailbox.server.server.Socket._hear", broken)
+    monkeypatch.setattr("restante.mailbox.server.server.Socket._take_frame", broken)
     socket.say(type="ping", ping=1)
     assert await socket.closed() == 1011
     out = capsys.readouterr()
@@ -402,7 +438,7 @@ async def test_a_client_that_sends_too_much_with_its_handshake_is_not_read(
     monkeypatch.undo()
     await asyncio.wait_for(socket.reader.readuntil(b"\r\n\r\n"), BOUND)
     assert (await socket.hear())["type"] == "welcome"
-    live.server.commit_loop._rouse()
+    live.server.commit_loop._wake_up()
     for _ in range(2 * MAX_BACKLOG_COMMANDS):
         assert (await socket.hear())["type"] == "error"
     await socket.hang_up()
@@ -471,7 +507,7 @@ async def test_drain_answers_what_was_read_and_says_goodbye(live: LiveServer) ->
 
 
 async def test_refused_connections_that_still_clean_up_are_closed_with_1001_in_a_drain(live: LiveServer) -> None:
-    live.server.parting = 3600.0
+    live.server.cleanup_seconds = 3600.0
     socket = await live.enter()
     [theirs] = live.server.sockets()
     theirs.hang_up(1008, "must bind first")

@@ -58,7 +58,7 @@ async def opened(
     store, clock = Store.open(data), FakeClock()
     commit_loop = await CommitLoop.open(store, clock, FakeDice(), Policy(limits=limits), Retention())
     server = Server(commit_loop, clock, WelcomeOptions(), Admission(terms or AdmissionTerms(), system_secret))
-    server.parting = 0.05
+    server.cleanup_seconds = 0.05
     ((_, port),) = await server.listen("127.0.0.1", 0)
     running = asyncio.create_task(commit_loop.run())
     live = SlowServer(server, port, running)
@@ -239,7 +239,7 @@ async def test_what_is_left_in_the_buffers_of_closed_connections_is_freed_at_onc
             assert len(idle) < MAX_SUBSCRIBERS
             idle.append(await live.member("b"))
             latest = live.latest
-            await until(lambda: latest._held or latest.deaf)  # noqa: B023 - awaited at once
+            await until(lambda: latest._held or latest.ignores_input)  # noqa: B023 - awaited at once
             await until(lambda: buffered(live) <= limits.owed_bytes)
         assert {words for words, _ in refused} == {NOT_READ}
         for each in idle:
@@ -399,10 +399,10 @@ async def test_a_client_with_more_unread_than_one_replay_is_closed_alone(tmp_pat
         idle = await live.member("b")
         unread = live.latest
         await until(lambda: unread._owing > 2 * MIB)
-        assert not unread.deaf, "one replay it may owe"
+        assert not unread.ignores_input, "one replay it may owe"
         idle.say(type="close", mood="happy")
         idle.say(type="open", mailbox="m")
-        await until(lambda: unread.deaf)
+        await until(lambda: unread.ignores_input)
         assert unread._owing == 0
         assert sum(live.server.commit_loop.dispatcher.quotas.refused.values()) == 1
         heard = []
@@ -444,8 +444,8 @@ async def test_unread_replies_of_all_connections_have_a_common_limit(tmp_path: P
         idle = []
         for _ in range(3):  # each owes some 5 MiB
             idle.append(await live.member("b"))
-            await until(lambda: live.latest._owing > MIB or live.latest.deaf)
-        assert sum(each.deaf for each in live.server.sockets()) >= 1
+            await until(lambda: live.latest._owing > MIB or live.latest.ignores_input)
+        assert sum(each.ignores_input for each in live.server.sockets()) >= 1
         assert live.server.owing <= limits.owed_bytes
         assert live.server.owing == sum(each._owing for each in live.server.sockets())
         for socket in idle:
@@ -473,7 +473,7 @@ async def test_one_mailbox_has_a_limit_of_connections(tmp_path: Path) -> None:
 
 async def test_refused_connections_do_not_keep_others_out(tmp_path: Path) -> None:
     async with opened(tmp_path, replace(LIMITS, connections=1)) as live:
-        live.server.parting = 60.0
+        live.server.cleanup_seconds = 60.0
         first = await live.enter()
         refused = [await live.enter() for _ in range(3)]
         await first.hang_up()

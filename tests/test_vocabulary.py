@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import ast
 import functools
+import inspect
+import pkgutil
 import re
 from collections import defaultdict
+from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -22,32 +26,45 @@ REPLACED = {
     "caller": "outbound connection",
     "chores": "maintenance",
     "commonest": "top n",
+    "deaf": "ignores input",
+    "debtors": "over rate",
     "desk": "dispatcher",
     "door": "admission",
     "errand": "actions",
     "follow": "subscribe",
-    "gaps": "ranges",
+    "hear": "receive, take, handle",
     "house": "server context",
     "keeper": "connection handler",
+    "leavers": "sides to remove",
+    "letter": "message",
+    "linkless": "no hardlink codes",
     "link": "connection",
     "manners": "welcome options",
+    "narrator": "event printer",
     "notes": "commit info",
     "office": "commit loop",
     "packed": "snappy",
     "partfiles": "data files",
     "rhythm": "interval",
     "riders": "deferred records",
+    "roomless": "no space codes",
+    "rouse": "wake up",
     "settle": "merge, apply, finish, whichever it is",
     "settled": "merged, applied, finished, whichever it is",
     "strain": "abuse score",
     "sweep": "pruning",
     "takeover": "reference import",
     "tally": "histogram",
+    "teller": "printer",
     "tide": "load level",
+    "unheeded": "untrusted proxy",
 }
 """Words that names in the code no longer have, and what took their place."""
 
 PLAIN_IN_TESTS = {
+    "deaf": "a client that does not read",
+    "hear": "read what the other end of a connection sends",
+    "letter": "an envelope and what it contains, or a character",
     "link": "a symbolic link, or one in a document",
     "notes": "a text that a program or a document writes down",
     "settle": "wait until nothing is pending",
@@ -60,6 +77,9 @@ BARE = {"AGAIN", "DAY", "ENOUGH", "FEW", "LARGEST", "LONGEST", "LOOKS", "MANY", 
 
 NOT_IMPERATIVE = re.compile(r"(Give|Tell|Have|See|Take)s?\b")
 """How no docstring begins: it says what is returned or done ("Return the …")."""
+
+NO_VERB = re.compile(r"(Whether|How|Why|Where|When|What|Who|The|An?|Its|If)\b")
+"""How the docstring of a property may begin, which is a value, but that of a function may not."""
 
 REGISTRIES = {"app", "BUILDS", "BUILD"}
 """Names that every module of a family has."""
@@ -145,6 +165,41 @@ def test_a_part_has_one_meaning_for_each_public_class_and_constant() -> None:
                     found[path.partition("/")[0], name].append(path)
     twice = {name: paths for name, paths in found.items() if len(paths) > 1}
     assert not twice
+
+
+def test_docstrings_of_functions_begin_with_a_verb() -> None:
+    found = []
+    for path, module in parsed():
+        for node in ast.walk(module):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                said = ast.get_docstring(node) or ""
+                is_property = any("property" in ast.unparse(each) for each in node.decorator_list)
+                if NO_VERB.match(said) and not is_property:
+                    found.append(f"{path}: {node.name}: {said.partition(chr(10))[0]}")
+    assert not found
+
+
+def test_every_public_name_has_a_docstring_or_the_name_that_it_overrides() -> None:
+    """What asyncio and picows call, and what a base class describes, need none of its own (`inspect.getdoc`)."""
+    bare = []
+    for info in pkgutil.walk_packages(restante.__path__, "restante."):
+        if info.name == "restante.__main__":
+            continue
+        for name, value in public(vars(import_module(info.name))):
+            if getattr(value, "__module__", None) != info.name:
+                continue
+            members = public(vars(value)) if inspect.isclass(value) else []
+            described = [(name, value), *((f"{name}.{each}", getattr(value, each)) for each, _ in members)]
+            bare += [
+                f"{info.name}: {each}"
+                for each, what in described
+                if (callable(what) or isinstance(what, property)) and not inspect.getdoc(what)
+            ]
+    assert not bare
+
+
+def public(names: Mapping[str, object]) -> list[tuple[str, object]]:
+    return [(name, value) for name, value in names.items() if not name.startswith("_")]
 
 
 @pytest.mark.parametrize("folder", [ROOT, PROJECT / "tests", PROJECT / "bench"], ids=["src", "tests", "bench"])

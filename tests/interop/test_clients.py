@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from restante.timing.transfers.transfer import read_transfer
 from support.client.parcels import content_of, write_parcel
 from support.mailbox.deployment import Deployment
-from support.mailbox.shipped import CURRENT, GO_NEW, GO_OLD, OURS, RUST_NEW, SHIPPED, Running, Shipped
+from support.mailbox.shipped import CURRENT, GO_NEW, GO_OLD, OURS, RUST_NEW, SHIPPED, TIMING_LOG, Running, Shipped
 
 PARCEL = "parcel.bin"
 TEXT = "held until called for"
@@ -23,6 +24,26 @@ pytestmark = [
     pytest.mark.timeout(2400),  # seconds; the first test that needs the Rust client compiles it
     pytest.mark.asyncio(loop_scope="module"),
 ]
+
+
+TIMED = {CURRENT.language, OURS.language}
+"""The clients that write timing logs."""
+
+
+def assert_timeline(logs: dict[str, Path]) -> None:
+    """Check that logs are read whole, and that each command has its answer, on one machine and so one clock."""
+    remarks: list[str] = []
+    found = read_transfer(list(logs.values()), None, {}, remarks.append)
+    assert remarks == []
+    assert [client.role for client in found.clients] == list(logs)
+    assert all(command.answer_received_us is not None for command in found.commands if command.type != "close")
+    for client in found.clients:
+        assert client.offset_us is not None
+        assert client.error_us is not None
+        assert abs(client.offset_us) <= client.error_us
+    if len(logs) == 2:
+        peers = [frame for frame in found.frames if frame.type == "message"]
+        assert all(frame.command is not None for frame in peers), "each message is in the log of its author"
 
 
 async def assert_file_arrived(sender: Running, receiver: Running) -> None:
@@ -54,6 +75,11 @@ async def test_a_text_arrives(deployment: Deployment, sender: Shipped, receiver:
     for client in (receiving, sending):
         assert await client.ended() == 0, (receiving.said, sending.said)
     assert receiving.said["stdout"] == f"{TEXT}\n"
+    logs = {role: client.folder / TIMING_LOG for role, client in (("sender", sending), ("receiver", receiving))}
+    written = {role: log for role, log in logs.items() if log.exists()}
+    assert len(written) == sum(each.language in TIMED for each in (sender, receiver))
+    if written:
+        assert_timeline(written)
 
 
 @pytest.mark.parametrize("receiver", [GO_OLD, GO_NEW], ids=str)

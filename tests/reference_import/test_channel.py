@@ -67,7 +67,7 @@ def test_a_running_transfer_is_imported_completely(their: Their, data: Path) -> 
             "messages": msgspec.to_builtins(app["mailboxes"][mailbox]["messages"]),
             "crowded": False,
             "nameplate": "4",
-            "spoke": ["a"],
+            "senders": ["a"],
             "size": len(app["mailboxes"][mailbox]["messages"][0].wire),
             "visitors": 0,
             "names": 17,

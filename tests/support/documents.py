@@ -22,6 +22,7 @@ EXECUTED: Final[Mapping[str, Mapping[str, str]]] = {
         ("serve", "send", "receive", "send files", "receive files", "files", "chat", "events", "contact", "journal"),
         "client/test_guide.py",
     ),
+    "docs/timing/guide.md": dict.fromkeys(("send", "receive", "render", "compare"), "timing/test_guide.py"),
     "docs/waku/guide.md": dict.fromkeys(("serve", "post", "request", "live"), "test_docs.py"),
     "docs/mailbox/operating.md": {
         **dict.fromkeys(("serve", "backup", "restore", "results", "import", "export"), "test_docs.py"),
@@ -30,9 +31,12 @@ EXECUTED: Final[Mapping[str, Mapping[str, str]]] = {
     "docs/waku/operating.md": dict.fromkeys(
         ("serve", "post", "vacuum", "check", "backup", "export", "import"), "test_docs.py"
     ),
-    "docs/pipeline/operating.md": dict.fromkeys(
-        ("first lake", "query", "delta", "polars", "files", "vacuum"), "pipeline/test_commands.py"
-    ),
+    "docs/pipeline/operating.md": {
+        **dict.fromkeys(
+            ("first lake", "query", "delta", "polars", "files", "compact", "vacuum"), "pipeline/test_commands.py"
+        ),
+        **dict.fromkeys(("gaps", "close"), "pipeline/test_closing_gaps.py"),
+    },
     "docs/waku/from-status-go.md": dict.fromkeys(
         ("key", "first pass", "last pass", "postgresql"), "waku/test_from_status_go.py"
     ),

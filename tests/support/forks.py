@@ -30,8 +30,8 @@ from typing import Final, NoReturn, Self
 PRELOADED: Final = (
     "restante.mailbox.server.main",
     "restante.cli.main",
-    "restante.client.journal",
-    "restante.client.websocket",
+    "restante.client.journal_mode.journal",
+    "restante.client.connection.websocket",
     "client.killed_at",
     "restante.mailbox.reference_import.importing",
     "restante.mailbox.reference_import.report",

@@ -17,11 +17,12 @@ import struct
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from support.processes import child
+from support.processes import child, run
 
 ADDRESS: Final = "198.51.100.1"
 """An address of the loopback interface outside of 127.0.0.0/8 (RFC 5737), since clients offer their peers none of
@@ -30,12 +31,15 @@ those."""
 RELAY_PORT: Final = 4001
 """Where a transit relay accepts connections and says nothing: transfers take a direct connection, or fail."""
 
-PUBLIC: Final = ("relay.magic-wormhole.io", "transit.magic-wormhole.io")
+PUBLIC_RELAY: Final = "transit.magic-wormhole.io"
+PUBLIC: Final = ("relay.magic-wormhole.io", PUBLIC_RELAY)
 
 SIOCSIFADDR, SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8916, 0x8913, 0x8914, 1
 """linux/sockios.h, linux/if.h"""
 
 NAMESPACES: Final = ("--user", "--mount", "--net")
+
+VETH: Final = ("ip", "link", "add", "probe", "type", "veth", "peer", "name", "other")
 
 
 def unavailable() -> str | None:
@@ -48,15 +52,87 @@ def unavailable() -> str | None:
     return f"the kernel refuses namespaces: {tried.stderr.strip()}" if tried.returncode else None
 
 
+def unconnectable() -> str | None:
+    """Return why this machine cannot connect such networks; None if it can."""
+    if reason := unavailable():
+        return reason
+    if shutil.which("ip") is None:
+        return "ip is missing (Debian: apt install iproute2)"
+    tried = run("unshare", *NAMESPACES, "--map-root-user", *VETH)
+    return f"the kernel connects no namespaces: {tried.stderr.strip()}" if tried.returncode else None
+
+
 @asynccontextmanager
-async def isolated_network(folder: Path) -> AsyncIterator[tuple[str, ...]]:
-    """Make the network; give the words that put a command into it. It ends with the processes that it has."""
+async def isolated_network(folder: Path, public: str = "127.0.0.1") -> AsyncIterator[tuple[str, ...]]:
+    """Make the network; give the words that put a command into it. It ends with the processes that it has.
+
+    The names of public servers lead to the address `public`.
+    """
     hosts = folder / "hosts"
-    hosts.write_text(f"127.0.0.1 localhost {' '.join(PUBLIC)}\n")
+    hosts.write_text(f"127.0.0.1 localhost\n{public} {' '.join(PUBLIC)}\n")
     inside = ("unshare", *NAMESPACES, "--map-root-user", sys.executable, "-m", "support.isolation", str(hosts))
     async with child(*inside) as holder:
         await holder.says("ready")
-        yield ("nsenter", "--target", str(holder.pid), *NAMESPACES, "--preserve-credentials")
+        yield _entering(holder.pid)
+
+
+def _entering(holder: int) -> tuple[str, ...]:
+    return ("nsenter", "--target", str(holder), *NAMESPACES, "--preserve-credentials")
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Two private networks, and a public one that both reach. Each is the words that put a command into it."""
+
+    public: tuple[str, ...]
+    one: tuple[str, ...]
+    other: tuple[str, ...]
+    address: str
+    """The address of the public one."""
+
+    @property
+    def host(self) -> str:
+        """The address as it is written before a port."""
+        return f"[{self.address}]" if ":" in self.address else self.address
+
+
+@asynccontextmanager
+async def networks_apart(folder: Path, *, ipv6: bool) -> AsyncIterator[Apart]:
+    """Make two private networks and a public one. All of them end with the processes that they have.
+
+    With IPv4 neither private network reaches the other, as behind routers that translate addresses: what is sent
+    there is lost. With IPv6, and no IPv4, they reach one another.
+    """
+    address = "2001:db8::1" if ipv6 else ADDRESS
+    async with AsyncExitStack() as ends:
+        public = await ends.enter_async_context(isolated_network(folder, address))
+
+        def inside(network: tuple[str, ...], line: str) -> None:
+            done = run(*network, "sh", "-c", line)
+            assert done.returncode == 0, (line, done.stderr)
+
+        if ipv6:
+            inside(public, f"ip address add {address}/128 dev lo nodad")
+            inside(public, "echo 1 > /proc/sys/net/ipv6/conf/all/forwarding")
+        else:
+            inside(public, "echo 0 > /proc/sys/net/ipv4/ip_forward")
+        private = []
+        for number in (1, 2):
+            wait = ("unshare", "--net", "sh", "-c", "echo ready; exec sleep infinity")
+            holder = await ends.enter_async_context(child(*public, *wait))
+            await holder.says("ready")
+            network = _entering(holder.pid)
+            prefix, bits, flag = (f"fd00:{number}::", 64, " nodad") if ipv6 else (f"10.{number}.0.", 24, "")
+            inside(public, f"ip link add to-{number} type veth peer name eth0 netns {holder.pid}")
+            inside(public, f"ip address add {prefix}1/{bits} dev to-{number}{flag}")
+            inside(public, f"ip link set to-{number} up")
+            inside(network, "ip link set lo up")
+            inside(network, f"ip address add {prefix}2/{bits} dev eth0{flag}")
+            inside(network, "ip link set eth0 up")
+            inside(network, f"ip route add default via {prefix}1")
+            private.append(network)
+        one, other = private
+        yield Apart(public, one, other, address)
 
 
 def main(hosts: str) -> None:

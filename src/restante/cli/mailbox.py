@@ -18,7 +18,8 @@ config_app = typer.Typer(no_args_is_help=True)
 app.add_typer(config_app, name="config", help="Show the settings of the mailbox server.")
 
 Config = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="TOML file with a table [serve]; keys are named like the flags.")
+    Path | None,
+    typer.Option(metavar="FILE", help="TOML file with a table [serve]; keys are the flags with _ in place of -."),
 ]
 
 
@@ -43,7 +44,9 @@ def _options(
     ] = None,
     signal_error: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="Clients show this message and give up; the server still serves them."),
+        typer.Option(
+            metavar="TEXT", help="Clients show this message and give up; those that ignore it are still served."
+        ),
     ] = None,
     advertise_version: Annotated[
         str | None,
@@ -68,7 +71,7 @@ def _options(
     prune_after: Annotated[
         str | None,
         typer.Option(
-            metavar="SECONDS", help="Prune mailboxes that were idle for this long while the server ran. Default: 660."
+            metavar="SECONDS", help="Prune mailboxes that are not open and were not used for this long. Default: 660."
         ),
     ] = None,
     permission: Annotated[
@@ -77,7 +80,7 @@ def _options(
     ] = None,
     permission_bits: Annotated[
         str | None,
-        typer.Option(metavar="BITS", help="Difficulty of that work; each extra bit doubles it. Default: 20."),
+        typer.Option(metavar="BITS", help="Difficulty of the proof of work; each extra bit doubles it. Default: 20."),
     ] = None,
     permission_load: Annotated[
         str | None,

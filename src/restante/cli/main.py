@@ -1,26 +1,44 @@
-"""The command `restante`. A subcommand imports what it needs when it runs."""
+"""The command `restante`. Only the part of it that is called is imported, and by a subcommand what it needs."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from restante import __version__
-from restante.cli import client, mailbox, pipeline, waku
 from restante.cli.terminal import excerpt, say
 from restante.common.errors import RestanteError
-from restante.common.settings import PREFIXES
-from restante.mailbox.settings import SERVE
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-app.add_typer(mailbox.app)
-app.add_typer(client.app)
-app.add_typer(waku.app, name="waku", help="Run a Waku Mailserver, post envelopes, fetch history.")
-app.add_typer(pipeline.app, name="pipeline", help="Turn usage records and logs into tables, with Spark.")
+PREFIX: Final = "RESTANTE_"
+"""How the names of our variables begin."""
+
+CLIENT: Final = {"send", "receive"}
+"""Commands for which nothing else is imported: their users wait for the imports."""
+
+
+def application(command: str = "") -> typer.Typer:
+    """Return the commands: all of them, or only those of the client if one of these is called."""
+    app = typer.Typer(
+        no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+    )
+    app.callback()(restante)
+    from restante.cli import client
+
+    if command in CLIENT:
+        app.add_typer(client.app)
+        return app
+    from restante.cli import mailbox, pipeline, timing, waku
+
+    app.add_typer(mailbox.app)
+    app.add_typer(client.app)
+    app.add_typer(timing.app, name="timing", help="Show where the time of a transfer went.")
+    app.add_typer(waku.app, name="waku", help="Run a Waku Mailserver, post envelopes, fetch history.")
+    app.add_typer(pipeline.app, name="pipeline", help="Turn usage records and logs into tables, with Spark.")
+    return app
 
 
 def main() -> None:
@@ -28,7 +46,7 @@ def main() -> None:
     if sys.stderr is None:  # `print` would write to standard output instead, which is for results
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123 - until the process ends
     try:
-        app()
+        application(*sys.argv[1:2])()
     except RestanteError as error:
         say(f"restante: {excerpt(str(error))}")
         sys.exit(error.exit_code)
@@ -40,7 +58,6 @@ def _print_version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def restante(
     version: Annotated[  # noqa: ARG001 - its callback prints it
         bool,
@@ -49,14 +66,18 @@ def restante(
 ) -> None:
     """Store end-to-end encrypted messages until the other side comes.
 
-    `restante serve` runs a Magic Wormhole mailbox server, `restante waku serve` a Waku v1 Mailserver. `restante send`
-    and `restante receive` are a Magic Wormhole client.
+    `restante serve` runs a Magic Wormhole mailbox server. `restante waku serve` runs a Waku v1 Mailserver.
+    `restante send` and `restante receive` transfer texts, files and directories between two computers.
     """
-    check_variables(os.environ)
+    if any(name.startswith(PREFIX) for name in os.environ):
+        check_variables(os.environ)
 
 
 def check_variables(environment: Mapping[str, str]) -> None:
     """Raise Misuse for a RESTANTE_* variable that no command reads: its name is misspelt, whatever command runs."""
+    from restante.common.settings import PREFIXES
+    from restante.mailbox.settings import SERVE
+
     SERVE.check_variables(environment)
     if any(name.startswith(PREFIXES[1]) for name in environment):
         try:

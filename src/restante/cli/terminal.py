@@ -39,14 +39,19 @@ def say(words: str, end: str = "\n") -> None:
             print(words, end=end, file=sys.stderr, flush=True)
 
 
-async def answered_yes(question: str) -> bool:
-    """Ask a question on standard error until the answer is yes or no. An empty answer is no."""
+async def answered_yes(question: str) -> bool | None:
+    """Ask a question on standard error until the answer is yes or no. An empty answer is no.
+
+    None: standard input has ended, and nobody answers.
+    """
     standard_input = StandardInput()
     while True:
         say(f"{question} (yes/no): ", end="")
         answer = (await standard_input.line()).strip().lower()
         if answer in {"yes", "y"}:
             return True
+        if standard_input.ended and not answer:
+            return None
         if answer in {"no", "n", ""}:
             return False
 
@@ -59,10 +64,13 @@ class StandardInput:
     """Lines of standard input. Waiting for one can be cancelled, and does not keep the process from its end."""
 
     _unread = b""  # of all instances, as there is one standard input
+    ended = False
+    """Whether it has ended, or is closed."""
 
     async def line(self) -> str:
         """Return the next line without its end. It is empty at the end of the input, and if that is closed."""
         if sys.stdin is None:
+            self.ended = True
             return ""
         loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
         ready = asyncio.Event()
@@ -83,6 +91,7 @@ class StandardInput:
             if waits:
                 ready.clear()
             if not some:
+                self.ended = True
                 break
             StandardInput._unread += some
         line, _, StandardInput._unread = self._unread.partition(b"\n")

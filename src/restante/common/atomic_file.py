@@ -55,6 +55,18 @@ def draft_of(file: Path, *, mode: int = 0o600, replace: bool = True) -> Iterator
         draft.unlink(missing_ok=True)
 
 
+def write_output(file: Path, content: bytes) -> None:
+    """Write a file that the user named: replace it in one step. Raises OSError.
+
+    A link stays one. A device or a pipe, like /dev/stdout, is not replaced; the content is written into it.
+    """
+    if file.exists() and not file.is_file():
+        file.write_bytes(content)
+        return
+    with draft_of(Path(os.path.realpath(file))) as draft:
+        draft.write_bytes(content)
+
+
 def flush(path: Path) -> None:
     """Flush a file, or the names in a directory, to disk (fsync(2), NOTES)."""
     opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

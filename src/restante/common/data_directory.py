@@ -5,10 +5,12 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from restante.common.errors import StoreError
+from restante.common.lock_file import lock_file
 
 LOCK: Final = "lock"
 
@@ -21,22 +23,17 @@ def lock(data: Path) -> int:
     """
     try:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)  # readable by its owner only: it holds private data
-        held = os.open(data / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        for patience in (0.2, 0.2, 0.2):  # `running` locks it for a moment
+            with suppress(BlockingIOError):
+                return lock_file(data / LOCK)
+            time.sleep(patience)
+        return lock_file(data / LOCK)
+    except BlockingIOError:
+        raise StoreError(
+            f"another process is using the data directory {data}: stop it, or name another with --data"
+        ) from None
     except OSError as error:
         raise StoreError(f"cannot use the data directory {data}: {error.strerror} (--data names another)") from error
-    for patience in (0.2, 0.2, 0.2, None):  # `running` locks it for a moment
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            if patience is None:
-                os.close(held)
-                raise StoreError(
-                    f"another process is using the data directory {data}: stop it, or name another with --data"
-                ) from None
-            time.sleep(patience)
-        else:
-            break
-    return held
 
 
 def running(data: Path) -> bool:

@@ -21,12 +21,12 @@ class RestanteError(Exception):
     exit_code: ClassVar = 1
     """What a command exits with."""
 
-    told: str | None = None
-    """What the other side of a transfer is told in place of the text, which may have paths of this computer."""
+    peer_words: str | None = None
+    """What the other side of a transfer is sent in place of the text, which may have paths of this computer."""
 
-    def telling(self, words: str) -> Self:
-        """Set what the other side is told. Return the error."""
-        self.told = words
+    def with_peer_words(self, words: str) -> Self:
+        """Set what the other side is sent. Return the error."""
+        self.peer_words = words
         return self
 
 

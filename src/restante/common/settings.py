@@ -27,7 +27,6 @@ NO_SETTINGS: Final = frozenset({f"{PREFIX}CONFIG", f"{PREFIX}LAKE", f"{PREFIX}WA
     f"{PREFIX}CLIENT_SERVER",
     f"{PREFIX}CLIENT_TRANSIT_RELAY",
     f"{PREFIX}CLIENT_PROXY",
-    f"{PREFIX}CLIENT_TRANSIT_RELAY",
 }
 """Variables that commands read and that belong to no struct."""
 

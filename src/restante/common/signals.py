@@ -28,11 +28,11 @@ def listening_for_signals() -> Iterator[asyncio.Event]:
     Threads that are started within the block do not receive these signals.
     """
     loop = asyncio.get_running_loop()
-    told = asyncio.Event()
+    stopping = asyncio.Event()
     over = threading.Event()
 
     def stop(name: str) -> None:
-        told.set()
+        stopping.set()
         log.info("draining", signal=name)
 
     def wait() -> None:
@@ -48,7 +48,7 @@ def listening_for_signals() -> Iterator[asyncio.Event]:
     thread = threading.Thread(target=wait, name="signals", daemon=True)
     thread.start()
     try:
-        yield told
+        yield stopping
     finally:
         over.set()
         assert thread.ident is not None

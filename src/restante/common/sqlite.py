@@ -18,10 +18,10 @@ from restante.common.errors import Misuse, StoreBusy, StoreError, StoreFull
 PASSING: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY}
 """Errors that an operator can remedy while the server runs. Any other is a bug or a damaged disk."""
 
-ROOMLESS: Final = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN}
+NO_SPACE_CODES: Final = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN}
 """Errors that SQLite may report when the disk is full."""
 
-LITTLE: Final = 1 << 20
+LITTLE_FREE_BYTES: Final = 1 << 20
 """Free bytes below which a disk counts as full. SQLite needs 32 KiB before it writes the first row."""
 
 
@@ -89,7 +89,7 @@ class Schema(NamedTuple):
 
     @contextmanager
     def reading(self, data: Path) -> Iterator[sqlite3.Connection]:
-        """Open the database for reading, also while a server runs.
+        """Open the database for reading, even while a server runs.
 
         Raises Misuse if there is no database, StoreError if it is another program's or cannot be read.
         """
@@ -135,7 +135,7 @@ def _announce(path: str, version: int, newest: int) -> None:
 
 def _words(error: sqlite3.DatabaseError, folder: Path) -> str:
     """Return why a database cannot be opened. On a full disk SQLite says "disk I/O error"."""
-    if primary(error) in ROOMLESS and shutil.disk_usage(folder).free < LITTLE:
+    if primary(error) in NO_SPACE_CODES and shutil.disk_usage(folder).free < LITTLE_FREE_BYTES:
         return f"the disk is full; make room in {folder}, and start again"
     return str(error)
 

@@ -26,7 +26,7 @@ class SpeaksFirst(CommitLoop):
 
     async def _commit(self) -> None:
         changes = self.dispatcher.changes
-        self._speak()
+        self._send_replies()
         self.dispatcher.changes = changes
         await super()._commit()
 
@@ -37,7 +37,7 @@ class SpeaksMeanwhile(CommitLoop):
     async def _commit(self) -> None:
         committing = asyncio.create_task(super()._commit())
         await asyncio.sleep(0)
-        self._speak()
+        self._send_replies()
         await committing
 
 

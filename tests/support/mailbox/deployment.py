@@ -27,6 +27,8 @@ class Deployment:
     server: Serving
     folder: Path
     ends: AsyncExitStack
+    other: Words | None = None
+    """What puts a receiver into its network, if that is another."""
 
     async def pair(
         self, transfer: Callable[[], Awaitable[tuple[Running, Running]]], within: float = BOUND
@@ -73,7 +75,8 @@ class Deployment:
         return await self._start(client, self.folder / "sender", words, text=text)
 
     async def receive(self, client: Shipped, code: str, name: str = "receiver") -> Running:
-        return await self._start(client, self.folder / name, client.language.receive, code=code)
+        words, inside = client.language.receive, self.other or self.inside
+        return await self._start(client, self.folder / name, words, inside, code=code)
 
     async def kill_and_restart_server(self) -> None:
         """SIGKILL, and a new process on the same data and port."""
@@ -83,6 +86,8 @@ class Deployment:
         options = ("--listen", f"127.0.0.1:{port}")
         self.server = await self.ends.enter_async_context(serving(data, (*self.inside, *RESTANTE), options))
 
-    async def _start(self, client: Shipped, folder: Path, words: Words, **values: str) -> Running:
-        started = running(client, self.inside, folder, words, url=self.server.url, **values)
+    async def _start(
+        self, client: Shipped, folder: Path, words: Words, inside: Words | None = None, **values: str
+    ) -> Running:
+        started = running(client, inside or self.inside, folder, words, url=self.server.url, **values)
         return await self.ends.enter_async_context(started)

@@ -265,7 +265,7 @@ class SocketWorld(CommitLoopWorld):
     async def _open(self) -> None:
         await super()._open()
         self._server = Server(self._commit_loop, self.clock, self.welcome_options, self.options.admission())
-        self._server.parting = self.options.parting
+        self._server.cleanup_seconds = self.options.parting
         [(_, self._port)] = await self._server.listen("127.0.0.1", 0)
 
     def connect(self) -> Inbox:

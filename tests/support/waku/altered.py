@@ -26,7 +26,7 @@ class ConfirmsFirst(Archiving):
     """Confirms, then commits."""
 
     async def _save(self, batch: Batch) -> None:
-        self._tell(self.mailserver.confirm(batch))
+        self._confirm(self.mailserver.confirm(batch))
         await self.archive.save(batch.envelopes, self.now())
 
 
@@ -36,7 +36,7 @@ class ConfirmsMeanwhile(Archiving):
     async def _save(self, batch: Batch) -> None:
         saving = asyncio.create_task(self.archive.save(batch.envelopes, self.now()))
         await asyncio.sleep(0)
-        self._tell(self.mailserver.confirm(batch))
+        self._confirm(self.mailserver.confirm(batch))
         await saving
 
 

@@ -11,7 +11,8 @@ from typing import Final
 
 import pytest
 
-from restante.waku.archive import Archived, open_archive
+from restante.waku.archive.records import Archived
+from restante.waku.archive.sqlite import open_archive
 from restante.waku.envelope.envelope import Envelope, parse
 from restante.waku.envelope.rlp import RlpError
 from support.processes import TESTS

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Self
 from unittest.mock import patch
 
-from restante.waku.archive import open_archive, pruning
+from restante.waku.archive import pruning
 from restante.waku.archive.schema import FILE
-from restante.waku.archive.sqlite import Archive
+from restante.waku.archive.sqlite import Archive, open_archive
 from restante.waku.envelope.envelope import Envelope
 from support.disk import crashing
 

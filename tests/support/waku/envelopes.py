@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from restante.waku.archive import Archived, TopicCount
+from restante.waku.archive.records import Archived, TopicCount
 from restante.waku.archive.sqlite import Archive
 from restante.waku.envelope.envelope import U32, Envelope, make
 

@@ -158,7 +158,7 @@ class JoinedCores:
         self._send(name, living)
 
     def _send(self, name: str, envelopes: list[Envelope]) -> None:
-        for part in packets.parted(each.raw for each in envelopes):
+        for part in packets.split_for_packets(each.raw for each in envelopes):
             self.inboxes[name].append((packets.MESSAGES, packets.write_envelopes(part)))
 
     def _confirm(self, name: str, response: Response) -> None:
