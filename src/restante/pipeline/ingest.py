@@ -32,6 +32,7 @@ from restante.pipeline.sources.source import (
     parse,
     shared,
 )
+from restante.pipeline.spark import small_jobs
 from restante.pipeline.spark.session import SparkError
 from restante.pipeline.steps import Step, Steps
 
@@ -176,7 +177,9 @@ def _read(run: Run, source: Source, opened: OpenedSource, span: Span, target: La
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
-    spark = run.spark()
+    # An envelope may have a megabyte, so rows of them are never few.
+    blobs = any(column.type == "BINARY" for column in target.table.columns)
+    spark = run.spark() if blobs else small_jobs.session_for(run.spark(), span.counted)
     seen = Observation("ledger")
     rows = opened.read(spark, span)
     watched = rows.observe(
@@ -186,7 +189,8 @@ def _read(run: Run, source: Source, opened: OpenedSource, span: Span, target: La
         f.count_if(f.col("fault") != DUPLICATE).alias("quarantined"),
     )
     clean = watched.where("fault IS NULL").select(*(f"`{column.name}`" for column in target.table.columns))
-    staged = target.stage(clean.hint("rebalance", "day"))  # few files per day, even if the days are mixed
+    # Few files per day, even if the days are mixed; a small job writes one anyway.
+    staged = target.stage(clean if small_jobs.is_small(spark) else clean.hint("rebalance", "day"))
     ledger = Ledger(
         **{name: int(seen.get[name]) for name in ("read", "duplicate", "quarantined")},
         clean=staged.rows,
@@ -199,7 +203,7 @@ def _read(run: Run, source: Source, opened: OpenedSource, span: Span, target: La
     try:
         _check(ledger, source, span)
         if ledger.quarantined:
-            _quarantine(run, source, span.table, rows)
+            _quarantine(run, spark, source, span.table, rows)
     except BaseException:
         staged.discard()
         raise
@@ -234,7 +238,7 @@ def _check(ledger: Ledger, source: Source, span: Span) -> None:
         )
 
 
-def _quarantine(run: Run, source: Source, table: str, rows: DataFrame) -> None:
+def _quarantine(run: Run, spark: SparkSession, source: Source, table: str, rows: DataFrame) -> None:
     """Commit the rows with a fault. Skip those already in quarantine: a run that was killed may have written them."""
     from pyspark.sql import functions as f
 
@@ -248,7 +252,7 @@ def _quarantine(run: Run, source: Source, table: str, rows: DataFrame) -> None:
         f.lit(today).alias("day"),
         f.lit(source.name).alias("source"),
     )
-    known = target.read(run.spark(), {"source": {source.name}}).select("table", "identity", "digest")
+    known = target.read(spark, {"source": {source.name}}).select("table", "identity", "digest")
     new = target.stage(bad.join(known, ["table", "identity", "digest"], "left_anti"))
     if not new.rows:
         new.discard()

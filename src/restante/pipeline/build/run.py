@@ -23,6 +23,7 @@ from restante.pipeline.lake.commit_info import MAX_COMMIT_IDS, CommitInfo, Point
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.lake.staging import Staged
 from restante.pipeline.schemas import CLEAN_TABLES
+from restante.pipeline.spark import small_jobs
 from restante.pipeline.spark.session import disconnect
 from restante.pipeline.steps import Step
 from restante.pipeline.tables import BUILDS
@@ -156,7 +157,7 @@ def _build_days(
     folders = tables.folders()
     for batch in batches:
         with budget.reserve(batch.rows):
-            staged = _stage(run, tables, folders, batch.days)
+            staged = _stage(run, tables, folders, batch)
         rows += staged.rows
         # The table is up to date when all its days are: not before the last commit.
         tables.target.commit(
@@ -170,13 +171,14 @@ def _build_days(
     return rows
 
 
-def _stage(run: Run, tables: TableWithInputs, folders: Collection[Folder], days: Sequence[date]) -> Staged:
-    spark = run.spark()
-    frames = {
-        name: table.read(spark, {"day": {day.isoformat() for day in tables.build.reads(name, days)}})
-        for name, table in tables.inputs.items()
-    }
-    build = tables.build
+def _stage(run: Run, tables: TableWithInputs, folders: Collection[Folder], batch: _DayBatch) -> Staged:
+    build, days = tables.build, batch.days
+    wanted = {name: {"day": {day.isoformat() for day in build.reads(name, days)}} for name in tables.inputs}
+    files = [file for name, table in tables.inputs.items() for file in table.files(wanted[name])]
+    spark = small_jobs.session_for(
+        run.spark(), batch.rows, sum(file.rows for file in files), sum(file.size for file in files)
+    )
+    frames = {name: table.read(spark, wanted[name]) for name, table in tables.inputs.items()}
     if build.folders is not None:
         frames[FOLDERS.name] = build.folders_frame(spark, [folder for folder in folders if folder[0] in days])
     return tables.target.stage(build.written(frames, days))

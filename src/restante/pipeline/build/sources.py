@@ -20,6 +20,7 @@ from restante.pipeline.ingest import Run
 from restante.pipeline.lake.data_files import Where
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.schemas import QUARANTINE, SOURCE_KIND_ARCHIVE, SOURCE_KIND_FILES
+from restante.pipeline.spark import small_jobs
 from restante.pipeline.tables.sources import BUILD, COUNT_COLUMNS, LEDGERS, SOURCE_KINDS
 
 if TYPE_CHECKING:
@@ -46,7 +47,17 @@ def build_sources(run: Run, first: str = "", *, plan: bool = False) -> BuildResu
     if plan or not rows:
         return BuildResult(name, days)
     with run.step(name) as step:
-        staged = target.stage(BUILD.rows(_frames(run.spark(), tables.inputs, rows)).coalesce(1))
+        wanted = {
+            each: {} if each == QUARANTINE.name else _latest(table)
+            for each, table in tables.inputs.items()
+            if table.version is not None
+        }
+        files = [file for each, where in wanted.items() for file in tables.inputs[each].files(where)]
+        read, size = sum(file.rows for file in files), sum(file.size for file in files)
+        spark = small_jobs.session_for(run.spark(), read, read, size)
+        frames = {each: tables.inputs[each].read(spark, where) for each, where in wanted.items()}
+        frames[LEDGERS.name] = _ledger_frame(spark, rows)
+        staged = target.stage(BUILD.rows(frames).coalesce(1))
         target.commit([staged], info=info_of(run, tables, points), replace={})
         step.done(counted(staged.rows, "row"))
     return BuildResult(name, days, staged.rows)
@@ -77,17 +88,10 @@ def _envelope_kind(table: LakeTable, source: str) -> str:
     return SOURCE_KIND_ARCHIVE if "" in table.marks(source) else SOURCE_KIND_FILES
 
 
-def _frames(
-    spark: SparkSession, inputs: Mapping[str, LakeTable], ledgers: Sequence[Mapping[str, Any]]
-) -> dict[str, DataFrame]:
+def _ledger_frame(spark: SparkSession, ledgers: Sequence[Mapping[str, Any]]) -> DataFrame:
     types = {"STRING": pa.string(), "BIGINT": pa.int64(), "TIMESTAMP": pa.timestamp("us", "UTC")}
     schema = pa.schema([(column.name, types[column.type]) for column in LEDGERS.columns])
-    frames = {
-        name: table.read(spark, {} if name == QUARANTINE.name else _latest(table))
-        for name, table in inputs.items()
-        if table.version is not None
-    }
-    return frames | {LEDGERS.name: spark.createDataFrame(pa.Table.from_pylist(list(ledgers), schema))}
+    return small_jobs.one_task(spark.createDataFrame(pa.Table.from_pylist(list(ledgers), schema)))
 
 
 def _latest(table: LakeTable) -> Where:

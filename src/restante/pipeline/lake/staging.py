@@ -26,6 +26,7 @@ from restante.pipeline.lake.data_files import DataFile
 from restante.pipeline.lake.writer import WRITTEN_DDL, OpenFile, writer
 from restante.pipeline.schemas import MONTH_COLUMN, Table
 from restante.pipeline.spark.session import SparkError, local
+from restante.pipeline.spark.small_jobs import is_small, one_task
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -122,10 +123,15 @@ def _write(frame: DataFrame, run: Path, table: Table) -> list[Path]:
         run.mkdir(parents=True)
     except OSError as error:
         raise StoreError(f"cannot write to {run.parent}: {plain(error)}; these rows were not committed") from error
+    rows = one_task(rows)
     if table.order:
         rows = rows.sortWithinPartitions(*table.order)
-    made = rows.mapInArrow(writer(run, table.partitions), WRITTEN_DDL).collect()
-    return sorted(Path(row["path"]) for row in made)
+    write = writer(run, table.partitions)
+    if not is_small(frame.sparkSession):
+        return sorted(Path(row["path"]) for row in rows.mapInArrow(write, WRITTEN_DDL).collect())
+    batches = rows.toArrow().to_batches()
+    with _writing(run):
+        return sorted(Path(path) for made in write(batches) for path in made.column("path").to_pylist())
 
 
 def _failed(error: Exception, table: Table, folder: Path) -> SparkError | StoreError:

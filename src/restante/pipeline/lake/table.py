@@ -28,6 +28,7 @@ from restante.pipeline.lake.replacing import NOTHING, Replaced, Replacer
 from restante.pipeline.lake.staging import Staged
 from restante.pipeline.lake.statistics import Range
 from restante.pipeline.schemas import BY_DAY_AND_SOURCE, Table
+from restante.pipeline.spark.small_jobs import one_task
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
@@ -153,9 +154,9 @@ class LakeTable:
         schema = StructType.fromJson(json.loads(columns.schema(self.table, nulls=True)))
         files = data_files.whole(self.files(where))
         if not files:
-            return spark.createDataFrame([], schema)
+            return one_task(spark.createDataFrame([], schema))
         reader = spark.read.schema(schema).option("basePath", str(self.folder))  # partitions are the folders below it
-        frame = reader.parquet(*(str(file.path) for file in files))
+        frame = one_task(reader.parquet(*(str(file.path) for file in files)))
         if where and any(file.selected(where) is Selected.SOME for file in files):
             frame = frame.where(self._condition(where))
         return frame.select(*(f"`{column.name}`" for column in self.table.columns))

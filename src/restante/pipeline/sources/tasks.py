@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Final, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from pyspark.sql.types import StructType
 
 from restante.pipeline.schemas import Table
 from restante.pipeline.sources import rows
+from restante.pipeline.spark.small_jobs import is_small, one_task
 
 DATA_SOURCE: Final = "restante.tasks"
 
@@ -62,6 +64,9 @@ def frame(spark: SparkSession, table: Table, tasks: Sequence[Task]) -> DataFrame
     """Return the rows that the tasks read, for a table of the lake."""
     if not tasks:
         return spark.createDataFrame([], rows.ddl(table))
+    if is_small(spark):
+        found = chain.from_iterable(task.batches() for task in tasks)
+        return one_task(spark.createDataFrame(pa.Table.from_batches(list(found), rows.arrow_schema(table))))
     spark.dataSource.register(TaskSource)
     carried = base64.b64encode(pickle.dumps(list(tasks))).decode()
     return spark.read.format(DATA_SOURCE).schema(rows.ddl(table)).option("tasks", carried).load()

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql import functions as f
 
 from restante.pipeline.schemas import SOURCE_COLUMN, Table, day_of
+from restante.pipeline.spark.small_jobs import is_small
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -85,4 +86,4 @@ class Build(NamedTuple):
             rows = rows.where(f.col("day").isin(list(days)))
         # Spark puts small tasks together, so a month is cut into several files only if its days are large.
         spread = ("day",) if self.table.by_month else self.table.partitions
-        return rows if self.placed else rows.hint("rebalance", *spread)
+        return rows if self.placed or is_small(rows.sparkSession) else rows.hint("rebalance", *spread)

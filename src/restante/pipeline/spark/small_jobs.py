@@ -1,0 +1,67 @@
+"""Small jobs: their rows are read and written by this process, and Spark runs each as one task, without new code.
+
+A day of a small server takes Spark milliseconds. What took seconds was around it: Python workers that import
+libraries, code that is generated and compiled for each query, and a stage for each shuffle
+(docs/decisions/small-jobs.md). Small jobs have a session of their own, with other settings. Whoever makes, reads or
+writes a DataFrame asks its session how.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
+
+from restante.pipeline.spark.session import local
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MAX_JOB_ROWS: Final = 100_000
+"""Rows that a small job reads. With more, generated code and a second core gain more than they cost."""
+
+MAX_FILE_ROWS: Final = 1_000_000
+"""Rows of the files that a small job opens. Of a month's merged file one task reads all groups of rows in which a
+wanted day may be."""
+
+MAX_FILE_BYTES: Final = 32 << 20
+"""Bytes of the files that a small job opens. What they contain must fit into this process's memory."""
+
+SETTINGS: Final = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
+"""Settings of the session of small jobs. They change no row."""
+
+_lock: Final = threading.Lock()
+_sessions: Final[WeakKeyDictionary[SparkSession, SparkSession]] = WeakKeyDictionary()
+"""Session → the one for its small jobs."""
+
+
+def session_for(spark: SparkSession, rows: int, file_rows: int = 0, file_bytes: int = 0) -> SparkSession:
+    """Return the session for a job that reads so many rows, of files of this size.
+
+    It is the given one, unless the job is small and runs on this machine.
+    """
+    if rows > MAX_JOB_ROWS or file_rows > MAX_FILE_ROWS or file_bytes > MAX_FILE_BYTES or not local(spark):
+        return spark
+    with _lock:  # tables are built in several threads
+        if spark not in _sessions:
+            found = spark.newSession()
+            for name, value in SETTINGS.items():
+                found.conf.set(name, value)
+            _sessions[spark] = found
+        return _sessions[spark]
+
+
+def is_small(spark: SparkSession) -> bool:
+    """Return whether the jobs of a session are small."""
+    with _lock:
+        return any(each is spark for each in _sessions.values())
+
+
+def one_task(frame: DataFrame) -> DataFrame:
+    """Return a frame whose rows one task reads, if the jobs of its session are small; else the frame."""
+    return frame.coalesce(1) if is_small(frame.sparkSession) else frame
