@@ -99,42 +99,47 @@ _MESSAGE: Final = ("command_id", "phase", "rx")
 
 
 def deliveries(inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """Return the messages of which the lake has the sending and the receipt, in two logs that belong together."""
-    sent, received = _messages(inputs["client_events"], inputs["timing"])
-    near = (f.abs(f.col("t0") - f.col("rx")) <= MAX_APART_US) & (f.abs(f.col("t3") - f.col("rx")) <= MAX_APART_US)
-    first = f.struct("t3", "tx", "peer_id", "network_in_us", "peer_offset_us", "peer_error_us")
-    author = ("source", "file", "id", "server", "phase", "t0", "rx", "network_out_us", "offset_us", "author_error_us")
+    """Return the messages of which the lake has the sending and the receipt, in two logs that belong together.
+
+    The rows of a message are grouped, not joined with each other: planning the join takes longer than the job.
+    """
+    receipt = f.struct("at", "tx", "id", "us", "offset_us", "error_us")
+    author, peer = f.struct("source", "file", "id", "server", "at", "us", "offset_us", "error_us"), ("source", "file")
+    each_way = _messages(inputs["client_events"], inputs["timing"]).groupBy(*_MESSAGE)
     found = (
-        sent.join(received, list(_MESSAGE))
-        .where(near)
-        .groupBy(*author, "peer_source", "peer_file")
-        .agg(f.min(first).alias("first"))
-        .withColumn("day", _day(f.col("rx")))
-    )
-    only = _only_partners(found)
-    pairs = found.join(only, ["day", "file", "peer_file"], "left_semi").join(
-        only.select("day", f.col("peer_file").alias("file"), f.col("file").alias("peer_file")),
-        ["day", "file", "peer_file"],
-        "left_semi",
+        each_way.agg(
+            f.collect_list(f.when(f.col("is_sent"), author)).alias("sent"),
+            f.collect_list(f.when(~f.col("is_sent"), f.struct(*peer, receipt.alias("receipt")))).alias("received"),
+        )
+        .select("phase", "rx", f.explode("sent").alias("author"), "received")
+        .select("phase", "rx", "author", f.explode("received").alias("peer"))
+        .where(_is_near("author.at") & _is_near("peer.receipt.at"))
+        .groupBy("phase", "rx", "author", *(f.col(f"peer.{name}").alias(f"peer_{name}") for name in peer))
+        .agg(f.min("peer.receipt").alias("first"))
+        .withColumn(
+            "day", f.date_add(f.lit("1970-01-01").cast("date"), f.floor(f.col("rx") / US_PER_DAY).cast("int"))
+        )
     )
     at_server = f.col("first.tx") - f.col("rx")
-    times = {"sent": f.col("t0"), "server_rx": f.col("rx"), "received": f.col("first.t3")}
-    return pairs.select(
-        *("file", "id", "server", "peer_file", "peer_source", f.col("first.peer_id"), "phase"),
+    times = {"sent": f.col("author.at"), "server_rx": f.col("rx"), "received": f.col("first.at")}
+    return _of_pairs(found).select(
+        *("author.file", "author.id", "author.server", "peer_file", "peer_source"),
+        *(f.col("first.id").alias("peer_id"), "phase"),
         *(f.timestamp_micros(time).alias(name) for name, time in times.items()),
-        *("network_out_us", at_server.alias("at_server_us"), f.col("first.network_in_us")),
-        (f.col("network_out_us") + at_server + f.col("first.network_in_us")).alias("us"),
-        (f.col("author_error_us") + f.col("first.peer_error_us")).alias("error_us"),
-        *("offset_us", f.col("first.peer_offset_us"), "day", "source"),
+        f.col("author.us").alias("network_out_us"),
+        *(at_server.alias("at_server_us"), f.col("first.us").alias("network_in_us")),
+        (f.col("author.us") + at_server + f.col("first.us")).alias("us"),
+        (f.col("author.error_us") + f.col("first.error_us")).alias("error_us"),
+        *("author.offset_us", f.col("first.offset_us").alias("peer_offset_us"), "day", "author.source"),
     )
 
 
-def _day(us: Expression) -> Expression:
-    return f.date_add(f.lit("1970-01-01").cast("date"), f.floor(us / US_PER_DAY).cast("int"))
+def _is_near(time: str) -> Expression:
+    return f.abs(f.col(time) - f.col("rx")) <= MAX_APART_US
 
 
-def _messages(events: DataFrame, timing: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """Return the messages that clients sent, and those of others that they received.
+def _messages(events: DataFrame, timing: DataFrame) -> DataFrame:
+    """Return the messages that clients sent (`is_sent`), and those of others that they received, with their times.
 
     If several sources have the same log, one copy counts: one that names a server, then the source that sorts first.
     """
@@ -145,40 +150,33 @@ def _messages(events: DataFrame, timing: DataFrame) -> tuple[DataFrame, DataFram
         events.withColumn("chosen", f.min(copy).over(Window.partitionBy("file", "day")))
         .where((f.col("chosen.source") == f.col("source")) & (is_sent | is_received))
         .select(
-            *("source", "file", "id", "day", "server", "name", "command_id", "phase"),
+            *("source", "file", "id", "day", "server", "command_id", "phase", is_sent.alias("is_sent")),
             *(us_of("start").alias("at"), us_of("server_rx").alias("rx"), us_of("server_tx").alias("tx")),
         )
     )
     ways = f.expr(f"what = 'add' AND phase = '{NETWORK_OUT}' OR what = 'message' AND phase = '{NETWORK_IN}'")
     known = timing.where(ways).select("source", "file", "id", "day", "us", "error_us", "offset_us")
-    messages = chosen.join(known, ["source", "file", "id", "day"])
-    sent = messages.where("name = 'ws_send' AND us IS NOT NULL").select(
-        *("source", "file", "id", "server", "command_id", "phase", f.col("at").alias("t0")),
-        (f.col("at") + f.col("us") - f.col("offset_us")).alias("rx"),
-        *(f.col("us").alias("network_out_us"), "offset_us", f.col("error_us").alias("author_error_us")),
-    )
-    received = messages.where("name = 'ws_receive' AND rx IS NOT NULL").select(
-        *(*_MESSAGE, f.col("at").alias("t3"), "tx", f.col("us").alias("network_in_us")),
-        *(f.col(name).alias(f"peer_{name}") for name in ("source", "file", "id", "offset_us", "error_us")),
-    )
-    return sent, received
+    rx = f.when(f.col("is_sent"), f.col("at") + f.col("us") - f.col("offset_us")).otherwise(f.col("rx"))
+    messages = chosen.join(known, ["source", "file", "id", "day"]).withColumn("rx", rx)
+    return messages.dropna(subset=list(_MESSAGE))
 
 
-def _only_partners(found: DataFrame) -> DataFrame:
-    """Return each log with the one other log with which it shares messages on a day; none if there are several.
+def _of_pairs(found: DataFrame) -> DataFrame:
+    """Return the rows of logs each of which shares messages of that day with one other log only.
 
     A log that received its own messages as those of the other side has the events of both, and is its own partner.
     """
-    ways = (("file", "peer_file"), ("peer_file", "file"))
-    first, second = (
-        found.select("day", f.col(log).alias("file"), f.col(partner).alias("peer_file")) for log, partner in ways
+    file, partner = f.col("author.file"), f.col("peer_file")
+    ends = f.array(
+        f.struct(file.alias("log"), partner.alias("partner")), f.struct(partner.alias("log"), file.alias("partner"))
     )
-    partners = first.unionAll(second).groupBy("day", "file")
-    return (
-        partners.agg(f.min("peer_file").alias("peer_file"), f.max("peer_file").alias("last"))
-        .where("peer_file = last AND peer_file <> file")
-        .drop("last")
+    of_log = Window.partitionBy("day", "end.log")
+    alone = f.min("end.partner").over(of_log) == f.max("end.partner").over(of_log)
+    message = ("phase", "rx", "author", "peer_source", "peer_file", "first", "day")
+    both = found.withColumn("end", f.explode(ends)).withColumn(
+        "alone", alone & (f.col("end.log") != f.col("end.partner"))
     )
+    return both.where("alone").groupBy(*message).agg(f.count("*").alias("ends")).where("ends = 2")
 
 
 BUILDS: Final = (Build(DELIVERIES, {"client_events": (1, 1), "timing": (1, 1)}, deliveries),)
