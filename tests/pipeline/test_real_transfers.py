@@ -84,13 +84,13 @@ async def test_two_real_transfers_are_in_the_tables_as_they_happened(world: Lake
 
     transfers = {row["server"]: row for row in world.rows("transfers")}
     assert len(world.rows("transfers")) == len(transfers) == 2
-    for server, source in (("ours", "one"), ("reference", "other")):
-        assert_joined(transfers[server], [row for row in world.rows("deliveries") if row["source"] == source])
-        assert (transfers[server]["source"], transfers[server]["receiver_source"]) == (source, source)
-        logs = {sha256(file.read_bytes()).hexdigest() for file in (tmp_path / server / "logs").iterdir()}
-        assert {transfers[server][f"{role}_file"] for role in ("sender", "receiver")} == logs
-        sent = sha256((tmp_path / server / "logs" / "send.json").read_bytes()).hexdigest()
-        assert transfers[server]["sender_file"] == sent
+    for name, source in (("ours", "one"), ("reference", "other")):
+        assert_joined(transfers[name], [row for row in world.rows("deliveries") if row["source"] == source])
+        assert (transfers[name]["source"], transfers[name]["receiver_source"]) == (source, source)
+        logs = {sha256(file.read_bytes()).hexdigest() for file in (tmp_path / name / "logs").iterdir()}
+        assert {transfers[name][f"{role}_file"] for role in ("sender", "receiver")} == logs
+        sent = sha256((tmp_path / name / "logs" / "send.json").read_bytes()).hexdigest()
+        assert transfers[name]["sender_file"] == sent
 
 
 def assert_joined(transfer: Row, deliveries: list[Row]) -> None:

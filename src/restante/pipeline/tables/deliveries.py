@@ -29,23 +29,32 @@ DELIVERIES: Final = Table(
     "deliveries",
     "message of a client that another client received",
     (
-        Column("file", "STRING", "Identifies the timing log of the client that sent it: SHA-256 of the file."),
-        Column("id", "BIGINT", "Position of the command in that log, from 0."),
+        Column(
+            "file", "STRING", "Identifies the timing log of the client that sent the message: SHA-256 of the file."
+        ),
+        Column("id", "BIGINT", "Position of the command in the log of the client that sent the message, from 0."),
         SERVER_COLUMN,
         Column(
-            "peer_file", "STRING", "Identifies the timing log of the client that received it: SHA-256 of the file."
+            "peer_file",
+            "STRING",
+            "Identifies the timing log of the peer, the client that received the message: SHA-256 of the file.",
         ),
-        Column("peer_source", "STRING", "Name of the source of that log, as given in --source."),
-        Column("peer_id", "BIGINT", "Position of the first frame with the message in that log, from 0."),
+        Column("peer_source", "STRING", "Name of the source of the peer's log, as given in --source."),
+        Column("peer_id", "BIGINT", "Position of the first frame with the message in the peer's log, from 0."),
         Column("phase", "STRING", "Phase of the message: pake, version, a number, dilate-N, or other."),
-        Column("sent", "TIMESTAMP", "When it was sent, by the clock of the client that sent it."),
-        Column("server_rx", "TIMESTAMP", "When the server received it, by the server's clock, to the microsecond."),
-        Column("received", "TIMESTAMP", "When it was received, by the clock of the client that received it."),
-        Column("network_out_us", "BIGINT", "Time from the sending until the server received it.", unit=MICROSECONDS),
+        Column("sent", "TIMESTAMP", "When the message was sent, by the clock of the client that sent it."),
+        Column("server_rx", "TIMESTAMP", "When the server received the message, by its clock, to the microsecond."),
+        Column("received", "TIMESTAMP", "When the peer received the message first, by the peer's clock."),
+        Column(
+            "network_out_us",
+            "BIGINT",
+            "Time from the sending of the message until the server received it.",
+            unit=MICROSECONDS,
+        ),
         Column(
             "at_server_us",
             "BIGINT",
-            "Time from the receipt by the server until it sent the message to the peer: the commit, and the time"
+            "Time from the receipt by the server until it sent the message to the peer: for the commit, and the time"
             " until the peer was there. NULL: not known.",
             null=True,
             unit=MICROSECONDS,
@@ -53,16 +62,17 @@ DELIVERIES: Final = Table(
         Column(
             "network_in_us",
             "BIGINT",
-            "Time from then until the peer received it. NULL: not known, because the peer's log has no exchange of"
-            " that day that shows its clock's offset, or the frame does not say when it was sent.",
+            "Time from when the server sent the message to the peer until the peer received it. NULL: not known,"
+            " because the peer's log has no exchange of that day that shows its clock's offset, or the frame does not"
+            " say when it was sent.",
             null=True,
             unit=MICROSECONDS,
         ),
         Column(
             "us",
             "BIGINT",
-            "Time from the sending to the receipt: the three together. Below 0: a clock was set, or the clocks"
-            " drifted apart. NULL: network_in_us is NULL.",
+            "Time from the sending to the receipt: network_out_us, at_server_us and network_in_us together. Below 0:"
+            " a clock was set, or the clocks drifted apart. NULL: network_in_us is NULL.",
             null=True,
             unit=MICROSECONDS,
         ),
@@ -77,13 +87,14 @@ DELIVERIES: Final = Table(
         Column(
             "offset_us",
             "BIGINT",
-            "How far the clock of the client that sent it was ahead of the server's. Below 0: it was behind.",
+            "How far the clock of the client that sent the message was ahead of the server's. Below 0: it was"
+            " behind.",
             unit=MICROSECONDS,
         ),
         Column(
             "peer_offset_us",
             "BIGINT",
-            "The same of the client that received it. NULL: not known.",
+            "How far the peer's clock was ahead of the server's. Below 0: it was behind. NULL: not known.",
             null=True,
             unit=MICROSECONDS,
         ),
