@@ -602,7 +602,8 @@ def come_one_by_one(world: LakeWorld, builds: Mapping[str, Build]) -> None:
         add(world, step)
         build(world, builds={name: builds[name] for name in BUILDS if name in REACHING or name in BUILT_INPUTS})
     together: dict[str, Sequence[Values]] = {name: [row for step in steps for row in step[name]] for name in steps[0]}
-    together |= {name: list(ORACLES[name](together).elements()) for name in BUILT_INPUTS}
+    for name in (name for name in BUILDS if name in BUILT_INPUTS):
+        together[name] = list(ORACLES[name](together).elements())
     for table in REACHING:
         names = [column.name for column in BUILDS[table].table.columns]
         expected = ORACLES[table](together)

@@ -211,7 +211,10 @@ def test_a_build_without_its_inputs_names_them_and_what_to_ingest(lake: LakeWorl
             f"mailbox_pressure: {done}; the lake has no table mailboxes{yet} a mailbox server's data directory",
             *(f"{table}: {done}" for table in ("busy_hours", "failures", "guesses")),
             f"versions: {done}; the lake has no table {usage}",
-            *(f"{table}: {done}; the lake has no table {timing}" for table in ("timing", "times")),
+            *(
+                f"{table}: {done}; the lake has no table {timing}"
+                for table in ("timing", "times", "deliveries", "transfers")
+            ),
             *(
                 f"{table}: {done}; the lake has no table {waku}"
                 for table in ("envelopes", "traffic", "coverage", "gaps", "lateness")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
+from datetime import timedelta
+from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 
@@ -17,6 +19,8 @@ APP = "lothar.com/wormhole/text-or-file-xfer"
 
 SENT = Counter(bind=2, allocate=1, claim=2, release=2, open=2, add=6, close=2)
 """Commands of both clients: only who sends has a nameplate to allocate; each adds a pake, versions and a message."""
+
+BUILT = ("outcomes", "versions", "timing", "deliveries", "transfers")
 
 WHOLE = ("network out", "server", "network in", "round trip")
 IN_SERVER = ("queue", "commit", "answer")
@@ -46,7 +50,7 @@ async def test_two_real_transfers_are_in_the_tables_as_they_happened(world: Lake
     assert [each.failure for each in results] == [""] * len(results)
     assert world.version("quarantine") is None
     with world.run() as run:
-        build(run, builds={name: BUILDS[name] for name in ("outcomes", "versions", "timing")})
+        build(run, builds={name: BUILDS[name] for name in BUILT})
 
     ended = Counter((row["source"], row["kind"]) for row in world.rows("outcomes") for _ in range(row["ended"]))
     assert ended == Counter(
@@ -77,6 +81,33 @@ async def test_two_real_transfers_are_in_the_tables_as_they_happened(world: Lake
         assert phases["round trip"]["us"] > 0, what
     for row in timing:  # one machine has one clock
         assert row["error_us"] is None or abs(row["offset_us"]) <= row["error_us"] + ROUNDING_US, row
+
+    transfers = {row["server"]: row for row in world.rows("transfers")}
+    assert len(world.rows("transfers")) == len(transfers) == 2
+    for name, source in (("ours", "one"), ("reference", "other")):
+        assert_joined(transfers[name], [row for row in world.rows("deliveries") if row["source"] == source])
+        assert (transfers[name]["source"], transfers[name]["receiver_source"]) == (source, source)
+        logs = {sha256(file.read_bytes()).hexdigest() for file in (tmp_path / name / "logs").iterdir()}
+        assert {transfers[name][f"{role}_file"] for role in ("sender", "receiver")} == logs
+        sent = sha256((tmp_path / name / "logs" / "send.json").read_bytes()).hexdigest()
+        assert transfers[name]["sender_file"] == sent
+
+
+def assert_joined(transfer: Row, deliveries: list[Row]) -> None:
+    """Check what is known of the messages of both sides of a transfer on one machine."""
+    phases = Counter((row["file"] == transfer["sender_file"], row["phase"]) for row in deliveries)
+    assert phases == Counter({(sends, phase): 1 for sends in (True, False) for phase in ("pake", "version", "0")})
+    for row in deliveries:
+        assert {row["file"], row["peer_file"]} == {transfer["sender_file"], transfer["receiver_file"]}
+        assert row["us"] == row["network_out_us"] + row["at_server_us"] + row["network_in_us"]
+        own_clock = (row["received"] - row["sent"]) // timedelta(microseconds=1)
+        assert abs(row["us"] - own_clock) <= row["error_us"], "there is one clock"
+        assert row["at_server_us"] >= 0
+        assert row["us"] >= -row["error_us"]
+    assert transfer["messages"] == 6
+    assert transfer["roles_known"]
+    assert abs(transfer["offset_us"]) <= transfer["error_us"]
+    assert transfer["sender_waited_us"] > transfer["receiver_waited_us"], "the receiver started later"
 
 
 async def transfer(server: Server) -> None:

@@ -43,7 +43,8 @@ from support.pipeline.tables import (
     rows,
     with_folders,
 )
-from support.pipeline.timing_vectors import by_python, timing_cases
+from support.pipeline.timing_vectors import by_python, delivery_cases, timing_cases
+from support.rows import every
 
 FOLDERS = sorted(path for path in CASES.glob("*/*") if path.is_dir())
 REACHING = [name for name, build in BUILDS.items() if any(map(any, build.reach.values()))]
@@ -52,6 +53,9 @@ REACHING = [name for name, build in BUILDS.items() if any(map(any, build.reach.v
 PLACED = [name for name, build in BUILDS.items() if build.placed]
 NAMED = ["outcomes", "durations", "failures", "versions"]
 """Tables that have strangers' names."""
+
+OF_PAIRS = ("deliveries", "transfers")
+"""Tables that join the two logs of a transfer."""
 
 DAYS = (TODAY.date(), TODAY.date() - timedelta(2))
 LEFT_OUT = TODAY.date() - timedelta(1)
@@ -89,7 +93,9 @@ def is_empty(case: Path) -> bool:
 def given(name: str) -> Mapping[str, tuple[Inputs, Counter[Values]]]:
     """Return the cases of a table by name: what goes in, and what is expected."""
     found = {case.name: written(case) for case in FOLDERS if case.parent.name == name and not is_empty(case)}
-    return {**found, **timing_cases()} if name == "timing" else found
+    if name == "timing":
+        return {**found, **timing_cases()}
+    return {**found, **delivery_cases(name)} if name in OF_PAIRS else found
 
 
 @cache
@@ -239,6 +245,20 @@ def test_a_case_gives_the_rows_that_it_expects(made: Callable[[str, Split], Foun
 def test_a_vector_of_timing_gives_the_rows_that_it_expects(made: Callable[[str, Split], Found], case: str) -> None:
     """tests/timing/test_vectors.py tests them in Python."""
     assert made("timing", IN_ORDER).cases[case] == expected("timing", case)
+
+
+@every(("name", "case"), [(name, case) for name in OF_PAIRS for case in delivery_cases(name)])
+def test_a_vector_of_deliveries_gives_the_rows_that_it_expects(
+    made: Callable[[str, Split], Found], name: str, case: str
+) -> None:
+    """tests/timing/test_deliveries.py tests them in Python."""
+    assert made(name, IN_ORDER).cases[case] == expected(name, case)
+
+
+def test_the_oracles_of_deliveries_and_transfers_agree_with_the_vectors() -> None:
+    for name in OF_PAIRS:
+        for case, (inputs, wanted) in delivery_cases(name).items():
+            assert ORACLES[name](inputs) == wanted, case
 
 
 @pytest.mark.parametrize("seed", range(rounds(8, 200)))

@@ -55,6 +55,12 @@ def read(scene: Scene, folder: Path, *, trace: bool = True) -> Timeline:
         assert known == sorted(known)
         if found.traced and command.answered_us is not None:
             assert command.received_us is not None, f"{command} is not in the trace"
+    received = {frame.command for frame in found.frames if frame.author not in {frame.role, "server"}}
+    assert {each.command for each in found.deliveries} == received
+    for each in found.deliveries:
+        assert each.end_to_end_us is not None
+        assert each.error_us is not None
+        assert each.end_to_end_us >= -each.error_us
     return found
 
 

@@ -9,6 +9,7 @@ from itertools import product
 from random import Random
 from typing import Any
 
+from support.pipeline.oracles import ORACLES
 from support.pipeline.tables import TABLES, Values
 from support.pipeline.tables import rows as written
 
@@ -24,7 +25,7 @@ SECOND = 1_000_000
 
 def busy_week(dice: Random, rows: int) -> Mapping[str, Sequence[tuple[Any, ...]]]:
     """Return about so many rows of each table."""
-    made = {
+    made: dict[str, Sequence[tuple[Any, ...]]] = {
         "nameplates": [_ended(dice, place) for place in range(rows)],
         "mailboxes": [_mailbox(dice, place) for place in range(rows)],
         "client_versions": [_bind(dice, place) for place in range(rows)],
@@ -32,8 +33,9 @@ def busy_week(dice: Random, rows: int) -> Mapping[str, Sequence[tuple[Any, ...]]
         "archived": list(_archived(dice, rows)),
         "envelopes": list(_envelopes(dice, rows)),
         **_logs(dice, rows),
-        "timing": [_timed(dice, place) for place in range(rows)],
     }
+    made["timing"] = [*ORACLES["timing"](made).elements(), *(_timed(dice, place) for place in range(rows))]
+    made["deliveries"] = list(ORACLES["deliveries"](made).elements())
     return {**made, "coverage": _covered(made["archived"])}
 
 
@@ -197,7 +199,26 @@ def _logs(dice: Random, rows: int) -> Mapping[str, Sequence[Values]]:
             events += [_heard(str(log), len(events), server, offset, *each) for each in heard]
             heard = []
         events += [_span(dice, str(log), len(events) + each, server, now + offset) for each in range(5)]
+    events += _at_peers(dice, events)
+    events += [(*event[:-1], "copies") for event in events if event[0] == "1"]
     return {"client_events": events, "server_commands": commands}
+
+
+def _at_peers(dice: Random, events: Sequence[Values]) -> list[Values]:
+    """Return the messages as other clients received them: each two logs are of a transfer, and some have a third."""
+    found: list[Values] = []
+    third = {log: dice.random() < 0.2 for log in sorted({str(event[0]) for event in events})}
+    for log, _, server, name, _, _, _, command, *message, _, _ in events:
+        command_id, phase, own, rx, tx = message
+        if name != "ws_receive" or command != "message" or not own or rx is None:
+            continue
+        number = int(str(log))
+        for peer in (number ^ 1, *((number + 2,) * (third[str(log)] and dice.random() < 0.1))):
+            for _ in range(dice.choice((0, 1, 1, 1, 1, 1, 1, 1, 1, 2))):
+                at = rx + dice.expovariate(20) + dice.choice((0.0,) * 40 + (86_300.0, 86_400.0, -86_400.0))
+                heard = ("ws_receive", at, "message", command_id, phase, False, rx, tx)
+                found.append(_heard(str(peer), len(events) + len(found), server, peer / 10, *heard))
+    return found
 
 
 def _heard(

@@ -20,7 +20,7 @@ from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.tables import BUILDS
 from restante.pipeline.tables.build import FOLDERS, Build, Folder
 from restante.pipeline.tables.top_n import MAX_NAMES
-from support.pipeline import report_oracles
+from support.pipeline import report_oracles, transfer_oracles
 from support.pipeline.lakes import contents, held
 from support.pipeline.oracle_helpers import (
     HOUR,
@@ -364,6 +364,7 @@ ORACLES: Mapping[str, Callable[[Inputs], Rows]] = {
         *(outcomes, durations, pressure, mailbox_pressure, busy_hours, versions, timing, times),
         *(envelopes, traffic, coverage, gaps),
         *(report_oracles.failures, report_oracles.guesses, report_oracles.lateness),
+        *(transfer_oracles.deliveries, transfer_oracles.transfers),
     )
 }
 

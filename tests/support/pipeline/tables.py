@@ -109,8 +109,11 @@ def collected(made: DataFrame) -> Counter[Values]:
 BY_DAY = {"archived", "envelopes", "traffic", "coverage", "gaps", "lateness", FOLDERS.name}
 """Of these, rows of one day belong together whatever their source is; of all others, rows of one source."""
 
-NAMES = {"source", "server"}
+NAMES = {"source", "server", "peer_source", "receiver_source"}
 """Columns that name a source."""
+
+KEYS = {"file", "peer_file", "sender_file", "receiver_file", "command_id"}
+"""Columns of logs that are compared whatever the source is."""
 
 FIRST = date(2026, 2, 23)
 SPAN = 40
@@ -148,7 +151,7 @@ def _mover(case: int, table: str, column: str, kind: str) -> Any:
         if column == "day" and case > 0:
             return lambda value: _within(value) + by
         return (lambda value: value + by) if kind in {"DATE", "TIMESTAMP"} else None
-    if column not in NAMES:
+    if column not in NAMES | KEYS:
         return None
     return (lambda value: f"{case:03} {value}") if case >= 0 else (lambda value: value[4:])
 

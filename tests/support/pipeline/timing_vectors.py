@@ -1,4 +1,4 @@
-"""The shared vectors of timing as rows of the lake, by way of the pipeline's own reading of logs and traces."""
+"""The shared vectors of timing and deliveries as rows of the lake, read from logs and traces as the pipeline does."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from restante.pipeline.clean.rules import CleanValues, Fault, TimeLimits, limits
 from restante.timing.logs.records import Event, TraceLine
 from restante.timing.model.exchanges import us
 from support.pipeline.tables import Values, dicts
+from support.pipeline.tables import rows as written
+from support.timing.deliveries import DELIVERY_VECTORS
 from support.timing.rows import VECTORS, timing_rows, vector_rows
 
 EPOCH = date(1970, 1, 1)
@@ -29,6 +31,24 @@ def _inputs(vector: Mapping[str, Any]) -> Mapping[str, Sequence[Values]]:
     events = [("f", at, server, *_clean(timing.event, each), "logs") for at, each in enumerate(vector["log"])]
     lines = [("t", at, *_clean(timing.command, each), "main") for at, each in enumerate(vector["trace"] or ())]
     return {"client_events": events, "server_commands": lines}
+
+
+def delivery_cases(name: str) -> Mapping[str, tuple[Mapping[str, Sequence[Values]], Counter[Values]]]:
+    """Return the vectors of deliveries by name: the inputs of the table `deliveries` or `transfers`, and its rows."""
+    return {vector["name"]: _delivery_case(vector, name) for vector in DELIVERY_VECTORS}
+
+
+def _delivery_case(vector: Mapping[str, Any], name: str) -> tuple[Mapping[str, Sequence[Values]], Counter[Values]]:
+    events = [
+        (log["file"], at, log["server"], *_clean(timing.event, each), log["source"])
+        for log in vector["logs"]
+        for at, each in enumerate(log["events"])
+    ]
+    lines = [("t", at, *_clean(timing.command, each), "main") for at, each in enumerate(vector["trace"] or ())]
+    inputs: dict[str, Sequence[Values]] = {"client_events": events, "server_commands": lines}
+    inputs["timing"] = list(by_python(inputs).elements())
+    inputs["deliveries"] = written("deliveries", vector["deliveries"])
+    return inputs, Counter(written(name, vector[name]))
 
 
 def _clean(read: Callable[[bytes, TimeLimits], CleanValues | Fault], item: Mapping[str, Any]) -> Values:

@@ -6,14 +6,27 @@ from collections.abc import Mapping
 from typing import Final
 
 from restante.pipeline.schemas import CLEAN_TABLES, Table
-from restante.pipeline.tables import envelopes, failures, gaps, hours, lateness, outcomes, sources, timing, versions
+from restante.pipeline.tables import (
+    deliveries,
+    envelopes,
+    failures,
+    gaps,
+    hours,
+    lateness,
+    outcomes,
+    sources,
+    timing,
+    transfers,
+    versions,
+)
 from restante.pipeline.tables.build import Build
 
 BUILDS: Final[dict[str, Build]] = {
     build.table.name: build
     for build in (
         *(*outcomes.BUILDS, *hours.BUILDS, *failures.BUILDS, *versions.BUILDS),
-        *(*timing.BUILDS, *envelopes.BUILDS, *gaps.BUILDS, *lateness.BUILDS),
+        *(*timing.BUILDS, *deliveries.BUILDS, *transfers.BUILDS),
+        *(*envelopes.BUILDS, *gaps.BUILDS, *lateness.BUILDS),
     )
 }
 """By name, each after its inputs. They are built day by day."""

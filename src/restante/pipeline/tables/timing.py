@@ -119,7 +119,7 @@ def timing(inputs: Mapping[str, DataFrame]) -> DataFrame:
     )
 
 
-def _us(seconds: str) -> Expression:
+def us_of(seconds: str) -> Expression:
     """Return a time in microseconds; NULL if it is not a time."""
     return f.when(f.abs(seconds) < MAX_EPOCH_SECONDS, f.floor(f.col(seconds) * US_PER_SECOND + 0.5))
 
@@ -129,12 +129,12 @@ def _exchanges(events: DataFrame) -> DataFrame:
 
     Commands with an ambiguous id have neither, and no `command_id`.
     """
-    sent = events.where("name = 'ws_send'").select(*_EVENT_KEY, "command", "command_id", _us("start").alias("t0"))
+    sent = events.where("name = 'ws_send'").select(*_EVENT_KEY, "command", "command_id", us_of("start").alias("t0"))
     same = f.count("*").over(Window.partitionBy(*_LOG_KEY, "command_id", "day"))
     sent = sent.withColumn("command_id", f.when(same == 1, f.col("command_id")))
     replies = events.where("name = 'ws_receive' AND (command = 'ack' OR command = 'message' AND own)").select(
         *(*_LOG_KEY, "command_id", (f.col("command") == "ack").alias("acks")),
-        *("server_rx", "server_tx", _us("start").alias("t3")),
+        *("server_rx", "server_tx", us_of("start").alias("t3")),
     )
     ack, echo = f.col("acks"), ~f.col("acks")
     in_time = f.col("t3").between(f.col("t0"), f.col("t0") + MAX_APART_US)
@@ -175,7 +175,7 @@ def _with_line(exchanges: DataFrame, commands: DataFrame) -> DataFrame:
         *(f.coalesce("rx", "line.server_rx").alias("rx"), f.col("line").isNotNull().alias("traced")),
         *(f.col(f"line.{each}").alias(each) for each in _LINE_TIMES),
     )
-    return times.withColumns({each: _us(each) for each in ("rx", "tx", *_LINE_TIMES)})
+    return times.withColumns({each: us_of(each) for each in ("rx", "tx", *_LINE_TIMES)})
 
 
 def _offsets(exchanges: DataFrame, events: DataFrame) -> DataFrame:
@@ -190,11 +190,16 @@ def _offsets(exchanges: DataFrame, events: DataFrame) -> DataFrame:
         *(*_LOG_KEY, "day", way.alias("lower"), upper.alias("upper"), way.alias("least")),
         *(f.col("t0").alias("first"), f.col("t3").alias("last")),
     )
-    frames = events.where("name = 'ws_receive'").where(_us("server_tx").isNotNull())
+    frames = events.where("name = 'ws_receive'").where(us_of("server_tx").isNotNull())
     nothing = f.lit(None).cast("bigint")
     of_frames = frames.select(
-        *(*_LOG_KEY, "day", (_us("server_tx") - _us("start")).alias("lower")),
-        *(nothing.alias("upper"), nothing.alias("least"), _us("start").alias("first"), _us("start").alias("last")),
+        *(*_LOG_KEY, "day", (us_of("server_tx") - us_of("start")).alias("lower")),
+        *(
+            nothing.alias("upper"),
+            nothing.alias("least"),
+            us_of("start").alias("first"),
+            us_of("start").alias("last"),
+        ),
     )
     bounds = of_exchanges.unionAll(of_frames).groupBy(*_LOG_KEY, "day")
     days = bounds.agg(
@@ -242,7 +247,7 @@ def _phases_of_command() -> Iterator[Expression]:
 def _of_others(events: DataFrame) -> DataFrame:
     """Return the phases of messages that this client did not send."""
     heard = events.where("name = 'ws_receive' AND command = 'message' AND NOT own")
-    way = _phase(phases.NETWORK_IN, _us("start") - _us("server_tx"), _BACK).alias("each")
+    way = _phase(phases.NETWORK_IN, us_of("start") - us_of("server_tx"), _BACK).alias("each")
     return heard.select(*_EVENT_KEY, f.col("command").alias("what"), way).select(*_EVENT_KEY, "what", "each.*")
 
 
@@ -255,7 +260,7 @@ def _of_spans(events: DataFrame) -> DataFrame:
         phase = f.when(f.col("waiting") == whom, called).otherwise(phase)
     spans = events.select(
         *(*_EVENT_KEY, f.col("name").alias("what"), phase.alias("phase")),
-        *((_us("stop") - _us("start")).alias("us"), f.lit(_ONE_CLOCK).alias("crosses")),
+        *((us_of("stop") - us_of("start")).alias("us"), f.lit(_ONE_CLOCK).alias("crosses")),
     )
     return spans.where(f.col("phase").isNotNull())
 

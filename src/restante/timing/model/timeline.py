@@ -15,6 +15,7 @@ import msgspec
 
 from restante.timing.logs.records import Event, TraceLine
 from restante.timing.model import elapsed, phases
+from restante.timing.model.deliveries import END_TO_END, Delivered, MeasuredLog, delivered
 from restante.timing.model.exchanges import MICROSECONDS, Exchange, day_of, exchanges, us
 from restante.timing.model.offsets import Offset, best, offsets
 from restante.timing.model.phases import Phase, span_phase
@@ -27,6 +28,10 @@ Author = Literal["sender", "receiver", "server", "peer"]
 """Who made a message; `peer` is a client whose log was not given."""
 
 ROLES: Final[tuple[Role, Role]] = ("sender", "receiver")
+
+SENDER_EVENTS: Final = frozenset(("tx file", "get ack"))
+RECEIVER_EVENTS: Final = frozenset(("rx file", "unpack zip", "send ack", "permission", "print"))
+"""Names of events that only a sender, or only a receiver, has."""
 
 
 class Spent(msgspec.Struct, frozen=True):
@@ -147,6 +152,8 @@ class Timeline(msgspec.Struct, frozen=True):
     spans: list[Span]
     elapsed: list[Elapsed]
     delays: list[Delay]
+    deliveries: list[Delivered] = []
+    """Messages from client to client. Empty if one log was given."""
 
 
 class ClientLog(msgspec.Struct):
@@ -176,9 +183,9 @@ def role_of(events: Iterable[Event]) -> Role | None:
             return role
     names = {event.name for event in events}
     commands = {event.command for event in events if event.name == "ws_send"}
-    if names & {"tx file", "get ack"}:
+    if names & SENDER_EVENTS:
         return "sender"
-    if names & {"rx file", "unpack zip", "send ack", "permission", "print"}:
+    if names & RECEIVER_EVENTS:
         return "receiver"
     if "allocate" in commands:
         return "sender"
@@ -191,8 +198,11 @@ def timeline(logs: Sequence[ClientLog], trace: Mapping[str, Sequence[TraceLine]]
     began = min(lane.start for lane in clients)
     ended = max(lane.stop for lane in clients)
     commands: list[Command] = []
+    arrived: list[Delivered] = []
     indices: dict[tuple[str | None, str | None, str | None], list[tuple[int, Exchange]]] = {}
     for lane in clients:
+        for other in (other for other in clients if other is not lane):
+            arrived.extend(delivered(lane.log.role, lane.measured, other.measured, len(commands)))
         for exchange in lane.exchanges:
             if exchange.command == "add":
                 key = (lane.side, exchange.phase, lane.log.events[exchange.at].id)
@@ -219,7 +229,8 @@ def timeline(logs: Sequence[ClientLog], trace: Mapping[str, Sequence[TraceLine]]
             for lane in clients
             for each in lane.stretches
         ],
-        [delay for lane in clients for delay in _delays(lane)],
+        [delay for lane in clients for delay in _delays(lane, arrived)],
+        arrived,
     )
 
 
@@ -234,6 +245,7 @@ class _Lane:
         if log.skew_us is not None:
             days = {day_of(time) for event in log.events if (time := us(event.start)) is not None}
             self.offsets = dict.fromkeys(days, Offset(log.skew_us, 0))
+        self.measured = MeasuredLog(log.events, self.exchanges, self.offsets)
         self.stretches = elapsed.stretches(log.events, self.exchanges, self.offsets)
         self.offset = best(self.offsets.values())
         """The offset by which the whole lane is placed, so that its times add up over midnight. None: not known."""
@@ -333,12 +345,19 @@ def _span(lane: _Lane, event: Event, began: int) -> Span:
     )
 
 
-def _delays(lane: _Lane) -> list[Delay]:
+def _delays(lane: _Lane, arrived: Iterable[Delivered]) -> list[Delay]:
     found: dict[str, list[Phase]] = {}
     for each in phases.phases(lane.log.events, lane.exchanges, lane.offsets):
         found.setdefault(each.phase, []).append(each)
+    whole = [
+        Phase(each.command, "add", END_TO_END, each.end_to_end_us, each.error_us)
+        for each in arrived
+        if each.role == lane.log.role
+    ]
+    if whole:
+        found[END_TO_END] = whole
     delays = []
-    for name in phases.ALL_PHASES:
+    for name in (*phases.ALL_PHASES, END_TO_END):
         if name in found:
             known = sorted(each.us for each in found[name] if each.us is not None)
             delays.append(

@@ -1,0 +1,193 @@
+"""Messages from client to client: which two timing logs belong together, and when each message was received.
+
+docs/timing/specification.md, "Deliveries" and "Transfers", specifies it. restante.timing.model.deliveries does the
+same in Python for two logs that are known to belong together, and tests/vectors/deliveries.json tests both.
+
+The lake has no sides and no mailbox ids. A message is recognised by the id that its author gave it, its phase, and
+the time at which the server received it, which the author's log shows (timing's `network out`) and the peer's has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import Window
+from pyspark.sql import functions as f
+
+from restante.pipeline.schemas import MICROSECONDS, SOURCE_COLUMN, Column, Table, day_of
+from restante.pipeline.tables.build import Build
+from restante.pipeline.tables.timing import SERVER_COLUMN, us_of
+from restante.timing.model.exchanges import MAX_APART_US, US_PER_DAY
+from restante.timing.model.phases import NETWORK_IN, NETWORK_OUT
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
+    from pyspark.sql import DataFrame
+
+DELIVERIES: Final = Table(
+    "deliveries",
+    "message of a client that another client received",
+    (
+        Column(
+            "file", "STRING", "Identifies the timing log of the client that sent the message: SHA-256 of the file."
+        ),
+        Column("id", "BIGINT", "Position of the command in the log of the client that sent the message, from 0."),
+        SERVER_COLUMN,
+        Column(
+            "peer_file",
+            "STRING",
+            "Identifies the timing log of the peer, the client that received the message: SHA-256 of the file.",
+        ),
+        Column("peer_source", "STRING", "Name of the source of the peer's log, as given in --source."),
+        Column("peer_id", "BIGINT", "Position of the first frame with the message in the peer's log, from 0."),
+        Column("phase", "STRING", "Phase of the message: pake, version, a number, dilate-N, or other."),
+        Column("sent", "TIMESTAMP", "When the message was sent, by the clock of the client that sent it."),
+        Column("server_rx", "TIMESTAMP", "When the server received the message, by its clock, to the microsecond."),
+        Column("received", "TIMESTAMP", "When the peer received the message first, by the peer's clock."),
+        Column(
+            "network_out_us",
+            "BIGINT",
+            "Time from the sending of the message until the server received it.",
+            unit=MICROSECONDS,
+        ),
+        Column(
+            "at_server_us",
+            "BIGINT",
+            "Time from the receipt by the server until it sent the message to the peer: for the commit, and the time"
+            " until the peer was there. NULL: not known.",
+            null=True,
+            unit=MICROSECONDS,
+        ),
+        Column(
+            "network_in_us",
+            "BIGINT",
+            "Time from when the server sent the message to the peer until the peer received it. NULL: not known,"
+            " because the peer's log has no exchange of that day that shows its clock's offset, or the frame does not"
+            " say when it was sent.",
+            null=True,
+            unit=MICROSECONDS,
+        ),
+        Column(
+            "us",
+            "BIGINT",
+            "Time from the sending to the receipt: network_out_us, at_server_us and network_in_us together. Below 0:"
+            " a clock was set, or the clocks drifted apart. NULL: network_in_us is NULL.",
+            null=True,
+            unit=MICROSECONDS,
+        ),
+        Column(
+            "error_us",
+            "BIGINT",
+            "Largest possible error of us, if no clock is set, and each client's clock and the server's drift apart"
+            " by 30 ppm at most. NULL: us is not known.",
+            null=True,
+            unit=MICROSECONDS,
+        ),
+        Column(
+            "offset_us",
+            "BIGINT",
+            "How far the clock of the client that sent the message was ahead of the server's. Below 0: it was"
+            " behind.",
+            unit=MICROSECONDS,
+        ),
+        Column(
+            "peer_offset_us",
+            "BIGINT",
+            "How far the peer's clock was ahead of the server's. Below 0: it was behind. NULL: not known.",
+            null=True,
+            unit=MICROSECONDS,
+        ),
+        day_of("server_rx, by the server's clock"),
+        SOURCE_COLUMN,
+    ),
+)
+"""Invariants: `network_out_us`, `at_server_us` and `network_in_us` add up to `us` if all are known; `network_out_us`
+and `network_in_us` are those of timing. On a day a log has rows with one other log only."""
+
+_MESSAGE: Final = ("command_id", "phase", "rx")
+"""What tells messages apart."""
+
+
+def deliveries(inputs: Mapping[str, DataFrame]) -> DataFrame:
+    """Return the messages of which the lake has the sending and the receipt, in two logs that belong together.
+
+    The rows of a message are grouped, not joined with each other: planning the join takes longer than the job.
+    """
+    receipt = f.struct("at", "tx", "id", "us", "offset_us", "error_us")
+    author, peer = f.struct("source", "file", "id", "server", "at", "us", "offset_us", "error_us"), ("source", "file")
+    each_way = _messages(inputs["client_events"], inputs["timing"]).groupBy(*_MESSAGE)
+    found = (
+        each_way.agg(
+            f.collect_list(f.when(f.col("is_sent"), author)).alias("sent"),
+            f.collect_list(f.when(~f.col("is_sent"), f.struct(*peer, receipt.alias("receipt")))).alias("received"),
+        )
+        .select("phase", "rx", f.explode("sent").alias("author"), "received")
+        .select("phase", "rx", "author", f.explode("received").alias("peer"))
+        .where(_is_near("author.at") & _is_near("peer.receipt.at"))
+        .groupBy("phase", "rx", "author", *(f.col(f"peer.{name}").alias(f"peer_{name}") for name in peer))
+        .agg(f.min("peer.receipt").alias("first"))
+        .withColumn(
+            "day", f.date_add(f.lit("1970-01-01").cast("date"), f.floor(f.col("rx") / US_PER_DAY).cast("int"))
+        )
+    )
+    at_server = f.col("first.tx") - f.col("rx")
+    times = {"sent": f.col("author.at"), "server_rx": f.col("rx"), "received": f.col("first.at")}
+    return _of_pairs(found).select(
+        *("author.file", "author.id", "author.server", "peer_file", "peer_source"),
+        *(f.col("first.id").alias("peer_id"), "phase"),
+        *(f.timestamp_micros(time).alias(name) for name, time in times.items()),
+        f.col("author.us").alias("network_out_us"),
+        *(at_server.alias("at_server_us"), f.col("first.us").alias("network_in_us")),
+        (f.col("author.us") + at_server + f.col("first.us")).alias("us"),
+        (f.col("author.error_us") + f.col("first.error_us")).alias("error_us"),
+        *("author.offset_us", f.col("first.offset_us").alias("peer_offset_us"), "day", "author.source"),
+    )
+
+
+def _is_near(time: str) -> Expression:
+    return f.abs(f.col(time) - f.col("rx")) <= MAX_APART_US
+
+
+def _messages(events: DataFrame, timing: DataFrame) -> DataFrame:
+    """Return the messages that clients sent (`is_sent`), and those of others that they received, with their times.
+
+    If several sources have the same log, one copy counts: one that names a server, then the source that sorts first.
+    """
+    copy = f.struct(f.col("server").isNull(), "source")
+    is_sent = f.expr("name = 'ws_send' AND command = 'add'")
+    is_received = f.expr("name = 'ws_receive' AND command = 'message' AND NOT own")
+    chosen = (
+        events.withColumn("chosen", f.min(copy).over(Window.partitionBy("file", "day")))
+        .where((f.col("chosen.source") == f.col("source")) & (is_sent | is_received))
+        .select(
+            *("source", "file", "id", "day", "server", "command_id", "phase", is_sent.alias("is_sent")),
+            *(us_of("start").alias("at"), us_of("server_rx").alias("rx"), us_of("server_tx").alias("tx")),
+        )
+    )
+    ways = f.expr(f"what = 'add' AND phase = '{NETWORK_OUT}' OR what = 'message' AND phase = '{NETWORK_IN}'")
+    known = timing.where(ways).select("source", "file", "id", "day", "us", "error_us", "offset_us")
+    rx = f.when(f.col("is_sent"), f.col("at") + f.col("us") - f.col("offset_us")).otherwise(f.col("rx"))
+    messages = chosen.join(known, ["source", "file", "id", "day"]).withColumn("rx", rx)
+    return messages.dropna(subset=list(_MESSAGE))
+
+
+def _of_pairs(found: DataFrame) -> DataFrame:
+    """Return the rows of logs each of which shares messages of that day with one other log only.
+
+    A log that received its own messages as those of the other side has the events of both, and is its own partner.
+    """
+    file, partner = f.col("author.file"), f.col("peer_file")
+    ends = f.array(
+        f.struct(file.alias("log"), partner.alias("partner")), f.struct(partner.alias("log"), file.alias("partner"))
+    )
+    of_log = Window.partitionBy("day", "end.log")
+    alone = f.min("end.partner").over(of_log) == f.max("end.partner").over(of_log)
+    message = ("phase", "rx", "author", "peer_source", "peer_file", "first", "day")
+    both = found.withColumn("end", f.explode(ends)).withColumn(
+        "alone", alone & (f.col("end.log") != f.col("end.partner"))
+    )
+    return both.where("alone").groupBy(*message).agg(f.count("*").alias("ends")).where("ends = 2")
+
+
+BUILDS: Final = (Build(DELIVERIES, {"client_events": (1, 1), "timing": (1, 1)}, deliveries),)
