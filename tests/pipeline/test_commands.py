@@ -214,7 +214,7 @@ def test_a_build_without_its_inputs_names_them_and_what_to_ingest(lake: LakeWorl
             *(f"{table}: {done}; the lake has no table {timing}" for table in ("timing", "times")),
             *(
                 f"{table}: {done}; the lake has no table {waku}"
-                for table in ("envelopes", "traffic", "coverage", "gaps", "lateness")
+                for table in ("envelopes", "traffic", "coverage", "hourly_coverage", "gaps", "lateness")
             ),
         ]
 

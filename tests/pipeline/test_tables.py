@@ -297,6 +297,21 @@ def test_the_hours_of_failures_add_up_to_the_outcomes_of_the_day(made: Callable[
     }
 
 
+def test_the_hours_of_hourly_coverage_add_up_to_the_coverage_of_the_day(
+    made: Callable[[str, Split], Found],
+) -> None:
+    hours: dict[tuple[date, str], Counter[str]] = {}
+    for row in dicts("hourly_coverage", made("hourly_coverage", IN_ORDER).cases["a busy week"]):
+        counts = Counter({name: row[name] for name in ("envelopes", "alone", "missing")})
+        hours.setdefault((row["day"], row["source"]), Counter()).update(counts)
+    days = dicts("coverage", made("coverage", IN_ORDER).cases["a busy week"])
+    assert days
+    for row in days:
+        assert hours[row["day"], row["source"]] == Counter(
+            {name: row[name] for name in ("envelopes", "alone", "missing")}
+        )
+
+
 @pytest.mark.parametrize("name", PLACED)
 def test_the_rows_of_a_folder_or_of_a_day_are_one_task_s(made: Callable[[str, Split], Found], name: str) -> None:
     for split in SPLITS:

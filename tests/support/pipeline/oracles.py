@@ -186,6 +186,25 @@ def coverage(inputs: Inputs) -> Rows:
     return rows
 
 
+def hourly_coverage(inputs: Inputs) -> Rows:
+    """Ask of each mailserver's hours which of their envelopes it has."""
+    hours: dict[Any, set[bytes]] = defaultdict(set)
+    holders: dict[bytes, set[str]] = defaultdict(set)
+    for row in dicts(inputs, "archived"):
+        hours[row["day"], row["sent"].hour].add(row["hash"])
+        if row["source_kind"] == "archive":
+            holders[row["hash"]].add(row["source"])
+    rows: Rows = Counter()
+    for folder in dicts(inputs, "coverage"):
+        source = folder["source"]
+        for (day, hour), sent in hours.items():
+            if day == folder["day"]:
+                own = [each for each in sent if source in holders[each]]
+                alone = [each for each in own if holders[each] == {source}]
+                rows[hour, len(own), len(alone), len(sent) - len(own), day, source] += 1
+    return rows
+
+
 def gaps(inputs: Inputs) -> Rows:
     """Go through each mailserver's day hour by hour."""
     copies: dict[date, dict[bytes, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
@@ -362,7 +381,7 @@ ORACLES: Mapping[str, Callable[[Inputs], Rows]] = {
     each.__name__: each
     for each in (
         *(outcomes, durations, pressure, mailbox_pressure, busy_hours, versions, timing, times),
-        *(envelopes, traffic, coverage, gaps),
+        *(envelopes, traffic, coverage, hourly_coverage, gaps),
         *(report_oracles.failures, report_oracles.guesses, report_oracles.lateness),
     )
 }

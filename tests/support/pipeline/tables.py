@@ -106,7 +106,10 @@ def collected(made: DataFrame) -> Counter[Values]:
 
 # ── several cases as one table's rows ────────────────────────────────────────────────────────────
 
-BY_DAY = {"archived", "envelopes", "traffic", "coverage", "gaps", "lateness", FOLDERS.name}
+BY_DAY = {
+    *("archived", "envelopes", "traffic", "coverage", "hourly_coverage", "gaps", "lateness"),
+    FOLDERS.name,
+}
 """Of these, rows of one day belong together whatever their source is; of all others, rows of one source."""
 
 NAMES = {"source", "server"}
