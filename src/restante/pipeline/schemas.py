@@ -183,6 +183,46 @@ CLIENT_VERSIONS: Final = Table(
         *(BLUR_COLUMN, day_of("connect_time"), SOURCE_COLUMN),
     ),
 )
+LIVE_NAMEPLATE: Final = "nameplate"
+LIVE_MAILBOX: Final = "mailbox"
+LIVE_LISTENER: Final = "listener"
+
+LIVE: Final = Table(
+    "live",
+    "server, kind and start of what was live when ingest last read the server's database",
+    (
+        Column(
+            "kind",
+            "STRING",
+            f"{LIVE_NAMEPLATE}, {LIVE_MAILBOX}: nameplates and mailboxes that had not ended; {LIVE_LISTENER}:"
+            " connections that had a mailbox open.",
+        ),
+        Column(
+            "started",
+            "TIMESTAMP",
+            "When the first side joined, rounded down to a multiple of the blur. NULL: the row counts connections.",
+            null=True,
+        ),
+        Column("count", "BIGINT", "How many of this kind started then; or how many connections there were."),
+        Column(
+            "as_of",
+            "TIMESTAMP",
+            "When the server last wrote to its database; for connections, when it counted them. Rounded down to a"
+            " multiple of the blur.",
+        ),
+        Column(
+            "blur_us",
+            "BIGINT",
+            "Blur: the row's times are rounded down to a multiple of this, the server's setting. NULL: the times are"
+            " exact.",
+            null=True,
+            unit=MICROSECONDS,
+        ),
+        *(day_of("started, or of as_of if started is NULL"), SOURCE_COLUMN),
+    ),
+)
+"""Each ingest that reads anything new of a source replaces the source's rows, so the table has no history."""
+
 SERVER_COMMANDS: Final = Table(
     "server_commands",
     "command in a server's trace",
@@ -340,7 +380,9 @@ QUARANTINE: Final = Table(
 
 CLEAN_TABLES: Final = {
     table.name: table
-    for table in (*(NAMEPLATES, MAILBOXES, CLIENT_VERSIONS, SERVER_COMMANDS, CLIENT_EVENTS, ARCHIVED, QUARANTINE),)
+    for table in (
+        *(NAMEPLATES, MAILBOXES, CLIENT_VERSIONS, LIVE, SERVER_COMMANDS, CLIENT_EVENTS, ARCHIVED, QUARANTINE),
+    )
 }
 """The tables that ingest writes."""
 
@@ -350,6 +392,7 @@ SOURCES: Final = {
     NAMEPLATES.name: _USAGE_SOURCE,
     MAILBOXES.name: _USAGE_SOURCE,
     CLIENT_VERSIONS.name: _USAGE_SOURCE,
+    LIVE.name: _USAGE_SOURCE,
     SERVER_COMMANDS.name: "a server's trace",
     CLIENT_EVENTS.name: "a client's timing log",
     ARCHIVED.name: "a Waku archive or envelope files",

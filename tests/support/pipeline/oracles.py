@@ -66,12 +66,16 @@ def durations(inputs: Inputs) -> Rows:
     return Counter((*key[:5], count, *key[5:]) for key, count in counts.items())
 
 
-def pressure(inputs: Inputs, table: str = "nameplates") -> Rows:
+def pressure(inputs: Inputs, table: str = "nameplates", kind: str = "nameplate") -> Rows:
     """Follow each nameplate through its hours; the peak is at the start of one, or of the hour."""
+    lived = dicts(inputs, table)
+    for row in dicts(inputs, "live"):
+        if row["kind"] == kind:
+            lived += [row | {"total_us": us_of(row["as_of"]) - us_of(row["started"])}] * row["count"]
     hours: dict[Any, list[tuple[int, int]]] = defaultdict(list)
     started: Counter[Any] = Counter()
     cut: Counter[Any] = Counter()
-    for row in dicts(inputs, table):
+    for row in lived:
         at, source = us_of(row["started"]), row["source"]
         key = (source, row["day"], at // HOUR % 24 if known(row) else None)
         life = min(max(row["total_us"], 0), 7 * 24 * HOUR)
@@ -95,7 +99,7 @@ def pressure(inputs: Inputs, table: str = "nameplates") -> Rows:
 
 
 def mailbox_pressure(inputs: Inputs) -> Rows:
-    return pressure(inputs, "mailboxes")
+    return pressure(inputs, "mailboxes", "mailbox")
 
 
 def busy_hours(inputs: Inputs) -> Rows:
