@@ -205,6 +205,7 @@ def test_a_build_without_its_inputs_names_them_and_what_to_ingest(lake: LakeWorl
     for plan, done in (((), "0 days built, 0 rows"), (("--plan",), "0 days to build")):
         said = command("build", "--lake", lake.path, "--from", "1999-01-01", "--to", "1999-01-01", *plan).stdout
         usage = f"client_versions and no mailboxes{yet} a mailbox server's data directory"
+        binds = f"client_versions{yet} a mailbox server's data directory"
         mailboxes = f"mailboxes and no live{yet} a mailbox server's data directory"
         timing = f"client_events and no server_commands{yet} a client's timing log or a server's trace"
         waku = f"archived{yet} a Waku archive or envelope files"
@@ -213,6 +214,7 @@ def test_a_build_without_its_inputs_names_them_and_what_to_ingest(lake: LakeWorl
             f"mailbox_pressure: {done}; the lake has no table {mailboxes}",
             *(f"{table}: {done}" for table in ("busy_hours", "failures", "guesses")),
             f"versions: {done}; the lake has no table {usage}",
+            f"addresses: {done}; the lake has no table {binds}",
             *(f"{table}: {done}; the lake has no table {timing}" for table in ("timing", "times")),
             *(
                 f"{table}: {done}; the lake has no table {waku}"

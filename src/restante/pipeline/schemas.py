@@ -166,21 +166,29 @@ CLIENT_VERSIONS: Final = Table(
     (
         *(ID_COLUMN, ORIGIN_COLUMN, APP_COLUMN),
         Column("connect_time", "TIMESTAMP", "When the client bound, rounded down to a multiple of the blur."),
-        Column(
-            "implementation",
-            "STRING",
-            f"Name of the client program, as the client sent it; cut to {MAX_TEXT_CHARACTERS} characters."
-            " NULL: it sent none.",
-            null=True,
+        *(
+            Column(
+                name,
+                "STRING",
+                f"{name_of} of the client program, as the client sent it; cut to {MAX_TEXT_CHARACTERS} characters."
+                " NULL: it sent none.",
+                null=True,
+            )
+            for name, name_of in (("implementation", "Name"), ("version", "Version"))
         ),
-        Column(
-            "version",
-            "STRING",
-            f"Version of the client program, as the client sent it; cut to {MAX_TEXT_CHARACTERS} characters."
-            " NULL: it sent none.",
-            null=True,
+        BLUR_COLUMN,
+        *(
+            Column(
+                name,
+                "BOOLEAN",
+                f"Whether this is the first bind of the day at this server from its address{of}. NULL: the address is"
+                " not known, or an older version of Restante read the row.",
+                null=True,
+                added=True,
+            )
+            for name, of in (("new_address", ""), ("new_address_of_app", " for this application"))
         ),
-        *(BLUR_COLUMN, day_of("connect_time"), SOURCE_COLUMN),
+        *(day_of("connect_time"), SOURCE_COLUMN),
     ),
 )
 LIVE_NAMEPLATE: Final = "nameplate"
@@ -210,13 +218,8 @@ LIVE: Final = Table(
             "When the server last wrote to its database; for connections, when it counted them. Rounded down to a"
             " multiple of the blur.",
         ),
-        Column(
-            "blur_us",
-            "BIGINT",
-            "Blur: the row's times are rounded down to a multiple of this, the server's setting. NULL: the times are"
-            " exact.",
-            null=True,
-            unit=MICROSECONDS,
+        BLUR_COLUMN._replace(
+            meaning="Blur: the row's times are rounded down to a multiple of this, the server's setting. NULL: exact."
         ),
         *(day_of("started, or of as_of if started is NULL"), SOURCE_COLUMN),
     ),
@@ -386,13 +389,8 @@ CLEAN_TABLES: Final = {
 }
 """The tables that ingest writes."""
 
-_USAGE_SOURCE: Final = "a mailbox server's data directory"
-
 SOURCES: Final = {
-    NAMEPLATES.name: _USAGE_SOURCE,
-    MAILBOXES.name: _USAGE_SOURCE,
-    CLIENT_VERSIONS.name: _USAGE_SOURCE,
-    LIVE.name: _USAGE_SOURCE,
+    **{each.name: "a mailbox server's data directory" for each in (NAMEPLATES, MAILBOXES, CLIENT_VERSIONS, LIVE)},
     SERVER_COMMANDS.name: "a server's trace",
     CLIENT_EVENTS.name: "a client's timing log",
     ARCHIVED.name: "a Waku archive or envelope files",

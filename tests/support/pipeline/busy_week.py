@@ -103,7 +103,8 @@ def _bind(dice: Random, place: int) -> Values:
     blur = dice.choice(BLURS)
     time = _time(dice, blur)
     who = dice.choice(((None, None), ("python", "0.24.0"), ("rust", f"{int(dice.paretovariate(0.35)) % 5000}")))
-    return (place, "", _app(dice), time, *who, blur, time.date(), dice.choice(SOURCES))
+    new = Random(place).choice(((None, None), (True, True), (False, True), (False, False)))
+    return (place, "", _app(dice), time, *who, blur, *new, time.date(), dice.choice(SOURCES))
 
 
 def _live(dice: Random) -> Values:

@@ -386,7 +386,7 @@ ORACLES: Mapping[str, Callable[[Inputs], Rows]] = {
     for each in (
         *(outcomes, durations, pressure, mailbox_pressure, busy_hours, versions, timing, times),
         *(envelopes, traffic, coverage, hourly_coverage, gaps),
-        *(report_oracles.failures, report_oracles.guesses, report_oracles.lateness),
+        *(report_oracles.failures, report_oracles.guesses, report_oracles.addresses, report_oracles.lateness),
     )
 }
 

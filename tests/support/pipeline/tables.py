@@ -168,6 +168,7 @@ ADD_UP: Mapping[str, Mapping[str, Sequence[str]]] = {
     "pressure": {"started": ("nameplates", "live nameplate")},
     "mailbox_pressure": {"started": ("mailboxes", "live mailbox")},
     "busy_hours": {"connections": ("client_versions",), "mailboxes": ("mailboxes",), "nameplates": ("nameplates",)},
+    "addresses": {"connections": ("client_versions",) * 2},
     "versions": {"connections": ("client_versions",), "mailboxes": ("mailboxes",)},
     "times": {"count": ("timing",)},
     "traffic": {"envelopes": ("envelopes",)},

@@ -1,7 +1,8 @@
 """Reads usage records from our mailbox server's database or the reference server's usage database (both versions).
 
 Of usage records only the columns that have a rule in restante.pipeline.clean.rules are read; of what is live, only
-times and counts (restante.pipeline.sources.live). No side, nameplate, mailbox id or address leaves the copy.
+times and counts (restante.pipeline.sources.live). No side, nameplate, mailbox id or address leaves the copy, and no
+hash of an address (restante.pipeline.sources.usage_scan).
 """
 
 from __future__ import annotations
@@ -179,6 +180,7 @@ class OpenedUsage:
                 *(rule.source for rule in RULES[span.table]),
                 *(name or "NULL" for name in self._shape.own_columns(span.table, self._version)),
             ),
+            addresses=self._shape.address_columns(span.table, self._version),
             limits=self._limits,
             setting_us=self._setting,
             duplicates=frozenset(span.marks) - {""},

@@ -6,13 +6,24 @@ from collections.abc import Mapping
 from typing import Final
 
 from restante.pipeline.schemas import CLEAN_TABLES, Table
-from restante.pipeline.tables import envelopes, failures, gaps, hours, lateness, outcomes, sources, timing, versions
+from restante.pipeline.tables import (
+    addresses,
+    envelopes,
+    failures,
+    gaps,
+    hours,
+    lateness,
+    outcomes,
+    sources,
+    timing,
+    versions,
+)
 from restante.pipeline.tables.build import Build
 
 BUILDS: Final[dict[str, Build]] = {
     build.table.name: build
     for build in (
-        *(*outcomes.BUILDS, *hours.BUILDS, *failures.BUILDS, *versions.BUILDS),
+        *(*outcomes.BUILDS, *hours.BUILDS, *failures.BUILDS, *versions.BUILDS, *addresses.BUILDS),
         *(*timing.BUILDS, *envelopes.BUILDS, *gaps.BUILDS, *lateness.BUILDS),
     )
 }
