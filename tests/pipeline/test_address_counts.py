@@ -109,6 +109,7 @@ def test_a_digest_in_quarantine_is_not_made_from_the_hash(tmp_path: Path) -> Non
     assert digests[0] == digests[1]
 
 
+@pytest.mark.thorough
 def test_a_day_that_comes_in_two_runs_is_counted_as_in_one(world: LakeWorld, tmp_path: Path) -> None:
     with ours(tmp_path / "a", bind(0, "aa"), bind(1, "bb"), bind(2, None)) as server:
         world.ingest(f"relay={tmp_path / 'a'}")
