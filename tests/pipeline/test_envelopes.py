@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.pipeline.clean.envelopes import ENVELOPE_FAULTS, MAX_CLOCK_SKEW_SECONDS, SECONDS_PER_DAY, Stored, verify
+from restante.pipeline.clean.envelopes import ENVELOPE_FAULTS, MAX_CLOCK_SKEW_SECONDS, Stored, verify
+from restante.pipeline.clean.rules import SECONDS_PER_DAY
 from restante.waku.archive import ids
 from restante.waku.envelope.envelope import Envelope, make, parse
 from restante.waku.envelope.rlp import RlpError

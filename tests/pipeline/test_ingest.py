@@ -43,14 +43,16 @@ def test_rows_of_servers_go_to_the_lake_and_a_second_run_reads_only_new_ones(
     ):
         results = world.ingest(*specs)
         assert [(each.source, each.table, each.ledger and each.ledger.clean) for each in results] == [
+            ("relay", "live", 1),
             ("relay", "nameplates", 2),
             ("relay", "mailboxes", 1),
             ("relay", "client_versions", 1),
+            ("west", "live", 1),
             ("west", "nameplates", 1),
             ("west", "mailboxes", None),
             ("west", "client_versions", None),
         ]
-        first = results[0].ledger
+        first = results[1].ledger
         server.write(nameplate(0, started=T0 - 3 * SECONDS_PER_DAY), nameplate(4))
         second = world.ledger("nameplates", *specs)
         world.spark = no_spark
@@ -160,7 +162,7 @@ def test_a_source_that_fails_or_counts_other_rows_does_not_hold_up_the_others(
         assert first == "source torn: table usage_nameplates has no column result"
         assert "counts 2 rows, but 1 could be read; none was taken" in second
         assert [row["source"] for row in world.rows("nameplates")] == ["whole"]
-        assert len(list(world.path.rglob("*.parquet"))) == 1
+        assert len(list((world.path / "nameplates").rglob("*.parquet"))) == 1
         world.ingest(specs[1])
     assert sorted(row["source"] for row in world.rows("nameplates")) == ["odd", "whole"]
 
@@ -178,8 +180,8 @@ def test_a_source_restored_from_a_copy_is_read_again_and_reported(world: LakeWor
     shutil.copytree(tmp_path / "copy", tmp_path / "a")
     with ours(tmp_path / "a", nameplate(9, app_id="new")) as server:
         results = world.ingest(f"relay={server.data}")
-    assert results[0].ledger is not None
-    assert results[0].ledger.replaced
+    assert results[1].ledger is not None
+    assert results[1].ledger.replaced
     assert any(
         "relay: nameplates is read again from the beginning, and its rows replaced" in words
         for words in world.steps.said
@@ -211,7 +213,7 @@ def test_a_source_that_is_empty_now_replaces_its_rows_with_none(world: LakeWorld
     shutil.rmtree(tmp_path / "a")
     with ours(tmp_path / "a", current(None)) as server:
         results = world.ingest(f"relay={server.data}")
-    assert results[0].ledger == Ledger(replaced=True)
+    assert results[1].ledger == Ledger(replaced=True)
     assert world.rows("nameplates") == []
 
 
@@ -221,7 +223,7 @@ def test_a_source_that_is_empty_now_replaces_its_rows_with_none(world: LakeWorld
 def test_a_run_interrupted_anywhere_and_repeated_gives_the_same_tables(
     world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tables = ["nameplates", "mailboxes", "client_versions"]
+    tables = ["live", "nameplates", "mailboxes", "client_versions"]
     with ours(tmp_path / "a", nameplate(1), mailbox(2), client(3), current(None)):
         for done, table in enumerate(tables):
             for step in ("stage", "commit"):
@@ -232,7 +234,7 @@ def test_a_run_interrupted_anywhere_and_repeated_gives_the_same_tables(
                 there = [len(world.rows(name)) for name in tables]
                 assert there == [1] * done + [0] * (len(tables) - done), (step, table)
         world.ingest(f"relay={tmp_path / 'a'}")
-    assert [len(world.rows(name)) for name in tables] == [1, 1, 1]
+    assert [len(world.rows(name)) for name in tables] == [1, 1, 1, 1]
 
 
 def interrupted(went_on: Callable[..., object], table: str) -> Callable[..., object]:
@@ -280,6 +282,7 @@ def test_a_plan_shows_what_would_be_read_and_does_not_start_spark(tmp_path: Path
     with ours(tmp_path / "a", nameplate(1), nameplate(2), current(None)):
         results = world.ingest(f"relay={tmp_path / 'a'}", plan=True)
     assert [(each.table, each.span and each.span.counted) for each in results] == [
+        ("live", 1),
         ("nameplates", 2),
         ("mailboxes", None),
         ("client_versions", None),
@@ -290,7 +293,7 @@ def test_a_plan_shows_what_would_be_read_and_does_not_start_spark(tmp_path: Path
 def test_a_lake_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     world = LakeWorld(None, tmp_path)
     world.path.mkdir()
-    with ours(tmp_path / "a", nameplate(1), current(None)):
+    with ours(tmp_path / "a", nameplate(1)):
         world.add("nameplates", read(f"relay={tmp_path / 'a'}", tmp_path / "s")["nameplates"].clean)
         log = world.path / "nameplates" / "_delta_log" / "00000000000000000000.json"
         log.write_text("torn")
@@ -326,7 +329,7 @@ def test_spark_starts_before_a_step_whose_tasks_another_thread_reads(
     world.spark = begin
     monkeypatch.setattr(ingest, "_read", lambda *given: Ledger(read=1, clean=1, counted=1))
     monkeypatch.setattr(build_run, "_build_days", lambda *given, **others: 1)
-    with ours(tmp_path / "a", nameplate(1), current(None)):
+    with ours(tmp_path / "a", nameplate(1)):
         [found] = read(f"relay={tmp_path / 'a'}", tmp_path / "s").values()
         world.ingest(f"relay={tmp_path / 'a'}")
     assert order == ["Spark", "relay: nameplates"]

@@ -24,7 +24,7 @@ from restante.pipeline.tables import TABLES
 from restante.pipeline.views import view
 from support.bounds import PATIENCE
 from support.pipeline.runs import LakeWorld
-from support.pipeline.servers import T0, current, mailbox, nameplate, ours
+from support.pipeline.servers import T0, mailbox, nameplate, ours
 from support.pipeline.sessions import ENVIRONMENT, INTERPRETED, SETTINGS, environment
 from support.processes import kill_group, process_group
 
@@ -133,7 +133,7 @@ def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mortal]:
 def test_ingest_killed_between_two_tables_is_finished_by_the_next_run(
     world: LakeWorld, mortal: Mortal, tmp_path: Path
 ) -> None:
-    with ours(tmp_path / "a", nameplate(1), mailbox(2), current(None)):
+    with ours(tmp_path / "a", nameplate(1), mailbox(2)):
         spec = f"relay={tmp_path / 'a'}"
         mortal.dies(BEFORE_THE_SECOND_COMMIT, "ingest", world.path, "--source", spec)
         assert (len(world.rows("nameplates")), len(world.rows("mailboxes"))) == (1, 0)
@@ -144,7 +144,7 @@ def test_ingest_killed_between_two_tables_is_finished_by_the_next_run(
 
 
 def test_ingest_killed_while_spark_writes_leaves_no_rows(world: LakeWorld, mortal: Mortal, tmp_path: Path) -> None:
-    with ours(tmp_path / "a", *(nameplate(number) for number in range(2000)), current(None)):
+    with ours(tmp_path / "a", *(nameplate(number) for number in range(2000))):
         spec = f"relay={tmp_path / 'a'}"
         mortal.dies(WHILE_SPARK_WRITES.replace("SIGNAL", "SIGKILL"), "ingest", world.path, "--source", spec)
         assert world.rows("nameplates") == []
@@ -158,7 +158,7 @@ STOPPED: Final = "restante: stopped; committed rows stay; run this again to do t
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_stopped_run_prints_one_sentence_and_leaves_no_copies(mortal: Mortal, tmp_path: Path, name: str) -> None:
     left = set(mortal.copies.iterdir())  # by those that were killed
-    with ours(tmp_path / "a", *(nameplate(number) for number in range(2000)), current(None)):
+    with ours(tmp_path / "a", *(nameplate(number) for number in range(2000))):
         where = WHILE_SPARK_WRITES.replace("SIGNAL", name)
         code, said = mortal.ends(where, "ingest", tmp_path / "lake", "--source", f"relay={tmp_path / 'a'}")
     lines = said.splitlines()
@@ -182,7 +182,7 @@ main()
 def test_a_stopped_run_that_started_spark_itself_does_the_same(tmp_path: Path) -> None:
     lake, temporary = tmp_path / "lake", tmp_path / "copies"
     temporary.mkdir()
-    with ours(tmp_path / "a", *(nameplate(number) for number in range(2000)), current(None)):
+    with ours(tmp_path / "a", *(nameplate(number) for number in range(2000))):
         spec = f"relay={tmp_path / 'a'}"
         with process_group(
             [sys.executable, "-c", WAITS, "pipeline", "ingest", "--lake", str(lake), "--source", spec],
@@ -215,7 +215,7 @@ def test_what_a_run_left_that_was_killed_while_java_started_goes_with_the_next(
     java = home / "bin" / "java"
     java.write_text(JAVA_THAT_WAITS)
     java.chmod(0o755)
-    with ours(tmp_path / "a", nameplate(1), current(None)):
+    with ours(tmp_path / "a", nameplate(1)):
         arguments = ["pipeline", "ingest", "--lake", str(lake), "--source", f"relay={tmp_path / 'a'}"]
         with process_group(
             [sys.executable, "-m", "restante", *arguments],
@@ -235,7 +235,7 @@ def test_a_reader_during_a_killed_and_repeated_build_sees_the_old_day_or_the_new
     world: LakeWorld, mortal: Mortal, tmp_path: Path
 ) -> None:
     spec = f"relay={tmp_path / 'a'}"
-    with ours(tmp_path / "a", *(nameplate(number) for number in range(3)), current(None)) as server:
+    with ours(tmp_path / "a", *(nameplate(number) for number in range(3))) as server:
         world.ingest(spec)
         world.build(only="outcomes")
         with reading(world.path) as answers:

@@ -196,5 +196,5 @@ def test_a_path_that_other_programs_misread_is_refused(tmp_path: Path, name: str
 @pytest.mark.parametrize("name", ["nowhere", "NAMEPLATES", "", "..", "nameplates/_delta_log"])
 def test_the_error_for_an_unknown_table_lists_all_tables(tmp_path: Path, name: str) -> None:
     make(tmp_path)
-    with pytest.raises(Misuse, match=r"there are archived, .*nameplates"):
+    with pytest.raises(Misuse, match=r"there are addresses, archived, .*nameplates"):
         restante.pipeline.files(tmp_path, name)

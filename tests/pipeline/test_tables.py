@@ -51,7 +51,7 @@ REACHING = [name for name, build in BUILDS.items() if any(map(any, build.reach.v
 """Tables of which a day is made of other days' rows too."""
 
 PLACED = [name for name, build in BUILDS.items() if build.placed]
-NAMED = ["outcomes", "durations", "failures", "versions"]
+NAMED = ["outcomes", "durations", "failures", "versions", "addresses"]
 """Tables that have strangers' names."""
 
 OF_PAIRS = ("deliveries", "transfers")
@@ -317,6 +317,21 @@ def test_the_hours_of_failures_add_up_to_the_outcomes_of_the_day(made: Callable[
     }
 
 
+def test_the_hours_of_hourly_coverage_add_up_to_the_coverage_of_the_day(
+    made: Callable[[str, Split], Found],
+) -> None:
+    hours: dict[tuple[date, str], Counter[str]] = {}
+    for row in dicts("hourly_coverage", made("hourly_coverage", IN_ORDER).cases["a busy week"]):
+        counts = Counter({name: row[name] for name in ("envelopes", "alone", "missing")})
+        hours.setdefault((row["day"], row["source"]), Counter()).update(counts)
+    days = dicts("coverage", made("coverage", IN_ORDER).cases["a busy week"])
+    assert days
+    for row in days:
+        assert hours[row["day"], row["source"]] == Counter(
+            {name: row[name] for name in ("envelopes", "alone", "missing")}
+        )
+
+
 @pytest.mark.parametrize("name", PLACED)
 def test_the_rows_of_a_folder_or_of_a_day_are_one_task_s(made: Callable[[str, Split], Found], name: str) -> None:
     for split in SPLITS:
@@ -351,7 +366,7 @@ def test_100_000_versions_and_applications_of_a_day_make_a_short_table(spark: Sp
 
 def assert_short(name: str, made: Counter[Values]) -> None:
     found = dicts(name, made)
-    assert len({row["app_id"] for row in found}) == 1001
+    assert len({row["app_id"] for row in found} - {None}) == 1001
     if name == "versions":
         assert {row["connections"] for row in found if row["app_id"] == "common"} == {10}
         of_known_ones = [row for row in found if row["attribution"] == "version"]

@@ -166,23 +166,66 @@ CLIENT_VERSIONS: Final = Table(
     (
         *(ID_COLUMN, ORIGIN_COLUMN, APP_COLUMN),
         Column("connect_time", "TIMESTAMP", "When the client bound, rounded down to a multiple of the blur."),
-        Column(
-            "implementation",
-            "STRING",
-            f"Name of the client program, as the client sent it; cut to {MAX_TEXT_CHARACTERS} characters."
-            " NULL: it sent none.",
-            null=True,
+        *(
+            Column(
+                name,
+                "STRING",
+                f"{name_of} of the client program, as the client sent it; cut to {MAX_TEXT_CHARACTERS} characters."
+                " NULL: it sent none.",
+                null=True,
+            )
+            for name, name_of in (("implementation", "Name"), ("version", "Version"))
         ),
-        Column(
-            "version",
-            "STRING",
-            f"Version of the client program, as the client sent it; cut to {MAX_TEXT_CHARACTERS} characters."
-            " NULL: it sent none.",
-            null=True,
+        BLUR_COLUMN,
+        *(
+            Column(
+                name,
+                "BOOLEAN",
+                f"Whether this is the first bind of the day at this server from its address{of}. NULL: the address is"
+                " not known, or an older version of Restante read the row.",
+                null=True,
+                added=True,
+            )
+            for name, of in (("new_address", ""), ("new_address_of_app", " for this application"))
         ),
-        *(BLUR_COLUMN, day_of("connect_time"), SOURCE_COLUMN),
+        *(day_of("connect_time"), SOURCE_COLUMN),
     ),
 )
+LIVE_NAMEPLATE: Final = "nameplate"
+LIVE_MAILBOX: Final = "mailbox"
+LIVE_LISTENER: Final = "listener"
+
+LIVE: Final = Table(
+    "live",
+    "server, kind and start of what was live when ingest last read the server's database",
+    (
+        Column(
+            "kind",
+            "STRING",
+            f"{LIVE_NAMEPLATE}, {LIVE_MAILBOX}: nameplates and mailboxes that had not ended; {LIVE_LISTENER}:"
+            " connections that had a mailbox open.",
+        ),
+        Column(
+            "started",
+            "TIMESTAMP",
+            "When the first side joined, rounded down to a multiple of the blur. NULL: the row counts connections.",
+            null=True,
+        ),
+        Column("count", "BIGINT", "How many of this kind started then; or how many connections there were."),
+        Column(
+            "as_of",
+            "TIMESTAMP",
+            "When the server last wrote to its database; for connections, when it counted them. Rounded down to a"
+            " multiple of the blur.",
+        ),
+        BLUR_COLUMN._replace(
+            meaning="Blur: the row's times are rounded down to a multiple of this, the server's setting. NULL: exact."
+        ),
+        *(day_of("started, or of as_of if started is NULL"), SOURCE_COLUMN),
+    ),
+)
+"""Each ingest that reads anything new of a source replaces the source's rows, so the table has no history."""
+
 SERVER_COMMANDS: Final = Table(
     "server_commands",
     "command in a server's trace",
@@ -340,16 +383,14 @@ QUARANTINE: Final = Table(
 
 CLEAN_TABLES: Final = {
     table.name: table
-    for table in (*(NAMEPLATES, MAILBOXES, CLIENT_VERSIONS, SERVER_COMMANDS, CLIENT_EVENTS, ARCHIVED, QUARANTINE),)
+    for table in (
+        *(NAMEPLATES, MAILBOXES, CLIENT_VERSIONS, LIVE, SERVER_COMMANDS, CLIENT_EVENTS, ARCHIVED, QUARANTINE),
+    )
 }
 """The tables that ingest writes."""
 
-_USAGE_SOURCE: Final = "a mailbox server's data directory"
-
 SOURCES: Final = {
-    NAMEPLATES.name: _USAGE_SOURCE,
-    MAILBOXES.name: _USAGE_SOURCE,
-    CLIENT_VERSIONS.name: _USAGE_SOURCE,
+    **{each.name: "a mailbox server's data directory" for each in (NAMEPLATES, MAILBOXES, CLIENT_VERSIONS, LIVE)},
     SERVER_COMMANDS.name: "a server's trace",
     CLIENT_EVENTS.name: "a client's timing log",
     ARCHIVED.name: "a Waku archive or envelope files",

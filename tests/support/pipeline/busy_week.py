@@ -29,6 +29,7 @@ def busy_week(dice: Random, rows: int) -> Mapping[str, Sequence[tuple[Any, ...]]
         "nameplates": [_ended(dice, place) for place in range(rows)],
         "mailboxes": [_mailbox(dice, place) for place in range(rows)],
         "client_versions": [_bind(dice, place) for place in range(rows)],
+        "live": [_live(Random(place)) for place in range(rows // 5)],
         "outcomes": [_outcome(dice) for _ in range(rows)],
         "archived": list(_archived(dice, rows)),
         "envelopes": list(_envelopes(dice, rows)),
@@ -104,7 +105,17 @@ def _bind(dice: Random, place: int) -> Values:
     blur = dice.choice(BLURS)
     time = _time(dice, blur)
     who = dice.choice(((None, None), ("python", "0.24.0"), ("rust", f"{int(dice.paretovariate(0.35)) % 5000}")))
-    return (place, "", _app(dice), time, *who, blur, time.date(), dice.choice(SOURCES))
+    new = Random(place).choice(((None, None), (True, True), (False, True), (False, False)))
+    return (place, "", _app(dice), time, *who, blur, *new, time.date(), dice.choice(SOURCES))
+
+
+def _live(dice: Random) -> Values:
+    blur = dice.choice(BLURS)
+    kind = dice.choice(("nameplate", "mailbox", "listener"))
+    started = None if kind == "listener" else _time(dice, blur)
+    as_of = _time(dice, blur, days=dice.randint(0, 2))
+    day = (started or as_of).date()
+    return (kind, started, dice.choice((1, 1, 1, 2, 50)), as_of, blur, day, dice.choice(SOURCES))
 
 
 def _outcome(dice: Random) -> Values:

@@ -9,7 +9,17 @@ from math import floor
 from typing import Any
 
 from restante.pipeline.tables.sources import LEDGERS
-from support.pipeline.oracle_helpers import Inputs, Rows, apps, bucket, dicts, ended, known, us_of
+from support.pipeline.oracle_helpers import (
+    Inputs,
+    Rows,
+    apps,
+    bucket,
+    dicts,
+    ended,
+    known,
+    renamed,
+    us_of,
+)
 
 TIMES = {
     "nameplates": "started",
@@ -100,6 +110,25 @@ def _suspects(of: Counter[str]) -> int:
 
 def _middle(numbers: Sequence[int]) -> int:
     return sorted(numbers)[len(numbers) // 2]
+
+
+def addresses(inputs: Inputs) -> Rows:
+    """Count the binds that are the first; those of all applications together, too."""
+    weights: Counter[Any] = Counter()
+    for row in dicts(inputs, "client_versions"):
+        weights[row["source"], row["day"], (row["app_id"],)] += 1
+    app = renamed(weights)
+    found: dict[Any, list[bool | None]] = defaultdict(list)
+    for row in dicts(inputs, "client_versions"):
+        source, day = row["source"], row["day"]
+        found[None, day, source].append(row["new_address"])
+        [name] = app(source, day, (row["app_id"],))
+        found[name, day, source].append(row["new_address_of_app"])
+    rows: Rows = Counter()
+    for (name, day, source), new in found.items():
+        unknown = new.count(None)
+        rows[name, len(new), unknown, None if unknown == len(new) else new.count(True), day, source] += 1
+    return rows
 
 
 def lateness(inputs: Inputs) -> Rows:

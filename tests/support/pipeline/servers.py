@@ -137,12 +137,14 @@ def read(
     context: IngestContext = CONTEXT,
     said: list[str] | None = None,
 ) -> dict[str, Read]:
-    """Read what is new, as Spark's workers do; the marks go on."""
+    """Read what is new of the usage records, as Spark's workers do; the marks go on."""
     named = recognise(source) if isinstance(source, str) else source
     found: dict[str, Read] = {}
     with named.opened(scratch, (said if said is not None else []).append, context) as opened:
         assert isinstance(opened, OpenedUsage)
         for table in opened.tables:
+            if table.name not in TABLES:
+                continue
             span = opened.find_new(table.name, (marks or {}).get(table.name, {}))
             if span is not None:
                 found[table.name] = Read(span, drained(opened, span))

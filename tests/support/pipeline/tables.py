@@ -19,7 +19,7 @@ from restante.pipeline.tables.sources import LEDGERS
 
 CASES = Path(__file__).parents[2] / "pipeline" / "cases"
 BASE: Mapping[str, dict[str, Any]] = json.loads((CASES / "base.json").read_text())
-FIRST_TIME = ("started", "connect_time", "server_rx", "start", "sent")
+FIRST_TIME = ("started", "connect_time", "server_rx", "start", "sent", "as_of")
 TABLES: Mapping[str, Table] = {
     **CLEAN_TABLES,
     **BUILT_TABLES,
@@ -106,7 +106,10 @@ def collected(made: DataFrame) -> Counter[Values]:
 
 # ── several cases as one table's rows ────────────────────────────────────────────────────────────
 
-BY_DAY = {"archived", "envelopes", "traffic", "coverage", "gaps", "lateness", FOLDERS.name}
+BY_DAY = {
+    *("archived", "envelopes", "traffic", "coverage", "hourly_coverage", "gaps", "lateness"),
+    FOLDERS.name,
+}
 """Of these, rows of one day belong together whatever their source is; of all others, rows of one source."""
 
 NAMES = {"source", "server", "peer_source", "receiver_source"}
@@ -165,22 +168,29 @@ ADD_UP: Mapping[str, Mapping[str, Sequence[str]]] = {
     "outcomes": {"ended": ("nameplates", "mailboxes")},
     "failures": {"ended": ("nameplates", "mailboxes")},
     "durations": {"count": ("nameplates", "mailboxes") * 2},
-    "pressure": {"started": ("nameplates",)},
-    "mailbox_pressure": {"started": ("mailboxes",)},
+    "pressure": {"started": ("nameplates", "live nameplate")},
+    "mailbox_pressure": {"started": ("mailboxes", "live mailbox")},
     "busy_hours": {"connections": ("client_versions",), "mailboxes": ("mailboxes",), "nameplates": ("nameplates",)},
+    "addresses": {"connections": ("client_versions",) * 2},
     "versions": {"connections": ("client_versions",), "mailboxes": ("mailboxes",)},
     "times": {"count": ("timing",)},
     "traffic": {"envelopes": ("envelopes",)},
 }
-"""Columns that add up to the rows that were read."""
+"""Columns that add up to the rows that were read, or to the counts of a kind of what is live."""
 
 
 def assert_adds_up(name: str, made: Counter[Values], inputs: Mapping[str, Sequence[Values]]) -> None:
     columns = [column.name for column in TABLES[name].columns]
     for column, counted in ADD_UP.get(name, {}).items():
-        assert sum(row[columns.index(column)] * n for row, n in made.items()) == sum(
-            len(inputs[each]) for each in counted
-        )
+        wanted = sum(_counted(each, inputs) for each in counted)
+        assert sum(row[columns.index(column)] * n for row, n in made.items()) == wanted
+
+
+def _counted(what: str, inputs: Mapping[str, Sequence[Values]]) -> int:
+    name, _, kind = what.partition(" ")
+    if not kind:
+        return len(inputs[name])
+    return sum(row["count"] for row in dicts(name, inputs[name]) if row["kind"] == kind)
 
 
 def _day(time: str | float) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from restante.pipeline.clean.fields import Fields, Floats, Numbers, Truths
+from restante.pipeline.clean.rules import SECONDS_PER_DAY
 from restante.waku.archive.ids import BITS, PROBES
 from restante.waku.envelope.envelope import U32, parse
 from restante.waku.envelope.keccak import keccaks
@@ -32,8 +33,6 @@ ENVELOPE_FAULTS: Final = ("", NOT_AN_ENVELOPE, OTHER_HASH, OTHER_TOPIC, TTL_TOO_
 MAX_CLOCK_SKEW_SECONDS: Final = 20
 """Seconds by which an envelope's own time may be after its arrival. A Mailserver accepts senders' clocks that are 10
 s ahead of its own (restante.waku.protocol.acceptance), and its own clock may be set in the meantime."""
-
-SECONDS_PER_DAY: Final = 86400
 
 
 class Stored(NamedTuple):

@@ -10,9 +10,9 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from restante.pipeline.clean.envelopes import ENVELOPE_FAULTS, SECONDS_PER_DAY, Stored, Verified, verify
+from restante.pipeline.clean.envelopes import ENVELOPE_FAULTS, Stored, Verified, verify
 from restante.pipeline.clean.fields import Numbers, Truths
-from restante.pipeline.clean.rules import MICROSECONDS_PER_SECOND
+from restante.pipeline.clean.rules import MICROSECONDS_PER_SECOND, SECONDS_PER_DAY
 from restante.pipeline.schemas import ARCHIVED
 from restante.pipeline.sources import rows
 from restante.pipeline.sources.source import DUPLICATE

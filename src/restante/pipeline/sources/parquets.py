@@ -16,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from restante.pipeline.clean.envelopes import SECONDS_PER_DAY, Stored
+from restante.pipeline.clean.envelopes import Stored
 from restante.pipeline.clean.fields import Numbers
+from restante.pipeline.clean.rules import SECONDS_PER_DAY
 from restante.pipeline.sources.archived import BATCH_BYTES, BATCH_ENVELOPES, UNREADABLE_REST, FoundEnvelopes
 from restante.waku.envelope.envelope import TOPIC
 

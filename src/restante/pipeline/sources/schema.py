@@ -21,6 +21,11 @@ MAILBOX_APPLICATION_ID: Final = 0x52657374
 """SQLite's application id of that file (restante.mailbox.store.schema)."""
 
 
+ADDRESS_ID: Final = "address_id"
+"""The column of a bind with the keyed hash of the client's address. It is compared with those of other binds, and
+never leaves the copy (restante.pipeline.sources.usage_scan)."""
+
+
 class Shape(NamedTuple):
     """How one kind of server stores its usage records."""
 
@@ -32,7 +37,7 @@ class Shape(NamedTuple):
     prefix: str
     """Prefix of its tables' names."""
     since: Mapping[str, int]
-    """Tables, and columns of OWN_RULES, that were added later → the version that added them."""
+    """Tables, columns of OWN_RULES and ADDRESS_ID, if they were added later → the version that added them."""
     own: bool
     """Whether it is our server. Its rows have an id that is never reused, and an origin. The reference server's rows
     have only a rowid."""
@@ -53,15 +58,20 @@ class Shape(NamedTuple):
         names = (rule.source for rule in OWN_RULES[table])
         return tuple(name if self.own and version >= self.since[name] else None for name in names)
 
+    def address_columns(self, table: str, version: int) -> tuple[str, ...]:
+        """Return ADDRESS_ID for the table of binds, or () if this version of the schema lacks it."""
+        there = self.own and table == CLIENT_VERSIONS.name and version >= self.since[ADDRESS_ID]
+        return (ADDRESS_ID,) if there else ()
+
 
 OUR_SHAPE: Final = Shape(
     kind="mailbox server's database",
     newest=5,
     version="PRAGMA user_version",
     prefix="usage_",
-    since={rules.VISITORS_RULE.source: 3, rules.BLUR_RULE.source: 4},
+    since={rules.VISITORS_RULE.source: 3, rules.BLUR_RULE.source: 4, ADDRESS_ID: 2},
     own=True,
-    others=frozenset({"id", "side", "address_id"}),
+    others=frozenset({"id", "side"}),
 )
 REFERENCE_SHAPE: Final = Shape(
     kind="reference server's usage database",
@@ -99,7 +109,8 @@ def id_column(database: sqlite3.Connection, shape: Shape, version: int, table: s
     if kind != "table":
         raise SourceError(f"source {name}: {called} is {f'a {kind}' if kind else 'missing'}, and should be a table")
     present = [row[0] for row in database.execute("SELECT name FROM pragma_table_xinfo(?)", (called,))]
-    wanted = (*shape.columns(table), *filter(None, shape.own_columns(table, version)))
+    added = (*filter(None, shape.own_columns(table, version)), *shape.address_columns(table, version))
+    wanted = (*shape.columns(table), *added)
     for column in (*wanted, "id") if shape.own else wanted:
         if column not in present:
             raise SourceError(f"source {name}: table {called} has no column {column}")

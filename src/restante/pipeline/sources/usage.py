@@ -1,7 +1,8 @@
 """Reads usage records from our mailbox server's database or the reference server's usage database (both versions).
 
-Only the columns that have a rule in restante.pipeline.clean.rules are read: no side, nameplate, mailbox id or address
-leaves the copy.
+Of usage records only the columns that have a rule in restante.pipeline.clean.rules are read; of what is live, only
+times and counts (restante.pipeline.sources.live). No side, nameplate, mailbox id or address leaves the copy, and no
+hash of an address (restante.pipeline.sources.usage_scan).
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 from restante.pipeline.clean import rules
 from restante.pipeline.clean.rules import RULES
 from restante.pipeline.lake.commit_info import Mark
-from restante.pipeline.schemas import CLEAN_TABLES, CLIENT_VERSIONS, MAILBOXES, NAMEPLATES
-from restante.pipeline.sources import paths, schema
+from restante.pipeline.schemas import CLEAN_TABLES, CLIENT_VERSIONS, LIVE, MAILBOXES, NAMEPLATES
+from restante.pipeline.sources import live, paths, schema
+from restante.pipeline.sources.live import LiveScan, LiveTask
 from restante.pipeline.sources.marks import IdRange, behind, broken
 from restante.pipeline.sources.schema import (
     MAILBOX_APPLICATION_ID,
@@ -44,6 +46,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 USAGE_TABLES: Final = (NAMEPLATES, MAILBOXES, CLIENT_VERSIONS)
+"""The tables of usage records."""
+
+FED_TABLES: Final = (LIVE, *USAGE_TABLES)
+"""What is live is committed before the usage records. So if a run is killed between the two, a nameplate that has
+ended since the last run is in neither table for now, and never in both."""
 
 
 def recognised(spec: SourceSpec, preview: PathPreview) -> UsageSource | None:
@@ -79,7 +86,7 @@ def recognised(spec: SourceSpec, preview: PathPreview) -> UsageSource | None:
 class UsageSource:
     """A mailbox server's database."""
 
-    feeds = USAGE_TABLES
+    feeds = FED_TABLES
     empty = False
     whole = True
 
@@ -112,12 +119,14 @@ class OpenedUsage:
         self._limits = rules.limits(context.first_day, context.now)
         with self._reading() as database:
             self._version = version = schema.version(database, shape, self._name)
-            self.tables = tuple(table for table in USAGE_TABLES if version >= shape.since.get(table.name, 0))
+            self.tables = tuple(table for table in FED_TABLES if version >= shape.since.get(table.name, 0))
             self._ids = {
                 table.name: schema.id_column(database, shape, version, table.name, self._name, say)
                 for table in self.tables
+                if table in USAGE_TABLES
             }
             self._setting = schema.blur_us(database, shape, self._name, self._limits)
+            self._live = self._live_scan(database)
 
     def find_new(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
         """Return what is new, or None if nothing is.
@@ -125,6 +134,8 @@ class OpenedUsage:
         Imported rows are duplicates if the file that they came from is a source itself. That is recorded in marks
         whose parts have the origins' names, since not every run has all sources. Raises SourceError.
         """
+        if table == LIVE.name:
+            return self._find_live(marks.get(""))
         known = frozenset(marks) - {""}
         with self._reading() as database:
             rows = UsageTable(database, self._shape, table, self._ids[table])
@@ -151,6 +162,8 @@ class OpenedUsage:
         """Return the new rows."""
         from restante.pipeline.sources import tasks, usage_tasks  # imports Spark
 
+        if span.table == LIVE.name:
+            return tasks.frame(spark, LIVE, [LiveTask(self._live)] if span.parts else [])
         return tasks.frame(spark, CLEAN_TABLES[span.table], usage_tasks.cut(self.scan(span), span.parts))
 
     def scan(self, span: Span) -> UsageScan:
@@ -167,9 +180,46 @@ class OpenedUsage:
                 *(rule.source for rule in RULES[span.table]),
                 *(name or "NULL" for name in self._shape.own_columns(span.table, self._version)),
             ),
+            addresses=self._shape.address_columns(span.table, self._version),
             limits=self._limits,
             setting_us=self._setting,
             duplicates=frozenset(span.marks) - {""},
+        )
+
+    def _live_scan(self, database: sqlite3.Connection) -> LiveScan:
+        blur_us: int | None = self._setting or 0
+        if self._shape.own:
+            of_binds = self._version >= self._shape.since[rules.BLUR_RULE.source]
+            blur_us = live.recorded_blur_us(database, self._setting, self._limits, of_binds=of_binds)
+        return LiveScan(
+            source=self._name,
+            copy=str(self._copy),
+            path=str(self._path),
+            current=self._shape.table("current"),
+            own=self._shape.own,
+            limits=self._limits,
+            blur_us=blur_us,
+        )
+
+    def _find_live(self, mark: Mark | None) -> Span | None:
+        """Return all that is live if it is to be read: if there are new usage records, or something else is live.
+
+        The time alone is no reason: a run that finds nothing else new would start Spark for it.
+        """
+        with self._reading() as database:
+            rows = live.find_live(database, self._live)
+            last = sum(UsageTable(database, self._shape, *each).ids().last for each in self._ids.items())
+        now = Mark(last=last, last_digest=live.digest(rows), first=0, first_digest="")
+        if mark == now or (mark is None and not rows):
+            return None
+        return Span(
+            table=LIVE.name,
+            parts=(Part("", 1, len(rows)),) if rows else (),
+            counted=len(rows),
+            missed=0,
+            replace=True,
+            why="",
+            marks={"": now},
         )
 
     def _reading(self) -> AbstractContextManager[sqlite3.Connection]:

@@ -1,22 +1,32 @@
-"""Describes the rows of a usage table that are read, and cleans them. Pure."""
+"""Describes the rows of a usage table that are read, and cleans them. Pure.
+
+Our servers store a hash of the client's address with each bind. Whoever has the hashes knows which binds of a day
+came from the same address. So they stay in the task: a row only says whether it is the first from its address.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from restante.pipeline.clean.rules import (
     MICROSECONDS_PER_DAY,
     ORIGIN_RULE,
     OWN_RULES,
     RULES,
+    SECONDS_PER_DAY,
     Fault,
     TimeLimits,
     blur_us,
     clean,
     digest,
 )
+from restante.pipeline.schemas import CLIENT_VERSIONS
 from restante.pipeline.sources.source import DUPLICATE
+
+MAX_BIND_SECONDS: Final = 10**12
+"""Seconds since 1970 from which the day of a bind is not looked at: a clock that shows the year 33,000 is wrong, and
+SQLite has no integer for the day of infinity."""
 
 
 class UsageScan(NamedTuple):
@@ -37,14 +47,58 @@ class UsageScan(NamedTuple):
     """The unit that the server floors times to now, in microseconds, for its own rows that do not record theirs."""
     duplicates: frozenset[str]
     """Origins whose rows another source has."""
+    addresses: tuple[str, ...] = ()
+    """The column with the hash of the client's address, or () if the table has none. A row has it last."""
 
 
-def clean_rows(scan: UsageScan, found: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """Yield each row as a row of the lake's table and its fault. A row with a fault has no other values."""
+IsNew: TypeAlias = tuple[bool | None, bool | None]
+"""Whether a bind is the first of the day from its address, and the first for its application; None: not known."""
+
+
+class SeenAddresses:
+    """The addresses of the binds of each day, for all applications and for each.
+
+    Binds are compared as the source has them, also those that are put into quarantine. So whatever is read in one run
+    or in several, the same binds are the first.
+    """
+
+    def __init__(self) -> None:
+        self._of_day: set[tuple[int, Any]] = set()
+        self._of_app: set[tuple[int, Any, Any]] = set()
+
+    def add(self, app_id: Any, connect_time: Any, address: Any) -> IsNew:
+        """Add a bind, and return whether its address is new. The time is in seconds since 1970."""
+        if address is None or not isinstance(connect_time, int | float) or not abs(connect_time) < MAX_BIND_SECONDS:
+            return None, None
+        day = int(connect_time // SECONDS_PER_DAY)
+        of_day, of_app = (day, address), (day, app_id, address)
+        new = of_day not in self._of_day, of_app not in self._of_app
+        self._of_day.add(of_day)
+        self._of_app.add(of_app)
+        return new
+
+
+_BIND_COLUMNS: Final = [rule.source for rule in (ORIGIN_RULE, *RULES[CLIENT_VERSIONS.name])]
+_APP_ID: Final = _BIND_COLUMNS.index("app_id")
+_CONNECT_TIME: Final = _BIND_COLUMNS.index("connect_time")
+
+
+def clean_rows(
+    scan: UsageScan, found: Iterable[tuple[Any, ...]], seen: SeenAddresses | None = None
+) -> Iterator[tuple[Any, ...]]:
+    """Yield each row as a row of the lake's table and its fault. A row with a fault has no other values.
+
+    `seen` has the addresses of earlier rows.
+    """
+    seen = seen or SeenAddresses()
+    new: tuple[bool | None, ...] = (None, None) if scan.table == CLIENT_VERSIONS.name else ()
     rules, within, source = (ORIGIN_RULE, *RULES[scan.table], *OWN_RULES[scan.table]), scan.limits, scan.source
     when = next(place for place, rule in enumerate(rules) if rule.column in {"started", "connect_time"})
-    nothing = (None,) * (len(rules) + 1)  # one value for each rule, and one for the day
+    nothing = (None,) * (len(rules) + len(new) + 1)  # one value for each rule and of the address, and one for the day
     for row_id, *row in found:
+        if scan.addresses:
+            address = row.pop()
+            new = seen.add(row[_APP_ID], row[_CONNECT_TIME], address)
         if row[0] in scan.duplicates:
             fault: str = DUPLICATE
         else:
@@ -52,7 +106,7 @@ def clean_rows(scan: UsageScan, found: Iterable[tuple[Any, ...]]) -> Iterator[tu
             if not isinstance(values, Fault):
                 own = values[0] == ""  # another server wrote an imported row, with its own setting
                 values[-1] = blur_us(values[-1], scan.setting_us if own else None, values[when])
-                yield (row_id, *values, values[when] // MICROSECONDS_PER_DAY, source, None, None, None)
+                yield (row_id, *values, *new, values[when] // MICROSECONDS_PER_DAY, source, None, None, None)
                 continue
             fault = str(values)
         yield (row_id, *nothing, source, fault, str(row_id), digest(row))

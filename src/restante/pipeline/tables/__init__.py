@@ -7,6 +7,7 @@ from typing import Final
 
 from restante.pipeline.schemas import CLEAN_TABLES, Table
 from restante.pipeline.tables import (
+    addresses,
     deliveries,
     envelopes,
     failures,
@@ -24,7 +25,7 @@ from restante.pipeline.tables.build import Build
 BUILDS: Final[dict[str, Build]] = {
     build.table.name: build
     for build in (
-        *(*outcomes.BUILDS, *hours.BUILDS, *failures.BUILDS, *versions.BUILDS),
+        *(*outcomes.BUILDS, *hours.BUILDS, *failures.BUILDS, *versions.BUILDS, *addresses.BUILDS),
         *(*timing.BUILDS, *deliveries.BUILDS, *transfers.BUILDS),
         *(*envelopes.BUILDS, *gaps.BUILDS, *lateness.BUILDS),
     )

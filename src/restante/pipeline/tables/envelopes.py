@@ -24,6 +24,7 @@ from restante.pipeline.tables.build import FOLDERS, Build, Folder, Partition
 from restante.pipeline.tables.hours import HOUR_US
 
 if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
     from pyspark.sql import DataFrame
 
 MIN_HOUR_ROWS: Final = 1000
@@ -97,6 +98,16 @@ COVERAGE: Final = Table(
 A mailserver has a row for each day on which any source has envelopes, starting with the first day of its own ones.
 """
 
+HOURLY_COVERAGE: Final = Table(
+    "hourly_coverage",
+    "mailserver, day and hour in which any source has an envelope",
+    (
+        Column("hour", "INT", "Hour of the day (UTC), 0 to 23, in which the envelopes were sent."),
+        *COVERAGE.columns,
+    ),
+)
+"""Invariant: the counts of a mailserver's hours add up to its row of the day in coverage."""
+
 
 def envelopes(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Return one row per hash: a mailserver's before that of exported files, then by least source and arrival.
@@ -108,7 +119,7 @@ def envelopes(inputs: Mapping[str, DataFrame]) -> DataFrame:
     the share of duplicates.
     """
     archived = inputs["archived"]
-    hour = f.pmod(f.floor(f.unix_micros("sent") / HOUR_US), f.lit(24)).cast("int").alias("hour")
+    hour = _hour_of_day("sent")
     busy = archived.select("day", hour).groupBy("day", "hour").agg((f.count("*") >= MIN_HOUR_ROWS).alias("many"))
     columns = ["day", "source", "file", "arrival", *(each.name for each in _SHARED_COLUMNS)]
     in_archive = (f.col("source_kind") == SOURCE_KIND_ARCHIVE).alias("in_archive")
@@ -141,8 +152,7 @@ def traffic(inputs: Mapping[str, DataFrame]) -> DataFrame:
 
 def coverage(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Return how many envelopes each mailserver has and lacks."""
-    mailserver = f.when(f.col("source_kind") == SOURCE_KIND_ARCHIVE, f.col("source"))
-    held = inputs["archived"].groupBy("day", "hash").agg(f.collect_set(mailserver).alias("mailservers"))
+    held = inputs["archived"].groupBy("day", "hash").agg(_mailservers())
     alone = (f.size("mailservers") == 1).cast("bigint").alias("alone")
     copies = held.select("day", f.explode("mailservers").alias("source"), f.lit(1).alias("envelopes"), alone)
     nothing = inputs[FOLDERS.name].select("day", "source", f.lit(0).alias("envelopes"), f.lit(0).alias("alone"))
@@ -150,6 +160,35 @@ def coverage(inputs: Mapping[str, DataFrame]) -> DataFrame:
     own = counts.agg(f.sum("envelopes").alias("envelopes"), f.sum("alone").alias("alone"))
     all_ = held.groupBy("day").agg(f.count("*").alias("all"))
     return own.join(f.broadcast(all_), "day").withColumn("missing", f.col("all") - f.col("envelopes"))
+
+
+def hourly_coverage(inputs: Mapping[str, DataFrame]) -> DataFrame:
+    """Return how many envelopes of each hour each mailserver has and lacks. The mailservers are those of coverage.
+
+    Hashes that the same mailservers have are counted together before they are compared with each mailserver: there
+    are many hashes, and few sets of mailservers.
+    """
+    # Equal hashes have the same time.
+    held = inputs["archived"].groupBy("day", "hash").agg(_mailservers(), f.max("sent").alias("sent"))
+    counts = held.groupBy("day", _hour_of_day("sent"), f.sort_array("mailservers").alias("mailservers")).agg(
+        f.count("*").alias("count")
+    )
+    rows = counts.join(f.broadcast(inputs["coverage"].select("day", "source")), "day")
+    has = f.array_contains("mailservers", f.col("source"))
+    of = {"envelopes": has, "alone": has & (f.size("mailservers") == 1), "missing": ~has}
+    return rows.groupBy("source", "day", "hour").agg(
+        *(f.sum(f.when(which, f.col("count")).otherwise(0)).alias(name) for name, which in of.items())
+    )
+
+
+def _mailservers() -> Expression:
+    """Return the aggregate of the mailservers among the sources that have an envelope; exported files are none."""
+    mailserver = f.when(f.col("source_kind") == SOURCE_KIND_ARCHIVE, f.col("source"))
+    return f.collect_set(mailserver).alias("mailservers")
+
+
+def _hour_of_day(time: str) -> Expression:
+    return f.pmod(f.floor(f.unix_micros(time) / HOUR_US), f.lit(24)).cast("int").alias("hour")
 
 
 def mailserver_days(partitions: Iterable[Partition]) -> set[Folder]:
@@ -168,4 +207,5 @@ BUILDS: Final = (
     Build(ENVELOPES, {"archived": (0, 0)}, envelopes, placed=True),
     Build(TRAFFIC, {"envelopes": (0, 0)}, traffic),
     Build(COVERAGE, {"archived": (0, 0)}, coverage, folders=mailserver_days),
+    Build(HOURLY_COVERAGE, {"archived": (0, 0), "coverage": (0, 0)}, hourly_coverage),
 )

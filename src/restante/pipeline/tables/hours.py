@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from restante.pipeline.schemas import MICROSECONDS, SOURCE_COLUMN, Column, Table, day_of
+from restante.pipeline.schemas import (
+    LIVE,
+    LIVE_MAILBOX,
+    LIVE_NAMEPLATE,
+    MAILBOXES,
+    MICROSECONDS,
+    NAMEPLATES,
+    SOURCE_COLUMN,
+    Column,
+    Table,
+    day_of,
+)
 from restante.pipeline.tables.build import Build
 
 if TYPE_CHECKING:
@@ -44,7 +55,12 @@ def _pressure_table(name: str, one: str, some: str) -> Table:
         f"server, day and hour in which a {one} was live",
         (
             HOUR_COLUMN,
-            Column("started", "BIGINT", f"{some.capitalize()} that started."),
+            Column(
+                "started",
+                "BIGINT",
+                f"{some.capitalize()} that started, with those that were live when ingest last read the server's"
+                " database.",
+            ),
             Column(
                 "peak",
                 "BIGINT",
@@ -70,8 +86,8 @@ def _pressure_table(name: str, one: str, some: str) -> Table:
 
 
 PRESSURE: Final = _pressure_table("pressure", "nameplate", "nameplates")
-"""Invariants: `started` adds up to the rows of nameplates; `live_us` adds up to their lives, limited to
-MAX_LIFE_DAYS, where the hour is known; `peak` is at least `live_us` in hours."""
+"""Invariants: `started` adds up to the rows of nameplates and the counts of nameplates in live; `live_us` adds up to
+their lives, limited to MAX_LIFE_DAYS, where the hour is known; `peak` is at least `live_us` in hours."""
 
 MAILBOX_PRESSURE: Final = _pressure_table("mailbox_pressure", "mailbox", "mailboxes")
 """The same of mailboxes."""
@@ -96,15 +112,28 @@ def hour_is_known() -> Expression:
 
 
 def pressure(inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """Return the nameplates, or mailboxes, that lived in each hour.
+    """Return the nameplates that lived in each hour."""
+    return _pressure(inputs[NAMEPLATES.name], inputs[LIVE.name].where(f.col("kind") == LIVE_NAMEPLATE))
 
-    They are counted from the starts and ends within the hour, and from those live before it.
+
+def mailbox_pressure(inputs: Mapping[str, DataFrame]) -> DataFrame:
+    """Return the mailboxes that lived in each hour."""
+    return _pressure(inputs[MAILBOXES.name], inputs[LIVE.name].where(f.col("kind") == LIVE_MAILBOX))
+
+
+def _pressure(ended: DataFrame, live: DataFrame) -> DataFrame:
+    """Return what lived in each hour, counted from starts and ends within the hour, and from what lived before it.
+
+    What is still live counts as if it had ended when its server last wrote to its database: nobody knows more.
     """
-    [ended] = inputs.values()
-    cut = (f.col("total_us") > MAX_LIFE_US).cast("bigint").alias("cut")
-    rows = ended.select("source", "day", "total_us", "blur_us", f.unix_micros("started").alias("at"), cut)
+    at = f.unix_micros("started").alias("at")
+    so_far = (f.unix_micros("as_of") - f.unix_micros("started")).alias("total_us")
+    together = ended.select("source", "day", "total_us", "blur_us", at, f.lit(1).cast("bigint").alias("count"))
+    together = together.unionAll(live.select("source", "day", so_far, "blur_us", at, "count"))
+    cut = f.when(f.col("total_us") > MAX_LIFE_US, f.col("count")).otherwise(0).alias("cut")
+    rows = together.select("*", cut)
     unknown = rows.where(~hour_is_known()).groupBy("source", "day")
-    blurred = unknown.agg(f.count("*").alias("started"), f.sum("cut").alias("cut")).select(
+    blurred = unknown.agg(f.sum("count").alias("started"), f.sum("cut").alias("cut")).select(
         *("source", "day", f.lit(None).alias("hour"), "started"),
         *(f.lit(None).alias("peak"), f.lit(None).alias("live_us"), "cut"),
     )
@@ -115,10 +144,10 @@ def pressure(inputs: Mapping[str, DataFrame]) -> DataFrame:
 def _events(rows: DataFrame) -> DataFrame:
     """Return starts and ends. A nameplate is live until just before its end, so one of no duration never is."""
     life = f.least(f.greatest("total_us", f.lit(0)), f.lit(MAX_LIFE_US))
-    lived = (life > 0).cast("bigint")
-    begins = rows.select("source", "at", lived.alias("change"), f.lit(1).alias("started"), "cut")
+    lived = f.when(life > 0, f.col("count")).otherwise(0)
+    begins = rows.select("source", "at", lived.alias("change"), f.col("count").alias("started"), "cut")
     begins = begins.withColumn("hour", f.floor(f.col("at") / HOUR_US))
-    ends = rows.where(life > 0).select("source", (f.col("at") + life).alias("at"), f.lit(-1).alias("change"))
+    ends = rows.where(life > 0).select("source", (f.col("at") + life).alias("at"), (-f.col("count")).alias("change"))
     ends = ends.select("*", f.lit(0).alias("started"), f.lit(0).alias("cut"))
     return begins.unionAll(ends.withColumn("hour", f.floor((f.col("at") - 1) / HOUR_US)))
 
@@ -176,7 +205,12 @@ def busy_hours(inputs: Mapping[str, DataFrame]) -> DataFrame:
 
 
 BUILDS: Final = (
-    Build(PRESSURE, {"nameplates": (MAX_LIFE_DAYS, 0)}, pressure),
-    Build(MAILBOX_PRESSURE, {"mailboxes": (MAX_LIFE_DAYS, 0)}, pressure),
+    Build(PRESSURE, dict.fromkeys((NAMEPLATES.name, LIVE.name), (MAX_LIFE_DAYS, 0)), pressure, definition=2),
+    Build(
+        MAILBOX_PRESSURE,
+        dict.fromkeys((MAILBOXES.name, LIVE.name), (MAX_LIFE_DAYS, 0)),
+        mailbox_pressure,
+        definition=2,
+    ),
     Build(BUSY_HOURS, {"client_versions": (0, 0), "mailboxes": (0, 0), "nameplates": (0, 0)}, busy_hours),
 )

@@ -1,0 +1,159 @@
+"""What is live at a mailbox server: when its nameplates and mailboxes started, and how many connections it has.
+
+Only times and counts leave the copy of the database, and times are rounded down to the server's blur before that. So
+the lake has no finer times of what is live than of what has ended.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from restante.pipeline.clean import rules
+from restante.pipeline.clean.rules import MICROSECONDS_PER_DAY, Faulty, TimeLimits
+from restante.pipeline.schemas import LIVE, LIVE_LISTENER, LIVE_MAILBOX, LIVE_NAMEPLATE
+from restante.pipeline.sources.rows import batches
+from restante.pipeline.sources.snapshot import reading
+
+_TABLES: Final = {LIVE_NAMEPLATE: "nameplates", LIVE_MAILBOX: "mailboxes"}
+"""Kind → our server's table of what is live (restante/mailbox/store/sql)."""
+
+_STARTS: Final = """
+SELECT (SELECT min(json_extract(side.value, '$.added'))
+        FROM json_each(CASE WHEN json_valid(sides) THEN sides ELSE '[]' END) AS side WHERE side.type = 'object')
+       AS first, count(*)
+FROM {} GROUP BY first HAVING first IS NOT NULL ORDER BY first"""
+"""When the first side joined, as in usage records (restante.mailbox.core.usage), and of how many that is the start. A
+mailbox that all sides have left has no start. A damaged row has none either; the server refuses to load it."""
+
+
+_LAST_BIND_BLUR: Final = """
+SELECT blur_time FROM usage_client_versions WHERE id = (SELECT max(id) FROM usage_client_versions)"""
+
+
+class LiveScan(NamedTuple):
+    """How to read what is live; part of the task."""
+
+    source: str
+    copy: str
+    path: str
+    """The path of the original, for errors."""
+    current: str
+    """Name of the table that every prune rewrites."""
+    own: bool
+    """Whether it is our server. The reference server stores what is live in another file."""
+    limits: TimeLimits
+    blur_us: int | None
+    """What the server rounds times down to; 0: nothing; None: not known. Then starts are not read."""
+
+
+class LiveRow(NamedTuple):
+    """What is live of one kind, and started at the same time. All times are in microseconds since 1970."""
+
+    kind: str
+    started: int | None
+    number: int
+    as_of: int | None
+    fault: str | None = None
+    digest: str | None = None
+    """Of a row with a fault: the digest of the original."""
+
+
+def recorded_blur_us(
+    database: sqlite3.Connection, setting: int | None, limits: TimeLimits, *, of_binds: bool
+) -> int | None:
+    """Return the blur for what is live at our server: the greater of two settings, 0 for none, None if none is known.
+
+    `setting` is that of the last prune. The record of the last bind (`of_binds`: the schema has it) knows the setting
+    of a server that was started with another one since, because nothing starts without a bind.
+    """
+    pruned = database.execute("SELECT 1 FROM usage_current").fetchone()
+    known = [setting or 0] if pruned else []
+    last = database.execute(_LAST_BIND_BLUR).fetchone() if of_binds else None
+    if last and last[0] is not None:
+        try:
+            known.append(rules.duration(last[0], limits))
+        except Faulty:
+            return None
+    return max(known, default=None)
+
+
+def find_live(database: sqlite3.Connection, scan: LiveScan) -> list[LiveRow]:
+    """Return what is live, in an order that depends on nothing else."""
+    found = list(_starts(database, scan)) if scan.own and scan.blur_us is not None else []
+    return sorted(
+        [*found, *_listeners(database, scan)], key=lambda row: (row.kind, row.started or 0, row.digest or "")
+    )
+
+
+def _starts(database: sqlite3.Connection, scan: LiveScan) -> Iterator[LiveRow]:
+    """Yield the nameplates and mailboxes. They were live when the server last wrote to its database."""
+    [(saved, updated)] = database.execute(
+        "SELECT saved, coalesce((SELECT max(updated) FROM usage_current), 0.0) FROM service"
+    )
+    for kind, table in _TABLES.items():
+        counts: Counter[tuple[int, int]] = Counter()
+        for first, count in database.execute(_STARTS.format(table)):
+            try:
+                times = (rules.time(each, scan.limits) for each in (first, max(saved, updated)))
+                started, as_of = (_floored(each, scan) for each in times)
+                counts[started, as_of] += count
+            except Faulty as faulty:
+                yield LiveRow(kind, None, count, None, faulty.args[0], rules.digest((kind, first)))
+        for (started, as_of), count in counts.items():
+            yield LiveRow(kind, started, count, as_of)
+
+
+def _listeners(database: sqlite3.Connection, scan: LiveScan) -> Iterator[LiveRow]:
+    """Yield the number of connections that had a mailbox open at the last prune."""
+    present = {name for (name,) in database.execute("SELECT name FROM pragma_table_info(?)", (scan.current,))}
+    if not {"updated", "connections_websocket"} <= present:
+        return
+    rows = database.execute(f"SELECT updated, connections_websocket FROM {scan.current}").fetchall()  # noqa: S608
+    if not rows or None in rows[-1]:
+        return
+    updated, connections = rows[-1]
+    try:
+        as_of = _floored(rules.time(updated, scan.limits), scan)
+        yield LiveRow(LIVE_LISTENER, None, rules.number(connections, scan.limits), as_of)
+    except Faulty as faulty:
+        yield LiveRow(LIVE_LISTENER, None, 0, None, faulty.args[0], rules.digest((updated, connections)))
+
+
+def _floored(us: int, scan: LiveScan) -> int:
+    return us - us % scan.blur_us if scan.blur_us else us
+
+
+def digest(rows: Iterable[LiveRow]) -> str:
+    """Return a digest of the nameplates and mailboxes, whenever they were read; "" if there are none.
+
+    The number of connections is left out: the server writes it at each prune.
+    """
+    found = [(row.kind, row.started, row.number, row.fault, row.digest) for row in rows if row.kind != LIVE_LISTENER]
+    return rules.digest(found) if found else ""
+
+
+class LiveTask(NamedTuple):
+    """The task that reads what is live."""
+
+    scan: LiveScan
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows, cleaned."""
+        scan = self.scan
+        with reading(Path(scan.copy), scan.source, Path(scan.path)) as database:
+            yield from batches(LIVE, (_values(row, scan) for row in find_live(database, scan)))
+
+
+def _values(row: LiveRow, scan: LiveScan) -> tuple[Any, ...]:
+    """Return a row of the lake's table and its fault. A row with a fault has no other values."""
+    if row.fault is not None:
+        return (*(None,) * 6, scan.source, row.fault, row.kind, row.digest)
+    when = row.as_of if row.started is None else row.started
+    day = None if when is None else when // MICROSECONDS_PER_DAY
+    return (row.kind, row.started, row.number, row.as_of, scan.blur_us or None, day, scan.source, None, None, None)
