@@ -22,7 +22,7 @@ from deltalake.transaction import (
 )
 
 from restante.common.errors import Misuse, plain
-from restante.pipeline.lake import columns, delta_log, statistics
+from restante.pipeline.lake import columns, data_files, delta_log, statistics
 from restante.pipeline.lake.commit_info import CommitInfo
 from restante.pipeline.lake.data_files import DataFile
 from restante.pipeline.schemas import Table
@@ -48,7 +48,7 @@ def open_table(folder: Path, table: Table) -> DeltaTable | None:
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
-        raise delta_log.damaged(folder / delta_log.LOG_FOLDER, message(error)) from error
+        raise data_files.unreadable(folder / delta_log.LOG_FOLDER, message(error)) from error
     if delta.protocol().min_reader_version > MAX_READER_VERSION:
         raise Misuse(
             f"{folder} has features of Delta tables that Restante cannot read, which another program added:"
