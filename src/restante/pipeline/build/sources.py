@@ -17,6 +17,7 @@ from restante.common.plural import counted
 from restante.pipeline.build.freshness import TableWithInputs
 from restante.pipeline.build.run import BuildResult, info_of
 from restante.pipeline.ingest import Run
+from restante.pipeline.lake import columns
 from restante.pipeline.lake.data_files import Where
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.schemas import QUARANTINE, SOURCE_KIND_ARCHIVE, SOURCE_KIND_FILES
@@ -80,8 +81,7 @@ def _envelope_kind(table: LakeTable, source: str) -> str:
 def _frames(
     spark: SparkSession, inputs: Mapping[str, LakeTable], ledgers: Sequence[Mapping[str, Any]]
 ) -> dict[str, DataFrame]:
-    types = {"STRING": pa.string(), "BIGINT": pa.int64(), "TIMESTAMP": pa.timestamp("us", "UTC")}
-    schema = pa.schema([(column.name, types[column.type]) for column in LEDGERS.columns])
+    schema = columns.rows(LEDGERS.columns)
     frames = {
         name: table.read(spark, {} if name == QUARANTINE.name else _latest(table))
         for name, table in inputs.items()

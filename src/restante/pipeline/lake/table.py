@@ -7,7 +7,6 @@ log; Spark reads the files that the log lists. So readers see either all rows of
 from __future__ import annotations
 
 import contextlib
-import json
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import date, timedelta
@@ -156,9 +155,7 @@ class LakeTable:
 
     def read(self, spark: SparkSession, where: Where | None = None) -> DataFrame:
         """Return all or the selected rows as a DataFrame. Raises StoreError if a file is missing."""
-        from pyspark.sql.types import StructType
-
-        schema = StructType.fromJson(json.loads(columns.schema(self.table, nulls=True)))
+        schema = columns.spark(self.table)
         files = data_files.whole(self.files(where))
         if not files:
             return spark.createDataFrame([], schema)
