@@ -242,8 +242,7 @@ def test_misuse_is_one_sentence(lake: LakeWorld, words: tuple[str, ...], said: s
 def test_a_lake_without_the_table_or_with_a_damaged_file_is_reported(tmp_path: Path, lake: LakeWorld) -> None:
     other = LakeWorld(None, tmp_path / "other")
     (tmp_path / "other").mkdir()
-    with other.run():
-        pass
+    other.add("archived", [])
     said = asked(other, "--mailserver", "east", ends=2).stderr
     assert said == "restante: the lake has no table gaps yet: run `restante pipeline build`\n"
     said = asked(lake, "--mailserver", "east", "-o", tmp_path / "no" / "file", *SINCE, ends=1).stderr

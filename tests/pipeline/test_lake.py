@@ -139,7 +139,8 @@ def test_a_folder_that_is_no_lake_is_refused_and_not_changed(tmp_path: Path) -> 
     for name, make_it, words in (
         ("file", True, "is not a folder"),
         ("file", False, "is not a folder"),
-        ("file/within", True, "cannot write to the lake"),
+        ("file/within", True, "file is not a folder"),
+        ("file/within", False, "file is not a folder"),
         ("full", True, "contains other files, such as of"),
         ("full", False, "there is no lake"),
         ("empty", False, "there is no lake"),

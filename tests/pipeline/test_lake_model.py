@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
 
@@ -146,7 +147,8 @@ def committed(
                         version += 1
                         touched.append(set())
                         points.append(table.point)
-                        kept = max(kept, commit.keep)
+                        last = max(row["day"] for row in old)
+                        kept = max(kept, str(last + timedelta(1)))
                 if commit.compact and compact(table, "compact", lambda: 2e9):
                     version += 1
                     touched.append(set())

@@ -92,13 +92,12 @@ def comments(path: Path) -> dict[str, str]:
 def test_a_table_with_no_comments_or_others_is_read_and_written(
     metadata: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def before(table: Table, *, nulls: bool = False) -> str:
-        found = json.loads(schema(table, nulls=nulls))
-        return json.dumps(found | {"fields": [field | {"metadata": metadata} for field in found["fields"]]})
+    def before(table: Table) -> pa.Schema:
+        return pa.schema([field.with_metadata(metadata) for field in schema(table)])
 
-    schema = columns.schema
+    schema = columns.stored
     with monkeypatch.context() as older:
-        older.setattr(columns, "schema", before)
+        older.setattr(columns, "stored", before)
         with opened(tmp_path) as table:
             add(table, [letter(1)])
     assert set(comments(tmp_path).values()) == {metadata.get("comment", "")}
@@ -547,7 +546,6 @@ def test_the_log_says_what_delta_readers_need(tmp_path: Path) -> None:
 
 
 def test_a_foreign_file_outside_its_folder_is_reported(tmp_path: Path) -> None:
-    from deltalake import Schema
     from deltalake.transaction import AddAction
 
     from restante.pipeline.lake import columns
@@ -565,7 +563,7 @@ def test_a_foreign_file_outside_its_folder_is_reported(tmp_path: Path) -> None:
         DeltaTable(tmp_path / "letters").create_write_transaction(
             [theirs],
             "append",
-            Schema.from_json(columns.schema(LETTERS)),
+            columns.delta(LETTERS),
             list(LETTERS.partitions),
             commit_properties=CommitProperties(),
         )

@@ -10,7 +10,11 @@ import typer
 LakeDir = Annotated[
     Path,
     typer.Option(
-        "--lake", metavar="DIR", envvar="RESTANTE_LAKE", help="Folder of the lake, in which the tables are."
+        "--lake",
+        metavar="DIR",
+        envvar="RESTANTE_LAKE",
+        readable=False,  # opening the lake checks this, in one sentence
+        help="Folder of the lake, in which the tables are.",
     ),
 ]
 DEFAULT_LAKE = Path("restante-lake")

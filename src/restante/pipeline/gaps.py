@@ -61,6 +61,10 @@ def read(lake: Lake, mailserver: str, clip: Clip) -> list[Gap]:
     is damaged.
     """
     table = lake.table(GAPS)
+    if table.version is None and lake.table(ARCHIVED).version is None:
+        raise Misuse(
+            "the lake has no envelopes yet: run `restante pipeline run` with a Waku archive or envelope files"
+        )
     if table.version is None:
         raise Misuse("the lake has no table gaps yet: run `restante pipeline build`")
     names = {file.partition["source"] or "" for file in lake.table(COVERAGE).files()}

@@ -7,7 +7,7 @@ either finished a table or not changed it, and the next run reads what is left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from restante.common.errors import StoreError
 from restante.common.plural import counted
+from restante.pipeline.clean.envelopes import SENT_TOO_LATE
+from restante.pipeline.clean.rules import OUT_OF_RANGE
 from restante.pipeline.lake.commit_info import CommitInfo, Ledger
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.lake.table import LakeTable
@@ -97,9 +99,12 @@ def ingest(run: Run, sources: Sequence[Source], *, plan: bool = False) -> list[I
     A source that cannot be read gives a result with the reason, and the others are read. Raises StoreError if the
     lake cannot be written, SparkError if a job fails.
     """
-    refused = _refused(sources, [run.lake.table(table) for table in CLEAN_TABLES.values()])
+    tables = [run.lake.table(table) for table in CLEAN_TABLES.values()]
+    refused = _refused(sources, tables)
     imported = origins([source for source in sources if source.name not in refused])
-    context = IngestContext(run.now(), run.lake.first_day, imported)
+    context = IngestContext(run.now(), run.lake.first_day, imported, _last_commit(run.lake, tables))
+    if context.set_back:
+        run.steps.say(_clocks(context))
     found: list[IngestResult] = []
     for source in sources:
         if source.name in refused:
@@ -107,10 +112,22 @@ def ingest(run: Run, sources: Sequence[Source], *, plan: bool = False) -> list[I
             continue
         try:
             with source.opened(run.scratch, run.steps.say, context) as opened:
-                found.extend(_ingest_table(run, source, opened, table, plan=plan) for table in opened.tables)
+                found.extend(_ingest_table(run, context, source, opened, table, plan=plan) for table in opened.tables)
         except SourceError as error:
             found.append(IngestResult(source.name, "", None, failure=str(error)))
     return found
+
+
+def _last_commit(lake: Lake, tables: Iterable[LakeTable]) -> float:
+    """Return when the lake was last written to, in seconds since 1970: not before its first day."""
+    first = datetime(lake.first_day.year, lake.first_day.month, lake.first_day.day, tzinfo=UTC).timestamp()
+    return max([first, *(made for table in tables if (made := table.last_commit) is not None)])
+
+
+def _clocks(context: IngestContext) -> str:
+    """Return the words for a clock that was set back."""
+    now, last = (datetime.fromtimestamp(int(at), UTC).isoformat(" ") for at in (context.now, context.last_commit))
+    return f"this machine's clock says {now}, before the lake's last commit or first day, {last}: set the clock"
 
 
 def _refused(sources: Sequence[Source], tables: Sequence[LakeTable]) -> dict[str, str]:
@@ -130,7 +147,9 @@ def _refused(sources: Sequence[Source], tables: Sequence[LakeTable]) -> dict[str
     return found
 
 
-def _ingest_table(run: Run, source: Source, opened: OpenedSource, table: Table, *, plan: bool) -> IngestResult:
+def _ingest_table(
+    run: Run, context: IngestContext, source: Source, opened: OpenedSource, table: Table, *, plan: bool
+) -> IngestResult:
     target = run.lake.table(table)
     known = target.marks(source.name)
     if known and all((part == "") != source.whole for part in known):
@@ -149,7 +168,7 @@ def _ingest_table(run: Run, source: Source, opened: OpenedSource, table: Table, 
         run.steps.say(f"source {source.name}: {table.name} is read again from the beginning{rows}: {span.why}")
     with run.step(f"{source.name}: {table.name}") as step:
         try:
-            ledger = _read(run, source, opened, span, target)
+            ledger = _read(run, source, opened, span, target, context)
         except SparkError as error:
             raise _blamed(error) from error
         step.done(counted(ledger.read, "row"))
@@ -172,7 +191,9 @@ def _blamed(error: SparkError) -> SparkError | SourceError:
     return SourceError(words) if source else error
 
 
-def _read(run: Run, source: Source, opened: OpenedSource, span: Span, target: LakeTable) -> Ledger:
+def _read(
+    run: Run, source: Source, opened: OpenedSource, span: Span, target: LakeTable, context: IngestContext
+) -> Ledger:
     """Read a span, and commit its rows."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
@@ -187,6 +208,7 @@ def _read(run: Run, source: Source, opened: OpenedSource, span: Span, target: La
         f.count(f.lit(1)).alias("read"),
         f.count_if(f.col("fault") == DUPLICATE).alias("duplicate"),
         f.count_if(f.col("fault") != DUPLICATE).alias("quarantined"),
+        f.count_if(f.col("fault").isin(*_clock_faults(source))).alias("too_late"),
     )
     clean = watched.where("fault IS NULL").select(*(f"`{column.name}`" for column in target.table.columns))
     # Few files per day, even if the days are mixed; a small job writes one anyway.
@@ -202,6 +224,7 @@ def _read(run: Run, source: Source, opened: OpenedSource, span: Span, target: La
     )
     try:
         _check(ledger, source, span)
+        _check_clock(int(seen.get["too_late"]), source, span, context)
         if ledger.quarantined:
             _quarantine(run, spark, source, span.table, rows)
     except BaseException:
@@ -224,6 +247,11 @@ def _read(run: Run, source: Source, opened: OpenedSource, span: Span, target: La
     return ledger
 
 
+def _clock_faults(source: Source) -> Sequence[str]:
+    """Return the faults of rows that are later than our clock allows. An archive's rows have their own arrivals."""
+    return (OUT_OF_RANGE,) if source.whole else (OUT_OF_RANGE, SENT_TOO_LATE)
+
+
 def _check(ledger: Ledger, source: Source, span: Span) -> None:
     if ledger.read != ledger.counted:
         raise SourceError(
@@ -235,6 +263,15 @@ def _check(ledger: Ledger, source: Source, span: Span) -> None:
             f"of {counted(ledger.read, 'row')} of {span.table} {ledger.clean:,} were written and"
             f" {ledger.duplicate + ledger.quarantined:,} were left out, which does not add up: none was committed."
             " Run this again"
+        )
+
+
+def _check_clock(too_late: int, source: Source, span: Span, context: IngestContext) -> None:
+    """Raise SourceError if rows would go into quarantine, and never be read again, because our clock was set back."""
+    if too_late and context.set_back:
+        raise SourceError(
+            f"source {source.name}: the times of {counted(too_late, 'row')} of {span.table} are out of range, perhaps"
+            f" only by this machine's clock; none was taken, because {_clocks(context)}, and run this again"
         )
 
 

@@ -88,7 +88,7 @@ def letter(number: int, day: str = "2026-11-01", source: str = "main", hour: int
 
 def frame(spark: SparkSession, rows: Sequence[Row], table: Table = LETTERS) -> DataFrame:
     """Return rows to Spark, in one piece: a file per partition."""
-    schema = StructType.fromJson(json.loads(columns.schema(table, nulls=True)))
+    schema = columns.spark(table)
     return spark.createDataFrame([tuple(row[name] for name in schema.names) for row in rows], schema).coalesce(1)
 
 

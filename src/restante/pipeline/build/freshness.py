@@ -83,6 +83,12 @@ class TableWithInputs(NamedTuple):
         kept = {name: {date.fromisoformat(point.kept)} for name, point in self.points().items() if point.kept}
         return max((day for name, days in kept.items() for day in self.build.touches(name, days)), default=date.min)
 
+    def last_day(self, coming: Mapping[str, Collection[date]]) -> date:
+        """Return the last day of which the table or an input has rows, or will have some (`coming`)."""
+        there = {day for table in (self.target, *self.inputs.values()) for day in data_files.days(table.files())}
+        built = {day for name in self.inputs for day in coming.get(name, ())}
+        return max(_dates(there) | built, default=date.min)
+
     def points(self) -> dict[str, Point]:
         """Return the inputs' commits that the table is up to date with once it is built from these inputs.
 
@@ -130,8 +136,11 @@ def due_days(
     """
     wanted = tables.behind(coming) if only is None else tables.within(only)
     # A row's effect may reach days ahead, but not into the future.
-    last = datetime.fromtimestamp(now, UTC).date() + timedelta(MAX_CLOCK_SKEW_DAYS)
-    return sorted(day for day in wanted if day <= last)
+    last = datetime.fromtimestamp(now, UTC).date()
+    if any(day > last + timedelta(MAX_CLOCK_SKEW_DAYS) for day in wanted):
+        # If our clock was set back, the tables have days after it. No later run would find that these are due.
+        last = max(last, tables.last_day(coming))
+    return sorted(day for day in wanted if day <= last + timedelta(MAX_CLOCK_SKEW_DAYS))
 
 
 def _dates(days: Collection[str]) -> set[date]:

@@ -17,6 +17,7 @@ from restante.common.plural import counted
 from restante.pipeline.build.freshness import TableWithInputs
 from restante.pipeline.build.run import BuildResult, info_of
 from restante.pipeline.ingest import Run
+from restante.pipeline.lake import columns
 from restante.pipeline.lake.data_files import Where
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.schemas import QUARANTINE, SOURCE_KIND_ARCHIVE, SOURCE_KIND_FILES
@@ -89,9 +90,8 @@ def _envelope_kind(table: LakeTable, source: str) -> str:
 
 
 def _ledger_frame(spark: SparkSession, ledgers: Sequence[Mapping[str, Any]]) -> DataFrame:
-    types = {"STRING": pa.string(), "BIGINT": pa.int64(), "TIMESTAMP": pa.timestamp("us", "UTC")}
-    schema = pa.schema([(column.name, types[column.type]) for column in LEDGERS.columns])
-    return small_jobs.one_task(spark.createDataFrame(pa.Table.from_pylist(list(ledgers), schema)))
+    rows = pa.Table.from_pylist(list(ledgers), columns.rows(LEDGERS.columns))
+    return small_jobs.one_task(spark.createDataFrame(rows))
 
 
 def _latest(table: LakeTable) -> Where:

@@ -1,34 +1,39 @@
-"""The lake's types, by the names that each of its readers uses."""
+"""The schema of a table in the form of each of its readers. All of them follow from one Arrow schema."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pyarrow as pa
 
 from restante.pipeline.schemas import Column, Table
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from deltalake import Schema
+    from pyspark.sql.types import StructType
 
 
 class Type(NamedTuple):
-    """The names of one of Spark's types in Delta tables (Delta protocol, "Primitive Types") and in DuckDB."""
+    """One of Spark's types in Arrow, and its name in DuckDB."""
 
-    delta: str
+    arrow: pa.DataType
     duckdb: str
 
 
 TYPES: Final = {
-    "BIGINT": Type("long", "BIGINT"),
-    "BINARY": Type("binary", "BLOB"),
-    "BOOLEAN": Type("boolean", "BOOLEAN"),
-    "DATE": Type("date", "DATE"),
-    "DOUBLE": Type("double", "DOUBLE"),
-    "INT": Type("integer", "INTEGER"),
-    "STRING": Type("string", "VARCHAR"),
-    "TIMESTAMP": Type("timestamp", "TIMESTAMP WITH TIME ZONE"),  # a moment, in all three
+    "BIGINT": Type(pa.int64(), "BIGINT"),
+    "BINARY": Type(pa.binary(), "BLOB"),
+    "BOOLEAN": Type(pa.bool_(), "BOOLEAN"),
+    "DATE": Type(pa.date32(), "DATE"),
+    "DOUBLE": Type(pa.float64(), "DOUBLE"),
+    "INT": Type(pa.int32(), "INTEGER"),
+    "STRING": Type(pa.string(), "VARCHAR"),
+    "TIMESTAMP": Type(pa.timestamp("us", "UTC"), "TIMESTAMP WITH TIME ZONE"),  # a moment, in both
 }
-"""The types that a column may have, in Spark's DDL."""
+"""The types that a column may have, in Spark's DDL. Arrow's dates are days, and its timestamps microseconds, both
+since 1970."""
 
 
 def of(column: Column) -> Type:
@@ -36,37 +41,39 @@ def of(column: Column) -> Type:
     return TYPES[column.type]
 
 
-def arrow(table: Table) -> pa.Schema:
-    """Return the schema of a table's files, in Arrow's types. They do not have the partition columns."""
-    import pyarrow as pa
+def stored(table: Table) -> pa.Schema:
+    """Return the schema of a Delta table: its columns, whether each may be NULL, and its meaning as metadata.
 
-    types = {
-        "BIGINT": pa.int64(),
-        "BINARY": pa.binary(),
-        "BOOLEAN": pa.bool_(),
-        "DATE": pa.date32(),
-        "DOUBLE": pa.float64(),
-        "INT": pa.int32(),
-        "STRING": pa.string(),
-        "TIMESTAMP": pa.timestamp("us", "UTC"),
-    }
-    return pa.schema([(each.name, types[each.type]) for each in table.columns if each.name not in table.partitions])
-
-
-def schema(table: Table, *, nulls: bool = False) -> str:
-    """Return a table's schema as JSON, in the form that Spark and Delta tables share.
-
-    A column's comment is in its metadata, where Spark reads it (StructField.getComment). With `nulls` the schema is
-    that of rows in Spark: there is no month, every column may be NULL and none has a comment, because Spark loses
-    the comments of partition columns.
+    Spark (StructField.getComment) and DuckDB call the meaning the column's comment.
     """
-    fields = [
-        {
-            "name": column.name,
-            "type": of(column).delta,
-            "nullable": nulls or column.null,
-            "metadata": {} if nulls else {"comment": column.comment},
-        }
-        for column in (table.columns if nulls else table.stored)
-    ]
-    return json.dumps({"type": "struct", "fields": fields})
+    return pa.schema(
+        [pa.field(each.name, of(each).arrow, each.null, {"comment": each.comment}) for each in table.stored]
+    )
+
+
+def rows(columns: Iterable[Column]) -> pa.Schema:
+    """Return the schema of rows outside of a Delta table: each column may be NULL, and none has a comment."""
+    return pa.schema([pa.field(each.name, of(each).arrow) for each in columns])
+
+
+def arrow(table: Table) -> pa.Schema:
+    """Return the schema of a table's files, which do not have the partition columns."""
+    return rows(each for each in table.columns if each.name not in table.partitions)
+
+
+def delta(table: Table) -> Schema:
+    """Return the schema of a Delta table, as `deltalake` has it."""
+    from deltalake import Schema
+
+    return Schema.from_arrow(stored(table))
+
+
+def spark(table: Table) -> StructType:
+    """Return the schema of a table's rows in Spark, which loses the comments of partition columns.
+
+    Spark reads the JSON of Delta's schemas (Delta protocol, "Schema Serialization Format").
+    """
+    from deltalake import Schema
+    from pyspark.sql.types import StructType
+
+    return StructType.fromJson(json.loads(Schema.from_arrow(rows(table.columns)).to_json()))

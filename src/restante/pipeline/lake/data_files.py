@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
+import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -174,6 +176,20 @@ def folder(values: Iterable[tuple[str, str | None]]) -> Path:
     return Path(*(f"{name}={_escaped(value) if value else NULL_FOLDER}" for name, value in values))
 
 
+NO_DAMAGE: Final = frozenset(map(os.strerror, (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.EIO)))
+"""The system's messages for errors after which the file may be whole."""
+
+
+def unreadable(path: Path, why: str) -> StoreError:
+    """Return the error for a file or a log of a table that cannot be read."""
+    if why in NO_DAMAGE:
+        return StoreError(f"cannot read {path}: {why}; check the disk, and who owns the lake's files")
+    return StoreError(
+        f"the lake is damaged: {path} cannot be read ({why}): restore it from a backup,"
+        " or remove that table's folder and run ingest and build again"
+    )
+
+
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[pq.ParquetFile]:
     """Open a file of a table to read it. Raises StoreError if it cannot be read."""
@@ -185,10 +201,7 @@ def opened(path: Path) -> Iterator[pq.ParquetFile]:
             yield parquet
     except (OSError, pa.ArrowException) as error:
         why = plain(error) if isinstance(error, OSError) and error.errno else "it is not a Parquet file"
-        raise StoreError(
-            f"the lake is damaged: {path} cannot be read ({why}): restore it from a backup,"
-            " or remove that table's folder and run ingest and build again"
-        ) from error
+        raise unreadable(path, why) from error
 
 
 def column_names(file: DataFile) -> set[str]:
@@ -202,9 +215,13 @@ def _escaped(value: str) -> str:
 
 
 def whole(files: list[DataFile]) -> list[DataFile]:
-    """Return the files if all of them exist. Raises StoreError if one is missing."""
+    """Return the files if all of them exist. Raises StoreError if one is missing or cannot be looked up."""
     for file in files:
-        if not file.path.exists():
+        try:
+            there = file.path.exists()
+        except OSError as error:
+            raise unreadable(file.path, plain(error)) from error
+        if not there:
             raise StoreError(
                 f"the lake is damaged: {file.path} is missing, which its table's log lists: restore it from a backup,"
                 " or remove that table's folder and run ingest and build again"

@@ -19,7 +19,8 @@ from urllib.parse import unquote
 
 import msgspec
 
-from restante.common.errors import StoreError, plain
+from restante.common.errors import plain
+from restante.pipeline.lake import data_files
 from restante.pipeline.lake.commit_info import COMMIT_ID_CHARACTERS, CommitInfo, State, after
 from restante.pipeline.lake.data_files import DataFile
 from restante.pipeline.schemas import MONTH_COLUMN
@@ -137,7 +138,7 @@ def removals(table: Path, last: int) -> dict[Path, float]:
     try:
         entries = sorted(_versions(table, _ENTRY))
     except OSError as error:
-        raise damaged(table / LOG_FOLDER, plain(error)) from error
+        raise data_files.unreadable(table / LOG_FOLDER, plain(error)) from error
     for version, path in entries:
         if version > last:
             break
@@ -187,19 +188,11 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise damaged(path, plain(error)) from error
+        raise data_files.unreadable(path, plain(error)) from error
 
 
 def _lines(path: Path, raw: bytes, decoder: msgspec.json.Decoder[L]) -> list[L]:
     try:
         return decoder.decode_lines(raw)
     except msgspec.DecodeError as error:
-        raise damaged(path, str(error)) from error
-
-
-def damaged(path: Path, why: str) -> StoreError:
-    """Return the error for a table's log that cannot be read."""
-    return StoreError(
-        f"the lake is damaged: {path} cannot be read ({why}): restore it from a backup,"
-        " or remove that table's folder and run ingest and build again"
-    )
+        raise data_files.unreadable(path, str(error)) from error

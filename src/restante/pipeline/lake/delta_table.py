@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.schema import DataType
 from deltalake.transaction import (
     AddAction,
     CommitProperties,
@@ -22,7 +22,7 @@ from deltalake.transaction import (
 )
 
 from restante.common.errors import Misuse, plain
-from restante.pipeline.lake import columns, delta_log, statistics
+from restante.pipeline.lake import columns, data_files, delta_log, statistics
 from restante.pipeline.lake.commit_info import CommitInfo
 from restante.pipeline.lake.data_files import DataFile
 from restante.pipeline.schemas import Table
@@ -48,13 +48,13 @@ def open_table(folder: Path, table: Table) -> DeltaTable | None:
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
-        raise delta_log.damaged(folder / delta_log.LOG_FOLDER, message(error)) from error
+        raise data_files.unreadable(folder / delta_log.LOG_FOLDER, message(error)) from error
     if delta.protocol().min_reader_version > MAX_READER_VERSION:
         raise Misuse(
             f"{folder} has features of Delta tables that Restante cannot read, which another program added:"
             " restore it from a backup, or name another lake with --lake"
         )
-    fields, known = _fields(delta.schema().to_json()), _fields(columns.schema(table))
+    fields, known = _fields(delta.schema()), _fields(columns.delta(table))
     late = lacking(delta, table)
     if fields != {name: field for name, field in known.items() if name not in late} or (
         tuple(delta.metadata().partition_columns) != table.partitions
@@ -72,8 +72,9 @@ def lacking(delta: DeltaTable, table: Table) -> set[str]:
     return {column.name for column in table.columns if column.added} - there
 
 
-def _fields(schema: str) -> dict[str, tuple[Any, bool]]:
-    return {field["name"]: (field["type"], field["nullable"]) for field in json.loads(schema)["fields"]}
+def _fields(schema: Schema) -> dict[str, tuple[DataType, bool]]:
+    """Return the types of the columns, and whether each may be NULL; not their comments, which may be older."""
+    return {field.name: (field.type, field.nullable) for field in schema.fields}
 
 
 def message(error: Exception) -> str:
@@ -100,7 +101,7 @@ def append(
 
     `data_change` is False if the added files have the rows of the removed ones.
     """
-    schema = Schema.from_json(columns.schema(table))
+    schema = columns.delta(table)
     adds = [
         AddAction(
             path=file.path.relative_to(folder).as_posix(),
@@ -148,9 +149,8 @@ def append(
 def add_columns(delta: DeltaTable, table: Table, info: CommitInfo) -> None:
     """Append a commit to the log that adds the columns that the table lacks. Raises DeltaError, OSError."""
     late = lacking(delta, table)
-    fields = Schema.from_json(columns.schema(table)).fields
     delta.alter.add_columns(
-        [field for field in fields if field.name in late],
+        [field for field in columns.delta(table).fields if field.name in late],
         commit_properties=_properties(info, {}),
         post_commithook_properties=_HOOKS,
     )

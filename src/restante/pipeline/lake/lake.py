@@ -84,9 +84,12 @@ class Lake:
                 " name another folder (--lake)"
             )
         with contextlib.ExitStack() as stack:
-            there = (place / LAKE_FILE).exists()
-            if not there:
-                _check(place, make=make)
+            try:
+                there = (place / LAKE_FILE).exists()
+                if not there:
+                    _check(place, make=make)
+            except OSError as error:
+                raise StoreError(f"cannot read the lake {place}: {plain(error)} (--lake names another)") from error
             if write:
                 stack.enter_context(_locked(place))
                 if not (place / LAKE_FILE).exists():
@@ -124,8 +127,8 @@ def _check(place: Path, *, make: bool) -> None:
             raise Misuse(
                 f"{folder} is a Delta table, not a lake: name the folder with the tables, or a new one (--lake)"
             )
-    if place.exists() and not place.is_dir():
-        raise Misuse(f"{place} is not a folder: name the folder of the lake, or a new one (--lake)")
+    if file := next((each for each in (place, *place.parents) if each.exists() and not each.is_dir()), None):
+        raise Misuse(f"{file} is not a folder: name the folder of the lake, or a new one (--lake)")
     if not make:
         raise Misuse(f"there is no lake in {place}: `restante pipeline ingest` creates one (--lake names another)")
     others = [] if not place.exists() else [entry.name for entry in place.iterdir() if not _ours(entry.name)]

@@ -8,7 +8,6 @@ a time holds the lake's lock, so the folders of other runs belong to runs that w
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import shutil
 import uuid
@@ -103,9 +102,8 @@ def stage(frame: DataFrame, folder: Path, table: Table, run: str) -> Staged:
 def _write(frame: DataFrame, run: Path, table: Table) -> list[Path]:
     """Write rows below `run` with Spark, and return the files that belong to the result."""
     from pyspark.sql import functions as f
-    from pyspark.sql.types import StructType
 
-    schema = StructType.fromJson(json.loads(columns.schema(table, nulls=True)))
+    schema = columns.spark(table)
     if missing := set(schema.names).difference(frame.columns):  # DataFrame.to would add the missing columns
         raise SparkError(
             f"the rows for the table {table.name} could not be computed: there is no column {min(missing)}"

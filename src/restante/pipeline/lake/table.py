@@ -7,10 +7,9 @@ log; Spark reads the files that the log lists. So readers see either all rows of
 from __future__ import annotations
 
 import contextlib
-import json
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import date
+from datetime import date, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -68,6 +67,14 @@ class LakeTable:
     def version(self) -> int | None:
         """Return the version, or None if there was no commit yet."""
         return None if self._delta is None else self._delta.version()
+
+    @property
+    def last_commit(self) -> float | None:
+        """Return when the last commit was made, in seconds since 1970, or None if there is none.
+
+        The clock of the machine that made it may have been wrong. Raises StoreError if the log is damaged.
+        """
+        return None if self.version is None else delta_log.read_info(self.folder, self.version).finished
 
     @property
     def state(self) -> State:
@@ -149,9 +156,7 @@ class LakeTable:
 
     def read(self, spark: SparkSession, where: Where | None = None) -> DataFrame:
         """Return all or the selected rows as a DataFrame. Raises StoreError if a file is missing."""
-        from pyspark.sql.types import StructType
-
-        schema = StructType.fromJson(json.loads(columns.schema(self.table, nulls=True)))
+        schema = columns.spark(self.table)
         files = data_files.whole(self.files(where))
         if not files:
             return one_task(spark.createDataFrame([], schema))
@@ -227,12 +232,17 @@ class LakeTable:
         self._commit(added, info, swapped, {}, data_change=False)
 
     def keep(self, first: str, info: CommitInfo) -> int:
-        """Drop the rows of the days before `first` (ISO) in one commit, if there are any; return how many."""
+        """Drop the rows of the days before `first` (ISO) in one commit, if there are any; return how many.
+
+        The commit info has the day after the last one that had rows, and not `first`: if a clock that is ahead
+        chooses `first`, later days are still built once that clock is right.
+        """
         assert self.writing, "the lake is not open for writing"
         files = [file for file in self.files() if file.first_day < first]
         old = {"day": {day for day in data_files.days(files) if day < first}}
         if not old["day"]:
             return 0
+        kept = (date.fromisoformat(max(old["day"])) + timedelta(1)).isoformat()
         replacer = Replacer(self.folder, self.job_folder, old)
         dropped = 0
 
@@ -242,7 +252,7 @@ class LakeTable:
             dropped = replaced.rows
             return replaced
 
-        self._commit([], msgspec.structs.replace(info, kept=first), without, {})
+        self._commit([], msgspec.structs.replace(info, kept=kept), without, {})
         return dropped
 
     def _commit(

@@ -37,7 +37,9 @@ def waste(table: LakeTable, *, grace: float, now: float) -> list[Waste]:
     found = []
     for path in _parquet(table.folder):
         written = path.stat()
-        if path not in current and now - removed.get(path, written.st_mtime) >= grace:
+        # A time in the future is of a clock that was set back since: with a grace of 0 the file may go.
+        age = max(0.0, now - removed.get(path, written.st_mtime))
+        if path not in current and age >= grace:
             found.append(Waste(path, written.st_size))
     left = (path for run in _runs(table.folder) for path in run.rglob("*") if path.is_file())
     return found + [Waste(path, path.stat().st_size) for path in left]

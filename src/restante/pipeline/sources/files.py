@@ -73,6 +73,8 @@ class FilesSource:
     def opened(self, scratch: Path, say: Say, context: IngestContext) -> Iterator[OpenedFiles]:  # noqa: ARG002 - nothing is copied
         """Find the files. A file that changes later is rejected. Raises SourceError."""
         found = paths.files(self.path, ENVELOPE_SUFFIXES)
+        if not found:  # what unmounting leaves is an empty folder
+            raise paths.gone(self.name, self.path)
         paths.say_empty(self.name, found, say)
         yield OpenedFiles(self.name, found, context)
 
@@ -108,7 +110,7 @@ class OpenedFiles:
         """Return the new envelopes as rows. A file is one task, because its duplicates must be found."""
         from restante.pipeline.sources import tasks  # imports Spark
 
-        latest = int(self._context.now)
+        latest = int(self._context.latest)
         files = [(part.name, self._files[part.name]) for part in span.parts]
         found = ((FileTask(file, self._origin(name), latest), file.size) for name, file in files)
         return tasks.frame(spark, ARCHIVED, tasks.grouped(found))

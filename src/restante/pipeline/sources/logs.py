@@ -71,6 +71,8 @@ class LogsSource:
     def opened(self, scratch: Path, say: Say, context: IngestContext) -> Iterator[OpenedLogs]:  # noqa: ARG002 - nothing is copied
         """Find the files. Raises SourceError."""
         found = paths.files(self.path)
+        if not found:  # what unmounting leaves is an empty folder
+            raise paths.gone(self.name, self.path)
         paths.say_empty(self.name, found, say)
         yield OpenedLogs(self.name, self._server, found, context, say)
 
@@ -85,7 +87,7 @@ class OpenedLogs:
     ) -> None:
         self._name, self._server, self._say = name, server, say
         self._now = context.now
-        self._limits = limits(context.first_day, context.now)
+        self._limits = limits(context.first_day, context.latest)
         self._traces: dict[str, SourceFile] = {}
         self._found: list[SourceFile] = []
         """All other files that are not empty; they are read as logs."""

@@ -184,6 +184,11 @@ def changed(path: Path) -> SourceError:
     return SourceError(f"{shown(path)} changed while it was read: ingest it again when it does not")
 
 
+def gone(name: str, path: Path) -> SourceError:
+    """Return the error for a source whose files disappeared after it was recognised."""
+    return SourceError(f"source {name}: the files of {path} disappeared: put them back, and run this again")
+
+
 def _must(file: SourceFile, unchanged: bool) -> None:
     if not unchanged:
         raise changed(file.path)

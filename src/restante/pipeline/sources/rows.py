@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from restante.pipeline.lake import columns as lake_columns
 from restante.pipeline.schemas import Column, Table
 
 ROWS_PER_BATCH: Final = 8192
@@ -18,18 +19,6 @@ FAULT_COLUMNS: Final = (
     Column("identity", "STRING", "of a row with a fault: its id at the source", null=True),
     Column("digest", "STRING", "of a row with a fault: SHA-256 of it, hexadecimal", null=True),
 )
-
-_ARROW_TYPES: Final = {
-    "BIGINT": pa.int64(),
-    "INT": pa.int32(),
-    "DOUBLE": pa.float64(),
-    "STRING": pa.string(),
-    "BINARY": pa.binary(),
-    "BOOLEAN": pa.bool_(),
-    "DATE": pa.date32(),
-    "TIMESTAMP": pa.timestamp("us", tz="UTC"),
-}
-"""Dates are days, timestamps are microseconds, both since 1970."""
 
 
 def columns(table: Table) -> tuple[Column, ...]:
@@ -44,7 +33,7 @@ def ddl(table: Table) -> str:
 
 def arrow_schema(table: Table) -> pa.Schema:
     """Return the schema of rows from a source for Arrow."""
-    return pa.schema([(column.name, _ARROW_TYPES[column.type]) for column in columns(table)])
+    return lake_columns.rows(columns(table))
 
 
 def batches(table: Table, rows: Iterable[tuple[Any, ...]]) -> Iterator[pa.RecordBatch]:

@@ -30,6 +30,11 @@ DUPLICATE: Final = "duplicate"
 """The fault of a row that another row represents. It is counted, but not put into quarantine."""
 
 
+MAX_CLOCK_DIFFERENCE_SECONDS: Final = 60.0
+"""Seconds by which our clock may be behind the last commit. The clocks of machines that write to one lake in turn
+differ by less, and so do the steps by which programs correct a clock that is nearly right."""
+
+
 class SourceError(RestanteError):
     """A source, or one of its tables, cannot be read; the other sources still are."""
 
@@ -38,11 +43,26 @@ class IngestContext(NamedTuple):
     """The values that all sources of a run are read with."""
 
     now: float
-    """The time of the run in seconds since 1970. Rows more than a day later are faults."""
+    """The time of the run in seconds since 1970."""
     first_day: date
     """The lake's first day. Rows that claim to be older were written by a wrong clock."""
     origins: Mapping[str, Sequence[Path]] = {}
     """Origin of imported rows → the files of that name that are themselves sources of the run."""
+    last_commit: float = 0.0
+    """When the lake was last written to, in seconds since 1970."""
+
+    @property
+    def set_back(self) -> bool:
+        """Return whether our clock was set back since the lake was last written to."""
+        return self.last_commit - self.now > MAX_CLOCK_DIFFERENCE_SECONDS
+
+    @property
+    def latest(self) -> float:
+        """Return the time in seconds since 1970 that rows are compared with. Rows more than a day later are faults.
+
+        If our clock was set back, this is the time of the last commit: then rows were read that are as late.
+        """
+        return self.last_commit if self.set_back else self.now
 
 
 class Part(NamedTuple):

@@ -116,7 +116,7 @@ class OpenedUsage:
     def __init__(self, source: UsageSource, copy: Path, shape: Shape, context: IngestContext, say: Say) -> None:
         self._name, self._path, self._copy, self._shape = source.name, source.path, copy, shape
         self._context, self._say = context, say
-        self._limits = rules.limits(context.first_day, context.now)
+        self._limits = rules.limits(context.first_day, context.latest)
         with self._reading() as database:
             self._version = version = schema.version(database, shape, self._name)
             self.tables = tuple(table for table in FED_TABLES if version >= shape.since.get(table.name, 0))

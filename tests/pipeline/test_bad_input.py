@@ -1,0 +1,509 @@
+"""What a run finds at fault around it: the lake, a source, the disk and the clock. Nothing is lost by any of it."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from deltalake import DeltaTable
+
+from restante.common.errors import StoreError
+from restante.pipeline import ingest
+from restante.pipeline.build import run as build_run
+from restante.pipeline.lake import delta_log
+from restante.pipeline.lake.lake import LAKE_FORMAT, Lake
+from restante.pipeline.lake.table import LakeTable
+from restante.pipeline.lake.vacuum import waste
+from restante.pipeline.schemas import CLEAN_TABLES, NAMEPLATES
+from restante.pipeline.sources.source import Source
+from restante.pipeline.tables import TABLES
+from support.bounds import PATIENCE
+from support.effort import is_thorough
+from support.pipeline.lakes import held
+from support.pipeline.oracles import PLAIN, without_spark
+from support.pipeline.runs import LakeWorld, command
+from support.pipeline.servers import NOW, T0, client, current, mailbox, nameplate, ours
+from support.pipeline.sessions import INTERPRETED, environment
+from support.pipeline.tables import dicts
+from support.pipeline.tables import rows as written
+from support.processes import run
+from support.waku.archives import archive_of
+from support.waku.letters import letter
+
+SECONDS_PER_DAY: Final = 86_400.0
+
+COMMANDS: Final = (
+    ("build",),
+    ("build", "--plan"),
+    ("sql",),
+    ("compact",),
+    ("compact", "--plan"),
+    ("vacuum",),
+    ("vacuum", "--plan"),
+    ("gaps", "--mailserver", "west"),
+)
+"""The commands that read or write what is in a lake. `run` and `ingest` also make one."""
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> tuple[str, ...]:
+    """Return the option for a server with a nameplate."""
+    with ours(tmp_path / "relay", nameplate(1), current(None)):
+        return ("--source", f"relay={tmp_path / 'relay'}")
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    """Return all files below a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def one_sentence(said: subprocess.CompletedProcess[str]) -> str:
+    """Return the only line that a command printed."""
+    assert said.stdout == ""
+    [line] = said.stderr.splitlines()
+    assert line.startswith("restante: ")
+    return line.removeprefix("restante: ")
+
+
+# ── the lake ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_command_works_on_an_empty_lake(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    with ours(tmp_path / "relay", current(None)):
+        command("run", "--lake", lake, "--source", f"relay={tmp_path / 'relay'}", "--keep", "3")
+    for words in COMMANDS[:-1]:
+        said = command(*words, "--lake", lake)
+        assert said.stderr == "", words
+        assert "restante" not in said.stdout
+    assert one_sentence(command(*COMMANDS[-1], "--lake", lake, ends=2)) == (
+        "the lake has no envelopes yet: run `restante pipeline run` with a Waku archive or envelope files"
+    )
+    assert {path.name for path in lake.iterdir()} == {"lake.json", "lock"}
+
+
+def test_every_command_refuses_a_lake_of_an_older_version_and_changes_nothing(
+    tmp_path: Path, sources: tuple[str, ...]
+) -> None:
+    world = LakeWorld(None, tmp_path)
+    lived(world, "2023-11-14")
+    (world.path / "lake.json").write_text(json.dumps({"format": LAKE_FORMAT - 1, "first_day": "2015-01-01"}))
+    before = everything(world.path)
+    for each in (*COMMANDS, ("run", *sources), ("ingest", *sources), ("run", *sources, "--plan")):
+        said = one_sentence(command(*each, "--lake", world.path, ends=2))
+        assert "was made by an older version of Restante" in said, each
+        assert said.endswith("name a new folder with --lake, and run ingest and build again")
+    assert everything(world.path) == before
+
+
+def test_a_lake_that_is_a_file_or_in_one_is_refused(tmp_path: Path, sources: tuple[str, ...]) -> None:
+    (tmp_path / "file").write_text("not a lake")
+    for lake in (tmp_path / "file", tmp_path / "file" / "lake"):
+        for each in (("sql",), ("ingest", *sources), ("run", *sources, "--plan")):
+            said = one_sentence(command(*each, "--lake", lake, ends=2))
+            assert said == (f"{tmp_path}/file is not a folder: name the folder of the lake, or a new one (--lake)"), (
+                each
+            )
+    assert (tmp_path / "file").read_text() == "not a lake"
+
+
+ENDS: Final = """
+import json, sys
+from restante.cli.main import main
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["restante", "pipeline", *words]
+    try:
+        main()
+    except SystemExit as end:
+        print(end.code, file=sys.stderr)
+"""
+
+PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2
+
+
+def as_anybody() -> None:
+    """Drop the capabilities by which root may read and write any file."""
+    for capability in (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH):
+        ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
+
+
+def test_a_lake_that_may_not_be_read_is_not_called_damaged(tmp_path: Path) -> None:
+    world = LakeWorld(None, tmp_path)
+    lived(world, "2023-11-14")
+    closed = {"": "the lake ", "nameplates": "", "nameplates/month=2023-11-01": ""}
+    lakes = [shutil.copytree(world.path, tmp_path / str(number)) for number in range(len(closed))]
+    folders = [lake / name for lake, name in zip(lakes, closed, strict=True)]
+    for folder in folders:
+        folder.chmod(0)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", ENDS, json.dumps([["sql", "--lake", str(lake)] for lake in lakes])],
+            preexec_fn=as_anybody,
+            capture_output=True,
+            check=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+    finally:
+        for folder in folders:
+            folder.chmod(0o755)
+    said = done.stderr.splitlines()
+    assert said[1::2] == ["1"] * 3
+    for line, folder, what in zip(said[::2], folders, closed.values(), strict=True):
+        assert line.startswith(f"restante: cannot read {what}{folder}")
+        assert "Permission denied" in line
+        assert "remove" not in line, "its owner can read what is there"
+
+
+def test_a_lake_without_some_of_its_tables_is_read_and_the_others_stay(
+    tmp_path: Path, sources: tuple[str, ...]
+) -> None:
+    world = LakeWorld(None, tmp_path)
+    lived(world, "2023-11-14")
+    with without_spark(world), world.run() as within:
+        build_run.build(within, builds={"outcomes": PLAIN["outcomes"]})
+    built = world.rows("outcomes")
+    shutil.rmtree(world.path / "nameplates")
+    for words in COMMANDS[1:-1]:
+        assert command(*words, "--lake", world.path).stderr == "", words
+    said = command("build", "--plan", "--lake", world.path).stdout.splitlines()
+    assert said[0] == (
+        "outcomes: 0 days to build; the lake has no table nameplates and no mailboxes yet:"
+        " ingest rows from a mailbox server's data directory"
+    )
+    assert world.rows("outcomes") == built
+    assert len(built) == 1
+    said = command("run", "--plan", "--lake", world.path, *sources).stdout.splitlines()
+    assert "relay: nameplates: 1 row to read" in said
+
+
+# ── a source that disappears ─────────────────────────────────────────────────────────────────────
+
+
+def unmounted(folder: Path) -> None:
+    """Leave an empty folder, as unmounting does."""
+    shutil.rmtree(folder)
+    folder.mkdir()
+
+
+@pytest.mark.parametrize("disappear", [shutil.rmtree, unmounted])
+def test_a_source_that_disappears_before_it_is_read_is_reported_and_the_others_are_read(
+    tmp_path: Path, sources: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, disappear: Callable[[Path], None]
+) -> None:
+    refused = ingest._refused
+    with ours(tmp_path / "mount" / "usage", nameplate(1), current(None)):
+        pass
+    archive_of(tmp_path / "mount" / "waku")
+    for name, content in (("traces", b'{"connection": 1}\n'), ("logs", b"[]"), ("files", letter(1).raw)):
+        (tmp_path / "mount" / name).mkdir()
+        (tmp_path / "mount" / name / "x.rlp").write_bytes(content)
+    paths = {name: Path(name) for name in ("usage", "waku", "traces", "logs", "files")}
+    paths |= {"one": Path("traces/x.rlp"), "glob": Path("files/*.rlp")}
+    left = {**paths}
+    for apart in (("one", "glob"), ("traces", "files")):  # what is named twice would be read by neither
+        named = {name: path for name, path in left.items() if name not in apart}
+        kept = shutil.copytree(tmp_path / "mount", tmp_path / "kept")
+
+        def gone(*given: Any) -> dict[str, str]:
+            for name in ("usage", "waku", "traces", "logs", "files"):
+                disappear(tmp_path / "mount" / name)
+            return refused(*given)
+
+        monkeypatch.setattr(ingest, "_refused", gone)
+        given = [f"--source={name}={tmp_path / 'mount' / path}" for name, path in named.items()]
+        said = command("ingest", "--plan", "--lake", tmp_path / "lake", *given, *sources, ends=1)
+        assert said.stdout.splitlines()[0] == "relay: nameplates: 1 row to read"
+        assert {line.partition(":")[0] for line in said.stdout.splitlines()} == {"relay"}
+        for line, path in zip(said.stderr.splitlines(), named.values(), strict=True):
+            assert line.startswith("restante: ")
+            assert str(tmp_path / "mount" / path) in line
+        monkeypatch.setattr(ingest, "_refused", refused)
+        shutil.rmtree(tmp_path / "mount")
+        kept.rename(tmp_path / "mount")
+        again = command("ingest", "--plan", "--lake", tmp_path / "lake", *given, *sources)
+        assert again.stderr == ""
+
+
+TRACE_LINE: Final = (
+    json.dumps(
+        {
+            "connection": 1,
+            "command": "bind",
+            "id": "a",
+            "server_rx": T0,
+            "commit": None,
+            "server_tx": T0 + 1,
+        }
+    ).encode()
+    + b"\n"
+)
+
+
+def test_a_source_that_disappears_between_its_tables_or_while_spark_reads_it_is_finished_by_the_next_run(
+    world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "trace").write_bytes(TRACE_LINE)
+    (tmp_path / "logs" / "log").write_text(json.dumps([{"name": "pake1", "start": T0, "stop": T0 + 1}]))
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "x.rlp").write_bytes(letter(1).raw)
+    names = ("logs", "files")
+    specs = [f"{name}={tmp_path / name}" for name in names]
+    (tmp_path / "away").mkdir()
+    read = ingest._read
+
+    def meanwhile(run: ingest.Run, source: Source, *rest: Any) -> Any:
+        if source.name != "logs" and (tmp_path / source.name).exists():
+            (tmp_path / source.name).rename(tmp_path / "away" / source.name)
+            return read(run, source, *rest)
+        found = read(run, source, *rest)
+        if source.name == "logs":
+            (tmp_path / "logs").rename(tmp_path / "away" / "logs")
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ingest, "_read", meanwhile)
+        failures = [each.failure for each in world.ingest(*specs) if each.failure]
+    assert failures == [
+        f"cannot read {tmp_path / path}: No such file or directory" for path in ("logs/log", "files/x.rlp")
+    ]
+    there = {name: len(world.rows(name)) for name in ("server_commands", "client_events", "archived", "quarantine")}
+    assert [name for name, rows in there.items() if rows] == ["server_commands"]
+    for name in names:
+        (tmp_path / "away" / name).rename(tmp_path / name)
+    assert [each.failure for each in world.ingest(*specs) if each.failure] == []
+    assert {name: len(world.rows(name)) for name in there} == dict.fromkeys(there, 1) | {"quarantine": 0}
+    if is_thorough():
+        undisturbed = LakeWorld(world.spark(), tmp_path / "undisturbed")
+        undisturbed.folder.mkdir()
+        undisturbed.ingest(*specs)
+        assert {name: world.rows(name) for name in there} == {name: undisturbed.rows(name) for name in there}
+
+
+# ── a full disk ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_disk_that_fills_between_two_tables_loses_nothing(
+    world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = LakeTable._append
+
+    def full(table: LakeTable, *given: Any) -> None:
+        if table.table.name == "mailboxes":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        append(table, *given)
+
+    with ours(tmp_path / "relay", nameplate(1), mailbox(1), current(None)):
+        with monkeypatch.context() as patched:
+            patched.setattr(LakeTable, "_append", full)
+            with pytest.raises(StoreError) as told:
+                world.ingest(f"relay={tmp_path / 'relay'}")
+        assert str(told.value) == (
+            f"cannot commit to {world.path}/mailboxes: No space left on device; this commit was not made;"
+            " committed before it: nameplates (relay)"
+        )
+        world.ingest(f"relay={tmp_path / 'relay'}")
+    assert [len(world.rows(name)) for name in ("nameplates", "mailboxes")] == [1, 1]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[int], tuple[str, ...]]]:
+    """Return a function that makes `tmp_path / "disk"` a disk of so many KiB, and returns the words to enter it."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    namespaces = ("--user", "--mount", "--map-root-user")
+    made = run("unshare", *namespaces, "true")
+    if made.returncode:
+        pytest.skip(f"the kernel refuses namespaces: {made.stderr.strip()}")
+    with subprocess.Popen(
+        ["unshare", *namespaces, "sh", "-c", "echo ready; exec sleep infinity"], stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"ready\n"
+        enter = ("nsenter", "--target", str(holder.pid), "--user", "--mount", "--preserve-credentials")
+
+        def sized(kib: int) -> tuple[str, ...]:
+            how = "remount," if run(*enter, "mountpoint", str(disk)).returncode == 0 else ""
+            done = run(*enter, "mount", "-t", "tmpfs", "-o", f"{how}size={kib}k", "tmpfs", str(disk))
+            assert done.returncode == 0, done.stderr
+            return enter
+
+        yield sized
+        holder.kill()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kib", [24, 64, 120])
+def test_a_run_on_a_disk_that_fills_is_finished_when_there_is_room(
+    tmp_path: Path, small_disk: Callable[[int], tuple[str, ...]], kib: int
+) -> None:
+    rows = [(nameplate(each), mailbox(each), client(each)) for each in range(3)]
+    with ours(tmp_path / "relay", *(row for some in rows for row in some), current(None)):
+        pass
+    words = [sys.executable, "-m", "restante", "pipeline", "run", "--source", f"relay={tmp_path / 'relay'}"]
+
+    def ends(lake: Path, *enter: str) -> tuple[int, list[str]]:
+        done = subprocess.run(
+            [*enter, *words, "--lake", str(lake)],
+            env=environment(INTERPRETED),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        return done.returncode, [line for line in done.stderr.splitlines() if line.startswith("restante: ")]
+
+    lake = tmp_path / "disk" / "lake"
+    code, [line] = ends(lake, *small_disk(kib))
+    assert code == 1
+    assert "No space left on device" in line or "has no room" in line
+    assert "committed" in line
+    enter = small_disk(64 << 10)
+    assert ends(lake, *enter) == (0, [])
+    assert run(*enter, "cp", "-r", str(lake), str(tmp_path / "after")).returncode == 0
+    assert ends(tmp_path / "undisturbed") == (0, [])
+    for name in TABLES:
+        found, wanted = (_timeless(tmp_path / each, name) for each in ("after", "undisturbed"))
+        assert found == wanted, name
+
+
+def _timeless(lake: Path, table: str) -> list[dict[str, Any]]:
+    """Return a table's rows without the times at which they were ingested."""
+    world = LakeWorld(None, lake.parent)
+    world.path = lake
+    times = {"last_ingest", "counted_since", "lag_us"}
+    return [{name: value for name, value in row.items() if name not in times} for row in world.rows(table)]
+
+
+# ── a clock that was set back ────────────────────────────────────────────────────────────────────
+
+
+def lived(world: LakeWorld, *days: str, replace: dict[str, set[str | None]] | None = None) -> None:
+    """Commit a nameplate for each day that is named."""
+    rows = [{"started": f"{day}T22:13:20"} for day in days]
+    with world.run() as within:
+        table = within.lake.table(NAMEPLATES)
+        staged = table.stage(held(dicts("nameplates", written("nameplates", rows)), table.table))
+        table.commit([staged], info=world.info("nameplates"), replace=replace)
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Iterator[LakeWorld]:
+    """A lake that is not there yet, where plain Python builds."""
+    world = LakeWorld(None, tmp_path)
+    with without_spark(world):
+        yield world
+
+
+def built(world: LakeWorld) -> list[str]:
+    """Build a table; give the days that it then has."""
+    with world.run() as within:
+        build_run.build(within, builds={"outcomes": PLAIN["outcomes"]})
+    return sorted(str(row["day"]) for row in world.rows("outcomes"))
+
+
+def test_days_after_a_clock_that_was_set_back_are_built_when_they_change(plain: LakeWorld) -> None:
+    days = ["2023-11-12", "2023-11-13", "2023-11-14"]
+    lived(plain, *days[:2])
+    plain.now = NOW - 20 * SECONDS_PER_DAY
+    assert built(plain) == days[:2]
+    lived(plain, days[2])
+    assert built(plain) == days
+    lived(plain, days[0], replace={"day": {days[2]}})
+    assert built(plain) == days[:2], "a later day that lost its rows is built, too"
+
+
+def test_a_clock_that_was_ahead_when_days_were_dropped_does_not_keep_later_ones_from_being_built(
+    plain: LakeWorld,
+) -> None:
+    lived(plain, "2023-11-12", "2023-11-13")
+    plain.now = NOW + 3650 * SECONDS_PER_DAY
+    first = datetime.fromtimestamp(plain.now, UTC).date() - timedelta(30)
+    assert plain.keep("nameplates", first.isoformat()) == 2
+    plain.now = NOW
+    lived(plain, "2023-11-13", "2023-11-14")
+    assert built(plain) == ["2023-11-14"], "what was left of a dropped day is not built"
+    assert plain.keep("nameplates", date(2023, 11, 14).isoformat()) == 1
+
+
+def test_files_that_were_replaced_in_the_future_stay_unless_no_grace_is_given(tmp_path: Path) -> None:
+    world = LakeWorld(None, tmp_path)
+    lived(world, "2023-11-14")
+    world.now = NOW + 3650 * SECONDS_PER_DAY
+    lived(world, "2023-11-14", replace={})
+    with world.run() as within:
+        table = within.lake.table(NAMEPLATES)
+        assert waste(table, grace=1.0, now=NOW) == []
+        assert len(waste(table, grace=0.0, now=NOW)) == 1
+
+
+def test_log_entries_from_the_future_are_kept(tmp_path: Path) -> None:
+    world = LakeWorld(None, tmp_path)
+    for _ in range(3):
+        lived(world, "2023-11-14")
+    folder = world.path / "nameplates"
+    DeltaTable(folder).create_checkpoint()
+    lived(world, "2023-11-14")
+    for path in (folder / "_delta_log").iterdir():
+        os.utime(path, (NOW, NOW))
+    assert delta_log.expired(folder, (), NOW - 3650 * SECONDS_PER_DAY) == []
+    assert len(delta_log.expired(folder, (), NOW + 3650 * SECONDS_PER_DAY)) == 2
+
+
+def test_rows_are_not_lost_in_quarantine_while_the_clock_is_set_back(world: LakeWorld, tmp_path: Path) -> None:
+    (tmp_path / "files").mkdir()
+    specs = [f"{name}={tmp_path / name}" for name in ("relay", "files")]
+    with ours(tmp_path / "relay", nameplate(1), current(None)) as server:
+        world.now = 0.0
+        [failed] = [each.failure for each in world.ingest(specs[0]) if each.failure]
+        assert failed.startswith("source relay: the times of 1 row of nameplates are out of range")
+        assert failed.endswith("first day, 2016-01-01 00:00:00+00:00: set the clock, and run this again")
+        assert world.version("nameplates") is None
+
+        world.now = NOW
+        world.ingest(specs[0])
+        server.write(nameplate(0, started=NOW + 3600.0))
+        world.now = NOW - 20 * SECONDS_PER_DAY
+        world.steps.said.clear()
+        ledger = world.ledger("nameplates", specs[0])
+        assert ledger is not None
+        assert (ledger.clean, ledger.quarantined) == (1, 0), "as late as the last commit, or a day later"
+        assert (
+            len([words for words in world.steps.said if words.startswith("this machine's clock says 2023-10-")]) == 1
+        )
+
+        world.now = NOW + 1.0  # another commit of the right clock
+        server.write(nameplate(0, started=NOW))
+        world.ingest(specs[0])
+        later = NOW + 3 * SECONDS_PER_DAY
+        server.write(nameplate(0, started=later))
+        (tmp_path / "files" / "x.rlp").write_bytes(letter(1, now=int(later)).raw)
+        world.now = NOW - 20 * SECONDS_PER_DAY
+        failures = [each.failure.partition(" are out of range")[0] for each in world.ingest(*specs) if each.failure]
+        assert failures == [
+            "source relay: the times of 1 row of nameplates",
+            "source files: the times of 1 row of archived",
+        ]
+        assert (len(world.rows("nameplates")), world.rows("quarantine")) == (3, [])
+
+        world.now = later
+        assert [each.failure for each in world.ingest(*specs) if each.failure] == []
+    assert [len(world.rows(name)) for name in ("nameplates", "archived", "quarantine")] == [4, 1, 0]
+
+
+def test_the_last_commit_to_a_lake_is_that_of_any_clean_table(tmp_path: Path) -> None:
+    world = LakeWorld(None, tmp_path)
+    lived(world, "2023-11-14")
+    with Lake.open(world.path, write=False) as lake:
+        tables = [lake.table(table) for table in CLEAN_TABLES.values()]
+        assert ingest._last_commit(lake, tables) == NOW
