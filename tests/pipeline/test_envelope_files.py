@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
 
 from restante.pipeline import ingest
 from restante.pipeline.lake.commit_info import Ledger
@@ -196,10 +197,10 @@ def test_a_file_that_changes_while_spark_reads_it_is_reported_and_the_others_are
         path.write_bytes(BYTES)
     read = ingest._read
 
-    def meanwhile(run: ingest.Run, source: Source, *rest: Any) -> Ledger:
+    def meanwhile(run: ingest.Run, spark: SparkSession, source: Source, *rest: Any) -> Ledger:
         if source.name == "one":
             one.write_bytes(BYTES + BYTES)
-        return read(run, source, *rest)
+        return read(run, spark, source, *rest)
 
     monkeypatch.setattr(ingest, "_read", meanwhile)
     failed, result = world.ingest(f"one={one}", f"two={two}")

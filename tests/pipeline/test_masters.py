@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -31,6 +32,7 @@ from support.pipeline.lakes import held
 from support.pipeline.runs import LakeWorld, Row
 from support.pipeline.servers import client, current, mailbox, nameplate, ours
 from support.pipeline.tables import dicts
+from support.waku.archives import ROWS
 
 pytestmark = pytest.mark.thorough
 """In a quick run test_session.py shows what a master and a Connect server are asked for, and test_lake_writer.py that
@@ -98,17 +100,35 @@ def test_a_connect_server_of_that_cluster_builds_the_same_tables(
     assert built(world) == expected
 
 
-@pytest.mark.parametrize("master", ["executors of their own", "Spark Connect"])
-def test_a_run_reads_the_sources_here_and_builds_the_tables_there(tmp_path: Path, master: str) -> None:
-    world = LakeWorld(None, tmp_path)
+@pytest.mark.parametrize("where", ["executors of their own", "a cluster", "Spark Connect"])
+def test_a_run_reads_databases_here_and_files_there_and_builds_the_tables_there(
+    spark: SparkSession, cluster: Standalone, tmp_path: Path, where: str
+) -> None:
+    world, same = (LakeWorld(spark, tmp_path / name) for name in ("there", "here"))
+    for each in (world, same):
+        each.folder.mkdir()
+    same.now = time.time()
+    files = tmp_path / "files"
+    files.mkdir()
+    (files / "a.rlp").write_bytes(b"".join(each.raw for each in [*ROWS[:30], ROWS[0]]) + b"\xc1")
+    (files / "b.rlp").write_bytes(b"".join(each.raw for each in ROWS[20:]))
+    (tmp_path / "trace").write_text('{"connection": 1}\n')
+    sources = [f"relay={tmp_path / 'a'}", f"waku={files}", f"trace={tmp_path / 'trace'}"]
     with contextlib.ExitStack() as stack:
         stack.enter_context(ours(tmp_path / "a", nameplate(1), mailbox(2), client(3), current(None)))
-        if master == "Spark Connect":
-            where = ("--remote", stack.enter_context(connect_server()))
+        if where == "Spark Connect":
+            python = {"PYSPARK_PYTHON": sys.executable}
+            on = ("--remote", stack.enter_context(connect_server(**python)))
         else:
-            where = ("--master", "local-cluster[2,1,1024]")
+            on = ("--master", cluster.master if where == "a cluster" else "local-cluster[2,1,1024]")
         stack.enter_context(other_runs())
-        there(world, "run", f"--source=relay={tmp_path / 'a'}", *where)
+        said = there(world, "run", *(f"--source={each}" for each in sources), *on)
+        same.ingest(*sources)
+    steps = [line.partition(": ")[2] for line in said.splitlines()]
+    begun = [step.partition(",")[0] for step in steps if step.startswith("Spark")]
+    assert [each.partition(":")[0] for each in begun] == ["Spark on this machine", "Spark"]
+    for table in ("nameplates", "mailboxes", "client_versions", "archived", "quarantine"):
+        assert world.rows(table) == same.rows(table) != [], table
     assert sorted((row["kind"], row["ended"]) for row in world.rows("outcomes")) == [("claimed", 1), ("nameplate", 1)]
     assert {row["version"] for row in world.rows("versions")} == {None, "0.24.0"}
 
@@ -145,10 +165,11 @@ def built(world: LakeWorld) -> dict[str, list[Row]]:
     return found
 
 
-def there(world: LakeWorld, command: str, *where: str) -> None:
-    """Run a command of the pipeline in its own process."""
+def there(world: LakeWorld, command: str, *where: str) -> str:
+    """Run a command of the pipeline in its own process; give what it wrote to standard error."""
     done = finished([sys.executable, "-m", "restante", "pipeline", command, "--lake", str(world.path), *where])
     assert done.returncode == 0, done.stderr
+    return done.stderr
 
 
 def finished(command: list[str]) -> subprocess.CompletedProcess[str]:

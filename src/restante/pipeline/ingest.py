@@ -33,6 +33,7 @@ from restante.pipeline.sources.source import (
     shared,
 )
 from restante.pipeline.spark.session import SparkError
+from restante.pipeline.spark.workers import SharedFile, check
 from restante.pipeline.steps import Step, Steps
 
 if TYPE_CHECKING:
@@ -52,13 +53,16 @@ class Run(NamedTuple):
     steps: Steps
     scratch: Path
     """A folder for copies that no other user may read."""
+    local: Callable[[], SparkSession] | None = None
+    """Returns a session on this machine, for rows that workers on others cannot read. It ends the one of `spark`, and
+    `spark` ends this one. None: that of `spark` is on this machine."""
 
     @contextmanager
-    def step(self, name: str) -> Iterator[Step]:
-        """Start Spark if it is not running, and show a step that uses it."""
+    def step(self, name: str, spark: SparkSession | None = None) -> Iterator[Step]:
+        """Start Spark if it is not running, and show a step that uses it, or another session."""
         from restante.pipeline.spark.session import watch_tasks
 
-        tasks = watch_tasks(self.spark(), name)
+        tasks = watch_tasks(spark or self.spark(), name)
         with self.steps.step(name, tasks) as step:
             yield step
 
@@ -94,13 +98,15 @@ def ingest(run: Run, sources: Sequence[Source], *, plan: bool = False) -> list[I
     """Ingest the new rows of all sources, or only return how many there are (`plan`).
 
     A source that cannot be read gives a result with the reason, and the others are read. Raises StoreError if the
-    lake cannot be written, SparkError if a job fails.
+    lake cannot be written, SparkError if a job fails. If the run's session is on other machines, databases are read
+    first, in a session on this one.
     """
     refused = _refused(sources, [run.lake.table(table) for table in CLEAN_TABLES.values()])
     imported = origins([source for source in sources if source.name not in refused])
     context = IngestContext(run.now(), run.lake.first_day, imported)
-    found: list[IngestResult] = []
-    for source in sources:
+    results: dict[str, list[IngestResult]] = {}
+    for source in sources if run.local is None else sorted(sources, key=lambda each: not each.whole):
+        found = results[source.name] = []
         if source.name in refused:
             found.append(IngestResult(source.name, "", None, failure=refused[source.name]))
             continue
@@ -109,7 +115,7 @@ def ingest(run: Run, sources: Sequence[Source], *, plan: bool = False) -> list[I
                 found.extend(_ingest_table(run, source, opened, table, plan=plan) for table in opened.tables)
         except SourceError as error:
             found.append(IngestResult(source.name, "", None, failure=str(error)))
-    return found
+    return [result for source in sources for result in results[source.name]]
 
 
 def _refused(sources: Sequence[Source], tables: Sequence[LakeTable]) -> dict[str, str]:
@@ -146,13 +152,31 @@ def _ingest_table(run: Run, source: Source, opened: OpenedSource, table: Table, 
     if span.why:
         rows = ", and its rows replaced" if span.replace else ""
         run.steps.say(f"source {source.name}: {table.name} is read again from the beginning{rows}: {span.why}")
-    with run.step(f"{source.name}: {table.name}") as step:
+    spark = _session(run, source, opened.files(span))
+    with run.step(f"{source.name}: {table.name}", spark) as step:
         try:
-            ledger = _read(run, source, opened, span, target)
+            ledger = _read(run, spark, source, opened, span, target)
         except SparkError as error:
             raise _blamed(error) from error
         step.done(counted(ledger.read, "row"))
     return IngestResult(source.name, table.name, span, ledger)
+
+
+def _session(run: Run, source: Source, files: Sequence[SharedFile]) -> SparkSession:
+    """Return a session whose workers can read the source: that of the run, or one on this machine.
+
+    Raises SparkError if workers cannot run our code.
+    """
+    if run.local is None:
+        return run.spark()
+    if not files:
+        return run.local()
+    spark = run.spark()
+    unseen = check(spark, files)
+    if not unseen:
+        return spark
+    run.steps.say(f"source {source.name} is read by this machine: {unseen}")
+    return run.local()
 
 
 def _begins_like(target: LakeTable, source: str, span: Span) -> list[str]:
@@ -171,12 +195,13 @@ def _blamed(error: SparkError) -> SparkError | SourceError:
     return SourceError(words) if source else error
 
 
-def _read(run: Run, source: Source, opened: OpenedSource, span: Span, target: LakeTable) -> Ledger:
+def _read(
+    run: Run, spark: SparkSession, source: Source, opened: OpenedSource, span: Span, target: LakeTable
+) -> Ledger:
     """Read a span, and commit its rows."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
-    spark = run.spark()
     seen = Observation("ledger")
     rows = opened.read(spark, span)
     watched = rows.observe(
@@ -199,7 +224,7 @@ def _read(run: Run, source: Source, opened: OpenedSource, span: Span, target: La
     try:
         _check(ledger, source, span)
         if ledger.quarantined:
-            _quarantine(run, source, span.table, rows)
+            _quarantine(run, spark, source, span.table, rows)
     except BaseException:
         staged.discard()
         raise
@@ -234,7 +259,7 @@ def _check(ledger: Ledger, source: Source, span: Span) -> None:
         )
 
 
-def _quarantine(run: Run, source: Source, table: str, rows: DataFrame) -> None:
+def _quarantine(run: Run, spark: SparkSession, source: Source, table: str, rows: DataFrame) -> None:
     """Commit the rows with a fault. Skip those already in quarantine: a run that was killed may have written them."""
     from pyspark.sql import functions as f
 
@@ -248,7 +273,7 @@ def _quarantine(run: Run, source: Source, table: str, rows: DataFrame) -> None:
         f.lit(today).alias("day"),
         f.lit(source.name).alias("source"),
     )
-    known = target.read(run.spark(), {"source": {source.name}}).select("table", "identity", "digest")
+    known = target.read(spark, {"source": {source.name}}).select("table", "identity", "digest")
     new = target.stage(bad.join(known, ["table", "identity", "digest"], "left_anti"))
     if not new.rows:
         new.discard()
