@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from restante.common.errors import StoreError
 from restante.common.plural import counted
 from restante.pipeline.lake.commit_info import CommitInfo, Ledger
 from restante.pipeline.lake.lake import Lake
+from restante.pipeline.lake.staging import Staged
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.schemas import CLEAN_TABLES, QUARANTINE, Table
 from restante.pipeline.sources.recognise import recognise
@@ -38,6 +39,11 @@ from restante.pipeline.steps import Step, Steps
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+MAX_READS: Final = 3
+"""How often files are read if Spark observes more rows than they have. It repeats the finished tasks of a worker that
+it lost, and observes their rows again (DAGScheduler.updateAccumulators, of tasks before a shuffle)."""
 
 
 class Run(NamedTuple):
@@ -199,28 +205,11 @@ def _read(
     run: Run, spark: SparkSession, source: Source, opened: OpenedSource, span: Span, target: LakeTable
 ) -> Ledger:
     """Read a span, and commit its rows."""
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as f
-
-    seen = Observation("ledger")
-    rows = opened.read(spark, span)
-    watched = rows.observe(
-        seen,
-        f.count(f.lit(1)).alias("read"),
-        f.count_if(f.col("fault") == DUPLICATE).alias("duplicate"),
-        f.count_if(f.col("fault") != DUPLICATE).alias("quarantined"),
-    )
-    clean = watched.where("fault IS NULL").select(*(f"`{column.name}`" for column in target.table.columns))
-    staged = target.stage(clean.hint("rebalance", "day"))  # few files per day, even if the days are mixed
-    ledger = Ledger(
-        **{name: int(seen.get[name]) for name in ("read", "duplicate", "quarantined")},
-        clean=staged.rows,
-        missed=span.missed,
-        counted=span.counted,
-        first=min((part.first for part in span.parts), default=None),
-        last=max((part.last for part in span.parts), default=None),
-        replaced=span.replace,
-    )
+    for left in reversed(range(MAX_READS if opened.files(span) else 1)):
+        staged, rows, ledger = _stage(spark, opened, span, target)
+        if ledger.read <= ledger.counted or not left:
+            break
+        staged.discard()
     try:
         _check(ledger, source, span)
         if ledger.quarantined:
@@ -243,6 +232,35 @@ def _read(
         transactions={source.name: sum(mark.last for mark in span.marks.values())},
     )
     return ledger
+
+
+def _stage(
+    spark: SparkSession, opened: OpenedSource, span: Span, target: LakeTable
+) -> tuple[Staged, DataFrame, Ledger]:
+    """Write the clean rows of a span. Return them, all rows, and how many there are of each kind."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    seen = Observation("ledger")
+    rows = opened.read(spark, span)
+    watched = rows.observe(
+        seen,
+        f.count(f.lit(1)).alias("read"),
+        f.count_if(f.col("fault") == DUPLICATE).alias("duplicate"),
+        f.count_if(f.col("fault") != DUPLICATE).alias("quarantined"),
+    )
+    clean = watched.where("fault IS NULL").select(*(f"`{column.name}`" for column in target.table.columns))
+    staged = target.stage(clean.hint("rebalance", "day"))  # few files per day, even if the days are mixed
+    ledger = Ledger(
+        **{name: int(seen.get[name]) for name in ("read", "duplicate", "quarantined")},
+        clean=staged.rows,
+        missed=span.missed,
+        counted=span.counted,
+        first=min((part.first for part in span.parts), default=None),
+        last=max((part.last for part in span.parts), default=None),
+        replaced=span.replace,
+    )
+    return staged, rows, ledger
 
 
 def _check(ledger: Ledger, source: Source, span: Span) -> None:
