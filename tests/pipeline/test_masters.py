@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -27,11 +28,12 @@ from restante.pipeline.tables import BUILT_TABLES
 from support.bounds import PATIENCE
 from support.documents import Document
 from support.pipeline.busy_week import TODAY, busy_week
-from support.pipeline.clusters import Standalone, changed, cluster_environment, connect_server, standalone
+from support.pipeline.clusters import Standalone, changed, cluster_environment, connect_server, standalone, worker
 from support.pipeline.lakes import held
 from support.pipeline.runs import LakeWorld, Row
 from support.pipeline.servers import client, current, mailbox, nameplate, ours
 from support.pipeline.tables import dicts
+from support.processes import process_group
 from support.waku.archives import ROWS
 
 pytestmark = pytest.mark.thorough
@@ -131,6 +133,57 @@ def test_a_run_reads_databases_here_and_files_there_and_builds_the_tables_there(
         assert world.rows(table) == same.rows(table) != [], table
     assert sorted((row["kind"], row["ended"]) for row in world.rows("outcomes")) == [("claimed", 1), ("nameplate", 1)]
     assert {row["version"] for row in world.rows("versions")} == {None, "0.24.0"}
+
+
+def test_a_worker_that_is_killed_in_the_middle_of_a_run_changes_no_table(
+    cluster: Standalone, here: LakeWorld, expected: dict[str, list[Row]], tmp_path: Path
+) -> None:
+    world = copied(here, tmp_path)
+    with worker(cluster.master, tmp_path / "worker") as third:
+        third.says("Successfully registered with master")
+        with building(world, cluster.master) as build:
+            third.says("Asked to launch executor")
+            until(lambda: writing(world))
+            third.kill()
+            assert build.poll() is None
+            said = build.communicate(timeout=PATIENCE)[1]
+    if build.returncode:  # Spark gives up on a task that failed four times; this one may have had bad luck
+        assert said.splitlines()[-1].startswith("restante: ")
+        there(world, "build", "--master", cluster.master)
+    assert built(world) == expected
+
+
+def test_after_the_driver_is_killed_in_the_middle_of_a_run_the_next_one_completes_the_tables(
+    cluster: Standalone, here: LakeWorld, expected: dict[str, list[Row]], tmp_path: Path
+) -> None:
+    world = copied(here, tmp_path)
+    with building(world, cluster.master) as build:
+        until(lambda: writing(world))
+        build.kill()
+        assert build.wait() == -signal.SIGKILL
+        there(world, "build", "--master", cluster.master)
+    assert built(world) == expected
+
+
+@contextmanager
+def building(world: LakeWorld, master: str) -> Iterator[subprocess.Popen[str]]:
+    """Build the tables on a cluster."""
+    command = [sys.executable, "-m", "restante", "pipeline", "build", "--lake", str(world.path), "--master", master]
+    with process_group(command, env=cluster_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        yield process
+
+
+def writing(world: LakeWorld) -> bool:
+    """Return whether tasks of a job are writing files."""
+    return any(world.path.glob("*/run-*/_temporary/0/_temporary/*"))
+
+
+def until(happened: Callable[[], bool]) -> None:
+    """Wait for something that another process does."""
+    end = time.monotonic() + PATIENCE
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 @contextmanager
