@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from restante.common.errors import StoreError
 from restante.pipeline import ingest
@@ -80,7 +81,7 @@ def one_sentence(said: subprocess.CompletedProcess[str]) -> str:
 
 def test_every_command_works_on_an_empty_lake(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
-    with ours(tmp_path / "relay", current(None)):
+    with ours(tmp_path / "relay"):
         command("run", "--lake", lake, "--source", f"relay={tmp_path / 'relay'}", "--keep", "3")
     for words in COMMANDS[:-1]:
         said = command(*words, "--lake", lake)
@@ -222,7 +223,7 @@ def test_a_source_that_disappears_before_it_is_read_is_reported_and_the_others_a
         monkeypatch.setattr(ingest, "_refused", gone)
         given = [f"--source={name}={tmp_path / 'mount' / path}" for name, path in named.items()]
         said = command("ingest", "--plan", "--lake", tmp_path / "lake", *given, *sources, ends=1)
-        assert said.stdout.splitlines()[0] == "relay: nameplates: 1 row to read"
+        assert said.stdout.splitlines()[:2] == [f"relay: {table}: 1 row to read" for table in ("live", "nameplates")]
         assert {line.partition(":")[0] for line in said.stdout.splitlines()} == {"relay"}
         for line, path in zip(said.stderr.splitlines(), named.values(), strict=True):
             assert line.startswith("restante: ")
@@ -262,11 +263,11 @@ def test_a_source_that_disappears_between_its_tables_or_while_spark_reads_it_is_
     (tmp_path / "away").mkdir()
     read = ingest._read
 
-    def meanwhile(run: ingest.Run, source: Source, *rest: Any) -> Any:
+    def meanwhile(run: ingest.Run, spark: SparkSession, source: Source, *rest: Any) -> Any:
         if source.name != "logs" and (tmp_path / source.name).exists():
             (tmp_path / source.name).rename(tmp_path / "away" / source.name)
-            return read(run, source, *rest)
-        found = read(run, source, *rest)
+            return read(run, spark, source, *rest)
+        found = read(run, spark, source, *rest)
         if source.name == "logs":
             (tmp_path / "logs").rename(tmp_path / "away" / "logs")
         return found
@@ -310,7 +311,7 @@ def test_a_disk_that_fills_between_two_tables_loses_nothing(
                 world.ingest(f"relay={tmp_path / 'relay'}")
         assert str(told.value) == (
             f"cannot commit to {world.path}/mailboxes: No space left on device; this commit was not made;"
-            " committed before it: nameplates (relay)"
+            " committed before it: live (relay), nameplates (relay)"
         )
         world.ingest(f"relay={tmp_path / 'relay'}")
     assert [len(world.rows(name)) for name in ("nameplates", "mailboxes")] == [1, 1]
@@ -466,7 +467,7 @@ def test_rows_are_not_lost_in_quarantine_while_the_clock_is_set_back(world: Lake
     with ours(tmp_path / "relay", nameplate(1), current(None)) as server:
         world.now = 0.0
         [failed] = [each.failure for each in world.ingest(specs[0]) if each.failure]
-        assert failed.startswith("source relay: the times of 1 row of nameplates are out of range")
+        assert failed.startswith("source relay: the times of 1 row of live are out of range")
         assert failed.endswith("first day, 2016-01-01 00:00:00+00:00: set the clock, and run this again")
         assert world.version("nameplates") is None
 

@@ -16,6 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
+from pyspark.sql import SparkSession
 
 from restante.pipeline import ingest
 from restante.pipeline.lake.commit_info import Ledger
@@ -196,10 +198,10 @@ def test_a_file_that_changes_while_spark_reads_it_is_reported_and_the_others_are
         path.write_bytes(BYTES)
     read = ingest._read
 
-    def meanwhile(run: ingest.Run, source: Source, *rest: Any) -> Ledger:
+    def meanwhile(run: ingest.Run, spark: SparkSession, source: Source, *rest: Any) -> Ledger:
         if source.name == "one":
             one.write_bytes(BYTES + BYTES)
-        return read(run, source, *rest)
+        return read(run, spark, source, *rest)
 
     monkeypatch.setattr(ingest, "_read", meanwhile)
     failed, result = world.ingest(f"one={one}", f"two={two}")
@@ -207,6 +209,27 @@ def test_a_file_that_changes_while_spark_reads_it_is_reported_and_the_others_are
     assert result.ledger is not None
     assert result.ledger.clean == len(SOME)
     assert {row["source"] for row in world.rows("archived")} == {"two"}
+
+
+def test_files_are_read_again_if_spark_observed_rows_twice(
+    world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does so if it repeats tasks of a worker that it lost."""
+    (tmp_path / "one.rlp").write_bytes(BYTES)
+    stage, found = ingest._stage, []
+
+    def observed(*given: Any) -> Any:
+        read = stage(*given)
+        found.append(read.staged)
+        more = 1 if len(found) == 1 else 0
+        return read._replace(ledger=replace(read.ledger, read=read.ledger.read + more))
+
+    monkeypatch.setattr(ingest, "_stage", observed)
+    ledger = world.ledger("archived", f"one={tmp_path / 'one.rlp'}")
+    assert ledger is not None
+    assert (ledger.read, ledger.clean, len(found)) == (len(SOME), len(SOME), 2)
+    assert len(world.rows("archived")) == len(SOME)
+    assert not any(each.folder.exists() for each in found)
 
 
 # ── what is no envelope ──────────────────────────────────────────────────────────────────────────

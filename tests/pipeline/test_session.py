@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
+import pyspark
 import pytest
 from pyspark import SparkConf
 from pyspark.errors import AnalysisException, PySparkException
@@ -86,6 +87,15 @@ def test_an_error_of_java_is_reported_in_one_line() -> None:
     assert "Invalid maximum heap size: -Xmx12x" in memory
     assert "Master must either be yarn or start with spark, k8s, or local" in master
     assert done.stderr == ""
+
+
+def test_a_master_that_runs_another_version_of_spark_is_reported_with_the_version_that_it_needs() -> None:
+    """A driver of Spark 4.3.0 said this after a minute in which it had tried a master of 4.1.4."""
+    said = "java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.\nThis stopped"
+    assert spark_module._refusal("spark://there:7077", said) == (
+        f"it does not accept this program: it must run Spark {pyspark.__version__}, as this machine does"
+    )
+    assert spark_module._refusal("yarn", said).startswith("Cannot call methods on a stopped SparkContext")
 
 
 class Asked(Exception):  # noqa: N818 - it is no error

@@ -36,6 +36,8 @@ EXECUTED: Final[Mapping[str, Mapping[str, str]]] = {
             ("first lake", "query", "delta", "polars", "files", "compact", "vacuum"), "pipeline/test_commands.py"
         ),
         **dict.fromkeys(("gaps", "close"), "pipeline/test_closing_gaps.py"),
+        **dict.fromkeys(("master", "worker", "connect"), "support/pipeline/clusters.py"),
+        **dict.fromkeys(("cluster", "remote"), "pipeline/test_masters.py"),
     },
     "docs/waku/from-status-go.md": dict.fromkeys(
         ("key", "first pass", "last pass", "postgresql"), "waku/test_from_status_go.py"

@@ -10,7 +10,6 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -69,12 +68,15 @@ def ingest(
     lake: LakeDir = DEFAULT_LAKE,
     keep: Keep = None,
     plan: Plan = False,
+    master: Master = DEFAULT_MASTER,
+    remote: Remote = None,
     memory: Memory = DEFAULT_MEMORY,
     verbose: Verbose = False,
 ) -> None:
     """Copy what is new in the sources into the lake.
 
-    A source is a database of usage records, a timing log, a trace, a Waku archive, or a file of envelopes.
+    A source is a database of usage records, a timing log, a trace, a Waku archive, or a file of envelopes. With
+    --master or --remote the cluster reads the files that its workers see; this machine reads the others.
     """
     from restante.cli.pipeline_arguments import check_names, read_keep
     from restante.cli.pipeline_run import ingest_into, open_run
@@ -83,7 +85,9 @@ def ingest(
 
     sources, unread = recognise_all(check_names(source))
     kept = read_keep(keep, CLEAN_TABLES)
-    with open_run("ingest", lake, write=not plan, make=True, memory=memory, verbose=verbose) as run:
+    with open_run(
+        "ingest", lake, write=not plan, make=True, master=master, remote=remote, memory=memory, verbose=verbose
+    ) as run:
         found = [*ingest_into(run, sources, kept, plan=plan), *unread]
     _show_ingested(found, plan=plan)
     _end_with_failures(found)
@@ -131,30 +135,21 @@ def ingest_and_build(
 ) -> None:
     """Run ingest and build in one Spark session, for cron.
 
-    If a source cannot be read, the others are read and the tables are built; the exit code is then 1. With --master
-    or --remote only the tables are built on the cluster.
+    If a source cannot be read, the others are read and the tables are built; the exit code is then 1.
     """
     from restante.cli.pipeline_arguments import check_names, read_keep
-    from restante.cli.pipeline_run import build_into, ingest_into, is_local, open_run
+    from restante.cli.pipeline_run import build_into, ingest_into, open_run
     from restante.pipeline.ingest import recognise_all
-    from restante.pipeline.sources.scratch import scratch
     from restante.pipeline.tables import TABLES
 
     sources, unread = recognise_all(check_names(source))
     kept = read_keep(keep, TABLES)
-    here = is_local(master, remote)
-    with scratch() as folder:
-        open_ = partial(
-            open_run, "run", lake, write=not plan, make=True, memory=memory, verbose=verbose, folder=folder
-        )
-        with open_(master=master if here else DEFAULT_MASTER) as run:
-            found = [*ingest_into(run, sources, kept, plan=plan), *unread]
-            _show_ingested(found, plan=plan)
-            if here:
-                _show_built(build_into(run, kept, plan=plan), plan=plan)
-        if not here:
-            with open_(master=master, remote=remote) as run:
-                _show_built(build_into(run, kept, plan=plan), plan=plan)
+    with open_run(
+        "run", lake, write=not plan, make=True, master=master, remote=remote, memory=memory, verbose=verbose
+    ) as run:
+        found = [*ingest_into(run, sources, kept, plan=plan), *unread]
+        _show_ingested(found, plan=plan)
+        _show_built(build_into(run, kept, plan=plan), plan=plan)
     _end_with_failures(found)
 
 

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -43,34 +44,35 @@ def open_run(
     make: bool = False,
     master: str = session.LOCAL_MASTER,
     remote: str | None = None,
-    folder: Path | None = None,
 ) -> Iterator[Run]:
     """Open the lake, and `make` it if there is none. Spark is started when the run first needs it.
 
-    `folder` is the caller's scratch folder, which a process with several sessions needs: they share one Java, which
-    keeps its temporary files where the first of them had them.
+    A run on a cluster also has a session on this machine. One of the two exists at a time.
     """
     with contextlib.ExitStack() as stack:
         opened = stack.enter_context(Lake.open(lake, write=write, make=make))
-        begun: list[SparkSession] = []
+        place = stack.enter_context(scratch())
+        sessions = stack.enter_context(contextlib.ExitStack())
+        begun: dict[tuple[str, str | None], SparkSession] = {}
 
-        def spark() -> SparkSession:
-            if not begun:
+        def spark(master_: str, remote_: str | None) -> SparkSession:
+            where = master_, remote_
+            if where not in begun:
+                begun.clear()
+                sessions.close()
                 settings = {"spark.driver.memory": memory}
-                with steps.step("Spark") as step:
-                    begun.append(
-                        stack.enter_context(
-                            session.session(master, remote, settings=settings, folder=place, verbose=verbose)
-                        )
+                with steps.step("Spark" if where == (master, remote) else "Spark on this machine") as step:
+                    begun[where] = sessions.enter_context(
+                        session.session(master_, remote_, settings=settings, folder=place, verbose=verbose)
                     )
                     step.done("ready")
                 _end_at_once(place)  # Spark has set a handler of its own
-            return begun[0]
+            return begun[where]
 
         steps = Steps(what)
-        place = folder or stack.enter_context(scratch())
         _end_at_once(place)
-        yield Run(opened, uuid.uuid4().hex, time.time, spark, steps, place)
+        here = None if is_local(master, remote) else partial(spark, session.LOCAL_MASTER, None)
+        yield Run(opened, uuid.uuid4().hex, time.time, partial(spark, master, remote), steps, place, here)
 
 
 def _end_at_once(scratch: Path) -> None:

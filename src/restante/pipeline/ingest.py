@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from restante.common.errors import StoreError
 from restante.common.plural import counted
@@ -19,6 +19,7 @@ from restante.pipeline.clean.envelopes import SENT_TOO_LATE
 from restante.pipeline.clean.rules import OUT_OF_RANGE
 from restante.pipeline.lake.commit_info import CommitInfo, Ledger
 from restante.pipeline.lake.lake import Lake
+from restante.pipeline.lake.staging import Staged
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.schemas import CLEAN_TABLES, QUARANTINE, Table
 from restante.pipeline.sources.recognise import recognise
@@ -36,10 +37,16 @@ from restante.pipeline.sources.source import (
 )
 from restante.pipeline.spark import small_jobs
 from restante.pipeline.spark.session import SparkError
+from restante.pipeline.spark.workers import SharedFile, check
 from restante.pipeline.steps import Step, Steps
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+MAX_READS: Final = 3
+"""How often files are read if Spark observes more rows than they have. It repeats the finished tasks of a worker that
+it lost, and observes their rows again (DAGScheduler.updateAccumulators, of tasks before a shuffle)."""
 
 
 class Run(NamedTuple):
@@ -55,13 +62,16 @@ class Run(NamedTuple):
     steps: Steps
     scratch: Path
     """A folder for copies that no other user may read."""
+    local: Callable[[], SparkSession] | None = None
+    """Returns a session on this machine, for rows that workers on others cannot read. It ends the one of `spark`, and
+    `spark` ends this one. None: that of `spark` is on this machine."""
 
     @contextmanager
-    def step(self, name: str) -> Iterator[Step]:
-        """Start Spark if it is not running, and show a step that uses it."""
+    def step(self, name: str, spark: SparkSession | None = None) -> Iterator[Step]:
+        """Start Spark if it is not running, and show a step that uses it, or another session."""
         from restante.pipeline.spark.session import watch_tasks
 
-        tasks = watch_tasks(self.spark(), name)
+        tasks = watch_tasks(spark or self.spark(), name)
         with self.steps.step(name, tasks) as step:
             yield step
 
@@ -97,7 +107,8 @@ def ingest(run: Run, sources: Sequence[Source], *, plan: bool = False) -> list[I
     """Ingest the new rows of all sources, or only return how many there are (`plan`).
 
     A source that cannot be read gives a result with the reason, and the others are read. Raises StoreError if the
-    lake cannot be written, SparkError if a job fails.
+    lake cannot be written, SparkError if a job fails. If the run's session is on other machines, databases are read
+    first, in a session on this one.
     """
     tables = [run.lake.table(table) for table in CLEAN_TABLES.values()]
     refused = _refused(sources, tables)
@@ -105,8 +116,9 @@ def ingest(run: Run, sources: Sequence[Source], *, plan: bool = False) -> list[I
     context = IngestContext(run.now(), run.lake.first_day, imported, _last_commit(run.lake, tables))
     if context.set_back:
         run.steps.say(_clocks(context))
-    found: list[IngestResult] = []
-    for source in sources:
+    results: dict[str, list[IngestResult]] = {}
+    for source in sources if run.local is None else sorted(sources, key=lambda each: not each.whole):
+        found = results[source.name] = []
         if source.name in refused:
             found.append(IngestResult(source.name, "", None, failure=refused[source.name]))
             continue
@@ -115,7 +127,7 @@ def ingest(run: Run, sources: Sequence[Source], *, plan: bool = False) -> list[I
                 found.extend(_ingest_table(run, context, source, opened, table, plan=plan) for table in opened.tables)
         except SourceError as error:
             found.append(IngestResult(source.name, "", None, failure=str(error)))
-    return found
+    return [result for source in sources for result in results[source.name]]
 
 
 def _last_commit(lake: Lake, tables: Iterable[LakeTable]) -> float:
@@ -166,13 +178,33 @@ def _ingest_table(
     if span.why:
         rows = ", and its rows replaced" if span.replace else ""
         run.steps.say(f"source {source.name}: {table.name} is read again from the beginning{rows}: {span.why}")
-    with run.step(f"{source.name}: {table.name}") as step:
+    spark = _session(run, source, opened.files(span))
+    if not any(column.type == "BINARY" for column in table.columns):  # few envelopes may have many bytes
+        spark = small_jobs.session_for(spark, span.counted)
+    with run.step(f"{source.name}: {table.name}", spark) as step:
         try:
-            ledger = _read(run, source, opened, span, target, context)
+            ledger = _read(run, spark, source, opened, span, target, context)
         except SparkError as error:
             raise _blamed(error) from error
         step.done(counted(ledger.read, "row"))
     return IngestResult(source.name, table.name, span, ledger)
+
+
+def _session(run: Run, source: Source, files: Sequence[SharedFile]) -> SparkSession:
+    """Return a session whose workers can read the source: that of the run, or one on this machine.
+
+    Raises SparkError if workers cannot run our code.
+    """
+    if run.local is None:
+        return run.spark()
+    if not files:
+        return run.local()
+    spark = run.spark()
+    unseen = check(spark, files)
+    if not unseen:
+        return spark
+    run.steps.say(f"source {source.name} is read by this machine: {unseen}")
+    return run.local()
 
 
 def _begins_like(target: LakeTable, source: str, span: Span) -> list[str]:
@@ -191,16 +223,64 @@ def _blamed(error: SparkError) -> SparkError | SourceError:
     return SourceError(words) if source else error
 
 
+class _Found(NamedTuple):
+    """The rows of a span that was read."""
+
+    staged: Staged
+    """The clean ones."""
+    rows: DataFrame
+    """All of them; reading them again reads the source again."""
+    ledger: Ledger
+    too_late: int
+    """Rows whose fault may be our clock's."""
+
+
 def _read(
-    run: Run, source: Source, opened: OpenedSource, span: Span, target: LakeTable, context: IngestContext
+    run: Run,
+    spark: SparkSession,
+    source: Source,
+    opened: OpenedSource,
+    span: Span,
+    target: LakeTable,
+    context: IngestContext,
 ) -> Ledger:
     """Read a span, and commit its rows."""
+    for left in reversed(range(MAX_READS if opened.files(span) else 1)):
+        found = _stage(spark, source, opened, span, target)
+        if found.ledger.read <= found.ledger.counted or not left:
+            break
+        found.staged.discard()
+    ledger = found.ledger
+    try:
+        _check(ledger, source, span)
+        _check_clock(found.too_late, source, span, context)
+        if ledger.quarantined:
+            _quarantine(run, spark, source, span.table, found.rows)
+    except BaseException:
+        found.staged.discard()
+        raise
+    target.commit(
+        [found.staged],
+        info=CommitInfo(
+            run=run.name,
+            table=span.table,
+            finished=run.now(),
+            source=source.name,
+            ledger=ledger,
+            marks=dict(span.marks),
+        ),
+        replace={"source": {source.name}} if span.replace else None,
+        # For other programs that read Delta tables; our own marks say more (docs/decisions/lake.md).
+        transactions={source.name: sum(mark.last for mark in span.marks.values())},
+    )
+    return ledger
+
+
+def _stage(spark: SparkSession, source: Source, opened: OpenedSource, span: Span, target: LakeTable) -> _Found:
+    """Write the clean rows of a span, and count the rows of each kind."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
-    # An envelope may have a megabyte, so rows of them are never few.
-    blobs = any(column.type == "BINARY" for column in target.table.columns)
-    spark = run.spark() if blobs else small_jobs.session_for(run.spark(), span.counted)
     seen = Observation("ledger")
     rows = opened.read(spark, span)
     watched = rows.observe(
@@ -222,29 +302,7 @@ def _read(
         last=max((part.last for part in span.parts), default=None),
         replaced=span.replace,
     )
-    try:
-        _check(ledger, source, span)
-        _check_clock(int(seen.get["too_late"]), source, span, context)
-        if ledger.quarantined:
-            _quarantine(run, spark, source, span.table, rows)
-    except BaseException:
-        staged.discard()
-        raise
-    target.commit(
-        [staged],
-        info=CommitInfo(
-            run=run.name,
-            table=span.table,
-            finished=run.now(),
-            source=source.name,
-            ledger=ledger,
-            marks=dict(span.marks),
-        ),
-        replace={"source": {source.name}} if span.replace else None,
-        # For other programs that read Delta tables; our own marks say more (docs/decisions/lake.md).
-        transactions={source.name: sum(mark.last for mark in span.marks.values())},
-    )
-    return ledger
+    return _Found(staged, rows, ledger, int(seen.get["too_late"]))
 
 
 def _clock_faults(source: Source) -> Sequence[str]:

@@ -26,6 +26,7 @@ from restante.pipeline.lake.writer import WRITTEN_DDL, OpenFile, writer
 from restante.pipeline.schemas import MONTH_COLUMN, Table
 from restante.pipeline.spark.session import SparkError, local
 from restante.pipeline.spark.small_jobs import is_small, one_task
+from restante.pipeline.spark.workers import reason
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -141,7 +142,7 @@ def _failed(error: Exception, table: Table, folder: Path) -> SparkError | StoreE
         )
     if "Mkdirs failed" in said or "Permission denied" in said:  # Hadoop's RawLocalFileSystem
         return StoreError(f"Spark cannot write to {folder}: check who owns it; these rows were not committed")
-    return SparkError(f"the rows for the table {table.name} could not be computed: {_cause(said)}")
+    return SparkError(f"the rows for the table {table.name} could not be computed: {reason(said) or _cause(said)}")
 
 
 def _cause(said: str) -> str:

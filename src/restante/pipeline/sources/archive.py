@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -37,6 +37,7 @@ from restante.pipeline.sources.source import (
     SourceSpec,
     Span,
 )
+from restante.pipeline.spark.workers import SharedFile
 from restante.waku.envelope.envelope import U32
 
 if TYPE_CHECKING:
@@ -174,6 +175,10 @@ class OpenedArchive:
             why=f"{why}; the rows that the lake has of it stay" if why else "",
             marks={"": Mark(last, self._digest(last), first, first_digest)},
         )
+
+    def files(self, span: Span) -> Sequence[SharedFile]:  # noqa: ARG002 - a copy is read
+        """Return no files."""
+        return ()
 
     def read(self, spark: SparkSession, span: Span) -> DataFrame:
         """Copy the new envelopes and return them as rows. They are verified when the rows are read."""

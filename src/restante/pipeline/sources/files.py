@@ -6,7 +6,7 @@ twice in it counts once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
@@ -28,6 +28,7 @@ from restante.pipeline.sources.source import (
     SourceSpec,
     Span,
 )
+from restante.pipeline.spark.workers import SharedFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -106,12 +107,16 @@ class OpenedFiles:
             marks=paths.marked(self._files, new, marks, self._context.now),
         )
 
+    def files(self, span: Span) -> Sequence[SharedFile]:
+        """Return the new files."""
+        return [self._files[part.name].shared for part in span.parts]
+
     def read(self, spark: SparkSession, span: Span) -> DataFrame:
         """Return the new envelopes as rows. A file is one task, because its duplicates must be found."""
         from restante.pipeline.sources import tasks  # imports Spark
 
         latest = int(self._context.latest)
-        files = [(part.name, self._files[part.name]) for part in span.parts]
+        files = [(part.name, self._files[part.name].absolute) for part in span.parts]
         found = ((FileTask(file, self._origin(name), latest), file.size) for name, file in files)
         return tasks.frame(spark, ARCHIVED, tasks.grouped(found))
 

@@ -6,7 +6,7 @@ A file's first character shows its kind: a log is a JSON list, a trace has a JSO
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, pairwise
 from pathlib import Path
@@ -22,6 +22,7 @@ from restante.pipeline.sources import paths, traces
 from restante.pipeline.sources.paths import SourceFile
 from restante.pipeline.sources.rows import batches
 from restante.pipeline.sources.source import IngestContext, Inode, Part, PathPreview, Say, SourceSpec, Span
+from restante.pipeline.spark.workers import SharedFile
 from restante.timing.logs import events
 
 if TYPE_CHECKING:
@@ -166,20 +167,25 @@ class OpenedLogs:
             marks=paths.marked(self._logs, new, marks, self._now),
         )
 
+    def files(self, span: Span) -> Sequence[SharedFile]:
+        """Return the files with new lines or events."""
+        found = self._traces if span.table == SERVER_COMMANDS.name else self._logs
+        return [found[part.name].shared for part in span.parts]
+
     def read(self, spark: SparkSession, span: Span) -> DataFrame:
         """Return the new lines or events as rows."""
         from restante.pipeline.sources import tasks  # imports Spark
 
         if span.table == SERVER_COMMANDS.name:
             return tasks.frame(spark, SERVER_COMMANDS, list(chain.from_iterable(map(self._trace_tasks, span.parts))))
-        files = [(part.name, self._logs[part.name]) for part in span.parts]
+        files = [(part.name, self._logs[part.name].absolute) for part in span.parts]
         found = ((LogTask(file, name, self._server, self._name, self._limits), file.size) for name, file in files)
         return tasks.frame(spark, CLIENT_EVENTS, tasks.grouped(found))
 
     def _trace_tasks(self, part: Part) -> Iterator[Task]:
         new = self._new_lines[part.name]
         for start, stop in pairwise((*new.cuts, new.stop)):
-            yield traces.TraceTask(self._traces[part.name], part.name, start, stop, self._name, self._limits)
+            yield traces.TraceTask(self._traces[part.name].absolute, part.name, start, stop, self._name, self._limits)
 
 
 def _count(file: SourceFile) -> int:

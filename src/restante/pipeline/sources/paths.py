@@ -18,6 +18,7 @@ from restante.common.plural import counted
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import MAX_TEXT_CHARACTERS
 from restante.pipeline.sources.source import PREVIEW_BYTES, Inode, Say, SourceError, is_glob
+from restante.pipeline.spark.workers import SharedFile
 
 STABLE_AFTER_SECONDS: Final = 10.0
 """Seconds after which a file's change time reveals every later change: file systems have a resolution of up to
@@ -46,6 +47,16 @@ class SourceFile(NamedTuple):
     def shown(self) -> str:
         """Return the name without the folder, escaped for a terminal. The lake stores no more of the path."""
         return _escaped(self.path.name)
+
+    @property
+    def absolute(self) -> SourceFile:
+        """Return the file with a path that workers can open, whose working directories are others."""
+        return self._replace(path=Path(os.path.abspath(self.path)))  # noqa: PTH100 - links stay, as in a lake's path
+
+    @property
+    def shared(self) -> SharedFile:
+        """Return what tells a worker whether it sees the file."""
+        return SharedFile(str(self.absolute.path), self.size, self.number)
 
     def seen(self, now: float) -> str:
         """Return a text that differs after the file is written to again.

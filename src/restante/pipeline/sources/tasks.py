@@ -1,7 +1,7 @@
 """Makes a DataFrame of tasks that read a source; each task runs in one of Spark's workers.
 
-A task is pickled, and a pickle contains data and names: the worker must have the task's module too. It has on a local
-session, and ingest uses no other.
+A task is pickled, and a pickle contains data and names: the worker must have the task's module too. On another
+machine it may not; ingest checks that first (restante.pipeline.spark.workers).
 """
 
 from __future__ import annotations

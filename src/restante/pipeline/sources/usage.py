@@ -41,6 +41,7 @@ from restante.pipeline.sources.source import (
     Span,
 )
 from restante.pipeline.sources.usage_scan import UsageScan
+from restante.pipeline.spark.workers import SharedFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -157,6 +158,10 @@ class OpenedUsage:
                 why=why,
                 marks={"": behind(ids, rows.digest)} | {origin: Mark(0, "", 0, "") for origin in duplicates},
             )
+
+    def files(self, span: Span) -> Sequence[SharedFile]:  # noqa: ARG002 - a copy is read
+        """Return no files."""
+        return ()
 
     def read(self, spark: SparkSession, span: Span) -> DataFrame:
         """Return the new rows."""

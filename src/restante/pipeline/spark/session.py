@@ -55,6 +55,9 @@ LOCAL_SETTINGS: Final = {
 }
 """Settings of a session whose master is this machine."""
 
+_GIVEN: Final = {name: os.environ.get(name) for name in ("PYSPARK_PYTHON", "SPARK_LOCAL_IP")}
+"""The operator's values for sessions on other machines; a local session has its own."""
+
 LOCAL_JAVA_MEMORY: Final = "1g"
 """Heap size of a local session's Java, enough for the largest job of bench/pipeline.py."""
 
@@ -123,6 +126,13 @@ def session(
         yield spark
     finally:
         spark.stop()
+        if remote:  # or PySpark's functions would still be those of Connect (4.3.0: pyspark/sql/utils.py:270)
+            os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
+
+
+def worker_python() -> str:
+    """Return the Python that workers on other machines run: the operator's choice, or the path of this one."""
+    return _GIVEN["PYSPARK_PYTHON"] or sys.executable
 
 
 def _silence_warnings() -> None:
@@ -164,11 +174,9 @@ def _begun(master: str, settings: dict[str, str], folder: Path | None, *, verbos
         each = (urlsplit(f"spark://{one}") for one in master.removeprefix("spark://").split(","))
         if not any(_answers(at.hostname or "", at.port or MASTER_PORT) for at in each):
             raise SparkError(f"no Spark master answers at {master} (--master)")
-    os.environ["JAVA_HOME"] = str(java.find_home())
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    _set_environment(master)
     chosen: dict[str, str] = {**CONTEXT_SETTINGS, "spark.master": master, "spark.app.name": "restante"}
     if master.startswith("local"):
-        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
         cores = os.cpu_count() or 1
         chosen |= LOCAL_SETTINGS | {
             JAVA_OPTIONS_SETTING: java_options(settings.get(JAVA_OPTIONS_SETTING, ""), os.environ)
@@ -199,13 +207,46 @@ def _begun(master: str, settings: dict[str, str], folder: Path | None, *, verbos
         popen: dict[str, Any] = {} if verbose else {"stderr": noise, "stdout": noise}
         try:
             # A process has one Java, which its later sessions use, too (4.3.0: SparkContext._ensure_initialized).
+            _end_java_of_another(master)
             gateway = SparkContext._gateway or launch_gateway(conf, popen)  # type: ignore[no-untyped-call]
             return SparkSession(SparkContext(conf=conf, gateway=gateway))
         except (PySparkException, Py4JError, OSError) as error:
             noise.seek(0)
             said = str(error) if isinstance(error, Py4JError) else noise.read().decode(errors="replace")
-            why = _cause(said or str(error))
+            why = _refusal(master, said or str(error))
             raise SparkError(f"Spark did not start with master {master}: {why} (-v shows Spark's log)") from error
+
+
+def _set_environment(master: str) -> None:
+    """Set the variables that Spark reads when a session with this master starts."""
+    os.environ["JAVA_HOME"] = str(java.find_home())
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = sys.executable if is_local_master(master) else worker_python()
+    address = "127.0.0.1" if master.startswith("local") else _GIVEN["SPARK_LOCAL_IP"]
+    if address:
+        os.environ["SPARK_LOCAL_IP"] = address
+    else:
+        os.environ.pop("SPARK_LOCAL_IP", None)
+
+
+def _end_java_of_another(master: str) -> None:
+    """End this process's Java if it was started for another master and has no session.
+
+    It keeps the settings and the environment that it was started with. The address of a local session's Java, for
+    example, is one that other machines cannot reach.
+    """
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    if gateway is None or SparkContext._active_spark_context is not None:
+        return
+    if gateway.jvm.System.getProperty("spark.master") == master:
+        return
+    SparkContext._gateway = SparkContext._jvm = None
+    gateway.shutdown()
+    process = gateway.proc
+    process.stdin.close()  # which ends it (4.3.0: java_gateway.py:90)
+    process.wait()
 
 
 @contextmanager
@@ -232,6 +273,15 @@ def _answers(host: str, port: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def _refusal(master: str, said: str) -> str:
+    """Return why a session did not start. A master of another version of Spark does not answer for a minute."""
+    if master.startswith("spark://") and "stopped SparkContext" in said:
+        from pyspark import __version__ as version
+
+        return f"it does not accept this program: it must run Spark {version}, as this machine does"
+    return _cause(said)
 
 
 def _cause(said: str) -> str:

@@ -17,17 +17,17 @@ from restante.pipeline.spark.session import local
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-MAX_JOB_ROWS: Final = 100_000
+MAX_SMALL_JOB_ROWS: Final = 100_000
 """Rows that a small job reads. With more, generated code and a second core gain more than they cost."""
 
-MAX_FILE_ROWS: Final = 1_000_000
+MAX_SMALL_JOB_FILE_ROWS: Final = 1_000_000
 """Rows of the files that a small job opens. Of a month's merged file one task reads all groups of rows in which a
 wanted day may be."""
 
-MAX_FILE_BYTES: Final = 32 << 20
+MAX_SMALL_JOB_FILE_BYTES: Final = 32 << 20
 """Bytes of the files that a small job opens. What they contain must fit into this process's memory."""
 
-SETTINGS: Final = {
+SMALL_JOB_SETTINGS: Final = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
@@ -45,12 +45,17 @@ def session_for(spark: SparkSession, rows: int, file_rows: int = 0, file_bytes: 
 
     It is the given one, unless the job is small and runs on this machine.
     """
-    if rows > MAX_JOB_ROWS or file_rows > MAX_FILE_ROWS or file_bytes > MAX_FILE_BYTES or not local(spark):
+    if (
+        rows > MAX_SMALL_JOB_ROWS
+        or file_rows > MAX_SMALL_JOB_FILE_ROWS
+        or file_bytes > MAX_SMALL_JOB_FILE_BYTES
+        or not local(spark)
+    ):
         return spark
     with _lock:  # tables are built in several threads
         if spark not in _sessions:
             found = spark.newSession()
-            for name, value in SETTINGS.items():
+            for name, value in SMALL_JOB_SETTINGS.items():
                 found.conf.set(name, value)
             _sessions[spark] = found
         return _sessions[spark]

@@ -70,7 +70,8 @@ class Build(NamedTuple):
         ordered = sorted(folders)
         days = pa.array([day for day, _ in ordered], pa.date32())
         return spark.createDataFrame(
-            pa.table({"day": days, "source": pa.array([s for _, s in ordered], pa.string())})
+            pa.table({"day": days, "source": pa.array([s for _, s in ordered], pa.string())}),
+            "day DATE, source STRING",  # which Connect cannot infer if there are no folders
         )
 
     def rows(self, inputs: Mapping[str, DataFrame]) -> DataFrame:

@@ -1,0 +1,151 @@
+"""Checks what Spark's workers on other machines have, before a job needs it there.
+
+A job that runs our code on a worker needs a Python of the same minor version there, this version of Restante with its
+libraries, and the files that it reads. A worker that a check misses fails in the job itself; `reason` explains both
+failures in one sentence.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from restante import __version__
+from restante.pipeline.spark.session import SparkError, worker_python
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CHECK_TASKS: Final = 16
+"""Tasks of a check, each of which checks one worker: more than a small cluster runs at once. A check takes seconds
+and need not reach every worker of a large cluster."""
+
+MAX_CHECKED_FILES: Final = 100
+"""Files that each task looks for. If a folder is not mounted, all files in it are missing; a source may have a
+hundred thousand."""
+
+_MODULES: Final = tuple(f"restante.pipeline.sources.{name}" for name in ("files", "logs", "tasks"))
+"""What tasks import. These modules import the compiled libraries."""
+
+
+class SharedFile(NamedTuple):
+    """A file that workers are to read where it is."""
+
+    path: str
+    size: int
+    """Bytes at least; a trace grows."""
+    number: int
+    """Inode number. A network file system gives all machines the same."""
+
+
+class _Worker(NamedTuple):
+    """What a task found on its worker."""
+
+    host: str
+    version: str
+    """The version of Restante; "" if there is none."""
+    fault: str
+    """Why our modules cannot be imported; "" if they can."""
+    unseen: str
+    """The path of the first file that is not there as it is here; "" if all are."""
+
+
+def check(spark: SparkSession, files: Sequence[SharedFile] = ()) -> str:
+    """Return which worker does not see which of the files, in words; "" if they see them.
+
+    Raises SparkError if a worker lacks our Python, our modules or this version of them.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+    from pyspark.sql import functions as f
+
+    look = f.udf(
+        _look(_MODULES, [(each.path, each.size, each.number) for each in _some(files)]), "string", useArrow=False
+    )
+    try:
+        found = spark.range(0, CHECK_TASKS, 1, CHECK_TASKS).select(look("id").alias("worker")).collect()
+    except (PySparkException, Py4JError) as error:
+        raise SparkError(reason(str(error)) or f"the workers could not be checked: {error}") from error
+    workers = sorted({_Worker(*json.loads(row["worker"])) for row in found})
+    for each in workers:
+        if fault := _fault(each):
+            raise SparkError(fault)
+    return next(
+        (
+            f"the worker on {each.host} does not see {each.unseen} as this machine does"
+            for each in workers
+            if each.unseen
+        ),
+        "",
+    )
+
+
+def _fault(worker: _Worker) -> str:
+    """Return what a worker lacks, and what to do about it; "" if it lacks nothing."""
+    if worker.version and worker.version != __version__:
+        return (
+            f"the worker on {worker.host} has Restante {worker.version}, and this machine has {__version__}: install"
+            " the same version on all machines"
+        )
+    return f"the worker on {worker.host} cannot run Restante: {worker.fault}: {_ADVICE}" if worker.fault else ""
+
+
+_ADVICE: Final = (
+    f"install restante[pipeline] {__version__} there, or set PYSPARK_PYTHON to a Python of the workers that has it"
+)
+
+
+def _some(files: Sequence[SharedFile]) -> Sequence[SharedFile]:
+    """Return files from all parts of the list, at most MAX_CHECKED_FILES."""
+    return files[:: len(files) // MAX_CHECKED_FILES + 1]
+
+
+def _look(modules: Sequence[str], files: Sequence[tuple[str, int, int]]) -> Callable[[int], str]:
+    """Return the function that a worker runs. It is sent whole, because the worker may lack our modules.
+
+    PySpark sends functions of a module by name only, but a function within another one whole (cloudpickle), so it
+    uses no other name of this module.
+    """
+
+    def look(_: int) -> str:
+        import importlib
+        import json
+        import os
+        import socket
+
+        version = fault = unseen = ""
+        try:
+            version = importlib.import_module("restante").__version__
+            for name in modules:
+                importlib.import_module(name)
+        except (ImportError, OSError, AttributeError) as error:
+            fault = str(error)
+        for path, size, number in files:
+            try:
+                found = os.stat(path)  # noqa: PTH116 - Path has a name more
+                seen = found.st_size >= size and found.st_ino == number
+            except OSError:
+                seen = False
+            if not seen:
+                unseen = path
+                break
+        return json.dumps([socket.gethostname(), version, fault, unseen])
+
+    return look
+
+
+def reason(said: str) -> str:
+    """Return why a job could not run our code on a worker, from Spark's message; "" if it is something else."""
+    if found := re.search(r'Cannot run program "([^"]+)"', said):
+        return f"the workers cannot start the Python {found[1]}: {_ADVICE}"
+    if found := re.search(r"Python in worker has different version: ([\d.]+)", said):
+        return (
+            f"the workers have Python {found[1]}, and this machine has {sys.version_info[0]}.{sys.version_info[1]}:"
+            " set PYSPARK_PYTHON to a Python of the same version that all machines have"
+        )
+    if found := re.search(r"ModuleNotFoundError: (No module named '[^']+')", said):
+        return f"a worker cannot run Restante: {found[1]} in {worker_python()}: {_ADVICE}"
+    return ""

@@ -1,0 +1,153 @@
+"""What workers on other machines need, and what is said when they lack it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from restante import __version__
+from restante.pipeline.lake.staging import _failed
+from restante.pipeline.schemas import ARCHIVED
+from restante.pipeline.spark import workers
+from restante.pipeline.spark.session import SparkError
+from restante.pipeline.spark.workers import MAX_CHECKED_FILES, SharedFile, check, reason
+from support.bounds import PATIENCE
+from support.pipeline.clusters import cluster_environment
+
+ADVICE: Final = (
+    f"install restante[pipeline] {__version__} there, or set PYSPARK_PYTHON to a Python of the workers that has it"
+)
+
+
+@pytest.fixture(autouse=True)
+def one_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check one worker; all are alike here."""
+    monkeypatch.setattr(workers, "CHECK_TASKS", 1)
+
+
+def shared(path: Path) -> SharedFile:
+    found = path.stat()
+    return SharedFile(str(path), found.st_size, found.st_ino)
+
+
+def test_workers_that_have_all_are_fit_and_a_file_that_they_do_not_see_is_named(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"1")
+    seen = shared(file)
+    words = f"the worker on {socket.gethostname()} does not see {file} as this machine does"
+    assert check(spark, [seen]) == ""
+    for other in (seen._replace(size=2), seen._replace(number=1)):
+        assert json.loads(workers._look([], [(*seen,), (*other,)])(0))[3] == str(file)
+    with file.open("ab") as growing:
+        growing.write(b"2")
+    assert json.loads(workers._look([], [(*seen,)])(0))[3] == "", "a trace may grow"
+    file.unlink()
+    assert check(spark, [seen]) == words
+
+
+def test_a_worker_with_another_version_or_without_a_library_is_reported(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = socket.gethostname()
+    older = workers._Worker(host, "0.0.1", "No module named 'restante.pipeline.new'", "")
+    assert workers._fault(older) == (
+        f"the worker on {host} has Restante 0.0.1, and this machine has {__version__}: install the same version on"
+        " all machines"
+    )
+    monkeypatch.setattr(workers, "_MODULES", ["restante.nothing"])
+    with pytest.raises(SparkError) as refusal:
+        check(spark)
+    assert str(refusal.value) == (
+        f"the worker on {host} cannot run Restante: No module named 'restante.nothing': {ADVICE}"
+    )
+
+
+@pytest.mark.parametrize("files", [0, 1, MAX_CHECKED_FILES, MAX_CHECKED_FILES + 1, 12_345])
+def test_of_many_files_some_from_all_parts_are_checked(files: int) -> None:
+    some = workers._some([SharedFile(str(number), 1, 1) for number in range(files)])
+    assert len(some) <= MAX_CHECKED_FILES
+    assert [int(each.path) for each in some[:1]] == [0] * bool(files)
+    assert not files or int(some[-1].path) >= files - 1 - files // MAX_CHECKED_FILES
+
+
+def test_a_job_that_fails_on_a_worker_that_no_check_has_met_says_the_same() -> None:
+    words = f"a worker cannot run Restante: No module named 'restante' in {sys.executable}: {ADVICE}"
+    failed = PySparkException("Task 0 failed\nModuleNotFoundError: No module named 'restante'\n")
+    assert str(_failed(failed, ARCHIVED, Path("/lake"))).endswith(words)
+    assert reason("java.lang.OutOfMemoryError: Java heap space") == ""
+
+
+FITNESS: Final = """
+import json, sys
+from restante.pipeline.spark import session
+from restante.pipeline.spark.workers import check
+
+for python in json.load(sys.stdin):
+    session._GIVEN["PYSPARK_PYTHON"] = python
+    with session.session("local-cluster[1,1,1024]") as spark:
+        try:
+            print(repr(check(spark)))
+        except session.SparkError as error:
+            print(error)
+"""
+
+
+def a_python(folder: Path, name: str, does: str) -> str:
+    """Make a Python for workers, which is another one than ours."""
+    script = folder / name
+    script.write_text(f"#!/bin/sh\n{does}\n")
+    script.chmod(0o755)
+    return str(script)
+
+
+OLDER: Final = """
+import collections, sys
+names = ["major", "minor", "micro", "releaselevel", "serial"]
+sys.version_info = collections.namedtuple("version_info", names)(3, 99, 0, "final", 0)
+"""
+
+
+@pytest.mark.thorough
+def test_what_executors_lack_is_said_in_one_sentence(tmp_path: Path) -> None:
+    other, older = tmp_path / "other", tmp_path / "older"
+    (other / "restante").mkdir(parents=True)
+    (other / "restante" / "__init__.py").write_text('__version__ = "9.9"\n')
+    older.mkdir()
+    (older / "sitecustomize.py").write_text(OLDER)
+    python = sys.executable
+    given = [
+        python,
+        str(tmp_path / "missing"),
+        a_python(tmp_path, "without", f'exec "{python}" -S "$@"'),
+        a_python(tmp_path, "another", f'PYTHONPATH="{other}:$PYTHONPATH" exec "{python}" "$@"'),
+        a_python(tmp_path, "later", f'PYTHONPATH="{older}:$PYTHONPATH" exec "{python}" "$@"'),
+    ]
+    done = subprocess.run(
+        [python, "-c", FITNESS],
+        env=cluster_environment(),
+        input=json.dumps(given),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+    )
+    host = socket.gethostname()
+    another = f"the worker on {host} has Restante 9.9, and this machine has {__version__}:"
+    later = f"the workers have Python 3.99, and this machine has {'.'.join(map(str, sys.version_info[:2]))}:"
+    assert done.stdout.splitlines() == [
+        "''",
+        f"the workers cannot start the Python {given[1]}: {ADVICE}",
+        f"the worker on {host} cannot run Restante: No module named 'restante': {ADVICE}",
+        f"{another} install the same version on all machines",
+        f"{later} set PYSPARK_PYTHON to a Python of the same version that all machines have",
+    ], done.stderr

@@ -1,0 +1,140 @@
+"""Clusters of Spark on loopback, started by the commands of the operator's guide."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from restante.pipeline.spark import java
+from support.bounds import PATIENCE
+from support.documents import Document
+from support.pipeline.sessions import environment
+from support.processes import kill_group, process_group
+
+GUIDE = Document("docs/pipeline/operating.md")
+
+_SMALL: Final = {
+    "spark.ui.enabled": "false",
+    "spark.driver.memory": "1g",
+    "spark.executor.memory": "512m",
+    "spark.sql.shuffle.partitions": "4",
+}
+"""Settings that a Connect server, and a command, get from the environment."""
+
+
+def cluster_environment(**variables: str) -> dict[str, str]:
+    """Return the environment of a cluster's machine: all of them are this one."""
+    return environment(_SMALL) | {
+        "JAVA_HOME": str(java.find_home()),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_MASTER_WEBUI_PORT": "0",
+        "SPARK_WORKER_WEBUI_PORT": "0",
+        **variables,
+    }
+
+
+class Daemon:
+    """A process of Spark in a process group of its own, and what it has said."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self._said: list[str] = []
+        self._news = threading.Condition()
+        self._ended = False
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            with self._news:
+                self._said.append(line)
+                self._news.notify_all()
+        with self._news:
+            self._ended = True
+            self._news.notify_all()
+
+    def says(self, pattern: str) -> re.Match[str]:
+        """Wait until it has said this."""
+        with self._news:
+            self._news.wait_for(lambda: self._ended or self._found(pattern), PATIENCE)
+            found = self._found(pattern)
+        assert found, "".join(self._said)
+        return found
+
+    def _found(self, pattern: str) -> re.Match[str] | None:
+        return next((found for line in self._said if (found := re.search(pattern, line))), None)
+
+    def kill(self) -> None:
+        """Kill it and all processes that it has started, as if its machine had failed."""
+        kill_group(self._process)
+
+
+@contextmanager
+def daemon(commands: str, **variables: str) -> Iterator[Daemon]:
+    """Run commands that start a process of Spark."""
+    with process_group(
+        ["sh", "-e", "-c", commands],
+        env=cluster_environment(**variables),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as process:
+        yield Daemon(process)
+
+
+def changed(block: str, changes: Mapping[str, str]) -> str:
+    """Return a block of the guide with other values in place of its own, and with our programs."""
+    for old, new in changes.items():
+        assert old in block, f"{old} is not in {block}"
+        block = block.replace(old, new)
+    return block.replace(".venv/bin/python", sys.executable).replace("./run", f"{sys.executable} -m restante")
+
+
+class Standalone(NamedTuple):
+    """A running standalone cluster: a master, and two workers with one core each."""
+
+    master: str
+    """Its URL."""
+    work: Path
+    """The folder with the work folders of the workers."""
+    workers: list[Daemon]
+
+
+@contextmanager
+def standalone(work: Path) -> Iterator[Standalone]:
+    """Start a master and two workers."""
+    with ExitStack() as stack:
+        begun = stack.enter_context(daemon(changed(GUIDE.blocks["master"], {"10.0.0.1": "127.0.0.1", "7077": "0"})))
+        master = begun.says(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")[1]
+        workers = [stack.enter_context(worker(master, work / f"worker-{number}")) for number in range(2)]
+        for each in workers:
+            each.says("Successfully registered with master")
+        yield Standalone(master, work, workers)
+
+
+@contextmanager
+def worker(master: str, work: Path) -> Iterator[Daemon]:
+    """Start a worker."""
+    changes = {
+        "spark://10.0.0.1:7077": master,
+        "10.0.0.2": "127.0.0.1",
+        "--cores 4": "--cores 1",
+        "--memory 4g": "--memory 1g",
+        "/var/tmp/spark": str(work),
+    }
+    with daemon(changed(GUIDE.blocks["worker"], changes)) as begun:
+        yield begun
+
+
+@contextmanager
+def connect_server(master: str = "local[2]", **variables: str) -> Iterator[str]:
+    """Run a Spark Connect server on a master; give its URL."""
+    changes = {"spark://10.0.0.1:7077": f"'{master}'", "10.0.0.1": "127.0.0.1", "15002": "0"}
+    with daemon(changed(GUIDE.blocks["connect"], changes), **variables) as server:
+        port = server.says(r"Spark Connect server started at: \S+:(\d+)")[1]
+        yield f"sc://127.0.0.1:{port}"
