@@ -324,7 +324,7 @@ def test_spark_starts_before_a_step_whose_tasks_another_thread_reads(
 
     def begin() -> SparkSession:
         order.append("Spark")
-        return cast(SparkSession, None)
+        return cast(SparkSession, object())
 
     world.spark = begin
     monkeypatch.setattr(ingest, "_read", lambda *given: Ledger(read=1, clean=1, counted=1))
