@@ -61,7 +61,7 @@ def _serve_a_day(database: Path, start: int, rows: int, seed: int) -> None:
     dice = np.random.default_rng(seed)
 
     def times(count: int) -> list[float]:
-        return (start + np.sort(dice.random(count)) * DAY_SECONDS).round(6).tolist()
+        return [float(each) for each in (start + np.sort(dice.random(count)) * DAY_SECONDS).round(6)]
 
     def waits(count: int) -> list[float | None]:
         return [
@@ -70,7 +70,7 @@ def _serve_a_day(database: Path, start: int, rows: int, seed: int) -> None:
         ]
 
     def apps(count: int) -> list[str]:
-        return APPLICATIONS[dice.zipf(1.5, count) % len(APPLICATIONS)].tolist()  # type: ignore[no-any-return]
+        return [str(each) for each in APPLICATIONS[dice.zipf(1.5, count) % len(APPLICATIONS)]]
 
     mailboxes, nameplates, binds = rows * 4 // 10, rows * 3 // 10, rows * 3 // 10
     with sqlite3.connect(database) as connection:
