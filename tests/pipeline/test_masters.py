@@ -102,7 +102,7 @@ def test_a_connect_server_of_that_cluster_builds_the_same_tables(
     assert built(world) == expected
 
 
-@pytest.mark.parametrize("where", ["executors of their own", "a cluster", "Spark Connect"])
+@pytest.mark.parametrize("where", ["a cluster", "Spark Connect"])
 def test_a_run_reads_databases_here_and_files_there_and_builds_the_tables_there(
     spark: SparkSession, cluster: Standalone, tmp_path: Path, where: str
 ) -> None:

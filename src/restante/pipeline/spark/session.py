@@ -197,6 +197,7 @@ def _begun(master: str, settings: dict[str, str], folder: Path | None, *, verbos
         quiet = Path(__file__).with_name("log4j2.properties")
         given = chosen.get(JAVA_OPTIONS_SETTING, "")
         chosen[JAVA_OPTIONS_SETTING] = f"{given} -Dlog4j2.configurationFile={quiet.as_uri()}".strip()
+    _end_java_of_another(master)  # before a SparkConf, which is in the Java that there is
     conf = SparkConf(loadDefaults=False)
     for name, value in chosen.items():
         conf.set(name, value)
@@ -207,7 +208,6 @@ def _begun(master: str, settings: dict[str, str], folder: Path | None, *, verbos
         popen: dict[str, Any] = {} if verbose else {"stderr": noise, "stdout": noise}
         try:
             # A process has one Java, which its later sessions use, too (4.3.0: SparkContext._ensure_initialized).
-            _end_java_of_another(master)
             gateway = SparkContext._gateway or launch_gateway(conf, popen)  # type: ignore[no-untyped-call]
             return SparkSession(SparkContext(conf=conf, gateway=gateway))
         except (PySparkException, Py4JError, OSError) as error:
