@@ -122,7 +122,7 @@ def test_a_run_reads_databases_here_and_files_there_and_builds_the_tables_there(
             python = {"PYSPARK_PYTHON": sys.executable}
             on = ("--remote", stack.enter_context(connect_server(**python)))
         else:
-            on = ("--master", cluster.master if where == "a cluster" else "local-cluster[2,1,1024]")
+            on = ("--master", cluster.master)
         stack.enter_context(other_runs())
         said = there(world, "run", *(f"--source={each}" for each in sources), *on)
         same.ingest(*sources)
