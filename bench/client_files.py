@@ -6,7 +6,6 @@ that from the first start to the last end: imports, the exchange of keys and the
 
 from __future__ import annotations
 
-import asyncio
 import filecmp
 import os
 import shutil
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from client_scenarios import NO_LIMITS, WrongError, next_code, program
+from client_scenarios import NO_LIMITS, WrongError, both, next_code, program
 from wire import HOST
 
 if TYPE_CHECKING:
@@ -100,8 +99,25 @@ class Transfer(msgspec.Struct):
         return max(self.sender.ended, self.receiver.ended) - began
 
 
+PEER_ATTEMPTS = 3
+"""A peer's transfer that fails now and then is no fault of ours, and must not cost the measurement."""
+
+
 async def transfer(run: Run, kind: Kind | None, server: Server, path: Path) -> Transfer:
-    """Send a file or directory from one command to another, and compare what came. Without a kind it is Rust's."""
+    """Send a file or directory from one command to another, and compare what came. Without a kind it is Rust's.
+
+    A transfer of a peer that fails is repeated, and what it said is shown. One of ours fails at once.
+    """
+    for _ in range(1 if kind == "restante" else PEER_ATTEMPTS):
+        try:
+            return await _transfer(run, kind, server, path)
+        except WrongError as error:
+            failure = error
+            print(f"  {kind or 'rust'} failed: {error}", file=sys.stderr)
+    raise failure
+
+
+async def _transfer(run: Run, kind: Kind | None, server: Server, path: Path) -> Transfer:
     into = run.bench.folder()
     url, code = f"ws://{HOST}:{server.port}/v1", next_code()
     if kind is not None:
@@ -109,7 +125,7 @@ async def transfer(run: Run, kind: Kind | None, server: Server, path: Path) -> T
     else:
         assert run.rust is not None
         sides = Sides.of_rust(run.rust, url, code, path, into)
-    sender, receiver = await asyncio.gather(whole(*sides.send), whole(*sides.receive))
+    sender, receiver = await both(whole(*sides.send), whole(*sides.receive))
     compare(path, into / path.name)
     shutil.rmtree(into)
     os.sync()  # or the next transfer would wait for the flush of this one

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
+import signal
 import statistics
 import sys
 from dataclasses import dataclass
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PROGRAM_SECONDS = 300.0
+SAID_CHARACTERS = 500
+"""Of what a program that failed has said: the last ones name the error."""
 NO_LIMITS = [
     part
     for name in (
@@ -95,22 +99,44 @@ class Run:
 
 
 async def program(*arguments: str, cpus: Collection[int] = ()) -> str:
-    """Run a Python program, on some CPUs or on those of this process, and return what it printed."""
+    """Run a Python program, on some CPUs or on those of this process, and return what it printed.
+
+    If it fails, or takes too long, or the caller is cancelled, it and all that it has started is ended.
+    """
+    pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
-        sys.executable, *arguments, env=_ENVIRONMENT, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE
+        sys.executable,
+        *arguments,
+        env=_ENVIRONMENT,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=pipe,
+        stderr=pipe,
+        start_new_session=True,
     )
     if cpus:
         os.sched_setaffinity(process.pid, cpus)
     try:
         async with asyncio.timeout(PROGRAM_SECONDS):
-            printed, _ = await process.communicate()
+            printed, said = await process.communicate()
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
     if process.returncode != 0:
-        raise WrongError(f"{' '.join(arguments)[:200]} ended with {process.returncode}")
+        told = said.decode(errors="replace").strip()[-SAID_CHARACTERS:]
+        raise WrongError(f"{' '.join(arguments)} ended with {process.returncode}: {told}")
     return printed.decode()
+
+
+async def both(sender: Awaitable[T], receiver: Awaitable[T]) -> tuple[T, T]:
+    """Wait for two sides. If one fails, end the other: it would wait for ever."""
+    sides = asyncio.ensure_future(sender), asyncio.ensure_future(receiver)
+    try:
+        return await asyncio.gather(*sides)
+    finally:
+        for each in sides:
+            each.cancel()
+        await asyncio.wait(sides)
 
 
 _ENVIRONMENT = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
@@ -146,7 +172,7 @@ async def exchanges(run: Run) -> None:
 async def pour(kind: Kind, server: Server, count: int) -> tuple[float, Poured, Poured]:
     """Let one process send messages to another. Return the seconds it took, and what each did."""
     code = next_code()
-    sender, receiver = await asyncio.gather(
+    sender, receiver = await both(
         side(kind, "sender", server, count, Poured, code), side(kind, "receiver", server, count, Poured, code)
     )
     return receiver.ended - sender.began, sender, receiver

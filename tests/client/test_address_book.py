@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 import signal
 import subprocess
@@ -16,7 +15,7 @@ import pytest
 
 from restante.client import Journal
 from support.documents import ROOT
-from support.effort import rounds
+from support.effort import dice, is_thorough, rounds
 from support.forks import Forked
 from support.mailbox.days import DAY, HOUR, ServerOfDays, server_of_days
 from support.processes import Child, environment
@@ -202,8 +201,12 @@ async def test_nothing_is_lost_within_three_weeks_and_nothing_comes_twice(tmp_pa
     assert min(moments) >= 5  # a program that only writes its journal has these
 
 
-PARTS: Final = rounds(1, 4)
+PARTS: Final = rounds(1, 2)
 """Tests among which the moments are divided, so that several workers share them."""
+
+STEP: Final = 12
+"""A thorough run kills at every twelfth moment, from one that its seed chooses: each costs the lives of 25 programs,
+some seconds. So runs add up. And in each run the test below kills every program at all its moments, in turn."""
 
 
 @pytest.mark.parametrize(
@@ -219,7 +222,8 @@ async def test_a_program_that_is_killed_at_any_moment_and_started_again_changes_
 ) -> None:
     script, options = SCRIPTS[name]
     moments = await moments_of_programs(tmp_path / "life", name)
-    killed, numbers = 0, range(1 + part, sum(moments) + 1, rounds(sum(moments) // 4, 4 * PARTS))
+    begin = dice(name).randrange(STEP) if is_thorough() else 0
+    killed, numbers = 0, range(1 + begin + STEP * part, sum(moments) + 1, rounds(sum(moments) // 4, STEP * PARTS))
     for number in numbers:
         async with life(tmp_path / f"killed at {number}", options) as ours:
             await ours.live(script, kills=at_moment(number, moments))
@@ -229,14 +233,14 @@ async def test_a_program_that_is_killed_at_any_moment_and_started_again_changes_
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-@pytest.mark.parametrize("seed", range(rounds(1, 10)))
+@pytest.mark.parametrize("number", range(rounds(1, 3)))
 async def test_programs_that_are_killed_again_and_again_come_to_the_same_end(
-    tmp_path: Path, name: str, seed: int
+    tmp_path: Path, name: str, number: int
 ) -> None:
-    dice = random.Random(seed)
+    throw = dice(name, number)
     script, options = SCRIPTS[name]
     async with life(tmp_path / "life", options) as ours:
-        await ours.live(script, kills=iter(lambda: dice.choice([0, dice.randrange(1, 40)]), None))
+        await ours.live(script, kills=iter(lambda: throw.choice([0, throw.randrange(1, 40)]), None))
         ours.check()
 
 

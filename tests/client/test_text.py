@@ -9,9 +9,9 @@ import pytest
 
 from client.live import meet, serving, wormhole
 from restante.cli.code_prompt import Completer
-from restante.cli.terminal import visible
 from restante.client import PeerMessageError, ServerGoneError, TransferError, receive_text, send_text
 from restante.client.protocol.uri import TransferUri, rendezvous_of
+from restante.common.texts import visible
 from support.bounds import bounded
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from restante.mailbox.core.state import State
@@ -61,8 +61,17 @@ def counted(taken: int, skipped: Counts, prefix: str) -> int:
     return taken + sum(number for name, number in skipped.items() if name.startswith(f"{prefix}_"))
 
 
+NOTHING: dict[str, list[tuple[Any, ...]]] = {table: [] for table in CHANNEL.tables}
+MESSAGE_AT_MINUS_ZERO = NOTHING | {
+    "mailboxes": [("y", "n", None)],
+    "mailbox_sides": [("n", None, "a", 1000, None)],
+    "messages": [("y", "n", "a", None, None, -0.0, None)],
+}
+
+
 @examples(60)
 @given(tables(CHANNEL))
+@example(MESSAGE_AT_MINUS_ZERO)
 def test_every_live_row_is_imported_or_counted_and_imported_rows_can_be_served(
     given: dict[str, list[tuple[Any, ...]]],
 ) -> None:

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 from rich.filesize import decimal
 
-from restante.cli.terminal import Declined, answered_yes, say, visible
+from restante.cli.terminal import Declined, answered_yes, say
 from restante.client.errors import WormholeError
 from restante.client.files.draft import EXISTS, is_special
 from restante.client.files.names import shown_path
@@ -30,6 +30,7 @@ from restante.client.wormhole import Wormhole
 from restante.common.dice import SystemDice
 from restante.common.errors import Misuse, plain
 from restante.common.plural import counted
+from restante.common.texts import visible
 
 FIGURES_COLUMNS: Final = 45
 """How wide the size, rate and time left are, at most."""

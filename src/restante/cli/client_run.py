@@ -22,7 +22,7 @@ import typer
 
 from restante.cli.client_files import Files, Storing, asked, show_offer, store
 from restante.cli.code_prompt import prompt_for_code
-from restante.cli.terminal import Declined, StandardInput, excerpt, say, visible
+from restante.cli.terminal import Declined, StandardInput, excerpt, say
 from restante.client import (
     DEFAULT_APP_ID,
     DEFAULT_SERVER,
@@ -51,6 +51,7 @@ from restante.client.transfer.text import check_text
 from restante.client.transit.records import Role
 from restante.common.errors import Misuse, StoreError, plain
 from restante.common.plural import counted
+from restante.common.texts import visible
 
 SIGNAL_EXIT: Final = 128
 """What the number of a signal is added to for the exit code, as a shell shows it. After Ctrl-C it is 130."""

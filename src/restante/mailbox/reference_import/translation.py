@@ -174,9 +174,10 @@ def _join(place: Any, row: Any, skipped: Counts, table: str) -> None:
 
 def _message(mailbox: model.Mailbox, their: reference.ReferenceMessage, sequence: int) -> model.MessageAdded:
     phase, body, msg_id = _to_json(their.phase), _to_json(their.body), _to_json(their.msg_id)
-    frame = messages.Delivery(their.side, Raw(phase), Raw(body), their.server_rx, Raw(msg_id))
+    server_rx = their.server_rx + 0.0  # 0.0 for -0.0, which SQLite stores as 0: a frame is the same after a restart
+    frame = messages.Delivery(their.side, Raw(phase), Raw(body), server_rx, Raw(msg_id))
     stored = model.Stored(sequence, their.side, messages.encode(frame))
-    return model.MessageAdded(mailbox, stored, phase, body, msg_id, their.server_rx, mailbox.touched)
+    return model.MessageAdded(mailbox, stored, phase, body, msg_id, server_rx, mailbox.touched)
 
 
 # ── usage ────────────────────────────────────────────────────────────────────────────────────────
