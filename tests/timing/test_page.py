@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from html import unescape
-from html.parser import HTMLParser
 
 import msgspec
 import pytest
@@ -15,6 +13,7 @@ from restante.timing.model.elapsed import CAUSES, NOT_RUNNING
 from restante.timing.model.timeline import ROLES, Client, Spent, Timeline
 from restante.timing.outputs.page import page
 from restante.timing.outputs.page_tables import APPEARANCES
+from support.markup import Tags, plain
 from support.timing import pages as timelines
 
 TIMELINES = {
@@ -26,41 +25,7 @@ TIMELINES = {
     "a moment": timelines.of_a_moment(),
 }
 
-VOID = {"meta", "link", "input", "br", "img"}
-
 BREAK_OUT = "</script><script>alert(1)</script><!--<script>&lt;\u2028\u2029'\"\x1b[31m"
-
-
-class Tags(HTMLParser):
-    """Checks that each element ends where it should, and gathers attributes and texts."""
-
-    def __init__(self, content: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.attributes: list[tuple[str, str, str]] = []
-        self.texts: dict[str, list[str]] = {}
-        self.feed(content)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.attributes += [(tag, name, value or "") for name, value in attrs]
-        if tag not in VOID:
-            self.open.append(tag)
-            self.texts.setdefault(tag, []).append("")
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.attributes += [(tag, name, value or "") for name, value in attrs]
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open:
-            self.texts[self.open[-1]][-1] += data
-
-    def values(self, name: str) -> list[str]:
-        return [value for _, each, value in self.attributes if each == name]
 
 
 def embedded(content: bytes) -> str:
@@ -143,12 +108,6 @@ def test_each_cause_has_a_look_and_words() -> None:
             client = Client(role, 1, 0, 9, None, None, 0, False, [Spent(cause, 9, {cause: 9})])
             said = plain(page(msgspec.structs.replace(timelines.of_a_moment(), clients=[client])))
             assert f"The {role} spent 9 µs of 9 µs" in said
-
-
-def plain(content: bytes) -> str:
-    """Return the texts of a page without its scripts."""
-    body = re.sub(r"(?s)<(script|style|svg).*?</\1>", "", content.decode())
-    return " ".join(unescape(re.sub(r"<[^>]+>", " ", body)).split())
 
 
 def test_the_tables_are_there_without_a_script() -> None:

@@ -10,9 +10,9 @@ from typing import Any, Literal
 import pytest
 from playwright.sync_api import Browser
 
+from restante.common.units import duration
 from restante.timing.model.timeline import Timeline
 from restante.timing.outputs.page import page
-from restante.timing.outputs.units import duration
 from support.timing import pages as timelines
 from support.timing.browser import CHROMIUM, MISSING, Opened, chromium, opened
 

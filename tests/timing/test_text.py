@@ -7,11 +7,11 @@ import re
 import msgspec
 import pytest
 
+from restante.common.units import columns, duration, moment, percent
 from restante.timing.model.elapsed import CAUSES, NOT_RUNNING
 from restante.timing.model.timeline import Timeline
 from restante.timing.outputs.diagram import MAX_ROWS, diagram
 from restante.timing.outputs.text import CLAUSES, text
-from restante.timing.outputs.units import columns, duration, moment, percent
 from support.timing.timelines import drawn_timeline, waiting_human
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")

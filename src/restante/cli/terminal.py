@@ -9,22 +9,13 @@ import sys
 from typing import Final
 
 from restante.common.errors import RestanteError
-
-SHOWN: Final = frozenset("\n\t\u200c\u200d")
-"""Characters that are no letters and are shown as they are: ends of lines, tabs, and what joins letters and emoji."""
+from restante.common.texts import visible
 
 MAX_EXCERPT_CHARACTERS: Final = 2000
 """Characters of a server's or peer's words that are shown: about a screen. A server may send megabytes."""
 
 MAX_LINE_BYTES: Final = 4096
 """Bytes of an answer. A terminal's line is no longer (man 3 termios)."""
-
-
-def visible(text: str) -> str:
-    """Return a text with each control character as an escape, so that it cannot steer a terminal."""
-    return "".join(
-        each if each.isprintable() or each in SHOWN else each.encode("unicode_escape").decode() for each in text
-    )
 
 
 def excerpt(text: str) -> str:

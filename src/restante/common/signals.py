@@ -8,7 +8,7 @@ import os
 import resource
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from restante.common.errors import Misuse
@@ -65,6 +65,34 @@ def cleaning_up() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def ending_at_once(clean_up: Callable[[], None]) -> Iterator[None]:
+    """Let SIGINT and SIGTERM end the process within the block, with 130 or 143, after a call of `clean_up`.
+
+    A thread waits for them, because compiled code that does not return lets no Python handler run. Threads that are
+    started within the block do not receive these signals.
+    """
+    over = threading.Event()
+
+    def wait() -> None:
+        number = signal.sigwait(ENDING)
+        if not over.is_set():
+            clean_up()
+            os._exit(128 + number)
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    thread = threading.Thread(target=wait, name="signals", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        assert thread.ident is not None
+        signal.pthread_kill(thread.ident, signal.SIGTERM)
+        thread.join()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def raise_descriptors() -> int:

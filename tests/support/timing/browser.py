@@ -49,6 +49,7 @@ class Opened:
 
     def drawn(self, selector: str = "#base") -> dict[str, int]:
         """Return how many pixels of a canvas have each colour."""
+        self.next_frame()
         counts: dict[str, int] = self.page.evaluate(
             """(selector) => {
                 const canvas = document.querySelector(selector);

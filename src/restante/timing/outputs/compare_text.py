@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from restante.common.plural import counted
+from restante.common.units import columns, duration, plain_ascii
 from restante.timing.comparison.compare import TOTAL, Change, Comparison, too_few
 from restante.timing.comparison.rank_test import Interval
 from restante.timing.outputs.text import MAX_WIDTH, MIN_WIDTH
-from restante.timing.outputs.units import columns, duration, plain_ascii
 
 _HEADS: Final = ("", "old", "new", "change", "at least", "at most", "")
 

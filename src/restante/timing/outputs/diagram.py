@@ -8,8 +8,8 @@ from typing import Final
 
 import msgspec
 
+from restante.common.units import duration, moment
 from restante.timing.model.timeline import Command, Frame, Role, Span, Timeline
-from restante.timing.outputs.units import duration, moment
 
 MAX_ROWS: Final = 40
 """Rows of messages and spans: with the tables above them, about two screens."""

@@ -5,9 +5,7 @@ The tables of causes are in the page's HTML. The scripts in `web/` draw the diag
 
 from __future__ import annotations
 
-import base64
 import functools
-import hashlib
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from html import escape
@@ -17,10 +15,11 @@ from typing import Final
 
 import msgspec
 
+from restante.common.content_policy import source_hash
 from restante.common.plural import counted
+from restante.common.units import duration
 from restante.timing.model.timeline import ROLES, Timeline
 from restante.timing.outputs import page_tables
-from restante.timing.outputs.units import duration
 from restante.timing.outputs.wording import NO_TRACE, clock
 
 _WEB: Final = Path(__file__).with_name("web")
@@ -82,13 +81,9 @@ def _script() -> str:
 def _policy(style: str, script: str) -> str:
     """Return the Content-Security-Policy: this style and this script, and no requests. The icon is empty."""
     return (
-        f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}';"
+        f"default-src 'none'; img-src data:; style-src '{source_hash(style)}'; script-src '{source_hash(script)}';"
         " base-uri 'none'; form-action 'none'"
     )
-
-
-def _hash(content: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
 
 
 def _facts(timeline: Timeline) -> Iterator[str]:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 from typing import Final, NamedTuple
 
+from restante.common.units import duration, percent
 from restante.timing.model import elapsed, phases
 from restante.timing.model.timeline import ROLES, Client, Delay, Timeline
-from restante.timing.outputs.units import duration, percent
 from restante.timing.outputs.wording import delay_cells, named, opposite
 
 

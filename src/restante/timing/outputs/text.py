@@ -7,10 +7,10 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from restante.common.units import columns, duration, percent, plain_ascii
 from restante.timing.model import elapsed, phases
 from restante.timing.model.timeline import Client, Delay, Timeline
 from restante.timing.outputs.diagram import diagram
-from restante.timing.outputs.units import columns, duration, percent, plain_ascii
 from restante.timing.outputs.wording import NO_TRACE, clock, delay_cells, named, opposite
 
 MIN_WIDTH: Final = 40

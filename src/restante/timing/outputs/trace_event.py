@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import msgspec
 
+from restante.common.units import duration
 from restante.timing.model.exchanges import MICROSECONDS
 from restante.timing.model.timeline import Author, Command, Frame, Span, Timeline
-from restante.timing.outputs.units import duration
 
 PROCESSES: Final[dict[str, int]] = {"sender": 1, "server": 2, "receiver": 3}
 """Ids of processes. Perfetto shows the processes in this order."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from restante.common.units import duration
 from restante.timing.model.timeline import ROLES, Client, Delay, Role, Timeline
-from restante.timing.outputs.units import duration
 
 NO_TRACE: Final = "Without a trace of the server, its queue and its commits cannot be told apart"
 

@@ -20,7 +20,7 @@ function threeDigits(value) {
   return decimals ? words.replace(/\.?0+$/, "") : words;
 }
 
-/** Write a duration as the tables do (restante.timing.outputs.units). */
+/** Write a duration as the tables do (restante.common.units). */
 function duration(us) {
   const size = Math.abs(us);
   const sign = us < 0 ? "-" : "";

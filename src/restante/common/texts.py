@@ -1,0 +1,21 @@
+"""Texts of strangers, as they may be shown: nothing in them steers a terminal or turns the order of a line. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SHOWN: Final = frozenset("\n\t\u200c\u200d")
+"""Characters that are no letters and are shown as they are: ends of lines, tabs, and what joins letters and emoji."""
+
+
+def visible(text: str) -> str:
+    """Return a text with each control character as an escape, so that it cannot steer a terminal."""
+    return "".join(
+        each if each.isprintable() or each in SHOWN else each.encode("unicode_escape").decode() for each in text
+    )
+
+
+def in_one_line(text: str, max_characters: int | None = None) -> str:
+    """Return a text in one line that steers no terminal. A longer one than the maximum is cut, and ends with …."""
+    some = text if max_characters is None or len(text) <= max_characters else text[: max_characters - 1] + "…"
+    return some if some.isprintable() else visible(some).replace("\n", "\\n").replace("\t", "\\t")
