@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 DAYS = 100
 LATE_DAYS = 3
+MONTH_END = date(2026, 6, 30)
 ENVELOPES = 20_000
 SENT = 1_770_000_000
 USAGE = {MAILBOXES: 4, NAMEPLATES: 3, CLIENT_VERSIONS: 3}
@@ -87,7 +88,8 @@ class Day(NamedTuple):
     full: float
     """All of a hundred days, a second time: the first warms the session."""
     next: list[float]
-    """After one more day, and some rows that were late; so often, one after the other."""
+    """After one more day, and some rows that were late; so often, one after the other. The last one is the last of a
+    month, whose files then have the most rows."""
 
 
 def next_day(spark: SparkSession, folder: Path, rows: int, rounds: int) -> Day:
@@ -97,14 +99,15 @@ def next_day(spark: SparkSession, folder: Path, rows: int, rounds: int) -> Day:
     one of the three days before.
     """
     everything = DayRange(date.min, date.max)
+    first_day = MONTH_END - timedelta(DAYS + rounds)
     with Lake.open(folder / "lake", write=True, make=True) as lake:
         run = Run(lake, "bench", time.time, lambda: spark, Quiet("bench"), folder)
-        _take(run, folder / "old", 0, rows)
+        _take(run, folder / "old", 0, rows, first_day)
         build(run, builds=TABLES)
         full, _ = _timed(run, everything)
         following = []
         for day in range(DAYS, DAYS + rounds + 1):
-            _take(run, folder / f"day {day}", day, rows // DAYS)
+            _take(run, folder / f"day {day}", day, rows // DAYS, first_day)
             took, built = _timed(run)
             following.append(took)
             assert built.keys() == TABLES.keys(), built
@@ -112,10 +115,12 @@ def next_day(spark: SparkSession, folder: Path, rows: int, rounds: int) -> Day:
     return Day(full, following[1:])
 
 
-def _take(run: Run, folder: Path, first: int, rows: int) -> None:
-    """Add rows of the days from `first` on to the clean tables."""
+def _take(run: Run, folder: Path, first: int, rows: int, first_day: date) -> None:
+    """Add rows of the days from `first` on to the clean tables. Day 0 is `first_day`."""
     for seed, (table, share) in enumerate(USAGE.items()):
-        usage_days(folder / table.name, table, first, rows * share // 10, np.random.default_rng([first, seed]))
+        usage_days(
+            folder / table.name, table, first, rows * share // 10, np.random.default_rng([first, seed]), first_day
+        )
         target = run.lake.table(table)
         read = run.spark().read.schema(table.ddl).parquet(str(folder / table.name))
         staged = target.stage(read.hint("rebalance", "day"))
@@ -129,7 +134,9 @@ def _timed(run: Run, only: DayRange | None = None) -> tuple[float, dict[str, int
     return time.perf_counter() - start, {each.table: len(each.days) for each in built if each.days}
 
 
-def usage_days(folder: Path, table: Table, first: int, count: int, dice: np.random.Generator) -> None:
+def usage_days(
+    folder: Path, table: Table, first: int, count: int, dice: np.random.Generator, first_day: date
+) -> None:
     """Write rows of a table: of a hundred days, or of the one behind them, a tenth of these late."""
     apps = np.array([f"application {number}" for number in range(40)])
     results = np.array(["happy", "happy", "happy", "lonely", "errory", "scary", "pruney", "crowded"])
@@ -141,7 +148,7 @@ def usage_days(folder: Path, table: Table, first: int, count: int, dice: np.rand
             late = dice.random(number) < 0.1
             day[late] -= dice.integers(1, LATE_DAYS + 1, int(late.sum()))
         time_of_day = dice.integers(0, 86_400_000_000, number).astype("timedelta64[us]")
-        at = np.datetime64("2026-03-09T00:00:00", "us") + day.astype("timedelta64[D]") + time_of_day
+        at = np.datetime64(first_day, "us") + day.astype("timedelta64[D]") + time_of_day
         waiting = (1e6 * dice.lognormal(3, 2, number)).astype(np.int64)
         moment = pa.array(at, pa.timestamp("us", "UTC"))
         columns = {

@@ -13,6 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
@@ -45,7 +47,7 @@ def main() -> None:
         today = int(time.time()) // DAY_SECONDS
         days, nothing = [], []
         for day in range(options.days + 1):
-            _serve_a_day(folder / "server" / FILE, (today - options.days - 1 + day) * DAY_SECONDS, options.rows, day)
+            add_usage(folder / "server" / FILE, (today - options.days - 1 + day) * DAY_SECONDS, options.rows, day)
             days.append(_run(folder, options.arguments))
             nothing.append(_run(folder, options.arguments))
             print(f"day {day}: {days[-1]:.2f} s; nothing new: {nothing[-1]:.2f} s", flush=True)
@@ -56,12 +58,18 @@ async def _make(data: Path) -> None:
     await Store.open(data).close()
 
 
-def _serve_a_day(database: Path, start: int, rows: int, seed: int) -> None:
-    """Add a day's usage records: four tenths mailboxes, three each nameplates and binds."""
+def add_usage(database: Path, start: int, rows: int, seed: int | Sequence[int], late: float = 0.0) -> Counter[str]:
+    """Add a day's usage records: four tenths mailboxes, three each nameplates and binds. Return how many of each.
+
+    A share of them, `late`, began on the day before.
+    """
     dice = np.random.default_rng(seed)
 
     def times(count: int) -> list[float]:
-        return [float(each) for each in (start + np.sort(dice.random(count)) * DAY_SECONDS).round(6)]
+        at = start + np.sort(dice.random(count)) * DAY_SECONDS
+        if late:
+            at[dice.random(count) < late] -= DAY_SECONDS
+        return [float(each) for each in at.round(6)]
 
     def waits(count: int) -> list[float | None]:
         return [
@@ -113,6 +121,7 @@ def _serve_a_day(database: Path, start: int, rows: int, seed: int) -> None:
             ),
         )
     connection.close()
+    return Counter(mailboxes=mailboxes, nameplates=nameplates, client_versions=binds)
 
 
 def _run(folder: Path, arguments: list[str]) -> float:

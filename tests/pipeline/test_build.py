@@ -372,6 +372,56 @@ def test_a_changed_definition_builds_nothing_while_an_input_is_removed(plain: La
     assert len(plain.rows("outcomes")) == 2
 
 
+@pytest.mark.parametrize("only", [(), (SECOND, SECOND)])
+def test_a_table_stays_as_it_is_while_an_input_is_removed_and_another_one_changes(
+    plain: LakeWorld, only: tuple[str, ...]
+) -> None:
+    lived(plain, FIRST, SECOND)
+    mailbox = {"mailboxes": written("mailboxes", [{"started": f"{SECOND}T00:00:00"}])}
+    add(plain, mailbox)
+    outcomes(plain)
+    before, version = plain.rows("outcomes"), plain.version("outcomes")
+    remove(plain)
+    add(plain, mailbox)
+    assert outcomes(plain, *only).days == []
+    words = "because nameplates was removed: ingest it again, or remove the folder of outcomes, too"
+    assert f"outcomes: stays as it was built, {words}" in plain.steps.said
+    assert (plain.rows("outcomes"), plain.version("outcomes")) == (before, version)
+    lived(plain, FIRST, SECOND)
+    assert [str(day) for day in outcomes(plain).days] == [FIRST, SECOND]
+    assert sum(row["ended"] for row in plain.rows("outcomes")) == 4
+
+
+def test_a_table_that_waits_for_a_removed_input_misses_no_day_of_another_one(
+    plain: LakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (commit_info, freshness, build_run):
+        monkeypatch.setattr(module, "MAX_COMMIT_IDS", 4)
+    lived(plain, FIRST)
+    add(plain, {"mailboxes": written("mailboxes", [{"started": f"{FIRST}T00:00:00"}])})
+    outcomes(plain)
+    backup = put_aside(plain)
+    remove(plain)
+    for _ in range(3):
+        add(plain, {"mailboxes": written("mailboxes", [{"started": f"{SECOND}T00:00:00"}])})
+        assert outcomes(plain).days == []
+    shutil.copytree(backup, plain.path / "nameplates")
+    assert SECOND in [str(day) for day in outcomes(plain).days]
+    assert sum(row["ended"] for row in plain.rows("outcomes")) == 5
+
+
+def test_a_removed_built_table_does_not_stop_the_tables_that_are_built_from_it(plain: LakeWorld) -> None:
+    plain.now = (busy.TODAY + timedelta(days=30)).timestamp()
+    builds = {name: PLAIN[name] for name in ("coverage", "gaps")}
+    add(plain, {"archived": busy.busy_week(Random(2), 20)["archived"]})
+    build(plain, builds=builds)
+    remove(plain, "coverage")
+    made = build(plain, builds=builds)
+    assert made["coverage"].days
+    assert made["gaps"].days == made["coverage"].days
+    assert not any("stays" in words for words in plain.steps.said)
+
+
 def test_a_killed_build_by_a_changed_definition_is_finished_by_the_next(
     plain: LakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

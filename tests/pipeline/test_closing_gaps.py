@@ -86,7 +86,8 @@ def test_the_commands_of_the_guide_close_a_gap(tmp_path: Path) -> None:
             done(run, tmp_path)
             said = done(gaps, tmp_path)
             assert said[0] == "east lacks 21 envelopes, in 2 ranges"
-            assert said[-1].endswith(f": {len(lacked)} envelopes of 3 topics, held by west")
+            assert said[2].endswith(f": {len(lacked)} envelopes of 3 topics, held by west")
+            assert said[3:] == [f"{len(ended)} more envelopes are too old, or of other topics"]
 
             fetched = sh(request, tmp_path)
             assert (fetched.returncode, fetched.stdout) == (0, "fetched 20 envelopes of 2 ranges; 1 range open\n")

@@ -53,7 +53,9 @@ def reading() -> dict[str, str]:
 
 def test_the_guides_first_lake_from_a_server_to_a_query(tmp_path: Path) -> None:
     both, sql = GUIDE.commands("first lake", "run --source", "sql")
-    [compact], [vacuum] = (GUIDE.lines(name) for name in ("compact", "vacuum"))
+    [compact], [vacuum], [select], describe = (
+        GUIDE.lines(name) for name in ("compact", "vacuum", "select", "describe")
+    )
 
     def sh(line: str) -> subprocess.CompletedProcess[str]:
         words = line.replace("./run", f"{sys.executable} -m restante")
@@ -67,9 +69,15 @@ def test_the_guides_first_lake_from_a_server_to_a_query(tmp_path: Path) -> None:
             timeout=PATIENCE,
         )
 
+    source = f"relay={tmp_path / 'restante-data'}"
+    given = ("--lake", tmp_path / "restante-lake", "--source", source, "--reports", tmp_path / "reports")
     with ours(tmp_path / "restante-data", nameplate(1), mailbox(2), client(3), current(None)):
         done = sh(both)
-        again = command("run", "--lake", tmp_path / "restante-lake", f"--source=relay={tmp_path / 'restante-data'}")
+        pages = sorted((tmp_path / "reports").glob("*.html"))
+        pages[0].unlink()
+        plan = command("run", *given, "--plan")
+        again = command("run", *given)
+        unchanged = command("run", *given)
     assert done.stdout.splitlines()[:4] == [
         "relay: live: 1 row read: 1 clean",
         "relay: nameplates: 1 row read: 1 clean",
@@ -82,6 +90,13 @@ def test_the_guides_first_lake_from_a_server_to_a_query(tmp_path: Path) -> None:
     assert "WARN" not in done.stderr
     assert "relay: nameplates: nothing new" in again.stdout.splitlines()
     assert "outcomes: 0 days built, 0 rows" in again.stdout.splitlines()
+    written = re.findall(r"^reports: reports/(.*) written$", done.stdout, re.MULTILINE)
+    assert sorted(written) == [page.name for page in pages]
+    assert len(pages) == 3
+    assert f"reports: {pages[0].stem} to write" in plan.stdout.splitlines()
+    assert f"reports: {pages[0]} written" in again.stdout.splitlines()
+    assert again.stdout.count(" written\n") == 1
+    assert unchanged.stdout.splitlines()[-1] == "reports: nothing new"
     sh(sql)
     shown = {name: run(sys.executable, "-c", block, cwd=tmp_path) for name, block in reading().items()}
     assert {name: each.stderr for name, each in shown.items()} == dict.fromkeys(shown, "")
@@ -89,6 +104,13 @@ def test_the_guides_first_lake_from_a_server_to_a_query(tmp_path: Path) -> None:
     assert sorted(rows) == [("claimed", "0", "1"), ("nameplate", "1", "1")]
     for each in shown.values():
         assert all(word in each.stdout for word in ("claimed", "nameplate"))
+    rows = re.findall(r" (\w+) +(\d+) +(\d+)$", sh(select).stdout, re.MULTILINE)
+    assert sorted(rows) == [("claimed", "0", "1"), ("nameplate", "1", "1")]
+    described, of_one, shares, summary = (sh(line).stdout for line in describe)
+    assert re.search(r"^outcomes +2  one row per server, day", described, re.MULTILINE)
+    assert re.search(r"^kind +VARCHAR +no +nameplate: a nameplate;", of_one, re.MULTILINE)
+    assert re.fullmatch(r"app_id,share\r?\n[^,]+,0\.5\r?\n", shares)
+    assert {each["column_name"] for each in json.loads(summary)} >= {"app_id", "kind", "happy"}
     assert set(sh(compact).stdout.splitlines()) == {f"{name}: nothing to merge" for name in TABLES}
     assert sh(vacuum).stdout == "0 files removed, 0 bytes\n"
 
@@ -182,6 +204,9 @@ def test_errors_in_the_command_line_are_refused_before_anything_is_done(tmp_path
         relay = f"--source=relay={tmp_path / 'a'}"
         for wrong in (relay, "--source=west", "--source=WEST=x", "--source=west@=x"):
             command("ingest", "--lake", tmp_path / "lake", relay, wrong, ends=2)
+        for wrong in ("5x", "1", "", "511m", "-1g", "1 g"):
+            said = command("run", "--lake", tmp_path / "lake", relay, f"--memory={wrong}", ends=2).stderr
+            assert said.startswith(f"restante: --memory: '{wrong}' is ")
     assert not (tmp_path / "lake").exists()
 
 
@@ -201,28 +226,16 @@ def test_an_empty_file_does_not_fail_a_run(tmp_path: Path) -> None:
 
 def test_a_build_without_its_inputs_names_them_and_what_to_ingest(lake: LakeWorld) -> None:
     """The lake has nameplates, but none of that day."""
-    yet = " yet: ingest rows from"
     for plan, done in (((), "0 days built, 0 rows"), (("--plan",), "0 days to build")):
         said = command("build", "--lake", lake.path, "--from", "1999-01-01", "--to", "1999-01-01", *plan).stdout
-        usage = f"client_versions and no mailboxes{yet} a mailbox server's data directory"
-        binds = f"client_versions{yet} a mailbox server's data directory"
-        mailboxes = f"mailboxes and no live{yet} a mailbox server's data directory"
-        timing = f"client_events and no server_commands{yet} a client's timing log or a server's trace"
-        waku = f"archived{yet} a Waku archive or envelope files"
+        until = "nothing to build until you ingest"
+        waku = "envelopes, traffic, coverage, hourly_coverage, gaps, lateness"
         assert said.splitlines() == [
             *(f"{table}: {done}" for table in ("outcomes", "durations", "pressure")),
-            f"mailbox_pressure: {done}; the lake has no table {mailboxes}",
             *(f"{table}: {done}" for table in ("busy_hours", "failures", "guesses")),
-            f"versions: {done}; the lake has no table {usage}",
-            f"addresses: {done}; the lake has no table {binds}",
-            *(
-                f"{table}: {done}; the lake has no table {timing}"
-                for table in ("timing", "times", "deliveries", "transfers")
-            ),
-            *(
-                f"{table}: {done}; the lake has no table {waku}"
-                for table in ("envelopes", "traffic", "coverage", "hourly_coverage", "gaps", "lateness")
-            ),
+            f"mailbox_pressure, versions, addresses: {until} a mailbox server's data directory",
+            f"timing, times, deliveries, transfers: {until} a client's timing log or a server's trace",
+            f"{waku}: {until} a Waku archive or envelope files",
         ]
 
 

@@ -142,6 +142,12 @@ def test_a_source_has_a_name_that_a_folder_can_have(spec: str) -> None:
         parse(spec)
 
 
+@pytest.mark.parametrize("url", ["s3://bucket/folder", "https://host/file.rlp", "file:///folder"])
+def test_a_source_is_no_url(url: str) -> None:
+    with pytest.raises(Misuse, match=f"--source a={url}: this is a URL; name a file or folder of this machine"):
+        parse(f"a={url}")
+
+
 def test_a_name_ends_at_the_first_equals_sign() -> None:
     assert parse("a.b-c_1@north=x=y@z") == ("a.b-c_1", "north", Path("x=y@z"))
 

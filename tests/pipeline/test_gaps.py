@@ -202,10 +202,44 @@ def test_only_what_the_mailserver_keeps_and_accepts_is_listed(lake: LakeWorld, t
     config.write_text('[waku]\nretention = 0\ntopics = ["0000000a"]\n')
     assert ranges(lake, *SINCE, "--topic", "0x0000000a", "--topic", "0000000d") == [(2, ["0000000a", "0000000d"], 8)]
     assert ranges(lake, *SINCE[:4], "--config", config) == [(2, ["0000000a"], 3)]
-    assert ranges(lake, *SINCE[:4], "--config", config, "--topic", "0000000b") == [(2, ["0000000b"], 3)]
+    topics = ("--topic", "0000000a", "--topic", "0000000b")
+    assert ranges(lake, *SINCE[:4], "--config", config, *topics) == [(2, ["0000000a"], 3)]
     assert ranges(lake, "--from", "2026-11-20", "--retention", "0.5") == [], "they were sent longer ago"
     assert ranges(lake, *SINCE, "--holder", "north", "--topic", "0000000b") == []
     assert ranges(lake, *SINCE[4:], "--to", "2026-11-20T06:00", "--topic", "0000000b") == [(1, ["0000000b"], 3)]
+
+
+def test_what_one_of_two_mailservers_does_not_keep_or_accept_is_left_out(lake: LakeWorld, tmp_path: Path) -> None:
+    def config(name: str, retention: float, *topics: str) -> tuple[str, Path]:
+        file = tmp_path / name
+        file.write_text(f"[waku]\nretention = {retention}\ntopics = {list(topics)}\n")
+        return "--config", file
+
+    everything = config("everything.toml", 0)
+    some = config("some.toml", 0, "0000000a", "0000000b")
+    others = config("others.toml", 0, "0000000b", "0000000d")
+    short = config("short.toml", 0.5)
+    since = SINCE[:4]
+    assert ranges(lake, *since, *everything) == [(2, None, 11)]
+    assert ranges(lake, *since, *everything, *some) == ranges(lake, *since, *some, *everything)
+    assert ranges(lake, *since, *some, *others) == [(2, ["0000000b"], 3)]
+    for words in ((*everything, *short), (*short, *everything), (*short, *SINCE[4:])):
+        assert ranges(lake, *since[:2], *words) == [], "they were sent longer ago"
+    file = tmp_path / "some.json"
+    shown = asked(lake, "--mailserver", "east", *since, *some, *others, "-o", file).stdout.splitlines()
+    assert (shown[0], shown[-1]) == (
+        "east lacks 3 envelopes, in 1 range",
+        "8 more envelopes are too old, or of other topics",
+    )
+    shown = asked(
+        lake, "--mailserver", "east", *since[:2], *short, "--holder", "west", "-o", file
+    ).stdout.splitlines()
+    assert shown == [
+        "east lacks nothing of these times and topics that west has",
+        "11 more envelopes that west has are too old, or of other topics",
+    ]
+    said = asked(lake, "--mailserver", "east", *some, "--topic", "0000000d", ends=2).stderr
+    assert said.startswith("restante: no topic is in every list of topics: change --topic or ")
 
 
 def test_many_ranges_are_shown_in_part(lake: LakeWorld, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -222,7 +256,11 @@ def test_many_ranges_are_shown_in_part(lake: LakeWorld, monkeypatch: pytest.Monk
         (("--mailserver", "nord"), "the lake has no Mailserver nord: it has east, full, west (--mailserver)"),
         (("--mailserver", "east", "--holder", "nord"), "no envelopes from a source nord (--holder)"),
         (("--mailserver", "east", "--from", "soon"), "--from: 'soon' is not a time"),
-        (("--mailserver", "east", "--from", "now", "--to", "-1h"), "the first time is after the last"),
+        (("--mailserver", "east", "--from", "now", "--to", "-1h"), "no time is left: change --from, --to, --ret"),
+        (
+            ("--mailserver", "east", "--from", "now", "--to", "-1h", "--retention", "0"),
+            "the first time is after the last: change --from or --to",
+        ),
         (("--mailserver", "east", "--topic", "x"), "--topic: 'x' is not a topic"),
         (("--mailserver", "east", "--retention", "-1"), "--retention: '-1' is not a number from 0"),
         (("--mailserver", "east", "--config", "/nowhere"), "cannot read /nowhere"),

@@ -24,6 +24,7 @@ from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.schemas import NAMEPLATES
 from restante.pipeline.sources.source import Span
 from restante.pipeline.sources.usage import OpenedUsage
+from restante.pipeline.spark import small_jobs
 from restante.pipeline.steps import Step, TaskProgress
 from support.effort import examples
 from support.mailbox.reference_sources import Their
@@ -126,6 +127,45 @@ def test_a_faulty_row_is_in_quarantine_once_and_without_content_even_after_an_in
     assert b"canary" not in world.bytes()
     assert not list(world.path.glob("quarantine/run-*")), "what was there already is not left lying about"
     assert len(world.rows("nameplates")) == 2
+
+
+def read_once(world: LakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove the copy of a source before the rejected rows are written."""
+    quarantine = ingest._quarantine
+
+    def without_copy(*given: object) -> None:
+        for copy in (world.folder / "scratch").rglob("*.sqlite"):
+            copy.unlink()
+        quarantine(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ingest, "_quarantine", without_copy)
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_a_source_is_read_once_even_if_it_has_faulty_rows(
+    world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: bool
+) -> None:
+    if not small:
+        monkeypatch.setattr(small_jobs, "MAX_SMALL_JOB_ROWS", -1)
+    read_once(world, monkeypatch)
+    rows = [nameplate(number, result="canary" if number % 2 else "happy") for number in range(9)]
+    with ours(tmp_path / "a", *rows, current(None)):
+        ledger = world.ledger("nameplates", f"relay={tmp_path / 'a'}")
+    assert ledger is not None
+    assert (ledger.read, ledger.clean, ledger.quarantined) == (9, 5, 4)
+    found = world.rows("quarantine")
+    assert sorted(row["identity"] for row in found) == ["2", "4", "6", "8"]
+    assert {(row["table"], row["source"], len(row["digest"])) for row in found} == {("nameplates", "relay", 64)}
+
+
+def test_rejected_rows_of_which_a_task_has_too_many_are_read_again(
+    world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(small_jobs, "MAX_SMALL_JOB_ROWS", -1)
+    monkeypatch.setattr(ingest, "MAX_REJECTED_PER_TASK", 2)
+    with ours(tmp_path / "a", *(nameplate(number, result="canary") for number in range(3)), current(None)):
+        world.ingest(f"relay={tmp_path / 'a'}")
+    assert sorted(row["identity"] for row in world.rows("quarantine")) == ["1", "2", "3"]
 
 
 def test_rows_that_were_imported_from_another_source_are_duplicates(world: LakeWorld, tmp_path: Path) -> None:

@@ -205,24 +205,56 @@ read line  # until the pipe breaks
 """
 
 
-def test_what_a_run_left_that_was_killed_while_java_started_goes_with_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home, temporary, lake = tmp_path / "java", tmp_path / "copies", tmp_path / "lake"
-    temporary.mkdir()
+JAVA_THAT_GOES_ON: Final = """#!/bin/sh
+echo $$ > "$0.started.draft"
+mv "$0.started.draft" "$0.started"
+exec sleep 600
+"""
+"""As Java does whose temporary files were removed while it started."""
+
+
+def java_that(does: str, home: Path) -> Path:
+    """Make a Java that does this when it is started. Return the file that it writes first."""
     (home / "bin").mkdir(parents=True)
     (home / "release").write_text('JAVA_VERSION="17"\n')
     java = home / "bin" / "java"
-    java.write_text(JAVA_THAT_WAITS)
+    java.write_text(does)
     java.chmod(0o755)
+    return home / "bin" / "java.started"
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_run_that_is_stopped_while_java_starts_leaves_no_java(tmp_path: Path, name: str) -> None:
+    started = java_that(JAVA_THAT_GOES_ON, tmp_path / "java")
+    with ours(tmp_path / "a", nameplate(1)):
+        arguments = ["--lake", str(tmp_path / "lake"), "--source", f"relay={tmp_path / 'a'}"]
+        with process_group(
+            [sys.executable, "-m", "restante", "pipeline", "ingest", *arguments],
+            env=ENVIRONMENT | {"JAVA_HOME": str(tmp_path / "java")},
+            stderr=subprocess.PIPE,
+        ) as running:
+            until(started.exists)
+            running.send_signal(signal.Signals[name])
+            _, said = running.communicate(timeout=PATIENCE)
+            java = Path("/proc") / started.read_text().strip() / "cmdline"
+            until(lambda: not java.exists() or not java.read_bytes())  # a zombie has none
+    assert (running.returncode, said.splitlines()[-1]) == (128 + signal.Signals[name], STOPPED)
+
+
+def test_what_a_run_left_that_was_killed_while_java_started_goes_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary, lake = tmp_path / "copies", tmp_path / "lake"
+    temporary.mkdir()
+    started = java_that(JAVA_THAT_WAITS, tmp_path / "java")
     with ours(tmp_path / "a", nameplate(1)):
         arguments = ["pipeline", "ingest", "--lake", str(lake), "--source", f"relay={tmp_path / 'a'}"]
         with process_group(
             [sys.executable, "-m", "restante", *arguments],
-            env=ENVIRONMENT | {"TMPDIR": str(temporary), "JAVA_HOME": str(home)},
+            env=ENVIRONMENT | {"TMPDIR": str(temporary), "JAVA_HOME": str(tmp_path / "java")},
             stderr=subprocess.PIPE,
         ) as running:
-            until((home / "bin" / "java.started").exists)
+            until(started.exists)
             running.kill()
             running.wait(PATIENCE)
     assert list(temporary.iterdir())

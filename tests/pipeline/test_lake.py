@@ -172,7 +172,9 @@ def test_a_url_is_refused_and_no_folder_of_its_name_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(Misuse, match=r"this is a URL; .* have no lock"), Lake.open(Path(url), write=True, make=True):
+    shown = url.replace(":///", "://")
+    words = rf"--lake {shown}: this is a URL; .* have no lock"
+    with pytest.raises(Misuse, match=words), Lake.open(Path(url), write=True, make=True):
         pytest.fail("it was opened")
     assert not list(tmp_path.iterdir())
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from restante.common.errors import Misuse, StoreError
 from restante.pipeline.lake import columns, delta_log, delta_table
 from restante.pipeline.lake import table as lake_table
 from restante.pipeline.lake.commit_info import CommitInfo, Ledger, Mark, Point
+from restante.pipeline.lake.data_files import DataFile
+from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.lake.vacuum import vacuum
 from restante.pipeline.schemas import Column, Table
 from restante.pipeline.spark.session import SparkError
@@ -141,6 +144,25 @@ def test_rows_are_found_by_partition(tmp_path: Path) -> None:
     ):
         assert [row["id"] for row in stored(tmp_path, where)] == ids, where
         assert sum(file.rows for file in seen(tmp_path).files(where)) == len(ids)
+
+
+def test_of_many_files_only_those_of_the_selected_partitions_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+    one = LakeTable._file
+
+    def counting(table: LakeTable, action: Mapping[str, Any]) -> DataFile:
+        looked.append(action["path"])
+        return one(table, action)
+
+    monkeypatch.setattr(LakeTable, "_file", counting)
+    with opened(tmp_path) as table:
+        add(table, [letter(number, day=f"2026-11-{number:02}", hour=None) for number in range(1, 21)])
+        add(table, [letter(21, day="2026-11-05", hour=7)])
+        looked.clear()
+        assert len(table.files({"day": {"2026-11-05", "2026-12-01"}, "hour": {None}})) == 1
+    assert len(looked) == 1
 
 
 def test_files_know_their_partition_rows_and_size(tmp_path: Path) -> None:

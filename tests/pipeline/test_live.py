@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from pyspark.sql import SparkSession
 
 from restante.mailbox.core.model import (
     Mailbox,
@@ -21,10 +22,12 @@ from restante.mailbox.core.model import (
     NameplateSideSet,
 )
 from restante.pipeline.lake.table import LakeTable
+from restante.pipeline.tables import BUILDS
 from support.mailbox.reference_sources import Their
 from support.pipeline.runs import LakeWorld
 from support.pipeline.servers import T0, Ours, alter, client, current, nameplate, older_schema, ours
 from support.pipeline.source_reads import SourceRead, read_source
+from support.pipeline.tables import collected, frame, rows
 
 Row = dict[str, Any]
 
@@ -221,3 +224,34 @@ def test_a_nameplate_is_counted_while_it_is_live_and_once_when_it_has_ended(
         world.build(only="pressure")
     assert hours(world) == [(22, 3, 2, 1 + 40 + 1), (23, 0, 1, 20)]
     assert {row["day"] for row in world.rows("pressure")} == {datetime.fromtimestamp(T0, UTC).date()}
+
+
+@pytest.mark.parametrize("name", ["pressure", "mailbox_pressure"])
+def test_what_ended_before_the_days_to_build_is_left_out_and_changes_none_of_their_rows(
+    spark: SparkSession, name: str
+) -> None:
+    hour, of = 3_600_000_000, "nameplates" if name == "pressure" else "mailboxes"
+    ended = [
+        {"started": "2026-03-09T10:00:00", "total_us": hour},
+        {"started": "2026-03-09T23:00:00", "total_us": hour},
+        {"started": "2026-03-09T23:00:00", "total_us": 30 * hour},
+        {"started": "2026-03-03T12:00:00", "total_us": 1000 * hour},
+        {"started": "2026-03-10T00:00:00", "total_us": 0},
+        {"started": "2026-03-10T10:00:00", "total_us": hour},
+        {"started": "2026-03-09T12:00:00", "total_us": hour, "blur_us": 24 * hour},
+        {"started": "2026-03-10T12:00:00", "total_us": hour, "blur_us": 24 * hour},
+        {"started": "2026-03-09T12:00:00", "total_us": -hour},
+    ]
+    kind = "nameplate" if name == "pressure" else "mailbox"
+    live = [
+        {"kind": kind, "started": "2026-03-09T01:00:00", "as_of": "2026-03-09T20:00:00"},
+        {"kind": kind, "started": "2026-03-09T02:00:00", "as_of": "2026-03-10T01:30:00"},
+    ]
+    build, days = BUILDS[name], [date(2026, 3, 10), date(2026, 3, 11)]
+    inputs = {of: frame(spark, of, rows(of, ended)), "live": frame(spark, "live", rows("live", live))}
+    every = collected(build._replace(needed=None).written(inputs, days))
+    assert collected(build.written(inputs, days)) == every
+    assert len(every) > 24
+    assert build.needed is not None
+    kept = {each: build.needed(each, inputs[each], days[0]).count() for each in inputs}
+    assert kept == {of: 6, "live": 1}, "those that end at midnight are kept, too"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -14,7 +17,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 
 import pytest
 from msgspec.structs import replace
@@ -31,7 +34,7 @@ from support.pipeline.busy_week import TODAY, busy_week
 from support.pipeline.clusters import Standalone, changed, cluster_environment, connect_server, standalone, worker
 from support.pipeline.lakes import held
 from support.pipeline.runs import LakeWorld, Row
-from support.pipeline.servers import client, current, mailbox, nameplate, ours
+from support.pipeline.servers import T0, client, current, mailbox, nameplate, ours
 from support.pipeline.tables import dicts
 from support.processes import process_group
 from support.waku.archives import ROWS
@@ -141,7 +144,7 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_run_changes_no_table(
     world = copied(here, tmp_path)
     with worker(cluster.master, tmp_path / "worker") as third:
         third.says("Successfully registered with master")
-        with building(world, cluster.master) as build:
+        with running(world, "build", "--master", cluster.master) as build:
             third.says("Asked to launch executor")
             until(lambda: writing(world))
             third.kill()
@@ -157,7 +160,7 @@ def test_after_the_driver_is_killed_in_the_middle_of_a_run_the_next_one_complete
     cluster: Standalone, here: LakeWorld, expected: dict[str, list[Row]], tmp_path: Path
 ) -> None:
     world = copied(here, tmp_path)
-    with building(world, cluster.master) as build:
+    with running(world, "build", "--master", cluster.master) as build:
         until(lambda: writing(world))
         build.kill()
         assert build.wait() == -signal.SIGKILL
@@ -165,11 +168,119 @@ def test_after_the_driver_is_killed_in_the_middle_of_a_run_the_next_one_complete
     assert built(world) == expected
 
 
+# ── files ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Traces(NamedTuple):
+    """Traces that several tasks read, and what is in the lake after they were read."""
+
+    folder: Path
+    rows: dict[str, list[Row]]
+
+    @property
+    def source(self) -> str:
+        return f"--source=relay={self.folder}"
+
+
+@pytest.fixture(scope="module")
+def traces(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Traces:
+    """A dozen traces with commands of five days, and lines that are none."""
+    folder = tmp_path_factory.mktemp("traces")
+    for file in range(12):
+        commands = (
+            {"connection": file, "command": "add", "id": f"{number:x}", "server_rx": T0 + file / 16 + number * 200}
+            for number in range(2000)
+        )
+        lines = "".join(f"{json.dumps(command)}\n" for command in commands)
+        (folder / f"trace.{file}").write_text(f"{lines}canary\n")
+    world = LakeWorld(spark, tmp_path_factory.mktemp("read-here"))
+    world.now = time.time()
+    world.ingest(f"relay={folder}")
+    found = rows_of(world)
+    assert (len(found["server_commands"]), len(found["quarantine"])) == (24_000, 12)
+    return Traces(folder, found)
+
+
+def rows_of(world: LakeWorld) -> dict[str, list[Row]]:
+    """Return the rows of the tables into which traces are read. The day of a row in quarantine is that of the run."""
+    return {
+        name: [row | {"day": None} if name == "quarantine" else row for row in world.rows(name)]
+        for name in ("server_commands", "quarantine")
+    }
+
+
+def test_a_worker_that_is_killed_while_files_are_read_loses_and_doubles_no_row(
+    cluster: Standalone, traces: Traces, tmp_path: Path
+) -> None:
+    world = LakeWorld(None, tmp_path)
+    with worker(cluster.master, tmp_path / "worker") as third:
+        third.says("Successfully registered with master")
+        with running(world, "ingest", traces.source, "--master", cluster.master) as ingest:
+            third.says("Asked to launch executor")
+            until(lambda: writing(world))
+            third.kill()
+            assert ingest.poll() is None
+            said = ingest.communicate(timeout=PATIENCE)[1]
+    if ingest.returncode:  # as above
+        assert said.splitlines()[-1].startswith("restante: ")
+        there(world, "ingest", traces.source, "--master", cluster.master)
+    assert rows_of(world) == traces.rows
+
+
+def test_after_the_driver_is_killed_while_files_are_read_the_next_run_reads_each_row_once(
+    cluster: Standalone, traces: Traces, tmp_path: Path
+) -> None:
+    world = LakeWorld(None, tmp_path)
+    with running(world, "ingest", traces.source, "--master", cluster.master) as ingest:
+        until(lambda: writing(world))
+        ingest.kill()
+        assert ingest.wait() == -signal.SIGKILL
+        assert not list(world.path.glob("server_commands/_delta_log/*.json")), "it was killed before the commit"
+        there(world, "ingest", traces.source, "--master", cluster.master)
+    assert rows_of(world) == traces.rows
+
+
+BLIND: Final = """#!/bin/sh
+# A worker's Python in whose mount namespace another disk is in the place of the folder.
+exec unshare --user --mount --map-root-user sh -c 'mount -t tmpfs tmpfs "$0" && exec "$@"' {folder} {python} "$@"
+"""
+
+
+@pytest.fixture
+def blind(traces: Traces, tmp_path: Path) -> Path:
+    """Return a Python for workers that does not see the traces."""
+    program = tmp_path / "python"
+    program.write_text(BLIND.format(folder=shlex.quote(str(traces.folder)), python=shlex.quote(sys.executable)))
+    program.chmod(0o755)
+    looked = "import os, sys; sys.exit(len(os.listdir(sys.argv[1])))"
+    tried = subprocess.run([program, "-c", looked, traces.folder], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        pytest.skip(f"the kernel refuses namespaces: {tried.stderr.strip()}")
+    return program
+
+
+def test_a_run_reads_files_that_the_workers_do_not_see_on_its_own_machine(
+    cluster: Standalone, traces: Traces, blind: Path, tmp_path: Path
+) -> None:
+    world = LakeWorld(None, tmp_path)
+    said = there(world, "run", traces.source, "--master", cluster.master, PYSPARK_PYTHON=str(blind))
+    steps = [line.removeprefix("run: ") for line in said.splitlines()]
+    begun = [step.partition(":")[0] for step in steps if step.startswith(("Spark", "source "))]
+    assert begun == ["Spark", "source relay is read by this machine", "Spark on this machine", "Spark"]
+    assert re.search(
+        f"source relay is read by this machine: the worker on \\S+ does not see {traces.folder}/trace.0"
+        " as this machine does\n",
+        said,
+    )
+    assert rows_of(world) == traces.rows
+    assert [(row["source"], row["read"]) for row in world.rows("sources")] == [("relay", 24_012)]
+
+
 @contextmanager
-def building(world: LakeWorld, master: str) -> Iterator[subprocess.Popen[str]]:
-    """Build the tables on a cluster."""
-    command = [sys.executable, "-m", "restante", "pipeline", "build", "--lake", str(world.path), "--master", master]
-    with process_group(command, env=cluster_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+def running(world: LakeWorld, command: str, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a command of the pipeline until the end of the block."""
+    line = [sys.executable, "-m", "restante", "pipeline", command, "--lake", str(world.path), *words]
+    with process_group(line, env=cluster_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         yield process
 
 
@@ -218,17 +329,18 @@ def built(world: LakeWorld) -> dict[str, list[Row]]:
     return found
 
 
-def there(world: LakeWorld, command: str, *where: str) -> str:
+def there(world: LakeWorld, command: str, *where: str, **variables: str) -> str:
     """Run a command of the pipeline in its own process; give what it wrote to standard error."""
-    done = finished([sys.executable, "-m", "restante", "pipeline", command, "--lake", str(world.path), *where])
+    line = [sys.executable, "-m", "restante", "pipeline", command, "--lake", str(world.path), *where]
+    done = finished(line, **variables)
     assert done.returncode == 0, done.stderr
     return done.stderr
 
 
-def finished(command: list[str]) -> subprocess.CompletedProcess[str]:
+def finished(command: list[str], **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a program to its end."""
     return subprocess.run(
-        command, env=cluster_environment(), capture_output=True, text=True, check=False, timeout=PATIENCE
+        command, env=cluster_environment(**variables), capture_output=True, text=True, check=False, timeout=PATIENCE
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -16,24 +18,29 @@ from typing import Any, NoReturn, cast
 
 import pyspark
 import pytest
-from pyspark import SparkConf
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
 from restante.common.errors import RestanteError
-from restante.pipeline.spark import java
+from restante.pipeline.spark import class_archive, java
 from restante.pipeline.spark import session as spark_module
-from restante.pipeline.spark.session import (
+from restante.pipeline.spark.java_options import (
     COLLECTOR_OPTION,
     COMPILER_OPTIONS,
-    CONTEXT_SETTINGS,
     JAVA_OPTIONS_VARIABLES,
+    SMALL_JOBS_COLLECTOR_OPTION,
+    SMALL_JOBS_COMPILER_OPTIONS,
+    java_options,
+)
+from restante.pipeline.spark.session import (
+    CONNECT_SETTINGS,
+    CONTEXT_SETTINGS,
     LOCAL_JAVA_MEMORY,
     LOCAL_SETTINGS,
     SESSION_SETTINGS,
     SparkError,
     disconnect,
-    java_options,
     local,
     session,
     watch_tasks,
@@ -104,7 +111,10 @@ class Asked(Exception):  # noqa: N818 - it is no error
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, str]]:
-    """Return the settings with which a session would be begun."""
+    """Return the settings with which a process without a Java would begin a session.
+
+    This process may have one already, with the session of all tests.
+    """
     found: list[dict[str, str]] = []
 
     def launch(conf: SparkConf, _popen: object) -> NoReturn:
@@ -113,6 +123,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, str]]:
 
     for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
         monkeypatch.setenv(name, os.environ.get(name, ""))
+    for name in ("_gateway", "_jvm"):
+        monkeypatch.setattr(SparkContext, name, None)
     monkeypatch.setattr(java, "find_home", lambda: Path("/java"))
     monkeypatch.setattr("pyspark.java_gateway.launch_gateway", launch)
 
@@ -147,6 +159,54 @@ def test_a_master_on_this_machine_gets_an_address_memory_and_java_options(
     assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
 
 
+@pytest.mark.parametrize("small_jobs", [True, False])
+def test_a_java_of_small_jobs_has_one_compiler_and_collects_garbage_in_one_thread(
+    asked: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch, small_jobs: bool
+) -> None:
+    for variable in JAVA_OPTIONS_VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+    options = asked("local[2]", small_jobs=small_jobs)["spark.driver.extraJavaOptions"]
+    assert (SMALL_JOBS_COLLECTOR_OPTION in options) is small_jobs
+    assert (COLLECTOR_OPTION in options) is not small_jobs
+    assert (SMALL_JOBS_COMPILER_OPTIONS in options) is small_jobs
+    assert (COMPILER_OPTIONS in options) is not small_jobs
+
+
+def test_java_lists_its_classes_if_asked_and_starts_from_an_archive_of_them(
+    asked: Callable[..., dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def options(**others: Any) -> str:
+        return asked("local[2]", folder=tmp_path, **others)["spark.driver.extraJavaOptions"]
+
+    assert f'"-XX:DumpLoadedClassList={tmp_path / "classes"}"' in options(list_classes=True)
+    assert "Class" not in options()
+    archive = class_archive.ours()
+    archive.parent.mkdir(parents=True)
+    archive.touch()
+    for list_classes in (True, False):
+        assert f'"-XX:SharedArchiveFile={archive}"' in options(list_classes=list_classes)
+    assert "Archive" not in asked("yarn", folder=tmp_path, list_classes=True)["spark.driver.extraJavaOptions"]
+
+
+def test_without_a_cache_folder_that_can_be_read_java_starts_without_an_archive(
+    asked: Callable[..., dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_given: object) -> NoReturn:
+        raise RuntimeError("Could not determine home directory.")
+
+    def refuse(*_given: object) -> NoReturn:
+        raise PermissionError
+
+    for name, broken in (("place", fail), ("option", refuse)):
+        with monkeypatch.context() as patch:
+            patch.setattr(class_archive, name, broken)
+            options = asked("local[2]", folder=tmp_path, list_classes=True)["spark.driver.extraJavaOptions"]
+        assert "Archive" not in options
+        assert "Class" not in options
+
+
 @pytest.mark.parametrize("master", ["spark://{}", "spark://127.0.0.1:1,{}", "k8s://https://somewhere", "yarn"])
 def test_a_remote_master_keeps_the_operator_s_settings(asked: Callable[..., dict[str, str]], master: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as there:
@@ -161,7 +221,8 @@ def test_a_remote_master_keeps_the_operator_s_settings(asked: Callable[..., dict
 class Connected:
     """Stands for a session of a Spark Connect server."""
 
-    def __init__(self) -> None:
+    def __init__(self, version: str = "4.1.0") -> None:
+        self.version = version
         self.conf = self
         self.told: dict[str, str] = {}
         self.stopped = 0
@@ -186,7 +247,7 @@ def test_a_connect_server_gives_a_session_with_our_settings(monkeypatch: pytest.
         address = f"sc://127.0.0.1:{there.getsockname()[1]}"
         with session(remote=address) as found:
             assert cast(object, found) is given
-            assert (given.told, given.stopped) == (SESSION_SETTINGS, 0)
+            assert (given.told, given.stopped) == (SESSION_SETTINGS | CONNECT_SETTINGS, 0)
             assert not local(found)
             assert watch_tasks(found, "anything")() is None
             disconnect(found)
@@ -206,6 +267,22 @@ def test_a_connect_server_that_opens_no_session_is_reported(monkeypatch: pytest.
             session(remote=address),
         ):
             pass
+
+
+@pytest.mark.parametrize(("version", "refused"), [("4.0.4", True), ("3.5.6", True), ("5.0.0-SNAPSHOT", False)])
+def test_a_connect_server_whose_spark_is_too_old_is_reported(
+    monkeypatch: pytest.MonkeyPatch, version: str, refused: bool
+) -> None:
+    given = Connected(version)
+    monkeypatch.setattr(SparkSession.Builder, "create", lambda _builder: given)
+    with socket.create_server(("127.0.0.1", 0)) as there, contextlib.ExitStack() as stack:
+        address = f"sc://127.0.0.1:{there.getsockname()[1]}"
+        words = f"server at {address} runs Spark {re.escape(version)}: it must run 4.1 or newer$"
+        if refused:
+            stack.enter_context(pytest.raises(SparkError, match=words))
+        with session(remote=address):
+            assert not refused
+    assert given.stopped == 1
 
 
 def test_the_port_of_a_server_that_names_none_is_spark_s_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from restante.common.errors import StoreError
 from restante.pipeline.lake.writer import OpenFile
 from restante.pipeline.spark import small_jobs
+from restante.pipeline.spark.small_jobs import JobSize
 from support.effort import is_thorough
 from support.pipeline.runs import LakeWorld
 from support.pipeline.servers import client, current, mailbox, nameplate, ours
@@ -20,20 +21,23 @@ QUICK = ("versions",)
 """The table that a quick run builds in both ways: it has the sums, unions and windows of the others."""
 
 
+ROWS, FILE_ROWS = small_jobs.MAX_SMALL_JOB_ROWS, small_jobs.MAX_SMALL_JOB_FILE_ROWS
+BYTES = small_jobs.MAX_SMALL_JOB_FILE_BYTES
+
+
 def test_a_job_is_small_up_to_a_number_of_rows_and_a_size_of_files(spark: SparkSession) -> None:
-    rows, file_rows = small_jobs.MAX_SMALL_JOB_ROWS, small_jobs.MAX_SMALL_JOB_FILE_ROWS
-    size = small_jobs.MAX_SMALL_JOB_FILE_BYTES
-    small = small_jobs.session_for(spark, rows, file_rows, size)
+    small = small_jobs.session_for(spark, JobSize(ROWS, FILE_ROWS, BYTES))
     assert small is not spark
     assert small_jobs.is_small(small)
     assert not small_jobs.is_small(spark)
-    assert small_jobs.session_for(spark, 0) is small
-    for more in ((rows + 1,), (rows, file_rows + 1), (rows, file_rows, size + 1)):
-        assert small_jobs.session_for(spark, *more) is spark
+    assert small_jobs.session_for(spark, JobSize(0)) is small
+    for more in (JobSize(ROWS + 1), JobSize(ROWS, FILE_ROWS + 1), JobSize(ROWS, FILE_ROWS, BYTES + 1)):
+        assert not more.small
+        assert small_jobs.session_for(spark, more) is spark
 
 
 def test_a_small_job_is_one_task_without_generated_code(spark: SparkSession) -> None:
-    small = small_jobs.session_for(spark, 0)
+    small = small_jobs.session_for(spark, JobSize(0))
     frame = small_jobs.one_task(small.range(1000))
     assert frame.rdd.getNumPartitions() == 1
     plan = frame.groupBy("id").count()._jdf.queryExecution().executedPlan().toString()

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from restante.pipeline.sources import snapshot as snapshots
 from restante.pipeline.sources import usage
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.snapshot import PACE_OF_EACH_TRY, PACES, snapshot
@@ -103,6 +104,23 @@ def test_a_small_database_is_copied_however_often_it_is_written_to(tmp_path: Pat
     assert one == other > 5_000
 
 
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copy also a database with a write-ahead log in small steps."""
+    monkeypatch.setattr(snapshots, "WAL_STEP_BYTES", snapshots.FIRST_STEP_BYTES)
+
+
+def test_with_a_write_ahead_log_the_copy_rests_rarely(tmp_path: Path) -> None:
+    rests: list[float] = []
+    with (
+        closing(filled(tmp_path / "d", 10_000, wal=True)),
+        snapshot(tmp_path / "d", tmp_path / "s", "a", sleep=rests.append) as copy,
+    ):
+        assert halves(copy) == (10_000, 0, 0)
+    assert 1 <= len(rests) <= 4  # 11 MB; with a rollback journal more than 40
+
+
+@pytest.mark.usefixtures("small_steps")
 def test_with_a_write_ahead_log_a_writer_does_not_disturb_the_copy(tmp_path: Path) -> None:
     with closing(filled(tmp_path / "d", 2000, wal=True)) as server:
         rests = []
@@ -217,6 +235,7 @@ def test_whenever_a_copy_rests_the_reference_server_commits_at_once(
     their.stop()
 
 
+@pytest.mark.usefixtures("small_steps")
 def test_whenever_a_copy_rests_our_server_commits_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server, commits = Ours(tmp_path / "data"), itertools.count(1)
     server.write(*(mailbox(number, app_id="x" * 300) for number in range(6_000)))

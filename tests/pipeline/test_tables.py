@@ -74,8 +74,9 @@ class Split(NamedTuple):
 
 
 IN_ORDER = Split(0, 1)
-SPLITS = [Split(seed, parts) for seed, parts in ((1, 3), (2, 2), (3, 5), (4, 8))][: rounds(1, 4)]
-"""Shuffled; and then each of a table's stages has so many tasks, however few rows there are."""
+SPLITS = [Split(seed, parts) for seed, parts in ((1, 3), (2, 8))][: rounds(1, 2)]
+"""Shuffled; and then each of a table's stages has so many tasks, however few rows there are: few, which share
+folders, and so many that some have no rows. Each split costs all tables a second or more."""
 
 
 def written(case: Path) -> tuple[Inputs, Counter[Values]]:
@@ -261,7 +262,7 @@ def test_the_oracles_of_deliveries_and_transfers_agree_with_the_vectors() -> Non
             assert ORACLES[name](inputs) == wanted, case
 
 
-@pytest.mark.parametrize("seed", range(rounds(8, 200)))
+@pytest.mark.parametrize("seed", range(rounds(8, 50)))
 def test_the_oracle_of_timing_agrees_with_the_timing_tool(seed: int) -> None:
     inputs = busy_week(Random(seed), rows=600)
     assert by_python(inputs) == ORACLES["timing"](inputs)

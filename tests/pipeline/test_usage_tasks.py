@@ -6,6 +6,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
@@ -13,8 +14,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from restante.pipeline.schemas import CLEAN_TABLES
 from restante.pipeline.sources import usage_tasks
 from restante.pipeline.sources.recognise import recognise
-from restante.pipeline.sources.rows import FAULT_COLUMNS
-from restante.pipeline.sources.source import Part, Span
+from restante.pipeline.sources.rows import FAULT_COLUMNS, NUMBER_COLUMN, numbered
+from restante.pipeline.sources.source import DUPLICATE, Part, Span
 from restante.pipeline.sources.usage import OpenedUsage
 from restante.pipeline.sources.usage_tasks import ROWS_PER_TASK, cut
 from support.mailbox.reference_sources import Their
@@ -57,12 +58,15 @@ def test_spark_returns_the_rows_unchanged(spark: SparkSession, tmp_path: Path) -
         for table in TABLES:
             span = span_of(opened, table)
             frame = opened.read(spark, span)
-            wanted = (*CLEAN_TABLES[table].columns, *FAULT_COLUMNS)
+            wanted = (*CLEAN_TABLES[table].columns, *FAULT_COLUMNS, NUMBER_COLUMN)
             assert [(field.name, field.dataType.simpleString()) for field in frame.schema] == [
                 (column.name, column.type.lower()) for column in wanted
             ]
             found = collected(frame)
+            numbers = [number for row in found if (number := row.pop(NUMBER_COLUMN.name)) is not None]
+            assert numbers == list(range(1, len(numbers) + 1))
             assert found == [micros(row) for row in drained(opened, span)]
+            assert len(numbers) == len([row for row in found if row["fault"] is not None])
             assert len(found) == span.counted
     assert found[0]["day"] == date(2023, 11, 14)
 
@@ -152,3 +156,10 @@ def test_many_rows_are_read_by_several_tasks_each_once(spark: SparkSession, tmp_
             .collect()
         )
     assert tuple(counts[0]) == (ROWS - 100_000, ROWS - 100_000, 1, ROWS, 0, 2)
+
+
+def test_rejected_rows_are_numbered_across_the_batches_of_a_task() -> None:
+    faults = [[None, "wrong type", DUPLICATE], [], ["out of range"], [DUPLICATE, None], ["wrong type", "wrong type"]]
+    batches = [pa.record_batch({"fault": pa.array(each, pa.string())}) for each in faults]
+    found = [batch.column(NUMBER_COLUMN.name).to_pylist() for batch in numbered(batches)]
+    assert found == [[None, 1, None], [], [2], [None, None], [3, 4]]

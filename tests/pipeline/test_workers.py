@@ -89,17 +89,21 @@ def test_a_job_that_fails_on_a_worker_that_no_check_has_met_says_the_same() -> N
 
 FITNESS: Final = """
 import json, sys
-from restante.pipeline.spark import session
-from restante.pipeline.spark.workers import check
+from restante.pipeline.spark import session, workers
 
-for python in json.load(sys.stdin):
-    session._GIVEN["PYSPARK_PYTHON"] = python
-    with session.session("local-cluster[1,1,1024]") as spark:
+workers.CHECK_TASKS = 1
+given = json.load(sys.stdin)
+session._GIVEN["PYSPARK_PYTHON"] = given[0]
+with session.session("local-cluster[1,1,1024]") as spark:
+    for python in given:
+        spark.sparkContext.pythonExec = python
         try:
-            print(repr(check(spark)))
+            print(repr(workers.check(spark)))
         except session.SparkError as error:
             print(error)
 """
+"""A session reads PYSPARK_PYTHON once, when it starts, into `pythonExec`, which Spark reads for each job: one session
+and its executor have all of these Pythons, since each session more takes ten seconds to start."""
 
 
 def a_python(folder: Path, name: str, does: str) -> str:

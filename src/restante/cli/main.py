@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from errno import EDQUOT, ENOSPC
 from typing import Annotated, Final
 
 import typer
 
 from restante import __version__
 from restante.cli.terminal import excerpt, say
-from restante.common.errors import RestanteError
+from restante.common.errors import RestanteError, StoreError, plain
 
 PREFIX: Final = "RESTANTE_"
 """How the names of our variables begin."""
@@ -46,10 +47,35 @@ def main() -> None:
     if sys.stderr is None:  # `print` would write to standard output instead, which is for results
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123 - until the process ends
     try:
-        application(*sys.argv[1:2])()
+        try:
+            application(*sys.argv[1:2])()
+        finally:
+            _flush_results()
     except RestanteError as error:
         say(f"restante: {excerpt(str(error))}")
         sys.exit(error.exit_code)
+    except OSError as error:
+        if error.errno not in {ENOSPC, EDQUOT}:
+            raise
+        # Mostly it is standard output: an error of a file that we write names the file, and is a StoreError.
+        say(f"restante: cannot write to standard output or a temporary file: {plain(error)}")
+        sys.exit(StoreError.exit_code)
+
+
+def _flush_results() -> None:
+    """Write what is buffered of standard output. Raises StoreError, and SystemExit if its reader has gone.
+
+    Python itself would do this after `main`, and exit with 120 if it fails.
+    """
+    if sys.stdout is None or sys.stdout.closed:
+        return
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes there
+        if isinstance(error, BrokenPipeError):
+            sys.exit(1)
+        raise StoreError(f"cannot write to standard output: {plain(error)}") from error
 
 
 def _print_version(value: bool) -> None:

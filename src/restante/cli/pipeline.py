@@ -1,4 +1,4 @@
-"""`restante pipeline`: the data pipeline's commands; `gaps` is in pipeline_gaps.py.
+"""`restante pipeline`: the data pipeline's commands. `demo`, `report`, `query` and `gaps` are in files of their own.
 
 What a subcommand needs is imported when it runs.
 """
@@ -10,18 +10,20 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from restante.cli import pipeline_gaps
-from restante.cli.pipeline_options import DEFAULT_LAKE, LakeDir
+from restante.cli import pipeline_demo, pipeline_gaps, pipeline_query, pipeline_report
+from restante.cli.pipeline_options import DEFAULT_LAKE, DEFAULT_MEMORY, LakeDir, Memory, Verbose
 from restante.common.errors import Misuse
 from restante.common.plural import counted
 
 if TYPE_CHECKING:
     from restante.pipeline.build.run import BuildResult
-    from restante.pipeline.ingest import IngestResult
+    from restante.pipeline.ingest import IngestResult, Run
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -34,7 +36,6 @@ def pipeline() -> None:
 
 
 Plan = Annotated[bool, typer.Option("--plan", help="Only print what would be done; Spark is not started.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show Spark's own log messages.")]
 Sources = Annotated[
     list[str] | None,
     typer.Option(
@@ -43,13 +44,13 @@ Sources = Annotated[
         help="Source to read, and the name that you choose for it; repeatable.",
     ),
 ]
-Master = Annotated[str, typer.Option(metavar="URL", help="Spark master: local[N], spark://…, yarn, k8s://…")]
+Master = Annotated[
+    str,
+    typer.Option(metavar="URL", help="Spark master: local[N] or spark://…; yarn and k8s://… have not been tried."),
+]
 Remote = Annotated[
     str | None,
     typer.Option(metavar="URL", help="Spark Connect server to use instead of --master: sc://HOST:PORT."),
-]
-Memory = Annotated[
-    str, typer.Option(metavar="SIZE", help="Memory of Spark's Java process on this machine, like 512m or 4g.")
 ]
 Keep = Annotated[
     list[str] | None,
@@ -58,7 +59,6 @@ Keep = Annotated[
         help="Afterwards delete older days from every table that the command writes, or from one table; repeatable.",
     ),
 ]
-DEFAULT_MEMORY = "1g"
 DEFAULT_MASTER = "local[*]"
 
 
@@ -79,7 +79,7 @@ def ingest(
     --master or --remote the cluster reads the files that its workers see; this machine reads the others.
     """
     from restante.cli.pipeline_arguments import check_names, read_keep
-    from restante.cli.pipeline_run import ingest_into, open_run
+    from restante.cli.pipeline_run import ingest_into, open_run, show_failures
     from restante.pipeline.ingest import recognise_all
     from restante.pipeline.schemas import CLEAN_TABLES
 
@@ -90,7 +90,8 @@ def ingest(
     ) as run:
         found = [*ingest_into(run, sources, kept, plan=plan), *unread]
     _show_ingested(found, plan=plan)
-    _end_with_failures(found)
+    if show_failures(found):
+        sys.exit(1)
 
 
 @app.command()
@@ -127,30 +128,73 @@ def ingest_and_build(
     source: Sources = None,
     lake: LakeDir = DEFAULT_LAKE,
     keep: Keep = None,
+    reports: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="At the end write the reports of the last day, week and month into this folder, if a table changed"
+            " or a report is missing.",
+        ),
+    ] = None,
     plan: Plan = False,
     master: Master = DEFAULT_MASTER,
     remote: Remote = None,
     memory: Memory = DEFAULT_MEMORY,
     verbose: Verbose = False,
 ) -> None:
-    """Run ingest and build in one Spark session, for cron.
+    """Run ingest, build and report in one Spark session, for cron.
 
     If a source cannot be read, the others are read and the tables are built; the exit code is then 1.
     """
     from restante.cli.pipeline_arguments import check_names, read_keep
-    from restante.cli.pipeline_run import build_into, ingest_into, open_run
+    from restante.cli.pipeline_run import build_into, ingest_into, open_run, show_failures
     from restante.pipeline.ingest import recognise_all
     from restante.pipeline.tables import TABLES
 
     sources, unread = recognise_all(check_names(source))
     kept = read_keep(keep, TABLES)
     with open_run(
-        "run", lake, write=not plan, make=True, master=master, remote=remote, memory=memory, verbose=verbose
+        "run",
+        lake,
+        write=not plan,
+        make=True,
+        master=master,
+        remote=remote,
+        memory=memory,
+        verbose=verbose,
+        archive_classes=True,
     ) as run:
         found = [*ingest_into(run, sources, kept, plan=plan), *unread]
         _show_ingested(found, plan=plan)
-        _show_built(build_into(run, kept, plan=plan), plan=plan)
-    _end_with_failures(found)
+        planned = {each.table for each in found if plan and each.span is not None}
+        built = build_into(run, kept, plan=plan, planned=planned)
+        _show_built(built, plan=plan)
+        failed = show_failures(found)
+        if reports is not None:
+            _report(run, built, reports, plan=plan)
+        sys.stdout.flush()  # making an archive of Java's classes takes a while
+    if failed:
+        sys.exit(1)
+
+
+def _report(run: Run, built: Sequence[tuple[BuildResult, Sequence[str]]], folder: Path, *, plan: bool) -> None:
+    """Write the reports of the last day, week and month that are missing; all three if a table changed."""
+    from restante.pipeline.report.files import page_name
+    from restante.pipeline.report.periods import PeriodKind, last_over
+
+    today = datetime.fromtimestamp(run.now(), UTC).date()
+    periods = [last_over(kind, today) for kind in PeriodKind]
+    if not any(each.days for each, _ in built):
+        periods = [each for each in periods if not (folder / page_name(each)).exists()]
+    if not periods:
+        print("reports: nothing new")
+    elif plan:
+        print(f"reports: {', '.join(each.name for each in periods)} to write")
+    else:
+        from restante.cli.report_output import write_reports  # imports DuckDB
+
+        for page in write_reports(run, periods, folder):
+            print(f"reports: {page} written")
 
 
 @app.command()
@@ -168,6 +212,9 @@ def sql(lake: LakeDir = DEFAULT_LAKE) -> None:
             print(statement)
 
 
+app.add_typer(pipeline_demo.app)
+app.add_typer(pipeline_report.app)
+app.add_typer(pipeline_query.app)
 app.add_typer(pipeline_gaps.app)
 
 
@@ -230,35 +277,28 @@ def _show_ingested(found: Sequence[IngestResult], *, plan: bool) -> None:
         print(line)
 
 
-def _end_with_failures(found: Sequence[IngestResult]) -> None:
-    """Print why sources were not read, and exit with 1; return if all were read."""
-    failures = [result.failure for result in found if result.failure]
-    for failure in failures:
-        print(f"restante: {failure}", file=sys.stderr)
-    if failures:
-        sys.exit(1)
-
-
 def _show_built(built: Sequence[tuple[BuildResult, Sequence[str]]], *, plan: bool) -> None:
-    """Print a line for each table: the days that were built, or the inputs that are missing."""
+    """Print a line for each table that was built, or has rows to build from, and one for all others of a source."""
+    others: dict[str, list[str]] = {}
     for each, missing in built:
+        if missing:
+            others.setdefault(_named(missing), []).append(each.table)
+            continue
         days = counted(len(each.days), "day")
         span = f" ({each.days[0]} to {each.days[-1]})" if each.days else ""
         print(
             f"{each.table}: "
             + (f"{days} to build{span}" if plan else f"{days} built{span}, {counted(each.rows, 'row')}")
-            + _why_nothing(missing)
         )
+    for sources, tables in others.items():
+        print(f"{', '.join(tables)}: nothing to build until you ingest {sources}")
 
 
-def _why_nothing(missing: Sequence[str]) -> str:
-    """Return which clean tables are missing, and what to ingest; "" if none is."""
+def _named(tables: Sequence[str]) -> str:
+    """Return which sources have rows of clean tables."""
     from restante.pipeline.schemas import SOURCES
 
-    if not missing:
-        return ""
-    sources = " or ".join(dict.fromkeys(SOURCES[name] for name in missing))
-    return f"; the lake has no table {' and no '.join(missing)} yet: ingest rows from {sources}"
+    return " or ".join(dict.fromkeys(SOURCES[name] for name in tables))
 
 
 def _shown(found: Sequence[IngestResult], *, plan: bool) -> Iterator[str]:

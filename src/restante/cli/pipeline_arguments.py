@@ -42,13 +42,14 @@ def read_days(first: str | None, last: str | None) -> DayRange | None:
 
     if first is None and last is None:
         return None
-    days = DayRange(_day("--from", first) if first else date.min, _day("--to", last) if last else date.max)
+    days = DayRange(read_day("--from", first) if first else date.min, read_day("--to", last) if last else date.max)
     if days.first > days.last:
         raise Misuse(f"--from {first} is after --to {last}")
     return days
 
 
-def _day(flag: str, said: str) -> date:
+def read_day(flag: str, said: str) -> date:
+    """Return the day that a flag names. Raises Misuse."""
     try:
         return date.fromisoformat(said)
     except ValueError as error:

@@ -52,15 +52,15 @@ def gaps(
         str | None,
         typer.Option(
             metavar="DAYS",
-            help="Leave out envelopes sent more than DAYS days ago: the shorter retention of the two Mailservers;"
-            " 0: none. Default: 30.",
+            help="Leave out envelopes sent more than DAYS days ago; 0: none. Default: 30, unless --config is given.",
         ),
     ] = None,
     config: Annotated[
-        Path | None,
+        list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="TOML file of the Mailserver: its topics and its retention are used if none are named.",
+            help="TOML file of a Mailserver, of this one or of one to fetch from: leave out what it does not keep or"
+            " accept; repeatable.",
         ),
     ] = None,
 ) -> None:
@@ -73,50 +73,68 @@ def gaps(
     from restante.waku.files import missing_ranges
     from restante.waku.files.missing_ranges import MissingRanges
 
-    clip = _clip(begin, end, topic or [], retention, config, int(time.time()), holder)
+    clip, whole = _clips(begin, end, topic or [], retention, config or [], int(time.time()), holder)
+    for_people = output is not None or sys.stdout.isatty()
     with Lake.open(lake, write=False) as opened:
-        found = table.requests(table.read(opened, mailserver, clip), clip)
+        found = every = table.requests(table.read(opened, mailserver, clip), clip)
+        if for_people and whole != clip:
+            every = table.requests(table.read(opened, mailserver, whole), whole)
     ranges = MissingRanges(mailserver=mailserver, missing=sum(each.missing for each in found), ranges=tuple(found))
     content = missing_ranges.write(ranges)
     if output is not None:
         _write(output, content)
-    if output is None and not sys.stdout.isatty():
+    if not for_people:
         sys.stdout.write(content.decode())
     else:
-        for line in shown(ranges):
+        for line in shown(ranges, holder, left_out=sum(each.missing for each in every) - ranges.missing):
             print(line)
 
 
-def _clip(
+def _clips(
     begin: str | None,
     end: str | None,
     topics: list[str],
     retention: str | None,
-    config: Path | None,
+    configs: list[Path],
     now: int,
     holder: str | None,
-) -> Clip:
-    """Return which gaps are wanted. Raises Misuse."""
+) -> tuple[Clip, Clip]:
+    """Return which gaps are wanted: what the options and all Mailservers of `configs` allow.
+
+    The second one is the same without what retentions and lists of topics leave out. Raises Misuse.
+    """
     from restante.cli.times import read_time
     from restante.common.settings import convert, resolve
     from restante.pipeline.gaps import Clip
     from restante.waku.files.missing_ranges import MAX_TOPICS
-    from restante.waku.settings import SECONDS_PER_DAY, WAKU, read_topic
+    from restante.waku.settings import DEFAULT_RETENTION_DAYS, SECONDS_PER_DAY, WAKU, read_topic
 
     days_type: Any = Annotated[float, Meta(ge=0, le=36525)]
-    settings, _ = resolve(WAKU, {}, {}, config)
-    days = settings.retention if retention is None else convert(retention, days_type, "--retention")
-    lower = read_time(begin, now, "--from") if begin is not None else 0
+    configured = [resolve(WAKU, {}, {}, each)[0] for each in configs]
+    limits = [each.retention for each in configured]
+    if retention is not None:
+        limits.append(convert(retention, days_type, "--retention"))
+    days = min((each for each in limits or [DEFAULT_RETENTION_DAYS] if each), default=0)  # 0: no limit
+    first = lower = read_time(begin, now, "--from") if begin is not None else 0
     upper = read_time(end or "now", now, "--to")
     if days:
         lower = max(lower, now - int(days * SECONDS_PER_DAY))
     if lower > upper:
-        raise Misuse("the first time is after the last: change --from, --to or --retention")
-    wanted = frozenset(read_topic(each, "--topic").hex() for each in topics or settings.topics)
+        raise Misuse(
+            "no time is left: change --from, --to, --retention or the retention in the files of --config"
+            if days
+            else "the first time is after the last: change --from or --to"
+        )
+    lists = [frozenset(read_topic(each, "--topic").hex() for each in topics)]
+    lists += [frozenset(read_topic(topic, "topics").hex() for topic in each.topics) for each in configured]
+    named = [each for each in lists if each]  # an empty list: all topics
+    wanted = frozenset.intersection(*named) if named else frozenset()
+    if named and not wanted:
+        raise Misuse("no topic is in every list of topics: change --topic or the topics in the files of --config")
     if len(wanted) > MAX_TOPICS:
         most = counted(MAX_TOPICS, "topic")
         raise Misuse(f"there are more than {most}, which no request can name: name fewer with --topic")
-    return Clip(lower, upper, wanted, holder)
+    return Clip(lower, upper, wanted, holder), Clip(first, upper, holder=holder)
 
 
 def _write(output: Path, content: bytes) -> None:
@@ -128,16 +146,21 @@ def _write(output: Path, content: bytes) -> None:
         raise StoreError(f"cannot write {output}: {plain(error)} (-o)") from error
 
 
-def shown(found: MissingRanges) -> Iterator[str]:
-    """Yield lines for people: what is missing, and the first ranges."""
-    if not found.ranges:
-        yield f"{found.mailserver} lacks nothing of these times and topics"
-        return
-    yield f"{found.mailserver} lacks {counted(found.missing, 'envelope')}, in {counted(len(found.ranges), 'range')}"
+def shown(found: MissingRanges, holder: str | None = None, *, left_out: int = 0) -> Iterator[str]:
+    """Yield lines for people: what is missing, the first ranges, and how many envelopes the options leave out."""
+    having = f" that {holder} has" if holder else ""
+    if found.ranges:
+        ranges = counted(len(found.ranges), "range")
+        yield f"{found.mailserver} lacks {counted(found.missing, 'envelope')}{having}, in {ranges}"
+    else:
+        yield f"{found.mailserver} lacks nothing of these times and topics{having}"
     for each in found.ranges[:MAX_LINES]:
         yield f"  {_time(each.lower)} to {_time(each.upper)}: {_contents(each)}"
     if (more := len(found.ranges) - MAX_LINES) > 0:
         yield f"  and {counted(more, 'more range')}; -o writes all of them to a file"
+    if left_out > 0:
+        verb = "is" if left_out == 1 else "are"
+        yield f"{counted(left_out, 'more envelope')}{having} {verb} too old, or of other topics"
 
 
 def _contents(each: MissingRange) -> str:

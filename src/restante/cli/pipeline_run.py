@@ -6,9 +6,10 @@ import contextlib
 import os
 import shutil
 import signal
+import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -16,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from restante.common.errors import StoreError
 from restante.common.plural import counted
 from restante.pipeline.ingest import IngestResult, Run, ingest
 from restante.pipeline.lake.commit_info import CommitInfo
@@ -44,45 +46,101 @@ def open_run(
     make: bool = False,
     master: str = session.LOCAL_MASTER,
     remote: str | None = None,
+    archive_classes: bool = False,
 ) -> Iterator[Run]:
     """Open the lake, and `make` it if there is none. Spark is started when the run first needs it.
 
-    A run on a cluster also has a session on this machine. One of the two exists at a time.
+    A run on a cluster also has a session on this machine. One of the two exists at a time. `archive_classes`: if the
+    run started Java on this machine, an archive of Java's classes is made for later runs, unless there is one. By
+    then the run is done: others may write to the lake, and a signal only stops the archive.
     """
     with contextlib.ExitStack() as stack:
-        opened = stack.enter_context(Lake.open(lake, write=write, make=make))
         place = stack.enter_context(scratch())
-        sessions = stack.enter_context(contextlib.ExitStack())
+        of_run = stack.enter_context(contextlib.ExitStack())
+        opened = of_run.enter_context(Lake.open(lake, write=write, make=make))
+        sessions = of_run.enter_context(contextlib.ExitStack())
         begun: dict[tuple[str, str | None], SparkSession] = {}
+        small_jobs = True
 
         def spark(master_: str, remote_: str | None) -> SparkSession:
             where = master_, remote_
             if where not in begun:
-                begun.clear()
-                sessions.close()
-                settings = {"spark.driver.memory": memory}
+                end_session()
+                here = is_local(*where)
+                options = partial(
+                    session.session,
+                    settings={"spark.driver.memory": memory},
+                    folder=place,
+                    verbose=verbose,
+                    small_jobs=small_jobs and here,
+                    list_classes=archive_classes and here,
+                )
                 with steps.step("Spark" if where == (master, remote) else "Spark on this machine") as step:
-                    begun[where] = sessions.enter_context(
-                        session.session(master_, remote_, settings=settings, folder=place, verbose=verbose)
-                    )
+                    begun[where] = sessions.enter_context(options(*where))
                     step.done("ready")
-                _end_at_once(place)  # Spark has set a handler of its own
+                end_at_once(place)  # Spark has set a handler of its own
             return begun[where]
 
+        def large_jobs() -> None:
+            nonlocal small_jobs
+            if small_jobs and any(is_local(*where) for where in begun):
+                end_session()
+            small_jobs = False
+
+        def end_session() -> None:
+            begun.clear()
+            sessions.close()
+
         steps = Steps(what)
-        _end_at_once(place)
-        here = None if is_local(master, remote) else partial(spark, session.LOCAL_MASTER, None)
-        yield Run(opened, uuid.uuid4().hex, time.time, partial(spark, master, remote), steps, place, here)
+        end_at_once(place)
+        local = None if is_local(master, remote) else partial(spark, session.LOCAL_MASTER, None)
+        yield Run(
+            opened, uuid.uuid4().hex, time.time, partial(spark, master, remote), steps, place, local, large_jobs
+        )
+        java_started = any(is_local(*where) for where in begun)
+        of_run.close()
+        if archive_classes and java_started:
+            _archive_classes(steps, place)
 
 
-def _end_at_once(scratch: Path) -> None:
-    """Handle SIGINT and SIGTERM: remove the copies, print one sentence and end.
+def _archive_classes(steps: Steps, scratch: Path) -> None:
+    """Make the archive of Java's classes, unless it exists. Later runs then start faster.
+
+    The run is done, so nothing that happens here changes its exit code, not even a signal.
+    """
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt  # with which subprocess kills Java
+
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, stop)
+    why = ""
+    try:
+        with steps.step("archive of Java's classes") as step:
+            if session.archive_classes(scratch):
+                step.done("made, so that later runs start faster")
+    except StoreError as error:
+        why = str(error)
+    except KeyboardInterrupt:
+        why = "it was stopped"
+    if why:
+        steps.say(f"no archive of Java's classes was made, so later runs start as slowly as this one: {why}")
+
+
+def end_at_once(scratch: Path) -> None:
+    """Handle SIGINT and SIGTERM: kill Java and what else was started, remove the copies, print one sentence and end.
 
     A run may be killed at any moment, so there is nothing to undo. If Spark stopped its jobs first, that would take
-    seconds, and its threads would print errors. Its Java ends when this process has ended.
+    seconds, and its threads would print errors. Java that is still starting would not end by itself: it would wait
+    for ever if its temporary files are gone.
     """
 
     def end(number: int, _frame: FrameType | None) -> None:
+        for each in _descendants(os.getpid()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
         shutil.rmtree(scratch, ignore_errors=True)
         # Clear the last live line and show the cursor again. Write to the descriptor: the live lines hold sys.stderr.
         live = "\r\x1b[J\x1b[?25h" if os.isatty(2) else ""
@@ -92,6 +150,19 @@ def _end_at_once(scratch: Path) -> None:
 
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, end)
+
+
+def _descendants(process: int) -> list[int]:
+    """Return the processes that a process has started, and those that these have started (proc_pid_stat(5))."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            parent = stat.read_text(errors="replace").rpartition(")")[2].split()[1]
+            children.setdefault(int(parent), []).append(int(stat.parent.name))
+    found = list(children.get(process, ()))
+    for each in found:
+        found += children.get(each, ())
+    return found
 
 
 def is_local(master: str, remote: str | None) -> bool:
@@ -107,25 +178,44 @@ def ingest_into(run: Run, sources: Sequence[Source], kept: Mapping[str, int], *,
     return found
 
 
+def show_failures(found: Sequence[IngestResult]) -> bool:
+    """Print why sources were not read. Return whether there are such sources."""
+    failures = [result.failure for result in found if result.failure]
+    for failure in failures:
+        print(f"restante: {failure}", file=sys.stderr)
+    return bool(failures)
+
+
 def build_into(
-    run: Run, kept: Mapping[str, int], only: DayRange | None = None, *, plan: bool
+    run: Run, kept: Mapping[str, int], only: DayRange | None = None, *, plan: bool, planned: Collection[str] = ()
 ) -> list[tuple[BuildResult, Sequence[str]]]:
     """Build the tables, and drop the old days of those that are `kept` for some days.
 
-    Return each result with the clean tables that the lake lacks, if nothing was built because of that.
+    Return each result with the clean tables that the lake lacks, if nothing was built because of that. `planned`
+    are the clean tables into which the run would read rows, if it only plans.
     """
-    from restante.pipeline.build.run import build, missing_inputs  # imports pyspark
-    from restante.pipeline.build.sources import build_sources
+    from restante.pipeline.build.run import WholeBuild, build, missing_inputs  # imports pyspark
+    from restante.pipeline.build.sources import build_sources, job_size
     from restante.pipeline.tables import BUILDS, BUILT_TABLES
     from restante.pipeline.tables.sources import SOURCES_TABLE
 
-    found = build(run, only, plan=plan)
-    first = _first_day(run, kept[SOURCES_TABLE.name]) if SOURCES_TABLE.name in kept else ""
-    of_all = [] if only else [build_sources(run, first, plan=plan)]  # it is always built whole
+    whole = []
+    if not only:  # it is always built whole
+        first = _first_day(run, kept[SOURCES_TABLE.name]) if SOURCES_TABLE.name in kept else ""
+        size = job_size(run)
+        if not plan and not size.small:
+            run.large_jobs()
+        whole.append(WholeBuild(size.rows, partial(build_sources, run, first, plan=plan, planned=planned)))
+    found = build(run, only, plan=plan, whole=whole, planned=planned)
     if not plan:
         _drop_old(run, {name: days for name, days in kept.items() if name in BUILT_TABLES})
-    missing = [() if each.days else missing_inputs(run.lake, BUILDS[each.table]) for each in found]
-    return [*zip(found, missing, strict=True), *((each, ()) for each in of_all)]
+    missing = [
+        missing_inputs(run.lake, BUILDS[each.table]) if each.table in BUILDS and not each.days else ()
+        for each in found
+    ]
+    return [
+        (each, () if {*planned}.intersection(names) else names) for each, names in zip(found, missing, strict=True)
+    ]
 
 
 def _drop_old(run: Run, kept: Mapping[str, int]) -> None:

@@ -13,6 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+import pyarrow as pa
+
 from restante.common.errors import StoreError
 from restante.common.plural import counted
 from restante.pipeline.clean.envelopes import SENT_TOO_LATE
@@ -41,12 +44,17 @@ from restante.pipeline.spark.workers import SharedFile, check
 from restante.pipeline.steps import Step, Steps
 
 if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
     from pyspark.sql import DataFrame, SparkSession
 
 
 MAX_READS: Final = 3
 """How often files are read if Spark observes more rows than they have. It repeats the finished tasks of a worker that
 it lost, and observes their rows again (DAGScheduler.updateAccumulators, of tasks before a shuffle)."""
+
+MAX_REJECTED_PER_TASK: Final = 1_000
+"""Rejected rows of a task that reach the main process with the counts, some hundred bytes each. If a task rejects
+more, the source is read a second time for them."""
 
 
 class Run(NamedTuple):
@@ -65,6 +73,9 @@ class Run(NamedTuple):
     local: Callable[[], SparkSession] | None = None
     """Returns a session on this machine, for rows that workers on others cannot read. It ends the one of `spark`, and
     `spark` ends this one. None: that of `spark` is on this machine."""
+    large_jobs: Callable[[], None] = lambda: None
+    """Is called before jobs that are not small (restante.pipeline.spark.small_jobs), while no job runs. It ends a
+    session whose Java was started for small jobs, and the next call of `spark` starts another."""
 
     @contextmanager
     def step(self, name: str, spark: SparkSession | None = None) -> Iterator[Step]:
@@ -178,9 +189,12 @@ def _ingest_table(
     if span.why:
         rows = ", and its rows replaced" if span.replace else ""
         run.steps.say(f"source {source.name}: {table.name} is read again from the beginning{rows}: {span.why}")
+    size = small_jobs.JobSize(span.counted, file_bytes=span.envelope_bytes)
+    if not size.small:
+        run.large_jobs()
     spark = _session(run, source, opened.files(span))
     if not any(column.type == "BINARY" for column in table.columns):  # few envelopes may have many bytes
-        spark = small_jobs.session_for(spark, span.counted)
+        spark = small_jobs.session_for(spark, size)
     with run.step(f"{source.name}: {table.name}", spark) as step:
         try:
             ledger = _read(run, spark, source, opened, span, target, context)
@@ -223,6 +237,14 @@ def _blamed(error: SparkError) -> SparkError | SourceError:
     return SourceError(words) if source else error
 
 
+class _Rejected(msgspec.Struct):
+    """A row for the quarantine."""
+
+    identity: str
+    reason: str
+    digest: str
+
+
 class _Found(NamedTuple):
     """The rows of a span that was read."""
 
@@ -230,6 +252,8 @@ class _Found(NamedTuple):
     """The clean ones."""
     rows: DataFrame
     """All of them; reading them again reads the source again."""
+    rejected: Sequence[_Rejected]
+    """Those for the quarantine; not all if a task has more than MAX_REJECTED_PER_TASK."""
     ledger: Ledger
     too_late: int
     """Rows whose fault may be our clock's."""
@@ -255,7 +279,7 @@ def _read(
         _check(ledger, source, span)
         _check_clock(found.too_late, source, span, context)
         if ledger.quarantined:
-            _quarantine(run, spark, source, span.table, found.rows)
+            _quarantine(run, spark, source, span.table, found)
     except BaseException:
         found.staged.discard()
         raise
@@ -287,8 +311,12 @@ def _stage(spark: SparkSession, source: Source, opened: OpenedSource, span: Span
         seen,
         f.count(f.lit(1)).alias("read"),
         f.count_if(f.col("fault") == DUPLICATE).alias("duplicate"),
-        f.count_if(f.col("fault") != DUPLICATE).alias("quarantined"),
+        f.count("rejected").alias("quarantined"),
         f.count_if(f.col("fault").isin(*_clock_faults(source))).alias("too_late"),
+        # One text with a line for each row: a type that a Spark Connect server surely returns.
+        f.listagg(f.when(f.col("rejected") <= MAX_REJECTED_PER_TASK, f.to_json(_rejected())), f.lit("\n")).alias(
+            "lines"
+        ),
     )
     clean = watched.where("fault IS NULL").select(*(f"`{column.name}`" for column in target.table.columns))
     # Few files per day, even if the days are mixed; a small job writes one anyway.
@@ -302,7 +330,15 @@ def _stage(spark: SparkSession, source: Source, opened: OpenedSource, span: Span
         last=max((part.last for part in span.parts), default=None),
         replaced=span.replace,
     )
-    return _Found(staged, rows, ledger, int(seen.get["too_late"]))
+    rejected = [msgspec.json.decode(line, type=_Rejected) for line in (seen.get["lines"] or "").split("\n") if line]
+    return _Found(staged, rows, rejected, ledger, int(seen.get["too_late"]))
+
+
+def _rejected() -> Expression:
+    """Return the columns of _Rejected as a struct."""
+    from pyspark.sql import functions as f
+
+    return f.struct("identity", f.col("fault").alias("reason"), "digest")
 
 
 def _clock_faults(source: Source) -> Sequence[str]:
@@ -333,16 +369,21 @@ def _check_clock(too_late: int, source: Source, span: Span, context: IngestConte
         )
 
 
-def _quarantine(run: Run, spark: SparkSession, source: Source, table: str, rows: DataFrame) -> None:
+def _quarantine(run: Run, spark: SparkSession, source: Source, table: str, found: _Found) -> None:
     """Commit the rows with a fault. Skip those already in quarantine: a run that was killed may have written them."""
     from pyspark.sql import functions as f
 
     target = run.lake.table(QUARANTINE)
     today = datetime.fromtimestamp(run.now(), UTC).date()
-    bad = rows.where(f.col("fault").isNotNull() & (f.col("fault") != DUPLICATE)).select(
+    if len(found.rejected) == found.ledger.quarantined:
+        rows = [msgspec.structs.asdict(each) for each in found.rejected]
+        bad = spark.createDataFrame(pa.Table.from_pylist(rows)).coalesce(1)
+    else:
+        bad = found.rows.where("rejected IS NOT NULL").select(_rejected().alias("row")).select("row.*")
+    bad = bad.select(
         f.lit(table).alias("table"),
         "identity",
-        f.col("fault").alias("reason"),
+        "reason",
         "digest",
         f.lit(today).alias("day"),
         f.lit(source.name).alias("source"),

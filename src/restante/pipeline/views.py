@@ -27,21 +27,21 @@ def views(lake: Lake, tables: Iterable[Table] = tuple(TABLES.values())) -> Itera
 
 def comments(table: Table) -> str:
     """Return the statements that comment a view and its columns (duckdb_views(), duckdb_columns())."""
-    view = _name(table.name)
-    said = [f"COMMENT ON VIEW {view} IS {_text(f'one row per {table.grain}')};\n"]
-    said += [f"COMMENT ON COLUMN {view}.{_name(c.name)} IS {_text(c.comment)};\n" for c in table.columns]
+    view = name(table.name)
+    said = [f"COMMENT ON VIEW {view} IS {text(f'one row per {table.grain}')};\n"]
+    said += [f"COMMENT ON COLUMN {view}.{name(c.name)} IS {text(c.comment)};\n" for c in table.columns]
     return "".join(said)
 
 
 def view(table: LakeTable) -> str:
     """Return the statement that makes a table's view. The view of a table without files has no rows."""
     files = data_files.whole(table.files())
-    create = f"CREATE OR REPLACE VIEW {_name(table.table.name)} AS"
+    create = f"CREATE OR REPLACE VIEW {name(table.table.name)} AS"
     if not files:
         every = {each.name for each in table.table.columns}
         return f"{create}\nSELECT {_selected(table.table.columns, every)}\nWHERE false;\n"
     types = [
-        f"{_text(each.name)}: {columns.of(each).duckdb}"
+        f"{text(each.name)}: {columns.of(each).duckdb}"
         for each in table.table.columns
         if each.name in table.table.partitions
     ]
@@ -54,6 +54,16 @@ def view(table: LakeTable) -> str:
         for lacking, group in _grouped(table.table, files).items()
     ]
     return "\n".join([create, "\nUNION ALL\n".join(selects)]) + ";\n"
+
+
+def unread(table: Table) -> str:
+    """Return the statement that makes a view whose columns are those of a table and which cannot be read."""
+    every = {each.name for each in table.columns}
+    why = f"write the name of the table {table.name} in the SQL, which tells which tables to open"
+    return (
+        f"CREATE OR REPLACE VIEW {name(table.name)} AS\nSELECT {_selected(table.columns, every)}\n"
+        f"WHERE CAST(error({text(why)}) AS BOOLEAN);\n"
+    )
 
 
 def _grouped(table: Table, files: Iterable[DataFile]) -> dict[frozenset[str], list[DataFile]]:
@@ -73,21 +83,23 @@ def _selected(of: Iterable[Column], lacking: Collection[str]) -> str:
     """Return the columns of a SELECT; those that are lacking are NULL."""
     null = "CAST(NULL AS {}) AS {}"
     return ", ".join(
-        null.format(columns.of(each).duckdb, _name(each.name)) if each.name in lacking else _name(each.name)
+        null.format(columns.of(each).duckdb, name(each.name)) if each.name in lacking else name(each.name)
         for each in of
     )
 
 
 def _listed(files: Iterable[DataFile]) -> str:
-    return ",\n".join(f"    {_text(str(file.path))}" for file in files)
+    return ",\n".join(f"    {text(str(file.path))}" for file in files)
 
 
-def _name(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+def name(of: str) -> str:
+    """Return an identifier of SQL."""
+    return '"' + of.replace('"', '""') + '"'
 
 
-def _text(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+def text(of: str) -> str:
+    """Return a text literal of SQL."""
+    return "'" + of.replace("'", "''") + "'"
 
 
 def files(lake: Path, table: str) -> list[Path]:

@@ -48,7 +48,7 @@ class TableWithInputs(NamedTuple):
             changed = set(coming.get(name, ()))
             if known is not None and name not in replaced:
                 changed |= _dates(table.state.days(known.version))
-            elif table.version is not None:  # an input that is not there yet, or was removed, changes nothing
+            elif table.version is not None:  # an input that is not there yet changes nothing
                 changed |= _dates(data_files.days(table.files()))
                 # The target may have rows of days that the input does not have.
                 found |= _dates(data_files.days(self.target.files()))
@@ -57,6 +57,36 @@ class TableWithInputs(NamedTuple):
             found |= {day for day, _ in self.folders() - self.present()}
         first = self.first()
         return {day for day in found if day >= first}
+
+    def must_be_built_whole(self) -> bool:
+        """Return whether a table that is not built day by day is out of date.
+
+        It is if its definition changed, or if an input has a commit with rows or a ledger that the table was not
+        built from. It is not while an input is removed (`removed`).
+        """
+        if self.removed():
+            return False
+        replaced = self.replaced()
+        for name, table in self.inputs.items():
+            if table.version is None:  # an input that is not there yet changes nothing
+                continue
+            known = self.target.state.inputs.get(name)
+            if known is None or name in replaced or table.changed_after(known.version):
+                return True
+        return False
+
+    def removed(self, coming: Collection[str] = ()) -> list[str]:
+        """Return the inputs that the table was built from, and that the lake no longer has.
+
+        A table with such an input is not built until the input is made again: rows that came from it would be lost.
+        This run makes the inputs in `coming` again.
+        """
+        known = self.target.state.inputs
+        return [
+            name
+            for name, table in self.inputs.items()
+            if name in known and table.version is None and name not in coming
+        ]
 
     def folders(self) -> set[Folder]:
         """Return the folders that the table must have (Build.folders)."""
@@ -105,17 +135,13 @@ class TableWithInputs(NamedTuple):
         """Return the inputs whose days must all be built again, each with the reason.
 
         These are the inputs that lack the commit that the table is up to date with. If the table was built with
-        another definition, and no input is removed, these are all inputs.
+        another definition, these are all inputs.
         """
         found = {}
-        built_from = {name: known for name, known in self.target.state.inputs.items() if name in self.inputs}
-        redefined = self.target.state.definition != self.build.definition and all(
-            self.inputs[name].version is not None for name in built_from
-        )
-        for name, known in built_from.items():
-            if not (now := self.inputs[name].point):
+        for name, known in self.target.state.inputs.items():
+            if name not in self.inputs or not (now := self.inputs[name].point):
                 continue
-            if redefined:
+            if self.target.state.definition != self.build.definition:
                 found[name] = "this version of Restante computes it in another way"
             elif not self.inputs[name].follows(known):
                 if known.table != now.table:
@@ -130,10 +156,12 @@ class TableWithInputs(NamedTuple):
 def due_days(
     tables: TableWithInputs, now: float, only: DayRange | None, coming: Mapping[str, Collection[date]]
 ) -> Sequence[date]:
-    """Return the days to build. `coming` has the days of tables that will be built first.
+    """Return the days to build: none while an input is removed. `coming` has the days of tables that are built first.
 
     `now` is in seconds since 1970.
     """
+    if tables.removed([name for name, days in coming.items() if days]):
+        return []
     wanted = tables.behind(coming) if only is None else tables.within(only)
     # A row's effect may reach days ahead, but not into the future.
     last = datetime.fromtimestamp(now, UTC).date()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from datetime import date
 from typing import Final, NamedTuple
@@ -20,11 +20,13 @@ from restante.pipeline.build.freshness import DayRange, TableWithInputs, due_day
 from restante.pipeline.build.row_budget import RowBudget
 from restante.pipeline.ingest import Run
 from restante.pipeline.lake.commit_info import MAX_COMMIT_IDS, CommitInfo, Point
+from restante.pipeline.lake.data_files import DataFile, Selected
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.lake.staging import Staged
 from restante.pipeline.schemas import CLEAN_TABLES
 from restante.pipeline.spark import small_jobs
 from restante.pipeline.spark.session import disconnect
+from restante.pipeline.spark.small_jobs import JobSize
 from restante.pipeline.steps import Step
 from restante.pipeline.tables import BUILDS
 from restante.pipeline.tables.build import FOLDERS, Build, Folder
@@ -47,6 +49,15 @@ class BuildResult(NamedTuple):
     rows: int = 0
 
 
+class WholeBuild(NamedTuple):
+    """A table that is not built day by day. It is built beside the others, from clean tables only."""
+
+    rows: int
+    """The rows that its job reads."""
+    build: Callable[[], BuildResult]
+    """Builds it, unless it is up to date. It runs in a thread of its own."""
+
+
 def missing_inputs(lake: Lake, build: Build) -> list[str]:
     """Return the clean tables from which a table is built, if the lake has none of them."""
     names = list(dict.fromkeys(_clean_inputs(build)))
@@ -63,17 +74,25 @@ def _clean_inputs(build: Build) -> Iterator[str]:
 
 
 def build(
-    run: Run, only: DayRange | None = None, *, plan: bool = False, builds: Mapping[str, Build] = BUILDS
+    run: Run,
+    only: DayRange | None = None,
+    *,
+    plan: bool = False,
+    builds: Mapping[str, Build] = BUILDS,
+    whole: Sequence[WholeBuild] = (),
+    planned: Collection[str] = (),
 ) -> list[BuildResult]:
     """Build the tables' days that are not up to date, or only return which ones are due (`plan`).
 
-    `only` builds the days of this range, up to date or not, and no others. Raises StoreError if the lake cannot be
-    read or written, SparkError if a job fails.
+    `only` builds the days of this range, up to date or not, and no others. The results of `whole` come last.
+    `planned` are the clean tables into which the run would read rows, if it only plans. Raises StoreError if the lake
+    cannot be read or written, SparkError if a job fails.
     """
     due: dict[str, Sequence[date]] = {}
     asked = functools.cache(run.lake.table)
     for name, each in builds.items():
         tables = TableWithInputs.of(each, asked)
+        say_removed(run, tables, {*planned, *(name for name, days in due.items() if days)})
         due[name] = due_days(tables, run.now(), only, due)
         if due[name] and only is None:
             for why in dict.fromkeys(tables.replaced().values()):
@@ -81,21 +100,33 @@ def build(
     if plan or not any(due.values()):
         if not plan and only is None:
             for each in builds.values():
-                _commit_points(run, TableWithInputs.of(each, asked))
-        return [BuildResult(name, days) for name, days in due.items()]
+                commit_points(run, TableWithInputs.of(each, asked))
+        return [*(BuildResult(name, days) for name, days in due.items()), *(each.build() for each in whole)]
+    if not _all_small([(TableWithInputs.of(builds[name], asked), days) for name, days in due.items() if days]):
+        run.large_jobs()
     run.spark()  # started here: starting it sets signal handlers, which only the main thread may do
     budget = RowBudget(MAX_JOB_ROWS)
     futures: dict[str, Future[BuildResult]] = {}
     with ThreadPoolExecutor(TABLES_AT_ONCE, "build") as pool:
+        others = [pool.submit(_build_whole, run, each, budget) for each in whole]
         for name, each in builds.items():
             first = [futures[made] for made in each.inputs if made in futures]
             futures[name] = pool.submit(_build_after, run, each, only, first, budget)
         try:
-            ended, _ = wait(futures.values(), return_when=FIRST_EXCEPTION)
+            ended, _ = wait([*futures.values(), *others], return_when=FIRST_EXCEPTION)
         finally:  # all are done; or one failed, or the run was interrupted, and no more jobs start
             budget.close()
             pool.shutdown(wait=False, cancel_futures=True)
-    return [each.result() for each in futures.values() if each in ended]
+    return [each.result() for each in (*futures.values(), *others) if each in ended]
+
+
+def _build_whole(run: Run, each: WholeBuild, budget: RowBudget) -> BuildResult:
+    spark = run.spark()
+    try:
+        with budget.reserve(each.rows):
+            return each.build()
+    finally:
+        disconnect(spark)
 
 
 def _build_after(
@@ -116,13 +147,27 @@ def _build_after(
         finally:
             disconnect(spark)
     elif only is None:
-        _commit_points(run, tables)
+        commit_points(run, tables)
     return BuildResult(each.table.name, days, rows)
 
 
-def _commit_points(run: Run, tables: TableWithInputs) -> None:
+def say_removed(run: Run, tables: TableWithInputs, coming: Collection[str] = ()) -> None:
+    """Say that a table is not built because an input was removed (TableWithInputs.removed), if it has another one.
+
+    If the lake has none of its inputs, `missing_inputs` tells the caller.
+    """
+    gone = tables.removed(coming)
+    if gone and any(table.version is not None for table in tables.inputs.values()):
+        verb = "was" if len(gone) == 1 else "were"
+        run.steps.say(
+            f"{tables.target.table.name}: stays as it was built, because {' and '.join(gone)} {verb} removed:"
+            f" ingest it again, or remove the folder of {tables.target.table.name}, too"
+        )
+
+
+def commit_points(run: Run, tables: TableWithInputs) -> None:
     """Commit the points of a table without days to build, if a later run could not find them otherwise."""
-    if tables.target.version is None:
+    if tables.target.version is None or tables.removed():
         return
     known, replaced, points = tables.target.state.inputs, tables.replaced(), tables.points()
     for name, point in points.items():
@@ -153,10 +198,10 @@ def _build_days(
 ) -> int:
     points = tables.points()
     rows, past = 0, 0
-    batches = list(_batches(tables, days))
+    batches = list(_batches(tables, days, {}))
     folders = tables.folders()
     for batch in batches:
-        with budget.reserve(batch.rows):
+        with budget.reserve(batch.size.rows):
             staged = _stage(run, tables, folders, batch)
         rows += staged.rows
         # The table is up to date when all its days are: not before the last commit.
@@ -173,12 +218,8 @@ def _build_days(
 
 def _stage(run: Run, tables: TableWithInputs, folders: Collection[Folder], batch: _DayBatch) -> Staged:
     build, days = tables.build, batch.days
-    wanted = {name: {"day": {day.isoformat() for day in build.reads(name, days)}} for name in tables.inputs}
-    files = [file for name, table in tables.inputs.items() for file in table.files(wanted[name])]
-    spark = small_jobs.session_for(
-        run.spark(), batch.rows, sum(file.rows for file in files), sum(file.size for file in files)
-    )
-    frames = {name: table.read(spark, wanted[name]) for name, table in tables.inputs.items()}
+    spark = small_jobs.session_for(run.spark(), batch.size)
+    frames = {name: table.read(spark, _wanted(build, name, days)) for name, table in tables.inputs.items()}
     if build.folders is not None:
         frames[FOLDERS.name] = build.folders_frame(spark, [folder for folder in folders if folder[0] in days])
     return tables.target.stage(build.written(frames, days))
@@ -188,25 +229,75 @@ class _DayBatch(NamedTuple):
     """The days that one job builds."""
 
     days: Sequence[date]
-    rows: int
-    """The rows that the job reads."""
+    size: JobSize
 
 
-def _batches(tables: TableWithInputs, days: Sequence[date]) -> Iterator[_DayBatch]:
-    """Yield batches of at most MAX_JOB_ROWS rows; a day with more is a batch of its own."""
-    weights: dict[str, Counter[str]] = {name: Counter() for name in tables.inputs}
-    for name, table in tables.inputs.items():
-        for file in table.files({"day": {day.isoformat() for day in tables.build.reads(name, days)}}):
-            weights[name].update(file.days())
-    batch: list[date] = []
-    rows = 0
+RowsByDay = Mapping[str, Mapping[str, int]]
+"""Table → ISO day → rows."""
+
+
+def _wanted(build: Build, name: str, days: Collection[date]) -> dict[str, set[str]]:
+    """Return which rows of an input a job reads to build these days."""
+    return {"day": {day.isoformat() for day in build.reads(name, days)}}
+
+
+def _batches(tables: TableWithInputs, days: Sequence[date], coming: RowsByDay) -> Iterator[_DayBatch]:
+    """Yield batches of at most MAX_JOB_ROWS rows; a day with more is a batch of its own.
+
+    A row counts for each day that needs it. `coming` has the rows of days of inputs that will be built first.
+    """
+    build = tables.build
+    files = {name: table.files(_wanted(build, name, days)) for name, table in tables.inputs.items()}
+    weights = _rows_by_day(files, coming)
+
+    def rows(of: Collection[date]) -> int:
+        return sum(each[day] for name, each in weights.items() for day in _wanted(build, name, of)["day"])
+
+    def batch(of: Sequence[date]) -> _DayBatch:
+        wanted = {name: _wanted(build, name, of) for name in files}
+        opened = [file for name in files for file in files[name] if file.selected(wanted[name]) is not Selected.NONE]
+        return _DayBatch(of, JobSize(rows(of), sum(file.rows for file in opened), sum(file.size for file in opened)))
+
+    some: list[date] = []
+    counted_ = 0
     for day in days:
-        reads = {name: tables.build.reads(name, {day}) for name in tables.inputs}
-        more = sum(weights[name][read.isoformat()] for name, read_of in reads.items() for read in read_of)
-        if batch and rows + more > MAX_JOB_ROWS:
-            yield _DayBatch(batch, rows)
-            batch, rows = [], 0
-        batch.append(day)
-        rows += more
-    if batch:
-        yield _DayBatch(batch, rows)
+        more = rows({day})
+        if some and counted_ + more > MAX_JOB_ROWS:
+            yield batch(some)
+            some, counted_ = [], 0
+        some.append(day)
+        counted_ += more
+    if some:
+        yield batch(some)
+
+
+def _rows_by_day(files: Mapping[str, Sequence[DataFile]], coming: RowsByDay) -> dict[str, Counter[str]]:
+    """Return the rows of each input by day: those of its files, or those that are coming, if these are more."""
+    found: dict[str, Counter[str]] = {}
+    for name, each in files.items():
+        found[name] = Counter()
+        for file in each:
+            found[name].update(file.days())
+        found[name] |= Counter(coming.get(name, {}))
+    return found
+
+
+def _all_small(due: Sequence[tuple[TableWithInputs, Sequence[date]]]) -> bool:
+    """Return whether all jobs that build these days are small. Each table comes after its inputs.
+
+    Of a table that is built first, the rows are not known yet. They are estimated from those of its inputs
+    (Build.growth). The bytes of its files are not: they are few if its rows are few and its own job is small.
+    """
+    coming: dict[str, Mapping[str, int]] = {}
+    inputs = {name for tables, _ in due for name in tables.inputs}
+    for tables, days in due:
+        if not all(batch.size.small for batch in _batches(tables, days, coming)):
+            return False
+        name, growth = tables.build.table.name, tables.build.growth
+        if name not in inputs:
+            continue
+        of_days = {day.isoformat() for day in days}
+        files = {each: table.files({"day": of_days}) for each, table in tables.inputs.items()}
+        rows = sum(_rows_by_day(files, coming).values(), Counter())
+        coming[name] = {day: growth * rows[day] for day in of_days}
+    return True

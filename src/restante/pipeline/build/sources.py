@@ -1,12 +1,13 @@
-"""Builds the table `sources`, which is not built day by day: each commit of a clean table may change any of its rows.
+"""Builds the table `sources`, which is not built day by day: rows of any day may change any of its rows.
 
-It is built whole if a clean table has another commit than the one that it was built from. That is cheap. The counts
-are in the commits' states (Totals), and of each clean table only the latest day of each source is read.
+It is built whole if a clean table has commits with rows or a ledger after the one that it was built from. That is
+cheap. The counts are in the commits' states (Totals), and of each clean table only the latest day of each source is
+read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +16,7 @@ import pyarrow as pa
 
 from restante.common.plural import counted
 from restante.pipeline.build.freshness import TableWithInputs
-from restante.pipeline.build.run import BuildResult, info_of
+from restante.pipeline.build.run import BuildResult, commit_points, info_of, say_removed
 from restante.pipeline.ingest import Run
 from restante.pipeline.lake import columns
 from restante.pipeline.lake.data_files import Where
@@ -31,16 +32,19 @@ _UNKNOWN: Final = "~"
 """Later than each day: the last day of a file that another program added, and that only its rows show."""
 
 
-def build_sources(run: Run, first: str = "", *, plan: bool = False) -> BuildResult:
+def build_sources(run: Run, first: str = "", *, plan: bool = False, planned: Collection[str] = ()) -> BuildResult:
     """Build the table if it is not up to date, or only return the days that its rows will have (`plan`).
 
     Rows of days before `first` (ISO) are left out, and rows of days that were dropped from the table by age before.
-    Raises StoreError if the lake cannot be read or written, SparkError if the job fails.
+    `planned` are the clean tables into which the run would read rows, if it only plans. Raises StoreError if the lake
+    cannot be read or written, SparkError if the job fails.
     """
     tables = TableWithInputs.of(BUILD, cache(run.lake.table))
     name, target = BUILD.table.name, tables.target
-    points = tables.points()
-    if points == target.state.inputs and (not points or target.state.definition == BUILD.definition):
+    say_removed(run, tables, planned)
+    if not tables.must_be_built_whole():
+        if not plan:
+            commit_points(run, tables)
         return BuildResult(name, ())
     first = max(first, target.state.kept or "")
     rows = [row for row in _ledgers(tables.inputs) if row["last_ingest"].date().isoformat() >= first]
@@ -48,20 +52,40 @@ def build_sources(run: Run, first: str = "", *, plan: bool = False) -> BuildResu
     if plan or not rows:
         return BuildResult(name, days)
     with run.step(name) as step:
-        wanted = {
-            each: {} if each == QUARANTINE.name else _latest(table)
-            for each, table in tables.inputs.items()
-            if table.version is not None
-        }
-        files = [file for each, where in wanted.items() for file in tables.inputs[each].files(where)]
-        read, size = sum(file.rows for file in files), sum(file.size for file in files)
-        spark = small_jobs.session_for(run.spark(), read, read, size)
+        wanted = _wanted(tables)
+        spark = small_jobs.session_for(run.spark(), _size(tables, wanted))
         frames = {each: tables.inputs[each].read(spark, where) for each, where in wanted.items()}
         frames[LEDGERS.name] = _ledger_frame(spark, rows)
         staged = target.stage(BUILD.rows(frames).coalesce(1))
-        target.commit([staged], info=info_of(run, tables, points), replace={})
+        target.commit([staged], info=info_of(run, tables, tables.points()), replace={})
         step.done(counted(staged.rows, "row"))
     return BuildResult(name, days, staged.rows)
+
+
+def job_size(run: Run) -> small_jobs.JobSize:
+    """Return what the job of `build_sources` reads: nothing if the table is up to date."""
+    tables = TableWithInputs.of(BUILD, cache(run.lake.table))
+    return _size(tables, _wanted(tables) if tables.must_be_built_whole() else {})
+
+
+def _wanted(tables: TableWithInputs) -> dict[str, Where]:
+    """Return which rows of each input the job reads."""
+    return {
+        name: {} if name == QUARANTINE.name else _latest(table)
+        for name, table in tables.inputs.items()
+        if table.version is not None
+    }
+
+
+def _size(tables: TableWithInputs, wanted: Mapping[str, Where]) -> small_jobs.JobSize:
+    """Return what a job reads that reads these rows."""
+    rows = file_rows = file_bytes = 0
+    for name, where in wanted.items():
+        for file in tables.inputs[name].files(where):
+            rows += sum(number for day, number in file.days().items() if "day" not in where or day in where["day"])
+            file_rows += file.rows
+            file_bytes += file.size
+    return small_jobs.JobSize(rows, file_rows, file_bytes)
 
 
 def _ledgers(inputs: Mapping[str, LakeTable]) -> list[dict[str, Any]]:

@@ -57,6 +57,8 @@ class Verified(NamedTuple):
     expiry: Numbers
     ttl: Numbers
     pow: Floats
+    size: Numbers
+    """In bytes. It also has a meaning for an envelope with a fault."""
 
     @property
     def sent(self) -> Numbers:
@@ -83,7 +85,7 @@ def _read(raws: Sequence[bytes]) -> Verified:
     fields = Fields(raws)
     fault = np.where(fields.good, 0, ENVELOPE_FAULTS.index(NOT_AN_ENVELOPE)).astype(np.int8)
     topic, expiry, ttl = (column.astype(np.int64) for column in (fields.topic, fields.expiry, fields.ttl))
-    found = Verified(fault, keccaks(raws), topic, expiry, ttl, fields.compute_pow())
+    found = Verified(fault, keccaks(raws), topic, expiry, ttl, fields.compute_pow(), fields.size)
     for place in np.flatnonzero(~fields.good).tolist():  # rare: `parse` decides
         try:
             read = parse(raws[place])

@@ -24,6 +24,9 @@ GAP_BYTES: Final = 32
 TOPIC_TAG: Final = 0x84
 """The RLP tag of a string of four bytes."""
 
+DIGEST_BYTES: Final = 32
+"""Size of a hash."""
+
 MANTISSA_BITS: Final = 53
 """Bits of a float that are exact."""
 
@@ -108,8 +111,8 @@ class Fields:
         self._words[self._data_stop] = self.nonce
         bytes_ = memoryview(self._bytes)
         stops = (self._data_stop + 8).tolist()
-        shown = keccaks([bytes_[start:stop] for start, stop in zip(at.tolist(), stops, strict=True)])
-        first = np.frombuffer(b"".join([each[:8] for each in shown]), ">u8").astype(np.uint64)
+        shown = keccaks(bytes_[start:stop] for start, stop in zip(at.tolist(), stops, strict=True))
+        first = np.frombuffer(b"".join(shown), ">u8")[:: DIGEST_BYTES // 8].astype(np.uint64)
         _, exponent = np.frexp((first >> np.uint64(64 - MANTISSA_BITS)).astype(np.float64))
         zeros = np.where(first >> np.uint64(64 - MANTISSA_BITS) > 0, MANTISSA_BITS - exponent, 0)
         for place in np.flatnonzero(first >> np.uint64(64 - MANTISSA_BITS) == 0).tolist():  # rare: one hash in 2^53

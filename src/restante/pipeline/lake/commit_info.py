@@ -97,6 +97,9 @@ class State(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The ids of the last versions, the greatest last; at most MAX_COMMIT_IDS."""
     changed: list[int] = msgspec.field(default_factory=list)
     """Day → the last version that added or replaced rows of it, encoded (restante.pipeline.lake.changed)."""
+    last_change: int | None = None
+    """The last version that changed rows or has a ledger; None if it is unknown, because an older version of Restante
+    made commits."""
     kept: str | None = None
     """The ISO day before which rows were dropped by age. It never moves back, because dropped rows cannot be
     restored."""
@@ -149,11 +152,13 @@ class CommitInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def after(state: State, infos: Iterable[tuple[int, CommitInfo]]) -> State:
     """Return the state after later versions, given in order with their commit infos."""
     commits, kept, sources, inputs = [state.commits], state.kept, dict(state.sources), dict(state.inputs)
-    totals, definition = dict(state.totals), state.definition
+    totals, definition, last_change = dict(state.totals), state.definition, state.last_change
     versions = changed.from_numbers(state.changed)
     for version, info in infos:
         commits.append(info.commit)
         versions.update(dict.fromkeys(info.days, version))
+        if info.days or info.kept or info.ledger:
+            last_change = version
         if info.kept:
             kept = max(kept or "", info.kept)
         if info.source and info.ledger:
@@ -164,6 +169,7 @@ def after(state: State, infos: Iterable[tuple[int, CommitInfo]]) -> State:
     return State(
         commits="".join(commits)[-MAX_COMMIT_IDS * COMMIT_ID_CHARACTERS :],
         changed=changed.to_numbers({day: version for day, version in versions.items() if day >= (kept or "")}),
+        last_change=last_change,
         kept=kept,
         sources=sources,
         totals=totals,

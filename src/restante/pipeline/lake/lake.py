@@ -73,8 +73,9 @@ class Lake:
         names the tables that were committed before.
         """
         if _URL.match(str(path)):
+            url = str(path).replace(":/", "://", 1)
             raise Misuse(
-                f"--lake {path}: this is a URL; name a folder of this machine, which may be a mounted network file"
+                f"--lake {url}: this is a URL; name a folder of this machine, which may be a mounted network file"
                 " system. Object stores cannot hold a lake: they have no lock, and no flush to the disk"
             )
         place = Path(os.path.abspath(path))  # noqa: PTH100 - links stay: on other machines they may differ
@@ -130,7 +131,7 @@ def _check(place: Path, *, make: bool) -> None:
     if file := next((each for each in (place, *place.parents) if each.exists() and not each.is_dir()), None):
         raise Misuse(f"{file} is not a folder: name the folder of the lake, or a new one (--lake)")
     if not make:
-        raise Misuse(f"there is no lake in {place}: `restante pipeline ingest` creates one (--lake names another)")
+        raise Misuse(f"there is no lake in {place}: `restante pipeline run` creates one (--lake names another)")
     others = [] if not place.exists() else [entry.name for entry in place.iterdir() if not _ours(entry.name)]
     if others:
         raise Misuse(f"{place} contains other files, such as {min(others)}: name a new or an empty folder (--lake)")

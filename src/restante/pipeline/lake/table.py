@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from restante.common.atomic_file import flush
@@ -109,6 +110,14 @@ class LakeTable:
             and self.state.commit(point.version, now.version) == point.commit
         )
 
+    def changed_after(self, version: int) -> bool:
+        """Return whether a commit after a version changed rows or has a ledger.
+
+        If State.last_change is unknown, any commit counts. Raises StoreError if the log is damaged.
+        """
+        last = self.version if self.state.last_change is None else self.state.last_change
+        return last is not None and last > version
+
     def marks(self, source: str) -> Mapping[str, Mark]:
         """Return the marks of the last commit from a source, or {} if there is none.
 
@@ -134,15 +143,27 @@ class LakeTable:
     def files(self, where: Where | None = None) -> list[DataFile]:
         """Return the files that have selected rows, or may have some.
 
-        Raises StoreError if a file's path and partition differ.
+        Raises StoreError if the path of one of them differs from its partition.
         """
         if self._delta is None:
             return []
         actions = pa.table(self._delta.get_add_actions(flatten=True))
         needed = [name for name in actions.column_names if not name.startswith(_STATISTICS)]
         needed += [f"{of}{name}" for of in _STATISTICS for name in BY_DAY_AND_SOURCE]
-        found = map(self._file, actions.select([n for n in needed if n in actions.column_names]).to_pylist())
+        actions = self._of_partitions(actions.select([n for n in needed if n in actions.column_names]), where or {})
+        found = map(self._file, actions.to_pylist())
         return [file for file in found if file.selected(where or {}) is not Selected.NONE]
+
+    def _of_partitions(self, actions: pa.Table, where: Where) -> pa.Table:
+        """Return the files of the selected partitions.
+
+        A table may have ten thousand files. To make a DataFile of each takes a third of a second, and each build
+        needs those of a few days, several times.
+        """
+        for name in where.keys() & set(self.table.partitions):
+            texts = pc.cast(actions[f"partition.{name}"], pa.string())
+            actions = actions.filter(pc.is_in(texts, pa.array(list(where[name]), pa.string())))
+        return actions
 
     def _file(self, action: Mapping[str, Any]) -> DataFile:
         path = self.folder / delta_log.decoded(action["path"])
@@ -159,7 +180,8 @@ class LakeTable:
         schema = columns.spark(self.table)
         files = data_files.whole(self.files(where))
         if not files:
-            return one_task(spark.createDataFrame([], schema))
+            # For an empty list Spark would start a job with Python workers. Connect needs the schema.
+            return spark.createDataFrame(columns.rows(self.table.columns).empty_table(), schema)
         reader = spark.read.schema(schema).option("basePath", str(self.folder))  # partitions are the folders below it
         frame = one_task(reader.parquet(*(str(file.path) for file in files)))
         if where and any(file.selected(where) is Selected.SOME for file in files):

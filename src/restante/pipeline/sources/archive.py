@@ -174,6 +174,7 @@ class OpenedArchive:
             replace=False,
             why=f"{why}; the rows that the lake has of it stay" if why else "",
             marks={"": Mark(last, self._digest(last), first, first_digest)},
+            envelope_bytes=counted * self._mean_bytes(),
         )
 
     def files(self, span: Span) -> Sequence[SharedFile]:  # noqa: ARG002 - a copy is read
@@ -212,8 +213,12 @@ class OpenedArchive:
         row = self._database.execute("SELECT * FROM arrivals WHERE arrival = ?", (arrival,)).fetchone()
         return "" if row is None else rules.digest(row)
 
+    def _mean_bytes(self) -> int:
+        mean: int = self._bytes // max(self._envelopes, 1)
+        return mean
+
     def _must_fit(self, counted: int) -> None:
-        needed = counted * (self._bytes // max(self._envelopes, 1) + 64) + SPARE_BYTES
+        needed = counted * (self._mean_bytes() + 64) + SPARE_BYTES
         free = shutil.disk_usage(self._copy.parent).free
         if free < needed:
             raise SourceError(

@@ -105,6 +105,7 @@ class OpenedFiles:
             replace=False,
             why="",
             marks=paths.marked(self._files, new, marks, self._context.now),
+            envelope_bytes=sum(self._files[name].size for name in new),
         )
 
     def files(self, span: Span) -> Sequence[SharedFile]:

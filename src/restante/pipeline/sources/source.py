@@ -27,6 +27,9 @@ Inode = tuple[int, int]
 Say = Callable[[str], None]
 """Shows the operator one sentence."""
 
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+"""How a URL with an authority begins (RFC 3986, section 3)."""
+
 DUPLICATE: Final = "duplicate"
 """The fault of a row that another row represents. It is counted, but not put into quarantine."""
 
@@ -92,6 +95,8 @@ class Span(NamedTuple):
     """Why the source is read again, for the operator; "" if it is not."""
     marks: Mapping[str, Mark]
     """Where reading stands afterwards, by part: all parts, including those that are not read this time."""
+    envelope_bytes: int = 0
+    """About how many bytes its envelopes have; 0 if its rows are no envelopes. Other rows are short."""
 
 
 class OpenedSource(Protocol):
@@ -108,7 +113,7 @@ class OpenedSource(Protocol):
         """Return the files of a span that workers read where they are; () if they read a copy on this machine."""
 
     def read(self, spark: SparkSession, span: Span) -> DataFrame:
-        """Return the new rows: the table's columns, and `fault`, `identity`, `digest` (pipeline.sources.rows).
+        """Return the new rows: the table's columns, and `fault`, `identity`, `digest`, `rejected` (sources.rows).
 
         Every row of the source gives one row. The session must be local, unless its workers see all `files`. Spark
         reads the rows when a job runs, which must be before the source is closed.
@@ -214,6 +219,11 @@ def parse(spec: str) -> SourceSpec:
             )
     if not found["name"] or found["server"] == "":
         raise Misuse(f"--source {spec}: write a name and a path, --source NAME=PATH")
+    if _URL.match(found["path"]):
+        raise Misuse(
+            f"--source {spec}: this is a URL; name a file or folder of this machine, which may be of a mounted"
+            " network file system, or copy what you want to read"
+        )
     return SourceSpec(found["name"], found["server"], Path(found["path"]))
 
 

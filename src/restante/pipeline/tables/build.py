@@ -46,6 +46,12 @@ class Build(NamedTuple):
     folders: Callable[[Iterable[Partition]], set[Folder]] | None = None
     """Returns the folders that the table must have, given the partitions of all days of its inputs. A day that lacks
     one is not up to date. `make` gets the folders of the days to build as the frame FOLDERS."""
+    growth: int = 1
+    """How many rows of a day `make` returns at most, roughly, for each row that the inputs have of it. `build`
+    estimates with it the rows of a table that others are built from."""
+    needed: Callable[[str, DataFrame, date], DataFrame] | None = None
+    """Returns the rows of an input on which the days from a given one on may depend. `make` gets no others: it reads
+    days whose rows might reach into those to build, and most do not."""
     definition: int = 1
     """Number of the definition. Increment it when `make` returns other rows for the same inputs: then all days are
     built again."""
@@ -82,6 +88,8 @@ class Build(NamedTuple):
 
     def written(self, inputs: Mapping[str, DataFrame], days: Sequence[date]) -> DataFrame:
         """Return the rows of these days, distributed so that a folder does not get many small files."""
+        if self.needed is not None:
+            inputs = {name: self.needed(name, frame, min(days)) for name, frame in inputs.items()}
         rows = self.rows(inputs)
         if any(map(any, self.reach.values())):
             rows = rows.where(f.col("day").isin(list(days)))

@@ -8,6 +8,7 @@ row has no hour.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import date
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
@@ -127,7 +128,7 @@ def _pressure(ended: DataFrame, live: DataFrame) -> DataFrame:
     What is still live counts as if it had ended when its server last wrote to its database: nobody knows more.
     """
     at = f.unix_micros("started").alias("at")
-    so_far = (f.unix_micros("as_of") - f.unix_micros("started")).alias("total_us")
+    so_far = _so_far().alias("total_us")
     together = ended.select("source", "day", "total_us", "blur_us", at, f.lit(1).cast("bigint").alias("count"))
     together = together.unionAll(live.select("source", "day", so_far, "blur_us", at, "count"))
     cut = f.when(f.col("total_us") > MAX_LIFE_US, f.col("count")).otherwise(0).alias("cut")
@@ -139,6 +140,18 @@ def _pressure(ended: DataFrame, live: DataFrame) -> DataFrame:
     )
     hours = _filled(_by_hour(_events(rows.where(hour_is_known()))))
     return hours.unionAll(blurred)
+
+
+def _so_far() -> Expression:
+    """Return how long a nameplate or mailbox of `live` has lived."""
+    return f.unix_micros("as_of") - f.unix_micros("started")
+
+
+def live_since(name: str, rows: DataFrame, first: date) -> DataFrame:
+    """Return the rows of an input of `pressure` that were live on the first day, or started later (Build.needed)."""
+    total = _so_far() if name == LIVE.name else f.col("total_us")
+    end = f.unix_micros("started") + f.greatest(total, f.lit(0))
+    return rows.where(end >= f.unix_micros(f.lit(first).cast("timestamp")))
 
 
 def _events(rows: DataFrame) -> DataFrame:
@@ -205,11 +218,18 @@ def busy_hours(inputs: Mapping[str, DataFrame]) -> DataFrame:
 
 
 BUILDS: Final = (
-    Build(PRESSURE, dict.fromkeys((NAMEPLATES.name, LIVE.name), (MAX_LIFE_DAYS, 0)), pressure, definition=2),
+    Build(
+        PRESSURE,
+        dict.fromkeys((NAMEPLATES.name, LIVE.name), (MAX_LIFE_DAYS, 0)),
+        pressure,
+        needed=live_since,
+        definition=2,
+    ),
     Build(
         MAILBOX_PRESSURE,
         dict.fromkeys((MAILBOXES.name, LIVE.name), (MAX_LIFE_DAYS, 0)),
         mailbox_pressure,
+        needed=live_since,
         definition=2,
     ),
     Build(BUSY_HOURS, {"client_versions": (0, 0), "mailboxes": (0, 0), "nameplates": (0, 0)}, busy_hours),

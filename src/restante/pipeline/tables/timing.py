@@ -276,7 +276,8 @@ def times(inputs: Mapping[str, DataFrame]) -> DataFrame:
     return rows.groupBy(*keys).agg(f.count("*").alias("count")).withColumn("from_us", buckets.least(f.col("bucket")))
 
 
+# A command has up to seven phases (`_phases_of_command`) and three rows in the inputs: sent, acknowledged, traced.
 BUILDS: Final = (
-    Build(TIMING, {"client_events": (0, 1), "server_commands": (1, 1)}, timing, definition=3),
+    Build(TIMING, {"client_events": (0, 1), "server_commands": (1, 1)}, timing, growth=3, definition=3),
     Build(TIMES, {"timing": (0, 0)}, times),
 )

