@@ -14,6 +14,7 @@ ROOT: Final = Path(__file__).parents[2]
 
 EXECUTED: Final[Mapping[str, Mapping[str, str]]] = {
     "README.md": {
+        "demo": "test_docs.py",
         **dict.fromkeys(("serve", "send", "receive"), "test_docs.py"),
         **dict.fromkeys(("waku serve", "waku"), "test_docs.py"),
         "pipeline": "test_docs.py",
@@ -32,8 +33,10 @@ EXECUTED: Final[Mapping[str, Mapping[str, str]]] = {
         ("serve", "post", "vacuum", "check", "backup", "export", "import"), "test_docs.py"
     ),
     "docs/pipeline/operating.md": {
+        "demo": "pipeline/test_demo.py",
         **dict.fromkeys(
-            ("first lake", "query", "delta", "polars", "files", "compact", "vacuum"), "pipeline/test_commands.py"
+            ("first lake", "select", "describe", "query", "delta", "polars", "files", "compact", "vacuum"),
+            "pipeline/test_commands.py",
         ),
         **dict.fromkeys(("gaps", "close"), "pipeline/test_closing_gaps.py"),
         **dict.fromkeys(("master", "worker", "connect"), "support/pipeline/clusters.py"),

@@ -9,24 +9,30 @@ conftest.py calls `configure` before any test module is imported, so decorators 
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-THOROUGH_EFFORT: Final = 4
-"""How many times as many examples `--thorough` looks at, unless `--effort` says otherwise."""
+THOROUGH_EFFORT: Final = 2
+"""How many times as many examples `--thorough` looks at, unless `--effort` says otherwise.
+
+Each thorough run tries other examples, so runs add up. With 4, the properties took a sixth of the run's processor
+time. `--effort` is for a search that may take hours.
+"""
 
 T = TypeVar("T")
 
-_chosen: dict[str, int] = {"thorough": 0, "effort": 1, "random": 0}
+_chosen: dict[str, int] = {"thorough": 0, "effort": 1, "random": 0, "seed": 0}
 
 
 def configure(*, thorough: bool, effort: int | None, seed: int | None) -> None:
     """Choose how much this run looks at, and whether its examples follow from a seed."""
     _chosen["thorough"] = thorough
     _chosen["random"] = seed is not None
+    _chosen["seed"] = seed or 0
     _chosen["effort"] = effort or (THOROUGH_EFFORT if thorough else 1)
     settings.register_profile("restante", examples(100))
     settings.load_profile("restante")
@@ -39,6 +45,11 @@ def is_thorough() -> bool:
 def rounds(quick: int, thorough: int) -> int:
     """Return how often a test repeats something: `quick` times, or `thorough` times with --thorough."""
     return thorough if is_thorough() else quick
+
+
+def dice(*use: object) -> random.Random:
+    """Return dice for a use: the same in every quick run; in a thorough run they follow from its seed."""
+    return random.Random(repr((_chosen["seed"], *use)))
 
 
 def examples(number: int, steps: int = 50) -> settings:

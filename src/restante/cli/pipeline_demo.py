@@ -1,0 +1,173 @@
+"""`restante pipeline demo`: a small fleet, made in seconds, with a lake and reports of its own."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from msgspec import Meta
+
+from restante.cli.pipeline_options import DEFAULT_MEMORY, Memory, Verbose
+from restante.common.errors import Misuse
+from restante.demo.fleet import (
+    DEFAULT_DAYS,
+    DEFAULT_SEED,
+    DEFAULT_TRANSFERS,
+    MAX_DAYS,
+    MAX_TRANSFERS,
+    MIN_DAYS,
+    MIN_TRANSFERS,
+    Fleet,
+)
+
+if TYPE_CHECKING:
+    from restante.demo.events import GroundTruth
+    from restante.pipeline.report.periods import Period
+
+app = typer.Typer()
+
+MAX_SEED: Final = 2**63 - 1
+
+_TYPES: Final[dict[str, Any]] = {
+    "--seed": Annotated[int, Meta(ge=0, le=MAX_SEED)],
+    "--days": Annotated[int, Meta(ge=MIN_DAYS, le=MAX_DAYS)],
+    "--transfers": Annotated[int, Meta(ge=MIN_TRANSFERS, le=MAX_TRANSFERS)],
+}
+
+
+@app.command()
+def demo(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="[DIR]", help="New folder for the sources, the lake and the reports.", show_default=True
+        ),
+    ] = Path("restante-demo"),
+    seed: Annotated[
+        str | None,
+        typer.Option(metavar="N", help=f"Another number makes another fleet. Default: {DEFAULT_SEED}."),
+    ] = None,
+    days: Annotated[
+        str | None,
+        typer.Option(metavar="N", help=f"Days of the fleet, {MIN_DAYS} to {MAX_DAYS}. Default: {DEFAULT_DAYS}."),
+    ] = None,
+    last: Annotated[
+        str | None, typer.Option(metavar="DAY", help="Last day of the fleet, like 2026-11-21. Default: yesterday.")
+    ] = None,
+    transfers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N",
+            help=f"Conversations a day, at all mailbox servers together. Default: {DEFAULT_TRANSFERS}.",
+        ),
+    ] = None,
+    memory: Memory = DEFAULT_MEMORY,
+    verbose: Verbose = False,
+) -> None:
+    """Make a small fleet, its lake and reports, to try the pipeline.
+
+    It ingests what the servers of the fleet left behind, builds all tables, and writes reports. The same command
+    again uses the fleet that is there, reads and builds what is missing, and writes the reports again.
+    """
+    from restante.cli.pipeline_run import build_into, end_at_once, ingest_into, open_run, show_failures
+    from restante.cli.report_output import write_reports
+    from restante.demo.generate import LAKE, REPORTS, UNFINISHED, find, make, source_specs
+    from restante.pipeline.sources.recognise import recognise
+    from restante.pipeline.steps import Steps
+
+    said = {"--seed": seed, "--days": days, "--transfers": transfers, "--last": last}
+    wanted = {flag.removeprefix("--"): _read(flag, text) for flag, text in said.items() if text is not None}
+    truth = find(folder)
+    steps = Steps("demo")
+    if truth is None:
+        fleet = _fleet(wanted)
+        end_at_once(folder / UNFINISHED)
+        with steps.step("fleet") as step:
+            truth = make(fleet, folder, step.so_far)
+    else:
+        _check_same(truth, wanted, folder)
+        steps.say(f"the fleet in {folder} is used as it is")
+    with open_run("demo", folder / LAKE, write=True, make=True, memory=memory, verbose=verbose) as run:
+        found = ingest_into(run, [recognise(each) for each in source_specs(folder)], {}, plan=False)
+        build_into(run, {}, plan=False)
+        write_reports(run, _periods(truth), folder / REPORTS)
+    for line in _told(truth, folder):
+        print(line)
+    if show_failures(found):
+        sys.exit(1)
+
+
+def _fleet(wanted: dict[str, Any]) -> Fleet:
+    """Return the fleet that the options ask for. Raises Misuse if its days are no days of a lake."""
+    from restante.pipeline.lake.lake import FIRST_DAY
+
+    yesterday = datetime.now(UTC).date() - timedelta(1)
+    fleet = Fleet(**{"last": yesterday, **wanted})
+    if fleet.last > yesterday:
+        raise Misuse(f"--last {fleet.last}: this day is not over yet; yesterday was {yesterday}")
+    if fleet.last < FIRST_DAY + timedelta(fleet.days):  # the day before the first is built, too
+        raise Misuse(f"--last {fleet.last}: the fleet would begin before {FIRST_DAY}, the first day of a lake")
+    return fleet
+
+
+def _read(flag: str, text: str) -> Any:
+    """Return the value of an option. Raises Misuse."""
+    from restante.cli.pipeline_arguments import read_day
+    from restante.common.settings import convert
+
+    return read_day(flag, text) if flag == "--last" else convert(text, _TYPES[flag], flag)
+
+
+def _check_same(truth: GroundTruth, wanted: dict[str, Any], folder: Path) -> None:
+    """Raise Misuse if the folder has another fleet than the options say."""
+    for name, value in wanted.items():
+        if (is_ := getattr(truth.fleet, name)) != value:
+            raise Misuse(f"{folder} has a fleet with --{name} {is_}: name a new folder for another one")
+
+
+def _told(truth: GroundTruth, folder: Path) -> Iterator[str]:
+    """Yield the text at the end: what the fleet is, what happened, and where to look next."""
+    from restante.demo.generate import REPORTS, SOURCES, TRUTH
+    from restante.demo.story import about, story
+    from restante.pipeline.report.files import page_name
+    from restante.pipeline.report.periods import Period, PeriodKind
+
+    yield about(truth)
+    for each in story(truth):
+        yield f"\n{each.what} The table {each.table} shows it:"
+        yield f"    {each.query};"
+        yield f"The report of the day: {folder / REPORTS / page_name(Period(PeriodKind.DAY, each.first))}"
+    yield f"\nThe sources and {TRUTH}, which says what happened, are in {folder / SOURCES}."
+    yield from where_to_look(folder, truth)
+
+
+def where_to_look(folder: Path, truth: GroundTruth) -> Iterator[str]:
+    """Yield what to do next with the lake of a demo."""
+    from restante.demo.generate import LAKE, REPORTS
+    from restante.pipeline.report.files import page_name
+
+    lake, [month, *_] = folder / LAKE, _periods(truth)
+    yield f"To see all of it on a page, open {folder / REPORTS / page_name(month)}"
+    yield f"To make the report of a week: restante pipeline report --lake {lake} -o {folder / REPORTS} week"
+    yield f'To run a query: restante pipeline query --lake {lake} "SELECT …"'
+    yield f"What the tables and columns mean: restante pipeline query --lake {lake} --describe [TABLE]"
+
+
+def _periods(truth: GroundTruth) -> list[Period]:
+    """Return the periods of which the demo writes reports.
+
+    They are its months, the one with the most days first, and the first day of everything that happened.
+    """
+    from restante.demo.story import story
+    from restante.pipeline.report.periods import Period, PeriodKind, containing
+
+    fleet = truth.fleet
+    days = [fleet.first + timedelta(number) for number in range(fleet.days)]
+    months = Counter(containing(PeriodKind.MONTH, day) for day in days)
+    eventful = dict.fromkeys(each.first for each in story(truth))
+    return [*(month for month, _ in months.most_common()), *(Period(PeriodKind.DAY, day) for day in eventful)]

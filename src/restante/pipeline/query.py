@@ -1,0 +1,352 @@
+"""Runs one SQL query over the tables of the lake, in a DuckDB in memory that cannot write and reads only the lake.
+
+The values of a result come as text. DuckDB makes it, because Python's types cannot hold all of DuckDB's values: years
+above 9999, months of an interval, nanoseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import duckdb
+import msgspec
+
+from restante.common.errors import Misuse, StoreError
+from restante.pipeline import views
+from restante.pipeline.lake import data_files
+from restante.pipeline.lake.lake import Lake
+from restante.pipeline.lake.table import LakeTable
+from restante.pipeline.schemas import Table
+from restante.pipeline.tables import TABLES
+
+MAX_SQL_BYTES: Final = 1 << 20
+"""Length of a query. People and programs write some KiB; DuckDB's parser takes seconds for many MiB."""
+
+MEMORY_SHARE: Final = 0.25
+"""Share of DuckDB's own limit that a query may use. The limit is 80 % of the memory that the process may use. Servers
+and a run of the pipeline may be on the same machine."""
+
+FREE_SHARE: Final = 0.5
+"""Share of the free space on the disk of temporary files that a query may use. A query that sorts more than its
+memory holds writes to this disk, and servers on the same disk have to go on."""
+
+ROWS_PER_FETCH: Final = 2000
+"""Rows that are in Python's memory at a time. With fewer, the calls take most of the time."""
+
+_NUMBERS: Final = (
+    *("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT"),
+    *("UHUGEINT", "BIGNUM", "DECIMAL", "FLOAT", "DOUBLE"),
+)
+"""How the names of types of numbers begin."""
+
+_PLAIN: Final = (*_NUMBERS, "BOOLEAN", "DATE", "TIME", "INTERVAL", "BLOB", "BIT", "UUID")
+"""How the names of types begin whose values are no texts of others. TIMESTAMP is one of TIME."""
+
+_FLOATS: Final = ("FLOAT", "DOUBLE", "VARIANT")
+"""Types that have NaN and infinity, which JSON does not have. They are null there."""
+
+
+class ResultColumn(NamedTuple):
+    """A column of a result."""
+
+    name: str
+    type: str
+    """DuckDB's name of it."""
+
+    @property
+    def is_text(self) -> bool:
+        """Return whether its values may be texts of strangers, and no numbers or times."""
+        return not self.type.startswith(_PLAIN) or self.type.endswith("]")
+
+    @property
+    def is_number(self) -> bool:
+        """Return whether its values are numbers."""
+        return self.type.startswith(_NUMBERS) and not self.is_text
+
+
+Row = tuple[str | None, ...]
+
+
+class Result(NamedTuple):
+    """The rows of a query, which are computed while they are read."""
+
+    columns: Sequence[ResultColumn]
+    rows: Iterator[Row]
+    is_plan: bool = False
+    """Whether it is the result of EXPLAIN, whose last column is a drawing."""
+
+
+class Database:
+    """A DuckDB with a view of each table."""
+
+    def __init__(self, lake: Lake, sql: str, scratch: Path, tables: Iterable[Table]) -> None:
+        """Make the views, and then forbid everything but reading the lake.
+
+        `sql` is the query to run, and `tables` are those that it may read: the files of no others are looked up.
+        `scratch` is a folder for temporary files. Raises StoreError if a table is damaged, Misuse if the lake cannot
+        be used.
+        """
+        self._lake: Final = lake
+        self._sql: Final = sql
+        self._named: Final = [lake.table(table) for table in tables]
+        self._database: Final = duckdb.connect(config={"autoinstall_known_extensions": "false"})
+        execute = self._database.execute
+        execute("SET TimeZone = 'UTC'")
+        for table in TABLES.values():
+            execute(views.unread(table))
+        for found in self._named:
+            with self._errors(0):  # it reads the columns of the first file
+                execute(views.view(found))
+        self._limit(scratch)
+        execute("SET python_enable_replacements = false")  # a variable of ours is no table
+        execute("SET autoload_known_extensions = false")
+        execute("SET errors_as_json = true")
+        execute(f"SET allowed_directories = [{views.text(str(lake.path))}]")
+        execute("SET enable_external_access = false")
+        execute("SET lock_configuration = true")
+
+    def _limit(self, scratch: Path) -> None:
+        [(default,)] = self._database.execute(
+            "SELECT value FROM duckdb_settings() WHERE name = 'memory_limit'"
+        ).fetchall()
+        self._memory = int(_bytes(default) * MEMORY_SHARE)
+        self._disk = int(shutil.disk_usage(scratch).free * FREE_SHARE)
+        self._database.execute(f"SET memory_limit = '{self._memory}B'")
+        self._database.execute(f"SET temp_directory = {views.text(str(scratch / 'duckdb'))}")
+        self._database.execute(f"SET max_temp_directory_size = '{self._disk}B'")
+
+    def close(self) -> None:
+        """Remove the views and temporary files."""
+        self._database.close()
+
+    def run(self, *, as_json: bool = False) -> Result:
+        """Run the query. `as_json`: each value is JSON.
+
+        Raises Misuse if the query is wrong or is no query; StoreError if a file is missing or damaged, or the query
+        needs too much memory. Reading the rows raises the same.
+        """
+        explain, begin, query = self._checked()
+        # Within a subquery DuckDB allows only what reads: not COPY and INSERT in a WITH clause, which it counts as
+        # SELECT. The query is a statement of its own, so no bracket in it closes the subquery.
+        select, end = "SELECT * FROM (\n", "\n) AS restante_result"
+        if explain:
+            columns = self._execute(f"{explain} {select}", query, end, begin)
+            return Result(columns, self._rows(0, ()), is_plan=True)
+        columns = self._execute(select, query, f"{end} LIMIT 0", begin)
+        aliases = [f"c{number}" for number in range(len(columns))]
+        form = _json if as_json else _text
+        values = ", ".join(form(alias, column.type) for alias, column in zip(aliases, columns, strict=True))
+        select = f"SELECT {values} FROM (\n"  # noqa: S608 - they are names that we made
+        self._execute(select, query, f"{end}({', '.join(aliases)})", begin)
+        repaired = [number for number, column in enumerate(columns) if as_json and _may_have_nan(column.type)]
+        return Result(columns, self._rows(_length(select) - begin, repaired))
+
+    def fetch(self, sql: str, parameters: Mapping[str, object]) -> list[tuple[Any, ...]]:
+        """Run a query of ours with named parameters. Return all rows, with Python's values.
+
+        Raises StoreError if a file is missing or damaged, or the query needs too much memory.
+        """
+        with self._errors(0):
+            return self._database.execute(sql, dict(parameters)).fetchall()
+
+    def _execute(self, before: str, query: str, after: str, begin: int) -> list[ResultColumn]:
+        """Begin a statement around the query, which begins at this byte of the SQL. Return its columns."""
+        with self._errors(_length(before) - begin):
+            done = self._database.execute(f"{before}{query}{after}")
+            return [ResultColumn(name, str(type_).strip('"')) for name, type_, *_ in done.description or ()]
+
+    def _checked(self) -> tuple[str, int, str]:
+        """Return EXPLAIN, EXPLAIN ANALYZE or "", and the query after it with the byte at which it begins.
+
+        Raises Misuse if it is no query, or more than one.
+        """
+        with self._errors(0):
+            statements = self._database.extract_statements(self._sql)
+        if len(statements) != 1:
+            raise Misuse("write one query, not several" if statements else "the SQL is empty: write a query")
+        encoded = self._sql.encode()
+        tokens = [at for at, kind in duckdb.tokenize(self._sql) if kind != duckdb.token_type.comment]
+        end = len(encoded)
+        while encoded[tokens[-1] :].startswith(b";"):
+            end = tokens.pop()
+        if statements[0].type != duckdb.StatementType.EXPLAIN:
+            _refuse_changes(statements)
+            return "", 0, encoded[:end].decode()
+        analyze = encoded[tokens[1] :].lower().startswith(b"analyze")
+        begin = tokens[2 if analyze else 1]
+        query = encoded[begin:end].decode()
+        with self._errors(-begin):
+            _refuse_changes(self._database.extract_statements(query))
+        return "EXPLAIN ANALYZE" if analyze else "EXPLAIN", begin, query
+
+    def _rows(self, at: int, repaired: Sequence[int]) -> Iterator[Row]:
+        """Yield the rows; in columns that are `repaired`, NaN and infinity become null."""
+        while True:
+            with self._errors(at):
+                some: list[Row] = self._database.fetchmany(ROWS_PER_FETCH)
+            if not some:
+                return
+            for row in some:
+                if repaired:
+                    yield tuple(_finite(value) if n in repaired else value for n, value in enumerate(row))
+                else:
+                    yield row
+
+    @contextmanager
+    def _errors(self, at: int) -> Iterator[None]:
+        """Raise DuckDB's errors as ours. The SQL begins at this byte of the statement."""
+        try:
+            yield
+        except duckdb.Error as error:
+            raise self._error(error, at) from error
+
+    def _error(self, error: duckdb.Error, at: int) -> Misuse | StoreError:
+        said, position = _message(error)
+        if isinstance(error, duckdb.OutOfMemoryException):
+            return StoreError(
+                f"the query needs more than {_size(self._memory)} of memory or {_size(self._disk)} of temporary"
+                f" files ({said}): choose fewer days or columns, or name another folder for temporary files (TMPDIR)"
+            )
+        for found in self._named:
+            for file in found.files():
+                if not file.path.exists():
+                    return self._missing(found, file.path)
+                if str(file.path) in said:
+                    return data_files.unreadable(file.path, said.replace(str(file.path), "the file"))
+        if isinstance(error, duckdb.InternalException | duckdb.FatalException):
+            return StoreError(f"DuckDB failed: {said}")
+        where = "" if position is None else _place(self._sql, position - at)
+        return Misuse(f"the SQL cannot be run: {said}{where}")
+
+    def _missing(self, found: LakeTable, path: Path) -> StoreError:
+        """Return the error for a file that was there when the query began."""
+        try:
+            if path not in {file.path for file in self._lake.table(found.table).files()}:
+                return StoreError(
+                    f"the table {found.table.name} was changed while the query ran, and `vacuum` removed {path}:"
+                    " run it again"
+                )
+            data_files.whole(found.files())
+        except (Misuse, StoreError) as error:
+            return StoreError(str(error))
+        return StoreError(f"{path} was missing for a moment: run it again")
+
+
+def named(sql: str) -> list[Table]:
+    """Return the tables whose names are anywhere in the SQL. To open all tables of a large lake takes seconds."""
+    return [table for name, table in TABLES.items() if name in sql.lower()]
+
+
+@contextmanager
+def database(lake: Lake, sql: str, scratch: Path, tables: Iterable[Table]) -> Iterator[Database]:
+    """Open a database for a query of these tables. Raises what Database raises."""
+    opened = Database(lake, sql, scratch, tables)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def _refuse_changes(statements: Sequence[duckdb.Statement]) -> None:
+    """Raise Misuse unless all statements are queries. DuckDB also counts DESCRIBE, SHOW and SUMMARIZE as SELECT."""
+    kinds = {each.type for each in statements}
+    if kinds == {duckdb.StatementType.MULTI}:
+        raise Misuse("PIVOT needs the values that become columns: PIVOT … ON column IN (value, …)")
+    if kinds != {duckdb.StatementType.SELECT}:
+        raise Misuse(
+            "the lake can only be read: write a query that begins with SELECT, WITH, FROM, VALUES, DESCRIBE,"
+            " SUMMARIZE, SHOW or EXPLAIN"
+        )
+
+
+def rows_as_sql(names: Sequence[str], rows: Iterable[Sequence[str | int]]) -> str:
+    """Return a query whose result is these rows."""
+    values = [f"({', '.join(views.text(v) if isinstance(v, str) else str(v) for v in row)})" for row in rows]
+    described = f"described({', '.join(map(views.name, names))})"
+    return f"SELECT * FROM (VALUES {', '.join(values)}) AS {described}"  # noqa: S608 - they are quoted
+
+
+def _text(column: str, kind: str) -> str:
+    """Return the SQL of a value's text."""
+    if kind == "BLOB":
+        return f"lower(hex({column}))"
+    text = f"CAST({column} AS VARCHAR)"
+    if kind.startswith("TIMESTAMP") and not kind.endswith("]"):
+        # ISO 8601. Before year 1 there is "(BC)" after the date.
+        joined = f"regexp_replace({text}, '^([0-9-]+) ([0-9])', '\\1T\\2')"
+        return f"regexp_replace({joined}, '[+]00$', 'Z')"
+    return text
+
+
+def _json(column: str, kind: str) -> str:
+    """Return the SQL of a value as JSON. NULL stays NULL."""
+    if kind == "NULL":
+        return "NULL"
+    text = _text(column, kind)
+    if kind in _FLOATS[:2]:
+        return f"CASE WHEN isfinite({column}) THEN {text} END"
+    if kind.startswith("DECIMAL") and not kind.endswith("]"):
+        return text  # to_json makes a DOUBLE of it
+    return f"CAST(to_json({column if text.startswith('CAST') else text}) AS VARCHAR)"
+
+
+def _may_have_nan(kind: str) -> bool:
+    return kind not in _FLOATS[:2] and any(each in kind for each in _FLOATS)
+
+
+def _finite(value: str | None) -> str | None:
+    """Return JSON in which NaN and infinity, as DuckDB writes them, are null."""
+    if value is None or not any(each in value for each in ("NaN", "Infinity")):
+        return value
+    nothing: Callable[[str], None] = lambda _: None  # noqa: E731
+    return json.dumps(json.loads(value, parse_constant=nothing), ensure_ascii=False)
+
+
+class _Said(msgspec.Struct):
+    """What DuckDB says of an error (errors_as_json)."""
+
+    exception_message: str
+    position: str | None = None
+
+
+def _message(error: duckdb.Error) -> tuple[str, int | None]:
+    """Return DuckDB's message as one line, and the byte of the statement that it is about."""
+    kind, _, rest = str(error).partition(": ")
+    try:
+        said = msgspec.json.decode(rest, type=_Said)
+    except msgspec.DecodeError:
+        return next((line.strip() for line in rest.splitlines() if line.strip()), kind), None
+    position = int(said.position) if said.position and said.position.isdecimal() else None
+    return " ".join(line.strip() for line in said.exception_message.splitlines() if line.strip()), position
+
+
+def _place(sql: str, at: int) -> str:
+    """Return the line and column of a byte of the SQL in words, or "" if it has no such byte."""
+    encoded = sql.encode()
+    if not 0 <= at <= len(encoded):
+        return ""
+    before = encoded[:at].decode(errors="replace").split("\n")
+    return f" (line {len(before)}, column {len(before[-1]) + 1})"
+
+
+def _length(sql: str) -> int:
+    """Return the length in bytes, in which DuckDB counts positions."""
+    return len(sql.encode())
+
+
+_UNITS: Final = {"bytes": 0, "KiB": 1, "MiB": 2, "GiB": 3, "TiB": 4, "PiB": 5}
+
+
+def _bytes(size: str) -> float:
+    """Return the bytes of a size as DuckDB writes it: 5.8 GiB."""
+    number, _, unit = size.partition(" ")
+    return float(number) * float(1024 ** _UNITS[unit])
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"

@@ -1,0 +1,128 @@
+"""Servers without connections for hours, and sources without rows. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from datetime import date
+from typing import Final
+
+from restante.pipeline.report.changes.measure import (
+    COMPARED,
+    MIN_DAYS_BEFORE,
+    Compared,
+    Days,
+    Measure,
+    before_words,
+    shown,
+    when,
+)
+from restante.pipeline.report.changes.statistics import MIN_EXPECTED, Silence, silence
+from restante.pipeline.report.model import ReportChange, ValueKind
+from restante.pipeline.report.sections.subject import HOURS_A_DAY, Rows, moment
+
+MIN_DAYS_WITH_ROWS: Final = 7
+"""Days before, on each of which a source must have rows: a source that has none on Sundays is then not named."""
+
+_NEVER: Final = -1
+
+_COUNTS: Final = (
+    ("busy_hours", "connections + mailboxes + nameplates"),
+    ("coverage", "envelopes"),
+    ("times", '"count"'),
+)
+"""The tables with a row for each source of a kind and day on which it has something, and what they count."""
+
+_DELIVERED: Final = " UNION ALL ".join(
+    f"SELECT source, day, sum({counts}) FROM {table} WHERE {COMPARED} GROUP BY ALL"  # noqa: S608 - constants
+    for table, counts in _COUNTS
+)
+
+
+def silent_hours(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
+    """Return the servers that had no connections in hours in which they had some on the days before."""
+    found = []
+    for source, of in _hours(rows).items():
+        before = [of[day] for day in days.before if day in of and _NEVER not in of[day]]
+        silent: dict[date, Silence] = {}
+        for day in days.now:
+            now = of.get(day, {})
+            if len(before) >= MIN_DAYS_BEFORE and _NEVER not in now:
+                longest = silence([hour for hour in now if now[hour]], _known_hours(day, rows["fed"]), before)
+                silent |= {day: longest} if longest else {}
+        if silent:
+            day, most = max(silent.items(), key=lambda item: item[1].expected)
+            more = "" if len(silent) == 1 else f" It is one of {len(silent)} such days of the period."
+            words = (
+                f"{shown(source)} had no connections {when([day])} from {most.first:02}:00 to {most.last + 1:02}:00"
+                f" UTC.{more} On three quarters of the days before, it had at least {most.expected} in these hours."
+            )
+            found.append(
+                ReportChange(
+                    *("busy-hours", words, most.expected, 0, ValueKind.COUNT, Compared.SILENT_HOURS),
+                    source=source,
+                    days=tuple(sorted(silent)),
+                    size=sum(each.expected for each in silent.values()),
+                )
+            )
+    return found
+
+
+def _hours(rows: Mapping[str, Rows]) -> dict[str, dict[date, dict[int, int]]]:
+    """Return the connections of each server, day and hour. The hour is _NEVER if it is not known."""
+    found: dict[str, dict[date, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
+    for source, day, hour, connections in rows["hours"]:
+        found[source][day][_NEVER if hour is None else hour] = connections
+    return found
+
+
+def _known_hours(day: date, fed: Rows) -> int:
+    """Return how many hours of a day were over when rows were last read."""
+    last = moment(fed[0][0]) if fed else None
+    if last is None or last.date() > day:
+        return HOURS_A_DAY if last else 0
+    return last.hour if last.date() == day else 0
+
+
+def stopped(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
+    """Return the sources that have no rows in the period, and had some on each day before."""
+    of: dict[str, dict[date, int]] = defaultdict(dict)
+    for source, day, number in rows["delivered"]:
+        of[source][day] = of[source].get(day, 0) + number
+    found = []
+    for source, counts in of.items():
+        there = [day for day in days.before if counts.get(day)]
+        if len(there) == len(days.before) >= MIN_DAYS_WITH_ROWS and not any(map(counts.get, days.now)):
+            usual = sum(counts[day] for day in there) // len(there)
+            words = (
+                f"The lake has no rows of {shown(source)} {when(days.now)}. {before_words(len(there))},"
+                f" it had {usual:,} a day."
+            )
+            found.append(
+                ReportChange(
+                    *("sources", words, usual, 0, ValueKind.COUNT, Compared.NO_ROWS),
+                    source=source,
+                    days=days.now,
+                    size=usual * len(days.now),
+                )
+            )
+    return found
+
+
+SILENT_HOURS_MEASURE: Final = Measure(
+    ("busy_hours", "sources"),
+    {
+        "hours": "SELECT source, day, hour, sum(connections) FROM busy_hours"  # noqa: S608 - constants
+        f" WHERE {COMPARED} GROUP BY ALL ORDER BY ALL",
+        "fed": "SELECT epoch_us(max(last_ingest)) FROM sources",
+    },
+    silent_hours,
+    "A server has no connections for one or more hours in a row, in which it had at least"
+    f" {MIN_EXPECTED} on three quarters of the days before.",
+)
+STOPPED_MEASURE: Final = Measure(
+    ("busy_hours", "coverage", "times"),
+    {"delivered": f"{_DELIVERED} ORDER BY ALL"},
+    stopped,
+    f"A source has no rows, and it has rows of each day before, {MIN_DAYS_WITH_ROWS} days or more.",
+)

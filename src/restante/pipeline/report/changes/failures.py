@@ -1,0 +1,153 @@
+"""Shares of failed mailboxes, of each server and of each client version. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from datetime import date
+from typing import Any, Final
+
+from restante.pipeline.report.changes.measure import (
+    COMPARED,
+    MIN_DAYS_BEFORE,
+    Compared,
+    Days,
+    Measure,
+    quoted,
+    shown,
+    when,
+)
+from restante.pipeline.report.changes.statistics import MIN_EVIDENCE, MIN_MORE, Portion, added, excess, ordinary, rose
+from restante.pipeline.report.model import ReportChange, ValueKind
+from restante.pipeline.report.sections.subject import DAYS, Rows
+from restante.pipeline.report.values import share
+
+MIN_MAILBOXES: Final = 20
+"""Mailboxes of a version in the period. Of fewer, even the failure of half is not much more than MIN_MORE."""
+
+MAX_VERSIONS: Final = 200
+"""Versions that are compared: those with the most failed mailboxes. Clients may send a hundred thousand; what is not
+among the first affects few."""
+
+MIN_OWN_DAYS: Final = 7
+"""Days before with mailboxes of a version, from which on it is compared with itself. A bad release is used for some
+days before it is withdrawn, and these days must not become the usual ones. A version that has failed for a week is no
+change."""
+
+MIN_MAILBOXES_BEFORE: Final = 100
+"""Mailboxes of the days before, from which a share is known to a few hundredths."""
+
+_COUNTS: Final = "sum(mailboxes - happy), sum(mailboxes)"
+_KNOWN: Final = "FROM versions WHERE attribution = 'version'"
+_NAMED: Final = (
+    f"SELECT implementation, version {_KNOWN} AND {DAYS} AND implementation <> '' AND version IS NOT NULL"
+    f" GROUP BY ALL HAVING sum(mailboxes) >= {MIN_MAILBOXES}"
+    f" ORDER BY sum(mailboxes - happy) DESC, implementation, version LIMIT {MAX_VERSIONS}"
+)
+
+ByDay = dict[date, Portion]
+
+
+def servers(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
+    """Return the servers at which a larger share of mailboxes failed."""
+    found = []
+    for source, of in _by_name(rows["servers"]).items():
+        compared = [of[day] for day in days.before if day in of]
+        kept = ordinary(compared)
+        now, before = _now(of, days), added(kept)
+        if len(compared) >= MIN_DAYS_BEFORE and rose(now, before):
+            words = (
+                f"At {shown(source)}, {share(now.share)} of the mailboxes failed {when(_there(of, days))}."
+                f" {_before(kept, compared)}, {share(before.share)} failed."
+            )
+            found.append(
+                ReportChange(
+                    *("results", words, before.share, now.share, ValueKind.SHARE, Compared.FAILURES_OF_SERVER),
+                    source=source,
+                    days=_there(of, days),
+                    size=excess(now, before),
+                )
+            )
+    return found
+
+
+def versions(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
+    """Return the client versions of whose mailboxes a larger share failed."""
+    named = _by_name([(day, (client, version), *counts) for day, client, version, *counts in rows["versions"]])
+    clients = _by_name(rows["clients"])
+    everyone = {day: Portion(*counts) for day, *counts in rows["everyone"]}
+    found = []
+    for (client, version), of in named.items():
+        whose, compared = _compared(of, clients[client], everyone, days)
+        kept = ordinary(compared)
+        now, before = _now(of, days), added(kept)
+        if len(compared) >= MIN_DAYS_BEFORE and rose(now, before):
+            words = (
+                f"Of the mailboxes of {quoted(client)} {quoted(version)}, {share(now.share)} failed"
+                f" {when(_there(of, days))}. {_before(kept, compared)}, {share(before.share)} of {whose} failed."
+            )
+            found.append(
+                ReportChange(
+                    *("versions", words, before.share, now.share, ValueKind.SHARE, Compared.FAILURES_OF_VERSION),
+                    implementation=client,
+                    version=version,
+                    days=_there(of, days),
+                    size=excess(now, before),
+                )
+            )
+    return found
+
+
+def _before(kept: list[Portion], compared: list[Portion]) -> str:
+    return f"On {len(kept)} of the {len(compared)} days before"
+
+
+def _compared(own: ByDay, client: ByDay, everyone: ByDay, days: Days) -> tuple[str, list[Portion]]:
+    """Return with what a version is compared: with itself, all versions of the client, or all clients."""
+    choices = (("those of this version", own), ("those of the client", client))
+    for (whose, of), least in zip(choices, (MIN_OWN_DAYS, MIN_DAYS_BEFORE), strict=True):
+        compared = [of[day] for day in days.before if day in of and of[day].whole]
+        if len(compared) >= least and added(compared).whole >= MIN_MAILBOXES_BEFORE:
+            return whose, compared
+    return "those of all clients", [everyone[day] for day in days.before if day in everyone]
+
+
+def _by_name(rows: Rows) -> dict[Any, ByDay]:
+    found: dict[Any, ByDay] = defaultdict(dict)
+    for day, name, failed, mailboxes in rows:
+        found[name][day] = Portion(failed, mailboxes)
+    return found
+
+
+def _there(of: ByDay, days: Days) -> tuple[date, ...]:
+    return tuple(day for day in days.now if day in of and of[day].whole)
+
+
+def _now(of: ByDay, days: Days) -> Portion:
+    return added(of[day] for day in _there(of, days))
+
+
+SERVERS_MEASURE: Final = Measure(
+    ("outcomes",),
+    {
+        "servers": "SELECT day, source, sum(ended - happy), sum(ended) FROM outcomes"  # noqa: S608 - constants
+        f" WHERE {COMPARED} AND kind <> 'nameplate' GROUP BY ALL ORDER BY ALL"
+    },
+    servers,
+    "The share of failed mailboxes of a server, or of a client version, is larger than before by a tenth of all"
+    f" mailboxes, by {MIN_MORE} mailboxes or more, and not by chance (logarithm of the likelihood ratio of"
+    f" {MIN_EVIDENCE:g} or more). The quarter of the days before with the highest shares is left out.",
+)
+VERSIONS_MEASURE: Final = Measure(
+    ("versions",),
+    {
+        "versions": f"SELECT day, implementation, version, {_COUNTS} {_KNOWN} AND {COMPARED}"
+        f" AND (implementation, version) IN ({_NAMED}) GROUP BY ALL ORDER BY ALL",
+        "clients": f"SELECT day, implementation, {_COUNTS} {_KNOWN} AND {COMPARED}"  # noqa: S608 - constants
+        f" AND implementation IN (SELECT implementation FROM ({_NAMED})) GROUP BY ALL ORDER BY ALL",
+        "everyone": f"SELECT day, {_COUNTS} {_KNOWN} AND {COMPARED} GROUP BY day ORDER BY day",
+    },
+    versions,
+    f"A version is compared with itself if it has mailboxes on {MIN_OWN_DAYS} days before, otherwise with its"
+    " client.",
+)

@@ -1,0 +1,92 @@
+"""What a measure is made of, and which days it compares. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import date, timedelta
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from restante.common.plural import counted
+from restante.common.texts import in_one_line
+from restante.pipeline.report.model import ReportChange
+from restante.pipeline.report.periods import PeriodKind, spoken
+from restante.pipeline.report.sections.subject import Rows, Scope
+
+MAX_DAYS_BEFORE: Final = 28
+"""Days with which a day is compared: each day of the week four times."""
+
+MIN_DAYS_BEFORE: Final = 4
+"""Days before, with records of what is compared. With fewer, one unusual day decides. The table `guesses` asks for as
+many."""
+
+MAX_NAME_CHARACTERS: Final = 60
+"""Characters of a name in a sentence. Clients choose names of up to 128."""
+
+COMPARED: Final = "day BETWEEN $start AND $last"
+"""The condition of rows of the period and of the days before."""
+
+
+class Compared(StrEnum):
+    """What is compared: the names in CSV and JSON, which stay the same in later versions."""
+
+    FAILURES_OF_SERVER = "failed mailboxes of a server"
+    FAILURES_OF_VERSION = "failed mailboxes of a version"
+    SILENT_HOURS = "hours without connections"
+    NO_ROWS = "source without rows"
+    MISSING = "missing envelopes"
+    GUESSES = "results of guesses"
+    ONE_SIDE = "nameplates of one side"
+
+
+class Days(NamedTuple):
+    """The days of a period, and the days before with which they are compared."""
+
+    now: tuple[date, ...]
+    before: tuple[date, ...]
+
+
+def days_of(scope: Scope) -> Days:
+    """Return the days to compare, as far as the lake has records of them."""
+    period = scope.period
+    if period.kind is PeriodKind.DAY:
+        before = tuple(period.first - timedelta(back) for back in range(MAX_DAYS_BEFORE, 0, -1))
+    else:
+        before = period.before.days
+    return Days(*(tuple(filter(scope.has, days)) for days in (period.days, before)))
+
+
+class Measure(NamedTuple):
+    """Something that is compared."""
+
+    tables: tuple[str, ...]
+    """The built tables that its queries read."""
+    queries: Mapping[str, str]
+    """SQL by name."""
+    found: Callable[[Mapping[str, Rows], Days], list[ReportChange]]
+    """Returns what changed, from the rows of each query."""
+    rule: str
+    """A sentence: what counts as a change."""
+
+
+def when(days: Iterable[date]) -> str:
+    """Return days in words."""
+    found = sorted(days)
+    if len(found) == 1:
+        return f"on {spoken(found[0])}"
+    return f"on {counted(len(found), 'day')} from {spoken(found[0])} to {spoken(found[-1])}"
+
+
+def before_words(number: int) -> str:
+    """Return the days before in words."""
+    return f"On {'the day' if number == 1 else f'the {number} days'} before"
+
+
+def quoted(name: str) -> str:
+    """Return a name that a client chose as a sentence may contain it, so that it cannot seem to be part of it."""
+    return '"{}"'.format(shown(name).replace('"', "'"))
+
+
+def shown(name: str) -> str:
+    """Return a name as a sentence may contain it."""
+    return in_one_line(name, MAX_NAME_CHARACTERS) or "(empty)"

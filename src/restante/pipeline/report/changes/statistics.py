@@ -1,0 +1,135 @@
+"""The tests of the rule: whether a share rose, whether a count is unusual, and when nothing happened. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+MIN_RISE: Final = 0.1
+"""By how much a share must rise: one mailbox in ten. Smaller differences come from the mix of users. On a busy server
+they are no chance, and yet no event."""
+
+MIN_MORE: Final = 10
+"""How many more must have failed than the days before let expect: a few failures may be of one person."""
+
+MIN_EVIDENCE: Final = 12.0
+"""The least logarithm of the likelihood ratio. By chance it is this large about once in a million tests (4.9 standard
+deviations). A report makes up to some hundreds."""
+
+LEFT_OUT: Final = 0.25
+"""Share of the days before that are left out, those with the highest shares first. Otherwise one event would hide the
+next one. A bad week is a quarter of four weeks."""
+
+DEVIATIONS: Final = 6
+"""Median absolute deviations by which a count must exceed the median, as in the table `guesses` (`MADS`)."""
+
+MIN_EXPECTED: Final = 20
+"""Connections that silent hours must have had on three quarters of the days before. A transfer makes two or three,
+so these are about eight transfers. If transfers begin independently of each other, none begins once in 3,000
+times."""
+
+
+class Portion(NamedTuple):
+    """A part of a whole."""
+
+    part: int
+    whole: int
+
+    @property
+    def share(self) -> float:
+        """Return the share. Of nothing it is 0."""
+        return self.part / self.whole if self.whole else 0.0
+
+
+def added(parts: Iterable[Portion]) -> Portion:
+    """Return the sum of parts, and of their wholes."""
+    found = list(parts)
+    return Portion(sum(each.part for each in found), sum(each.whole for each in found))
+
+
+def ordinary(days: Iterable[Portion]) -> list[Portion]:
+    """Return the days before, without those with the highest shares."""
+    found = sorted((day for day in days if day.whole), key=lambda day: day.share)
+    return found[: len(found) - int(len(found) * LEFT_OUT)]
+
+
+def excess(now: Portion, before: Portion) -> int:
+    """Return how many more there are than the share before lets expect."""
+    return round(now.part - now.whole * before.share)
+
+
+def rose(now: Portion, before: Portion) -> bool:
+    """Return whether a share is larger than before, by enough, in enough cases, and not by chance."""
+    if not now.whole or not before.whole:
+        return False
+    if now.share - before.share < MIN_RISE or excess(now, before) < MIN_MORE:
+        return False
+    return evidence(now, before) >= MIN_EVIDENCE
+
+
+def evidence(one: Portion, other: Portion) -> float:
+    """Return the logarithm of the likelihood ratio of two shares to one common share."""
+    both = added((one, other))
+    return _likelihood(one, one.share) + _likelihood(other, other.share) - _likelihood(both, both.share)
+
+
+def _likelihood(of: Portion, share: float) -> float:
+    found = 0.0
+    for count, chance in ((of.part, share), (of.whole - of.part, 1 - share)):
+        if count:
+            found += count * math.log(chance)
+    return found
+
+
+def median(numbers: Sequence[float]) -> float:
+    """Return the number in the middle; of an even number, the lesser one of the two."""
+    return sorted(numbers)[(len(numbers) - 1) // 2]
+
+
+def threshold(before: Sequence[float], least: float, least_share: float = 0.0) -> float:
+    """Return what a number must exceed to be unusual: the median, and the greatest of three distances.
+
+    They are DEVIATIONS median absolute deviations, `least`, and this share of the median.
+    """
+    usual = median(before)
+    mad = median([abs(each - usual) for each in before])
+    return usual + max(DEVIATIONS * mad, least, least_share * usual)
+
+
+class Silence(NamedTuple):
+    """Hours in a row in which nothing happened. The last one is included."""
+
+    first: int
+    last: int
+    expected: int
+    """What happened in these hours on a day before. On three quarters of the days it was more."""
+
+    @property
+    def hours(self) -> int:
+        """Return how many hours they are."""
+        return self.last - self.first + 1
+
+
+def silence(now: Collection[int], known: int, before: Sequence[Mapping[int, int]]) -> Silence | None:
+    """Return the hours in a row without anything of which most is expected, if it is enough.
+
+    `now` are the hours of the day with something, `known` is how many hours of it are known, and `before` are the
+    counts of each hour of the days before.
+    """
+    if not before:
+        return None
+    found: list[Silence] = []
+    first = 0
+    for hour in range(known + 1):
+        if hour == known or hour in now:
+            if hour > first:
+                found.append(Silence(first, hour - 1, _expected(range(first, hour), before)))
+            first = hour + 1
+    most = max(found, key=lambda each: each.expected, default=None)
+    return most if most and most.expected >= MIN_EXPECTED else None
+
+
+def _expected(hours: range, before: Sequence[Mapping[int, int]]) -> int:
+    sums = sorted(sum(day.get(hour, 0) for hour in hours) for day in before)
+    return sums[(len(sums) - 1) // 4]

@@ -1,0 +1,51 @@
+"""What changed, as a table for CSV, and what is said of it in other outputs. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from restante.common.plural import counted
+from restante.pipeline.report.model import Cells, Changes, ReportChange, ReportColumn, ReportTable, ValueKind
+
+NOTHING_CHANGED: Final = "Nothing changed that the rule counts as a change."
+
+_COLUMNS: Final = tuple(
+    ReportColumn(name, name, kind)
+    for name, kind in (
+        ("measure", ValueKind.TEXT),
+        ("source", ValueKind.TEXT),
+        ("implementation", ValueKind.TEXT),
+        ("version", ValueKind.TEXT),
+        ("first_day", ValueKind.DAY),
+        ("last_day", ValueKind.DAY),
+        ("days", ValueKind.COUNT),
+        ("before_count", ValueKind.COUNT),
+        ("now_count", ValueKind.COUNT),
+        ("before_share", ValueKind.SHARE),
+        ("now_share", ValueKind.SHARE),
+        ("size", ValueKind.COUNT),
+        ("words", ValueKind.TEXT),
+    )
+)
+"""A change has counts or shares, and the others are empty."""
+
+
+def changes_table(changes: Changes) -> ReportTable:
+    """Return a row for each change that is listed."""
+    return ReportTable(_COLUMNS, tuple(map(_row, changes.found)))
+
+
+def _row(of: ReportChange) -> Cells:
+    values: Cells = (of.before, of.now)
+    nothing: Cells = (None, None)
+    numbers = (*nothing, *values) if of.kind is ValueKind.SHARE else (*values, *nothing)
+    ends = (of.days[0], of.days[-1]) if of.days else nothing
+    return (
+        *(of.measure, of.source, of.implementation, of.version),
+        *(*ends, len(of.days), *numbers, of.size, of.words),
+    )
+
+
+def omitted_words(number: int) -> str:
+    """Return a sentence about changes that are not listed."""
+    return f"Not listed: {counted(number, 'smaller change')}."

@@ -1,0 +1,53 @@
+"""What charts share: how a row is named, and marks, which say from which cell of the table they are. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from restante.pipeline.report.charts.elements import element, number, title
+from restante.pipeline.report.model import ReportTable
+from restante.pipeline.report.values import json_value, spoken_value
+
+
+def label(table: ReportTable, row: int, columns: Sequence[str]) -> str:
+    """Return the name of a row: its values in these columns."""
+    return " ".join(spoken(table, row, column) for column in columns)
+
+
+def spoken(table: ReportTable, row: int, column: str) -> str:
+    """Return the value of a cell as people read it."""
+    found = table.column(column)
+    return spoken_value(table.rows[row][table.place(column)], found.kind, found.absent)
+
+
+def mark(table: ReportTable, row: int, column: str, shape: str, of: Sequence[str]) -> str:
+    """Return a shape with its cell, its value and a tooltip. `of` are the columns that name the row."""
+    value = json_value(table.rows[row][table.place(column)])
+    words = f"{label(table, row, of)}: {table.column(column).head} {spoken(table, row, column)}"
+    return element(
+        "g",
+        title(words) + shape,
+        data_row=str(row),
+        data_column=column,
+        data_value=number_text(value),
+    )
+
+
+def number_text(value: str | float | None) -> str:
+    """Return a number as the charts' attributes have it; of None, an empty text."""
+    return "" if value is None else str(value)
+
+
+def filled(x: float, y: float, width: float, height: float, look: str) -> str:
+    """Return a rectangle with a pattern of the page."""
+    return element("rect", class_=f"frame of-{look}", x=x, y=y, width=width, height=height, fill=f"url(#fill-{look})")
+
+
+def path(d: str, class_: str) -> str:
+    """Return a path."""
+    return element("path", class_=class_, d=d)
+
+
+def point(x: float, y: float) -> str:
+    """Return a point of a path."""
+    return f"{number(x)} {number(y)}"

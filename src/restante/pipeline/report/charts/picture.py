@@ -1,0 +1,134 @@
+"""The chart of a figure as one SVG, and its legend. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+from typing import Final, NamedTuple, assert_never
+
+from restante.pipeline.report.charts import bars, maps, step_lines, strips
+from restante.pipeline.report.charts.elements import WIDTH, element
+from restante.pipeline.report.model import (
+    Chart,
+    CoverageMap,
+    Figure,
+    HeatMap,
+    PercentileStrip,
+    RankedBars,
+    ReportTable,
+    StackedBars,
+    StepLines,
+)
+
+
+class Pattern(NamedTuple):
+    """How an area is filled."""
+
+    path: str
+    """Path on a tile of 8 by 8. Empty: the area is filled evenly."""
+    thickness: float
+
+
+PATTERNS: Final = (
+    Pattern("", 1),
+    Pattern("M-1 1L1 -1M0 8L8 0M7 9L9 7", 2),
+    Pattern("M0 2h8M0 6h8", 1.8),
+    Pattern("M1.5 2h2M5.5 6h2", 2),
+    Pattern("M0 0L8 8M0 8L8 0", 1.4),
+    Pattern("M2 0v8M6 0v8", 1.8),
+)
+"""The patterns of the parts of a bar, in their order: none, slanted, lying, dotted, crossed, upright."""
+
+
+def patterns() -> str:
+    """Return the patterns, for the page's SVG of definitions."""
+    return "\n".join(
+        element(
+            "pattern",
+            element("rect", class_="wash" if each.path else "wash full", width=8, height=8)
+            + (element("path", class_="ink", d=each.path, stroke_width=each.thickness) if each.path else ""),
+            id=f"fill-{number}",
+            class_=f"of-{number}",
+            width=8,
+            height=8,
+            patternUnits="userSpaceOnUse",
+        )
+        for number, each in enumerate(PATTERNS, 1)
+    )
+
+
+def picture(figure: Figure) -> str:
+    """Return the chart of a figure as SVG, or "" if it has none or no rows. Its table says the same to a reader."""
+    if figure.chart is None or not figure.table.rows:
+        return ""
+    shapes, height = _shapes(figure.chart, figure.table)
+    names = [f"{figure.id}-{part}" for part in ("title", "desc")]
+    said = element("title", escape(figure.title), id=names[0]) + element(
+        "desc", escape(f"{figure.reading} The table {figure.title} has the same numbers."), id=names[1]
+    )
+    return element(
+        "svg",
+        said + shapes,
+        class_="chart",
+        role="img",
+        aria_labelledby=names[0],
+        aria_describedby=names[1],
+        viewBox=f"0 0 {WIDTH} {height:.0f}",
+    )
+
+
+def _shapes(chart: Chart, table: ReportTable) -> tuple[str, float]:
+    match chart:
+        case StackedBars():
+            return bars.stacked_bars(chart, table)
+        case RankedBars():
+            return bars.ranked_bars(chart, table)
+        case StepLines():
+            return step_lines.step_lines(chart, table)
+        case HeatMap():
+            return maps.heat_map(chart, table)
+        case CoverageMap():
+            return maps.coverage_map(chart, table)
+        case PercentileStrip():
+            return strips.percentile_strip(chart, table)
+    assert_never(chart)
+
+
+def legend(figure: Figure) -> str:
+    """Return a list of what the patterns and shapes of a figure's chart mean, or "" if it needs none."""
+    items = list(_legend(figure.chart, figure.table)) if figure.table.rows else []
+    return element("ul", "\n".join(element("li", item) for item in items), class_="legend") if items else ""
+
+
+def _legend(chart: Chart | None, table: ReportTable) -> Iterator[str]:
+    match chart:
+        case StackedBars(parts=parts):
+            for number, part in reversed(list(enumerate(parts, 1))):
+                yield _swatch(number) + escape(table.column(part).head)
+        case RankedBars(value=value, part=part) if part is not None:
+            yield _swatch(1) + escape(table.column(value).head)
+            yield _swatch(2) + escape(f"{table.column(part).head}, a part of it")
+        case CoverageMap(there=there, missing=missing):
+            yield _swatch(1) + escape(table.column(there).head)
+            yield _swatch(2) + escape(table.column(missing).head)
+        case PercentileStrip(percentiles=percentiles):
+            for shape, name in zip(strips.SHAPES, percentiles, strict=False):
+                yield _small(shape(8, 8)) + escape(table.column(name).head)
+
+
+def _swatch(number: int) -> str:
+    return _small(
+        element(
+            *("rect", ""),
+            class_=f"frame of-{number}",
+            x=0.5,
+            y=0.5,
+            width=15,
+            height=15,
+            fill=f"url(#fill-{number})",
+        )
+    )
+
+
+def _small(shape: str) -> str:
+    return element("svg", shape, class_="swatch", aria_hidden="true", width=16, height=16)

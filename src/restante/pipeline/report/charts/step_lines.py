@@ -1,0 +1,57 @@
+"""StepLines: one lane below the other, each with a line over the same times and on the same scale. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from restante.pipeline.report.charts.axes import LEFT, short_label, spaced, ticks, upright_axis
+from restante.pipeline.report.charts.elements import WIDTH, name, text
+from restante.pipeline.report.charts.marks import mark, path, point, spoken
+from restante.pipeline.report.model import ReportTable, StepLines
+
+MAX_LANES: Final = 8
+"""Lanes that are drawn, the first of the table. More would be a chart of several screens."""
+
+_LANE_HEIGHT: Final = 64
+_NAME_HEIGHT: Final = 18
+_BOTTOM: Final = 18
+
+
+def step_lines(chart: StepLines, table: ReportTable) -> tuple[str, float]:
+    """Return the shapes of steps, and their height."""
+    values = table.numbers(chart.value)
+    lanes = lanes_of(table, chart.down)
+    times = lanes_of(table, chart.across)
+    at_time = {row: at for at, found in enumerate(times.values()) for row in found}
+    place = (WIDTH - LEFT) / max(len(times), 1)
+    scale = ticks(max((value for value in values if value is not None), default=0))
+    scale = [0, scale[-1]]
+    parts, y = [], 0.0
+    for lane in list(lanes)[:MAX_LANES]:
+        top, bottom = y + _NAME_HEIGHT, y + _NAME_HEIGHT + _LANE_HEIGHT - 8
+        parts.append(name(LEFT, y + 12, lane, "strong"))
+        parts.append(upright_axis(scale, top, bottom, table.column(chart.value).kind))
+        for row in lanes[lane]:
+            value = values[row]
+            x = LEFT + place * at_time[row]
+            if value is None:
+                parts.append(text(x + place / 2, bottom - 4, "?", "middle"))
+                continue
+            at = bottom - (bottom - top) * value / scale[-1]
+            area = path(f"M{point(x, bottom)}V{at:.2f}h{place:.2f}V{bottom:.2f}z", "area")
+            shape = area + path(f"M{point(x, at)}h{place:.2f}", "step")
+            parts.append(mark(table, row, chart.value, shape, (chart.down, chart.across)))
+        y = bottom + 8
+    labels = [short_label(each) for each in times]
+    for at, is_written in enumerate(spaced(labels, place)):
+        if is_written:
+            parts.append(text(LEFT + place * (at + 0.5), y + 8, labels[at], "middle"))
+    return "".join(parts), y + _BOTTOM
+
+
+def lanes_of(table: ReportTable, column: str) -> dict[str, list[int]]:
+    """Return the rows of each value of a column, in the order of the table."""
+    found: dict[str, list[int]] = {}
+    for row in range(len(table.rows)):
+        found.setdefault(spoken(table, row, column), []).append(row)
+    return found

@@ -1,0 +1,36 @@
+"""The files of a report: the page, the JSON file, and a folder of CSV files. Pure, but for the page's template."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Final
+
+from restante.pipeline.report.changes_table import changes_table
+from restante.pipeline.report.csv_file import as_csv
+from restante.pipeline.report.json_file import as_json
+from restante.pipeline.report.model import Report, figures
+from restante.pipeline.report.page import page
+from restante.pipeline.report.periods import Period
+
+CHANGES_FILE: Final = "changes.csv"
+"""No figure has this name."""
+
+
+def page_name(period: Period) -> str:
+    """Return the name of the page of a period in a folder of reports."""
+    return f"{period.name}.html"
+
+
+def report_files(report: Report) -> Iterator[tuple[PurePosixPath, bytes]]:
+    """Yield the name of each file, relative to the folder of reports, and its content. The page is the last one.
+
+    Who sees the page then finds the others.
+    """
+    name = report.period.name
+    for _, figure in figures(report):
+        yield PurePosixPath(name) / f"{figure.id}.csv", as_csv(figure.table)
+    if report.changes:
+        yield PurePosixPath(name) / CHANGES_FILE, as_csv(changes_table(report.changes))
+    yield PurePosixPath(f"{name}.json"), as_json(report)
+    yield PurePosixPath(page_name(report.period)), page(report)

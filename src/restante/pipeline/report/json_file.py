@@ -1,0 +1,105 @@
+"""A report as JSON, for programs. Pure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from restante.pipeline.report.model import (
+    UNITS,
+    Changes,
+    Fact,
+    Figure,
+    Report,
+    ReportColumn,
+    Section,
+)
+from restante.pipeline.report.periods import Period
+from restante.pipeline.report.values import json_value
+
+FORMAT: Final = "restante report"
+
+FORMAT_VERSION: Final = 1
+"""The version of the format. Keys may be added within a version; a greater number means that one has changed."""
+
+
+def as_json(report: Report) -> bytes:
+    """Return a report as JSON in ASCII, with an object for each row. The same report gives the same bytes."""
+    said = {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "period": _period(report.period),
+        "period_before": _period(report.period.before),
+        "made": json_value(report.made),
+        "remarks": list(report.remarks),
+        "changes": None if report.changes is None else _changes(report.changes),
+        "sections": [_section(each) for each in report.sections],
+    }
+    return json.dumps(said, indent=1, allow_nan=False).encode() + b"\n"
+
+
+def _period(period: Period) -> dict[str, Any]:
+    return {
+        "kind": period.kind.value,
+        "name": period.name,
+        "first": json_value(period.first),
+        "last": json_value(period.last),
+    }
+
+
+def _changes(changes: Changes) -> dict[str, Any]:
+    return {
+        "rule": changes.rule,
+        "omitted": changes.omitted,
+        "found": [
+            {
+                "section": each.section,
+                "words": each.words,
+                "before": json_value(each.before),
+                "now": json_value(each.now),
+                "kind": each.kind.value,
+                "measure": each.measure,
+                "source": each.source,
+                "implementation": each.implementation,
+                "version": each.version,
+                "days": [json_value(day) for day in each.days],
+                "size": each.size,
+            }
+            for each in changes.found
+        ],
+    }
+
+
+def _section(section: Section) -> dict[str, Any]:
+    return {
+        "id": section.id,
+        "title": section.title,
+        "facts": [_fact(each) for each in section.facts],
+        "figures": [_figure(each) for each in section.figures],
+    }
+
+
+def _fact(fact: Fact) -> dict[str, Any]:
+    return {"name": fact.name, "value": json_value(fact.value), "kind": fact.kind.value, "warns": fact.warns}
+
+
+def _figure(figure: Figure) -> dict[str, Any]:
+    names = [column.name for column in figure.table.columns]
+    return {
+        "id": figure.id,
+        "title": figure.title,
+        "reading": figure.reading,
+        "remarks": list(figure.remarks),
+        "columns": [_column(each) for each in figure.table.columns],
+        "rows": [dict(zip(names, map(json_value, row), strict=True)) for row in figure.table.rows],
+    }
+
+
+def _column(column: ReportColumn) -> dict[str, Any]:
+    return {
+        "name": column.name,
+        "head": column.head,
+        "kind": column.kind.value,
+        "unit": UNITS.get(column.kind),
+        "meaning": column.meaning,
+    }

@@ -1,0 +1,50 @@
+"""Makes a report of the rows that queries return. Pure: who runs the queries is an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import date, datetime
+from typing import Any, Final
+
+from restante.pipeline.report.changes.rule import MEASURES, changes_of
+from restante.pipeline.report.model import Report, Section
+from restante.pipeline.report.periods import LakeDays, Period, remarks
+from restante.pipeline.report.sections import SUBJECTS
+from restante.pipeline.report.sections.subject import Rows, Scope, Subject
+
+Fetch = Callable[[str, Mapping[str, Any]], Rows]
+"""Runs SQL with named parameters and returns its rows."""
+
+_DATED: Final = ("outcomes", "busy_hours", "times", "traffic")
+"""Tables whose days are those of the lake: what ended, what bound, timing logs, envelopes."""
+
+HELD_SQL: Final = "SELECT min(first), max(last) FROM ({})".format(  # noqa: S608 - constants
+    " UNION ALL ".join(f"SELECT min(day) AS first, max(day) AS last FROM {name}" for name in _DATED)  # noqa: S608
+)
+
+_READ: Final = [*(each.tables for each in SUBJECTS), *(each.tables for each in MEASURES)]
+
+TABLES_READ: Final = tuple(dict.fromkeys([*_DATED, *(table for tables in _READ for table in tables)]))
+"""All tables that a report reads."""
+
+
+def lake_days(fetch: Fetch) -> LakeDays | None:
+    """Return the days of which the lake has records, or None if it has none."""
+    [(first, last)] = fetch(HELD_SQL, {})
+    return None if first is None else LakeDays(first, last)
+
+
+def made_report(fetch: Fetch, period: Period, today: date, made: datetime) -> Report:
+    """Return the report of a period."""
+    scope = Scope(period, lake_days(fetch), made)
+    sections = tuple(_section(fetch, subject, scope) for subject in SUBJECTS)
+    return Report(period, made, sections, tuple(remarks(period, scope.held, today)), changes_of(fetch, scope))
+
+
+def _section(fetch: Fetch, subject: Subject, scope: Scope) -> Section:
+    days = {"first": scope.period.first, "last": scope.period.last}
+    rows = {
+        name: fetch(sql, {key: day for key, day in days.items() if f"${key}" in sql})
+        for name, sql in subject.queries.items()
+    }
+    return subject.section(rows, scope)

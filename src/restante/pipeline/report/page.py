@@ -1,0 +1,210 @@
+"""A report as an HTML page: one file that loads nothing and has no script. Pure, but for its template."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from html import escape
+from pathlib import Path
+from string import Template
+from typing import Final
+
+from restante.common.content_policy import source_hash
+from restante.common.plural import counted
+from restante.pipeline.report.changes_table import NOTHING_CHANGED, omitted_words
+from restante.pipeline.report.charts.elements import element
+from restante.pipeline.report.charts.picture import legend, patterns, picture
+from restante.pipeline.report.model import (
+    NUMBERS,
+    Cell,
+    Fact,
+    Figure,
+    Report,
+    ReportChange,
+    ReportColumn,
+    Section,
+    ValueKind,
+    drawn,
+)
+from restante.pipeline.report.values import spoken_value
+
+_WEB: Final = Path(__file__).with_name("web")
+
+
+def page(report: Report) -> bytes:
+    """Return a report as an HTML page in UTF-8. The same report gives the same bytes."""
+    style = _file("page.css")
+    return (
+        Template(_file("page.html"))
+        .substitute(
+            policy=escape(_policy(style)),
+            style=style,
+            title=escape(f"{report.period.title} - Restante report"),
+            patterns=patterns(),
+            kind=report.period.kind.value,
+            heading=escape(report.period.title),
+            made=escape(spoken_value(report.made, ValueKind.MOMENT)),
+            remarks=_list(map(escape, report.remarks), "remarks"),
+            changes=_changes(report),
+            contents=_list(element("a", escape(each.title), href=f"#{_anchor(each.id)}") for each in report.sections),
+            sections="\n".join(map(_section, report.sections)),
+        )
+        .encode()
+    )
+
+
+@functools.cache
+def _file(name: str) -> str:
+    return (_WEB / name).read_text("utf-8")
+
+
+def _policy(style: str) -> str:
+    """Return the Content-Security-Policy: this style, no script and no requests. The icon is empty."""
+    return f"default-src 'none'; img-src data:; style-src '{source_hash(style)}'; base-uri 'none'; form-action 'none'"
+
+
+def _list(items: Iterable[str], class_: str | None = None) -> str:
+    shown = "\n".join(element("li", item) for item in items)
+    return element("ul", f"\n{shown}\n", class_=class_) if shown else ""
+
+
+def _changes(report: Report) -> str:
+    if report.changes is None:
+        return ""
+    titles = {section.id: section.title for section in report.sections}
+    found = [
+        _numbers(each)
+        + element(
+            "p",
+            element("bdi", escape(each.words), dir="ltr")
+            + " See "
+            + element("a", escape(titles[each.section]), href=f"#{_anchor(each.section)}")
+            + ".",
+        )
+        for each in report.changes.found
+    ]
+    omitted = report.changes.omitted
+    rule = element("summary", "What counts as a change") + element("p", escape(report.changes.rule))
+    return element(
+        "section",
+        element("h2", "What changed since the period before", id="changes-heading")
+        + (_list(found, "changes") or element("p", NOTHING_CHANGED))
+        + (element("p", escape(omitted_words(omitted))) if omitted else "")
+        + element("details", rule, class_="meanings"),
+        aria_labelledby="changes-heading",
+    )
+
+
+def _numbers(of: ReportChange) -> str:
+    """Return what to see of a change at a glance: its numbers and its days."""
+    now, before = (escape(spoken_value(value, of.kind)) for value in (of.now, of.before))
+    shown = element("span", f"{element('strong', now)}, before {before}")
+    if of.days:
+        ends = dict.fromkeys((of.days[0].isoformat(), of.days[-1].isoformat()))
+        number = f", {counted(len(of.days), 'day')}" if len(ends) > 1 else ""
+        shown += " " + element("span", " to ".join(ends) + number, class_="soft")
+    return element("div", shown, class_="numbers")
+
+
+def _anchor(section: str) -> str:
+    """Return the id of a section's element. A figure may have the same name."""
+    return f"section-{section}"
+
+
+def _section(section: Section) -> str:
+    anchor = _anchor(section.id)
+    heading = f"{anchor}-heading"
+    shown = [element("h2", escape(section.title), id=heading), _facts(section.facts)]
+    shown += map(_figure, section.figures)
+    if not section.figures:
+        shown.append(element("p", escape(section.nothing)))
+    return element("section", "\n".join(shown), id=anchor, aria_labelledby=heading)
+
+
+def _facts(facts: Iterable[Fact]) -> str:
+    items = [
+        element(
+            "div",
+            element("dt", escape(fact.name))
+            + element(
+                "dd",
+                ("! " if fact.warns else "") + element("bdi", escape(spoken_value(fact.value, fact.kind))),
+                class_="warns" if fact.warns else None,
+            ),
+        )
+        for fact in facts
+    ]
+    return element("dl", "\n".join(items), class_="facts") if items else ""
+
+
+def _figure(figure: Figure) -> str:
+    heading = f"{figure.id}-heading"
+    said = [element("h3", escape(figure.title), id=heading), element("p", escape(figure.reading))]
+    said += [element("p", escape(remark)) for remark in figure.remarks]
+    chart = picture(figure)
+    table = _scrolled(figure)
+    if chart:
+        table = element("div", f"<div>{chart}\n{legend(figure)}</div>\n{table}", class_="beside")
+    return element("div", "\n".join([*said, table]), id=figure.id, class_="figure")
+
+
+def _scrolled(figure: Figure) -> str:
+    """Return the table of a figure in a box that is scrolled, by keys as well."""
+    return element(
+        "div",
+        element(
+            "div", _table(figure), class_="scrolled", tabindex="0", role="region", aria_labelledby=f"{figure.id}-rows"
+        )
+        + _meanings(figure.table.columns),
+    )
+
+
+def _table(figure: Figure) -> str:
+    table = figure.table
+    heads = "".join(
+        element("th", escape(column.head), scope="col", class_=_class(column)) for column in table.columns
+    )
+    header = _header_place(figure)
+    rows = "\n".join(
+        element("tr", "".join(_cell(column, value, is_header=at == header)
+                              for at, (column, value) in enumerate(zip(table.columns, row, strict=True))))
+        for row in table.rows
+    )  # fmt: skip
+    return element(
+        "table",
+        element("caption", escape(f"{figure.title}: {counted(len(table.rows), 'row')}"), id=f"{figure.id}-rows")
+        + element("thead", element("tr", heads))
+        + element("tbody", f"\n{rows}\n"),
+    )
+
+
+def _header_place(figure: Figure) -> int:
+    """Return the place of the column whose values are the headers of the rows: the first without drawn numbers."""
+    names = drawn(figure.chart)
+    return next((at for at, column in enumerate(figure.table.columns) if column.name not in names), -1)
+
+
+def _cell(column: ReportColumn, value: Cell, *, is_header: bool) -> str:
+    words = escape(spoken_value(value, column.kind, column.absent))
+    content = element("bdi", words) if column.kind is ValueKind.TEXT else words
+    return element("th" if is_header else "td", content, scope="row" if is_header else None, class_=_class(column))
+
+
+def _class(column: ReportColumn) -> str | None:
+    if column.kind in NUMBERS:
+        return "number"
+    if column.kind in {ValueKind.DAY, ValueKind.MOMENT}:
+        return "time"
+    return "text" if column.kind is ValueKind.TEXT else None
+
+
+def _meanings(columns: Iterable[ReportColumn]) -> str:
+    items = [
+        element("dt", escape(f"{column.head}: ")) + element("dd", escape(column.meaning))
+        for column in columns
+        if column.meaning
+    ]
+    if not items:
+        return ""
+    words = element("summary", "What the columns mean")
+    return element("details", words + element("dl", "\n".join(items)), class_="meanings")

@@ -1,0 +1,197 @@
+"""Days, ISO weeks and months (UTC) for which there are reports, and which of their days the lake has. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import date, timedelta
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from restante.common.errors import Misuse
+
+MIN_YEAR: Final = 1970
+MAX_YEAR: Final = 9998
+"""Years of a report: those of the lake's times. Of a later year the end of the last week is no date of Python's."""
+
+MONTHS: Final = (
+    *("January", "February", "March", "April", "May", "June", "July"),
+    *("August", "September", "October", "November", "December"),
+)
+WEEKDAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+"""Python's own names depend on the locale."""
+
+
+class PeriodKind(StrEnum):
+    """How long a period is."""
+
+    DAY = "day"
+    WEEK = "week"
+    MONTH = "month"
+
+
+class Period(NamedTuple):
+    """A day, an ISO week (Monday to Sunday) or a month."""
+
+    kind: PeriodKind
+    first: date
+
+    @property
+    def last(self) -> date:
+        """Return its last day."""
+        return self.after.first - timedelta(1)
+
+    @property
+    def after(self) -> Period:
+        """Return the period of this kind that follows."""
+        return containing(self.kind, self.first + timedelta(_MAX_DAYS[self.kind]))
+
+    @property
+    def before(self) -> Period:
+        """Return the period of this kind before it."""
+        return containing(self.kind, self.first - timedelta(1))
+
+    @property
+    def days(self) -> tuple[date, ...]:
+        """Return all its days in order."""
+        return tuple(self.first + timedelta(number) for number in range((self.last - self.first).days + 1))
+
+    @property
+    def name(self) -> str:
+        """Return what `parse` reads: 2026-11-21, 2026-W47 or 2026-11."""
+        return _NAMES[self.kind](self.first)
+
+    @property
+    def title(self) -> str:
+        """Return the period in words."""
+        match self.kind:
+            case PeriodKind.DAY:
+                return f"{WEEKDAYS[self.first.weekday()]}, {spoken(self.first)}"
+            case PeriodKind.WEEK:
+                year, week, _ = self.first.isocalendar()
+                return f"Week {week} of {year}, {spoken(self.first)} to {spoken(self.last)}"
+            case PeriodKind.MONTH:
+                return f"{MONTHS[self.first.month - 1]} {self.first.year}"
+
+
+_MAX_DAYS: Final[Mapping[PeriodKind, int]] = {PeriodKind.DAY: 1, PeriodKind.WEEK: 7, PeriodKind.MONTH: 31}
+"""So many days after its first day, no period is over later than the next one."""
+
+
+def _week_name(day: date) -> str:
+    year, week, _ = day.isocalendar()
+    return f"{year:04}-W{week:02}"
+
+
+_NAMES: Final[Mapping[PeriodKind, Callable[[date], str]]] = {
+    PeriodKind.DAY: date.isoformat,
+    PeriodKind.WEEK: _week_name,
+    PeriodKind.MONTH: lambda day: day.isoformat()[:7],
+}
+
+_FORMS: Final[tuple[tuple[PeriodKind, re.Pattern[str], Callable[..., date]], ...]] = (
+    (PeriodKind.DAY, re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})"), date),
+    (PeriodKind.WEEK, re.compile(r"([0-9]{4})-W([0-9]{2})"), lambda year, week: date.fromisocalendar(year, week, 1)),
+    (PeriodKind.MONTH, re.compile(r"([0-9]{4})-([0-9]{2})"), lambda year, month: date(year, month, 1)),
+)
+
+
+def spoken(day: date) -> str:
+    """Return a day in words: 21 November 2026."""
+    return f"{day.day} {MONTHS[day.month - 1]} {day.year}"
+
+
+def containing(kind: PeriodKind, day: date) -> Period:
+    """Return the period of a kind that contains a day."""
+    match kind:
+        case PeriodKind.DAY:
+            return Period(kind, day)
+        case PeriodKind.WEEK:
+            return Period(kind, day - timedelta(day.weekday()))
+        case PeriodKind.MONTH:
+            return Period(kind, day.replace(day=1))
+
+
+def last_over(kind: PeriodKind, today: date) -> Period:
+    """Return the last period of a kind that was over when today began."""
+    return containing(kind, today).before
+
+
+def parse(text: str) -> Period:
+    """Return the period with this name. Raises Misuse."""
+    for kind, form, first in _FORMS:
+        if found := form.fullmatch(text):
+            numbers = [int(each) for each in found.groups()]
+            if not MIN_YEAR <= numbers[0] <= MAX_YEAR:
+                raise Misuse(f"there is no report of {text}: name a year from {MIN_YEAR} to {MAX_YEAR}")
+            try:
+                return Period(kind, first(*numbers))
+            except ValueError as error:
+                raise Misuse(f"there is no {kind} {text}") from error
+    raise Misuse(f"{text!r} is no period: write 2026-11-21, 2026-W47, 2026-11, day, week or month")
+
+
+def chosen(text: str, today: date) -> Period:
+    """Return the period with this name. `day`, `week` and `month` are the last ones that are over. Raises Misuse."""
+    return last_over(PeriodKind(text), today) if text in set(PeriodKind) else parse(text)
+
+
+class LakeDays(NamedTuple):
+    """The first and the last day of which the lake has records."""
+
+    first: date
+    last: date
+
+
+class Extent(NamedTuple):
+    """How many days of a period are not over, and of how many the lake has no records at either end."""
+
+    future: int
+    """Days that have not begun."""
+    is_today: bool
+    """Whether today is one of its days."""
+    early: int
+    """Days before the lake's first day."""
+    late: int
+    """Days that have begun, after the lake's last day."""
+
+
+def extent(period: Period, held: LakeDays | None, today: date) -> Extent:
+    """Return what is missing of a period. `held` is None if the lake has no records at all."""
+    begun = [day for day in period.days if day <= today]
+    early = [day for day in begun if held is None or day < held.first]
+    late = [day for day in begun if held is not None and day > held.last]
+    return Extent(len(period.days) - len(begun), today in begun, len(early), len(late))
+
+
+def is_whole(period: Period, held: LakeDays | None, today: date) -> bool:
+    """Return whether a period is over and neither begins before the lake's days nor ends after them."""
+    return extent(period, held, today) == Extent(0, is_today=False, early=0, late=0)
+
+
+def remarks(period: Period, held: LakeDays | None, today: date) -> list[str]:
+    """Return sentences that say why figures of the period, or of the one before it, may be too small."""
+    if held is None:
+        return ["The lake has no records yet. Run `restante pipeline run`."]
+    found = extent(period, held, today)
+    whole = len(period.days)
+    if found.future == whole:
+        return [f"The period begins on {spoken(period.first)}, which is in the future. There are no records of it."]
+    said = []
+    if found.early + found.late + found.future >= whole and (found.early == 0 or found.late == 0):
+        said.append(
+            f"The lake has no records of this period. It has records of {spoken(held.first)} to {spoken(held.last)}."
+        )
+    else:
+        if found.early:
+            said.append(f"The lake has no records before {spoken(held.first)}.")
+        if found.late:
+            said.append(f"The lake has no records after {spoken(held.last)}.")
+    if found.future or found.is_today:
+        said.append(f"The period is not over. Its last day is {spoken(period.last)}.")
+    before = extent(period.before, held, today)
+    if before.early == len(period.before.days):
+        said.append("The lake has no records of the period before. Nothing is compared with it.")
+    elif before.early:
+        said.append(f"The lake has records of the period before only from {spoken(held.first)} on.")
+    return said

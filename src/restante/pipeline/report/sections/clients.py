@@ -1,0 +1,182 @@
+"""Versions of clients and their failures, and codes that somebody may have guessed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from restante.common.plural import counted
+from restante.pipeline.report.model import (
+    Cells,
+    Fact,
+    Figure,
+    RankedBars,
+    ReportColumn,
+    ReportTable,
+    Section,
+    StackedBars,
+    ValueKind,
+)
+from restante.pipeline.report.sections.subject import (
+    ALL_OTHERS,
+    DAY_COLUMN,
+    DAYS,
+    MAILBOX_SERVER_COLUMN,
+    NAMES_COLUMN,
+    RESULT_COLUMNS,
+    RESULT_SUMS,
+    Rows,
+    Scope,
+    Subject,
+    count_column,
+    daily,
+    share_of,
+    text_column,
+)
+from restante.pipeline.report.top_rows import NamedCounts, top_rows
+
+VERSION_QUERIES: Final[Mapping[str, str]] = {
+    "versions": f"SELECT implementation, version, sum(mailboxes), sum(connections), {RESULT_SUMS}"  # noqa: S608
+    f" FROM versions WHERE {DAYS} AND attribution = 'version' GROUP BY ALL ORDER BY ALL",
+    "attributions": f"SELECT attribution, sum(mailboxes) FROM versions WHERE {DAYS}"  # noqa: S608
+    " GROUP BY attribution ORDER BY attribution",
+}
+
+_ATTRIBUTIONS: Final[Mapping[str, str]] = {
+    "version": "the version is known",
+    "mixed": "clients of several versions had just bound",
+    "unbound": "no client had just bound",
+    "blurred": "the times are too coarse to decide",
+}
+
+
+def versions(rows: Mapping[str, Rows], _scope: Scope) -> Section:
+    """Return the section of versions."""
+    if not rows["versions"]:
+        return Section("versions", "Versions and their failures")
+    found = top_rows([((name, version), counts) for name, version, *counts in rows["versions"]], 0)
+    mailboxes: dict[str, int] = dict(rows["attributions"])
+    return Section(
+        "versions",
+        "Versions and their failures",
+        (
+            Figure(
+                "versions",
+                "Results by version",
+                "Each bar is the number of mailboxes that clients of a version opened and that have ended, the"
+                " largest first. The marked part failed. A version with a larger marked part than others may have"
+                " a fault.",
+                ReportTable(
+                    (
+                        text_column("implementation", "Client", "Name of the client program."),
+                        text_column("version", "Version"),
+                        NAMES_COLUMN,
+                        count_column("mailboxes", "Mailboxes"),
+                        count_column("failed", "Failed", "Mailboxes that did not end happy."),
+                        ReportColumn("failed_share", "Share failed", ValueKind.SHARE, absent="-"),
+                        count_column("connections", "Connections", "A client that reconnects counts again."),
+                        *RESULT_COLUMNS,
+                    ),
+                    tuple(map(_version_row, found)),
+                ),
+                RankedBars(("implementation", "version"), "mailboxes", "failed"),
+            ),
+            Figure(
+                "attributions",
+                "Whether the version of a mailbox is known",
+                "Each bar is a number of mailboxes that ended. A usage record does not name the version. It is that"
+                " of the client that bound just before.",
+                ReportTable(
+                    (text_column("attribution", "Version"), count_column("mailboxes", "Mailboxes")),
+                    tuple((words, mailboxes[key]) for key, words in _ATTRIBUTIONS.items() if key in mailboxes),
+                ),
+                RankedBars(("attribution",), "mailboxes"),
+            ),
+        ),
+        (Fact("Versions", sum(each.names for each in found), ValueKind.COUNT),),
+    )
+
+
+def _version_row(found: NamedCounts) -> Cells:
+    mailboxes, connections, *results = found.counts
+    failed = sum(results[1:])
+    name = found.name or (ALL_OTHERS, "")
+    return (*name, found.names, mailboxes, failed, share_of(failed, mailboxes), connections, *results)
+
+
+MAX_SUSPICIOUS_ROWS: Final = 50
+"""Rows of days that stand out. In an attack on all servers and applications of a month there are more; the first ones
+then say enough."""
+
+GUESS_QUERIES: Final[Mapping[str, str]] = {
+    "days": f"SELECT day, sum(crowded_nameplates), sum(scary) FROM guesses WHERE {DAYS}"  # noqa: S608 - constants
+    " GROUP BY day ORDER BY day",
+    "judged": "SELECT count(*), count(stands_out), count(*) FILTER (stands_out)"  # noqa: S608 - constants
+    f" FROM guesses WHERE {DAYS}",
+    "stand_out": "SELECT day, source, app_id, suspects, threshold, crowded_nameplates, scary"  # noqa: S608
+    f" FROM guesses WHERE {DAYS} AND stands_out ORDER BY suspects - threshold DESC, day, source, app_id"
+    f" LIMIT {MAX_SUSPICIOUS_ROWS}",
+}
+
+_CROWDED: Final = count_column(
+    "crowded_nameplates", "Crowded nameplates", "A third side tried to claim the nameplate."
+)
+_SCARY: Final = count_column("scary", "Scary mailboxes", "The two sides had different codes.")
+
+
+def guesses(rows: Mapping[str, Rows], scope: Scope) -> Section:
+    """Return the section of guesses."""
+    [(whole, judged, stand_out)] = rows["judged"]
+    if not whole:
+        return Section("guesses", "Guessing")
+    not_judged = whole - judged
+    return Section(
+        "guesses",
+        "Guessing",
+        (
+            Figure(
+                "guesses-by-day",
+                "Results of wrong codes by day",
+                "Each bar is the number of nameplates and mailboxes that ended as they do after a guess of a code."
+                " Mistyped codes end in the same way, so a few on each day are normal.",
+                ReportTable((DAY_COLUMN, _CROWDED, _SCARY), tuple(daily(rows["days"], scope, 2))),
+                StackedBars("day", (_CROWDED.name, _SCARY.name)),
+            ),
+            Figure(
+                "guesses-that-stand-out",
+                "Days that stand out",
+                "Each row is a server, day and application with more suspects than the threshold, which follows from"
+                " the seven days before.",
+                ReportTable(
+                    (
+                        DAY_COLUMN,
+                        MAILBOX_SERVER_COLUMN,
+                        text_column("app_id", "Application"),
+                        count_column("suspects", "Suspects", "Crowded nameplates and scary mailboxes together."),
+                        count_column("threshold", "Threshold"),
+                        *(_CROWDED, _SCARY),
+                    ),
+                    tuple(rows["stand_out"]),
+                ),
+                remarks=_guess_remarks(stand_out, not_judged),
+            ),
+        ),
+        (Fact("Days and applications that stand out", stand_out, ValueKind.COUNT, warns=stand_out > 0),),
+    )
+
+
+def _guess_remarks(stand_out: int, not_judged: int) -> tuple[str, ...]:
+    said = []
+    if not stand_out:
+        said.append("No day stands out.")
+    if stand_out > MAX_SUSPICIOUS_ROWS:
+        said.append(f"There are {stand_out:,} such rows. The first {MAX_SUSPICIOUS_ROWS} are shown.")
+    if not_judged:
+        said.append(
+            f"{counted(not_judged, 'row')} of the period could not be judged: the lake has too few days before."
+        )
+    return tuple(said)
+
+
+VERSIONS_SUBJECT: Final = Subject(("versions",), VERSION_QUERIES, versions)
+GUESSES_SUBJECT: Final = Subject(("guesses",), GUESS_QUERIES, guesses)

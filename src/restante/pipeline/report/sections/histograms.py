@@ -1,0 +1,173 @@
+"""Durations as percentiles: how long people waited, and where the time of clients went. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from restante.pipeline.report.model import (
+    Cells,
+    Fact,
+    Figure,
+    PercentileStrip,
+    ReportColumn,
+    ReportTable,
+    Section,
+    ValueKind,
+)
+from restante.pipeline.report.percentiles import PERCENTILES, Bucket, known, percentiles
+from restante.pipeline.report.sections.subject import (
+    DAYS,
+    MAILBOX_SERVER_COLUMN,
+    Rows,
+    Scope,
+    Subject,
+    count_column,
+    text_column,
+)
+
+_ORDINALS: Final[Mapping[int, str]] = {50: "Half", 90: "90 %", 99: "99 %"}
+
+PERCENTILE_COLUMNS: Final = tuple(
+    ReportColumn(
+        f"p{percent}_us",
+        f"{_ORDINALS[percent]} within",
+        ValueKind.DURATION,
+        f"Percentile {percent}: so many of the durations are no longer than this, to within 1 %.",
+        "-",
+    )
+    for percent in PERCENTILES
+)
+_MARKS: Final = tuple(column.name for column in PERCENTILE_COLUMNS)
+
+_READING: Final = (
+    " The circle is the median: half are no longer. 90 % are no longer than the square, and 99 % no longer than the"
+    " triangle. Each line of the axis is about ten times the one before."
+)
+
+_SUMS: Final = f"from_us, sum(count) FROM durations WHERE {DAYS}"
+
+
+def grouped(rows: Rows, names: int) -> dict[tuple[Any, ...], list[Bucket]]:
+    """Return the buckets of each name. The rows begin with the parts of their names."""
+    found: dict[tuple[Any, ...], list[Bucket]] = {}
+    for row in rows:
+        found.setdefault(row[:names], []).append((row[names], row[names + 1]))
+    return found
+
+
+def _row(name: Cells, buckets: list[Bucket]) -> Cells:
+    return (*name, *known(buckets), *percentiles(buckets))
+
+
+WAITING_QUERIES: Final[Mapping[str, str]] = {
+    "kinds": f"SELECT kind, measure, {_SUMS} GROUP BY ALL ORDER BY ALL",
+    "servers": f"SELECT source, {_SUMS} AND kind = 'nameplate' AND measure = 'waiting' GROUP BY ALL ORDER BY ALL",
+}
+
+ROUND_TRIP: Final = "round trip"
+"""The phase from the sending of a command to its answer. Every command has it."""
+
+_MEASURES: Final[Mapping[tuple[str, str], str]] = {
+    ("nameplate", "waiting"): "nameplate: until the second side",
+    ("nameplate", "total"): "nameplate: until its end",
+    ("claimed", "waiting"): "mailbox of a nameplate: until the second side",
+    ("claimed", "total"): "mailbox of a nameplate: until its end",
+    ("opened", "waiting"): "mailbox without a nameplate: until the second side",
+    ("opened", "total"): "mailbox without a nameplate: until its end",
+}
+"""The words for a kind and a measure of the table durations, in the order of the figure."""
+
+
+def waiting(rows: Mapping[str, Rows], _scope: Scope) -> Section:
+    """Return the section of waiting times."""
+    kinds = grouped(rows["kinds"], 2)
+    if not kinds:
+        return Section("waiting", "Waiting times")
+    columns = (
+        count_column("durations", "Durations"),
+        count_column("unknown", "No second side", "How many had no second side."),
+        *PERCENTILE_COLUMNS,
+    )
+    typical = percentiles(kinds.get(("nameplate", "waiting"), []))
+    return Section(
+        "waiting",
+        "Waiting times",
+        (
+            Figure(
+                "waiting-by-kind",
+                "Times since the first side",
+                "Each line is how long nameplates or mailboxes waited for the second side, or were there." + _READING,
+                ReportTable(
+                    (text_column("what", "What"), *columns),
+                    tuple(_row((words,), kinds[key]) for key, words in _MEASURES.items() if key in kinds),
+                ),
+                PercentileStrip(("what",), _MARKS),
+            ),
+            Figure(
+                "waiting-by-server",
+                "Time until the second side came, by server",
+                "Each line is how long the nameplates of a server waited for the second side." + _READING,
+                ReportTable(
+                    (MAILBOX_SERVER_COLUMN, *columns),
+                    tuple(_row(name, found) for name, found in grouped(rows["servers"], 1).items()),
+                ),
+                PercentileStrip(("source",), _MARKS),
+            ),
+        ),
+        tuple(
+            Fact(f"{_ORDINALS[percent]} of second sides came within", value, ValueKind.DURATION)
+            for percent, value in zip(PERCENTILES, typical, strict=True)
+        ),
+    )
+
+
+TIMING_QUERIES: Final[Mapping[str, str]] = {
+    "phases": f"SELECT phase, from_us, sum(count) FROM times WHERE {DAYS} GROUP BY ALL ORDER BY ALL",  # noqa: S608
+}
+
+
+def timing(rows: Mapping[str, Rows], _scope: Scope) -> Section:
+    """Return the section of timing by cause, the longest median first."""
+    found = [_row(name, buckets) for name, buckets in grouped(rows["phases"], 1).items()]
+    if not found:
+        return Section("timing", "Timing by cause", nothing="The lake has no timing logs of the period.")
+    return Section(
+        "timing",
+        "Timing by cause",
+        (
+            Figure(
+                "timing-by-phase",
+                "Times of clients by phase",
+                "Each line is how long a phase of a command, or a step of a client, took in the timing logs."
+                + _READING,
+                ReportTable(
+                    (
+                        text_column("phase", "Phase"),
+                        count_column("durations", "Durations"),
+                        count_column("unknown", "Not known", "How many durations are not known."),
+                        *PERCENTILE_COLUMNS,
+                    ),
+                    tuple(sorted(found, key=_longest_first)),
+                ),
+                PercentileStrip(("phase",), _MARKS),
+            ),
+        ),
+        tuple(_timing_facts(found)),
+    )
+
+
+def _timing_facts(rows: list[Cells]) -> Iterator[Fact]:
+    for phase, durations, _, median, *_ in rows:
+        if phase == ROUND_TRIP:
+            yield Fact("Commands with a known round trip", durations, ValueKind.COUNT)
+            yield Fact("Half of round trips within", median, ValueKind.DURATION)
+
+
+def _longest_first(row: Cells) -> tuple[float, str]:
+    median = row[3]
+    return (-median if isinstance(median, int | float) else 0.0), str(row[0])
+
+
+WAITING_SUBJECT: Final = Subject(("durations",), WAITING_QUERIES, waiting)
+TIMING_SUBJECT: Final = Subject(("times",), TIMING_QUERIES, timing)

@@ -1,0 +1,164 @@
+"""The load of mailbox servers: busy hours, and how much was live at the same time. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date
+from typing import Any, Final
+
+from restante.common.plural import counted
+from restante.pipeline.report.charts.step_lines import MAX_LANES
+from restante.pipeline.report.model import (
+    Fact,
+    Figure,
+    HeatMap,
+    ReportColumn,
+    ReportTable,
+    Section,
+    StepLines,
+    ValueKind,
+)
+from restante.pipeline.report.periods import WEEKDAYS, PeriodKind
+from restante.pipeline.report.sections.subject import (
+    DAY_COLUMN,
+    DAYS,
+    MAILBOX_SERVER_COLUMN,
+    Rows,
+    Scope,
+    Subject,
+    count_column,
+    text_column,
+)
+
+HOURS: Final = range(24)
+
+BUSY_QUERIES: Final[Mapping[str, str]] = {
+    "hours": "SELECT isodow(day), hour, sum(connections), sum(mailboxes), sum(nameplates)"  # noqa: S608 - constants
+    f" FROM busy_hours WHERE {DAYS} AND hour IS NOT NULL GROUP BY ALL ORDER BY ALL",
+    "blurred": f"SELECT coalesce(sum(connections), 0) FROM busy_hours WHERE {DAYS} AND hour IS NULL",  # noqa: S608
+}
+
+
+def busy_hours(rows: Mapping[str, Rows], scope: Scope) -> Section:
+    """Return the section of busy hours."""
+    found = {(weekday, hour): tuple(counts) for weekday, hour, *counts in rows["hours"]}
+    [(blurred,)] = rows["blurred"]
+    if not found:
+        return Section("busy-hours", "Busy hours")
+    known = sorted({day.isoweekday() for day in scope.period.days if scope.has(day)})
+    table = tuple(
+        (WEEKDAYS[weekday - 1], hour, *found.get((weekday, hour), (0, 0, 0))) for weekday in known for hour in HOURS
+    )
+    remark = f"Left out: {counted(blurred, 'connection')}, because the server rounds times to more than an hour."
+    return Section(
+        "busy-hours",
+        "Busy hours",
+        (
+            Figure(
+                "busy-hours",
+                "Connections by weekday and hour",
+                "Each square is an hour (UTC) of a weekday. Its area is the number of connections that bound in this"
+                " hour, of all such weekdays of the period together. Large squares are busy hours.",
+                ReportTable(
+                    (
+                        text_column("weekday", "Weekday"),
+                        count_column("hour", "Hour", "Hour of the day (UTC)."),
+                        count_column("connections", "Connections", "A client that reconnects counts again."),
+                        count_column("mailboxes", "Mailboxes", "Mailboxes that started."),
+                        count_column("nameplates", "Nameplates", "Nameplates that started."),
+                    ),
+                    table,
+                ),
+                HeatMap("weekday", "hour", "connections"),
+                (remark,) if blurred else (),
+            ),
+        ),
+        (Fact("Connections", sum(counts[0] for counts in found.values()), ValueKind.COUNT),),
+    )
+
+
+def _pressure_sql(table: str, at: str) -> str:
+    return (
+        f"SELECT source, {at}, max(peak), sum(started), sum(live_us), sum(cut)"  # noqa: S608 - constants
+        f" FROM {table} WHERE {DAYS} GROUP BY ALL ORDER BY ALL"
+    )
+
+
+PRESSURE_QUERIES: Final[Mapping[str, str]] = {
+    f"{what}_by_{at}": _pressure_sql(table, at)
+    for what, table in (("nameplates", "pressure"), ("mailboxes", "mailbox_pressure"))
+    for at in ("day", "hour")
+}
+
+
+def pressure(rows: Mapping[str, Rows], scope: Scope) -> Section:
+    """Return the section of pressure: by hour, if the period is a day, else by day."""
+    found = {
+        what: _pressure(what, rows[f"{what}_by_{_unit(scope)}"], scope)
+        for what in ("nameplates", "mailboxes")
+        if rows[f"{what}_by_day"]
+    }
+    return Section(
+        "pressure",
+        "Pressure",
+        tuple(found.values()),
+        tuple(
+            Fact(f"Most {what} live at once, at one server", _highest(figure), ValueKind.COUNT)
+            for what, figure in found.items()
+        ),
+    )
+
+
+def _highest(figure: Figure) -> int | None:
+    peaks = [int(peak) for peak in figure.table.numbers("peak") if peak is not None]
+    return max(peaks, default=None)
+
+
+def _unit(scope: Scope) -> str:
+    return "hour" if scope.period.kind is PeriodKind.DAY else "day"
+
+
+def _pressure(what: str, rows: Rows, scope: Scope) -> Figure:
+    unit, servers = _unit(scope), len({row[0] for row in rows})
+    at = count_column("hour", "Hour", "Hour of the day (UTC).") if unit == "hour" else DAY_COLUMN
+    return Figure(
+        f"live-{what}",
+        f"Live {what} by {unit}",
+        f"Each line is the largest number of {what} of a server that were live at the same time, by {unit}. A line"
+        " that rises without falling again is a server that fills up.",
+        ReportTable(
+            (
+                MAILBOX_SERVER_COLUMN,
+                at,
+                count_column("peak", "Peak", f"Largest number of live {what}."),
+                count_column("started", "Started"),
+                ReportColumn("live_us", "Live time", ValueKind.DURATION, "Time for which they were live, added up."),
+                count_column(
+                    "cut", "Cut", "Those that lived longer than 7 days, which is all that is counted of them."
+                ),
+            ),
+            tuple(_filled(rows, scope, unit)),
+        ),
+        StepLines(at.name, "source", "peak"),
+        (f"The chart has the {MAX_LANES} servers with the highest peaks. The table has all {servers}.",)
+        if servers > MAX_LANES
+        else (),
+    )
+
+
+def _filled(rows: Rows, scope: Scope, unit: str) -> list[tuple[Any, ...]]:
+    """Return a row for each server and time, the highest peaks first. Where there is no row, nothing was live."""
+    found = {(row[0], row[1]): row for row in rows if row[1] is not None}
+    peaks: dict[str, int] = {}
+    for source, _, peak, *_ in rows:
+        peaks[source] = max(peaks.get(source, 0), peak or 0)
+    times: list[int | date] = [*HOURS] if unit == "hour" else [*scope.period.days]
+    return [
+        found.get((source, at), (source, at, *(0 if isinstance(at, int) or scope.has(at) else None,) * 4))
+        for source in sorted(peaks, key=lambda each: (-peaks[each], each))
+        for at in times
+    ]
+
+
+BUSY_SUBJECT: Final = Subject(("busy_hours",), BUSY_QUERIES, busy_hours)
+PRESSURE_SUBJECT: Final = Subject(("pressure", "mailbox_pressure"), PRESSURE_QUERIES, pressure)

@@ -1,0 +1,141 @@
+"""Success by result: of mailboxes by day, and by kind, server and application. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from restante.pipeline.report.model import (
+    Cells,
+    Fact,
+    Figure,
+    RankedBars,
+    ReportColumn,
+    ReportTable,
+    Section,
+    StackedBars,
+    ValueKind,
+)
+from restante.pipeline.report.sections.subject import (
+    ALL_OTHERS,
+    DAY_COLUMN,
+    DAYS,
+    MAILBOX_SERVER_COLUMN,
+    NAMES_COLUMN,
+    RESULT_COLUMNS,
+    RESULT_MEANINGS,
+    RESULT_SUMS,
+    Rows,
+    Scope,
+    Subject,
+    count_column,
+    daily,
+    share_of,
+    text_column,
+)
+from restante.pipeline.report.top_rows import top_rows
+
+_MAILBOXES: Final = f"FROM outcomes WHERE {DAYS} AND kind <> 'nameplate'"
+
+QUERIES: Final[Mapping[str, str]] = {
+    "days": f"SELECT day, {RESULT_SUMS} {_MAILBOXES} GROUP BY day ORDER BY day",
+    "kinds": f"SELECT kind, {RESULT_SUMS} FROM outcomes WHERE {DAYS} GROUP BY kind ORDER BY kind",  # noqa: S608
+    "servers": f"SELECT source, {RESULT_SUMS} {_MAILBOXES} GROUP BY source ORDER BY source",
+    "applications": f"SELECT app_id, {RESULT_SUMS} {_MAILBOXES} GROUP BY app_id ORDER BY app_id",
+}
+
+_ENDED: Final = count_column("ended", "Ended", "The sum of the results.")
+_FAILED: Final = count_column("failed", "Failed", "Those that did not end happy.")
+_SHARE: Final = ReportColumn("happy_share", "Share happy", ValueKind.SHARE, "Those that ended happy, of all.", "-")
+
+_KINDS: Final[Mapping[str, str]] = {
+    "nameplate": "nameplates",
+    "claimed": "mailboxes of a nameplate",
+    "opened": "mailboxes without a nameplate",
+}
+"""The words for the kinds of the table outcomes."""
+
+
+def section(rows: Mapping[str, Rows], scope: Scope) -> Section:
+    """Return the section."""
+    whole = [sum(row[at] for row in rows["days"]) for at in range(1, len(RESULT_MEANINGS) + 1)]
+    ended, failed = sum(whole), sum(whole[1:])
+    if not rows["kinds"]:
+        return Section("results", "Success")
+    return Section(
+        "results",
+        "Success",
+        (_by_day(rows["days"], scope), _by_kind(rows["kinds"]), *_by_name(rows)),
+        (
+            Fact("Mailboxes that ended", ended, ValueKind.COUNT),
+            Fact("Happy", share_of(whole[0], ended), ValueKind.SHARE),
+            Fact("Failed", failed, ValueKind.COUNT),
+        ),
+    )
+
+
+def _ended(counts: tuple[Any, ...]) -> Cells:
+    """Return the sum of results, the results, and the share of the first."""
+    ended = None if None in counts else sum(counts)
+    return (ended, *counts, share_of(counts[0], ended))
+
+
+def _by_day(rows: Rows, scope: Scope) -> Figure:
+    return Figure(
+        "results-by-day",
+        "Results of mailboxes by day",
+        "Each bar is the number of mailboxes that started on a day and have ended, by result. A day with few users"
+        " has a low bar. A day on which something failed has a large part above happy. ? is a day without records.",
+        ReportTable(
+            (DAY_COLUMN, _ENDED, *RESULT_COLUMNS, _SHARE),
+            tuple((row[0], *_ended(tuple(row[1:]))) for row in daily(rows, scope, len(RESULT_MEANINGS))),
+        ),
+        StackedBars("day", tuple(RESULT_MEANINGS)),
+    )
+
+
+def _by_kind(rows: Rows) -> Figure:
+    columns = (text_column("kind", "Kind"), _ENDED, *RESULT_COLUMNS, _SHARE)
+    return Figure(
+        "results-by-kind",
+        "Results by kind",
+        "Each bar is everything of a kind that ended. A nameplate is the number in a code. The claim of a nameplate"
+        " makes a mailbox, too, so the kinds must not be added up.",
+        ReportTable(
+            (*columns[:2], _FAILED, *columns[2:]),
+            tuple(_with_failed((_KINDS.get(kind, kind),), tuple(counts)) for kind, *counts in rows),
+        ),
+        RankedBars(("kind",), "ended", "failed"),
+    )
+
+
+def _with_failed(name: Cells, counts: tuple[int, ...]) -> Cells:
+    return (*name, sum(counts), sum(counts[1:]), *counts, share_of(counts[0], sum(counts)))
+
+
+def _by_name(rows: Mapping[str, Rows]) -> tuple[Figure, ...]:
+    return (
+        _ranked("server", MAILBOX_SERVER_COLUMN, rows["servers"]),
+        _ranked("application", text_column("app_id", "Application"), rows["applications"]),
+    )
+
+
+def _ranked(what: str, column: ReportColumn, rows: Rows) -> Figure:
+    counted = [((name,), (sum(counts), *counts)) for name, *counts in rows]
+    found = top_rows(counted, 0)
+    return Figure(
+        f"results-by-{what}",
+        f"Results of mailboxes by {what}",
+        f"Each bar is the number of mailboxes of one {what} that ended, the largest first. The marked part failed.",
+        ReportTable(
+            (column, NAMES_COLUMN, _ENDED, _FAILED, *RESULT_COLUMNS, _SHARE),
+            tuple(
+                _with_failed((each.name[0] if each.name else ALL_OTHERS, each.names), each.counts[1:])
+                for each in found
+            ),
+        ),
+        RankedBars((column.name,), "ended", "failed"),
+    )
+
+
+RESULTS_SUBJECT: Final = Subject(("outcomes",), QUERIES, section)

@@ -1,0 +1,59 @@
+"""A report in some lines for a terminal. Pure."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import Final
+
+from rich.cells import cell_len
+
+from restante.common.texts import in_one_line
+from restante.pipeline.report.changes_table import NOTHING_CHANGED, omitted_words
+from restante.pipeline.report.model import Report, Section
+from restante.pipeline.report.values import spoken_value
+
+MIN_WIDTH: Final = 40
+"""Cells of a line at least: what a fact and its name need. A narrower terminal breaks the lines itself."""
+
+
+def summary(report: Report, width: int = 80) -> Iterator[str]:
+    """Yield the lines of a summary: what is missing, what changed, and the facts of each section."""
+    room = max(width, MIN_WIDTH)
+    yield from _wrapped(report.period.title, room, "")
+    for remark in report.remarks:
+        yield from _wrapped(remark, room, "  ")
+    if report.changes:
+        yield ""
+        yield "What changed since the period before"
+        if not report.changes.found:
+            yield from _wrapped(NOTHING_CHANGED, room, "  ")
+        for each in report.changes.found:
+            yield from _wrapped(each.words, room, "! ")
+        if report.changes.omitted:
+            yield from _wrapped(omitted_words(report.changes.omitted), room, "  ")
+    for section in report.sections:
+        yield ""
+        yield section.title
+        yield from _facts(section, room)
+
+
+def _facts(section: Section, width: int) -> Iterator[str]:
+    if not section.figures and not section.facts:
+        yield from _wrapped(section.nothing, width, "  ")
+        return
+    for fact in section.facts:
+        value = spoken_value(fact.value, fact.kind)
+        name = in_one_line(fact.name)
+        sign = "!" if fact.warns else " "
+        if cell_len(name) + cell_len(value) + 5 > width:
+            yield from _wrapped(f"{name}: {value}", width, f"{sign} ")
+        else:
+            yield f"{sign} {name}{' ' * (width - 2 - cell_len(name) - cell_len(value))}{value}"
+
+
+def _wrapped(words: str, width: int, indent: str) -> list[str]:
+    """Return a text in lines, the first of which begins with `indent`."""
+    return textwrap.wrap(in_one_line(words), width, initial_indent=indent, subsequent_indent=" " * len(indent)) or [
+        indent.rstrip()
+    ]

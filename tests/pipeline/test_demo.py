@@ -1,0 +1,140 @@
+"""`restante pipeline demo`: one command from nothing to tables, and what it refuses."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from restante.demo.events import decode
+from restante.demo.fleet import MAILBOX_SERVERS, MAILSERVERS, MIN_DAYS
+from restante.demo.generate import SOURCES, TRUTH
+from restante.demo.story import story
+from restante.pipeline.lake.lake import Lake
+from restante.pipeline.tables import TABLES
+from restante.pipeline.views import views
+from support.bounds import PATIENCE
+from support.documents import Document
+from support.effort import is_thorough
+from support.pipeline.raw_compare import RECOMPUTED, compare
+from support.pipeline.runs import command
+from support.pipeline.sessions import INTERPRETED, environment
+
+GUIDE = Document("docs/pipeline/operating.md")
+
+SMALL = ("--days", str(MIN_DAYS), "--transfers", "60", "--last", "2026-11-20")
+
+
+def test_the_guides_demo_from_nothing_to_tables_that_show_what_happened(tmp_path: Path) -> None:
+    [line] = GUIDE.lines("demo")
+
+    def run(*more: str) -> subprocess.CompletedProcess[str]:
+        words = line.replace("./run", f"{sys.executable} -m restante")
+        return subprocess.run(
+            ["sh", "-c", " ".join((words, *more))],
+            cwd=tmp_path,
+            env=environment({} if is_thorough() else INTERPRETED),
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=PATIENCE,
+        )
+
+    done = run(*SMALL)
+    folder = tmp_path / "restante-demo"
+    truth = decode((folder / SOURCES / TRUTH).read_bytes())
+    assert [path.name for path in tmp_path.iterdir()] == ["restante-demo"]
+    assert sorted(path.name for path in folder.iterdir()) == ["lake", "reports", SOURCES]
+    assert done.stdout.startswith(
+        "3 mailbox servers (north, east, south) and 2 Mailservers (alpha, beta), 2026-11-07 to"
+    )
+    assert re.search(r"^demo: fleet: north: \d+ conversations, ", done.stderr, re.MULTILINE)
+    assert re.search(r"^demo: outcomes: 14 days, \d+ rows, ", done.stderr, re.MULTILINE)
+    with Lake.open(folder / "lake", write=False) as lake, duckdb.connect() as tables:
+        for statement in views(lake, TABLES.values()):
+            tables.execute(statement)
+        assert tables.sql("SELECT * FROM quarantine").fetchall() == []
+        counts = tables.sql("SELECT source, read, clean, in_quarantine FROM sources").fetchall()
+        assert {source for source, *_ in counts} == {
+            *MAILSERVERS,
+            *(server.name for server in MAILBOX_SERVERS),
+            *("north-trace", "probes"),
+        }
+        assert all(read == clean > 0 == quarantined for _, read, clean, quarantined in counts)
+        for each in story(truth):
+            page = f"restante-demo/reports/{each.first}.html"
+            words = (
+                f"{each.what} The table {each.table} shows it:\n    {each.query};\nThe report of the day: {page}\n"
+            )
+            assert words in done.stdout
+            assert (tmp_path / page).exists()
+            if each.table != "guesses":  # a small fleet has too few guesses to stand out
+                assert tables.sql(each.query).fetchall()
+        [attack] = truth.events.attacks
+        suspects = "SELECT day FROM guesses WHERE source = ? GROUP BY day ORDER BY sum(lonely) DESC LIMIT 1"
+        assert tables.execute(suspects, [attack.server]).fetchall() == [(attack.days[0],)]
+        transfers = tables.sql("SELECT count(*) FROM transfers").fetchall()
+        assert transfers > [(0,)]
+    assert "To see all of it on a page, open restante-demo/reports/2026-11.html\n" in done.stdout
+    assert (folder / "reports" / "2026-11.html").exists()
+    before = sorted((path, path.stat().st_mtime_ns) for path in (folder / SOURCES).rglob("*"))
+    compared = compare(folder)
+    assert compared.keys() == RECOMPUTED.keys()
+    assert sorted((path, path.stat().st_mtime_ns) for path in (folder / SOURCES).rglob("*")) == before
+    again = run()
+    assert again.stdout == done.stdout
+    assert "demo: the fleet in restante-demo is used as it is" in again.stderr
+    assert "Spark" not in again.stderr
+    refused = command("demo", folder, "--seed", "2", ends=2)
+    assert refused.stderr == f"restante: {folder} has a fleet with --seed 1: name a new folder for another one\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--days", "13"), "--days: '13' is not a whole number from 14 to 366"),
+        (("--days", "many"), "--days: 'many' is not a whole number from 14 to 366"),
+        (("--seed", "-1"), "--seed: '-1' is not a whole number from 0 to 9223372036854775807"),
+        (("--transfers", "0"), "--transfers: '0' is not a whole number from 3 to 100000"),
+        (("--last", "tomorrow"), "--last tomorrow: this is not a day; write it like 2026-11-21"),
+        (("--last", "9999-12-31"), "--last 9999-12-31: this day is not over yet; yesterday was "),
+        (("--last", "2015-01-10"), "--last 2015-01-10: the fleet would begin before 2015-01-01, the first day"),
+        (("--last", "0001-01-01"), "--last 0001-01-01: the fleet would begin before 2015-01-01, the first day"),
+    ],
+)
+def test_a_wrong_option_is_one_sentence_and_nothing_is_made(
+    tmp_path: Path, options: tuple[str, ...], words: str
+) -> None:
+    done = command("demo", tmp_path / "new", *options, ends=2)
+    assert done.stderr.startswith(f"restante: {words}")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("there", "words"),
+    [
+        ("letter.txt", "has other files: name a new folder for the demo, or an empty one"),
+        ("lake/format", "has other files: name a new folder for the demo, or an empty one"),
+        ("sources/north/data", "has no fleet of this version's demo (No such file or directory): name a new folder"),
+        ("sources/fleet.json", "has no fleet of this version's demo (Input data was truncated): name a new folder"),
+    ],
+)
+def test_a_folder_with_something_else_is_refused_and_stays(tmp_path: Path, there: str, words: str) -> None:
+    (tmp_path / there).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / there).write_text("")
+    before = sorted(tmp_path.rglob("*"))
+    assert command("demo", tmp_path, ends=2).stderr == f"restante: {tmp_path} {words}\n"
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = command("demo", tmp_path / "file", ends=2)
+    assert done.stderr.startswith(
+        f"restante: {tmp_path / 'file'} has no fleet of this version's demo (Not a directory)"
+    )

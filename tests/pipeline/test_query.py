@@ -1,0 +1,443 @@
+"""`restante pipeline query`: SQL over the lake that can only read, and what strangers' texts may do in its output."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import signal
+import subprocess
+import sys
+from datetime import UTC, date, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from restante.cli import query_output
+from restante.common.csv_fields import FORMULA
+from restante.common.errors import RestanteError, StoreError
+from restante.pipeline import query as module
+from restante.pipeline.lake import columns
+from restante.pipeline.lake.lake import Lake
+from restante.pipeline.query import Result, ResultColumn, database, named
+from restante.pipeline.tables import TABLES
+from support.bounds import PATIENCE
+from support.pipeline.runs import LakeWorld, command
+from support.processes import RESTANTE, child, environment, on_a_terminal, run
+from support.rows import every
+
+DAY = date(2026, 11, 1)
+HOSTILE = '=HYPERLINK("http://e/")', "\x1b[31mred\x9b2J", "a\u202eb", 'x,"y"\nz\tw', ""
+
+
+def outcome(app_id: str, ended: int, day: date = DAY) -> dict[str, Any]:
+    counts = ("happy", "lonely", "errory", "scary", "pruney", "crowded")
+    row = {"app_id": app_id, "kind": "nameplate", "ended": ended, "visited": None, "day": day, "source": "relay"}
+    return row | dict.fromkeys(counts, 0) | {"happy": ended}
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> LakeWorld:
+    """Return a lake under a path that SQL has to quote, with a row for each hostile text."""
+    (tmp_path / 'it\'s "x" é').mkdir()
+    world = LakeWorld(None, tmp_path / 'it\'s "x" é')
+    world.add("outcomes", [outcome(text, number) for number, text in enumerate(HOSTILE)])
+    world.add(
+        "nameplates",
+        [
+            {
+                "id": 1,
+                "origin": "",
+                "app_id": "x",
+                "started": datetime(2026, 11, 1, 23, 59, 59, 500_000, tzinfo=UTC),
+                "waiting_us": None,
+                "total_us": 5,
+                "result": "happy",
+                "blur_us": None,
+                "day": DAY,
+                "source": "relay",
+            }
+        ],
+    )
+    return world
+
+
+def query(lake: LakeWorld, *words: str, ends: int = 0) -> str:
+    """Return what a query prints, or the one sentence on standard error."""
+    done = command("query", "--lake", lake.path, *words, ends=ends)
+    if not ends:
+        assert done.stderr == ""
+        return done.stdout
+    assert re.fullmatch(r"restante: [^\n]+\n", done.stderr)
+    return done.stderr.removeprefix("restante: ").rstrip("\n")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# ── what it prints ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_table_is_aligned_and_shows_nulls_and_times_in_utc(lake: LakeWorld) -> None:
+    assert query(lake, "SELECT source, started, total_us, waiting_us FROM nameplates").splitlines() == [
+        "source  started                 total_us  waiting_us",
+        "──────  ──────────────────────  ────────  ──────────",
+        "relay   2026-11-01T23:59:59.5Z         5        NULL",
+        "(1 row)",
+    ]
+
+
+def test_csv_has_all_rows_and_texts_that_are_no_formulas(lake: LakeWorld) -> None:
+    said = query(lake, "SELECT app_id, -ended AS less, visited FROM outcomes ORDER BY ended", "--format", "csv")
+    assert said.split("\r\n")[1] == '"\'=HYPERLINK(""http://e/"")",0,'
+    rows = list(csv.reader(io.StringIO(said, newline=""), strict=True))
+    texts = [f"'{HOSTILE[0]}", *HOSTILE[1:]]
+    assert rows == [["app_id", "less", "visited"], *([text, str(-n), ""] for n, text in enumerate(texts))]
+
+
+def test_csv_tells_an_empty_text_from_null(lake: LakeWorld) -> None:
+    said = query(lake, "SELECT '' AS empty, NULL AS nothing, '=1' AS \"@x\"", "--format", "csv")
+    assert said == "empty,nothing,'@x\r\n\"\",,'=1\r\n"
+
+
+@every("start", FORMULA)
+def test_no_text_or_name_in_csv_begins_as_a_formula_does(start: str) -> None:
+    of = Result(
+        [ResultColumn(f"{start}name", "BIGINT"), ResultColumn("b", "VARCHAR")], iter([(f"{start}1", f"{start}text")])
+    )
+    [[name, _], [number, text]] = csv.reader(io.StringIO("".join(query_output.csv(of)), newline=""))
+    assert (name, number, text) == (f"'{start}name", f"{start}1", f"'{start}text")
+
+
+def test_json_has_the_exact_texts(lake: LakeWorld) -> None:
+    said = query(lake, "SELECT app_id, day, visited FROM outcomes ORDER BY ended", "--format", "json")
+    assert json.loads(said) == [{"app_id": text, "day": "2026-11-01", "visited": None} for text in HOSTILE]
+    assert said.count("\n") == len(HOSTILE) + 2, "a line for each row"
+    assert all(each.isprintable() or each == "\n" for each in said)
+    assert query(lake, "FROM outcomes WHERE false", "--format", "json") == "[]\n"
+
+
+def test_every_type_of_duckdb_is_printed_in_every_form(lake: LakeWorld) -> None:
+    def refuse(name: str) -> None:
+        pytest.fail(f"{name} is no JSON")
+
+    all_types = "FROM test_all_types()"
+    [least, most, null] = json.loads(query(lake, all_types, "--format", "json"), parse_constant=refuse)
+    assert most["hugeint"] == 2**127 - 1
+    assert most["blob"] == "00000061"
+    assert most["interval"] == "83 years 3 months 999 days 00:16:39.999999"
+    assert most["timestamp_ns"] == "2262-04-11T23:47:16.854775806"
+    assert most["timestamp_tz"] == "294247-01-10T04:00:54.775806Z"
+    assert most["double_array"] == [42, None, None, None, None, -42]
+    assert most["map"] == {"key1": "🦆🦆🦆🦆🦆🦆", "key2": "goose"}
+    assert least["struct"] == {"a": None, "b": None}
+    assert set(null.values()) == {None}
+    rows = list(csv.reader(io.StringIO(query(lake, all_types, "--format", "csv"), newline=""), strict=True))
+    assert [len(row) for row in rows] == [len(null)] * 4
+    assert dict(zip(rows[0], rows[2], strict=True))["dec_18_6"] == "999999999999.999999"
+    assert query(lake, all_types).endswith("(3 rows)\n")
+
+
+def test_numbers_that_json_does_not_have_are_null(lake: LakeWorld) -> None:
+    said = query(
+        lake, "SELECT 'nan'::DOUBLE a, ['inf'::FLOAT] b, {'c': 'nan'::FLOAT, 'd': 'NaN'} e", "--format", "json"
+    )
+    assert json.loads(said) == [{"a": None, "b": [None], "e": {"c": None, "d": "NaN"}}]
+
+
+def test_a_table_has_a_hundred_rows_and_says_that_there_are_more(lake: LakeWorld) -> None:
+    *rows, last = query(lake, "FROM range(101)").splitlines()
+    assert len(rows) == 2 + query_output.MAX_ROWS
+    assert last == "… only the first 100 rows: --format csv or json prints all"
+    assert query(lake, "FROM range(100)").splitlines()[-1] == "(100 rows)"
+    assert query(lake, "FROM range(101)", "--format", "csv").count("\r\n") == 102
+
+
+@every("sql", ["SHOW TABLES", "DESCRIBE outcomes", "SUMMARIZE outcomes", "VALUES (1); -- one", "(SELECT 1);;"])
+def test_what_describes_tables_is_a_query_too(lake: LakeWorld, sql: str) -> None:
+    assert re.search(r"\(\d+ rows?\)\n$", query(lake, sql))
+
+
+@every("sql", ["EXPLAIN FROM outcomes", "explain /* é; */ analyze FROM outcomes;"])
+def test_a_plan_is_printed_as_it_is_drawn(lake: LakeWorld, sql: str) -> None:
+    assert re.search(r"│ Function: +READ_PARQUET", query(lake, sql))
+
+
+# ── a terminal ───────────────────────────────────────────────────────────────────────────────────
+
+
+@every("form", ["table", "csv", "json"])
+def test_no_text_steers_a_terminal(lake: LakeWorld, form: str) -> None:
+    words = ("query", "--lake", lake.path, "--format", form, "SELECT app_id FROM outcomes")
+    shown = on_a_terminal(*RESTANTE, "pipeline", *words)
+    assert "31mred" in shown
+    assert all(each.isprintable() or each in "\n\t" for each in shown)
+
+
+def test_long_texts_are_cut_so_that_a_row_is_a_line() -> None:
+    of = [ResultColumn("text", "VARCHAR"), ResultColumn("number", "BIGINT"), ResultColumn("text 2", "VARCHAR")]
+    row = ("word " * 20, "9" * 19, "日本語" * 20)
+    lines = list(query_output.table(Result(of, iter([row])), 60))
+    assert lines == [
+        "text" + " " * 29 + "number  text 2",
+        "──────────────────  ───────────────────  ───────────────────",
+        "word word word wo…  9999999999999999999  日本語日本語日本語…",
+        "(1 row)",
+    ]
+    whole = list(query_output.table(Result(of, iter([row])), None))
+    assert all(each in whole[2] for each in row[1:] if each)
+
+
+def test_rows_that_do_not_fit_are_shown_value_by_value() -> None:
+    of = [ResultColumn("name", "VARCHAR"), ResultColumn("number", "BIGINT")]
+    lines = list(query_output.table(Result(of, iter([("long text, very long", "123456789"), (None, "1")])), 20))
+    assert lines == [
+        "── row 1",
+        "name    long text, …",
+        "number  123456789",
+        "── row 2",
+        "name    NULL",
+        "number  1",
+        "(2 rows)",
+    ]
+
+
+# ── what the tables mean ─────────────────────────────────────────────────────────────────────────
+
+
+def test_the_tables_are_described_with_their_rows(lake: LakeWorld) -> None:
+    described = json.loads(query(lake, "--describe", "--format", "json"))
+    rows = {"outcomes": len(HOSTILE), "nameplates": 1}
+    assert described == [
+        {"table": name, "rows": rows.get(name, 0), "meaning": f"one row per {table.grain}"}
+        for name, table in TABLES.items()
+    ]
+    assert re.search(r"^outcomes +5  one row per server, day", query(lake, "--describe"), re.MULTILINE)
+
+
+def test_the_columns_of_a_table_are_described(lake: LakeWorld) -> None:
+    described = json.loads(query(lake, "--describe", "outcomes", "--format", "json"))
+    assert described == [
+        {
+            "column": column.name,
+            "type": columns.of(column).duckdb,
+            "null": "yes" if column.null else "no",
+            "meaning": column.comment,
+        }
+        for column in TABLES["outcomes"].columns
+    ]
+
+
+def test_a_long_meaning_goes_on_below_and_is_not_cut() -> None:
+    of = [ResultColumn("column", "VARCHAR"), ResultColumn("meaning", "VARCHAR")]
+    result = Result(of, iter([("a", "word " * 12)]))
+    lines = list(query_output.described(result, 40))
+    assert lines == ["column  meaning", "a       " + " ".join(["word"] * 6), "        " + " ".join(["word"] * 6)]
+
+
+@every(
+    ("name", "said"),
+    [
+        ("outcom", "there is no table 'outcom': is it outcomes?"),
+        ("x\x1b", "there is no table 'x\\x1b': there are na"),
+    ],
+)
+def test_an_unknown_table_is_answered_with_those_that_there_are(lake: LakeWorld, name: str, said: str) -> None:
+    assert query(lake, "--describe", name, ends=2).startswith(said)
+
+
+# ── it only reads, and only the lake ─────────────────────────────────────────────────────────────
+
+
+@every(
+    "sql",
+    [
+        "COPY outcomes TO '{lake}/x.csv'",
+        "WITH x AS (COPY outcomes TO '{lake}/x.csv') FROM x",
+        "EXPLAIN ANALYZE COPY outcomes TO '{lake}/x.csv'",
+        "EXPLAIN ANALYZE WITH x AS (COPY outcomes TO '{lake}/x.csv') FROM x",
+        "SELECT 1) AS x; COPY outcomes TO '{lake}/x.csv' --",
+        "EXPLAIN SELECT 1) AS x; COPY outcomes TO '{lake}/x.csv' --",
+        "EXPORT DATABASE '{lake}'",
+        "ATTACH '{lake}/x.db'",
+        "CREATE TABLE x AS FROM outcomes",
+        "SET memory_limit = '1TB'",
+        "INSTALL httpfs",
+        "CALL enable_logging('QueryLog', storage = 'file', storage_path = '{lake}')",
+        "FROM enable_logging('QueryLog', storage = 'file', storage_path = '{lake}')",
+        "FROM query('DROP VIEW outcomes')",
+        "SELECT 1; SELECT 2",
+        "FROM read_text('/etc/passwd')",
+        "FROM read_text('{lake}/../secret')",
+        "FROM read_text('{lake}2/secret')",
+        "FROM glob('{lake}/../*')",
+        "FROM 'https://127.0.0.1/x.parquet'",
+        "FROM lake",  # a variable of the program
+    ],
+)
+def test_a_query_writes_nothing_and_reads_nothing_else(lake: LakeWorld, sql: str) -> None:
+    (lake.path.parent / "secret").write_text("secret")
+    Path(f"{lake.path}2").mkdir(exist_ok=True)
+    Path(f"{lake.path}2", "secret").write_text("secret")
+    before = contents(lake.path.parent)
+    query(lake, sql.replace("{lake}", str(lake.path).replace("'", "''")), ends=2)
+    assert contents(lake.path.parent) == before
+
+
+def test_tables_that_the_sql_does_not_name_are_not_opened(lake: LakeWorld) -> None:
+    (lake.path / "outcomes" / "_delta_log" / f"{0:020}.json").write_bytes(b"\0")
+    assert query(lake, "SELECT count(*) FROM nameplates", "--format", "csv").endswith("\r\n1\r\n")
+    assert query(lake, "FROM OutComes", ends=1).startswith("the lake is damaged")
+    hidden = "FROM query_table('out' || 'comes')"
+    assert not named(hidden)
+    assert query(lake, hidden, ends=2).startswith("the SQL cannot be run: write the name of the table outcomes in")
+
+
+def test_a_query_may_fill_neither_the_memory_nor_the_disk(lake: LakeWorld, tmp_path: Path) -> None:
+    sql = "SELECT md5(range::VARCHAR) AS x FROM range(3000000) ORDER BY x"
+    with (
+        patch.object(module, "MEMORY_SHARE", 0.003),
+        patch.object(module, "FREE_SHARE", 1e-9),
+        Lake.open(lake.path, write=False) as opened,
+        database(opened, sql, tmp_path, ()) as db,
+        pytest.raises(StoreError, match=r"^the query needs more than \d+ MiB of memory or 0 MiB of temporary files"),
+    ):
+        list(db.run().rows)
+
+
+def test_rows_are_read_while_they_are_computed(lake: LakeWorld, tmp_path: Path) -> None:
+    """This result would fill any memory."""
+    sql = "SELECT range AS a, 'text ' || range AS b FROM range(1000000000000)"
+    with Lake.open(lake.path, write=False) as opened, database(opened, sql, tmp_path, ()) as db:
+        for form in (query_output.csv, query_output.as_json):
+            assert len(list(islice(form(db.run(as_json=form is query_output.as_json)), 10_000))) == 10_000
+
+
+# ── errors ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@every(
+    ("sql", "said"),
+    [
+        ("", "the SQL is empty: write a query"),
+        ("; ;", "the SQL is empty: write a query"),
+        ("SELECT * FORM outcomes", 'syntax error at or near "outcomes" (line 1, column 15)'),
+        ("SELECT 'é',\n  nope FROM outcomes", 'Referenced column "nope" not found in FROM clause!'),
+        ("SELECT 'é',\n  nope FROM outcomes", "(line 2, column 3)"),
+        ("EXPLAIN SELECT\n nope FROM outcomes", "(line 2, column 2)"),
+        ("FROM outcom", 'Table with name outcom does not exist! Did you mean "outcomes"? (line 1, column 6)'),
+        ("SELECT app_id::INT FROM outcomes", "Could not convert string"),
+        ("SELECT error('\x1b[31m')", "\\x1b[31m"),
+        ("SELECT $1", "Values were not provided"),
+        ("PIVOT outcomes ON app_id USING sum(ended)", "PIVOT needs the values that become columns"),
+        ("SELECT " + "(" * 5000 + "1" + ")" * 5000, "Max expression depth limit"),
+        ("SELECT 1 /* x", "unterminated /* comment"),
+    ],
+)
+def test_an_error_in_the_sql_is_one_sentence_with_its_place(lake: LakeWorld, sql: str, said: str) -> None:
+    assert said in query(lake, sql, ends=2)
+
+
+def raised(lake: LakeWorld, tmp_path: Path, change: Any) -> RestanteError:
+    """Return the error of a query whose table was changed between its begin and its end."""
+    sql = "SELECT count(app_id) FROM outcomes"
+    with Lake.open(lake.path, write=False) as opened, database(opened, sql, tmp_path, named(sql)) as db:
+        [file] = opened.table(TABLES["outcomes"]).files()
+        change(file.path)
+        with pytest.raises(RestanteError) as caught:
+            list(db.run().rows)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+def test_a_file_that_vacuum_removed_while_the_query_ran_is_one_sentence(lake: LakeWorld, tmp_path: Path) -> None:
+    def vacuum(path: Path) -> None:
+        with lake.run() as run_:
+            target = run_.lake.table(TABLES["outcomes"])
+            target.commit(info=lake.info("outcomes"), replace={})
+        command("vacuum", "--lake", lake.path, "--grace", "0")
+        assert not path.exists()
+
+    error = raised(lake, tmp_path, vacuum)
+    assert re.match(
+        r"the table outcomes was changed while the query ran, and `vacuum` removed \S.+: run it ag", str(error)
+    )
+    assert error.exit_code == 1
+
+
+@pytest.mark.parametrize("content", [None, b"", b"PAR1" + bytes(100) + b"PAR1"])
+def test_a_damaged_file_is_one_sentence_that_names_it(lake: LakeWorld, tmp_path: Path, content: bytes | None) -> None:
+    def damage(path: Path) -> None:
+        if content is None:
+            path.unlink()
+        else:
+            path.write_bytes(content)
+
+    error = raised(lake, tmp_path, damage)
+    assert str(error).startswith(f"the lake is damaged: {lake.path}/outcomes/")
+    assert error.exit_code == 1
+
+
+def test_a_missing_lake_is_misuse(tmp_path: Path) -> None:
+    said = command("query", "--lake", tmp_path / "none", "SELECT 1", ends=2).stderr
+    assert said.startswith(f"restante: there is no lake in {tmp_path}/none")
+
+
+# ── standard input and output ────────────────────────────────────────────────────────────────────
+
+
+@every(
+    ("words", "stdin", "code", "said"),
+    [
+        (("-",), "SELECT 1 AS x", 0, "x\r\n1\r\n"),
+        ((), "\ufeffSELECT 1 AS x;\n-- é", 0, "x\r\n1\r\n"),
+        ((), "", 2, "restante: the SQL is empty: write a query\n"),
+        ((), "SELECT " + " " * module.MAX_SQL_BYTES, 2, "restante: the SQL is longer than 1,048,576 bytes\n"),
+        ((), "SELECT '\udcff'", 2, "restante: the SQL is not UTF-8: byte 9 is wrong\n"),
+    ],
+)
+def test_sql_comes_from_standard_input(
+    lake: LakeWorld, words: tuple[str, ...], stdin: str, code: int, said: str
+) -> None:
+    done = subprocess.run(
+        [*RESTANTE, "pipeline", "query", "--lake", lake.path, "--format", "csv", *words],
+        input=stdin.encode(errors="surrogateescape"),
+        capture_output=True,
+        check=False,
+        timeout=PATIENCE,
+        env=environment(),
+    )
+    assert (done.returncode, (done.stdout + done.stderr).decode()) == (code, said)
+
+
+def test_a_reader_that_leaves_ends_the_query_without_a_word(lake: LakeWorld) -> None:
+    words = f"{sys.executable} -m restante pipeline query --format csv 'FROM range(1000000000000)' | head -n 2"
+    done = run("sh", "-c", words, variables={"RESTANTE_LAKE": str(lake.path)})
+    assert (done.stdout, done.stderr) == ("range\n0\n", "")
+
+
+def test_a_full_disk_is_one_sentence(lake: LakeWorld) -> None:
+    words = f"{sys.executable} -m restante pipeline query 'SELECT 1' > /dev/full"
+    done = run("sh", "-c", words, variables={"RESTANTE_LAKE": str(lake.path)})
+    assert (done.returncode, done.stderr) == (1, "restante: cannot write the result: No space left on device\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_ends_a_query_at_once_and_leaves_no_files(
+    lake: LakeWorld, tmp_path: Path, number: signal.Signals
+) -> None:
+    """After the first rows DuckDB looks for more of them, and does not return."""
+    (tmp_path / "tmp").mkdir()
+    sql = "SELECT range AS number FROM range(1000000000000) WHERE range < 3000 OR hash(range) = 0"
+    words = ("pipeline", "query", "--lake", str(lake.path), "--format", "csv", sql)
+    async with child(*RESTANTE, *words, TMPDIR=str(tmp_path / "tmp")) as running:
+        await running.says("1999")
+        running.send(number)
+        assert await running.ended() == 128 + number
+        assert running.said["stderr"] == "restante: stopped\n"
+    assert not list((tmp_path / "tmp").iterdir())

@@ -1,0 +1,224 @@
+"""The charts of a report: each mark is a number of the table, and is as large as it."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from restante.common.units import duration
+from restante.pipeline.report.charts import axes, step_lines
+from restante.pipeline.report.charts.elements import CHARACTER_WIDTH, WIDTH, fitting
+from restante.pipeline.report.charts.maps import missing_height
+from restante.pipeline.report.charts.picture import PATTERNS, legend, patterns, picture
+from restante.pipeline.report.charts.strips import SHAPES
+from restante.pipeline.report.model import (
+    MAX_PARTS,
+    MAX_PERCENTILES,
+    Figure,
+    ReportTable,
+    StackedBars,
+    drawn,
+)
+from restante.pipeline.report.values import json_value
+from support.effort import examples
+from support.pipeline import reports
+
+CHARTS = {figure.id: figure for figure in reports.charts()}
+every_chart = pytest.mark.parametrize("name", CHARTS)
+
+
+def marks(figure: Figure) -> list[tuple[int, str, str, ET.Element]]:
+    """Return the row, the column, the value and the element of each mark."""
+    return [
+        (int(each.attrib["data-row"]), each.attrib["data-column"], each.attrib["data-value"], each)
+        for each in ET.fromstring(picture(figure)).iter("g")
+    ]
+
+
+def rects(figure: Figure) -> list[tuple[float, ET.Element]]:
+    """Return the value of each mark and its outermost rectangle."""
+    return [(float(value), each.findall("rect")[-1]) for _, _, value, each in marks(figure)]
+
+
+@every_chart
+def test_every_mark_has_the_number_of_its_cell(name: str) -> None:
+    figure = CHARTS[name]
+    found = marks(figure)
+    assert found
+    for row, column, value, _ in found:
+        assert str(json_value(figure.table.rows[row][figure.table.place(column)])) == value
+    shown = {(row, column) for row, column, _, _ in found}
+    assert len(shown) == len(found)
+    for column in drawn(figure.chart):
+        for row, number in enumerate(figure.table.numbers(column)):
+            assert ((row, column) in shown) or not number
+
+
+@every_chart
+def test_a_value_that_is_not_known_is_a_question_mark(name: str) -> None:
+    figure = CHARTS[name]
+    unknown = {
+        row for column in drawn(figure.chart) for row, n in enumerate(figure.table.numbers(column)) if n is None
+    }
+    words = [each.text for each in ET.fromstring(picture(figure)).iter("text")]
+    assert words.count("?") == len(unknown) + (name == "versions")  # the last version has no name
+
+
+@every_chart
+def test_a_chart_is_an_image_with_a_title_and_a_description(name: str) -> None:
+    figure = CHARTS[name]
+    svg = ET.fromstring(picture(figure))
+    assert svg.attrib["role"] == "img"
+    title, description, *_ = list(svg)
+    assert (title.tag, title.attrib["id"], title.text) == ("title", svg.attrib["aria-labelledby"], figure.title)
+    assert (description.tag, description.attrib["id"]) == ("desc", svg.attrib["aria-describedby"])
+    assert str(description.text).startswith(figure.reading)
+
+
+@every_chart
+def test_nothing_is_drawn_outside_of_a_chart(name: str) -> None:
+    svg = ET.fromstring(picture(CHARTS[name]))
+    width, height = map(float, svg.attrib["viewBox"].split()[2:])
+    assert width == WIDTH
+    for each in svg.iter():
+        if each.tag == "rect":
+            x, y, w, h = (float(each.attrib[key]) for key in ("x", "y", "width", "height"))
+            assert -0.01 <= x <= x + w <= width + 0.5, ET.tostring(each)
+            assert -0.01 <= y <= y + h <= height + 0.01, ET.tostring(each)
+        if each.tag == "text":
+            room = cell_len(each.text or "") * CHARACTER_WIDTH
+            at = float(each.attrib["x"]) - {"middle": room / 2, "end": room}.get(each.attrib.get("class", ""), 0)
+            assert -0.5 <= at <= at + room <= width + 0.5, ET.tostring(each)
+            assert 0 < float(each.attrib["y"]) <= height
+
+
+@every_chart
+def test_a_chart_of_no_rows_is_none_and_of_nothing_but_zeros_is_one(name: str) -> None:
+    figure = CHARTS[name]
+    empty = Figure("a", "A", "A.", ReportTable(figure.table.columns, ()), figure.chart)
+    assert picture(empty) == legend(empty) == ""
+    places = [figure.table.place(column) for column in drawn(figure.chart)]
+    for value in (0, None):
+        rows = tuple(tuple(value if at in places else v for at, v in enumerate(row)) for row in figure.table.rows)
+        ET.fromstring(picture(Figure("a", "A", "A.", ReportTable(figure.table.columns, rows), figure.chart)))
+
+
+def test_stacked_bars_are_as_high_as_their_numbers_and_touch() -> None:
+    figure = CHARTS["results"]
+    ratios = [float(rect.attrib["height"]) / value for value, rect in rects(figure)]
+    assert max(ratios) - min(ratios) < 0.01
+    for (row, *_, one), (other_row, *_, other) in pairwise(marks(figure)):
+        if row == other_row:
+            below, above = one.findall("rect")[0].attrib, other.findall("rect")[0].attrib
+            assert float(above["y"]) + float(above["height"]) == pytest.approx(float(below["y"]), abs=0.02)
+
+
+def test_lying_bars_are_as_long_as_their_numbers() -> None:
+    ratios = [float(rect.attrib["width"]) / value for value, rect in rects(CHARTS["versions"])]
+    assert max(ratios) - min(ratios) < 0.001
+
+
+def test_squares_have_the_areas_of_their_numbers() -> None:
+    ratios = [
+        math.sqrt(value) / float(each.findall("rect")[0].attrib["width"])
+        for _, _, text, each in marks(CHARTS["busy-hours"])
+        if (value := float(text))
+    ]
+    assert max(ratios) / min(ratios) < 1.02
+
+
+def test_a_step_is_as_high_as_its_number_in_every_lane() -> None:
+    heights = {}
+    for _, _, value, each in marks(CHARTS["pressure"]):
+        area = each.findall("path")[0].attrib["d"]
+        bottom = float(area.partition("V")[0].split()[1])
+        heights[float(value)] = bottom - float(area.partition("V")[2].partition("h")[0])
+    assert all(height == pytest.approx(value * heights[39.0] / 39, abs=0.02) for value, height in heights.items())
+
+
+def test_more_lanes_than_fit_are_in_the_table_only() -> None:
+    figure = reports.steps(tuple((f"server {at}", reports.DAYS[0], 1) for at in range(50)))
+    assert len(marks(figure)) == step_lines.MAX_LANES
+
+
+@given(st.integers(0, 10**9), st.integers(0, 10**9))
+def test_what_is_missing_is_visible_and_so_is_what_is_there(there: int, missing: int) -> None:
+    if there + missing:
+        height = missing_height(there, missing)
+        assert (height >= 3) == (missing > 0)
+        assert (height <= 15) == (there > 0)
+
+
+def test_percentiles_are_in_order_along_the_axis() -> None:
+    svg = ET.fromstring(picture(CHARTS["waiting"]))
+    xs = [
+        float(each.attrib["d"].partition(" ")[0][1:]) for each in svg.iter("path") if each.attrib["class"] == "rule"
+    ]
+    assert xs == sorted(xs)
+    assert duration(10) in {each.text for each in svg.iter("text")}
+
+
+@given(st.floats(1, 1e15), st.floats(1, 1e15))
+def test_a_logarithmic_axis_contains_what_it_shows(one: float, other: float) -> None:
+    low, high = sorted((one, other))
+    scale = axes.duration_ticks(low, high)
+    assert len(scale) >= 2
+    assert scale[0] <= low
+    assert scale[-1] >= min(high, 86_400_000_000_000)
+    assert 0 <= axes.log_place(low, scale) <= axes.log_place(high, scale) <= 1
+
+
+@given(st.one_of(st.integers(0, 10**15), st.floats(0, 1e12)))
+def test_ticks_are_few_round_numbers_that_reach_the_largest_value(largest: float) -> None:
+    found = axes.ticks(largest)
+    assert found[0] == 0
+    assert 2 <= len(found) <= axes.MAX_TICKS
+    assert found[-1] >= largest
+    assert found[-2] < max(largest, 1)
+    assert len({high - low for low, high in pairwise(found)}) == 1
+
+
+@given(st.lists(st.text(max_size=12), max_size=40), st.floats(1, 50))
+def test_labels_do_not_touch_each_other(labels: list[str], width: float) -> None:
+    written = [at for at, is_written in enumerate(axes.spaced(labels, width)) if is_written]
+    assert written[:1] == [0] * bool(labels)
+    for one, other in pairwise(written):
+        assert (other - one) * width >= (len(labels[one]) + len(labels[other])) * CHARACTER_WIDTH / 2
+
+
+@given(st.text(max_size=60), st.floats(10, 340))
+def test_a_text_that_does_not_fit_is_cut(words: str, width: float) -> None:
+    found = fitting(words, width)
+    assert cell_len(found) * CHARACTER_WIDTH <= max(width, CHARACTER_WIDTH)
+    assert found == words or (found.endswith("…") and words.startswith(found[:-1]))
+
+
+COUNTS = st.none() | st.integers(0, 10**12)
+
+
+@examples(50)
+@given(st.lists(st.tuples(st.text(), COUNTS, COUNTS), max_size=40))
+def test_any_table_gives_a_well_formed_chart_with_its_numbers(rows: list[tuple[str, int | None, int | None]]) -> None:
+    columns = tuple(CHARTS["versions"].table.columns)
+    for chart in (CHARTS["versions"].chart, StackedBars("version", ("mailboxes", "failed"))):
+        figure = Figure("a", "A", "A.", ReportTable(columns, tuple(rows)), chart)
+        if rows:
+            for row, column, value, _ in marks(figure):
+                assert str(dict(zip(("version", "mailboxes", "failed"), rows[row], strict=True))[column]) == value
+
+
+def test_patterns_and_shapes_suffice_and_differ() -> None:
+    assert len(set(PATTERNS)) == MAX_PARTS
+    assert patterns().count("<pattern") == MAX_PARTS
+    assert len({shape(0, 0) for shape in SHAPES}) == MAX_PERCENTILES
+
+
+@pytest.mark.parametrize(("name", "items"), [("results", 6), ("versions", 2), ("coverage", 2), ("waiting", 3)])
+def test_a_legend_says_what_patterns_and_shapes_mean(name: str, items: int) -> None:
+    assert legend(CHARTS[name]).count("<li>") == items

@@ -1,0 +1,166 @@
+"""The page of a report in a real browser: wide, on a phone, in the dark, printed, without a script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, expect
+
+from restante.pipeline.report.making import made_report
+from restante.pipeline.report.page import page
+from restante.pipeline.report.periods import parse
+from support.effort import dice
+from support.pipeline import reports
+from support.pipeline.report_lakes import LakeTables, lake
+from support.timing.browser import CHROMIUM, MISSING, chromium, opened
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
+
+MADE = datetime(2026, 12, 1, 6, tzinfo=UTC)
+DAYS = [date(2026, 11, 3) + timedelta(number) for number in range(28)]
+MONTH = page(made_report(LakeTables(lake(dice("browser"), DAYS)).fetch, parse("2026-11"), MADE.date(), MADE))
+PAGES = {"month": MONTH, "whole": page(reports.whole()), "hostile": page(reports.hostile())}
+
+WIDE: dict[str, Any] = {"viewport": {"width": 1400, "height": 900}}
+PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
+VIEWS: dict[str, dict[str, Any]] = {
+    "wide": WIDE,
+    "phone": PHONE,
+    "dark": {**WIDE, "color_scheme": "dark"},
+    "forced colours": {**WIDE, "forced_colors": "active"},
+}
+
+AXE = Axe()
+RULES = {
+    "runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]},
+    "resultTypes": ["violations"],
+}
+"""axe-core's rules for WCAG 2.2, levels A and AA, and those that no criterion asks for."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_fits_and_loads_nothing(browser: Browser, tmp_path: Path, name: str, view: str) -> None:
+    with opened(browser, PAGES[name], tmp_path, java_script_enabled=True, **VIEWS[view]) as found:
+        # Not innerWidth: a phone shows all of a page that is too wide, and makes it smaller.
+        assert found.page.evaluate("document.documentElement.scrollWidth") <= VIEWS[view]["viewport"]["width"]
+        for box in found.page.locator("svg.chart").all():
+            size = box.bounding_box()
+            assert size is not None
+            assert size["width"] > 300
+        assert found.complaints == []
+        assert found.foreign == []
+
+
+@pytest.mark.parametrize("view", ["wide", "phone", "dark"])
+@pytest.mark.parametrize("name", PAGES)
+def test_axe_finds_no_violation(browser: Browser, tmp_path: Path, name: str, view: str) -> None:
+    with opened(browser, PAGES[name], tmp_path, bypass_csp=True, **VIEWS[view]) as found:
+        # It does not judge the contrast of texts above a gradient.
+        found.page.add_style_tag(content=".scrolled { background: none }")
+        results = AXE.run(found.page, options=RULES)
+    assert results.violations_count == 0, results.generate_report()
+    assert {"color-contrast", "heading-order", "region", "svg-img-alt"} <= {
+        each["id"] for each in results.response["passes"]
+    }
+
+
+@pytest.mark.parametrize("view", ["wide", "phone"])
+def test_the_texts_of_charts_are_readable_and_inside_of_them(browser: Browser, tmp_path: Path, view: str) -> None:
+    with opened(browser, MONTH, tmp_path, **VIEWS[view]) as found:
+        outside, heights = found.page.evaluate(
+            """() => {
+                const outside = [], heights = [];
+                for (const chart of document.querySelectorAll("svg.chart")) {
+                    const frame = chart.getBoundingClientRect();
+                    for (const text of chart.querySelectorAll("text")) {
+                        const box = text.getBoundingClientRect();
+                        heights.push(box.height);
+                        if (box.left < frame.left - 4 || box.right > frame.right + 4 || box.bottom > frame.bottom + 4)
+                            outside.push(text.textContent);
+                    }
+                }
+                return [outside, heights];
+            }"""
+        )
+    assert outside == []
+    assert min(heights) >= 10
+
+
+def test_labels_of_a_chart_do_not_overlap(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, MONTH, tmp_path, **WIDE) as found:
+        overlapping = found.page.evaluate(
+            """() => [...document.querySelectorAll("svg.chart")].flatMap((chart) => {
+                const texts = [...chart.querySelectorAll("text")]
+                    .map((text) => [text.textContent, text.getBoundingClientRect()]);
+                return texts.flatMap(([words, box], at) => texts.slice(at + 1)
+                    .filter(([, other]) => box.left < other.right - 1 && other.left < box.right - 1
+                        && box.top < other.bottom - 5 && other.top < box.bottom - 5)
+                    .map(([others]) => [chart.ariaLabelledByElements?.[0]?.id ?? "", words, others]));
+            })"""
+        )
+    assert overlapping == []
+
+
+def test_a_screen_reader_gets_names_for_charts_and_scrolled_tables(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, PAGES["whole"], tmp_path, **WIDE) as found:
+        for figure in reports.charts():
+            assert found.page.get_by_role("img", name=figure.title, exact=True).count() == 1
+        assert found.page.get_by_role("region", name="Results: 30 rows").count() == 1
+        assert found.page.get_by_role("table").count() == len(reports.charts()) + 1
+        assert found.page.get_by_role("rowheader", name="2026-11-01").count() >= 1
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_table_is_cut_only_if_it_is_wider_than_the_page(browser: Browser, tmp_path: Path, name: str) -> None:
+    with opened(browser, PAGES[name], tmp_path, **WIDE) as found:
+        cut = found.page.evaluate(
+            """() => [...document.querySelectorAll(".scrolled")]
+                .filter((box) => box.scrollWidth > box.clientWidth
+                    && box.offsetWidth < box.closest("section").clientWidth)
+                .map((box) => box.getAttribute("aria-labelledby"))"""
+        )
+    assert cut == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_printed_page_fits_its_paper(browser: Browser, tmp_path: Path, name: str) -> None:
+    with opened(browser, PAGES[name], tmp_path, viewport={"width": 700, "height": 1000}) as found:
+        found.page.emulate_media(media="print")
+        assert found.page.evaluate("document.documentElement.scrollWidth") <= 700  # A4, 12 mm of margin on both sides
+
+
+def test_a_table_is_scrolled_by_keys(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, PAGES["whole"], tmp_path, **PHONE) as found:
+        box = found.page.locator(".scrolled").first
+        last_row = box.locator("tr").last
+        box.focus()
+        expect(last_row).not_to_be_in_viewport()
+        found.page.keyboard.press("End")
+        # Not wait_for_function: what it polls with is eval(), and the page's content policy refuses that.
+        expect(last_row).to_be_in_viewport()
+
+
+def test_a_printed_page_is_light_and_shows_all_rows(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, PAGES["whole"], tmp_path, **VIEWS["dark"]) as found:
+        dark = found.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        found.page.emulate_media(media="print")
+        assert found.page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+        assert found.page.get_by_text("A rule.").is_visible()
+        hidden = found.page.evaluate(
+            """[...document.querySelectorAll(".scrolled")]
+                .filter((box) => box.scrollHeight > box.clientHeight + 1).length"""
+        )
+        assert hidden == 0
+        assert not found.page.locator("nav").is_visible()
