@@ -6,12 +6,30 @@ import importlib.util
 import os
 import random
 import signal
-from typing import Any
+from typing import Any, Final
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from support import effort
+
+OWN_SPARK: Final = ("tests/pipeline/test_masters.py",)
+"""Files that have a Spark session of their own, on another worker than all others: to start clusters and to build all
+tables on them takes as long as all other tests that need Spark."""
+
+LONG_GROUPS: Final = (
+    *OWN_SPARK,
+    "spark",
+    "tests/pipeline/test_closing_gaps.py",
+    "tests/client/test_address_book.py",
+    "large files",
+    "tests/interop/test_client_files.py",
+    "tests/interop/test_clients.py",
+    "tests/interop/test_files_apart.py",
+    "tests/interop/test_files.py",
+)
+"""The groups that take longest, the longest first. pytest-xdist hands out groups in the order of their first tests.
+So none of these begins when there is nothing left for the other workers."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -63,7 +81,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in this hook, too
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what this run does not want; say which tests share a worker; shuffle what is thorough."""
+    """Leave out what this run does not want; say which tests share a worker; order them (thorough: randomly)."""
     unwanted = [item for item in items if not _wanted(item, config)]
     if unwanted:
         config.hook.pytest_deselected(items=unwanted)
@@ -73,6 +91,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group(_group(item)))
     if config.option.seed is not None:
         _shuffle(items, random.Random(config.option.seed))
+    _put_long_groups_first(items)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -89,9 +108,22 @@ def _wanted(item: pytest.Item, config: pytest.Config) -> bool:
 
 def _group(item: pytest.Item) -> str:
     """Return the worker's group: one has the Spark session; elsewhere a file's tests share what the file set up."""
-    if "spark" in getattr(item, "fixturenames", ()):
+    file = item.nodeid.partition("::")[0]
+    if "spark" in getattr(item, "fixturenames", ()) and file not in OWN_SPARK:
         return "spark"
-    return item.nodeid.partition("::")[0]
+    return file
+
+
+def _put_long_groups_first(items: list[pytest.Item]) -> None:
+    """Move the tests of long groups to the front; the order within a group and that of the others stays."""
+    rank = {group: number for number, group in enumerate(LONG_GROUPS)}
+
+    def place(item: pytest.Item) -> int:
+        mark = item.get_closest_marker("xdist_group")
+        assert mark is not None
+        return rank.get(mark.args[0], len(rank))
+
+    items.sort(key=place)
 
 
 def _shuffle(items: list[pytest.Item], dice: random.Random) -> None:

@@ -80,6 +80,23 @@ def test_a_client_is_judged_by_its_own_rate_and_by_how_much_less_cpu_it_takes() 
     assert json.loads(ended.stdout) == [*judged, *judged, *judged, "", *judged, "enough", "aim", "MISSED"]
 
 
+CLIENT_FAILURE_PROGRAM = """
+import asyncio, sys
+from client_scenarios import WrongError, both, program
+waits = "import subprocess; subprocess.run([%r, '-c', 'import time; time.sleep(1000)'])" % sys.executable
+try:
+    asyncio.run(both(program("-c", "import sys; sys.exit('the port is taken')"), program("-c", waits)))
+except WrongError as error:
+    print(error)
+"""
+
+
+def test_a_side_of_a_bench_that_fails_is_named_and_ends_the_other_with_its_children() -> None:
+    ended = run(sys.executable, "-c", CLIENT_FAILURE_PROGRAM, cwd=ROOT / "bench")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.endswith("ended with 1: the port is taken\n")
+
+
 def test_the_clients_bench_measures_both_clients(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     program = ROOT / "bench" / "client.py"
@@ -93,3 +110,69 @@ def test_the_clients_bench_measures_both_clients(tmp_path: Path) -> None:
         assert figure["restante"] > 0, name
         assert figure["reference"] > 0, name
         assert figure["title"] in ended.stdout
+
+
+YEAR_PROGRAM = """
+import json, sqlite3, sys, tempfile
+from argparse import Namespace
+from pathlib import Path
+from pipeline_year import Measured, results
+from pipeline_year_fleet import Fleet, stretches
+from process_tree import Used, adopt, measure
+GB = 10**9
+def used(wall, cpu, pss):
+    return Used(wall, cpu, round(pss * GB), round(pss * GB), 0)
+def of(pss, *again):
+    options = Namespace(days=360, every=30)
+    run = used(10, 10, pss)
+    found = results(options, [Measured(30, 30, 0.0, run, run, 1)], [(used(*a, 1), used(*b, 1)) for a, b in again])
+    return [found.verdict(name) for name in ("memory", "cpu", "wall")]
+folder = Path(tempfile.mkdtemp(dir=sys.argv[1]))
+fleet = Fleet(folder, 1_700_006_400, 1000, 1000, 1)
+fleet.make()
+made = fleet.serve(1, 2) + fleet.serve(3, 3)
+def count(name, file, *queries):
+    with sqlite3.connect(folder / name / file) as database:
+        return [database.execute(query).fetchone()[0] for query in queries]
+archives = [
+    count(name, "archive.sqlite", "SELECT count(*) FROM envelopes", "SELECT min(arrived - (id >> 31)) FROM arrivals")
+    for name in ("alpha", "beta")
+]
+adopt()
+burn = "import os, subprocess, sys; held = b'x' * 60_000_000; "
+burn += "subprocess.Popen([sys.executable, '-c', 'sum(range(20_000_000)); import time; time.sleep(0.5)'])"
+with (folder / "log").open("wb") as log:
+    found = measure([sys.executable, "-c", burn + "; import time; time.sleep(0.6)"], {}, log)
+print(json.dumps({
+    "verdicts": [of(2.9, ((9, 9), (9.8, 9.8))), of(3.9, ((9, 9), (9.8, 11.5))), of(4.1, ((9, 9), (12, 12)))],
+    "stretches": list(stretches(60, 30, 2)),
+    "made": made,
+    "north": count("north", "restante.sqlite", "SELECT count(*) FROM usage_mailboxes"),
+    "archives": archives,
+    "cpu": found.cpu,
+    "pss": found.pss,
+    "rss": found.rss,
+}))
+"""
+
+
+def test_a_year_is_served_and_its_runs_are_measured_with_all_their_processes(tmp_path: Path) -> None:
+    ended = run(sys.executable, "-c", YEAR_PROGRAM, tmp_path, cwd=ROOT / "bench", bound=PATIENCE)
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    assert found["verdicts"] == [["aim"] * 3, ["enough", "enough", "aim"], ["MISSED"] * 3]
+    assert found["stretches"] == [[1, 28], [29, 29], [30, 30], [31, 58], [59, 59], [60, 60]]
+    made, (alpha, beta) = found["made"], found["archives"]
+    assert {name: made[name] for name in ("mailboxes", "nameplates", "client_versions", "envelopes")} == {
+        "mailboxes": 1200,
+        "nameplates": 900,
+        "client_versions": 900,
+        "envelopes": 3000,
+    }
+    assert found["north"] == [480]
+    assert made["archived"] == alpha[0] + beta[0]
+    assert 2750 < alpha[0] < 2950
+    assert 2750 < beta[0] < 2950
+    assert alpha[1] == beta[1] == 1
+    assert found["cpu"] > 0.2, "the child that ended later is counted"
+    assert 60e6 < found["pss"] <= found["rss"]

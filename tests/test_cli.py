@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import sqlite3
+import subprocess
 import sys
 import time
 from contextlib import closing
@@ -25,11 +27,11 @@ from restante.mailbox.settings import Serve
 from restante.mailbox.store import status
 from restante.mailbox.store.schema import connect, migrations
 from restante.waku.settings import WakuServe
-from support.bounds import bounded
+from support.bounds import BOUND, bounded
 from support.mailbox.clients import Clients
 from support.mailbox.raw_socket import TEXT, RawSocket, frame
 from support.ports import held_port
-from support.processes import called, restante, run, serving, started
+from support.processes import called, environment, restante, run, serving, started
 
 
 def test_version() -> None:
@@ -279,3 +281,24 @@ async def test_logs_hold_no_addresses_names_or_bodies(tmp_path: Path) -> None:
     assert "secret" not in rest
     assert "424242" not in rest
     assert "127.0.0.1" not in rest
+
+
+@pytest.mark.parametrize(("unbuffered", "more"), [("", ""), ("1", " or a temporary file")])
+def test_results_that_cannot_be_written_are_one_sentence_and_without_a_reader_none(
+    unbuffered: str, more: str
+) -> None:
+    full = f"restante: cannot write to standard output{more}: No space left on device\n"
+    for standard_output, said in (("/dev/full", full), ("", "")):
+        reading, writing = os.pipe()
+        os.close(reading)
+        with open(standard_output or writing, "wb") as results:  # noqa: PTH123 - or a pipe that nobody reads
+            done = subprocess.run(
+                [sys.executable, "-m", "restante", "config", "show"],
+                stdout=results,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=environment(PYTHONUNBUFFERED=unbuffered),
+                check=False,
+                timeout=BOUND,
+            )
+        assert (done.returncode, done.stderr) == (1, said)

@@ -196,9 +196,10 @@ def test_the_waku_node_of_the_readme(clone: Path) -> None:
 
 
 def test_the_pipeline_of_the_readme_is_that_of_its_guide() -> None:
-    """Which is run in tests/pipeline/test_commands.py."""
-    of_the_guide = Document("docs/pipeline/operating.md").commands("first lake", "run --source", "sql")
-    assert Document("README.md").commands("pipeline", "run") == of_the_guide[:1]
+    """Which is run in tests/pipeline/test_commands.py, and the demo in tests/pipeline/test_demo.py."""
+    readme, guide = Document("README.md"), Document("docs/pipeline/operating.md")
+    assert readme.commands("pipeline", "run") == guide.commands("first lake", "run --source", "sql")[:1]
+    assert readme.lines("demo") == guide.lines("demo")
 
 
 def test_the_five_commands_of_the_guide(clone: Path) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from conftest import _shuffle
+from conftest import LONG_GROUPS, OWN_SPARK, _put_long_groups_first, _shuffle
 from support.bounds import BOUND
+from support.documents import ROOT
 from support.effort import rounds, some
 from support.processes import process_group
 from support.rows import every
@@ -79,6 +80,27 @@ def test_a_seed_s_order_is_repeated_and_keeps_the_tests_of_a_file_together() -> 
     assert len(set(shuffled(1))) == 12
     files = [nodeid.partition("::")[0] for nodeid in shuffled(1)]
     assert len([1 for one, other in itertools.pairwise(files) if one != other]) == 2
+
+
+def test_long_groups_come_first_and_everything_else_keeps_its_order() -> None:
+    class Item:
+        def __init__(self, group: str, number: int) -> None:
+            self.group, self.number = group, number
+
+        def get_closest_marker(self, name: str) -> pytest.Mark:
+            return pytest.mark.xdist_group(self.group).mark
+
+    items: list[Any] = [Item(group, number) for number in range(2) for group in ("b", *reversed(LONG_GROUPS), "a")]
+    _put_long_groups_first(items)
+    ordered = [(each.group, each.number) for each in items]
+    long = [(group, number) for group in LONG_GROUPS for number in range(2)]
+    assert ordered == [*long, ("b", 0), ("a", 0), ("b", 1), ("a", 1)]
+
+
+def test_files_with_a_worker_or_a_place_of_their_own_are_there() -> None:
+    files = [group for group in (*OWN_SPARK, *LONG_GROUPS) if "/" in group]
+    assert files
+    assert [file for file in files if not (ROOT / file).exists()] == []
 
 
 def test_a_test_that_fails_leaves_none_of_the_processes_that_its_program_has_started() -> None:

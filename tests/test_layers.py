@@ -38,8 +38,13 @@ LAYERS = {
         *("unread", "sent_message", "base", "wormhole", "transit", "transfer", "journal_mode"),
     ],
     "timing": ["logs", "model", "transfers", "comparison", "outputs"],
+    "demo": [
+        *("fleet", "load", "events", "story", "people", "simulation", "server", "client", "world", "conversations"),
+        *("guessing", "usage", "envelopes", "generate"),
+    ],
     "pipeline": [
-        *("schemas", "spark", "lake", "clean", "sources", "tables", "views", "gaps", "steps", "ingest", "build"),
+        *("schemas", "spark", "lake", "clean", "sources", "tables", "views", "query", "gaps"),
+        *("report", "steps", "ingest", "build"),
     ],
 }
 """The folders and modules of each part: each may import those before it."""
@@ -48,6 +53,20 @@ STRANGERS = {("waku.node", "waku.client")}
 """Folders of one part of which neither imports the other."""
 
 BETWEEN_PARTS = {
+    ("demo.server", "mailbox.core"),
+    ("demo.server", "mailbox.protocol"),
+    ("demo.server", "mailbox.server.commit_loop"),
+    ("demo.server", "mailbox.server.trace"),
+    ("demo.server", "mailbox.settings"),
+    ("demo.server", "mailbox.store"),
+    ("demo.usage", "mailbox.server.trace"),
+    ("demo.client", "client.protocol.server_messages"),
+    ("demo.client", "client.timing_log"),
+    ("demo.world", "client.timing_log"),
+    ("demo.conversations", "client.timing_log"),
+    ("demo.envelopes", "waku.archive"),
+    ("demo.envelopes", "waku.defaults"),
+    ("demo.envelopes", "waku.envelope"),
     ("pipeline.clean", "waku.envelope"),
     ("pipeline.clean", "waku.archive.ids"),
     ("pipeline.clean", "timing.logs"),
@@ -66,9 +85,28 @@ PURE = [
     *("waku.node.pool", "waku.node.mailserver", "waku.connection.quotas", "waku.node.save_schedule"),
     *("waku.client.ranges", "waku.client.inbox", "waku.client.actions", "waku.client.walk", "waku.client.requester"),
     *("client.protocol", "client.core", "client.files.names"),
-    *("pipeline.clean", "pipeline.sources.marks"),
-    *("timing.logs", "timing.model"),
-    *("timing.outputs.units", "timing.outputs.diagram", "timing.outputs.text", "timing.outputs.trace_event"),
+    *("pipeline.clean", "pipeline.sources.marks", "pipeline.report.periods"),
+    *("pipeline.report.model", "pipeline.report.percentiles", "pipeline.report.top_rows", "pipeline.report.values"),
+    *(
+        "pipeline.report.changes",
+        "pipeline.report.changes_table",
+        "pipeline.report.charts",
+        "pipeline.report.sections",
+        "pipeline.report.making",
+        "pipeline.report.csv_file",
+        "pipeline.report.json_file",
+        "pipeline.report.summary",
+    ),
+    *("timing.logs", "timing.model", "demo.simulation", "demo.story"),
+    *(
+        "common.units",
+        "common.texts",
+        "common.csv_fields",
+        "common.content_policy",
+        "timing.outputs.diagram",
+        "timing.outputs.text",
+        "timing.outputs.trace_event",
+    ),
     *("timing.outputs.compare_text", "timing.outputs.page_tables", "timing.outputs.wording"),
 ]
 """Folders and modules that know no I/O, no clock and no randomness: these are arguments."""

@@ -1,0 +1,168 @@
+"""A client of a mailbox server in virtual time: what it sends, what it has received, and its timing log.
+
+The time of the simulation is the server's. A frame that is handled now was sent half a round trip ago, and its answer
+arrives half a round trip later; a client that goes on after `round_trip` has received it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from random import Random
+from typing import Any, Final
+
+import msgspec
+
+from restante.client.protocol import server_messages
+from restante.client.protocol.server_messages import ServerMessage
+from restante.client.timing_log import TimingLog
+from restante.demo.fleet import log_normal
+from restante.demo.server import Server
+from restante.demo.simulation import Pause, Simulation, Task
+
+SIDE_BYTES: Final = 5
+"""Random bytes of a side, as shipped clients use (restante.client.core.state, which needs PyNaCl)."""
+
+ID_BYTES: Final = 2
+"""Random bytes of a command's id, as shipped clients use (restante.client.connection.driver)."""
+
+ROUND_TRIP_SECONDS: Final = 0.05
+ROUND_TRIP_SIGMA: Final = 0.6
+"""The round trip of a client: half of them are between 33 and 75 ms."""
+
+JITTER: Final = 0.3
+"""How much longer than the least a frame may take, as a share."""
+
+SKEW_SECONDS: Final = 0.2
+"""How far the clocks of the clients that keep a log are off: the standard deviation."""
+
+_ACK: Final = b'{"type":"ack"'
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Client:
+    """One side of a wormhole. It implements the socket that the server writes to."""
+
+    def __init__(
+        self, simulation: Simulation, server: Server, address: str, dice: Random, log_name: str = ""
+    ) -> None:
+        """Connect. A client with the name of a log keeps one, by a clock that is not quite right."""
+        self._simulation, self._server, self._dice = simulation, server, dice
+        self.side = dice.randbytes(SIDE_BYTES).hex()
+        self._address = address
+        self._half_trip = log_normal(dice, ROUND_TRIP_SECONDS, ROUND_TRIP_SIGMA) / 2
+        self.log_name = log_name
+        self._logged_at = 0.0
+        skew = SKEW_SECONDS * dice.gauss() if log_name else 0.0
+        self.log = TimingLog(lambda: self._logged_at + skew) if log_name else None
+        self.task: Task | None = None
+        """The process to wake when the other side has said something."""
+        self.refusal = ""
+        """Why the server refused a command or the connection."""
+        self.received: dict[str, ServerMessage] = {}
+        """The last answer of each type."""
+        self.phases: set[str] = set()
+        """The phases of messages of other sides."""
+        self.peer = ""
+        """The side of the latest of them."""
+        self._begin_connection()
+
+    def _begin_connection(self) -> None:
+        self._connection = self._server.connect(self, self._address)
+
+    # ── what it sends ────────────────────────────────────────────────────────────────────────────
+
+    def bind(self, app_id: str, implementation: str, version: str) -> None:
+        """Name the application and the version of the client."""
+        self.command("bind", appid=app_id, side=self.side, client_version=(implementation, version))
+
+    def command(self, kind: str, **fields: Any) -> None:
+        """Send a command, which the server handles at once."""
+        frame = _encode({"type": kind, **fields})
+        command_id = self._dice.randbytes(ID_BYTES).hex()
+        if self.log is None:
+            frame = b'{"id":"%b",%b' % (command_id.encode(), frame[1:])
+        else:
+            self._logged_at = self._simulation.now - self._travel()
+            frame = self.log.sent(self.side, frame, command_id)
+        self._server.receive(self._connection, frame)
+
+    def leave(self) -> None:
+        """Close the connection."""
+        self._server.lose(self._connection)
+
+    def reconnect(self) -> None:
+        """Begin another connection in place of a lost one."""
+        self.leave()
+        self._begin_connection()
+
+    # ── waiting ──────────────────────────────────────────────────────────────────────────────────
+
+    def round_trip(self) -> Pause:
+        """Wait until the answers are there, and the next command has reached the server."""
+        return Pause(2 * self._travel())
+
+    def wait_for(self, phase: str, seconds: float) -> Generator[Pause, None, bool]:
+        """Wait for a message of another side. Return whether it came."""
+        deadline = self._simulation.now + seconds
+        while phase not in self.phases and not self.refusal:
+            if self._simulation.now >= deadline:
+                return False
+            yield Pause(deadline - self._simulation.now, until_woken=True)
+        return not self.refusal
+
+    def _travel(self) -> float:
+        return self._half_trip * (1 + JITTER * self._dice.random())
+
+    # ── the socket, as the server sees it ────────────────────────────────────────────────────────
+
+    def send(self, bodies: list[bytes], stamp: bytes) -> None:
+        """Receive frames."""
+        delay = self._travel()
+        for body in bodies:
+            if self.log is not None:
+                self._logged_at = self._server.sent_at + delay
+                self.log.received(self.side, body + stamp)
+            if not body.startswith(_ACK):
+                self._take(server_messages.parse(body + stamp), delay)
+
+    def _take(self, message: ServerMessage, delay: float) -> None:
+        self.received[message.type] = message
+        if message.type == "error":
+            self.refusal = str(message.error)
+        elif message.type != "message" or message.side == self.side:
+            return
+        else:
+            self.phases.add(str(message.phase))
+            self.peer = str(message.side)
+        if self.task is not None:
+            self._simulation.wake(self.task, delay + self._travel())
+
+    def hang_up(self, code: int, reason: str) -> None:  # noqa: ARG002 - the socket's interface
+        """Note that the server closes the connection."""
+        self.refusal = self.refusal or reason
+
+    def ignore(self) -> None:
+        """Do nothing: this client sends little."""
+
+    def pause(self) -> None:
+        """Do nothing, likewise."""
+
+    def resume(self) -> None:
+        """Do nothing, likewise."""
+
+    def large_messages_done(self) -> None:
+        """Do nothing, likewise."""
+
+    # ── the timing log ───────────────────────────────────────────────────────────────────────────
+
+    def note(self, name: str, **details: Any) -> None:
+        """Log that something happens now, if there is a log."""
+        self.note_span(name, None, **details)
+
+    def note_span(self, name: str, seconds: float | None, **details: Any) -> None:
+        """Log something that ends now and took so long."""
+        if self.log is not None:
+            self._logged_at = self._simulation.now - self._half_trip
+            stop = self.log.clock()
+            self.log.add(name, stop if seconds is None else stop - seconds, seconds and stop, **details)

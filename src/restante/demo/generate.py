@@ -1,0 +1,181 @@
+"""Make a fleet in a folder: all of its sources, and the ground truth, or nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
+from multiprocessing import get_context, parent_process
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from restante.common.atomic_file import flush
+from restante.common.errors import Misuse, StoreError, plain
+from restante.common.lock_file import lock_file
+from restante.common.plural import counted
+from restante.demo import envelopes, usage
+from restante.demo.events import Events, GroundTruth, decode, draw_events, encode
+from restante.demo.fleet import MAILBOX_SERVERS, MAILSERVERS, PROBED_SERVER, Fleet
+
+SOURCES: Final = "sources"
+LAKE: Final = "lake"
+REPORTS: Final = "reports"
+"""What is in the folder of a demo."""
+
+UNFINISHED: Final = "sources.unfinished"
+"""The folder while it is being made. What a killed run left there is removed by the next one."""
+
+TRUTH: Final = "fleet.json"
+"""The file in the folder of the sources that says which fleet it is, and what happened in it."""
+
+_LOCK: Final = "lock"
+
+
+class Part(NamedTuple):
+    """A part of a fleet, which is made in a process of its own."""
+
+    name: str
+    unit: str
+    make: Callable[[], int]
+    """Makes it, and returns how many of the units there are."""
+
+
+class Serve(msgspec.Struct, frozen=True):
+    """Makes what a mailbox server leaves behind. A struct, because it is sent to another process."""
+
+    fleet: Fleet
+    events: Events
+    number: int
+    folder: Path
+
+    def __call__(self) -> int:
+        """Make it. Return the number of conversations."""
+        return usage.serve(self.fleet, self.events, MAILBOX_SERVERS[self.number], self.folder)
+
+
+class Archive(msgspec.Struct, frozen=True):
+    """Makes what the Mailservers leave behind, likewise."""
+
+    fleet: Fleet
+    events: Events
+    folders: dict[str, Path]
+
+    def __call__(self) -> int:
+        """Make it. Return the number of envelopes."""
+        return envelopes.archive(self.fleet, self.events, self.folders)
+
+
+def parts(fleet: Fleet, events: Events, folder: Path) -> list[Part]:
+    """Return the parts of a fleet, those first that take longest."""
+    archive = Archive(fleet, events, {name: folder / name for name in MAILSERVERS})
+    servers = [
+        Part(server.name, "conversation", Serve(fleet, events, number, folder / server.name))
+        for number, server in enumerate(MAILBOX_SERVERS)
+    ]
+    return [servers[0], Part(" and ".join(MAILSERVERS), "envelope", archive), *servers[1:]]
+
+
+def generate(fleet: Fleet, folder: Path, made: Callable[[str], None], *, processes: int | None = None) -> GroundTruth:
+    """Make a fleet in a new folder. `made` is called with a text about each part that is done.
+
+    By default there is a process for each processor. One process makes all parts in this one.
+    """
+    truth = GroundTruth(fleet=fleet, events=draw_events(fleet))
+    wanted = parts(fleet, truth.events, folder)
+    most = min(processes or os.cpu_count() or 1, len(wanted))
+    if most == 1:
+        for part in wanted:
+            made(_words(part, part.make()))
+    else:
+        # Spawned: a fork would copy the threads' locks of the terminal's progress.
+        with ProcessPoolExecutor(most, get_context("spawn"), _end_with_parent) as pool:
+            working = {pool.submit(part.make): part for part in wanted}
+            for done in as_completed(working):
+                made(_words(working[done], done.result()))
+    (folder / TRUTH).write_bytes(encode(truth))
+    flush(folder / TRUTH)
+    return truth
+
+
+def _end_with_parent() -> None:
+    """End this process as soon as the one that started it has ended, even if it was killed."""
+
+    def wait() -> None:
+        parent = parent_process()
+        assert parent is not None
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def _words(part: Part, count: int) -> str:
+    return f"{part.name}: {counted(count, part.unit)}"
+
+
+# ── the folder of a demo ─────────────────────────────────────────────────────────────────────────
+
+
+def find(folder: Path) -> GroundTruth | None:
+    """Return the ground truth of the fleet in the folder of a demo, or None if the folder has no fleet yet.
+
+    Raises Misuse if the folder cannot be used or has something else.
+    """
+    try:
+        there = {each.name for each in folder.iterdir()} if folder.exists() else set()
+        if there - {UNFINISHED, SOURCES, LAKE, REPORTS} or ({LAKE, REPORTS} & there and SOURCES not in there):
+            raise Misuse(f"{folder} has other files: name a new folder for the demo, or an empty one")
+        if SOURCES not in there:
+            return None
+        return decode((folder / SOURCES / TRUTH).read_bytes())
+    except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
+        why = plain(error) if isinstance(error, OSError) else str(error)
+        raise Misuse(f"{folder} has no fleet of this version's demo ({why}): name a new folder") from error
+
+
+def make(fleet: Fleet, folder: Path, made: Callable[[str], None], *, processes: int | None = None) -> GroundTruth:
+    """Make a fleet in the folder of a demo. Its sources appear when they are complete."""
+    unfinished = folder / UNFINISHED
+    try:
+        unfinished.mkdir(parents=True, exist_ok=True)
+        lock = lock_file(unfinished / _LOCK)
+    except BlockingIOError as error:
+        raise Misuse(f"another demo is being made in {folder}: wait for it, or name another folder") from error
+    except OSError as error:
+        raise Misuse(f"cannot write in {folder}: {plain(error)}") from error
+    try:
+        for each in unfinished.iterdir():
+            if each.is_dir():
+                shutil.rmtree(each)
+            elif each.name != _LOCK:
+                each.unlink()
+        truth = generate(fleet, unfinished, made, processes=processes)
+        (unfinished / _LOCK).unlink()
+        unfinished.rename(folder / SOURCES)
+        flush(folder)
+    except OSError as error:
+        raise StoreError(f"cannot make the demo in {folder}: {plain(error)}; run this again") from error
+    except BrokenExecutor as error:
+        raise StoreError("a process that made a part of the fleet was killed; run this again") from error
+    finally:
+        os.close(lock)
+    return truth
+
+
+def source_specs(folder: Path) -> list[str]:
+    """Return the sources of a demo as `restante pipeline run` takes them: NAME[@SERVER]=PATH.
+
+    Archives are first: for envelopes Spark starts in another way than for few rows, and so it starts only once.
+    """
+    sources = folder / SOURCES
+    of_the_probed, trace = sources / PROBED_SERVER, f"{PROBED_SERVER}-trace"
+    return [
+        *(f"{name}={sources / name}" for name in MAILSERVERS),
+        *(f"{server.name}={sources / server.name / usage.DATA_FOLDER}" for server in MAILBOX_SERVERS),
+        f"{trace}={of_the_probed / usage.TRACE_FILE}",
+        f"probes@{trace}={of_the_probed / usage.LOGS_FOLDER}",
+    ]

@@ -1,0 +1,64 @@
+"""Somebody who guesses codes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from restante.demo.events import Attack
+from restante.demo.people import APPS, some_address
+from restante.demo.simulation import Pause, Process
+from restante.demo.world import VERSION_BYTES, World, claim, open_mailbox
+
+ATTACKERS_CLIENT: Final = ("python", "0.22.0")
+"""What the attacker's program says of itself: it is one that everybody can get."""
+
+GUESSED_APP: Final = APPS[0]
+"""The application whose codes are guessed: the one with the most nameplates."""
+
+ATTACKERS_ADDRESSES: Final = 3
+
+BLIND_GUESSES: Final = 99
+"""Without a nameplate in use, one of the numbers with one or two digits is tried."""
+
+GUESS_PATIENCE_SECONDS: Final = 2.0
+"""How long the attacker's program waits for the other side to say something."""
+
+
+def attack(world: World, of: Attack) -> Process:
+    """Guess codes until the attack is over."""
+    addresses = [some_address(world.dice) for _ in range(ATTACKERS_ADDRESSES)]
+    tried: set[str] = set()
+    while of.contains(world.simulation.now):
+        world.start(lambda: _guess(world, world.dice.choice(addresses), tried))
+        yield Pause(world.dice.expovariate(1 / of.guess_seconds))
+
+
+def _guess(world: World, address: str, tried: set[str]) -> Process:
+    """Claim a nameplate that somebody uses and that was not tried before, and use any code."""
+    client = world.client(address)
+    client.bind(GUESSED_APP.app_id, *ATTACKERS_CLIENT)
+    client.command("list")
+    if client.refusal:
+        return world.forget(client)
+    listed = client.received["nameplates"].nameplates
+    assert isinstance(listed, list)
+    names = {each.id for each in listed}
+    tried &= names  # the number of a nameplate that has ended is used again
+    new = sorted(names - tried)
+    nameplate = world.dice.choice(new) if new else str(world.dice.randint(1, BLIND_GUESSES))
+    tried.add(nameplate)
+    yield client.round_trip()
+    if not (yield from claim(client, nameplate)):
+        return world.forget(client)
+    client.task = world.simulation.current
+    open_mailbox(world, client, str(client.received["claimed"].mailbox))
+    mood = "lonely"
+    if (yield from client.wait_for("pake", GUESS_PATIENCE_SECONDS)):
+        client.command("add", phase="version", body=world.body(VERSION_BYTES))
+        yield client.round_trip()
+        mood = "scary"
+    if not client.refusal:
+        client.command("release", nameplate=nameplate)
+        client.command("close", mood=mood)
+    yield client.round_trip()
+    return world.forget(client)

@@ -1,0 +1,123 @@
+"""A mailbox server's days: its data directory, and for the probed server a trace and the timing logs of probes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from restante.demo.conversations import Talk, converse, some_talk
+from restante.demo.events import Events, Outage
+from restante.demo.fleet import DAY_SECONDS, HOUR_SECONDS, PROBED_SERVER, Fleet, MailboxServer, log_normal
+from restante.demo.guessing import attack
+from restante.demo.load import load_of
+from restante.demo.people import APPS, Person, Population, some_address, some_app
+from restante.demo.server import Server
+from restante.demo.simulation import Pause, Process, Simulation
+from restante.demo.world import World
+from restante.mailbox.server.trace import TraceFile
+
+RETURNING: Final = 0.25
+"""Share of the people who find the server down and try again when it is back."""
+
+RETURN_SECONDS: Final = 1800.0
+"""The mean of the seconds after which they do."""
+
+PROBE_HOURS: Final = 6
+"""Between two transfers that the operator makes to see how long they take."""
+
+PROBE_SECONDS: Final = 2.0
+"""The median of the seconds until the probe's receiver comes."""
+
+PROBE_TRANSFER_SECONDS: Final = 3.0
+PROBE_SIGMA: Final = 0.2
+"""How long the transfer takes: it is the same file each time."""
+
+TRACED_DAYS: Final = 7
+"""The last days, in which the operator has a trace written."""
+
+TRACE_FILE: Final = "trace.jsonl"
+LOGS_FOLDER: Final = "logs"
+DATA_FOLDER: Final = "data"
+
+
+def serve(fleet: Fleet, events: Events, server: MailboxServer, folder: Path) -> int:
+    """Make what a mailbox server leaves behind. Return the number of conversations that began."""
+    probed = server.name == PROBED_SERVER
+    outages = [each for each in events.outages if each.server == server.name]
+    dice = fleet.dice(server.name, "conversations")
+    people = Population(fleet, server, events.releases)
+    starts = sorted(_starts(fleet, server, outages, dice))
+    folder.mkdir(parents=True)
+    if probed:
+        (folder / LOGS_FOLDER).mkdir()
+    for begin, end in _running(fleet, outages):
+        simulation = Simulation(begin)
+        with Server(folder / DATA_FOLDER, lambda: simulation.now, dice) as running:  # noqa: B023 - it ends in this turn
+            world = World(simulation, running, people, dice)
+            simulation.start(_prune(running))
+            for at in starts:
+                if begin <= at < end:
+                    simulation.start(_converse(world), at)
+            for each in events.attacks:
+                if each.server == server.name and begin <= each.begin.timestamp() < end:
+                    simulation.start(attack(world, each), each.begin.timestamp())
+            if probed:
+                simulation.start(_probe(world, end), _next_probe(begin))
+                simulation.start(_trace(running, folder), max(begin, fleet.end - TRACED_DAYS * DAY_SECONDS))
+            simulation.run(end)
+        for name, log in world.logs.items():
+            log.write(folder / LOGS_FOLDER / f"{name}.json")
+    return len(starts)
+
+
+def _starts(fleet: Fleet, server: MailboxServer, outages: Sequence[Outage], dice: Random) -> Iterator[float]:
+    """Yield when conversations begin. During an outage none do; some are held later."""
+    for at in load_of(fleet, server).arrivals(dice):
+        outage = next((each for each in outages if each.contains(at)), None)
+        if outage is None:
+            yield at
+        elif dice.random() < RETURNING:
+            yield outage.end.timestamp() + dice.expovariate(1 / RETURN_SECONDS)
+
+
+def _running(fleet: Fleet, outages: Sequence[Outage]) -> Iterator[tuple[float, float]]:
+    """Yield the times between the outages."""
+    begin = fleet.begin
+    for each in sorted(outages, key=lambda each: each.begin):
+        yield begin, each.begin.timestamp()
+        begin = each.end.timestamp()
+    yield begin, fleet.end
+
+
+def _converse(world: World) -> Process:
+    yield from converse(world, some_talk(world, some_app(world.dice)))
+
+
+def _prune(server: Server) -> Process:
+    while True:
+        yield Pause(server.prune_every)
+        server.prune()
+
+
+def _next_probe(at: float) -> float:
+    return (at // (PROBE_HOURS * HOUR_SECONDS) + 1) * PROBE_HOURS * HOUR_SECONDS
+
+
+def _probe(world: World, end: float) -> Process:
+    """Make a transfer between two computers of the operator, again and again, and keep both timing logs."""
+    sender, receiver = (Person(some_address(world.dice), "restante", 0.0) for _ in range(2))
+    while (now := world.simulation.now) < end:
+        name = datetime.fromtimestamp(now, UTC).strftime("%Y%m%d-%H%M")
+        seconds = log_normal(world.dice, PROBE_TRANSFER_SECONDS, PROBE_SIGMA)
+        talk = Talk(app=APPS[0], sender=sender, receiver=receiver, meeting=PROBE_SECONDS, seconds=seconds, log=name)
+        world.start(lambda: converse(world, talk))  # noqa: B023 - it starts before the next one
+        yield Pause(_next_probe(now) - now)
+
+
+def _trace(server: Server, folder: Path) -> Process:
+    """Write a trace from now on."""
+    server.trace = TraceFile(folder / TRACE_FILE)
+    yield from ()

@@ -1,0 +1,418 @@
+"""The generator of `restante pipeline demo`: real servers and clients, and events that are where it says."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
+from math import sqrt
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import pytest
+from msgspec.structs import replace
+
+from restante.common.errors import Misuse, StoreError
+from restante.common.lock_file import lock_file
+from restante.demo import usage as served
+from restante.demo.events import QUIET_DAYS, Events, GroundTruth, Span, decode, draw_events, encode
+from restante.demo.fleet import MAILBOX_SERVERS, MAILSERVERS, MIN_DAYS, PROBED_SERVER, Fleet, midnight
+from restante.demo.generate import SOURCES, TRUTH, UNFINISHED, find, make, source_specs
+from restante.demo.load import load_of
+from restante.demo.story import story
+from restante.mailbox.core import usage
+from restante.mailbox.settings import Serve
+from restante.pipeline.sources.recognise import recognise
+from restante.timing.logs.events import items
+from restante.timing.logs.records import read_event, read_line
+from restante.waku.envelope.envelope import parse
+from restante.waku.protocol.acceptance import Policy, judge
+from support.bounds import PATIENCE
+from support.effort import rounds
+from support.processes import RESTANTE, called
+
+LAST = date(2026, 11, 20)
+SMALL = Fleet(seed=7, last=LAST, days=MIN_DAYS, transfers=120)
+"""A fleet whose events stand out of chance, and which is made in seconds."""
+
+TINY = Fleet(seed=7, last=LAST, days=MIN_DAYS, transfers=6)
+
+
+class Demo(NamedTuple):
+    """A fleet that was made."""
+
+    folder: Path
+    truth: GroundTruth
+    records: Counter[str]
+    """How many usage records the rules have made."""
+
+    @property
+    def events(self) -> Events:
+        return self.truth.events
+
+    def rows(self, server: str, sql: str) -> list[Any]:
+        with closing(
+            sqlite3.connect(self.folder / SOURCES / server / served.DATA_FOLDER / "restante.sqlite")
+        ) as opened:
+            return opened.execute(sql).fetchall()
+
+    def count_by_day(self, server: str, table: str, where: str, column: str = "started") -> Counter[str]:
+        return Counter(
+            dict(
+                self.rows(
+                    server, f"SELECT date({column}, 'unixepoch'), count(*) FROM {table} WHERE {where} GROUP BY 1"
+                )
+            )
+        )
+
+    def quiet_days(self, *events: Span) -> list[str]:
+        """Return the days that none of these events touches."""
+        touched = {day for event in events for day in event.days}
+        return [str(day) for day in map(SMALL.day, range(SMALL.days)) if day not in touched]
+
+    def archived(self, name: str) -> dict[bytes, tuple[int, bytes]]:
+        """Return the envelopes of a Mailserver by their hash: when each arrived, and its bytes."""
+        with closing(sqlite3.connect(self.folder / SOURCES / name / "archive.sqlite")) as opened:
+            rows = opened.execute("SELECT arrived, raw FROM envelopes JOIN arrivals USING (arrival)").fetchall()
+        return {parse(raw).hash: (arrived, raw) for arrived, raw in rows}
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    folder = tmp_path_factory.mktemp("demo")
+    made: Counter[str] = Counter()
+
+    def counting(name: str) -> Any:
+        function = getattr(usage, name)
+
+        def count(*given: Any, **named: Any) -> Any:
+            made[name] += 1
+            return function(*given, **named)
+
+        return patch.object(usage, name, count)
+
+    with counting("nameplate_usage"), counting("mailbox_usage"), counting("client_version"):
+        truth = make(SMALL, folder, lambda _: None, processes=1)
+    return Demo(folder, truth, made)
+
+
+# ── the events ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_attack_is_where_the_ground_truth_says_and_nowhere_else(demo: Demo) -> None:
+    [attack] = demo.events.attacks
+    [day] = map(str, attack.days)
+    for server in MAILBOX_SERVERS:
+        refused = demo.count_by_day(server.name, "usage_nameplates", "result = 'crowded'")
+        suspects = refused + demo.count_by_day(server.name, "usage_mailboxes", "result = 'scary'")
+        claimed = demo.count_by_day(server.name, "usage_nameplates", "result = 'lonely'")
+        quiet = demo.quiet_days(attack)
+        if server.name == attack.server:
+            assert suspects[day] > 2 * max(suspects[each] for each in quiet) + 2
+            assert claimed[day] > 5 * max(claimed[each] for each in quiet)
+        else:
+            assert suspects[day] <= max(suspects[each] for each in quiet) + 2
+
+
+def test_a_bad_release_is_used_and_fails_during_its_days_only(demo: Demo) -> None:
+    [release] = demo.events.releases
+    failed, ended = Counter[str](), Counter[str]()
+    for server in MAILBOX_SERVERS:
+        binds = demo.rows(
+            server.name,
+            "SELECT min(connect_time), max(connect_time) FROM usage_client_versions"
+            f" WHERE implementation = '{release.implementation}' AND version = '{release.version}'",
+        )
+        [(first, last)] = binds
+        assert release.contains(first)
+        assert last < release.end.timestamp() + 60  # who has begun goes on
+        failed += demo.count_by_day(server.name, "usage_mailboxes", "result = 'errory'")
+        ended += demo.count_by_day(server.name, "usage_mailboxes", "TRUE")
+    shares = {day: failed[day] / ended[day] for day in ended}
+    assert min(shares[str(day)] for day in release.days) > 2 * max(shares[day] for day in demo.quiet_days(release))
+
+
+def test_a_server_has_no_connections_during_its_outage_and_never_else_for_so_long(demo: Demo) -> None:
+    [outage] = demo.events.outages
+    for server in MAILBOX_SERVERS:
+        times = [at for (at,) in demo.rows(server.name, "SELECT connect_time FROM usage_client_versions ORDER BY 1")]
+        pauses = [(after - before, before, after) for before, after in pairwise(times)]
+        longest = max(pauses)
+        inside = [at for at in times if outage.contains(at)]
+        if server.name == outage.server:
+            assert inside == []
+            assert longest[1] < outage.begin.timestamp() < outage.end.timestamp() < longest[2]
+            others = [pause for pause, *_ in pauses if pause != longest[0]]
+            assert max(others) < (outage.end - outage.begin).total_seconds()
+        else:
+            assert inside
+
+
+def test_a_mailserver_lacks_what_arrived_during_its_gaps_and_nothing_else(demo: Demo) -> None:
+    held = {name: demo.archived(name) for name in MAILSERVERS}
+    for name, other in (MAILSERVERS, MAILSERVERS[::-1]):
+        gaps = [gap for gap in demo.events.gaps if gap.mailserver == name]
+        lacks = [arrived for hash_, (arrived, _) in held[other].items() if hash_ not in held[name]]
+        assert len(lacks) > 5 * len(gaps)
+        # It would have arrived here up to some seconds earlier or later than there.
+        slack = timedelta(seconds=30)
+        wide = [Span(begin=gap.begin - slack, end=gap.end + slack, days=()) for gap in gaps]
+        assert all(any(each.contains(at) for each in wide) for at in lacks)
+        assert not any(gap.contains(arrived) for gap in gaps for arrived, _ in held[name].values())
+        for gap in gaps:
+            assert any(gap.contains(at) for at in lacks)
+
+
+def test_days_without_events_look_alike(demo: Demo) -> None:
+    events = demo.events
+    quiet = demo.quiet_days(*events.attacks, *events.releases, *events.outages)
+    assert len(quiet) >= QUIET_DAYS
+    for server in MAILBOX_SERVERS:
+        ended = demo.count_by_day(server.name, "usage_mailboxes", "TRUE")
+        load = load_of(SMALL, server)
+        for day in quiet:
+            begin = midnight(date.fromisoformat(day))
+            expected = load.expected(begin, begin + 86_400)
+            assert abs(ended[day] - expected) < 4.5 * sqrt(expected) + 0.15 * expected  # chance, and different days
+
+
+@pytest.mark.parametrize("days", [MIN_DAYS, 30, 90])
+def test_whatever_the_seed_events_have_days_of_their_own(days: int) -> None:
+    places = Counter[str]()
+    for seed in range(rounds(100, 1000)):
+        fleet = Fleet(seed=seed, last=LAST, days=days)
+        events = draw_events(fleet)
+        [attack], [release], [outage] = events.attacks, events.releases, events.outages
+        of_servers = [*attack.days, *release.days, *outage.days]
+        of_mailservers = [day for gap in events.gaps for day in gap.days]
+        assert len(set(of_servers)) == len(of_servers)
+        assert len(set(of_mailservers)) == len(of_mailservers)
+        assert fleet.day(QUIET_DAYS) <= min(of_servers) <= max(of_servers) <= fleet.last
+        assert fleet.first < min(of_mailservers) <= max(of_mailservers) < fleet.last
+        assert len(attack.days) == len(outage.days) == 1
+        for each in (attack, release, outage, *events.gaps):
+            assert each.days[0] == each.begin.date()
+            assert each.days[-1] == (each.end - timedelta(microseconds=1)).date()
+        places.update((f"attack {attack.server}", f"outage {outage.server}", release.implementation))
+        truth = GroundTruth(fleet=fleet, events=events)
+        assert decode(encode(truth)) == truth
+        assert len(list(story(truth))) == 6
+    assert len(places) == 2 * len(MAILBOX_SERVERS) + 2
+
+
+# ── what made it ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_each_usage_record_was_made_by_the_rules(demo: Demo) -> None:
+    tables = {
+        "nameplate_usage": "usage_nameplates",
+        "mailbox_usage": "usage_mailboxes",
+        "client_version": "usage_client_versions",
+    }
+    for function, table in tables.items():
+        rows = sum(demo.rows(server.name, f"SELECT count(*) FROM {table}")[0][0] for server in MAILBOX_SERVERS)
+        assert rows == demo.records[function] > 0
+
+
+def test_results_have_the_times_that_the_rules_demand(demo: Demo) -> None:
+    results = Counter[str]()
+    for server in MAILBOX_SERVERS:
+        for result, waiting, total in demo.rows(
+            server.name, "SELECT result, waiting_time, total_time FROM usage_mailboxes"
+        ):
+            results[result] += 1
+            assert 0 <= (waiting or 0) <= total
+            assert result not in {"happy", "scary"} or waiting is not None  # these take two
+            assert result != "pruney" or total > Serve().prune_after
+    assert set(results) == {"happy", "lonely", "errory", "scary", "pruney", "crowded"}
+    assert results["happy"] > 0.9 * (results.total() - results["errory"] - results["lonely"])
+
+
+def test_connections_name_applications_and_versions_that_spread_over_time(demo: Demo) -> None:
+    [north] = [server for server in MAILBOX_SERVERS if server.name == PROBED_SERVER]
+    rows = demo.rows(
+        north.name, "SELECT app_id, implementation, version, connect_time, address_id FROM usage_client_versions"
+    )
+    assert len({app_id for app_id, *_ in rows}) == 3
+    assert all(address for *_, address in rows)
+    new = [at for _, implementation, version, at, _ in rows if (implementation, version) == ("python", "0.24.0")]
+    middle = SMALL.begin + SMALL.days * 86_400 / 2
+    assert len([at for at in new if at < middle]) < len([at for at in new if at >= middle])
+
+
+def test_envelopes_are_accepted_by_a_node(demo: Demo) -> None:
+    for name in MAILSERVERS:
+        for arrived, raw in demo.archived(name).values():
+            assert judge(parse(raw), arrived, Policy()).refusal is None
+        assert called("waku", "check", "--data", demo.folder / SOURCES / name).returncode == 0
+
+
+def test_timing_logs_and_the_trace_are_of_the_same_commands(demo: Demo) -> None:
+    folder = demo.folder / SOURCES / PROBED_SERVER
+    lines = [read_line(line) for line in (folder / served.TRACE_FILE).read_bytes().splitlines()]
+    traced = {(line.id, line.command, round(line.server_rx, 6)) for line in lines}
+    begin = SMALL.end - served.TRACED_DAYS * 86_400
+    assert all(begin <= line.server_rx < SMALL.end for line in lines)
+    logs = sorted((folder / served.LOGS_FOLDER).glob("*.json"))
+    roles = Counter[str]()
+    for log in logs:
+        events = [read_event(item.raw) for item in items(log.read_bytes())]
+        roles.update(event.role for event in events if event.role)
+        assert {"pake1", "pake2", "transit connect"} <= {event.name for event in events}
+        for event in events:
+            added = event.server_rx if event.name == "ws_receive" and event.command == "message" else None
+            if added is not None and added >= begin + 60:
+                assert (event.id, "add", round(added, 6)) in traced
+    assert roles["sender"] == roles["receiver"] == len(logs) / 2 > 0
+
+
+def test_a_transfer_is_found_in_the_logs_of_both_sides(demo: Demo) -> None:
+    folder = demo.folder / SOURCES / PROBED_SERVER
+    sent, received = sorted((folder / served.LOGS_FOLDER).glob("*.json"))[-1:-3:-1]
+    done = called("timing", "render", sent, received, "--server", folder / served.TRACE_FILE, "--json")
+    assert done.returncode == 0, done.stderr
+    timeline = json.loads(done.stdout)
+    assert timeline["traced"]
+    assert [client["role"] for client in timeline["clients"]] == ["sender", "receiver"]
+    assert {"transfer", "commit", "network in"} <= {each["cause"] for each in timeline["clients"][0]["spent"]}
+
+
+def test_the_pipeline_recognises_each_source(demo: Demo) -> None:
+    found = {source.name: source.kind for source in map(recognise, source_specs(demo.folder))}
+    assert found == {
+        **dict.fromkeys(MAILSERVERS, "Waku archive"),
+        **{server.name: "mailbox server's database" for server in MAILBOX_SERVERS},
+        **dict.fromkeys((f"{PROBED_SERVER}-trace", "probes"), "timing logs or traces"),
+    }
+
+
+# ── determinism ──────────────────────────────────────────────────────────────────────────────────
+
+PROGRAM = """
+import sys
+from datetime import date
+from pathlib import Path
+from restante.demo.fleet import Fleet
+from restante.demo.generate import make
+if __name__ == "__main__":
+    seed, days, transfers, processes = map(int, sys.argv[2:])
+    fleet = Fleet(seed=seed, last=date(2026, 11, 20), days=days, transfers=transfers)
+    make(fleet, Path(sys.argv[1]), lambda _: None, processes=processes)
+"""
+
+
+def made(folder: Path, seed: int, *, hash_seed: str, processes: int) -> dict[str, bytes]:
+    """Make a tiny fleet in a process of its own. Return its files."""
+    program = folder.with_suffix(".py")
+    program.write_text(PROGRAM)
+    subprocess.run(
+        [sys.executable, program, folder, *map(str, (seed, TINY.days, TINY.transfers, processes))],
+        check=True,
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+    )
+    return content(folder)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Return all files of a folder."""
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+def test_the_same_seed_makes_the_same_bytes_in_every_process_and_at_any_time(tmp_path: Path) -> None:
+    one = made(tmp_path / "one", 7, hash_seed="1", processes=1)
+    same = made(tmp_path / "same", 7, hash_seed="2", processes=2)
+    with patch("time.time", lambda: 4_000_000_000.0):
+        make(TINY, tmp_path / "later", lambda _: None, processes=1)
+    for found in (same, content(tmp_path / "later")):
+        assert list(one) == list(found)
+        assert [name for name in one if one[name] != found[name]] == []
+
+
+def test_another_seed_makes_another_fleet(demo: Demo, tmp_path: Path) -> None:
+    make(replace(TINY, seed=8), tmp_path, lambda _: None, processes=1)
+    ours, other = content(demo.folder), content(tmp_path)
+    assert draw_events(TINY) != draw_events(replace(TINY, seed=8))
+    assert [name for name in other if ours.get(name) == other[name] != b""] == []
+
+
+# ── the folder ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_a_killed_run_left_is_made_anew(tmp_path: Path) -> None:
+    left = tmp_path / UNFINISHED / "north" / "data"
+    left.mkdir(parents=True)
+    (left / "restante.sqlite").write_text("half of it")
+    (tmp_path / UNFINISHED / TRUTH).write_text("{")
+    assert find(tmp_path) is None
+    truth = make(TINY, tmp_path, lambda _: None, processes=1)
+    assert find(tmp_path) == truth
+    assert [each.name for each in tmp_path.iterdir()] == [SOURCES]
+    names = {each.name for each in (tmp_path / SOURCES).iterdir()}
+    assert names == {TRUTH, *MAILSERVERS, *(server.name for server in MAILBOX_SERVERS)}
+
+
+def test_a_full_disk_is_one_sentence_and_the_next_run_makes_the_fleet(tmp_path: Path) -> None:
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with patch("restante.demo.envelopes.archive", side_effect=full), pytest.raises(StoreError, match="No space left"):
+        make(TINY, tmp_path, lambda _: None, processes=1)
+    assert find(tmp_path) is None
+    make(TINY, tmp_path, lambda _: None, processes=1)
+    assert find(tmp_path) is not None
+
+
+def test_two_demos_are_not_made_in_one_folder_at_a_time(tmp_path: Path) -> None:
+    (tmp_path / UNFINISHED).mkdir()
+    held = lock_file(tmp_path / UNFINISHED / "lock")
+    try:
+        with pytest.raises(Misuse, match="another demo is being made"):
+            make(TINY, tmp_path, lambda _: None, processes=1)
+    finally:
+        os.close(held)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_no_process_goes_on_after_a_signal_and_the_next_run_makes_the_fleet(tmp_path: Path, number: int) -> None:
+    folder = tmp_path / "demo"
+    words = (*RESTANTE, "pipeline", "demo", str(folder), "--days", "90", "--last", str(LAST))
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        wait_until((folder / UNFINISHED / "north").exists)
+        children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+        assert children
+        running.send_signal(number)
+        said, errors = running.communicate(timeout=PATIENCE)
+    assert said == ""
+    if number == signal.SIGTERM:
+        assert running.returncode == 128 + number
+        assert errors == "restante: stopped; committed rows stay; run this again to do the rest\n"
+        assert list(folder.iterdir()) == []
+    wait_until(lambda: not any(Path(f"/proc/{child}/exe").exists() for child in children))
+    assert find(folder) is None
+    make(TINY, folder, lambda _: None, processes=1)
+    assert [each.name for each in folder.iterdir()] == [SOURCES]
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)  # nothing tells when another process has come so far
+
+
+def test_the_file_says_which_times_are_in_utc(demo: Demo) -> None:
+    assert find(demo.folder) == demo.truth
+    [outage] = demo.truth.events.outages
+    assert outage.begin.tzinfo is UTC or outage.begin.utcoffset() == timedelta(0)
+    assert outage.contains(datetime.timestamp(outage.begin))
+    assert not outage.contains(datetime.timestamp(outage.end))
