@@ -1,4 +1,4 @@
-"""A year of a fleet's data: the memory of `restante pipeline run`, and how much more a day costs at its end.
+"""A year of a fleet's data: the memory of `restante pipeline run`, what a day costs at its end, and its reports.
 
 python bench/pipeline_year.py [--days N] [--rows N] [--envelopes N] [--seed N] [--json FILE] [--scratch DIR]
 """
@@ -12,9 +12,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -38,6 +39,7 @@ FIGURES: Final = {
     "memory_many": Figure("  peak memory of a run of many days (PSS), GB", compared=False),
     "cpu": Figure("CPU time of a day, day {n} over day {every}, times", target=own(1.3, 1.1), compared=False),
     "wall": Figure("wall time of a day, day {n} over day {every}, times", target=own(1.3, 1.1), compared=False),
+    "reports": Figure("the reports of its {months} months, s", target=own(20, 10), compared=False),
     "cpu_first": Figure("  CPU time of a day, day {every}, s", compared=False),
     "cpu_last": Figure("  CPU time of a day, day {n}, s", compared=False),
     "wall_first": Figure("  wall time of a day, day {every}, s", compared=False),
@@ -73,6 +75,8 @@ class State(msgspec.Struct):
     runs: list[Measured] = []
     again: list[tuple[Used, Used]] = []
     """The first and the last measured day, in turns."""
+    reports: list[Used] = []
+    """Of all months, at the end."""
 
 
 def arguments() -> argparse.Namespace:
@@ -188,6 +192,21 @@ class Year:
             self.state.again.append((one, other))
             self._save()
 
+    def report(self, months: Sequence[str], rounds: int) -> None:
+        """Write the reports of all months, as one command."""
+        while len(self.state.reports) < rounds:
+            output = self.folder / "reports"
+            shutil.rmtree(output, ignore_errors=True)
+            used = self._restante(f"report-{len(self.state.reports)}", self.lake, "report", *months, "-o", str(output))
+            print(f"reports of {len(months)} months: {used.wall:.1f} s, CPU {used.cpu:.1f} s", flush=True)
+            self.state.reports.append(used)
+            self._save()
+
+    def months(self, days: int) -> list[str]:
+        """Return the months that have some of the days, as `restante pipeline report` takes them."""
+        starts = (self.state.midnight + day * DAY_SECONDS for day in range(days))
+        return list(dict.fromkeys(f"{datetime.fromtimestamp(start, UTC):%Y-%m}" for start in starts))
+
     def _kept(self, day: int) -> Kept:
         return Kept(self.folder / "kept" / f"{day}", self.fleet)
 
@@ -244,9 +263,13 @@ def _row(each: Measured) -> str:
     )
 
 
-def results(options: argparse.Namespace, runs: list[Measured], again: list[tuple[Used, Used]]) -> Results:
-    """Judge the runs of one day. `again` has the first and the last measured day, in turns."""
-    titles = {name: each.title.replace("{every}", str(options.every)) for name, each in FIGURES.items()}
+def results(options: argparse.Namespace, months: int, state: State) -> Results:
+    """Judge the runs of one day, and the reports of all months."""
+    runs, again = state.runs, state.again
+    values = {"{every}": options.every, "{months}": months}
+    titles = {name: each.title for name, each in FIGURES.items()}
+    for place, value in values.items():
+        titles = {name: title.replace(place, str(value)) for name, title in titles.items()}
     found = Results(options.days, {name: replace(each, title=titles[name]) for name, each in FIGURES.items()})
     single = [each.run for each in runs if each.first == each.last] + [used for pair in again for used in pair]
     many = [each.run for each in runs if each.first != each.last]
@@ -254,6 +277,8 @@ def results(options: argparse.Namespace, runs: list[Measured], again: list[tuple
     found.add("memory_rss", "restante", max(each.rss for each in single) / GB)
     if many:
         found.add("memory_many", "restante", max(each.pss for each in many) / GB)
+    for used in state.reports:
+        found.add("reports", "restante", used.wall)
     for first, last in again:
         for name in ("cpu", "wall"):
             one, other = getattr(first, name), getattr(last, name)
@@ -289,10 +314,12 @@ def main() -> int:
             year.live(first, last, keep=last in {options.every, options.days})
         failures = year.check()
         print()
+        months = year.months(options.days)
+        year.report(months, options.rounds)
         year.compare(options.every, options.days, options.rounds)
         size = sum(file.stat().st_size for file in year.lake.rglob("*") if file.is_file())
     state = year.state
-    found = results(options, state.runs, state.again)
+    found = results(options, len(months), state)
     made = ", ".join(f"{count:,} rows of {name}" for name, count in state.made.items())
     print(f"\n{made}: a lake of {size / GB:.1f} GB\n\n{found.table()}")
     for failure in failures:
@@ -302,6 +329,7 @@ def main() -> int:
             "machine": machine,
             "runs": state.runs,
             "again": state.again,
+            "reports": state.reports,
             "figures": found.as_json(),
             "failures": failures,
         }

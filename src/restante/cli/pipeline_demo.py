@@ -74,7 +74,7 @@ def demo(
     It ingests what the servers of the fleet left behind, builds all tables, and writes reports. The same command
     again uses the fleet that is there, reads and builds what is missing, and writes the reports again.
     """
-    from restante.cli.pipeline_run import build_into, end_at_once, ingest_into, open_run, show_failures
+    from restante.cli.pipeline_run import build_into, end_run_on_signals, ingest_into, open_run, show_failures
     from restante.cli.report_output import write_reports
     from restante.demo.generate import LAKE, REPORTS, UNFINISHED, find, make, source_specs
     from restante.pipeline.sources.recognise import recognise
@@ -86,7 +86,7 @@ def demo(
     steps = Steps("demo")
     if truth is None:
         fleet = _fleet(wanted)
-        end_at_once(folder / UNFINISHED)
+        end_run_on_signals(folder / UNFINISHED)
         with steps.step("fleet") as step:
             truth = make(fleet, folder, step.so_far)
     else:

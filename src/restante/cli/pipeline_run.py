@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from restante.cli.pipeline_sessions import Place, Sessions
 from restante.common.errors import StoreError
 from restante.common.plural import counted
 from restante.pipeline.ingest import IngestResult, Run, ingest
@@ -29,8 +30,6 @@ from restante.pipeline.spark import session
 from restante.pipeline.steps import Steps
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from restante.pipeline.build.freshness import DayRange
     from restante.pipeline.build.run import BuildResult
 
@@ -54,53 +53,28 @@ def open_run(
     run started Java on this machine, an archive of Java's classes is made for later runs, unless there is one. By
     then the run is done: others may write to the lake, and a signal only stops the archive.
     """
-    with contextlib.ExitStack() as stack:
-        place = stack.enter_context(scratch())
-        of_run = stack.enter_context(contextlib.ExitStack())
+    steps = Steps(what)
+    with scratch() as folder, contextlib.ExitStack() as of_run:
         opened = of_run.enter_context(Lake.open(lake, write=write, make=make))
-        sessions = of_run.enter_context(contextlib.ExitStack())
-        begun: dict[tuple[str, str | None], SparkSession] = {}
-        small_jobs = True
-
-        def spark(master_: str, remote_: str | None) -> SparkSession:
-            where = master_, remote_
-            if where not in begun:
-                end_session()
-                here = is_local(*where)
-                options = partial(
-                    session.session,
-                    settings={"spark.driver.memory": memory},
-                    folder=place,
-                    verbose=verbose,
-                    small_jobs=small_jobs and here,
-                    list_classes=archive_classes and here,
-                )
-                with steps.step("Spark" if where == (master, remote) else "Spark on this machine") as step:
-                    begun[where] = sessions.enter_context(options(*where))
-                    step.done("ready")
-                end_at_once(place)  # Spark has set a handler of its own
-            return begun[where]
-
-        def large_jobs() -> None:
-            nonlocal small_jobs
-            if small_jobs and any(is_local(*where) for where in begun):
-                end_session()
-            small_jobs = False
-
-        def end_session() -> None:
-            begun.clear()
-            sessions.close()
-
-        steps = Steps(what)
-        end_at_once(place)
-        local = None if is_local(master, remote) else partial(spark, session.LOCAL_MASTER, None)
-        yield Run(
-            opened, uuid.uuid4().hex, time.time, partial(spark, master, remote), steps, place, local, large_jobs
+        handle_signals = partial(end_run_on_signals, folder)
+        handle_signals()
+        sessions = Sessions(
+            Place(master, remote),
+            folder,
+            steps,
+            handle_signals,  # Spark has set a handler of its own
+            memory=memory,
+            verbose=verbose,
+            list_classes=archive_classes,
         )
-        java_started = any(is_local(*where) for where in begun)
+        of_run.enter_context(sessions)
+        yield Run(
+            opened, uuid.uuid4().hex, time.time, sessions.spark, steps, folder, sessions.local, sessions.large_jobs
+        )
+        java_started = sessions.here
         of_run.close()
         if archive_classes and java_started:
-            _archive_classes(steps, place)
+            _archive_classes(steps, folder)
 
 
 def _archive_classes(steps: Steps, scratch: Path) -> None:
@@ -129,7 +103,7 @@ def _archive_classes(steps: Steps, scratch: Path) -> None:
         steps.say(f"no archive of Java's classes was made, so later runs start as slowly as this one: {why}")
 
 
-def end_at_once(scratch: Path) -> None:
+def end_run_on_signals(scratch: Path) -> None:
     """Handle SIGINT and SIGTERM: kill Java and what else was started, remove the copies, print one sentence and end.
 
     A run may be killed at any moment, so there is nothing to undo. If Spark stopped its jobs first, that would take
@@ -163,11 +137,6 @@ def _descendants(process: int) -> list[int]:
     for each in found:
         found += children.get(each, ())
     return found
-
-
-def is_local(master: str, remote: str | None) -> bool:
-    """Return whether a session with this master, or on this Connect server, runs in this process and its Java."""
-    return remote is None and session.is_local_master(master)
 
 
 def ingest_into(run: Run, sources: Sequence[Source], kept: Mapping[str, int], *, plan: bool) -> list[IngestResult]:

@@ -29,13 +29,12 @@ def listening_for_signals() -> Iterator[asyncio.Event]:
     """
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
-    over = threading.Event()
 
     def stop(name: str) -> None:
         stopping.set()
         log.info("draining", signal=name)
 
-    def wait() -> None:
+    def wait(over: threading.Event) -> None:
         name = signal.Signals(signal.sigwait(ENDING)).name
         if not over.is_set():
             loop.call_soon_threadsafe(stop, name)
@@ -44,17 +43,8 @@ def listening_for_signals() -> Iterator[asyncio.Event]:
             os._exit(1)
 
     loop.add_signal_handler(signal.SIGHUP, lambda: None)  # until a handler is set: by default it ends the process
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-    thread = threading.Thread(target=wait, name="signals", daemon=True)
-    thread.start()
-    try:
+    with _in_a_thread(wait):
         yield stopping
-    finally:
-        over.set()
-        assert thread.ident is not None
-        signal.pthread_kill(thread.ident, signal.SIGTERM)
-        thread.join()
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager
@@ -74,16 +64,23 @@ def ending_at_once(clean_up: Callable[[], None]) -> Iterator[None]:
     A thread waits for them, because compiled code that does not return lets no Python handler run. Threads that are
     started within the block do not receive these signals.
     """
-    over = threading.Event()
 
-    def wait() -> None:
+    def wait(over: threading.Event) -> None:
         number = signal.sigwait(ENDING)
         if not over.is_set():
             clean_up()
             os._exit(128 + number)
 
+    with _in_a_thread(wait):
+        yield
+
+
+@contextlib.contextmanager
+def _in_a_thread(wait: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Run a function that waits for the signals in a thread. When it gets one after the block, the event is set."""
+    over = threading.Event()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-    thread = threading.Thread(target=wait, name="signals", daemon=True)
+    thread = threading.Thread(target=wait, args=(over,), name="signals", daemon=True)
     thread.start()
     try:
         yield
