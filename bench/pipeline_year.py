@@ -197,7 +197,9 @@ class Year:
         while len(self.state.reports) < rounds:
             output = self.folder / "reports"
             shutil.rmtree(output, ignore_errors=True)
-            used = self._restante(f"report-{len(self.state.reports)}", self.lake, "report", *months, "-o", str(output))
+            used = self._restante(
+                f"report-{len(self.state.reports)}", self.lake, "report", *months, "-o", str(output)
+            )
             print(f"reports of {len(months)} months: {used.wall:.1f} s, CPU {used.cpu:.1f} s", flush=True)
             self.state.reports.append(used)
             self._save()
