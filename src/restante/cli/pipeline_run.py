@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from restante.cli.pipeline_sessions import Place, Sessions
+from restante.cli.pipeline_sessions import SessionPlace, Sessions
 from restante.common.errors import StoreError
 from restante.common.plural import counted
 from restante.pipeline.ingest import IngestResult, Run, ingest
@@ -59,7 +59,7 @@ def open_run(
         handle_signals = partial(end_run_on_signals, folder)
         handle_signals()
         sessions = Sessions(
-            Place(master, remote),
+            SessionPlace(master, remote),
             folder,
             steps,
             handle_signals,  # Spark has set a handler of its own

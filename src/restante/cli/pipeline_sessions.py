@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class Place(NamedTuple):
+class SessionPlace(NamedTuple):
     """Where a session runs."""
 
     master: str
@@ -28,7 +28,7 @@ class Place(NamedTuple):
         return self.remote is None and session.is_local_master(self.master)
 
 
-THIS_MACHINE: Final = Place(session.LOCAL_MASTER)
+THIS_MACHINE: Final = SessionPlace(session.LOCAL_MASTER)
 
 
 class Sessions:
@@ -40,7 +40,7 @@ class Sessions:
 
     def __init__(
         self,
-        chosen: Place,
+        chosen: SessionPlace,
         folder: Path,
         steps: Steps,
         started: Callable[[], None],
@@ -49,11 +49,11 @@ class Sessions:
         verbose: bool,
         list_classes: bool,
     ) -> None:
-        """Start nothing yet. `started` is called after each start; the rest is for restante.pipeline.spark.session."""
+        """Start nothing yet. `started` is called after each start. The rest is for session.session."""
         self._chosen, self._folder, self._steps, self._started = chosen, folder, steps, started
         self._memory, self._verbose, self._list_classes = memory, verbose, list_classes
         self._small_jobs = True
-        self._existing: tuple[Place, SparkSession] | None = None
+        self._existing: tuple[SessionPlace, SparkSession] | None = None
         self._open = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -82,7 +82,7 @@ class Sessions:
             self._end()
         self._small_jobs = False
 
-    def _at(self, place: Place) -> SparkSession:
+    def _at(self, place: SessionPlace) -> SparkSession:
         if self._existing and self._existing[0] == place:
             return self._existing[1]
         self._end()
