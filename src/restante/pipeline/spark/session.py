@@ -339,10 +339,17 @@ def _refusal(master: str, said: str) -> str:
 
 
 def _cause(said: str) -> str:
-    """Return the most useful line of Java's output: the text of its first exception or error, else its first line."""
+    """Return the most useful line of Java's output: the text of its first exception or error, else its first line.
+
+    The text of what caused the first exception follows it, if that has one of its own.
+    """
     lines = [line.strip() for line in said.splitlines() if line.strip() and not line.startswith("Picked up ")]
     telling = [line for line in lines if re.search(r"(Exception|Error)\b.*: |^Invalid |^Unrecognized ", line)]
-    return re.sub(r"^.*?(Exception|Error)[^:]*: ", "", [*telling, *lines, "Spark gives no reason"][0])
+    texts = [
+        re.sub(r"^.*?(Exception|Error)[^:]*: ", "", line) for line in [*telling, *lines, "Spark gives no reason"]
+    ]
+    caused = len(telling) > 1 and telling[1].startswith("Caused by: ") and texts[1] not in texts[0]
+    return f"{texts[0]} ({texts[1]})" if caused else texts[0]
 
 
 def local(spark: SparkSession) -> bool:
