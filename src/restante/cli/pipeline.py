@@ -132,8 +132,8 @@ def ingest_and_build(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="At the end write the reports of the last day, week and month into this folder, if a table changed"
-            " or a report is missing.",
+            help="At the end write the reports of the last day, week and month into this folder, if they are missing"
+            " or older than the tables.",
         ),
     ] = None,
     plan: Plan = False,
@@ -178,14 +178,14 @@ def ingest_and_build(
 
 
 def _report(run: Run, built: Sequence[tuple[BuildResult, Sequence[str]]], folder: Path, *, plan: bool) -> None:
-    """Write the reports of the last day, week and month that are missing; all three if a table changed."""
-    from restante.pipeline.report.files import page_name
+    """Write the reports of the last day, week and month: those that are missing or older than the tables."""
+    from restante.pipeline.report.outdated import outdated
     from restante.pipeline.report.periods import PeriodKind, last_over
 
     today = datetime.fromtimestamp(run.now(), UTC).date()
     periods = [last_over(kind, today) for kind in PeriodKind]
-    if not any(each.days for each, _ in built):
-        periods = [each for each in periods if not (folder / page_name(each)).exists()]
+    if not (plan and any(each.days for each, _ in built)):  # else the tables have not changed yet
+        periods = outdated(run.lake, periods, folder)
     if not periods:
         print("reports: nothing new")
     elif plan:

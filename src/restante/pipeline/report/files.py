@@ -22,6 +22,11 @@ def page_name(period: Period) -> str:
     return f"{period.name}.html"
 
 
+def json_name(period: Period) -> str:
+    """Return the name of the JSON file of a period in a folder of reports."""
+    return f"{period.name}.json"
+
+
 def report_files(report: Report) -> Iterator[tuple[PurePosixPath, bytes]]:
     """Yield the name of each file, relative to the folder of reports, and its content. The page is the last one.
 
@@ -32,5 +37,5 @@ def report_files(report: Report) -> Iterator[tuple[PurePosixPath, bytes]]:
         yield PurePosixPath(name) / f"{figure.id}.csv", as_csv(figure.table)
     if report.changes:
         yield PurePosixPath(name) / CHANGES_FILE, as_csv(changes_table(report.changes))
-    yield PurePosixPath(f"{name}.json"), as_json(report)
+    yield PurePosixPath(json_name(report.period)), as_json(report)
     yield PurePosixPath(page_name(report.period)), page(report)
