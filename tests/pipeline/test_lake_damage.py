@@ -22,7 +22,7 @@ from restante.pipeline.lake import staging
 from restante.pipeline.lake import table as lake_table
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.schemas import NAMEPLATES
-from restante.pipeline.spark.session import SparkError
+from restante.pipeline.spark.errors import SparkError
 from support.disk import no_file_beyond
 from support.pipeline.lakes import LETTERS, add, frame, held, info, infos, letter, opened, seen, stored
 

@@ -23,7 +23,7 @@ from restante.pipeline.lake.data_files import DataFile
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.lake.vacuum import vacuum
 from restante.pipeline.schemas import Column, Table
-from restante.pipeline.spark.session import SparkError
+from restante.pipeline.spark.errors import SparkError
 from support.pipeline.lakes import (
     LATER_LETTERS,
     LETTERS,

@@ -198,6 +198,18 @@ def test_the_table_of_sources_is_a_large_job_if_the_latest_days_have_many_rows(
     assert large_sources(lake)
 
 
+def test_rows_in_quarantine_do_not_make_a_large_job_of_the_table_of_sources(
+    lake: LakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They stay there for years, and only their sources are counted."""
+    add(lake, "nameplates", FIRST)
+    lake.add("quarantine", dicts("quarantine", [{"day": FIRST, "source": "main", "table": "nameplates"}] * 9))
+    limit(monkeypatch, rows=1, file_rows=10)
+    assert not large_sources(lake)
+    limit(monkeypatch, file_rows=9)
+    assert large_sources(lake)
+
+
 def test_a_large_job_for_sources_is_known_before_the_first_table_is_built(
     lake: LakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

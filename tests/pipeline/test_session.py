@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 from restante.common.errors import RestanteError
 from restante.pipeline.spark import class_archive, java
 from restante.pipeline.spark import session as spark_module
+from restante.pipeline.spark.errors import SparkError
 from restante.pipeline.spark.java_options import (
     COLLECTOR_OPTION,
     COMPILER_OPTIONS,
@@ -39,7 +40,6 @@ from restante.pipeline.spark.session import (
     LOCAL_JAVA_MEMORY,
     LOCAL_SETTINGS,
     SESSION_SETTINGS,
-    SparkError,
     disconnect,
     local,
     session,
@@ -103,19 +103,6 @@ def test_a_master_that_runs_another_version_of_spark_is_reported_with_the_versio
         f"it does not accept this program: it must run Spark {pyspark.__version__}, as this machine does"
     )
     assert spark_module._refusal("yarn", said).startswith("Cannot call methods on a stopped SparkContext")
-
-
-def test_an_error_without_a_reason_is_reported_with_what_caused_it() -> None:
-    """Spark 4.3.0 said this with a Kubernetes master that nobody serves."""
-    said = (
-        "io.fabric8.kubernetes.client.KubernetesClientException: An error has occurred.\n"
-        "\tat io.fabric8.kubernetes.client.dsl.internal.OperationSupport.waitForResult(OperationSupport.java:504)\n"
-        "Caused by: java.io.IOException: Connection refused: /127.0.0.1:1\n"
-        "Caused by: java.net.ConnectException: Connection refused\n"
-    )
-    assert spark_module._refusal("k8s://127.0.0.1:1", said) == (
-        "An error has occurred. (Connection refused: /127.0.0.1:1)"
-    )
 
 
 class Asked(Exception):  # noqa: N818 - it is no error

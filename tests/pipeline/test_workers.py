@@ -17,7 +17,7 @@ from restante import __version__
 from restante.pipeline.lake.staging import _failed
 from restante.pipeline.schemas import ARCHIVED
 from restante.pipeline.spark import workers
-from restante.pipeline.spark.session import SparkError
+from restante.pipeline.spark.errors import SparkError
 from restante.pipeline.spark.workers import MAX_CHECKED_FILES, SharedFile, check, reason
 from support.bounds import PATIENCE
 from support.pipeline.clusters import cluster_environment

@@ -117,14 +117,12 @@ def _clips(
     days = min((each for each in limits or [DEFAULT_RETENTION_DAYS] if each), default=0)  # 0: no limit
     first = lower = read_time(begin, now, "--from") if begin is not None else 0
     upper = read_time(end or "now", now, "--to")
+    if first > upper:
+        raise Misuse("the first time is after the last: change --from or --to")
     if days:
         lower = max(lower, now - int(days * SECONDS_PER_DAY))
     if lower > upper:
-        raise Misuse(
-            "no time is left: change --from, --to, --retention or the retention in the files of --config"
-            if days
-            else "the first time is after the last: change --from or --to"
-        )
+        raise Misuse("no time is left: change --from, --to, --retention or the retention in the files of --config")
     lists = [frozenset(read_topic(each, "--topic").hex() for each in topics)]
     lists += [frozenset(read_topic(topic, "topics").hex() for topic in each.topics) for each in configured]
     named = [each for each in lists if each]  # an empty list: all topics

@@ -24,7 +24,7 @@ from restante.pipeline.lake.commit_info import CommitInfo, Ledger
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.lake.staging import Staged
 from restante.pipeline.lake.table import LakeTable
-from restante.pipeline.schemas import CLEAN_TABLES, QUARANTINE, Table
+from restante.pipeline.schemas import ARCHIVED, CLEAN_TABLES, QUARANTINE, Table
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.source import (
     DUPLICATE,
@@ -39,7 +39,7 @@ from restante.pipeline.sources.source import (
     shared,
 )
 from restante.pipeline.spark import small_jobs
-from restante.pipeline.spark.session import SparkError
+from restante.pipeline.spark.errors import SparkError
 from restante.pipeline.spark.workers import SharedFile, check
 from restante.pipeline.steps import Step, Steps
 
@@ -180,9 +180,12 @@ def _ingest_table(
     span = opened.find_new(table.name, known)
     if span is not None and source.whole and not known:
         for other in _begins_like(target, source.name, span):
+            twice = (
+                "it counts as another holder of its envelopes" if table is ARCHIVED else "its rows are counted twice"
+            )
             run.steps.say(
                 f"source {source.name}: {table.name} begins with the same row as that of source {other} in the lake:"
-                " if it is the same database under another name, or a copy, its rows are counted twice"
+                f" if it is the same database under another name, or a copy, {twice}"
             )
     if span is None or plan:
         return IngestResult(source.name, table.name, span)

@@ -186,6 +186,7 @@ def _settings(place: Path) -> _Settings:
     if settings.format < LAKE_FORMAT:
         raise Misuse(
             f"the lake {place} was made by an older version of Restante, which laid out its files in another way:"
-            " name a new folder with --lake, and run ingest and build again"
+            " name a new folder with --lake, and run ingest and build again; keep this one if a source has deleted"
+            " rows since, because the new lake lacks them"
         )
     return settings

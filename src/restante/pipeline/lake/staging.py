@@ -8,7 +8,6 @@ a time holds the lake's lock, so the folders of other runs belong to runs that w
 from __future__ import annotations
 
 import contextlib
-import re
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,7 +23,9 @@ from restante.pipeline.lake import columns, data_files, statistics
 from restante.pipeline.lake.data_files import DataFile
 from restante.pipeline.lake.writer import WRITTEN_DDL, OpenFile, writer
 from restante.pipeline.schemas import MONTH_COLUMN, Table
-from restante.pipeline.spark.session import SparkError, local
+from restante.pipeline.spark import errors
+from restante.pipeline.spark.errors import SparkError
+from restante.pipeline.spark.session import local
 from restante.pipeline.spark.small_jobs import is_small, one_task
 from restante.pipeline.spark.workers import reason
 
@@ -36,9 +37,6 @@ RUN_PREFIX: Final = "run-"
 
 GONE_SUFFIX: Final = ".gone"
 """Suffix of that name while the folder is being removed."""
-
-_RAISED: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b")
-"""How a Python exception begins in a traceback. Its text may span several lines."""
 
 
 class Staged(NamedTuple):
@@ -94,6 +92,8 @@ def stage(frame: DataFrame, folder: Path, table: Table, run: str) -> Staged:
         return Staged(job, tuple(_written(_write(frame, job, table), job, table)))
     except (PySparkException, Py4JError) as error:
         _remove(job)
+        if errors.java_has_ended(error):
+            raise SparkError(errors.JAVA_ENDED) from error
         raise _failed(error, table, folder) from error
     except BaseException:
         _remove(job)
@@ -142,19 +142,9 @@ def _failed(error: Exception, table: Table, folder: Path) -> SparkError | StoreE
         )
     if "Mkdirs failed" in said or "Permission denied" in said:  # Hadoop's RawLocalFileSystem
         return StoreError(f"Spark cannot write to {folder}: check who owns it; these rows were not committed")
-    return SparkError(f"the rows for the table {table.name} could not be computed: {reason(said) or _cause(said)}")
-
-
-def _cause(said: str) -> str:
-    """Return the cause from Spark's message, which may contain stack traces of Java and Python."""
-    lines = [line for line in said.splitlines() if line.strip() and not line[0].isspace()]
-    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    if causes:
-        return causes[-1]
-    if "Traceback (most recent call last):" in lines:
-        return next((line for line in reversed(lines) if _RAISED.match(line)), lines[-1])
-    told = [line.removeprefix(": ") for line in lines if not line.startswith("An error occurred while calling")]
-    return told[0] if told else "Spark gives no reason"
+    return SparkError(
+        f"the rows for the table {table.name} could not be computed: {reason(said) or errors.of_job(said)}"
+    )
 
 
 def _written(paths: Iterable[Path], run: Path, table: Table) -> list[DataFile]:

@@ -7,6 +7,7 @@ Connect server. No code outside this module uses a SparkContext, because Connect
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import socket
@@ -18,8 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from restante.common.errors import Misuse, RestanteError, StoreError
-from restante.pipeline.spark import class_archive, java
+from restante.common.errors import Misuse, StoreError
+from restante.pipeline.spark import class_archive, errors, java
+from restante.pipeline.spark.errors import SparkError
 from restante.pipeline.spark.java_options import java_options
 
 if TYPE_CHECKING:
@@ -97,10 +99,6 @@ SMALL_JOBS_SETTING: Final = "spark.restante.smallJobs"
 SPARK_MISSING: Final = "Spark is not installed: install restante[pipeline], or start with ./run pipeline"
 
 
-class SparkError(RestanteError):
-    """Spark could not be started, or a job failed on it."""
-
-
 @contextmanager
 def session(
     master: str = LOCAL_MASTER,
@@ -126,14 +124,21 @@ def session(
         if remote:
             _check_version(spark, remote)
         if not verbose:
-            _silence_warnings()
+            _silence()
         for name, value in (SESSION_SETTINGS | (CONNECT_SETTINGS if remote else {})).items():
             spark.conf.set(name, value)
         yield spark
     finally:
-        spark.stop()
+        _stop(spark)
         if remote:  # or PySpark's functions would still be those of Connect (4.3.0: pyspark/sql/utils.py:270)
             os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
+
+
+def _stop(spark: SparkSession) -> None:
+    from py4j.protocol import Py4JError
+
+    with contextlib.suppress(Py4JError, OSError):  # its Java has ended, and the reason is told elsewhere
+        spark.stop()
 
 
 def worker_python() -> str:
@@ -141,11 +146,19 @@ def worker_python() -> str:
     return _GIVEN["PYSPARK_PYTHON"] or sys.executable
 
 
-def _silence_warnings() -> None:
+def _silence() -> None:
+    """Keep off standard error what libraries write there about errors that are raised as well."""
+    from pyspark import SparkContext
     from pyspark.logger import PySparkLogger
 
     for name in NOISY_LOGGERS:
         PySparkLogger.getLogger(name).disabled = True
+    root = logging.getLogger()
+    if not root.handlers:  # else Py4J's call of logging.exception adds one (0.10.9.9: java_gateway.py:1059)
+        root.addHandler(logging.NullHandler())
+    server = getattr(SparkContext._active_spark_context, "_accumulatorServer", None)
+    if server is not None:  # its connection to a Java that has ended is lost, too (4.3.0: accumulators.py)
+        server.handle_error = lambda *_: None
 
 
 def _connected(remote: str) -> SparkSession:
@@ -163,7 +176,9 @@ def _connected(remote: str) -> SparkSession:
     try:
         return SparkSession.builder.remote(remote).create()
     except PySparkException as error:
-        raise SparkError(f"the Spark Connect server at {remote} opened no session: {_cause(str(error))}") from error
+        raise SparkError(
+            f"the Spark Connect server at {remote} opened no session: {errors.of_start(str(error))}"
+        ) from error
 
 
 def _check_version(spark: SparkSession, remote: str) -> None:
@@ -335,21 +350,7 @@ def _refusal(master: str, said: str) -> str:
         from pyspark import __version__ as version
 
         return f"it does not accept this program: it must run Spark {version}, as this machine does"
-    return _cause(said)
-
-
-def _cause(said: str) -> str:
-    """Return the most useful line of Java's output: the text of its first exception or error, else its first line.
-
-    The text of what caused the first exception follows it, if that has one of its own.
-    """
-    lines = [line.strip() for line in said.splitlines() if line.strip() and not line.startswith("Picked up ")]
-    telling = [line for line in lines if re.search(r"(Exception|Error)\b.*: |^Invalid |^Unrecognized ", line)]
-    texts = [
-        re.sub(r"^.*?(Exception|Error)[^:]*: ", "", line) for line in [*telling, *lines, "Spark gives no reason"]
-    ]
-    caused = len(telling) > 1 and telling[1].startswith("Caused by: ") and texts[1] not in texts[0]
-    return f"{texts[0]} ({texts[1]})" if caused else texts[0]
+    return errors.of_start(said)
 
 
 def local(spark: SparkSession) -> bool:

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from restante import __version__
-from restante.pipeline.spark.session import SparkError, worker_python
+from restante.pipeline.spark.errors import SparkError, of_job
+from restante.pipeline.spark.session import worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,7 +69,7 @@ def check(spark: SparkSession, files: Sequence[SharedFile] = ()) -> str:
     try:
         found = spark.range(0, CHECK_TASKS, 1, CHECK_TASKS).select(look("id").alias("worker")).collect()
     except (PySparkException, Py4JError) as error:
-        raise SparkError(reason(str(error)) or f"the workers could not be checked: {error}") from error
+        raise SparkError(reason(str(error)) or f"the workers could not be checked: {of_job(str(error))}") from error
     workers = sorted({_Worker(*json.loads(row["worker"])) for row in found})
     for each in workers:
         if fault := _fault(each):

@@ -1,0 +1,107 @@
+"""Spark's errors in one sentence each."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from restante.common.errors import RestanteError
+
+JAVA_ENDED: Final = (
+    "Spark's Java has ended: the machine may have too little memory for it (--memory); run this again to do the rest"
+)
+
+MEMORY_ENDED: Final = (
+    "Spark has too little memory: give it more (--memory; on a cluster spark.executor.memory as well)"
+)
+
+_RAISED: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b")
+"""How a Python exception begins in a traceback. Its text may span several lines."""
+
+JAVA_END_SECONDS: Final = 1.0
+"""Seconds within which a process ends after its connections did."""
+
+
+class SparkError(RestanteError):
+    """Spark could not be started, or a job failed on it."""
+
+
+def of_start(said: str) -> str:
+    """Return the most useful line of what a Java that did not start has printed.
+
+    It is the text of its first exception or error, with that of what caused it; else the first line.
+    """
+    lines = [line.strip() for line in said.splitlines() if line.strip() and not line.startswith("Picked up ")]
+    telling = [line for line in lines if re.search(r"(Exception|Error)\b.*: |^Invalid |^Unrecognized ", line)]
+    texts = [
+        re.sub(r"^.*?(Exception|Error)[^:]*: ", "", line) for line in [*telling, *lines, "Spark gives no reason"]
+    ]
+    caused = len(telling) > 1 and telling[1].startswith("Caused by: ") and texts[1] not in texts[0]
+    return f"{texts[0]} ({texts[1]})" if caused else texts[0]
+
+
+def of_job(said: str) -> str:
+    """Return the cause from the message of a job that failed, which may have stack traces of Java and Python."""
+    lines = [line for line in said.splitlines() if line.strip() and not line[0].isspace()]
+    if "java.lang.OutOfMemoryError" in said:
+        return MEMORY_ENDED
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    if causes:
+        return causes[-1]
+    if "Traceback (most recent call last):" in lines:
+        return next((line for line in reversed(lines) if _RAISED.match(line)), lines[-1])
+    told = [line.removeprefix(": ") for line in lines if not line.startswith("An error occurred while calling")]
+    return told[0] if told else "Spark gives no reason"
+
+
+def java_has_ended(error: BaseException) -> bool:
+    """Return whether an error came about because this process's Java has ended."""
+    if "py4j" not in sys.modules:  # none was started
+        return False
+    from py4j.protocol import Py4JError, Py4JJavaError
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)
+    if process is None or not any(
+        isinstance(each, (Py4JError, ConnectionError)) and not isinstance(each, Py4JJavaError)
+        for each in _chain(error)
+    ):
+        return False
+    try:
+        process.wait(JAVA_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, and those while whose handling it was raised."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+@contextmanager
+def in_one_sentence() -> Iterator[None]:
+    """Raise SparkError for an error of Spark, or of the connection to its Java, that nothing else has translated."""
+    try:
+        yield
+    except Exception as error:
+        if java_has_ended(error):
+            raise SparkError(JAVA_ENDED) from error
+        if _is_of_spark(error):
+            raise SparkError(f"a job failed: {of_job(str(error))}") from error
+        raise
+
+
+def _is_of_spark(error: BaseException) -> bool:
+    if "pyspark" not in sys.modules:
+        return False
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    return isinstance(error, (Py4JError, PySparkException))
