@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -203,7 +203,8 @@ def test_rows_in_quarantine_do_not_make_a_large_job_of_the_table_of_sources(
 ) -> None:
     """They stay there for years, and only their sources are counted."""
     add(lake, "nameplates", FIRST)
-    lake.add("quarantine", dicts("quarantine", [{"day": FIRST, "source": "main", "table": "nameplates"}] * 9))
+    rejected = dict.fromkeys(("table", "identity", "reason", "digest"), "-")
+    lake.add("quarantine", [{**rejected, "day": date.fromisoformat(FIRST), "source": "main"}] * 9)
     limit(monkeypatch, rows=1, file_rows=10)
     assert not large_sources(lake)
     limit(monkeypatch, file_rows=9)
