@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -14,6 +14,8 @@ import pytest
 
 from restante.pipeline import gaps as module
 from restante.pipeline.gaps import Clip, Gap, requests
+from restante.pipeline.lake.lake import Lake
+from restante.pipeline.tables.gaps import GAPS
 from restante.waku.files import missing_ranges
 from restante.waku.files.missing_ranges import MAX_TOPICS, MissingRange
 from support.effort import rounds
@@ -240,6 +242,16 @@ def test_what_one_of_two_mailservers_does_not_keep_or_accept_is_left_out(lake: L
     ]
     said = asked(lake, "--mailserver", "east", *some, "--topic", "0000000d", ends=2).stderr
     assert said.startswith("restante: no topic is in every list of topics: change --topic or ")
+
+
+def test_only_rows_of_the_mailserver_and_the_days_are_read(lake: LakeWorld) -> None:
+    times = {"first": datetime(2026, 11, 22, 5, tzinfo=UTC), "last": datetime(2026, 11, 22, 6, tzinfo=UTC)}
+    row = {"topic": None, "missing": 1, "holders": "west", **times}
+    lake.add("gaps", [{**row, "day": DAY + timedelta(days), "source": "east"} for days in (1, 2, 3, 19)])
+    with Lake.open(lake.path, write=False) as opened:
+        assert len(opened.table(GAPS).files()) == 3, "a file has several days"
+        found = module.read(opened, "east", Clip(MIDNIGHT, MIDNIGHT + 2 * 24 * HOUR))
+    assert sorted(each.day.day for each in found) == [20, 20, 20, 21, 22]
 
 
 def test_many_ranges_are_shown_in_part(lake: LakeWorld, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

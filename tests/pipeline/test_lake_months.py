@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,18 @@ from pyspark.sql import SparkSession
 from restante.common.errors import StoreError
 from restante.pipeline import views
 from restante.pipeline.lake import data_files, staging
+from restante.pipeline.lake.compact import compact
 from restante.pipeline.lake.data_files import DataFile, Selected
+from restante.pipeline.lake.lake import LAKE_FORMAT
 from restante.pipeline.lake.statistics import Range
 from restante.pipeline.lake.table import LakeTable
+from restante.pipeline.schemas import Table
+from restante.pipeline.tables import TABLES
+from restante.pipeline.tables.envelopes import COVERAGE
 from support.disk import no_file_beyond
+from support.documents import ROOT
 from support.pipeline.lakes import (
+    LETTERS,
     MONTHLY_LETTERS,
     Row,
     add,
@@ -51,6 +59,38 @@ def one_file(table: LakeTable) -> Path:
     """Return the path of the only file."""
     [file] = table.files()
     return file.path
+
+
+LARGE = {
+    "archived": ("day", "source_kind", "source"),
+    "envelopes": ("day", "hour"),
+    **dict.fromkeys(("server_commands", "client_events", "timing"), ("day", "source")),
+}
+
+
+def test_only_tables_whose_days_are_large_are_not_partitioned_by_month() -> None:
+    others = {name: table.partitions for name, table in TABLES.items() if not table.by_month}
+    assert (LAKE_FORMAT, others) == (4, LARGE), "a lake with another layout has another format"
+
+
+def test_the_decision_lists_the_tables_that_are_not_partitioned_by_month() -> None:
+    said = (ROOT / "docs/decisions/lake-files.md").read_text()
+    [paragraph] = re.findall(r"\*\*Tables that stay partitioned by day\*\*.*?\n\n", said, re.DOTALL)
+    assert set(re.findall(r"`(\w+)`", paragraph)) & TABLES.keys() == LARGE.keys()
+
+
+def test_the_daily_rows_of_forty_mailservers_become_one_file_a_month(tmp_path: Path) -> None:
+    counts = {"envelopes": 5, "alone": 1, "missing": 2}
+    with opened(tmp_path, COVERAGE) as table:
+        for day in (OCTOBER["day"], FIRST["day"], SECOND["day"]):
+            rows = [{**counts, "day": day, "source": f"server-{number:02}"} for number in range(40)]
+            table.commit([table.stage(held(rows, COVERAGE))], info=info())
+        assert [file.rows for file in table.files()] == [40, 40, 40]
+        compact(table, "compact", lambda: 1_795_000_000.0)
+        assert sorted((file.partition["month"], file.rows) for file in table.files()) == [
+            ("2026-10-01", 40),
+            ("2026-11-01", 80),
+        ]
 
 
 def test_days_and_sources_of_a_month_are_one_file(spark: SparkSession, tmp_path: Path) -> None:
@@ -108,6 +148,24 @@ def test_the_latest_day_of_each_source_is_found_in_a_file_of_several(tmp_path: P
         "2026-11-01": ("2026-11-03", {"main": "2026-11-03", "other": "2026-11-02"}),
         "2026-12-01": ("2026-12-05", {"main": "2026-12-05"}),
     }
+
+
+@pytest.mark.parametrize("table", [LETTERS, MONTHLY_LETTERS], ids=["by day", "by month"])
+def test_the_days_and_sources_of_a_file_are_found(tmp_path: Path, table: Table) -> None:
+    with opened(tmp_path, table) as there:
+        add(there, [FIRST, SECOND, THIRD, OTHER, letter(10, day="2026-11-02")])
+        add(there, [letter(20, day="2026-12-05")])
+        found = {each for file in there.files() for each in file.days_and_sources()}
+    main = {(day, "main") for day in ("2026-11-01", "2026-11-02", "2026-11-03", "2026-12-05")}
+    assert found == main | {("2026-11-02", "other")}
+
+
+def test_statistics_of_one_day_and_source_spare_reading_the_file() -> None:
+    ranges = {"day": Range(FIRST["day"], FIRST["day"], 0), "source": Range("main", "main", 0)}
+    file = DataFile(Path("none.parquet"), {"month": "2026-11-01"}, 3, 1, ranges)
+    assert set(file.days_and_sources()) == {("2026-11-01", "main")}
+    with pytest.raises(StoreError):
+        file._replace(ranges={**ranges, "source": Range("main", "other", 0)}).days_and_sources()
 
 
 def test_a_day_is_replaced_within_a_file_in_one_commit(tmp_path: Path) -> None:

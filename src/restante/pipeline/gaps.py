@@ -29,6 +29,9 @@ at once from an address, then 60 a minute. Above this, gaps that are further apa
 the mailserver has are fetched as well, which import leaves out."""
 
 
+_COLUMNS: Final = ["day", "topic", "first", "last", "missing", "holders"]
+
+
 class Gap(NamedTuple):
     """A row of the table."""
 
@@ -67,40 +70,42 @@ def read(lake: Lake, mailserver: str, clip: Clip) -> list[Gap]:
         )
     if table.version is None:
         raise Misuse("the lake has no table gaps yet: run `restante pipeline build`")
-    names = {file.partition["source"] or "" for file in lake.table(COVERAGE).files()}
+    covered = data_files.whole(lake.table(COVERAGE).files())
+    names = {source for file in covered for _, source in file.days_and_sources()}
     if mailserver not in names:
         known = f"it has {', '.join(sorted(names))}" if names else "it has none"
         raise Misuse(f"the lake has no Mailserver {mailserver}: {known} (--mailserver)")
     sources = {file.partition["source"] for file in lake.table(ARCHIVED).files()}
     if clip.holder is not None and clip.holder not in sources:
         raise Misuse(f"the lake has no envelopes from a source {clip.holder} (--holder)")
-    first, last = (datetime.fromtimestamp(end, UTC).date().isoformat() for end in (clip.lower, clip.upper))
+    first, last = (datetime.fromtimestamp(end, UTC).date() for end in (clip.lower, clip.upper))
+    wanted = (pc.field("source") == mailserver) & (pc.field("day") >= first) & (pc.field("day") <= last)
     found: list[Gap] = []
     for file in data_files.whole(table.files({"source": {mailserver}})):
-        if not first <= (file.partition["day"] or "") <= last:
+        if file.first_day > last.isoformat() or (file.last_day or first.isoformat()) < first.isoformat():
             continue
         try:
-            # As a dataset, pyarrow would take columns from the path.
+            # From a path, pyarrow would take columns, too.
             with file.path.open("rb") as opened:
-                rows = pq.read_table(opened, columns=["topic", "first", "last", "missing", "holders"])
+                rows = pq.read_table(opened, columns=_COLUMNS, filters=wanted)
         except (OSError, pa.ArrowException) as error:
             raise StoreError(
                 f"the lake is damaged: {file.path} cannot be read: restore it from a backup,"
                 " or remove the folder of the table gaps and run build again"
             ) from error
-        found += _gaps(date.fromisoformat(file.partition["day"] or ""), rows)
+        found += _gaps(rows)
     return found
 
 
-def _gaps(day: date, rows: pa.Table) -> Iterable[Gap]:
+def _gaps(rows: pa.Table) -> Iterable[Gap]:
     # Envelopes are sent at whole seconds.
     first, last = (
         pc.cast(rows[name], pa.timestamp("s", "UTC"), safe=False).cast(pa.int64()).to_pylist()
         for name in ("first", "last")
     )
-    others = (rows[name].to_pylist() for name in ("topic", "missing", "holders"))
+    others = (rows[name].to_pylist() for name in ("day", "topic", "missing", "holders"))
     names: dict[str, frozenset[str]] = {}  # many rows have the same holders
-    for lower, upper, topic, missing, holders in zip(first, last, *others, strict=True):
+    for lower, upper, day, topic, missing, holders in zip(first, last, *others, strict=True):
         each = names.setdefault(holders, frozenset(holders.split(",")))
         yield Gap(day, topic and topic.removeprefix("0x"), lower, upper, missing, each)
 

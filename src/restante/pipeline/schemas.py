@@ -37,7 +37,8 @@ BY_MONTH: Final = (MONTH_COLUMN.name,)
 """The partitions of a table whose days are small: a file has many days of many sources."""
 
 BY_DAY_AND_SOURCE: Final = ("day", "source")
-"""The partitions of a table whose days may be large: a day or a source is replaced without reading another."""
+"""The partitions of a table whose days may be large: a day or a source is replaced without reading another. The
+columns that tables by month are sorted by."""
 
 
 class Table(NamedTuple):

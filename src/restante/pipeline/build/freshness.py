@@ -95,11 +95,11 @@ class TableWithInputs(NamedTuple):
         return self.build.folders(file.partition for table in self.inputs.values() for file in table.files())
 
     def present(self) -> set[Folder]:
-        """Return the folders that the table has, if Build.folders is set."""
+        """Return the folders of which the table has rows, if Build.folders is set."""
         if self.build.folders is None:
             return set()
-        partitions = (file.partition for file in self.target.files())
-        return {(date.fromisoformat(found["day"] or ""), found["source"] or "") for found in partitions}
+        rows = {each for file in self.target.files() for each in file.days_and_sources()}
+        return {(date.fromisoformat(day), source) for day, source in rows}
 
     def within(self, only: DayRange) -> set[date]:
         """Return the days of a range that have rows in an input and can be built."""

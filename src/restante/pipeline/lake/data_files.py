@@ -7,6 +7,7 @@ import errno
 import functools
 import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import date
@@ -17,6 +18,7 @@ from urllib.parse import unquote
 
 from restante.common.errors import StoreError, plain
 from restante.pipeline.lake.statistics import Range
+from restante.pipeline.schemas import BY_DAY_AND_SOURCE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,7 +31,8 @@ NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 """The name of the folder of NULL (Hive's, and so Spark's and DuckDB's)."""
 
 MAX_COUNTED_FILES: Final = 4096
-"""Files whose rows per day are remembered, in some MB: a table of ten years has a few files for each month."""
+"""Files whose rows per day, or whose days and sources, are remembered, in some MB: a table of ten years has a few
+files for each month."""
 
 _SPECIAL: Final = re.compile(r"""["#%'*/:=?\\{\[\]^\x01-\x1f\x7f]""")
 """The characters that Spark escapes in a folder's name. It escapes no others, and reads each %XX as a character
@@ -95,6 +98,16 @@ class DataFile(NamedTuple):
         source = self.partition.get("source") or (range_.only if range_ else None)
         return {str(source): last} if source and last else _latest(self.path)
 
+    def days_and_sources(self) -> Collection[tuple[str, str]]:
+        """Return the UTC days, ISO, and sources of the rows. Raises StoreError if the file cannot be read for it."""
+        one = {name: self._only(name) for name in BY_DAY_AND_SOURCE}
+        return {(one["day"], one["source"])} if one["day"] and one["source"] else _days_and_sources(self.path)
+
+    def _only(self, column: str) -> str:
+        """Return the value of day or source that all rows have, or "" if only the rows show it."""
+        range_ = self.ranges.get(column)
+        return self.partition.get(column) or (str(range_.only) if range_ and range_.only else "")
+
 
 def _of_one(value: str | None, values: Collection[str | None]) -> Selected:
     return Selected.ALL if value in values else Selected.NONE
@@ -144,6 +157,14 @@ def _latest(path: Path) -> Mapping[str, str]:
     with opened(path) as file:
         latest = file.read(columns=["day", "source"]).group_by("source").aggregate([("day", "max")])
     return {row["source"]: str(row["day_max"]) for row in latest.to_pylist() if row["day_max"] is not None}
+
+
+@functools.lru_cache(MAX_COUNTED_FILES)
+def _days_and_sources(path: Path) -> Collection[tuple[str, str]]:
+    """Read the days and sources from a file, which never changes."""
+    with opened(path) as file:
+        rows = file.read(columns=list(BY_DAY_AND_SOURCE)).group_by(list(BY_DAY_AND_SOURCE)).aggregate([])
+    return frozenset((sys.intern(str(row["day"])), sys.intern(row["source"])) for row in rows.to_pylist())
 
 
 def counted_days(batch: pa.RecordBatch) -> dict[str, int]:

@@ -31,9 +31,9 @@ from restante.pipeline.schemas import Table
 LAKE_FILE: Final = "lake.json"
 LOCK_FILE: Final = "lock"
 
-LAKE_FORMAT: Final = 3
+LAKE_FORMAT: Final = 4
 """The format of the lake's folder. A greater number means a later version of Restante. Before format 3 all tables
-were partitioned by day and source."""
+were partitioned by day and source, and in format 3 still `coverage` and `gaps`; `traffic` and `sources` by day."""
 
 FIRST_DAY: Final = date(2015, 1, 1)
 """The default first day of a new lake; older rows are faults. Neither Magic Wormhole nor Whisper, Waku's predecessor,

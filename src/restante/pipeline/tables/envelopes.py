@@ -11,7 +11,6 @@ from pyspark.sql import functions as f
 
 from restante.pipeline.schemas import (
     ARCHIVED,
-    BY_DAY_AND_SOURCE,
     BYTES,
     SOURCE_COLUMN,
     SOURCE_KIND_ARCHIVE,
@@ -73,7 +72,6 @@ TRAFFIC: Final = Table(
         Column("last", "TIMESTAMP", "When the last of them was sent."),
         SENT_DAY_COLUMN,
     ),
-    ("day",),
 )
 """Invariants: `envelopes` adds up to the rows of envelopes, `bytes` to their size."""
 
@@ -91,7 +89,6 @@ COVERAGE: Final = Table(
         SENT_DAY_COLUMN,
         SOURCE_COLUMN,
     ),
-    BY_DAY_AND_SOURCE,
 )
 """Invariant: in each row, `envelopes` and `missing` add up to the day's rows of envelopes.
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from restante.pipeline.schemas import BY_DAY_AND_SOURCE, SOURCE_COLUMN, Column, Table
+from restante.pipeline.schemas import SOURCE_COLUMN, Column, Table
 from restante.pipeline.tables import top_n
 from restante.pipeline.tables.build import Build
 from restante.pipeline.tables.envelopes import SENT_DAY_COLUMN
@@ -50,7 +50,6 @@ GAPS: Final = Table(
         SENT_DAY_COLUMN,
         SOURCE_COLUMN,
     ),
-    BY_DAY_AND_SOURCE,
 )
 """Invariant: for each day and mailserver, `missing` adds up to `missing` of coverage."""
 

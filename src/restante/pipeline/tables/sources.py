@@ -106,7 +106,6 @@ SOURCES_TABLE: Final = Table(
         Column("in_quarantine", "BIGINT", "Rows of the source in the table quarantine."),
         day_of("last_ingest"),
     ),
-    ("day",),
 )
 """Invariants: one row for each source that has a ledger in a clean table other than `live`; `read` is the sum of
 `clean`, `duplicate` and `quarantined`."""
