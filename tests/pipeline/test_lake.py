@@ -113,9 +113,9 @@ def test_the_lock_does_not_outlive_an_error(tmp_path: Path) -> None:
         ('{"format": 1}', "damaged"),
         ('{"format": 1, "first_day": "2020-02-30"}', "damaged"),
         ('{"first_day": "2020-01-01"}', "damaged"),
-        ('{"format": 4, "anything": ["else"]}', "newer version of Restante"),
-        ('{"format": 4, "first_day": "2020-01-01"}', "newer version of Restante"),
-        ('{"format": 2, "first_day": "2020-01-01"}', "name a new folder with --lake, and run ingest and build again"),
+        ('{"format": 5, "anything": ["else"]}', "newer version of Restante"),
+        ('{"format": 5, "first_day": "2020-01-01"}', "newer version of Restante"),
+        ('{"format": 3, "first_day": "2020-01-01"}', "name a new folder with --lake, and run ingest and build again"),
     ],
 )
 def test_a_lake_that_cannot_be_understood_is_reported_in_one_sentence(tmp_path: Path, said: str, words: str) -> None:

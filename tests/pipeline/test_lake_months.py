@@ -17,14 +17,14 @@ from pyspark.sql import SparkSession
 from restante.common.errors import StoreError
 from restante.pipeline import views
 from restante.pipeline.lake import data_files, staging
-from restante.pipeline.lake.compact import compact
+from restante.pipeline.lake.compact import MAX_MERGED_BYTES, compact
 from restante.pipeline.lake.data_files import DataFile, Selected
 from restante.pipeline.lake.lake import LAKE_FORMAT
 from restante.pipeline.lake.statistics import Range
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.schemas import Table
 from restante.pipeline.tables import TABLES
-from restante.pipeline.tables.envelopes import COVERAGE
+from restante.pipeline.tables.envelopes import COVERAGE, MIN_HOUR_ROWS
 from support.disk import no_file_beyond
 from support.documents import ROOT
 from support.pipeline.lakes import (
@@ -77,6 +77,10 @@ def test_the_decision_lists_the_tables_that_are_not_partitioned_by_month() -> No
     said = (ROOT / "docs/decisions/lake-files.md").read_text()
     [paragraph] = re.findall(r"\*\*Tables that stay partitioned by day\*\*.*?\n\n", said, re.DOTALL)
     assert set(re.findall(r"`(\w+)`", paragraph)) & TABLES.keys() == LARGE.keys()
+
+
+def test_an_hour_that_has_its_own_folder_has_megabytes_of_envelopes() -> None:
+    assert 4 << 20 < MIN_HOUR_ROWS * 300 < MAX_MERGED_BYTES, "in bytes, with 300 an envelope"
 
 
 def test_the_daily_rows_of_forty_mailservers_become_one_file_a_month(tmp_path: Path) -> None:

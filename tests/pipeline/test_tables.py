@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from restante.pipeline.schemas import CLEAN_TABLES
-from restante.pipeline.tables import BUILDS
+from restante.pipeline.tables import BUILDS, envelopes
 from restante.pipeline.tables.build import Build
 from restante.pipeline.tables.outcomes import FAILURES
 from restante.pipeline.tables.top_n import MAX_NAMES
@@ -88,6 +88,14 @@ def written(case: Path) -> tuple[Inputs, Counter[Values]]:
 
 def is_empty(case: Path) -> bool:
     return not any(written(case)[0].values())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def a_thousand_rows_make_a_folder_of_an_hour() -> Iterator[None]:
+    """Let small cases have an hour with its own folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(envelopes, "MIN_HOUR_ROWS", 1000)
+        yield
 
 
 @cache

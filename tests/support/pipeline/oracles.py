@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from restante.pipeline.lake.data_files import Where
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.tables import BUILDS
+from restante.pipeline.tables import envelopes as envelope_tables
 from restante.pipeline.tables.build import FOLDERS, Build, Folder
 from restante.pipeline.tables.top_n import MAX_NAMES
 from support.pipeline import report_oracles, timing_oracles, transfer_oracles
@@ -155,7 +156,9 @@ def envelopes(inputs: Inputs) -> Rows:
         best = min(
             same, key=lambda row: (row["source_kind"] != "archive", row["source"], row["arrival"], row["file"])
         )
-        best["hour"] = best["sent"].hour if hours[best["day"], best["sent"].hour] >= 1000 else None
+        best["hour"] = (
+            best["sent"].hour if hours[best["day"], best["sent"].hour] >= envelope_tables.MIN_HOUR_ROWS else None
+        )
         holders = {row["source"] for row in same if row["source_kind"] == "archive"}
         best |= {"holder": best["source"], "holders": len(holders)}
         rows[tuple(best[column.name] for column in TABLES["envelopes"].columns)] += 1

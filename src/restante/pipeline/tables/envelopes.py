@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
+from restante.common.plural import counted
 from restante.pipeline.schemas import (
     ARCHIVED,
     BYTES,
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
     from pyspark.sql import DataFrame
 
-MIN_HOUR_ROWS: Final = 1000
-"""Rows from which an hour gets its own folder. Fewer rows make files so small that opening them dominates."""
+MIN_HOUR_ROWS: Final = 20_000
+"""Rows from which an hour gets its own folder. That many make a file of about 6 MB; an hour of a thousand rows would
+make one of 300 KB, which `compact` cannot merge with those of other hours. The other hours of a day are sorted by one
+task, which so gets less than half a million rows."""
 
 SENT_DAY_COLUMN: Final = day_of("the time at which the envelopes were sent")
 
@@ -51,7 +54,7 @@ ENVELOPES: Final = Table(
             "hour",
             "INT",
             "Hour in which the envelope was sent (UTC), 0 to 23."
-            f" NULL: the table archived has fewer than {MIN_HOUR_ROWS} rows of that hour.",
+            f" NULL: the table archived has fewer than {counted(MIN_HOUR_ROWS, 'row')} of that hour.",
             null=True,
         ),
         SENT_DAY_COLUMN,
@@ -201,7 +204,7 @@ def mailserver_days(partitions: Iterable[Partition]) -> set[Folder]:
 
 
 BUILDS: Final = (
-    Build(ENVELOPES, {"archived": (0, 0)}, envelopes, placed=True),
+    Build(ENVELOPES, {"archived": (0, 0)}, envelopes, placed=True, definition=2),
     Build(TRAFFIC, {"envelopes": (0, 0)}, traffic),
     Build(COVERAGE, {"archived": (0, 0)}, coverage, folders=mailserver_days),
     Build(HOURLY_COVERAGE, {"archived": (0, 0), "coverage": (0, 0)}, hourly_coverage),
