@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from itertools import pairwise
 from xml.etree import ElementTree as ET
 
@@ -14,8 +15,9 @@ from rich.cells import cell_len
 from restante.common.units import duration
 from restante.pipeline.report.charts import axes, step_lines
 from restante.pipeline.report.charts.elements import CHARACTER_WIDTH, WIDTH, fitting
+from restante.pipeline.report.charts.hatching import HATCHINGS, MIN_HATCHED, hatch
 from restante.pipeline.report.charts.maps import missing_height
-from restante.pipeline.report.charts.picture import PATTERNS, legend, patterns, picture
+from restante.pipeline.report.charts.picture import legend, picture
 from restante.pipeline.report.charts.strips import SHAPES
 from restante.pipeline.report.model import (
     MAX_PARTS,
@@ -213,12 +215,48 @@ def test_any_table_gives_a_well_formed_chart_with_its_numbers(rows: list[tuple[s
                 assert str(dict(zip(("version", "mailboxes", "failed"), rows[row], strict=True))[column]) == value
 
 
-def test_patterns_and_shapes_suffice_and_differ() -> None:
-    assert len(set(PATTERNS)) == MAX_PARTS
-    assert patterns().count("<pattern") == MAX_PARTS
+def test_hatchings_and_shapes_suffice_and_differ() -> None:
+    assert len({hatch(each, 0, 0, 16, 16) for each in HATCHINGS}) == MAX_PARTS
     assert len({shape(0, 0) for shape in SHAPES}) == MAX_PERCENTILES
 
 
+@given(st.floats(0, 300), st.floats(0, 200), st.floats(0.01, 300), st.floats(0.01, 200))
+def test_hatching_is_in_its_area_and_in_every_area_that_is_not_thin(
+    x: float, y: float, width: float, height: float
+) -> None:
+    plain, *others = HATCHINGS
+    assert hatch(plain, x, y, width, height) == ""
+    for each in others:
+        lines = hatch(each, x, y, width, height)
+        assert bool(lines) == (min(width, height) >= MIN_HATCHED)
+        for start, end in segments(lines):
+            assert all(x - 0.02 <= at <= x + width + 0.02 for at in (start[0], end[0])), each.name
+            assert all(y - 0.02 <= at <= y + height + 0.02 for at in (start[1], end[1])), each.name
+
+
+def segments(lines: str) -> list[tuple[tuple[float, float], tuple[float, float]]]:
+    """Return the ends of each line of a path."""
+    found = []
+    for x, y, how, by in re.findall(r"M([-.0-9]+) ([-.0-9]+)([hvl])([-.0-9 ]+)", lines):
+        dx, dy = {"h": f"{by} 0", "v": f"0 {by}", "l": by}[how].split()
+        found.append(((float(x), float(y)), (float(x) + float(dx), float(y) + float(dy))))
+    assert len(found) == lines.count("M")
+    return found
+
+
+@pytest.mark.parametrize("name", ["results", "versions", "coverage"])
+def test_parts_of_a_chart_differ_without_colour(name: str) -> None:
+    figure = CHARTS[name]
+    hatched: dict[str, set[bool]] = {}
+    for _, column, _, each in marks(figure):
+        rect = each.findall("rect")[-1].attrib
+        if min(float(rect["width"]), float(rect["height"])) >= MIN_HATCHED:
+            hatched.setdefault(column, set()).add(each.find("path") is not None)
+    first, *others = hatched.values()
+    assert (first, *others) == ({False}, *[{True}] * len(others))
+    assert "url(" not in picture(figure)
+
+
 @pytest.mark.parametrize(("name", "items"), [("results", 6), ("versions", 2), ("coverage", 2), ("waiting", 3)])
-def test_a_legend_says_what_patterns_and_shapes_mean(name: str, items: int) -> None:
+def test_a_legend_says_what_hatchings_and_shapes_mean(name: str, items: int) -> None:
     assert legend(CHARTS[name]).count("<li>") == items

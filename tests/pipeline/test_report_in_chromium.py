@@ -141,6 +141,29 @@ def test_a_printed_page_fits_its_paper(browser: Browser, tmp_path: Path, name: s
         assert found.page.evaluate("document.documentElement.scrollWidth") <= 700  # A4, 12 mm of margin on both sides
 
 
+MAX_PDF_BYTES = 1_000_000
+"""The PDF of a month with its tables and charts has 160 kB. Areas that are printed as bitmaps make it 90 MB."""
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_pdf_of_a_page_is_small(browser: Browser, tmp_path: Path, name: str) -> None:
+    with opened(browser, PAGES[name], tmp_path) as found:
+        content = found.page.pdf(format="A4")
+    assert content.startswith(b"%PDF")
+    assert len(content) < MAX_PDF_BYTES
+
+
+@pytest.mark.parametrize("view", ["forced colours", "print"])
+def test_the_areas_of_a_legend_differ_without_colour(browser: Browser, tmp_path: Path, view: str) -> None:
+    with opened(browser, PAGES["whole"], tmp_path, bypass_csp=True, **VIEWS.get(view, WIDE)) as found:
+        if view == "print":
+            found.page.emulate_media(media="print")
+        found.page.add_style_tag(content=".swatch * { color: #555 !important }")
+        swatches = found.page.locator("#results .swatch")
+        assert swatches.count() == 6
+        assert len({swatches.nth(at).screenshot() for at in range(6)}) == 6
+
+
 def test_a_table_is_scrolled_by_keys(browser: Browser, tmp_path: Path) -> None:
     with opened(browser, PAGES["whole"], tmp_path, **PHONE) as found:
         box = found.page.locator(".scrolled").first

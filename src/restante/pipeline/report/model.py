@@ -174,7 +174,7 @@ MAX_PERCENTILES: Final = 3
 """Percentiles that a strip draws: it has so many shapes of marks."""
 
 MAX_PARTS: Final = 6
-"""Parts of a bar: there are so many patterns that people can tell apart. A mailbox has so many results."""
+"""Parts of a bar: there are so many hatchings that people can tell apart. A mailbox has so many results."""
 
 
 class Figure(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from restante.common.content_policy import source_hash
 from restante.common.plural import counted
 from restante.pipeline.report.changes_table import NOTHING_CHANGED, omitted_words
 from restante.pipeline.report.charts.elements import element
-from restante.pipeline.report.charts.picture import legend, patterns, picture
+from restante.pipeline.report.charts.picture import legend, picture
 from restante.pipeline.report.model import (
     NUMBERS,
     Cell,
@@ -40,7 +40,6 @@ def page(report: Report) -> bytes:
             policy=escape(_policy(style)),
             style=style,
             title=escape(f"{report.period.title} - Restante report"),
-            patterns=patterns(),
             kind=report.period.kind.value,
             heading=escape(report.period.title),
             made=escape(spoken_value(report.made, ValueKind.MOMENT)),

@@ -51,7 +51,7 @@ def stacked_bars(chart: StackedBars, table: ReportTable) -> tuple[str, float]:
             height = PLOT_HEIGHT * value / scale[-1]
             y -= height
             if value:
-                shape = filled(middle - width / 2, y, width, height, str(number))
+                shape = filled(middle - width / 2, y, width, height, number)
                 parts.append(mark(table, row, column, shape, (chart.at,)))
     return "".join(parts), bottom + _BOTTOM
 
@@ -68,12 +68,12 @@ def ranked_bars(chart: RankedBars, table: ReportTable) -> tuple[str, float]:
         parts.append(name(0, y + 12, label(table, row, chart.labels)))
         length = (WIDTH - room) * (value or 0) / largest
         if value:
-            shape = filled(0.5, y + 17, length, 10, "1")
+            shape = filled(0.5, y + 17, length, 10, 1)
             parts.append(mark(table, row, chart.value, shape, chart.labels))
         if chart.part and value and part:
             width = length * min(part / value, 1)
             under = element("rect", class_="under", x=0.5, y=y + 17, width=width, height=10)
-            shape = under + filled(0.5, y + 17, width, 10, "2")
+            shape = under + filled(0.5, y + 17, width, 10, 2)
             parts.append(mark(table, row, chart.part, shape, chart.labels))
         parts.append(text(length + 6, y + 26, _figures(chart, table, row)))
     return "".join(parts), max(_ROW_HEIGHT * len(values), _ROW_HEIGHT)

@@ -91,10 +91,10 @@ def _cell(
     lacking = missing_height(there, missing)
     marks = []
     if there:
-        shape = filled(x, y + lacking, width, _CELL_HEIGHT - lacking, "1")
+        shape = filled(x, y + lacking, width, _CELL_HEIGHT - lacking, 1)
         marks.append(mark(table, row, chart.there, shape, of))
     if missing:
-        marks.append(mark(table, row, chart.missing, filled(x, y, width, lacking, "2"), of))
+        marks.append(mark(table, row, chart.missing, filled(x, y, width, lacking, 2), of))
     return marks
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from restante.pipeline.report.charts.elements import element, number, title
+from restante.pipeline.report.charts.hatching import HATCHINGS, hatch
 from restante.pipeline.report.model import ReportTable
 from restante.pipeline.report.values import json_value, spoken_value
 
@@ -38,9 +39,15 @@ def number_text(value: str | float | None) -> str:
     return "" if value is None else str(value)
 
 
-def filled(x: float, y: float, width: float, height: float, look: str) -> str:
-    """Return a rectangle with a pattern of the page."""
-    return element("rect", class_=f"frame of-{look}", x=x, y=y, width=width, height=height, fill=f"url(#fill-{look})")
+def filled(x: float, y: float, width: float, height: float, part: int) -> str:
+    """Return a rectangle with the colour and the hatching of a part, which are counted from 1."""
+    hatching = HATCHINGS[part - 1]
+    lines = hatch(hatching, x, y, width, height)
+    look = f"frame wash of-{part}" if hatching.lines else f"frame wash full of-{part}"
+    area = element("rect", class_=look, x=x, y=y, width=width, height=height)
+    if not lines:
+        return area
+    return area + element("path", class_=f"ink of-{part}", d=lines, stroke_width=hatching.thickness)
 
 
 def path(d: str, class_: str) -> str:

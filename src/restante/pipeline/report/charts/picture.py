@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from html import escape
-from typing import Final, NamedTuple, assert_never
+from typing import assert_never
 
 from restante.pipeline.report.charts import bars, maps, step_lines, strips
 from restante.pipeline.report.charts.elements import WIDTH, element
+from restante.pipeline.report.charts.marks import filled
 from restante.pipeline.report.model import (
     Chart,
     CoverageMap,
@@ -19,42 +20,6 @@ from restante.pipeline.report.model import (
     StackedBars,
     StepLines,
 )
-
-
-class Pattern(NamedTuple):
-    """How an area is filled."""
-
-    path: str
-    """Path on a tile of 8 by 8. Empty: the area is filled evenly."""
-    thickness: float
-
-
-PATTERNS: Final = (
-    Pattern("", 1),
-    Pattern("M-1 1L1 -1M0 8L8 0M7 9L9 7", 2),
-    Pattern("M0 2h8M0 6h8", 1.8),
-    Pattern("M1.5 2h2M5.5 6h2", 2),
-    Pattern("M0 0L8 8M0 8L8 0", 1.4),
-    Pattern("M2 0v8M6 0v8", 1.8),
-)
-"""The patterns of the parts of a bar, in their order: none, slanted, lying, dotted, crossed, upright."""
-
-
-def patterns() -> str:
-    """Return the patterns, for the page's SVG of definitions."""
-    return "\n".join(
-        element(
-            "pattern",
-            element("rect", class_="wash" if each.path else "wash full", width=8, height=8)
-            + (element("path", class_="ink", d=each.path, stroke_width=each.thickness) if each.path else ""),
-            id=f"fill-{number}",
-            class_=f"of-{number}",
-            width=8,
-            height=8,
-            patternUnits="userSpaceOnUse",
-        )
-        for number, each in enumerate(PATTERNS, 1)
-    )
 
 
 def picture(figure: Figure) -> str:
@@ -95,7 +60,7 @@ def _shapes(chart: Chart, table: ReportTable) -> tuple[str, float]:
 
 
 def legend(figure: Figure) -> str:
-    """Return a list of what the patterns and shapes of a figure's chart mean, or "" if it needs none."""
+    """Return a list of what the hatchings and shapes of a figure's chart mean, or "" if it needs none."""
     items = list(_legend(figure.chart, figure.table)) if figure.table.rows else []
     return element("ul", "\n".join(element("li", item) for item in items), class_="legend") if items else ""
 
@@ -116,18 +81,8 @@ def _legend(chart: Chart | None, table: ReportTable) -> Iterator[str]:
                 yield _small(shape(8, 8)) + escape(table.column(name).head)
 
 
-def _swatch(number: int) -> str:
-    return _small(
-        element(
-            *("rect", ""),
-            class_=f"frame of-{number}",
-            x=0.5,
-            y=0.5,
-            width=15,
-            height=15,
-            fill=f"url(#fill-{number})",
-        )
-    )
+def _swatch(part: int) -> str:
+    return _small(filled(0.5, 0.5, 15, 15, part))
 
 
 def _small(shape: str) -> str:
