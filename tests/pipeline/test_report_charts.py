@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from xml.etree import ElementTree as ET
 
@@ -19,6 +20,7 @@ from restante.pipeline.report.charts.hatching import HATCHINGS, MIN_HATCHED, hat
 from restante.pipeline.report.charts.maps import missing_height
 from restante.pipeline.report.charts.picture import legend, picture
 from restante.pipeline.report.charts.strips import SHAPES
+from restante.pipeline.report.making import made_report
 from restante.pipeline.report.model import (
     MAX_PARTS,
     MAX_PERCENTILES,
@@ -26,10 +28,13 @@ from restante.pipeline.report.model import (
     ReportTable,
     StackedBars,
     drawn,
+    figures,
 )
+from restante.pipeline.report.periods import parse
 from restante.pipeline.report.values import json_value
-from support.effort import examples
+from support.effort import dice, examples
 from support.pipeline import reports
+from support.pipeline.report_lakes import LakeTables, lake
 
 CHARTS = {figure.id: figure for figure in reports.charts()}
 every_chart = pytest.mark.parametrize("name", CHARTS)
@@ -48,9 +53,20 @@ def rects(figure: Figure) -> list[tuple[float, ET.Element]]:
     return [(float(value), each.findall("rect")[-1]) for _, _, value, each in marks(figure)]
 
 
-@every_chart
-def test_every_mark_has_the_number_of_its_cell(name: str) -> None:
-    figure = CHARTS[name]
+ALL_DAYS = [date(2026, 11, 3) + timedelta(number) for number in range(28)]
+LAKE = LakeTables(lake(dice("charts"), ALL_DAYS))
+MADE = datetime(2026, 12, 1, 6, tzinfo=UTC)
+OF_LAKE = {
+    f"{period} {figure.id}": figure
+    for period in ("2026-11-20", "2026-W47", "2026-11")
+    for _, figure in figures(made_report(LAKE.fetch, parse(period), MADE.date(), MADE))
+    if figure.chart
+}
+"""All charts of a day, a week and a month, of which a lake has all tables."""
+
+
+@pytest.mark.parametrize("figure", [pytest.param(each, id=name) for name, each in {**CHARTS, **OF_LAKE}.items()])
+def test_every_mark_has_the_number_of_its_cell(figure: Figure) -> None:
     found = marks(figure)
     assert found
     for row, column, value, _ in found:
@@ -83,9 +99,15 @@ def test_a_chart_is_an_image_with_a_title_and_a_description(name: str) -> None:
     assert str(description.text).startswith(figure.reading)
 
 
-@every_chart
-def test_nothing_is_drawn_outside_of_a_chart(name: str) -> None:
-    svg = ET.fromstring(picture(CHARTS[name]))
+def test_a_page_of_a_lake_has_every_kind_of_chart() -> None:
+    kinds = {type(figure.chart) for figure in CHARTS.values()}
+    for period in ("2026-11-20", "2026-W47", "2026-11"):
+        assert {type(each.chart) for name, each in OF_LAKE.items() if name.startswith(f"{period} ")} == kinds
+
+
+@pytest.mark.parametrize("figure", [pytest.param(each, id=name) for name, each in {**CHARTS, **OF_LAKE}.items()])
+def test_nothing_is_drawn_outside_of_a_chart(figure: Figure) -> None:
+    svg = ET.fromstring(picture(figure))
     width, height = map(float, svg.attrib["viewBox"].split()[2:])
     assert width == WIDTH
     for each in svg.iter():

@@ -15,13 +15,23 @@ from xml.etree import ElementTree as ET
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
 import restante
 from restante.common.csv_fields import FORMULA
 from restante.pipeline.report.csv_file import as_csv
 from restante.pipeline.report.files import report_files
 from restante.pipeline.report.json_file import as_json
-from restante.pipeline.report.model import Figure, Report, ReportTable, Section, ValueKind, figures
+from restante.pipeline.report.model import (
+    Figure,
+    RankedBars,
+    Report,
+    ReportColumn,
+    ReportTable,
+    Section,
+    ValueKind,
+    figures,
+)
 from restante.pipeline.report.page import page
 from restante.pipeline.report.summary import summary
 from restante.pipeline.report.values import compact, csv_text, share, size, spoken_value
@@ -181,9 +191,44 @@ def test_no_text_in_csv_begins_like_a_formula(texts: list[str]) -> None:
 @every_report
 @pytest.mark.parametrize("width", [1, 40, 80, 200])
 def test_the_lines_of_a_summary_fit_the_terminal(name: str, width: int) -> None:
-    lines = list(summary(REPORTS[name], width))
-    short = [line for line in lines if line.isascii()]
-    assert max(map(len, short)) <= max(width, 40)
+    widths = [cell_len(line) for line in summary(REPORTS[name], width)]
+    assert max(widths) <= {1: 40, 40: 40, 80: 80, 200: 80}[width]
+
+
+def test_a_long_text_of_wide_characters_is_in_lines_that_the_terminal_has_room_for() -> None:
+    wide = "\u5b57"
+    remark = wide * 50 + " " + "a" * 45 + " b c"
+    lines = list(summary(Report(WHOLE.period, WHOLE.made, (), (remark,)), 40))
+    assert lines[1:] == [
+        *("  " + wide * count for count in (19, 19, 12)),
+        *("  " + "a" * 38, "  " + "a" * 7 + " b c"),
+    ]
+
+
+def test_a_page_and_the_json_say_what_the_words_of_a_section_mean() -> None:
+    report = Report(
+        WHOLE.period, WHOLE.made, (Section("of", "Of", (reports.plain_table(),), terms="A <word> is one."),)
+    )
+    content = page(report).decode()
+    assert content.index("A &lt;word&gt; is one.") < content.index('class="figure"')
+    assert json.loads(as_json(report))["sections"][0]["terms"] == "A <word> is one."
+
+
+@pytest.mark.parametrize(("names", "is_shown"), [((1, 1), False), ((1, 7), True)])
+def test_a_page_leaves_out_a_column_that_says_the_usual_in_every_row(names: tuple[int, ...], is_shown: bool) -> None:
+    columns = (
+        ReportColumn("app_id", "Application", ValueKind.TEXT),
+        ReportColumn("names", "Names", ValueKind.COUNT, "How many names.", usual=1),
+        ReportColumn("ended", "Ended", ValueKind.COUNT),
+    )
+    rows = tuple((f"app {at}", number, 90 + at) for at, number in enumerate(names))
+    figure = Figure("a", "A", "It.", ReportTable(columns, rows), RankedBars(("app_id",), "ended"))
+    tags = Tags(page(Report(WHOLE.period, WHOLE.made, (Section("of", "Of", (figure,)),))).decode())
+    shown = [each for each in tags.texts["th"] if each]  # the texts of the rows' headers are in elements of their own
+    assert shown == ["Application", *["Names"] * is_shown, "Ended"]
+    assert ("How many names." in tags.texts.get("dd", [])) == is_shown
+    assert len(tags.texts["td"]) == 2 * (1 + is_shown)
+    assert as_csv(figure.table).startswith(b"app_id,names,ended\r\n")
 
 
 def test_a_summary_has_the_facts_and_marks_those_to_look_at() -> None:
@@ -207,6 +252,10 @@ def test_a_summary_has_the_facts_and_marks_those_to_look_at() -> None:
         (0.00001, ValueKind.SHARE, "<0.1 %"),
         (0.99999, ValueKind.SHARE, ">99.9 %"),
         (0.1234, ValueKind.SHARE, "12.3 %"),
+        (1234.56, ValueKind.AVERAGE, "1,234.6"),
+        (0, ValueKind.AVERAGE, "0"),
+        (0.0, ValueKind.AVERAGE, "0"),
+        (0.04, ValueKind.AVERAGE, "<0.1"),
         (999, ValueKind.BYTES, "999 bytes"),
         (1_250_000, ValueKind.BYTES, "1.2 MB"),
         (999_999_999, ValueKind.BYTES, "1.0 GB"),

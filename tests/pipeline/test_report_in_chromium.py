@@ -141,6 +141,19 @@ def test_a_printed_page_fits_its_paper(browser: Browser, tmp_path: Path, name: s
         assert found.page.evaluate("document.documentElement.scrollWidth") <= 700  # A4, 12 mm of margin on both sides
 
 
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_the_same_without_a_script(browser: Browser, tmp_path: Path, name: str) -> None:
+    pictures = []
+    for is_enabled in (True, False):
+        with opened(browser, PAGES[name], tmp_path, java_script_enabled=is_enabled, **WIDE) as found:
+            box = found.page.locator("details.meanings").last
+            expect(box.locator(":scope > :not(summary)")).to_be_hidden()
+            box.locator("summary").click()
+            expect(box.locator(":scope > :not(summary)")).to_be_visible()
+            pictures.append(found.page.screenshot(full_page=True))
+    assert pictures[0] == pictures[1]
+
+
 MAX_PDF_BYTES = 1_000_000
 """The PDF of a month with its tables and charts has 160 kB. Areas that are printed as bitmaps make it 90 MB."""
 

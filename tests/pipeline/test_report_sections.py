@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -11,15 +12,18 @@ from typing import Any
 import pytest
 
 from restante.pipeline.report.making import TABLES_READ, lake_days, made_report
-from restante.pipeline.report.model import Figure, Report, figures
+from restante.pipeline.report.model import Figure, Report, ValueKind, drawn, figures
 from restante.pipeline.report.page import page
 from restante.pipeline.report.percentiles import percentiles
 from restante.pipeline.report.periods import LakeDays, Period, parse
 from restante.pipeline.report.sections import SUBJECTS
 from restante.pipeline.report.summary import summary
 from restante.pipeline.report.top_rows import MAX_ROWS_OF_NAMES
+from restante.pipeline.report.values import spoken_value
 from restante.pipeline.tables import BUILT_TABLES, TABLES
+from restante.timing.model.phases import ALL_PHASES, EXCHANGE_PHASES
 from support import effort
+from support.documents import ROOT
 from support.markup import Tags
 from support.pipeline import reports
 from support.pipeline.report_lakes import RESULTS, LakeTables, Row, Tables, lake
@@ -114,12 +118,25 @@ def test_busy_hours_have_every_hour_of_every_weekday() -> None:
     rows = [{**row, "weekday": row["day"].strftime("%A")} for row in within("busy_hours") if row["hour"] is not None]
     expected = sums(rows, ["weekday", "hour"], "connections", "mailboxes", "nameplates")
     found = table(FIGURES["busy-hours"], ["weekday", "hour"], "connections", "mailboxes", "nameplates")
+    assert {days for (days,) in table(FIGURES["busy-hours"], ["weekday", "hour"], "days").values()} == {1}
     assert len(found) == 7 * 24
     assert {key: counts for key, counts in found.items() if key in expected} == expected
     assert all(counts == (0, 0, 0) for key, counts in found.items() if key not in expected)
     [remark] = FIGURES["busy-hours"].remarks
     blurred = sum(row["connections"] for row in within("busy_hours") if row["hour"] is None)
     assert remark.startswith(f"Left out: {blurred:,} connections, ")
+
+
+def test_busy_hours_are_averages_of_the_weekdays_of_which_the_lake_has_records() -> None:
+    month = parse("2026-11")
+    figure = {each.id: each for _, each in figures(made(LAKE, month))}["busy-hours"]
+    weekdays = Counter(day.strftime("%A") for day in DAYS if day in month.days)
+    assert set(weekdays.values()) == {2, 3}
+    rows = table(figure, ["weekday", "hour"], "days", "connections", "connections_a_day")
+    for (weekday, _), (days, connections, average) in rows.items():
+        assert days == weekdays[weekday]
+        assert average == connections / days
+    assert drawn(figure.chart) == ("connections_a_day",)
 
 
 @pytest.mark.parametrize(("name", "of"), [("pressure", "live-nameplates"), ("mailbox_pressure", "live-mailboxes")])
@@ -191,6 +208,28 @@ def test_timing_has_the_phase_with_the_longest_median_first() -> None:
     assert table(FIGURES["timing-by-phase"], ["phase"], "durations") == counts
 
 
+@pytest.mark.parametrize("phase", ALL_PHASES)
+def test_timing_says_what_took_the_time(phase: str) -> None:
+    times = [row | {"phase": phase} for row in within("times")]
+    [figure] = [each for _, each in figures(made({**LAKE, "times": times})) if each.id == "timing-by-phase"]
+    [(meaning,)] = table(figure, ["phase"], "meaning").values()
+    assert meaning
+    assert spoken_value(meaning, ValueKind.TEXT) == meaning  # the page shows all of it
+    _, _, described = (ROOT / "docs/pipeline/tables.md").read_text().partition("| phase | from | to |")
+    if phase in EXCHANGE_PHASES:
+        [(start, end)] = re.findall(
+            rf"^\| `{phase}` \| ([^|,.]+)[^|]* \| ([^|,.]+)[^|]* \|$", described, re.MULTILINE
+        )
+        assert start.split()[-1] in meaning
+        assert end.split()[-1] in meaning
+
+
+def test_a_phase_that_is_not_known_has_no_meaning() -> None:
+    [figure] = [each for _, each in figures(made({**LAKE, "times": [within("times")[0] | {"phase": "new"}]}))
+                if each.id == "timing-by-phase"]  # fmt: skip
+    assert table(figure, ["phase"], "meaning") == {("new",): (None,)}
+
+
 def test_the_summary_says_how_long_a_round_trip_takes() -> None:
     buckets = [(row["from_us"], row["count"]) for row in within("times") if row["phase"] == "round trip"]
     count, median = next(section for section in REPORT.sections if section.id == "timing").facts
@@ -251,6 +290,75 @@ def test_a_day_without_records_is_not_known_and_a_day_without_rows_is_zero() -> 
     assert days[date(2026, 11, 18),] == (0,)
     assert days[date(2026, 11, 4),] == days[date(2026, 11, 25),] == (None,)
     assert len(days) == 30
+
+
+NAMES_A_DAY = 1_000
+"""As many names of a server and day as a built table has; all others are `other`."""
+
+
+def test_a_hundred_thousand_names_are_twenty_rows_that_add_up() -> None:
+    days = DAYS[:17]
+    cells = [(server, day) for server in ("a", "b", "c", "d", "e", "f") for day in days]
+    outcomes: list[Row] = []
+    versions: list[Row] = []
+    for source, day in cells:
+        key = {"source": source, "day": day}
+        for at in range(NAMES_A_DAY + 1):
+            number = 40 if at == NAMES_A_DAY else at % 7 + 1
+            results = {**dict.fromkeys(RESULTS, 0), "happy": number, "scary": 1}
+            name = "other" if at == NAMES_A_DAY else f"{source} {day} {at}"
+            outcomes.append({**key, "app_id": name, "kind": "opened", "ended": number + 1, **results})
+            client = {"attribution": "version", "implementation": name, "version": name, "app_id": "app"}
+            versions.append({**key, **client, "connections": 1, "mailboxes": number + 1, **results})
+    report = made({**LAKE, "outcomes": outcomes, "versions": versions}, parse("2026-11"))
+    found = {figure.id: figure for _, figure in figures(report)}
+    assert len(cells) * NAMES_A_DAY > 100_000
+    for name, head, counted in (
+        ("results-by-application", "app_id", "ended"),
+        ("versions", "implementation", "mailboxes"),
+    ):
+        figure = found[name]
+        assert len(figure.table.rows) == MAX_ROWS_OF_NAMES
+        assert "other" not in figure.table.values(head)
+        assert figure.table.values(head)[-1] == "all others"
+        assert sum(n or 0 for n in figure.table.numbers("names")) == len(cells) * NAMES_A_DAY
+        assert sum(n or 0 for n in figure.table.numbers(counted)) == sum(row["ended"] for row in outcomes)
+        least = len(cells) * NAMES_A_DAY - MAX_ROWS_OF_NAMES + 1
+        [remark] = figure.remarks
+        assert remark.startswith(f'The row "all others" has {least:,} names or more: the lake has the 1,000 most')
+    [fact] = [each for section in report.sections if section.id == "versions" for each in section.facts]
+    assert (fact.name, fact.value) == ("Versions, at least", len(cells) * NAMES_A_DAY)
+    assert len(page(report)) < 1_000_000
+
+
+def test_the_rare_names_of_a_few_rows_are_all_others() -> None:
+    rows = [
+        row | {"app_id": "other" if row["app_id"] == "other.example" else row["app_id"]} for row in LAKE["outcomes"]
+    ]
+    guesses = [row | {"app_id": "other", "stands_out": True} for row in LAKE["guesses"]]
+    found = {each.id: each for _, each in figures(made({**LAKE, "outcomes": rows, "guesses": guesses}))}
+    expected = sums(within("outcomes", where=not_nameplates), ["app_id"], "ended")
+    assert table(found["results-by-application"], ["app_id"], "ended", "names") == {
+        ("lothar.com/wormhole",): (*expected["lothar.com/wormhole",], 1),
+        ("all others",): (*expected["other.example",], 1),
+    }
+    assert set(found["guesses-that-stand-out"].table.values("app_id")) == {"all others"}
+
+
+def test_a_server_or_source_may_be_called_other() -> None:
+    rows = [row | {"source": "other"} for row in LAKE["outcomes"]]
+    found = {each.id: each for _, each in figures(made({**LAKE, "outcomes": rows}))}["results-by-server"]
+    assert found.table.values("source") == ["other"]
+    assert found.remarks == ()
+
+
+@pytest.mark.parametrize("section", [section.id for section in REPORT.sections])
+def test_every_section_says_what_its_words_mean(section: str) -> None:
+    [terms] = [each.terms for each in REPORT.sections if each.id == section]
+    assert terms.endswith(".")
+    assert len(terms) < 300
+    if section in {"results", "versions"}:
+        assert "counts as failed, also if only one side came" in terms
 
 
 def test_thousands_of_hostile_names_are_twenty_rows_that_add_up() -> None:

@@ -139,7 +139,8 @@ def waiting_by_server(raw: RawSources, period: Period) -> Rows:
 
 
 def timing_by_phase(raw: RawSources, period: Period) -> Rows:
-    return durations(raw.rows(f"SELECT phase, us FROM phases WHERE {OF_PERIOD}", **period.ends))
+    rows = durations(raw.rows(f"SELECT phase, us FROM phases WHERE {OF_PERIOD}", **period.ends))
+    return [(phase, NOT_IN_SOURCES, *numbers) for phase, *numbers in rows]
 
 
 def versions(raw: RawSources, period: Period) -> Rows:
@@ -172,12 +173,14 @@ def busy_hours(raw: RawSources, period: Period) -> Rows:
         WHERE {OF_PERIOD} GROUP BY ALL
     """
     found = {(weekday, hour): counts for weekday, hour, *counts in raw.rows(sql, **period.ends)}
-    weekdays = sorted({day.isoweekday() for day in period.days if raw.has(day)})
-    return [
-        (WEEKDAYS[weekday - 1], hour, *found.get((weekday, hour), (0, 0, 0)))
-        for weekday in weekdays
-        for hour in range(24)
-    ]
+    weekdays = [day.isoweekday() for day in period.days if raw.has(day)]
+    rows = []
+    for weekday in sorted(set(weekdays)):
+        days = weekdays.count(weekday)
+        for hour in range(24):
+            connections, *others = found.get((weekday, hour), (0, 0, 0))
+            rows.append((WEEKDAYS[weekday - 1], hour, days, connections / days, connections, *others))
+    return rows
 
 
 LIVE = """

@@ -12,8 +12,8 @@ from restante.pipeline.report.model import (
     CoverageMap,
     Fact,
     Figure,
-    HeatMap,
     PercentileStrip,
+    PunchCard,
     RankedBars,
     Report,
     ReportChange,
@@ -83,14 +83,14 @@ def ranked_bars(names: tuple[str, ...] = ("python", "rust", "go")) -> Figure:
     return _figure("versions", columns, (*rows, (None, 0, 0)), RankedBars(("version",), "mailboxes", "failed"))
 
 
-def heat_map() -> Figure:
+def punch_card() -> Figure:
     columns = (
         *(ReportColumn("weekday", "Weekday", TEXT), ReportColumn("hour", "Hour", COUNT)),
         ReportColumn("connections", "Connections", COUNT),
     )
     rows = tuple((name, hour, hour * (at + 1)) for at, name in enumerate(WEEKDAYS) for hour in range(24))
     return _figure(
-        "busy-hours", columns, (*rows[:-1], (WEEKDAYS[6], 23, None)), HeatMap("weekday", "hour", "connections")
+        "busy-hours", columns, (*rows[:-1], (WEEKDAYS[6], 23, None)), PunchCard("weekday", "hour", "connections")
     )
 
 
@@ -136,7 +136,7 @@ def _figure(id_: str, columns: tuple[ReportColumn, ...], rows: tuple[Cells, ...]
 
 def charts() -> tuple[Figure, ...]:
     """Return a figure with each kind of chart."""
-    return (stacked_bars(), steps(), ranked_bars(), heat_map(), coverage_map(), percentile_strip())
+    return (stacked_bars(), steps(), ranked_bars(), punch_card(), coverage_map(), percentile_strip())
 
 
 def whole() -> Report:

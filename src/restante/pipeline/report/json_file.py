@@ -74,6 +74,7 @@ def _section(section: Section) -> dict[str, Any]:
     return {
         "id": section.id,
         "title": section.title,
+        "terms": section.terms,
         "facts": [_fact(each) for each in section.facts],
         "figures": [_figure(each) for each in section.figures],
     }

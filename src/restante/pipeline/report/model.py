@@ -26,6 +26,8 @@ class ValueKind(StrEnum):
     TEXT = "text"
     COUNT = "count"
     """A number of things."""
+    AVERAGE = "average"
+    """An average of counts."""
     SHARE = "share"
     """A part of a whole, from 0 to 1."""
     DURATION = "duration"
@@ -41,11 +43,12 @@ class ValueKind(StrEnum):
 UNITS: Final[Mapping[ValueKind, str]] = {ValueKind.DURATION: "microseconds", ValueKind.BYTES: "bytes"}
 """The units of kinds whose numbers have one."""
 
-NUMBERS: Final = frozenset((ValueKind.COUNT, ValueKind.SHARE, ValueKind.DURATION, ValueKind.BYTES))
+NUMBERS: Final = frozenset((ValueKind.COUNT, ValueKind.AVERAGE, ValueKind.SHARE, ValueKind.DURATION, ValueKind.BYTES))
 
 _TYPES: Final[Mapping[ValueKind, tuple[type, ...]]] = {
     ValueKind.TEXT: (str,),
     ValueKind.COUNT: (int,),
+    ValueKind.AVERAGE: (int, float),
     ValueKind.SHARE: (int, float),
     ValueKind.DURATION: (int, float),
     ValueKind.BYTES: (int,),
@@ -70,6 +73,8 @@ class ReportColumn(msgspec.Struct, frozen=True):
     """Sentences that the head does not say."""
     absent: str = "?"
     """What the page shows in place of a value that is None."""
+    usual: Cell = None
+    """The page leaves the column out if all rows have this value."""
 
     def accepts(self, value: Cell) -> bool:
         """Return whether a value may be in the column."""
@@ -144,7 +149,7 @@ class RankedBars(msgspec.Struct, frozen=True, tag="ranked bars"):
     """A part of the value."""
 
 
-class HeatMap(msgspec.Struct, frozen=True, tag="heat map"):
+class PunchCard(msgspec.Struct, frozen=True, tag="punch card"):
     """A square for each row, at a place in a grid, whose area is the value."""
 
     down: str
@@ -168,7 +173,7 @@ class PercentileStrip(msgspec.Struct, frozen=True, tag="percentile strip"):
     percentiles: tuple[str, ...]
 
 
-Chart: TypeAlias = StackedBars | StepLines | RankedBars | HeatMap | CoverageMap | PercentileStrip
+Chart: TypeAlias = StackedBars | StepLines | RankedBars | PunchCard | CoverageMap | PercentileStrip
 
 MAX_PERCENTILES: Final = 3
 """Percentiles that a strip draws: it has so many shapes of marks."""
@@ -209,7 +214,7 @@ def drawn(chart: Chart | None) -> tuple[str, ...]:
             return columns
         case RankedBars(value=value, part=part):
             return (value,) if part is None else (value, part)
-        case HeatMap(value=value) | StepLines(value=value):
+        case PunchCard(value=value) | StepLines(value=value):
             return (value,)
         case CoverageMap(there=there, missing=missing):
             return (there, missing)
@@ -224,7 +229,7 @@ def named(chart: Chart | None) -> tuple[str, ...]:
         case RankedBars(labels=labels) | PercentileStrip(labels=labels):
             return labels
         case (
-            HeatMap(down=down, across=across)
+            PunchCard(down=down, across=across)
             | CoverageMap(down=down, across=across)
             | StepLines(down=down, across=across)
         ):
@@ -251,6 +256,8 @@ class Section(msgspec.Struct, frozen=True):
     facts: tuple[Fact, ...] = ()
     nothing: str = "The lake has no records of this in the period."
     """What is said if there are no figures."""
+    terms: str = ""
+    """Sentences: what the words of the section mean."""
 
     def __post_init__(self) -> None:
         _require(_SLUG.fullmatch(self.id) is not None, f"{self.id!r}: letters, digits and - only")

@@ -22,6 +22,7 @@ from restante.pipeline.report.model import (
     Report,
     ReportChange,
     ReportColumn,
+    ReportTable,
     Section,
     ValueKind,
     drawn,
@@ -113,8 +114,10 @@ def _anchor(section: str) -> str:
 def _section(section: Section) -> str:
     anchor = _anchor(section.id)
     heading = f"{anchor}-heading"
-    shown = [element("h2", escape(section.title), id=heading), _facts(section.facts)]
-    shown += map(_figure, section.figures)
+    shown = [element("h2", escape(section.title), id=heading)]
+    if section.terms:
+        shown.append(element("p", escape(section.terms), class_="soft"))
+    shown += [_facts(section.facts), *map(_figure, section.figures)]
     if not section.figures:
         shown.append(element("p", escape(section.nothing)))
     return element("section", "\n".join(shown), id=anchor, aria_labelledby=heading)
@@ -154,27 +157,34 @@ def _scrolled(figure: Figure) -> str:
         element(
             "div", _table(figure), class_="scrolled", tabindex="0", role="region", aria_labelledby=f"{figure.id}-rows"
         )
-        + _meanings(figure.table.columns),
+        + _meanings(column for _, column in _shown_columns(figure.table)),
     )
 
 
 def _table(figure: Figure) -> str:
     table = figure.table
-    heads = "".join(
-        element("th", escape(column.head), scope="col", class_=_class(column)) for column in table.columns
-    )
+    columns = _shown_columns(table)
+    heads = "".join(element("th", escape(column.head), scope="col", class_=_class(column)) for _, column in columns)
     header = _header_place(figure)
     rows = "\n".join(
-        element("tr", "".join(_cell(column, value, is_header=at == header)
-                              for at, (column, value) in enumerate(zip(table.columns, row, strict=True))))
+        element("tr", "".join(_cell(column, row[at], is_header=at == header) for at, column in columns))
         for row in table.rows
-    )  # fmt: skip
+    )
     return element(
         "table",
         element("caption", escape(f"{figure.title}: {counted(len(table.rows), 'row')}"), id=f"{figure.id}-rows")
         + element("thead", element("tr", heads))
         + element("tbody", f"\n{rows}\n"),
     )
+
+
+def _shown_columns(table: ReportTable) -> list[tuple[int, ReportColumn]]:
+    """Return the columns that the page has, with their places: not those that say the usual in every row."""
+    return [
+        (at, column)
+        for at, column in enumerate(table.columns)
+        if column.usual is None or any(row[at] != column.usual for row in table.rows)
+    ]
 
 
 def _header_place(figure: Figure) -> int:

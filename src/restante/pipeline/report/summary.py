@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 from typing import Final
 
-from rich.cells import cell_len
+from rich.cells import cell_len, chop_cells
 
 from restante.common.texts import in_one_line
 from restante.pipeline.report.changes_table import NOTHING_CHANGED, omitted_words
@@ -16,10 +15,13 @@ from restante.pipeline.report.values import spoken_value
 MIN_WIDTH: Final = 40
 """Cells of a line at least: what a fact and its name need. A narrower terminal breaks the lines itself."""
 
+MAX_WIDTH: Final = 80
+"""Cells of a line at most. In a longer one a value would be too far from its name."""
+
 
 def summary(report: Report, width: int = 80) -> Iterator[str]:
     """Yield the lines of a summary: what is missing, what changed, and the facts of each section."""
-    room = max(width, MIN_WIDTH)
+    room = min(max(width, MIN_WIDTH), MAX_WIDTH)
     yield from _wrapped(report.period.title, room, "")
     for remark in report.remarks:
         yield from _wrapped(remark, room, "  ")
@@ -53,7 +55,12 @@ def _facts(section: Section, width: int) -> Iterator[str]:
 
 
 def _wrapped(words: str, width: int, indent: str) -> list[str]:
-    """Return a text in lines, the first of which begins with `indent`."""
-    return textwrap.wrap(in_one_line(words), width, initial_indent=indent, subsequent_indent=" " * len(indent)) or [
-        indent.rstrip()
-    ]
+    """Return a text in lines of so many cells at most. The first one begins with `indent`, the others with spaces."""
+    room = width - len(indent)
+    lines: list[str] = []
+    for word in in_one_line(words).split():
+        if lines and cell_len(lines[-1]) + 1 + cell_len(word) <= room:
+            lines[-1] += f" {word}"
+        else:
+            lines += chop_cells(word, room)
+    return [f"{' ' * len(indent) if at else indent}{line}".rstrip() for at, line in enumerate(lines or [""])]

@@ -8,42 +8,54 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 MAX_ROWS_OF_NAMES: Final = 20
 """Rows of a table of names. The public server has dozens of applications; the most frequent ones have nearly all of
 its load."""
 
 
+Name: TypeAlias = tuple[str | None, ...]
+"""A name, which may have several parts."""
+
+NamedRow: TypeAlias = tuple[Name, Sequence[int]]
+
+
 class NamedCounts(NamedTuple):
     """What is counted of a name, or of all names that are not among the first."""
 
-    name: tuple[str | None, ...] | None
-    """The name, which may have several parts. None: all other names."""
+    name: Name | None
+    """None: all other names."""
     names: int
-    """How many names the row is about."""
+    """How many names the row is about, or how many at least."""
     counts: tuple[int, ...]
+    has_more: bool = False
+    """Whether there may be more names: the lake added up some of them."""
 
 
 def top_rows(
-    rows: Sequence[tuple[tuple[str | None, ...], Sequence[int]]], by: int, most: int = MAX_ROWS_OF_NAMES
+    rows: Sequence[NamedRow], by: int, most: int = MAX_ROWS_OF_NAMES, *, other: Name | None = None
 ) -> list[NamedCounts]:
     """Return the rows with the largest counts in place `by`, largest first, and the sum of all others.
 
-    Each name has one row. Names decide between equal counts. There are at most `most` rows.
+    Each name has one row. Names decide between equal counts. There are at most `most` rows. `other` is what a built
+    table has in place of its rare names. It is no name, and belongs to the others.
     """
-    if len(rows) <= most:
-        first, rest = sorted(rows, key=lambda row: _order(row, by)), []
+    named = [row for row in rows if row[0] != other] if other else rows
+    together = [counts for name, counts in rows if name == other] if other else []
+    if len(named) + bool(together) <= most:
+        first = sorted(named, key=lambda row: _order(row, by))
     else:
-        first = heapq.nsmallest(most - 1, rows, key=lambda row: _order(row, by))
-        kept = {name for name, _ in first}
-        rest = [counts for name, counts in rows if name not in kept]
+        first = heapq.nsmallest(most - 1, named, key=lambda row: _order(row, by))
+    kept = {name for name, _ in first}
+    rest = [counts for name, counts in named if name not in kept]
     found = [NamedCounts(name, 1, tuple(counts)) for name, counts in first]
-    if rest:
-        found.append(NamedCounts(None, len(rest), tuple(map(sum, zip(*rest, strict=True)))))
+    if rest or together:
+        sums = tuple(map(sum, zip(*rest, *together, strict=True)))
+        found.append(NamedCounts(None, max(len(rest), 1), sums, has_more=bool(together)))
     return found
 
 
-def _order(row: tuple[tuple[str | None, ...], Sequence[int]], by: int) -> tuple[int, list[tuple[bool, str]]]:
+def _order(row: NamedRow, by: int) -> tuple[int, list[tuple[bool, str]]]:
     name, counts = row
     return -counts[by], [(part is not None, part or "") for part in name]

@@ -47,7 +47,15 @@ def _spoken_number(value: float, kind: ValueKind) -> str:
             return duration(value)
         case ValueKind.BYTES:
             return size(value)
+        case ValueKind.AVERAGE:
+            return average(value)
     return f"{value:,}"
+
+
+def average(value: float) -> str:
+    """Return an average with one decimal, such as 12.3. Only 0 is 0."""
+    text = f"{value:,.1f}"
+    return "<0.1" if text == "0.0" and value > 0 else text.removesuffix(".0") if value == 0 else text
 
 
 def share(value: float) -> str:
@@ -71,7 +79,7 @@ def size(count: float) -> str:
 
 def compact(count: float, kind: ValueKind = ValueKind.COUNT) -> str:
     """Return a round number of an axis in few characters, such as 25k."""
-    if kind is ValueKind.COUNT:
+    if kind in {ValueKind.COUNT, ValueKind.AVERAGE}:
         for unit, sign in _COMPACT:
             if count >= unit:
                 return f"{count / unit:g}{sign}"

@@ -36,6 +36,24 @@ PHASE_COLUMN: Final = Column(
     "phase", "STRING", f"What took the time: {', '.join(ALL_PHASES)}. docs/pipeline/tables.md explains each."
 )
 
+PHASE_MEANINGS: Final[Mapping[str, str]] = {
+    phases.NETWORK_OUT: "From when the client sent a command until the server received it.",
+    phases.SERVER: "From when the server received a command until it sent the answer.",
+    phases.QUEUE: "From when the server received a command until the commit of its batch began, or until the answer"
+    " if it changed nothing.",
+    phases.COMMIT: "From when the commit of a command's batch began until its change was on disk.",
+    phases.QUEUE_AND_COMMIT: "From when the server received a command until its change was on disk, in older traces.",
+    phases.ANSWER: "From when the change of a command was on disk until the server sent the answer.",
+    phases.NETWORK_IN: "From when the server sent an answer, or a message of the other side, until the client"
+    " received it.",
+    phases.ROUND_TRIP: "From when the client sent a command until it received the answer.",
+    phases.TRANSIT_CONNECT: "The client connected to the other side, or to a relay.",
+    phases.TRANSFER: "The client received a file, or sent one and waited until the receiver had confirmed it.",
+    phases.HUMAN: "The client waited for its user.",
+    phases.CRYPTO: "The client computed keys.",
+}
+"""What took the time of each phase, as docs/pipeline/tables.md explains it, for reports."""
+
 TIMING: Final = Table(
     "timing",
     "phase of an event in a client's timing log",

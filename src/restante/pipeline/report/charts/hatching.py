@@ -1,7 +1,7 @@
 """Hatching: lines in an area that tell the parts of a chart apart without colour. Pure.
 
-They are paths that end at the edges of the area. Patterns of SVG would be shorter, but a browser prints each area with
-a pattern as bitmaps: the PDF of a month had 87 MB.
+They are paths that end at the edges of the area. Patterns of SVG would be shorter, but a browser prints each area
+with a pattern as bitmaps: the PDF of a month had 87 MB.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from restante.pipeline.report.charts.axes import short_label, spaced
 from restante.pipeline.report.charts.elements import WIDTH, element, name, text
 from restante.pipeline.report.charts.marks import filled, mark
 from restante.pipeline.report.charts.step_lines import lanes_of
-from restante.pipeline.report.model import CoverageMap, HeatMap, ReportTable
+from restante.pipeline.report.model import CoverageMap, PunchCard, ReportTable
 
 _LEFT: Final = 30
 """Room for the names of weekdays, of which three letters are written."""
@@ -23,7 +23,7 @@ MIN_MISSING_HEIGHT: Final = 3
 """Height of what is missing in a cell, if anything is: a thousandth of a day's envelopes must be visible."""
 
 
-def heat_map(chart: HeatMap, table: ReportTable) -> tuple[str, float]:
+def punch_card(chart: PunchCard, table: ReportTable) -> tuple[str, float]:
     """Return the shapes of squares whose areas are the values, and their height."""
     rows, columns = (lanes_of(table, each) for each in (chart.down, chart.across))
     across = {each: at for at, each in enumerate(columns)}

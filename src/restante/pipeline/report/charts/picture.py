@@ -13,8 +13,8 @@ from restante.pipeline.report.model import (
     Chart,
     CoverageMap,
     Figure,
-    HeatMap,
     PercentileStrip,
+    PunchCard,
     RankedBars,
     ReportTable,
     StackedBars,
@@ -50,8 +50,8 @@ def _shapes(chart: Chart, table: ReportTable) -> tuple[str, float]:
             return bars.ranked_bars(chart, table)
         case StepLines():
             return step_lines.step_lines(chart, table)
-        case HeatMap():
-            return maps.heat_map(chart, table)
+        case PunchCard():
+            return maps.punch_card(chart, table)
         case CoverageMap():
             return maps.coverage_map(chart, table)
         case PercentileStrip():

@@ -23,6 +23,8 @@ from restante.pipeline.report.sections.subject import (
     DAYS,
     MAILBOX_SERVER_COLUMN,
     NAMES_COLUMN,
+    OTHER_APPLICATION,
+    OTHER_VERSION,
     RESULT_COLUMNS,
     RESULT_SUMS,
     Rows,
@@ -30,10 +32,13 @@ from restante.pipeline.report.sections.subject import (
     Subject,
     count_column,
     daily,
+    name_remarks,
+    number_of_names,
     share_of,
     text_column,
 )
 from restante.pipeline.report.top_rows import NamedCounts, top_rows
+from restante.pipeline.tables.top_n import MAX_NAMES
 
 VERSION_QUERIES: Final[Mapping[str, str]] = {
     "versions": f"SELECT implementation, version, sum(mailboxes), sum(connections), {RESULT_SUMS}"  # noqa: S608
@@ -54,7 +59,9 @@ def versions(rows: Mapping[str, Rows], _scope: Scope) -> Section:
     """Return the section of versions."""
     if not rows["versions"]:
         return Section("versions", "Versions and their failures")
-    found = top_rows([((name, version), counts) for name, version, *counts in rows["versions"]], 0)
+    found = top_rows(
+        [((name, version), counts) for name, version, *counts in rows["versions"]], 0, other=OTHER_VERSION
+    )
     mailboxes: dict[str, int] = dict(rows["attributions"])
     return Section(
         "versions",
@@ -72,7 +79,7 @@ def versions(rows: Mapping[str, Rows], _scope: Scope) -> Section:
                         text_column("version", "Version"),
                         NAMES_COLUMN,
                         count_column("mailboxes", "Mailboxes"),
-                        count_column("failed", "Failed", "Mailboxes that did not end happy."),
+                        count_column("failed", "Failed", "Mailboxes that did not end happy, also lonely ones."),
                         ReportColumn("failed_share", "Share failed", ValueKind.SHARE, absent="-"),
                         count_column("connections", "Connections", "A client that reconnects counts again."),
                         *RESULT_COLUMNS,
@@ -80,6 +87,7 @@ def versions(rows: Mapping[str, Rows], _scope: Scope) -> Section:
                     tuple(map(_version_row, found)),
                 ),
                 RankedBars(("implementation", "version"), "mailboxes", "failed"),
+                name_remarks(found),
             ),
             Figure(
                 "attributions",
@@ -93,7 +101,9 @@ def versions(rows: Mapping[str, Rows], _scope: Scope) -> Section:
                 RankedBars(("attribution",), "mailboxes"),
             ),
         ),
-        (Fact("Versions", sum(each.names for each in found), ValueKind.COUNT),),
+        (number_of_names("Versions", found),),
+        terms="A mailbox is where the two sides of a code exchange messages. Each one that does not end happy counts"
+        " as failed, also if only one side came. Clients name their versions themselves, and nobody checks them.",
     )
 
 
@@ -151,18 +161,30 @@ def guesses(rows: Mapping[str, Rows], scope: Scope) -> Section:
                     (
                         DAY_COLUMN,
                         MAILBOX_SERVER_COLUMN,
-                        text_column("app_id", "Application"),
+                        text_column(
+                            "app_id",
+                            "Application",
+                            f"{ALL_OTHERS}: those that are not among the {MAX_NAMES:,} most frequent of the server"
+                            " and day.",
+                        ),
                         count_column("suspects", "Suspects", "Crowded nameplates and scary mailboxes together."),
                         count_column("threshold", "Threshold"),
                         *(_CROWDED, _SCARY),
                     ),
-                    tuple(rows["stand_out"]),
+                    tuple(map(_suspicious_row, rows["stand_out"])),
                 ),
                 remarks=_guess_remarks(stand_out, not_judged),
             ),
         ),
         (Fact("Days and applications that stand out", stand_out, ValueKind.COUNT, warns=stand_out > 0),),
+        terms="Somebody who guesses codes of others leaves crowded nameplates, which a third side tried to claim, and"
+        " scary mailboxes, whose two sides had different codes.",
     )
+
+
+def _suspicious_row(row: Cells) -> Cells:
+    day, source, app_id, *counts = row
+    return (day, source, ALL_OTHERS if (app_id,) == OTHER_APPLICATION else app_id, *counts)
 
 
 def _guess_remarks(stand_out: int, not_judged: int) -> tuple[str, ...]:

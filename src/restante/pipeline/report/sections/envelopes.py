@@ -77,6 +77,8 @@ def traffic(rows: Mapping[str, Rows], scope: Scope) -> Section:
             Fact("Size", size, ValueKind.BYTES),
             Fact("Topics", len(rows["topics"]), ValueKind.COUNT),
         ),
+        terms="An envelope is an encrypted message of the Waku network. Its topic, four bytes, is what clients choose"
+        " messages by.",
     )
 
 
@@ -110,7 +112,7 @@ def coverage(rows: Mapping[str, Rows], scope: Scope) -> Section:
             Figure(
                 "coverage",
                 f"Envelopes that each Mailserver has, by {unit}",
-                f"Each cell is a Mailserver and {unit}. The striped part at its top is the share of envelopes that"
+                f"Each cell is one {unit} of a Mailserver. The striped part at its top is the share of envelopes that"
                 " the Mailserver lacks and another source has. ? is a cell before the Mailserver's first envelope, or"
                 " without records.",
                 ReportTable(
@@ -130,6 +132,8 @@ def coverage(rows: Mapping[str, Rows], scope: Scope) -> Section:
             Fact("Covered, of all Mailservers together", share_of(held, held + missing), ValueKind.SHARE),
             Fact("Missing envelopes", missing, ValueKind.COUNT, warns=missing > 0),
         ),
+        terms="A Mailserver is a node that stores envelopes, the encrypted messages of the Waku network, for clients"
+        " that were offline.",
     )
 
 

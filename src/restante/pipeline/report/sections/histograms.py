@@ -25,6 +25,7 @@ from restante.pipeline.report.sections.subject import (
     count_column,
     text_column,
 )
+from restante.pipeline.tables.timing import PHASE_MEANINGS
 
 _ORDINALS: Final[Mapping[int, str]] = {50: "Half", 90: "90 %", 99: "99 %"}
 
@@ -97,7 +98,8 @@ def waiting(rows: Mapping[str, Rows], _scope: Scope) -> Section:
             Figure(
                 "waiting-by-kind",
                 "Times since the first side",
-                "Each line is how long nameplates or mailboxes waited for the second side, or were there." + _READING,
+                "Each line shows how long nameplates or mailboxes waited for their second side, or how long they"
+                " existed." + _READING,
                 ReportTable(
                     (text_column("what", "What"), *columns),
                     tuple(_row((words,), kinds[key]) for key, words in _MEASURES.items() if key in kinds),
@@ -107,7 +109,7 @@ def waiting(rows: Mapping[str, Rows], _scope: Scope) -> Section:
             Figure(
                 "waiting-by-server",
                 "Time until the second side came, by server",
-                "Each line is how long the nameplates of a server waited for the second side." + _READING,
+                "Each line shows how long the nameplates of a server waited for the second side." + _READING,
                 ReportTable(
                     (MAILBOX_SERVER_COLUMN, *columns),
                     tuple(_row(name, found) for name, found in grouped(rows["servers"], 1).items()),
@@ -116,9 +118,11 @@ def waiting(rows: Mapping[str, Rows], _scope: Scope) -> Section:
             ),
         ),
         tuple(
-            Fact(f"{_ORDINALS[percent]} of second sides came within", value, ValueKind.DURATION)
+            Fact(f"{_ORDINALS[percent]} of the second sides came within", value, ValueKind.DURATION)
             for percent, value in zip(PERCENTILES, typical, strict=True)
         ),
+        terms="A nameplate is the number in a code. It leads the two sides of the code to a mailbox, where they"
+        " exchange messages.",
     )
 
 
@@ -129,7 +133,9 @@ TIMING_QUERIES: Final[Mapping[str, str]] = {
 
 def timing(rows: Mapping[str, Rows], _scope: Scope) -> Section:
     """Return the section of timing by cause, the longest median first."""
-    found = [_row(name, buckets) for name, buckets in grouped(rows["phases"], 1).items()]
+    found = [
+        _row((phase, PHASE_MEANINGS.get(phase)), buckets) for (phase,), buckets in grouped(rows["phases"], 1).items()
+    ]
     if not found:
         return Section("timing", "Timing by cause", nothing="The lake has no timing logs of the period.")
     return Section(
@@ -139,11 +145,12 @@ def timing(rows: Mapping[str, Rows], _scope: Scope) -> Section:
             Figure(
                 "timing-by-phase",
                 "Times of clients by phase",
-                "Each line is how long a phase of a command, or a step of a client, took in the timing logs."
+                "Each line shows how long a phase of a command, or a step of a client, took in the timing logs."
                 + _READING,
                 ReportTable(
                     (
                         text_column("phase", "Phase"),
+                        text_column("meaning", "What took the time", absent="-"),
                         count_column("durations", "Durations"),
                         count_column("unknown", "Not known", "How many durations are not known."),
                         *PERCENTILE_COLUMNS,
@@ -154,18 +161,20 @@ def timing(rows: Mapping[str, Rows], _scope: Scope) -> Section:
             ),
         ),
         tuple(_timing_facts(found)),
+        terms="A timing log is what a client writes about one transfer. A command is what the client asks of the"
+        " mailbox server.",
     )
 
 
 def _timing_facts(rows: list[Cells]) -> Iterator[Fact]:
-    for phase, durations, _, median, *_ in rows:
+    for phase, _, durations, _, median, *_ in rows:
         if phase == ROUND_TRIP:
             yield Fact("Commands with a known round trip", durations, ValueKind.COUNT)
-            yield Fact("Half of round trips within", median, ValueKind.DURATION)
+            yield Fact("Half of the round trips took at most", median, ValueKind.DURATION)
 
 
 def _longest_first(row: Cells) -> tuple[float, str]:
-    median = row[3]
+    median = row[4]
     return (-median if isinstance(median, int | float) else 0.0), str(row[0])
 
 

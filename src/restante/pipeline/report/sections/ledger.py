@@ -17,6 +17,7 @@ from restante.pipeline.report.model import (
     ValueKind,
 )
 from restante.pipeline.report.sections.subject import (
+    ALL_OTHERS,
     DAYS,
     NAMES_COLUMN,
     Rows,
@@ -82,6 +83,8 @@ def sources(rows: Mapping[str, Rows], scope: Scope) -> Section:
             Fact("Sources without rows of the last 2 days", stale, ValueKind.COUNT, warns=stale > 0),
             Fact("Missed rows", sum(row[9] for row in found), ValueKind.COUNT, warns=any(row[9] for row in found)),
         ),
+        terms="A source is what the pipeline reads: the usage records of a mailbox server, the archive of a"
+        " Mailserver, or a folder of logs or envelopes.",
     )
 
 
@@ -97,7 +100,7 @@ def quarantine(rows: Mapping[str, Rows], _scope: Scope) -> Section:
         return Section("quarantine", "Quarantine", nothing="No row was rejected in the period.")
     found = top_rows([((source, table, reason), (count,)) for source, table, reason, count in rows["reasons"]], 0)
     table: tuple[Cells, ...] = tuple(
-        (*(each.name or ("all others", "", "")), each.names, each.counts[0]) for each in found
+        (*(each.name or (ALL_OTHERS, "", "")), each.names, each.counts[0]) for each in found
     )
     whole = sum(each.counts[0] for each in found)
     return Section(
@@ -121,6 +124,7 @@ def quarantine(rows: Mapping[str, Rows], _scope: Scope) -> Section:
             ),
         ),
         (Fact("Rejected rows", whole, ValueKind.COUNT, warns=True),),
+        terms="The quarantine says of each row that breaks a rule of the lake why it was rejected.",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from datetime import date
 from typing import Any, Final
@@ -9,9 +10,10 @@ from typing import Any, Final
 from restante.common.plural import counted
 from restante.pipeline.report.charts.step_lines import MAX_LANES
 from restante.pipeline.report.model import (
+    Cells,
     Fact,
     Figure,
-    HeatMap,
+    PunchCard,
     ReportColumn,
     ReportTable,
     Section,
@@ -32,6 +34,10 @@ from restante.pipeline.report.sections.subject import (
 
 HOURS: Final = range(24)
 
+_TERMS: Final = (
+    "A nameplate is the number in a code, and a mailbox is where the two sides of the code exchange messages."
+)
+
 BUSY_QUERIES: Final[Mapping[str, str]] = {
     "hours": "SELECT isodow(day), hour, sum(connections), sum(mailboxes), sum(nameplates)"  # noqa: S608 - constants
     f" FROM busy_hours WHERE {DAYS} AND hour IS NOT NULL GROUP BY ALL ORDER BY ALL",
@@ -45,9 +51,11 @@ def busy_hours(rows: Mapping[str, Rows], scope: Scope) -> Section:
     [(blurred,)] = rows["blurred"]
     if not found:
         return Section("busy-hours", "Busy hours")
-    known = sorted({day.isoweekday() for day in scope.period.days if scope.has(day)})
+    known = Counter(day.isoweekday() for day in scope.period.days if scope.has(day))
     table = tuple(
-        (WEEKDAYS[weekday - 1], hour, *found.get((weekday, hour), (0, 0, 0))) for weekday in known for hour in HOURS
+        _busy_hour(weekday, hour, known[weekday], found.get((weekday, hour), (0, 0, 0)))
+        for weekday in sorted(known)
+        for hour in HOURS
     )
     remark = f"Left out: {counted(blurred, 'connection')}, because the server rounds times to more than an hour."
     return Section(
@@ -58,23 +66,38 @@ def busy_hours(rows: Mapping[str, Rows], scope: Scope) -> Section:
                 "busy-hours",
                 "Connections by weekday and hour",
                 "Each square is an hour (UTC) of a weekday. Its area is the number of connections that bound in this"
-                " hour, of all such weekdays of the period together. Large squares are busy hours.",
+                " hour, on average over all such weekdays of the period. Large squares are busy hours. One day with"
+                " very many connections makes the squares of its weekday large, and all others small.",
                 ReportTable(
                     (
                         text_column("weekday", "Weekday"),
                         count_column("hour", "Hour", "Hour of the day (UTC)."),
+                        count_column(
+                            "days", "Days", "Such weekdays in the period of which the lake may have records."
+                        ),
+                        ReportColumn(
+                            "connections_a_day",
+                            "Connections a day",
+                            ValueKind.AVERAGE,
+                            "Connections in this hour, divided by the days.",
+                        ),
                         count_column("connections", "Connections", "A client that reconnects counts again."),
                         count_column("mailboxes", "Mailboxes", "Mailboxes that started."),
                         count_column("nameplates", "Nameplates", "Nameplates that started."),
                     ),
                     table,
                 ),
-                HeatMap("weekday", "hour", "connections"),
+                PunchCard("weekday", "hour", "connections_a_day"),
                 (remark,) if blurred else (),
             ),
         ),
         (Fact("Connections", sum(counts[0] for counts in found.values()), ValueKind.COUNT),),
+        terms=_TERMS,
     )
+
+
+def _busy_hour(weekday: int, hour: int, days: int, counts: tuple[int, ...]) -> Cells:
+    return (WEEKDAYS[weekday - 1], hour, days, counts[0] / days, *counts)
 
 
 def _pressure_sql(table: str, at: str) -> str:
@@ -106,6 +129,7 @@ def pressure(rows: Mapping[str, Rows], scope: Scope) -> Section:
             Fact(f"Most {what} live at once, at one server", _highest(figure), ValueKind.COUNT)
             for what, figure in found.items()
         ),
+        terms=f"{_TERMS} Both are live from their start to their end.",
     )
 
 
@@ -134,7 +158,7 @@ def _pressure(what: str, rows: Rows, scope: Scope) -> Figure:
                 count_column("started", "Started"),
                 ReportColumn("live_us", "Live time", ValueKind.DURATION, "Time for which they were live, added up."),
                 count_column(
-                    "cut", "Cut", "Those that lived longer than 7 days, which is all that is counted of them."
+                    "cut", "Cut", "Those that were live for more than 7 days. Only their first 7 days are counted."
                 ),
             ),
             tuple(_filled(rows, scope, unit)),

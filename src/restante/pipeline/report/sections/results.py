@@ -22,6 +22,7 @@ from restante.pipeline.report.sections.subject import (
     DAYS,
     MAILBOX_SERVER_COLUMN,
     NAMES_COLUMN,
+    OTHER_APPLICATION,
     RESULT_COLUMNS,
     RESULT_MEANINGS,
     RESULT_SUMS,
@@ -30,10 +31,11 @@ from restante.pipeline.report.sections.subject import (
     Subject,
     count_column,
     daily,
+    name_remarks,
     share_of,
     text_column,
 )
-from restante.pipeline.report.top_rows import top_rows
+from restante.pipeline.report.top_rows import Name, top_rows
 
 _MAILBOXES: Final = f"FROM outcomes WHERE {DAYS} AND kind <> 'nameplate'"
 
@@ -45,7 +47,7 @@ QUERIES: Final[Mapping[str, str]] = {
 }
 
 _ENDED: Final = count_column("ended", "Ended", "The sum of the results.")
-_FAILED: Final = count_column("failed", "Failed", "Those that did not end happy.")
+_FAILED: Final = count_column("failed", "Failed", "Those that did not end happy, also lonely ones.")
 _SHARE: Final = ReportColumn("happy_share", "Share happy", ValueKind.SHARE, "Those that ended happy, of all.", "-")
 
 _KINDS: Final[Mapping[str, str]] = {
@@ -71,6 +73,8 @@ def section(rows: Mapping[str, Rows], scope: Scope) -> Section:
             Fact("Happy", share_of(whole[0], ended), ValueKind.SHARE),
             Fact("Failed", failed, ValueKind.COUNT),
         ),
+        terms="A mailbox is where the two sides of a code exchange messages. Each one that does not end happy counts"
+        " as failed, also if only one side came.",
     )
 
 
@@ -99,8 +103,8 @@ def _by_kind(rows: Rows) -> Figure:
     return Figure(
         "results-by-kind",
         "Results by kind",
-        "Each bar is everything of a kind that ended. A nameplate is the number in a code. The claim of a nameplate"
-        " makes a mailbox, too, so the kinds must not be added up.",
+        "Each bar is the number of nameplates or mailboxes of a kind that ended. A nameplate is the number in a"
+        " code. The claim of a nameplate makes a mailbox, too, so the kinds must not be added up.",
         ReportTable(
             (*columns[:2], _FAILED, *columns[2:]),
             tuple(_with_failed((_KINDS.get(kind, kind),), tuple(counts)) for kind, *counts in rows),
@@ -116,13 +120,13 @@ def _with_failed(name: Cells, counts: tuple[int, ...]) -> Cells:
 def _by_name(rows: Mapping[str, Rows]) -> tuple[Figure, ...]:
     return (
         _ranked("server", MAILBOX_SERVER_COLUMN, rows["servers"]),
-        _ranked("application", text_column("app_id", "Application"), rows["applications"]),
+        _ranked("application", text_column("app_id", "Application"), rows["applications"], OTHER_APPLICATION),
     )
 
 
-def _ranked(what: str, column: ReportColumn, rows: Rows) -> Figure:
+def _ranked(what: str, column: ReportColumn, rows: Rows, other: Name | None = None) -> Figure:
     counted = [((name,), (sum(counts), *counts)) for name, *counts in rows]
-    found = top_rows(counted, 0)
+    found = top_rows(counted, 0, other=other)
     return Figure(
         f"results-by-{what}",
         f"Results of mailboxes by {what}",
@@ -135,6 +139,7 @@ def _ranked(what: str, column: ReportColumn, rows: Rows) -> Figure:
             ),
         ),
         RankedBars((column.name,), "ended", "failed"),
+        name_remarks(found),
     )
 
 

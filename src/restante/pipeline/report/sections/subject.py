@@ -6,8 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from restante.pipeline.report.model import ReportColumn, Section, ValueKind
+from restante.common.plural import counted
+from restante.pipeline.report.model import Fact, ReportColumn, Section, ValueKind
 from restante.pipeline.report.periods import LakeDays, Period
+from restante.pipeline.report.top_rows import NamedCounts
+from restante.pipeline.tables.top_n import MAX_NAMES, OTHER_NAME
 
 Rows: TypeAlias = Sequence[tuple[Any, ...]]
 """The rows of a query, with Python's values."""
@@ -56,7 +59,11 @@ DAY_COLUMN: Final = ReportColumn("day", "Day", ValueKind.DAY)
 MAILBOX_SERVER_COLUMN: Final = ReportColumn("source", "Server", ValueKind.TEXT)
 MAILSERVER_COLUMN: Final = ReportColumn("source", "Mailserver", ValueKind.TEXT)
 NAMES_COLUMN: Final = ReportColumn(
-    "names", "Names", ValueKind.COUNT, "How many names the row adds up. More than 1: all that are not listed."
+    "names",
+    "Names",
+    ValueKind.COUNT,
+    "How many names the row adds up. More than 1: all that are not listed.",
+    usual=1,
 )
 RESULT_COLUMNS: Final = tuple(
     ReportColumn(name, name.capitalize(), ValueKind.COUNT, meaning) for name, meaning in RESULT_MEANINGS.items()
@@ -67,6 +74,10 @@ RESULT_SUMS: Final = ", ".join(f"sum({name})" for name in RESULT_MEANINGS)
 ALL_OTHERS: Final = "all others"
 """The name of a row that adds up all names that are not listed. `names` tells it from a client that has this name."""
 
+OTHER_APPLICATION: Final = (OTHER_NAME,)
+OTHER_VERSION: Final = (OTHER_NAME, OTHER_NAME)
+"""What built tables have in place of rare names."""
+
 
 def count_column(name: str, head: str, meaning: str = "") -> ReportColumn:
     """Return a column of counts."""
@@ -76,6 +87,22 @@ def count_column(name: str, head: str, meaning: str = "") -> ReportColumn:
 def text_column(name: str, head: str, meaning: str = "", absent: str = "(none)") -> ReportColumn:
     """Return a column of texts."""
     return ReportColumn(name, head, ValueKind.TEXT, meaning, absent)
+
+
+def name_remarks(rows: Sequence[NamedCounts]) -> tuple[str, ...]:
+    """Return a sentence if the number of names of a table's last row is the least that it may be."""
+    return tuple(
+        f'The row "{ALL_OTHERS}" has {counted(each.names, "name")} or more: the lake has the {MAX_NAMES:,} most'
+        " frequent names of each server and day, and adds up the others."
+        for each in rows
+        if each.has_more
+    )
+
+
+def number_of_names(head: str, rows: Sequence[NamedCounts]) -> Fact:
+    """Return how many different names there are, or how many at least."""
+    at_least = ", at least" if any(each.has_more for each in rows) else ""
+    return Fact(f"{head}{at_least}", sum(each.names for each in rows), ValueKind.COUNT)
 
 
 def share_of(part: int | None, whole: int | None) -> float | None:
