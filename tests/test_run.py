@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from restante.cli.pipeline_demo import DEFAULT_FOLDER as DEFAULT_DEMO
 from restante.cli.pipeline_options import DEFAULT_LAKE
+from restante.cli.pipeline_report import DEFAULT_FOLDER as DEFAULT_REPORTS
 from restante.mailbox.settings import Serve
 from restante.waku.settings import WakuServe
 from support.documents import ROOT
@@ -43,7 +45,7 @@ BACKEND = """
 import zipfile
 
 FILES = {
-    "engine.py": "def main(): print('done')",
+    "engine.py": "import os\\ndef main(): print(os.environ['_RESTANTE_PROGRAM'], 'done')",
     "engine-1.dist-info/METADATA": "Metadata-Version: 2.1\\nName: engine\\nVersion: 1\\n",
     "engine-1.dist-info/WHEEL": "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
     "engine-1.dist-info/entry_points.txt": "[console_scripts]\\nrestante = engine:main\\n",
@@ -85,12 +87,12 @@ def test_on_a_terminal_the_script_shows_what_it_installs(project: Path) -> None:
     assert "Built" in shown
     assert "engine" in shown
     assert shown.endswith("done\n")
-    assert on_a_terminal(project / "run", "pipeline", "build") == "done\n"
+    assert on_a_terminal(project / "run", "pipeline", "build") == f"{project / 'run'} done\n"
 
 
 def test_without_a_terminal_the_script_says_only_that_it_takes_minutes(project: Path) -> None:
     said = run(project / "run", "pipeline", "build")
-    assert (said.returncode, said.stdout) == (0, "done\n")
+    assert (said.returncode, said.stdout) == (0, f"{project / 'run'} done\n")
     assert said.stderr == "run: setting up Spark (once; about 1 GB, some minutes)\n"
 
 
@@ -100,9 +102,14 @@ def test_outside_its_folder_the_script_writes_only_to_the_cache(project: Path, t
     assert {each.name for each in tmp_path.iterdir()} == {"home", "project"}
 
 
+@pytest.mark.parametrize(("words", "called"), [(("./run",), "./run"), (("sh", "run"), "./run")], ids=str)
+def test_the_script_says_how_it_was_called(project: Path, words: tuple[str, ...], called: str) -> None:
+    assert run(*words, "pipeline", "build", cwd=project).stdout == f"{called} done\n"
+
+
 def test_git_ignores_what_the_commands_leave_by_default() -> None:
     ignored = (ROOT / ".gitignore").read_text().splitlines()
-    for folder in (Serve().data, WakuServe().data, DEFAULT_LAKE):
+    for folder in (Serve().data, WakuServe().data, DEFAULT_LAKE, DEFAULT_DEMO, DEFAULT_REPORTS):
         assert f"{folder}/" in ignored
 
 

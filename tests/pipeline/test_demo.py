@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 
 import duckdb
 import pytest
 
-from restante.demo.events import decode
-from restante.demo.fleet import MAILBOX_SERVERS, MAILSERVERS, MIN_DAYS
+from restante.cli.pipeline_demo import told
+from restante.demo.events import GroundTruth, decode, draw_events
+from restante.demo.fleet import MAILBOX_SERVERS, MAILSERVERS, MIN_DAYS, Fleet
 from restante.demo.generate import SOURCES, TRUTH
 from restante.demo.story import story
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.tables import TABLES
 from restante.pipeline.views import views
+from support import processes
 from support.bounds import PATIENCE
 from support.documents import Document
 from support.effort import is_thorough
@@ -67,10 +72,9 @@ def test_the_guides_demo_from_nothing_to_tables_that_show_what_happened(tmp_path
         assert all(read == clean > 0 == quarantined for _, read, clean, quarantined in counts)
         for each in story(truth):
             page = f"restante-demo/reports/{each.first}.html"
-            words = (
-                f"{each.what} The table {each.table} shows it:\n    {each.query};\nThe report of the day: {page}\n"
-            )
-            assert words in done.stdout
+            words = f'pipeline query --lake restante-demo/lake "{each.query}"'
+            assert f"{each.what} The table {each.table} shows it:\n    restante {words}\n" in done.stdout
+            assert f"    restante {words}\nThe report of the day: {page}\n" in done.stdout
             assert (tmp_path / page).exists()
             if each.table != "guesses":  # a small fleet has too few guesses to stand out
                 assert tables.sql(each.query).fetchall()
@@ -81,6 +85,13 @@ def test_the_guides_demo_from_nothing_to_tables_that_show_what_happened(tmp_path
         assert transfers > [(0,)]
     assert "To see all of it on a page, open restante-demo/reports/2026-11.html\n" in done.stdout
     assert (folder / "reports" / "2026-11.html").exists()
+    printed = commands(done.stdout)
+    assert len(printed) == len(list(story(truth))) + 4
+    called = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    for each_line in printed:
+        ended = processes.run("sh", "-c", each_line, cwd=tmp_path, variables=called)
+        assert (ended.returncode, ended.stderr) == (0, ""), each_line
+        assert ended.stdout.count("\n") > 2, each_line
     before = sorted((path, path.stat().st_mtime_ns) for path in (folder / SOURCES).rglob("*"))
     compared = compare(folder)
     assert compared.keys() == RECOMPUTED.keys()
@@ -91,6 +102,35 @@ def test_the_guides_demo_from_nothing_to_tables_that_show_what_happened(tmp_path
     assert "Spark" not in again.stderr
     refused = command("demo", folder, "--seed", "2", ends=2)
     assert refused.stderr == f"restante: {folder} has a fleet with --seed 1: name a new folder for another one\n"
+
+
+def commands(text: str) -> list[str]:
+    """Return the commands in the text that a demo ends with."""
+    return [line.strip() for line in text.splitlines() if line.startswith("    ")]
+
+
+@pytest.mark.parametrize("name", ["demo", "it's a demo", 'a "demo" for $HOME `id` \\ !!'])
+@pytest.mark.parametrize("program", ["", "./run", "/opt/my programs/run"])
+def test_every_command_that_is_printed_runs_in_a_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, program: str
+) -> None:
+    """Here the lake has no tables. The test of the guide's demo runs them on a whole one."""
+    monkeypatch.setenv("_RESTANTE_PROGRAM", program)
+    fleet = Fleet(last=date(2026, 11, 20))
+    printed = commands("\n".join(told(GroundTruth(fleet=fleet, events=draw_events(fleet)), Path(name))))
+    assert len(printed) == 10
+    words = [shlex.split(line) for line in printed]
+    assert {word[0] for word in words} == {program or "restante"}
+    assert {word[4] for word in words} == {f"{name}/lake"}
+    for line, read in zip(printed, words, strict=True):
+        echoed = processes.run("sh", "-c", f"printf '%s\\n' {line}", cwd=tmp_path)
+        assert echoed.stdout.splitlines() == read
+    if name == "demo":
+        monkeypatch.chdir(tmp_path)
+        with Lake.open(Path("demo/lake"), write=True, make=True):
+            pass
+        for _, _, *of in words:
+            command(*of)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -79,6 +81,32 @@ def test_the_command_writes_all_files_and_prints_the_summary(world: LakeWorld, t
     assert "What changed since the period before" in done.stdout
     assert (folder / "2026-W47" / "changes.csv").read_bytes().startswith(b"measure,source,")
     assert (folder / "2026-W47" / "results-by-day.csv").read_bytes().startswith(b"day,ended,happy,")
+
+
+def test_csv_files_that_a_report_no_longer_has_are_removed(world: LakeWorld, tmp_path: Path) -> None:
+    of_period = tmp_path / "reports" / "2026-W47"
+    command("report", "2026-W47", "2026-W46", "--lake", world.path, "-o", tmp_path / "reports")
+    (of_period / "notes.txt").write_text("mine")
+    before = {path.name for path in of_period.iterdir()}
+    of_another = contents(tmp_path / "reports" / "2026-W46")
+    shutil.rmtree(world.path / "outcomes")
+    shutil.rmtree(world.path / "coverage")
+    command("report", "2026-W47", "--lake", world.path, "-o", tmp_path / "reports")
+    after = {path.name for path in of_period.iterdir()}
+    listed = json.loads((tmp_path / "reports" / "2026-W47.json").read_bytes())["sections"]
+    figures = {f"{figure['id']}.csv" for section in listed for figure in section["figures"]}
+    assert after == figures | {"notes.txt"}
+    assert {"results-by-day.csv", "results-by-server.csv", "changes.csv"} <= before - after
+    assert contents(tmp_path / "reports" / "2026-W46") == of_another
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_folder_that_cannot_be_made_is_named_and_no_file_in_it(world: LakeWorld) -> None:
+    done = command("report", "2026-W47", "--lake", world.path, "-o", "/proc/none", ends=1)
+    assert done.stderr == "restante: cannot make the folder /proc/none/2026-W47: No such file or directory\n"
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
+DEFAULT_FOLDER: Final = Path("restante-demo")
+
 MAX_SEED: Final = 2**63 - 1
 
 _TYPES: Final[dict[str, Any]] = {
@@ -47,7 +49,7 @@ def demo(
         typer.Argument(
             metavar="[DIR]", help="New folder for the sources, the lake and the reports.", show_default=True
         ),
-    ] = Path("restante-demo"),
+    ] = DEFAULT_FOLDER,
     seed: Annotated[
         str | None,
         typer.Option(metavar="N", help=f"Another number makes another fleet. Default: {DEFAULT_SEED}."),
@@ -96,7 +98,7 @@ def demo(
         found = ingest_into(run, [recognise(each) for each in source_specs(folder)], {}, plan=False)
         build_into(run, {}, plan=False)
         write_reports(run, _periods(truth), folder / REPORTS)
-    for line in _told(truth, folder):
+    for line in told(truth, folder):
         print(line)
     if show_failures(found):
         sys.exit(1)
@@ -130,9 +132,13 @@ def _check_same(truth: GroundTruth, wanted: dict[str, Any], folder: Path) -> Non
             raise Misuse(f"{folder} has a fleet with --{name} {is_}: name a new folder for another one")
 
 
-def _told(truth: GroundTruth, folder: Path) -> Iterator[str]:
-    """Yield the text at the end: what the fleet is, what happened, and where to look next."""
-    from restante.demo.generate import REPORTS, SOURCES, TRUTH
+def told(truth: GroundTruth, folder: Path) -> Iterator[str]:
+    """Yield the text at the end: what the fleet is, what happened, and where to look next.
+
+    Commands are indented. They can be run as they are.
+    """
+    from restante.cli.called import command_line
+    from restante.demo.generate import LAKE, REPORTS, SOURCES, TRUTH
     from restante.demo.story import about, story
     from restante.pipeline.report.files import page_name
     from restante.pipeline.report.periods import Period, PeriodKind
@@ -140,22 +146,31 @@ def _told(truth: GroundTruth, folder: Path) -> Iterator[str]:
     yield about(truth)
     for each in story(truth):
         yield f"\n{each.what} The table {each.table} shows it:"
-        yield f"    {each.query};"
+        yield f"    {command_line('pipeline', 'query', '--lake', folder / LAKE, each.query)}"
         yield f"The report of the day: {folder / REPORTS / page_name(Period(PeriodKind.DAY, each.first))}"
     yield f"\nThe sources and {TRUTH}, which says what happened, are in {folder / SOURCES}."
-    yield from where_to_look(folder, truth)
+    yield from _where_to_look(truth, folder)
 
 
-def where_to_look(folder: Path, truth: GroundTruth) -> Iterator[str]:
+def _where_to_look(truth: GroundTruth, folder: Path) -> Iterator[str]:
     """Yield what to do next with the lake of a demo."""
+    from restante.cli.called import command_line
+    from restante.cli.pipeline_query import EXAMPLE
     from restante.demo.generate import LAKE, REPORTS
     from restante.pipeline.report.files import page_name
+    from restante.pipeline.report.periods import PeriodKind, last_over
 
-    lake, [month, *_] = folder / LAKE, _periods(truth)
+    [month, *_] = _periods(truth)
+    week = last_over(PeriodKind.WEEK, truth.fleet.last + timedelta(1))
+    lake, output = ("--lake", folder / LAKE), ("-o", folder / REPORTS)
     yield f"To see all of it on a page, open {folder / REPORTS / page_name(month)}"
-    yield f"To make the report of a week: restante pipeline report --lake {lake} -o {folder / REPORTS} week"
-    yield f'To run a query: restante pipeline query --lake {lake} "SELECT …"'
-    yield f"What the tables and columns mean: restante pipeline query --lake {lake} --describe [TABLE]"
+    yield "To write the report of a week:"
+    yield f"    {command_line('pipeline', 'report', *lake, *output, week.name)}"
+    yield "To print what the tables mean, and what the columns of one table mean:"
+    yield f"    {command_line('pipeline', 'query', *lake, '--describe')}"
+    yield f"    {command_line('pipeline', 'query', *lake, '--describe', 'outcomes')}"
+    yield "To run a query:"
+    yield f"    {command_line('pipeline', 'query', *lake, EXAMPLE)}"
 
 
 def _periods(truth: GroundTruth) -> list[Period]:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import io
 import os
 import shutil
 import sys
-from collections.abc import Iterable
 from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from restante.cli.pipeline_options import DEFAULT_LAKE, LakeDir
-from restante.common.errors import Misuse, StoreError, plain
+from restante.cli.pipeline_output import ending_on_signals, write_output_lines
+from restante.common.errors import Misuse, StoreError
 from restante.common.plural import counted
 from restante.common.texts import visible
 
@@ -25,6 +23,10 @@ if TYPE_CHECKING:
     from restante.pipeline.query import Database
 
 app = typer.Typer()
+
+
+EXAMPLE: Final = "SELECT day, sum(happy) FROM outcomes GROUP BY day ORDER BY day"
+"""A query for those who want to write one."""
 
 
 class Format(StrEnum):
@@ -61,25 +63,23 @@ def query(
 
     For example: restante pipeline query "SELECT day, sum(happy) FROM outcomes GROUP BY day ORDER BY day"
     """
-    from restante.common.signals import ending_at_once
-
     if sys.stdout is None:
         raise StoreError("cannot write the result: standard output is closed")
     with contextlib.ExitStack() as stack:
-        place: list[Path] = []
-        stack.enter_context(ending_at_once(lambda: _stopped(place)))  # before a library starts threads
+        places = stack.enter_context(ending_on_signals())  # before a library starts threads
 
         from restante.pipeline.lake.lake import Lake
         from restante.pipeline.query import database, named
         from restante.pipeline.sources.scratch import scratch
 
         text = "" if describe else _sql(sql)
-        place.append(stack.enter_context(scratch()))
+        temporary = stack.enter_context(scratch())
+        places.append(temporary)
         opened = stack.enter_context(Lake.open(lake, write=False))
         if describe:
             text = described(opened, sql or "")
         tables = () if describe else named(text)
-        _print(stack.enter_context(database(opened, text, place[0], tables)), form, describe=describe)
+        _print(stack.enter_context(database(opened, text, temporary, tables)), form, describe=describe)
 
 
 def _print(database: Database, form: Format, *, describe: bool) -> None:
@@ -90,45 +90,24 @@ def _print(database: Database, form: Format, *, describe: bool) -> None:
     result = database.run(as_json=form is Format.JSON)
     if form is Format.CSV:
         lines = query_output.csv(result)
-        _write((visible(line.removesuffix("\r\n")) + "\n" for line in lines) if terminal else lines)
+        lines = (visible(line.removesuffix("\r\n")) + "\n" for line in lines) if terminal else lines
     elif form is Format.JSON:
-        _write(query_output.as_json(result))
+        lines = query_output.as_json(result)
     else:
-        lines = (query_output.described if describe else query_output.table)(result, width)
-        _write(f"{line}\n" for line in lines)
-
-
-def _write(lines: Iterable[str]) -> None:
-    """Write lines to standard output, in UTF-8 whatever the locale is. Raises StoreError."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")
-    try:
-        for line in lines:
-            sys.stdout.write(line)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise  # nobody reads the rest; typer ends the process without a word
-    except OSError as error:
-        raise StoreError(f"cannot write the result: {plain(error)}") from error
-
-
-def _stopped(places: Iterable[Path]) -> None:
-    for place in places:
-        shutil.rmtree(place, ignore_errors=True)
-    os.write(2, b"restante: stopped\n")
+        shown = (query_output.described if describe else query_output.table)(result, width)
+        lines = (f"{line}\n" for line in shown)
+    write_output_lines(lines, "result")
 
 
 def _sql(given: str | None) -> str:
     """Return the SQL of the argument or of standard input. Raises Misuse."""
+    from restante.cli.called import command_line
     from restante.pipeline.query import MAX_SQL_BYTES
 
     if given not in {None, "-"}:
         raw = os.fsencode(str(given))
     elif sys.stdin is None or (given is None and sys.stdin.isatty()):
-        raise Misuse(
-            'write a query: restante pipeline query "SELECT day, sum(happy) FROM outcomes GROUP BY day"; --describe'
-            " lists the tables"
-        )
+        raise Misuse(f"write a query: {command_line('pipeline', 'query', EXAMPLE)}; --describe lists the tables")
     else:
         raw = sys.stdin.buffer.read(MAX_SQL_BYTES + 1)
     if len(raw) > MAX_SQL_BYTES:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final
@@ -12,6 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from restante.cli.pipeline_options import DEFAULT_LAKE, LakeDir
+from restante.cli.pipeline_output import ending_on_signals
 
 app = typer.Typer()
 
@@ -33,7 +32,10 @@ def report(
     output: Annotated[
         Path,
         typer.Option(
-            "--output", "-o", metavar="DIR", help="Folder for the reports; files of the same period are replaced."
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="Folder for the reports; the files of an earlier report of the same period are replaced.",
         ),
     ] = DEFAULT_FOLDER,
 ) -> None:
@@ -42,11 +44,8 @@ def report(
     The tables are written as CSV and JSON, too, and a summary is printed. Every figure comes from the tables of the
     lake: run build first. Spark is not started.
     """
-    from restante.common.signals import ending_at_once
-
-    place: list[Path] = []
     with contextlib.ExitStack() as stack:
-        stack.enter_context(ending_at_once(lambda: _stopped(place)))  # before a library starts threads
+        places = stack.enter_context(ending_on_signals())  # before a library starts threads
 
         from restante.cli.report_output import print_summary, write_report
         from restante.pipeline.lake.lake import Lake
@@ -56,14 +55,9 @@ def report(
 
         now = datetime.now(UTC)
         wanted = dict.fromkeys(chosen(text, now.date()) for text in periods or [DEFAULT_PERIOD])
-        place.append(stack.enter_context(scratch()))
+        temporary = stack.enter_context(scratch())
+        places.append(temporary)
         opened = stack.enter_context(Lake.open(lake, write=False))
         for period in wanted:
-            found = read_report(opened, period, now, place[0])
+            found = read_report(opened, period, now, temporary)
             print_summary(found, write_report(found, output))
-
-
-def _stopped(places: list[Path]) -> None:
-    for each in places:
-        shutil.rmtree(each, ignore_errors=True)
-    os.write(2, b"restante: stopped\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import shutil
 import sys
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from restante.cli.pipeline_output import write_output_lines
 from restante.cli.terminal import excerpt
 from restante.common.atomic_file import write_output
 from restante.common.errors import Misuse, StoreError, plain
@@ -28,19 +28,33 @@ SUMMARY_WIDTH: Final = 80
 def write_report(report: Report, folder: Path) -> Path:
     """Write the files of a report, and return the page's path.
 
-    Raises Misuse if the folder is a file, StoreError if it cannot be written.
+    First remove the CSV files that an earlier report of the period has and this one does not. Raises Misuse if the
+    folder is a file, StoreError if it cannot be written.
     """
-    path = folder
+    files = {folder / name: content for name, content in report_files(report)}
+    csv_folder = folder / report.period.name
+    _make_folder(csv_folder)
     try:
-        for name, content in report_files(report):
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_output(path, content)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise Misuse(f"{path.parent} cannot be made, because a file has its name: name another folder") from error
+        for path in csv_folder.glob("*.csv"):
+            if path not in files:
+                path.unlink()
     except OSError as error:
-        raise StoreError(f"cannot write {path}: {plain(error)}") from error
+        raise StoreError(f"cannot remove an old file in {csv_folder}: {plain(error)}") from error
+    for path, content in files.items():
+        try:
+            write_output(path, content)
+        except OSError as error:
+            raise StoreError(f"cannot write {path}: {plain(error)}") from error
     return folder / page_name(report.period)
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise Misuse(f"{path} cannot be made, because a file has its name: name another folder") from error
+    except OSError as error:
+        raise StoreError(f"cannot make the folder {path}: {plain(error)}") from error
 
 
 def write_reports(run: Run, periods: Sequence[Period], folder: Path) -> list[Path]:
@@ -56,17 +70,8 @@ def write_reports(run: Run, periods: Sequence[Period], folder: Path) -> list[Pat
 
 
 def print_summary(report: Report, page: Path) -> None:
-    """Print the summary of a report, and where its page is, in UTF-8 whatever the locale is. Raises StoreError."""
-    if sys.stdout is None:
-        raise StoreError("cannot write the summary: standard output is closed")
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else SUMMARY_WIDTH
-    try:
-        for line in summary(report, width):
-            print(line)
-        print(f"\nThe page is {excerpt(str(page))}\n", flush=True)
-    except BrokenPipeError:
-        raise  # nobody reads the rest; typer ends the process without a word
-    except OSError as error:
-        raise StoreError(f"cannot write the summary: {plain(error)}") from error
+    """Print the summary of a report, and where its page is. Raises StoreError."""
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if is_terminal else SUMMARY_WIDTH
+    lines = [*summary(report, width), "", f"The page is {excerpt(str(page))}", ""]
+    write_output_lines((f"{line}\n" for line in lines), "summary")
