@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from restante.cli.pipeline_demo import DEFAULT_FOLDER as DEFAULT_DEMO
+from restante.cli.pipeline_demo import DEMO_FOLDER
 from restante.cli.pipeline_options import DEFAULT_LAKE
-from restante.cli.pipeline_report import DEFAULT_FOLDER as DEFAULT_REPORTS
+from restante.cli.pipeline_report import DEFAULT_FOLDER
 from restante.mailbox.settings import Serve
 from restante.waku.settings import WakuServe
 from support.documents import ROOT
@@ -109,7 +109,7 @@ def test_the_script_says_how_it_was_called(project: Path, words: tuple[str, ...]
 
 def test_git_ignores_what_the_commands_leave_by_default() -> None:
     ignored = (ROOT / ".gitignore").read_text().splitlines()
-    for folder in (Serve().data, WakuServe().data, DEFAULT_LAKE, DEFAULT_DEMO, DEFAULT_REPORTS):
+    for folder in (Serve().data, WakuServe().data, DEFAULT_LAKE, DEMO_FOLDER, DEFAULT_FOLDER):
         assert f"{folder}/" in ignored
 
 

@@ -11,9 +11,10 @@ import pytest
 from deltalake import write_deltalake
 
 import restante.pipeline
+from restante.common import lock_file
 from restante.common.errors import Misuse, RestanteError, StoreError
 from restante.pipeline.lake.commit_info import State
-from restante.pipeline.lake.lake import FIRST_DAY, Lake
+from restante.pipeline.lake.lake import FIRST_DAY, LOCK_FILE, Lake
 from support.pipeline.lakes import LETTERS
 
 ONE_SENTENCE = r"\A\S[^\n]+\Z"
@@ -74,6 +75,34 @@ def test_one_run_writes_others_are_refused_and_anybody_may_read(tmp_path: Path) 
         pass
 
 
+def test_a_reader_sees_whether_another_run_writes_and_takes_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = tmp_path / "lake"
+    with Lake.open(lake, write=True, make=True):
+        pass
+    with Lake.open(lake, write=False) as reader:
+        before = lake.stat().st_mtime_ns, (lake / LOCK_FILE).stat().st_mtime_ns
+        assert not reader.is_written_by_another()
+        with Lake.open(lake, write=True) as own:
+            assert reader.is_written_by_another()
+            assert not own.is_written_by_another()
+        with monkeypatch.context() as patched:  # a lock that is held for a moment would make a writer fail
+            for name in ("flock", "lockf", "fcntl"):
+                patched.setattr(fcntl, name, lambda *_: pytest.fail("a lock was asked for"))
+            assert not reader.is_written_by_another()
+        assert (lake.stat().st_mtime_ns, (lake / LOCK_FILE).stat().st_mtime_ns) == before
+        (lake / LOCK_FILE).unlink()
+        assert not reader.is_written_by_another()
+        assert not (lake / LOCK_FILE).exists()
+
+
+def test_without_the_list_of_locks_nobody_is_known_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock_file, "LOCKS", tmp_path / "none")
+    with Lake.open(tmp_path / "lake", write=True, make=True), Lake.open(tmp_path / "lake", write=False) as reader:
+        assert not reader.is_written_by_another()
+
+
 def test_a_killed_writer_holds_no_lock(tmp_path: Path) -> None:
     make(tmp_path)
     code = (
@@ -87,7 +116,11 @@ def test_a_killed_writer_holds_no_lock(tmp_path: Path) -> None:
         assert writer.stdout.readline() == b"open\n"
         with pytest.raises(Misuse), Lake.open(tmp_path, write=True):
             pass
+        with Lake.open(tmp_path, write=False) as reader:
+            assert reader.is_written_by_another()
         writer.kill()
+    with Lake.open(tmp_path, write=False) as reader:
+        assert not reader.is_written_by_another()
     with Lake.open(tmp_path, write=True):
         pass
 

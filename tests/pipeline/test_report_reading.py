@@ -5,20 +5,34 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
+from html import escape
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from restante.cli.report_output import write_reports
 from restante.common.errors import StoreError
 from restante.pipeline.lake.lake import Lake
+from restante.pipeline.query import database
+from restante.pipeline.report import reading
+from restante.pipeline.report.changes.measure import Compared
+from restante.pipeline.report.changes.rule import MEASURES
 from restante.pipeline.report.files import report_files
+from restante.pipeline.report.json_file import as_json
+from restante.pipeline.report.lacking import BEING_WRITTEN, COMPARED_BY
 from restante.pipeline.report.making import made_report
 from restante.pipeline.report.model import Report
+from restante.pipeline.report.page import page
 from restante.pipeline.report.periods import parse
-from restante.pipeline.report.reading import read_report
+from restante.pipeline.report.reading import lake_state, read_report
+from restante.pipeline.report.summary import summary
 from restante.pipeline.tables import TABLES
 from support.effort import dice
+from support.pipeline.lakes import held
 from support.pipeline.report_lakes import LakeTables, lake
 from support.pipeline.runs import LakeWorld, command
 
@@ -26,14 +40,27 @@ MADE = datetime(2026, 11, 25, 6, tzinfo=UTC)
 WEEK = parse("2026-W47")
 ROWS = lake(dice("reading"), [date(2026, 11, 14) + timedelta(number) for number in range(9)])
 READ = ("outcomes", "versions", "coverage", "sources", "quarantine", "gaps")
+COLUMNS = {name: [column.name for column in table.columns] for name, table in TABLES.items()}
+PERIOD_REMARKS = ("The lake has records of the period before only from 14 November 2026 on.",)
+NAMEPLATE = {
+    "id": 1,
+    "origin": "",
+    "app_id": "x",
+    "started": datetime(2026, 11, 17, 1, tzinfo=UTC),
+    "waiting_us": None,
+    "total_us": 5,
+    "result": "happy",
+    "blur_us": None,
+    "day": date(2026, 11, 17),
+    "source": "north",
+}
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> LakeWorld:
     made = LakeWorld(None, tmp_path)
     for name in READ:
-        names = [column.name for column in TABLES[name].columns]
-        made.add(name, [{column: row.get(column, 0) for column in names} for row in ROWS[name]])
+        made.add(name, [{column: row.get(column, 0) for column in COLUMNS[name]} for row in ROWS[name]])
     return made
 
 
@@ -44,10 +71,144 @@ def read(world: LakeWorld, tmp_path: Path) -> Report:
 
 def test_a_lake_gives_the_report_of_its_rows(world: LakeWorld, tmp_path: Path) -> None:
     rows = LakeTables({name: ROWS[name] for name in READ})
-    expected = made_report(rows.fetch, WEEK, MADE.date(), MADE)
+    with Lake.open(world.path, write=False) as opened:
+        state = lake_state(opened)
+    expected = made_report(rows.fetch, WEEK, MADE.date(), MADE, state)
     found = read(world, tmp_path)
     assert list(report_files(found)) == list(report_files(expected))
-    assert sum(bool(section.figures) for section in found.sections) >= 5
+    assert {section.id for section in found.sections if section.figures} == {
+        *("results", "versions", "coverage", "sources", "quarantine")
+    }
+
+
+# ── tables that the lake does not have ───────────────────────────────────────────────────────────
+
+
+def said_of(report: Report, section: str) -> str:
+    """Return what a section says that has no figures, and is on the page and in the summary."""
+    [found] = [each for each in report.sections if each.id == section]
+    assert (found.figures, found.facts) == ((), ())
+    assert found.nothing in " ".join(" ".join(summary(report)).split())
+    assert escape(found.nothing) in page(report).decode()
+    return found.nothing
+
+
+def test_tables_that_are_not_built_are_named_on_top_and_in_their_sections(world: LakeWorld, tmp_path: Path) -> None:
+    assert not any("no table" in remark for remark in read(world, tmp_path).remarks)
+    world.add("nameplates", [NAMEPLATE])
+    world.add("busy_hours", [*ROWS["busy_hours"]])
+    for name in ("durations", "pressure", "mailbox_pressure", "guesses"):
+        world.add(name, [])
+    assert read(world, tmp_path).remarks == PERIOD_REMARKS
+    shutil.rmtree(world.path / "outcomes")
+    assert read(world, tmp_path).remarks == (
+        "The lake has no table outcomes. Run `restante pipeline build`, which makes it from the rows of the lake.",
+        "Without it, the report cannot say whether these changed: failed mailboxes of a server.",
+        *PERIOD_REMARKS,
+    )
+    for name in ("sources", "guesses", "pressure"):
+        shutil.rmtree(world.path / name)
+    found = read(world, tmp_path)
+    lacks, left_out, *_ = found.remarks
+    assert lacks.startswith("The lake has no tables outcomes, pressure, guesses and sources. Run `restante ")
+    assert left_out == (
+        "Without them, the report cannot say whether these changed: failed mailboxes of a server, hours without"
+        " connections, results of guesses and nameplates of one side."
+    )
+    assert json.loads(as_json(found))["remarks"] == [*found.remarks]
+    assert said_of(found, "results") == "The lake has no table outcomes. `restante pipeline build` makes it."
+    assert said_of(found, "pressure").startswith("The lake has no table pressure.")
+    assert said_of(found, "sources").startswith("The lake has no table sources.")
+    assert said_of(found, "waiting") == "The lake has no records of this in the period."
+
+
+def test_a_lake_that_was_only_ingested_says_what_to_build(tmp_path: Path) -> None:
+    world = LakeWorld(None, tmp_path)
+    world.add("nameplates", [NAMEPLATE])
+    [remark] = read(world, tmp_path).remarks
+    assert remark.startswith("The lake has no tables outcomes, busy_hours, durations, pressure, ")
+    assert remark.endswith("Run `restante pipeline build`, which makes them from the rows of the lake.")
+    assert "traffic" not in remark
+
+
+def test_without_rows_to_build_a_table_from_its_section_says_so_and_nothing_is_to_be_done(
+    world: LakeWorld, tmp_path: Path
+) -> None:
+    """An operator without a Mailserver has no use for its tables."""
+    found = read(world, tmp_path)
+    assert not any("build" in remark for remark in found.remarks)
+    assert said_of(found, "traffic") == (
+        "The lake has no table traffic, because it has no rows of a Waku archive or envelope files."
+    )
+    assert said_of(found, "timing").endswith("it has no rows of a client's timing log or a server's trace.")
+    world.add("nameplates", [])
+    assert not any("build" in remark for remark in read(world, tmp_path).remarks), "it has no rows"
+
+
+def test_each_measure_has_its_words() -> None:
+    assert list(COMPARED_BY) == list(Compared)
+    assert sorted(map(id, COMPARED_BY.values())) == sorted(map(id, MEASURES))
+
+
+# ── other runs ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_while_another_run_writes_a_report_says_so(world: LakeWorld, tmp_path: Path) -> None:
+    with world.run():
+        found = read(world, tmp_path)
+        assert found.remarks[0] == BEING_WRITTEN
+    assert BEING_WRITTEN not in read(world, tmp_path).remarks
+
+
+def test_a_run_that_begins_while_the_tables_are_opened_is_seen(
+    world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def opening(*given: Any) -> Iterator[Any]:
+        with world.run(), database(*given) as opened:
+            yield opened
+
+    monkeypatch.setattr(reading, "database", opening)
+    assert read(world, tmp_path).remarks[0] == BEING_WRITTEN
+
+
+def test_the_reports_of_a_run_do_not_take_it_for_another(world: LakeWorld, tmp_path: Path) -> None:
+    with world.run() as run:
+        assert not run.lake.is_written_by_another()
+        write_reports(run, [WEEK], tmp_path / "reports")
+    assert BEING_WRITTEN not in (tmp_path / "reports" / "2026-W47.html").read_text()
+
+
+def test_after_a_vacuum_a_report_is_the_same(world: LakeWorld, tmp_path: Path) -> None:
+    before = list(report_files(read(world, tmp_path)))
+    with world.run() as run:  # the same rows in other files
+        table = run.lake.table(TABLES["outcomes"])
+        old = [file.path for file in table.files()]
+        rows = [{name: row.get(name, 0) for name in COLUMNS["outcomes"]} for row in ROWS["outcomes"]]
+        days = {row["day"].isoformat() for row in rows}
+        table.commit([table.stage(held(rows, table.table))], info=world.info("outcomes"), replace={"day": days})
+    command("vacuum", "--lake", world.path, "--grace", "0")
+    assert not any(path.exists() for path in old)
+    assert list(report_files(read(world, tmp_path))) == before
+
+
+def test_a_vacuum_while_a_report_is_made_is_one_sentence(
+    world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def opening(*given: Any) -> Iterator[Any]:
+        with database(*given) as opened:
+            with world.run() as run:
+                run.lake.table(TABLES["outcomes"]).commit(info=world.info("outcomes"), replace={})
+            command("vacuum", "--lake", world.path, "--grace", "0")
+            yield opened
+
+    monkeypatch.setattr(reading, "database", opening)
+    with pytest.raises(StoreError, match=r"^the table outcomes was changed while .*: run it again$"):
+        read(world, tmp_path)
+
+
+# ── the command ──────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_lake_without_tables_is_a_report_that_says_so(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-DEFAULT_FOLDER: Final = Path("restante-demo")
+DEMO_FOLDER: Final = Path("restante-demo")
 
 MAX_SEED: Final = 2**63 - 1
 
@@ -49,7 +49,7 @@ def demo(
         typer.Argument(
             metavar="[DIR]", help="New folder for the sources, the lake and the reports.", show_default=True
         ),
-    ] = DEFAULT_FOLDER,
+    ] = DEMO_FOLDER,
     seed: Annotated[
         str | None,
         typer.Option(metavar="N", help=f"Another number makes another fleet. Default: {DEFAULT_SEED}."),

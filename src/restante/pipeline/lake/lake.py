@@ -23,7 +23,7 @@ import msgspec
 
 from restante.common.atomic_file import draft_of, flush
 from restante.common.errors import Misuse, RestanteError, StoreError, plain
-from restante.common.lock_file import lock_file
+from restante.common.lock_file import is_locked, lock_file
 from restante.pipeline.lake import delta_log
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.schemas import Table
@@ -107,6 +107,10 @@ class Lake:
     def table(self, table: Table) -> LakeTable:
         """Return a table as it is now, with or without a commit. Raises what LakeTable raises."""
         return LakeTable(self.path / table.name, table, run=self._run, committed=self._committed)
+
+    def is_written_by_another(self) -> bool:
+        """Return whether another run writes to the lake now, as far as this machine knows. It takes no lock."""
+        return self._run is None and is_locked(self.path / LOCK_FILE)
 
     def tables(self) -> list[str]:
         """Return the names of the tables that exist."""

@@ -7,6 +7,7 @@ from datetime import date, datetime
 from typing import Any, Final
 
 from restante.pipeline.report.changes.rule import MEASURES, changes_of
+from restante.pipeline.report.lacking import EVERYTHING_THERE, LakeState, state_remarks, without_tables
 from restante.pipeline.report.model import Report, Section
 from restante.pipeline.report.periods import LakeDays, Period, remarks
 from restante.pipeline.report.sections import SUBJECTS
@@ -34,11 +35,16 @@ def lake_days(fetch: Fetch) -> LakeDays | None:
     return None if first is None else LakeDays(first, last)
 
 
-def made_report(fetch: Fetch, period: Period, today: date, made: datetime) -> Report:
-    """Return the report of a period."""
+def made_report(
+    fetch: Fetch, period: Period, today: date, made: datetime, state: LakeState = EVERYTHING_THERE
+) -> Report:
+    """Return the report of a period. Tables that the lake lacks are empty for `fetch`."""
     scope = Scope(period, lake_days(fetch), made)
-    sections = tuple(_section(fetch, subject, scope) for subject in SUBJECTS)
-    return Report(period, made, sections, tuple(remarks(period, scope.held, today)), changes_of(fetch, scope))
+    sections = tuple(without_tables(_section(fetch, subject, scope), subject.tables, state) for subject in SUBJECTS)
+    said = state_remarks(state, has_records=scope.held is not None)
+    if scope.held is not None or not state.unbuilt:
+        said += remarks(period, scope.held, today)
+    return Report(period, made, sections, tuple(said), changes_of(fetch, scope))
 
 
 def _section(fetch: Fetch, subject: Subject, scope: Scope) -> Section:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.query import database
+from restante.pipeline.report.lacking import LakeState
 from restante.pipeline.report.making import TABLES_READ, made_report
 from restante.pipeline.report.model import Report
 from restante.pipeline.report.periods import Period
-from restante.pipeline.tables import TABLES
+from restante.pipeline.schemas import CLEAN_TABLES, SOURCES
+from restante.pipeline.tables import BUILDS, BUILT_TABLES, TABLES
 
 
 def read_report(lake: Lake, period: Period, made: datetime, scratch: Path) -> Report:
@@ -18,5 +21,33 @@ def read_report(lake: Lake, period: Period, made: datetime, scratch: Path) -> Re
 
     Raises StoreError if a table is damaged, or `vacuum` removed files while they were read.
     """
+    was_written = lake.is_written_by_another()
     with database(lake, "", scratch, [TABLES[name] for name in TABLES_READ]) as opened:
-        return made_report(opened.fetch, period, made.astimezone(UTC).date(), made)
+        state = lake_state(lake)._replace(is_written=was_written or lake.is_written_by_another())
+        return made_report(opened.fetch, period, made.astimezone(UTC).date(), made, state)
+
+
+def lake_state(lake: Lake) -> LakeState:
+    """Return which tables of a report the lake does not have. Raises StoreError if a table is damaged."""
+    there = set(lake.tables())
+    unbuilt, without_rows = [], {}
+    for name in TABLES_READ:
+        if name in there or name not in BUILT_TABLES:  # rows that are rejected make the table `quarantine`
+            continue
+        inputs = dict.fromkeys(_clean_inputs(name))
+        if any(each in there and lake.table(CLEAN_TABLES[each]).files() for each in inputs):
+            unbuilt.append(name)
+        else:
+            without_rows[name] = " or ".join(dict.fromkeys(SOURCES[each] for each in inputs))
+    return LakeState(unbuilt, without_rows)
+
+
+def _clean_inputs(name: str) -> Iterator[str]:
+    """Yield the ingested tables that a table is built from, also by way of others. `sources` is built from all."""
+    if name in SOURCES:
+        yield name
+    elif name in BUILDS:
+        for each in BUILDS[name].inputs:
+            yield from _clean_inputs(each)
+    else:
+        yield from SOURCES
