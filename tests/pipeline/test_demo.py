@@ -109,6 +109,11 @@ def commands(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.startswith("    ")]
 
 
+def test_the_demo_is_the_first_command_of_the_help() -> None:
+    _, _, listed = command("--help").stdout.partition("Commands:\n")
+    assert listed.split()[0] == "demo"
+
+
 @pytest.mark.parametrize("name", ["demo", "it's a demo", 'a "demo" for $HOME `id` \\ !!'])
 @pytest.mark.parametrize("program", ["", "./run", "/opt/my programs/run"])
 def test_every_command_that_is_printed_runs_in_a_shell(

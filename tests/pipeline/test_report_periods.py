@@ -16,7 +16,6 @@ from restante.pipeline.report.periods import (
     chosen,
     containing,
     extent,
-    is_whole,
     last_over,
     parse,
     remarks,
@@ -105,13 +104,17 @@ def test_what_is_no_period_is_refused(text: str) -> None:
         parse(text)
 
 
+def is_whole(period: Period, held: LakeDays | None, today: date) -> bool:
+    """Return whether every day of a period is over and one of the lake's days."""
+    return all(day < today and held is not None and held.first <= day <= held.last for day in period.days)
+
+
 @given(PERIODS, HELD, DAYS)
-def test_a_period_is_whole_if_every_day_of_it_is_over_and_within_the_lake_s_days(
+def test_nothing_is_missing_of_a_period_if_every_day_of_it_is_over_and_within_the_lake_s_days(
     period: Period, held: LakeDays | None, today: date
 ) -> None:
-    whole = all(day < today and held is not None and held.first <= day <= held.last for day in period.days)
-    assert is_whole(period, held, today) == whole
     found = extent(period, held, today)
+    assert (found == (0, False, 0, 0)) == is_whole(period, held, today)
     assert 0 <= found.future <= len(period.days)
     assert found.future == sum(day > today for day in period.days)
 

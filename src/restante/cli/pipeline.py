@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from restante.pipeline.ingest import IngestResult, Run
 
 app = typer.Typer(no_args_is_help=True)
+app.command()(pipeline_demo.demo)  # the first one of the help: it is the first to try
 
 
 @app.callback()
@@ -212,7 +213,6 @@ def sql(lake: LakeDir = DEFAULT_LAKE) -> None:
             print(statement)
 
 
-app.add_typer(pipeline_demo.app)
 app.add_typer(pipeline_report.app)
 app.add_typer(pipeline_query.app)
 app.add_typer(pipeline_gaps.app)

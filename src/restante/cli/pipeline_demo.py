@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from restante.demo.events import GroundTruth
     from restante.pipeline.report.periods import Period
 
-app = typer.Typer()
-
 DEMO_FOLDER: Final = Path("restante-demo")
 
 MAX_SEED: Final = 2**63 - 1
@@ -42,7 +40,6 @@ _TYPES: Final[dict[str, Any]] = {
 }
 
 
-@app.command()
 def demo(
     folder: Annotated[
         Path,

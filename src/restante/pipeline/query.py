@@ -7,6 +7,7 @@ above 9999, months of an interval, nanoseconds.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -238,8 +239,9 @@ class Database:
 
 
 def named(sql: str) -> list[Table]:
-    """Return the tables whose names are anywhere in the SQL. To open all tables of a large lake takes seconds."""
-    return [table for name, table in TABLES.items() if name in sql.lower()]
+    """Return the tables whose names are words of the SQL. To open all tables of a large lake takes seconds."""
+    words = set(re.findall(r"\w+", sql.lower()))
+    return [table for name, table in TABLES.items() if name in words]
 
 
 @contextmanager

@@ -164,11 +164,6 @@ def extent(period: Period, held: LakeDays | None, today: date) -> Extent:
     return Extent(len(period.days) - len(begun), today in begun, len(early), len(late))
 
 
-def is_whole(period: Period, held: LakeDays | None, today: date) -> bool:
-    """Return whether a period is over and neither begins before the lake's days nor ends after them."""
-    return extent(period, held, today) == Extent(0, is_today=False, early=0, late=0)
-
-
 def remarks(period: Period, held: LakeDays | None, today: date) -> list[str]:
     """Return sentences that say why figures of the period, or of the one before it, may be too small."""
     if held is None:

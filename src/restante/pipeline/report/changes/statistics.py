@@ -105,11 +105,6 @@ class Silence(NamedTuple):
     expected: int
     """What happened in these hours on a day before. On three quarters of the days it was more."""
 
-    @property
-    def hours(self) -> int:
-        """Return how many hours they are."""
-        return self.last - self.first + 1
-
 
 def silence(now: Collection[int], known: int, before: Sequence[Mapping[int, int]]) -> Silence | None:
     """Return the hours in a row without anything of which most is expected, if it is enough.
