@@ -1,6 +1,8 @@
 """Which injected events of unseen demos a report finds, and which quiet days it flags. See bench/README.md.
 
-python bench/pipeline_changes.py [--seeds FIRST LAST] [--keep DIR] [--check LAKE]
+python bench/pipeline_changes.py [--seeds FIRST LAST] [--days N] [--transfers N] [--keep DIR] [--check LAKE]
+
+The exit code is 1 if a target is missed.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import pyarrow as pa
 
 from pipeline_changes_fleet import COLUMNS, TYPES, Tables, made
 from restante.demo.events import Attack, BadRelease, Gap, Outage, draw_events
-from restante.demo.fleet import Fleet
+from restante.demo.fleet import DEFAULT_DAYS, DEFAULT_TRANSFERS, Fleet
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.query import database
 from restante.pipeline.report.changes.measure import MIN_DAYS_BEFORE, Compared
@@ -58,25 +60,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--seeds", type=int, nargs=2, default=(1, 10), metavar=("FIRST", "LAST"))
     parser.add_argument("--last", type=date.fromisoformat, default=LAST, metavar="DAY", help="last day of the fleets")
+    parser.add_argument("--days", type=int, default=DEFAULT_DAYS, metavar="N", help="days of each fleet")
+    parser.add_argument("--transfers", type=int, default=DEFAULT_TRANSFERS, metavar="N", help="conversations a day")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep each fleet's tables here, and read them again")
     parser.add_argument(
         "--check", type=Path, metavar="LAKE", help="compare the tables of the first seed with a demo's"
     )
     options = parser.parse_args()
     first, last = options.seeds
+    of_each = {"last": options.last, "days": options.days, "transfers": options.transfers}
     if options.check:
-        sys.exit(_check(options.check, _tables(Fleet(seed=first, last=options.last), options.keep)))
+        sys.exit(_check(options.check, _tables(Fleet(seed=first, **of_each), options.keep)))
     whole = Found(Counter(), Counter(), Counter(), [])
     begun = time.process_time()
     for seed in range(first, last + 1):
-        fleet = Fleet(seed=seed, last=options.last)
+        fleet = Fleet(seed=seed, **of_each)
         _judge(fleet, _tables(fleet, options.keep), whole)
     print(f"{last + 1 - first} fleets, seeds {first} to {last}, {time.process_time() - begun:.0f} s of CPU\n")
     print("\n".join(_lines(whole)))
+    sys.exit(not (_finds_enough(whole) and _flags_few(whole)))
 
 
 def _tables(fleet: Fleet, keep: Path | None) -> Tables:
-    file = keep and keep / f"{fleet.last}-{fleet.seed}.json"
+    file = keep and keep / f"{fleet.last}-{fleet.days}-{fleet.transfers}-{fleet.seed}.json"
     if file and file.exists():
         return msgspec.json.decode(file.read_bytes(), type=dict[str, list[tuple[Any, ...]]])
     with tempfile.TemporaryDirectory(prefix="changes-bench-") as scratch:
@@ -168,14 +174,21 @@ def _database(fleet: Fleet, tables: Tables) -> duckdb.DuckDBPyConnection:
 def _lines(whole: Found) -> Iterator[str]:
     for kind in sorted(whole.injected):
         yield _share(f"days of {kind}", whole.found[kind], whole.injected[kind])
-    found = whole.found.total() / whole.injected.total()
-    yield _share("all injected days", whole.found.total(), whole.injected.total()) + _verdict(found >= MIN_FOUND)
+    yield _share("all injected days", whole.found.total(), whole.injected.total()) + _verdict(_finds_enough(whole))
     quiet, flagged = whole.quiet["days"], whole.quiet["flagged"]
-    yield _share("quiet days flagged", flagged, quiet) + _verdict(flagged / quiet <= MAX_FLAGGED)
+    yield _share("quiet days flagged", flagged, quiet) + _verdict(_flags_few(whole))
     for measure in Compared:
         yield _share(f"  by {measure}", whole.quiet[measure], quiet)
     yield ""
     yield from whole.missed
+
+
+def _finds_enough(whole: Found) -> bool:
+    return whole.found.total() / whole.injected.total() >= MIN_FOUND
+
+
+def _flags_few(whole: Found) -> bool:
+    return whole.quiet["flagged"] / whole.quiet["days"] <= MAX_FLAGGED
 
 
 def _share(name: str, part: int, whole: int) -> str:

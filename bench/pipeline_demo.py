@@ -1,6 +1,8 @@
 """How long `restante pipeline demo` takes: the whole command, the same again, and its generator. See bench/README.md.
 
 python bench/pipeline_demo.py [--rounds N] [--scratch DIR] [--arguments ...]
+
+The exit code is 1 if a target is missed.
 """
 
 from __future__ import annotations
@@ -54,8 +56,12 @@ def main() -> None:
                 f" {_usage(folder / f'usage-{seed}', seed):.1f} s of CPU, load {os.getloadavg()[0]:.1f}",
                 flush=True,
             )
-        print(f"\n{'command':10} {_verdict(commands, MAX_COMMAND_SECONDS)}")
-        print(f"{'generator':10} {_verdict(generators, MAX_GENERATOR_SECONDS)}")
+        print()
+        enough = [
+            _judge("command", commands, MAX_COMMAND_SECONDS),
+            _judge("generator", generators, MAX_GENERATOR_SECONDS),
+        ]
+    sys.exit(not all(enough))
 
 
 def _run(folder: Path, arguments: list[str]) -> tuple[Used, float]:
@@ -81,9 +87,13 @@ def _usage(folder: Path, seed: int) -> float:
     return time.process_time() - begun
 
 
-def _verdict(seconds: list[float], most: int) -> str:
+def _judge(name: str, seconds: list[float], most: float) -> bool:
+    """Print the median and the verdict. Return whether it is enough."""
     found = median(seconds)
-    return f"{found:.1f} s, the median of {len(seconds)}; at most {most} s: {'enough' if found <= most else 'MISSED'}"
+    enough = found <= most
+    verdict = "enough" if enough else "MISSED"
+    print(f"{name:10} {found:.1f} s, the median of {len(seconds)}; at most {most:g} s: {verdict}")
+    return enough
 
 
 if __name__ == "__main__":

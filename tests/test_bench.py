@@ -1,8 +1,9 @@
-"""The benches' tables: which figures have a verdict; and that the client's bench runs."""
+"""The benches' tables: which figures have a verdict; and that benches run."""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -180,3 +181,53 @@ def test_a_year_is_served_and_its_runs_are_measured_with_all_their_processes(tmp
     assert alpha[1] == beta[1] == 1
     assert found["cpu"] > 0.2, "the child that ended later is counted"
     assert 60e6 < found["pss"] <= found["rss"]
+
+
+CHANGES_PROGRAM = """
+import sys
+import pipeline_changes
+pipeline_changes.MIN_FOUND = float(sys.argv.pop(1))
+pipeline_changes.MAX_FLAGGED = float(sys.argv.pop(1))
+pipeline_changes.main()
+"""
+
+
+def test_the_bench_of_changes_judges_small_fleets_and_ends_with_1_if_a_target_is_missed(tmp_path: Path) -> None:
+    words = ("--seeds", "3", "3", "--days", "14", "--transfers", "30", "--keep", tmp_path)
+    for targets, verdicts, code in (
+        (("0", "1"), ["enough", "enough"], 0),
+        (("1.1", "1"), ["MISSED", "enough"], 1),
+        (("0", "-1"), ["enough", "MISSED"], 1),
+    ):
+        ended = run(sys.executable, "-c", CHANGES_PROGRAM, *targets, *words, cwd=ROOT / "bench", bound=PATIENCE)
+        assert (ended.returncode, ended.stderr) == (code, "")
+        assert re.findall(r"  (enough|MISSED)$", ended.stdout, re.MULTILINE) == verdicts
+        assert ended.stdout.startswith("1 fleets, seeds 3 to 3, ")
+        assert re.search(r"^days of Gap +\d of +3, ", ended.stdout, re.MULTILINE)
+
+
+DEMO_PROGRAM = """
+import sys
+from functools import partial
+import pipeline_demo
+from restante.demo.fleet import Fleet
+pipeline_demo.MAX_COMMAND_SECONDS = float(sys.argv.pop(1))
+pipeline_demo.Fleet = partial(Fleet, days=14, transfers=20)
+measure = pipeline_demo.measure
+said = "print('demo: fleet: north: 9 conversations, 0.5 s'); print('demo: fleet: 4 parts, 1.5 s')"
+def stand_in(command, *given):
+    assert command[1:3] == ["pipeline", "demo"] and command[4:] == ["--seed", "1", "--days", "14"]
+    return measure([sys.executable, "-c", said], *given)
+pipeline_demo.measure = stand_in
+pipeline_demo.main()
+"""
+
+
+def test_the_bench_of_the_demo_ends_with_1_if_a_target_is_missed(tmp_path: Path) -> None:
+    """A program that does nothing stands for the command, which takes a minute."""
+    words = ("--rounds", "1", "--scratch", tmp_path, "--arguments", "--days", "14")
+    for target, verdict, code in (("1000", "enough", 0), ("0", "MISSED", 1)):
+        ended = run(sys.executable, "-c", DEMO_PROGRAM, target, *words, cwd=ROOT / "bench", bound=PATIENCE)
+        assert (ended.returncode, ended.stderr) == (code, "")
+        assert re.search(rf"^command .*at most {target} s: {verdict}$", ended.stdout, re.MULTILINE)
+        assert re.search(r"^generator +1\.5 s, the median of 1; at most 60 s: enough$", ended.stdout, re.MULTILINE)

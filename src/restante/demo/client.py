@@ -29,8 +29,8 @@ ROUND_TRIP_SECONDS: Final = 0.05
 ROUND_TRIP_SIGMA: Final = 0.6
 """The round trip of a client: half of them are between 33 and 75 ms."""
 
-JITTER: Final = 0.3
-"""How much longer than the least a frame may take, as a share."""
+JITTER_SHARE: Final = 0.3
+"""By which share a frame may take longer than the fastest one."""
 
 SKEW_SECONDS: Final = 0.2
 """How far the clocks of the clients that keep a log are off: the standard deviation."""
@@ -56,7 +56,7 @@ class Client:
         skew = SKEW_SECONDS * dice.gauss() if log_name else 0.0
         self.log = TimingLog(lambda: self._logged_at + skew) if log_name else None
         self.task: Task | None = None
-        """The process to wake when the other side has said something."""
+        """The process to wake when the other side has sent something."""
         self.refusal = ""
         """Why the server refused a command or the connection."""
         self.received: dict[str, ServerMessage] = {}
@@ -112,7 +112,7 @@ class Client:
         return not self.refusal
 
     def _travel(self) -> float:
-        return self._half_trip * (1 + JITTER * self._dice.random())
+        return self._half_trip * (1 + JITTER_SHARE * self._dice.random())
 
     # ── the socket, as the server sees it ────────────────────────────────────────────────────────
 
@@ -146,13 +146,13 @@ class Client:
         """Do nothing: this client sends little."""
 
     def pause(self) -> None:
-        """Do nothing, likewise."""
+        """Do nothing: nobody floods this server."""
 
     def resume(self) -> None:
-        """Do nothing, likewise."""
+        """Do nothing: it was not paused."""
 
     def large_messages_done(self) -> None:
-        """Do nothing, likewise."""
+        """Do nothing: this client sends no large messages."""
 
     # ── the timing log ───────────────────────────────────────────────────────────────────────────
 

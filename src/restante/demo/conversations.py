@@ -53,7 +53,7 @@ KEY_SECONDS: Final = 0.0003
 CODES: Final = 1 << 16
 """Codes with one nameplate and two words."""
 
-TRIES_AGAIN: Final = 0.7
+SECOND_ATTEMPT_SHARE: Final = 0.7
 """Share of the people who try again when a code turned out to be wrong or known to somebody else."""
 
 
@@ -202,7 +202,7 @@ def _send_receivers(world: World, talk: Talk) -> None:
 
 def _try_again(world: World, talk: Talk) -> None:
     """Start the second attempt of two people whose code turned out to be wrong, with another code."""
-    if not talk.direct and world.dice.random() < TRIES_AGAIN:
+    if not talk.direct and world.dice.random() < SECOND_ATTEMPT_SHARE:
         second = replace(talk, mistyped="", code=world.dice.randrange(CODES))
         world.start(lambda: converse(world, second), log_normal(world.dice, NOTICED_SECONDS, MEETING_SIGMA))
 

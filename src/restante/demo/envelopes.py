@@ -19,8 +19,9 @@ from restante.waku.envelope.mining import mine
 from restante.waku.envelope.payload import SYMMETRIC_KEY_BYTES, SymmetricKey, seal, topic_of
 
 CHANNELS: Final = 48
-FAVOURITES: Final = 3.0
-"""How unequal the channels are: the busiest one has a quarter of the envelopes, the last ones a few each day."""
+CHANNEL_EXPONENT: Final = 3.0
+"""How unequal the channels are: of N channels, an envelope is in number N x u^CHANNEL_EXPONENT for a random u from 0
+to 1. The busiest one has a quarter of the envelopes, the last ones a few each day."""
 
 TEXT_BYTES: Final = 90
 TEXT_SIGMA: Final = 0.9
@@ -79,7 +80,9 @@ def _days(fleet: Fleet) -> Iterator[list[tuple[float, Envelope]]]:
     load = Load(fleet, MAILSERVERS[0], fleet.transfers * ENVELOPES_PER_TRANSFER)
     channels = [(topic_of(f"channel-{number}"), _key(dice)) for number in range(CHANNELS)]
     for _, times in groupby(load.arrivals(dice), lambda at: int(at) // DAY_SECONDS):
-        yield [(at, _envelope(at, *channels[int(CHANNELS * dice.random() ** FAVOURITES)], dice)) for at in times]
+        yield [
+            (at, _envelope(at, *channels[int(CHANNELS * dice.random() ** CHANNEL_EXPONENT)], dice)) for at in times
+        ]
 
 
 def _key(dice: Random) -> SymmetricKey:

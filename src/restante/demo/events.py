@@ -44,7 +44,7 @@ GUESS_SECONDS: Final = (7.0, 14.0)
 RELEASE_DAYS: Final = (3, 5)
 """Days until a bad release is noticed and withdrawn."""
 
-FAILING: Final = (0.55, 0.85)
+FAILING_SHARE: Final = (0.55, 0.85)
 """Share of conversations that fail if a client of the bad release takes part."""
 
 OUTAGE_BEGINS: Final = (7.0, 10.0)
@@ -159,7 +159,7 @@ def _release(day: date, length: int, dice: Random) -> BadRelease:
         **_span(midnight(day), midnight(day) + length * DAY_SECONDS),
         implementation=implementation,
         version=BAD_VERSIONS[implementation],
-        failing=round(dice.uniform(*FAILING), 2),
+        failing=round(dice.uniform(*FAILING_SHARE), 2),
     )
 
 

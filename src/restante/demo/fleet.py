@@ -77,7 +77,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def end(self) -> float:
-        """Return when the last day is over, likewise."""
+        """Return when the last day is over, in seconds since 1970."""
         return midnight(self.last) + DAY_SECONDS
 
     def day(self, number: int) -> date:

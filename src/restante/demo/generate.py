@@ -58,7 +58,7 @@ class Serve(msgspec.Struct, frozen=True):
 
 
 class Archive(msgspec.Struct, frozen=True):
-    """Makes what the Mailservers leave behind, likewise."""
+    """Makes what the Mailservers leave behind. A struct, because it is sent to another process."""
 
     fleet: Fleet
     events: Events

@@ -63,8 +63,8 @@ APPS: Final = (
 USERS_PER_TRANSFER: Final = 4
 """Users for each conversation of a day: most come once a week or less often, a few every day."""
 
-REGULARS: Final = 2.5
-"""How unequal they are: of N users, the one that comes is N x u^REGULARS for a random u from 0 to 1."""
+USER_EXPONENT: Final = 2.5
+"""How unequal they are: of N users, the one that comes is N x u^USER_EXPONENT for a random u from 0 to 1."""
 
 MIN_USERS: Final = 4
 
@@ -100,7 +100,7 @@ class Population:
     def two_of(self, app: App, dice: Random) -> tuple[Person, Person]:
         """Return two users of an application who meet. Some talk to themselves, from one computer to another."""
         people = self._people[app.app_id]
-        one, other = (people[int(len(people) * dice.random() ** REGULARS)] for _ in range(2))
+        one, other = (people[int(len(people) * dice.random() ** USER_EXPONENT)] for _ in range(2))
         return one, other
 
     def release(self, person: Person, at: float) -> Release:

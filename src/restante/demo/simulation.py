@@ -30,18 +30,18 @@ class Task:
     def __init__(self, process: Process) -> None:
         self.process = process
         self.step = 0
-        """How often it has gone on. Entries of the queue for an earlier step are out of date."""
+        """How many of its parts have run. Entries of the queue for an earlier step are out of date."""
         self.wakeable = False
 
 
 class Simulation:
-    """The clock, and what happens next."""
+    """The clock, and a queue of the processes that wait."""
 
     def __init__(self, now: float) -> None:
         self.now = now
         """Seconds since 1970."""
         self.current: Task | None = None
-        """The task that is going on now."""
+        """The task that runs now."""
         self._queue: list[tuple[float, int, int, Task]] = []
         self._numbers = itertools.count()
 
@@ -57,7 +57,7 @@ class Simulation:
             self._put(self.now + after, task)
 
     def run(self, until: float) -> None:
-        """Let happen what happens before a time."""
+        """Run the processes until a time. What is due then or later stays in the queue."""
         queue = self._queue
         while queue and queue[0][0] < until:
             at, _, step, task = heapq.heappop(queue)

@@ -19,7 +19,7 @@ from restante.demo.simulation import Pause, Process, Simulation
 from restante.demo.world import World
 from restante.mailbox.server.trace import TraceFile
 
-RETURNING: Final = 0.25
+RETURNING_SHARE: Final = 0.25
 """Share of the people who find the server down and try again when it is back."""
 
 RETURN_SECONDS: Final = 1800.0
@@ -79,7 +79,7 @@ def _starts(fleet: Fleet, server: MailboxServer, outages: Sequence[Outage], dice
         outage = next((each for each in outages if each.contains(at)), None)
         if outage is None:
             yield at
-        elif dice.random() < RETURNING:
+        elif dice.random() < RETURNING_SHARE:
             yield outage.end.timestamp() + dice.expovariate(1 / RETURN_SECONDS)
 
 

@@ -28,9 +28,9 @@ def json_name(period: Period) -> str:
 
 
 def report_files(report: Report) -> Iterator[tuple[PurePosixPath, bytes]]:
-    """Yield the name of each file, relative to the folder of reports, and its content. The page is the last one.
+    """Yield the name of each file, relative to the folder of reports, and its content.
 
-    Who sees the page then finds the others.
+    The page is the last one, so the files that it mentions are there when it is.
     """
     name = report.period.name
     for _, figure in figures(report):
