@@ -146,10 +146,10 @@ class Client:
         """Do nothing: this client sends little."""
 
     def pause(self) -> None:
-        """Do nothing: nobody floods this server."""
+        """Do nothing: each frame is handled at once."""
 
     def resume(self) -> None:
-        """Do nothing: it was not paused."""
+        """Do nothing: reading was not stopped."""
 
     def large_messages_done(self) -> None:
         """Do nothing: this client sends no large messages."""
