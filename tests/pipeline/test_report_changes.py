@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.pipeline.report.changes.measure import Compared
+from restante.pipeline.report.changes.failures import risen
+from restante.pipeline.report.changes.measure import Compared, Days
 from restante.pipeline.report.changes.rule import MAX_CHANGES
 from restante.pipeline.report.changes.statistics import (
     MIN_EXPECTED,
@@ -240,7 +241,7 @@ EACH = {
         *(None, '1.2"\n', "versions"),
         (
             'Of the mailboxes of "phone" "1.2\'\\n", 80.0 % failed on 15 November 2026. On 21 of the 28 days before,'
-            " 10.0 % of those of the client failed."
+            " 10.0 % of those of the client failed. Any client can claim any version."
         ),
     ),
     Compared.SILENT_HOURS: (
@@ -306,6 +307,63 @@ def test_a_week_is_compared_with_the_week_before(measure: Compared) -> None:
 
     found = only(lake(all_week), "2026-W46")
     assert (found.measure, found.source, found.version) == (measure, source, version)
+
+
+BAD_DAY = LAST - timedelta(3)
+
+
+@pytest.mark.parametrize("period", ["2026-W46", "2026-11"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "At east, 90.0 % of the mailboxes failed on 12 November 2026.",
+        'Of the mailboxes of "phone" "1.1", 95.0 % failed on 12 November 2026.',
+    ],
+)
+def test_one_bad_day_of_a_week_or_a_month_is_named_alone(period: str, words: str) -> None:
+    def change(name: str, row: Row) -> None:
+        if row["day"] != BAD_DAY:
+            return
+        if name == "outcomes" and row["source"] == "east" and words.startswith("At east"):
+            row |= {"happy": 100, "errory": 890}
+        if name == "versions" and row["version"] == "1.1" and words.startswith("Of the"):
+            row |= {"mailboxes": 1_000, "happy": 50, "errory": 945}
+
+    found = only(lake(change), period)
+    assert found.words.startswith(words)
+    assert found.days == (BAD_DAY,)
+    assert found.now == pytest.approx(0.9 if found.source else 0.95)
+    # Of the mailboxes of that day, a tenth was to fail. A version has rows of two servers.
+    assert found.size == (800 if found.source else 1_700)
+
+
+def test_days_that_did_not_rise_alone_are_judged_together() -> None:
+    bad = [LAST - timedelta(back) for back in (0, 2, 3, 5, 6)]
+
+    def change(name: str, row: Row) -> None:
+        if name == "outcomes" and row["source"] == "east":
+            row |= {"happy": 18, "lonely": 2}
+            if row["day"] in bad:
+                row |= {"happy": 10, "errory": 8}
+
+    tables = lake(change)
+    assert [changes(tables, day.isoformat()).found for day in bad] == [()] * 5
+    found = only(tables, "2026-W46")
+    assert found.days == tuple(sorted(bad))
+    assert found.words.startswith(
+        "At east, 50.0 % of the mailboxes failed on 5 days from 9 November 2026 to 15 November 2026."
+    )
+    assert found.size == 40
+
+
+@given(st.lists(PARTS, max_size=31), PARTS)
+def test_days_that_rose_are_those_of_which_a_larger_share_failed(days: list[Portion], before: Portion) -> None:
+    of = dict(zip(DAYS, days, strict=False))
+    found = risen(of, before, Days(tuple(of), ()))
+    assert {day for day in of if rose(of[day], before)} <= found.keys()
+    assert all(of[day] == part and part.share - before.share >= MIN_RISE for day, part in found.items())
+    assert list(found) == sorted(found)
+    assert not found or rose(added(found.values()), before)
 
 
 def test_a_version_that_has_failed_for_a_week_is_no_change() -> None:

@@ -17,7 +17,7 @@ from restante.pipeline.report.changes.measure import (
     shown,
     when,
 )
-from restante.pipeline.report.changes.statistics import MIN_EVIDENCE, MIN_MORE, Portion, added, excess, ordinary, rose
+from restante.pipeline.report.changes.statistics import MIN_EVIDENCE, MIN_MORE, MIN_RISE, Portion, added, excess, ordinary, rose
 from restante.pipeline.report.model import ReportChange, ValueKind
 from restante.pipeline.report.sections.subject import DAYS, Rows
 from restante.pipeline.report.values import share
@@ -54,17 +54,19 @@ def servers(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
     for source, of in _by_name(rows["servers"]).items():
         compared = [of[day] for day in days.before if day in of]
         kept = ordinary(compared)
-        now, before = _now(of, days), added(kept)
-        if len(compared) >= MIN_DAYS_BEFORE and rose(now, before):
+        before = added(kept)
+        flagged = risen(of, before, days)
+        if len(compared) >= MIN_DAYS_BEFORE and flagged:
+            now = added(flagged.values())
             words = (
-                f"At {shown(source)}, {share(now.share)} of the mailboxes failed {when(_there(of, days))}."
+                f"At {shown(source)}, {share(now.share)} of the mailboxes failed {when(flagged)}."
                 f" {_before(kept, compared)}, {share(before.share)} failed."
             )
             found.append(
                 ReportChange(
                     *("results", words, before.share, now.share, ValueKind.SHARE, Compared.FAILURES_OF_SERVER),
                     source=source,
-                    days=_there(of, days),
+                    days=tuple(flagged),
                     size=excess(now, before),
                 )
             )
@@ -80,18 +82,21 @@ def versions(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
     for (client, version), of in named.items():
         whose, compared = _compared(of, clients[client], everyone, days)
         kept = ordinary(compared)
-        now, before = _now(of, days), added(kept)
-        if len(compared) >= MIN_DAYS_BEFORE and rose(now, before):
+        before = added(kept)
+        flagged = risen(of, before, days)
+        if len(compared) >= MIN_DAYS_BEFORE and flagged:
+            now = added(flagged.values())
             words = (
                 f"Of the mailboxes of {quoted(client)} {quoted(version)}, {share(now.share)} failed"
-                f" {when(_there(of, days))}. {_before(kept, compared)}, {share(before.share)} of {whose} failed."
+                f" {when(flagged)}. {_before(kept, compared)}, {share(before.share)} of {whose} failed."
+                " Any client can claim any version."
             )
             found.append(
                 ReportChange(
                     *("versions", words, before.share, now.share, ValueKind.SHARE, Compared.FAILURES_OF_VERSION),
                     implementation=client,
                     version=version,
-                    days=_there(of, days),
+                    days=tuple(flagged),
                     size=excess(now, before),
                 )
             )
@@ -119,12 +124,18 @@ def _by_name(rows: Rows) -> dict[Any, ByDay]:
     return found
 
 
-def _there(of: ByDay, days: Days) -> tuple[date, ...]:
-    return tuple(day for day in days.now if day in of and of[day].whole)
+def risen(of: ByDay, before: Portion, days: Days) -> ByDay:
+    """Return the days of the period on which a larger share failed than before.
 
-
-def _now(of: ByDay, days: Days) -> Portion:
-    return added(of[day] for day in _there(of, days))
+    Each day is judged. The others are judged together, so that few mailboxes a day are enough; of these, the days whose
+    own share is larger are returned.
+    """
+    there = {day: of[day] for day in days.now if day in of and of[day].whole}
+    alone = {day for day, part in there.items() if rose(part, before)}
+    rest = {day: part for day, part in there.items() if day not in alone}
+    higher = {day: part for day, part in rest.items() if part.share - before.share >= MIN_RISE}
+    together = all(rose(added(parts.values()), before) for parts in (rest, higher))
+    return {day: part for day, part in there.items() if day in alone or (together and day in higher)}
 
 
 SERVERS_MEASURE: Final = Measure(
