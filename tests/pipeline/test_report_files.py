@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import re
+from html import escape
 from pathlib import Path, PurePosixPath
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -19,13 +20,16 @@ from rich.cells import cell_len
 
 import restante
 from restante.common.csv_fields import FORMULA
+from restante.pipeline.report.changes.measure import quoted
 from restante.pipeline.report.csv_file import as_csv
 from restante.pipeline.report.files import report_files
 from restante.pipeline.report.json_file import as_json
 from restante.pipeline.report.model import (
+    Changes,
     Figure,
     RankedBars,
     Report,
+    ReportChange,
     ReportColumn,
     ReportTable,
     Section,
@@ -33,7 +37,7 @@ from restante.pipeline.report.model import (
     figures,
 )
 from restante.pipeline.report.page import page
-from restante.pipeline.report.summary import summary
+from restante.pipeline.report.summary import ISOLATE, POP, summary
 from restante.pipeline.report.values import compact, csv_text, share, size, spoken_value
 from support.markup import Tags, plain
 from support.pipeline import reports
@@ -91,7 +95,8 @@ def test_no_text_of_a_client_steers_the_page_or_a_terminal() -> None:
     content = page(HOSTILE).decode()
     assert "<script" not in content
     assert not BIDI.search(content)
-    for shown in (content, "\n".join(summary(HOSTILE))):
+    lines = "\n".join(summary(HOSTILE))
+    for shown in (content, lines.replace(ISOLATE, "").replace(POP, "")):
         assert all(each.isprintable() or each == "\n" for each in shown)
     assert "&lt;script&gt;alert(1)" in content
     assert "$policy ${style} $$" in plain(content.encode())
@@ -101,8 +106,8 @@ def test_no_text_of_a_client_steers_the_page_or_a_terminal() -> None:
 def test_every_text_of_a_client_is_isolated_from_the_direction_of_the_page() -> None:
     content = page(HOSTILE).decode()
     assert len(Tags(content).texts["bdi"]) > 4 * len(reports.HOSTILE)
-    # A sentence is in English, whatever it begins with.
-    assert content.count('<bdi dir="ltr">') == len(reports.HOSTILE)
+    for name in reports.HOSTILE:
+        assert f"<bdi>{escape(quoted(name).text)}</bdi> is new." in content
 
 
 @every_report
@@ -235,10 +240,33 @@ def test_a_summary_has_the_facts_and_marks_those_to_look_at() -> None:
     lines = [" ".join(line.split()) for line in summary(WHOLE, 60)]
     assert lines[:5] == [
         *("November 2026", "The lake has no records before 3 November 2026.", ""),
-        *("What changed since the period before", "! Failures grew."),
+        *("What changed since the month before", "! Failures grew."),
     ]
     assert "Mailboxes 1,234" in lines
     assert "! Failed 27.0 %" in lines
+
+
+@pytest.mark.parametrize("width", [40, 80, 300])
+def test_a_summary_isolates_names_that_are_not_ascii_and_no_others(width: int) -> None:
+    lines = list(summary(HOSTILE, width))
+    for line in lines:
+        assert re.fullmatch(f"[^{ISOLATE}{POP}]*({ISOLATE}[^{ISOLATE}{POP}]*{POP}[^{ISOLATE}{POP}]*)*", line)
+    text = "\n".join(summary(HOSTILE, 300))
+    assert f'! {ISOLATE}"\u05d0\u05d1\u05d2 \u0627\u0644\u0639"{POP} is new.' in text
+    assert "! \"a,b;'c'\" is new." in text
+    assert text.count(ISOLATE) == sum(not quoted(name).text.isascii() for name in reports.HOSTILE)
+
+
+def test_a_name_that_continues_on_the_next_line_is_isolated_in_both() -> None:
+    name = quoted("\u05d0\u05d1\u05d2 " * 15)
+    change = ReportChange("all", ("At ", name, ", 1 failed."), 0, 1, ValueKind.COUNT)
+    made = Report(WHOLE.period, WHOLE.made, WHOLE.sections, (), Changes(("A rule.",), (change,)))
+    lines = [line for line in summary(made, 40) if ISOLATE in line]
+    assert len(lines) > 1
+    assert all(line.count(ISOLATE) == line.count(POP) == 1 for line in lines)
+    words = " ".join(each[2:].replace(ISOLATE, "").replace(POP, "") for each in lines)
+    assert change.words.startswith(words)
+    assert name.text in words
 
 
 @pytest.mark.parametrize(

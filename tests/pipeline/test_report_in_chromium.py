@@ -98,6 +98,31 @@ def test_the_texts_of_charts_are_readable_and_inside_of_them(browser: Browser, t
     assert min(heights) >= 10
 
 
+@pytest.mark.parametrize("name", ["\u05d0\u05d1\u05d2", "\u0627\u0644\u0639", "1.2"])
+def test_the_words_of_a_sentence_keep_their_order_around_names(browser: Browser, tmp_path: Path, name: str) -> None:
+    with opened(browser, page(reports.with_names(name, name)), tmp_path, **WIDE) as found:
+        lefts = found.page.evaluate(
+            """() => {
+                const sentence = document.querySelector(".changes p");
+                const walker = document.createTreeWalker(sentence, NodeFilter.SHOW_TEXT);
+                const lefts = [];
+                while (walker.nextNode()) {
+                    const node = walker.currentNode, range = document.createRange();
+                    const words = node.parentElement.tagName === "BDI" ? /.+/g : /[a-z0-9]+/gi;
+                    for (const word of node.data.matchAll(words)) {
+                        range.setStart(node, word.index);
+                        range.setEnd(node, word.index + word[0].length);
+                        lefts.push([word[0], range.getBoundingClientRect().left]);
+                    }
+                }
+                return lefts;
+            }"""
+        )
+    assert [word for word, _ in lefts] == ["Of", f'"{name}"', f'"{name}"', "100", "failed", "See", "All"]
+    places = [left for _, left in lefts]
+    assert places == sorted(set(places))
+
+
 def test_labels_of_a_chart_do_not_overlap(browser: Browser, tmp_path: Path) -> None:
     with opened(browser, MONTH, tmp_path, **WIDE) as found:
         overlapping = found.page.evaluate(

@@ -83,7 +83,7 @@ def test_a_column_accepts_the_values_of_its_kind_only(kind: ValueKind) -> None:
         lambda: Report(parse("2026-11"), datetime(2026, 12, 1), ()),  # noqa: DTZ001
         lambda: Report(
             *(parse("2026-11"), datetime(2026, 12, 1, tzinfo=UTC), (), ()),
-            Changes("Rule.", (ReportChange("nothing", "It grew.", 1, 2, ValueKind.COUNT),)),
+            Changes(("Rule.",), (ReportChange("nothing", ("It grew.",), 1, 2, ValueKind.COUNT),)),
         ),
     ],
 )

@@ -239,7 +239,7 @@ def test_the_command_writes_all_files_and_prints_the_summary(world: LakeWorld, t
         *("2026-11-21", "2026-11-21.html", "2026-11-21.json"),
         *("2026-W47", "2026-W47.html", "2026-W47.json"),
     ]
-    assert "What changed since the period before" in done.stdout
+    assert "What changed since the days before" in done.stdout
     assert (folder / "2026-W47" / "changes.csv").read_bytes().startswith(b"measure,source,")
     assert (folder / "2026-W47" / "results-by-day.csv").read_bytes().startswith(b"day,ended,happy,")
 

@@ -150,7 +150,17 @@ def whole() -> Report:
         datetime(2026, 12, 1, 6, 30, tzinfo=UTC),
         (Section("all", "All", facts=facts), *sections, Section("nothing", "Nothing")),
         ("The lake has no records before 3 November 2026.",),
-        Changes("A rule.", (ReportChange("all", "Failures grew.", 0.1, 0.27, ValueKind.SHARE, days=DAYS[:3]),)),
+        Changes(("A rule.",), (ReportChange("all", ("Failures grew.",), 0.1, 0.27, ValueKind.SHARE, days=DAYS[:3]),)),
+    )
+
+
+def with_names(*names: str) -> Report:
+    """Return a report in which names stand directly before a number."""
+    parts = tuple(part for name in names for part in (" ", quoted(name)))
+    change = ReportChange("all", ("Of", *parts, " 100 % failed."), 0, 1, ValueKind.SHARE)
+    section = Section("all", "All")
+    return Report(
+        *(parse("2026-11"), datetime(2026, 12, 1, tzinfo=UTC), (section,)), changes=Changes(("A rule.",), (change,))
     )
 
 
@@ -160,9 +170,10 @@ def hostile() -> Report:
     facts = tuple(Fact(f"Name {at}", words, TEXT) for at, words in enumerate(HOSTILE))
     section = Section("versions-of-clients", "Versions", (figure, steps(_lanes())), facts)
     found = tuple(
-        ReportChange(section.id, f"{quoted(words)} is new.", 0, 1, COUNT, days=DAYS[:1]) for words in HOSTILE
+        ReportChange(section.id, (quoted(words), " is new."), 0, 1, COUNT, days=DAYS[:1]) for words in HOSTILE
     )
-    return Report(parse("2026-W47"), datetime(2026, 12, 1, tzinfo=UTC), (section,), changes=Changes("A rule.", found))
+    changes = Changes(("A rule.",), found)
+    return Report(parse("2026-W47"), datetime(2026, 12, 1, tzinfo=UTC), (section,), changes=changes)
 
 
 def _lanes() -> tuple[Cells, ...]:

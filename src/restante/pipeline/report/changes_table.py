@@ -6,6 +6,7 @@ from typing import Final
 
 from restante.common.plural import counted
 from restante.pipeline.report.model import Cells, Changes, ReportChange, ReportColumn, ReportTable, ValueKind
+from restante.pipeline.report.periods import Period, PeriodKind
 
 NOTHING_CHANGED: Final = "Nothing changed that the rule counts as a change."
 
@@ -46,6 +47,12 @@ def _row(of: ReportChange) -> Cells:
     )
 
 
-def omitted_words(number: int) -> str:
-    """Return a sentence about changes that are not listed."""
-    return f"Not listed: {counted(number, 'smaller change')}."
+def changes_heading(period: Period) -> str:
+    """Return the heading of what changed: it names the days with which the period is compared."""
+    return f"What changed since the {'days' if period.kind is PeriodKind.DAY else period.kind.value} before"
+
+
+def omitted_words(changes: Changes) -> str:
+    """Return a sentence about changes that are not listed, or nothing if all are."""
+    each = [f"{counted(number, 'smaller change')} of {measure}" for measure, number in changes.omitted.items()]
+    return f"Not listed: {', '.join(each)}." if each else ""

@@ -49,8 +49,9 @@ def _period(period: Period) -> dict[str, Any]:
 
 def _changes(changes: Changes) -> dict[str, Any]:
     return {
-        "rule": changes.rule,
-        "omitted": changes.omitted,
+        "days_before": [json_value(day) for day in changes.days_before],
+        "rule": list(changes.rule),
+        "omitted": dict(changes.omitted),
         "found": [
             {
                 "section": each.section,

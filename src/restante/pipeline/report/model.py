@@ -263,13 +263,22 @@ class Section(msgspec.Struct, frozen=True):
         _require(_SLUG.fullmatch(self.id) is not None, f"{self.id!r}: letters, digits and - only")
 
 
+class Name(msgspec.Struct, frozen=True):
+    """A name in a sentence. Outputs isolate it, because its letters may run from right to left."""
+
+    text: str
+
+
+Sentence: TypeAlias = tuple[str | Name, ...]
+"""The parts of a sentence, in order."""
+
+
 class ReportChange(msgspec.Struct, frozen=True):
-    """What changed since the period before."""
+    """What changed since the days before."""
 
     section: str
     """Id of the section that shows it."""
-    words: str
-    """A sentence."""
+    sentence: Sentence
     before: Cell
     now: Cell
     kind: ValueKind
@@ -285,15 +294,22 @@ class ReportChange(msgspec.Struct, frozen=True):
     size: int = 0
     """How many mailboxes, connections, nameplates, envelopes or rows were not expected, or expected."""
 
+    @property
+    def words(self) -> str:
+        """The sentence as one text."""
+        return "".join(part.text if isinstance(part, Name) else part for part in self.sentence)
+
 
 class Changes(msgspec.Struct, frozen=True):
-    """All that changed since the period before, by a rule."""
+    """All that changed since the days before, by a rule."""
 
-    rule: str
-    """Sentences: what counts as a change."""
+    rule: tuple[str, ...]
+    """What counts as a change: an item says which days are compared, and one more is of each measure."""
     found: tuple[ReportChange, ...]
-    omitted: int = 0
-    """How many more there are, which are smaller."""
+    omitted: Mapping[str, int] = {}
+    """How many more there are of a measure, which are smaller."""
+    days_before: tuple[date, ...] = ()
+    """The days with which the period is compared."""
 
 
 class Report(msgspec.Struct, frozen=True):

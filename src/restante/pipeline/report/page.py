@@ -11,7 +11,7 @@ from typing import Final
 
 from restante.common.content_policy import source_hash
 from restante.common.plural import counted
-from restante.pipeline.report.changes_table import NOTHING_CHANGED, omitted_words
+from restante.pipeline.report.changes_table import NOTHING_CHANGED, changes_heading, omitted_words
 from restante.pipeline.report.charts.elements import element
 from restante.pipeline.report.charts.picture import legend, picture
 from restante.pipeline.report.model import (
@@ -19,11 +19,13 @@ from restante.pipeline.report.model import (
     Cell,
     Fact,
     Figure,
+    Name,
     Report,
     ReportChange,
     ReportColumn,
     ReportTable,
     Section,
+    Sentence,
     ValueKind,
     drawn,
 )
@@ -76,23 +78,28 @@ def _changes(report: Report) -> str:
         _numbers(each)
         + element(
             "p",
-            element("bdi", escape(each.words), dir="ltr")
+            _sentence(each.sentence)
             + " See "
             + element("a", escape(titles[each.section]), href=f"#{_anchor(each.section)}")
             + ".",
         )
         for each in report.changes.found
     ]
-    omitted = report.changes.omitted
-    rule = element("summary", "What counts as a change") + element("p", escape(report.changes.rule))
+    omitted = omitted_words(report.changes)
+    rule = element("summary", "What counts as a change") + _list(map(escape, report.changes.rule))
     return element(
         "section",
-        element("h2", "What changed since the period before", id="changes-heading")
+        element("h2", escape(changes_heading(report.period)), id="changes-heading")
         + (_list(found, "changes") or element("p", NOTHING_CHANGED))
-        + (element("p", escape(omitted_words(omitted))) if omitted else "")
+        + (element("p", escape(omitted)) if omitted else "")
         + element("details", rule, class_="meanings"),
         aria_labelledby="changes-heading",
     )
+
+
+def _sentence(parts: Sentence) -> str:
+    """Return a sentence with each name in an element of its own, which it cannot reorder the words around."""
+    return "".join(element("bdi", escape(part.text)) if isinstance(part, Name) else escape(part) for part in parts)
 
 
 def _numbers(of: ReportChange) -> str:

@@ -8,8 +8,8 @@ from typing import Final
 from rich.cells import cell_len, chop_cells
 
 from restante.common.texts import in_one_line
-from restante.pipeline.report.changes_table import NOTHING_CHANGED, omitted_words
-from restante.pipeline.report.model import Report, Section
+from restante.pipeline.report.changes_table import NOTHING_CHANGED, changes_heading, omitted_words
+from restante.pipeline.report.model import Name, Report, Section, Sentence
 from restante.pipeline.report.values import spoken_value
 
 MIN_WIDTH: Final = 40
@@ -17,6 +17,10 @@ MIN_WIDTH: Final = 40
 
 MAX_WIDTH: Final = 80
 """Cells of a line at most. In a longer one a value would be too far from its name."""
+
+ISOLATE: Final = "\u2068"
+POP: Final = "\u2069"
+"""FIRST STRONG ISOLATE and POP DIRECTIONAL ISOLATE: between them, a name has a direction of its own (UAX #9)."""
 
 
 def summary(report: Report, width: int = 80) -> Iterator[str]:
@@ -27,13 +31,13 @@ def summary(report: Report, width: int = 80) -> Iterator[str]:
         yield from _wrapped(remark, room, "  ")
     if report.changes:
         yield ""
-        yield "What changed since the period before"
+        yield changes_heading(report.period)
         if not report.changes.found:
             yield from _wrapped(NOTHING_CHANGED, room, "  ")
         for each in report.changes.found:
-            yield from _wrapped(each.words, room, "! ")
+            yield from _isolated_names(each.sentence, room)
         if report.changes.omitted:
-            yield from _wrapped(omitted_words(report.changes.omitted), room, "  ")
+            yield from _wrapped(omitted_words(report.changes), room, "  ")
     for section in report.sections:
         yield ""
         yield section.title
@@ -54,11 +58,30 @@ def _facts(section: Section, width: int) -> Iterator[str]:
             yield f"{sign} {name}{' ' * (width - 2 - cell_len(name) - cell_len(value))}{value}"
 
 
+def _isolated_names(sentence: Sentence, width: int) -> Iterator[str]:
+    """Yield a sentence in lines. Names that are not ASCII cannot reorder the words around them.
+
+    A terminal orders each line by itself. So a name that continues on the next line is isolated in both.
+    """
+    parts = ((part.text, True) if isinstance(part, Name) else (part, False) for part in sentence)
+    shown = ((in_one_line(words), is_name) for words, is_name in parts)
+    words = "".join(f"{ISOLATE}{each}{POP}" if is_name and not each.isascii() else each for each, is_name in shown)
+    is_open = False
+    for line in _lines(words, width, "! "):
+        begun = f"{line[:2]}{ISOLATE}{line[2:]}" if is_open else line
+        is_open = begun.count(ISOLATE) > begun.count(POP)
+        yield begun + POP if is_open else begun
+
+
 def _wrapped(words: str, width: int, indent: str) -> list[str]:
     """Return a text in lines of so many cells at most. The first one begins with `indent`, the others with spaces."""
+    return _lines(in_one_line(words), width, indent)
+
+
+def _lines(words: str, width: int, indent: str) -> list[str]:
     room = width - len(indent)
     lines: list[str] = []
-    for word in in_one_line(words).split():
+    for word in words.split():
         if lines and cell_len(lines[-1]) + 1 + cell_len(word) <= room:
             lines[-1] += f" {word}"
         else:

@@ -1,1 +1,1 @@
-"""What changed since the period before: queries of the lake, and the rule that their rows are judged by. Pure."""
+"""What changed since the days before: queries of the lake, and the rule that their rows are judged by. Pure."""

@@ -54,12 +54,12 @@ def silent_hours(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
             day, most = max(silent.items(), key=lambda item: item[1].expected)
             more = "" if len(silent) == 1 else f" It is one of {len(silent)} such days of the period."
             words = (
-                f"{shown(source)} had no connections {when([day])} from {most.first:02}:00 to {most.last + 1:02}:00"
+                f" had no connections {when([day])} from {most.first:02}:00 to {most.last + 1:02}:00"
                 f" UTC.{more} On three quarters of the days before, it had at least {most.expected} in these hours."
             )
             found.append(
                 ReportChange(
-                    *("busy-hours", words, most.expected, 0, ValueKind.COUNT, Compared.SILENT_HOURS),
+                    *("busy-hours", (shown(source), words), most.expected, 0, ValueKind.COUNT, Compared.SILENT_HOURS),
                     source=source,
                     days=tuple(sorted(silent)),
                     size=sum(each.expected for each in silent.values()),
@@ -94,13 +94,11 @@ def stopped(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
         there = [day for day in days.before if counts.get(day)]
         if len(there) == len(days.before) >= MIN_DAYS_WITH_ROWS and not any(map(counts.get, days.now)):
             usual = sum(counts[day] for day in there) // len(there)
-            words = (
-                f"The lake has no rows of {shown(source)} {when(days.now)}. {before_words(len(there))},"
-                f" it had {usual:,} a day."
-            )
+            words = f" {when(days.now)}. {before_words(len(there))}, it had {usual:,} a day."
+            sentence = ("The lake has no rows of ", shown(source), words)
             found.append(
                 ReportChange(
-                    *("sources", words, usual, 0, ValueKind.COUNT, Compared.NO_ROWS),
+                    *("sources", sentence, usual, 0, ValueKind.COUNT, Compared.NO_ROWS),
                     source=source,
                     days=days.now,
                     size=usual * len(days.now),
@@ -117,12 +115,16 @@ SILENT_HOURS_MEASURE: Final = Measure(
         "fed": "SELECT epoch_us(max(last_ingest)) FROM sources",
     },
     silent_hours,
+    Compared.SILENT_HOURS,
     "A server has no connections for one or more hours in a row, in which it had at least"
-    f" {MIN_EXPECTED} on three quarters of the days before.",
+    f" {MIN_EXPECTED} on three quarters of the days before. It must have connections on {MIN_DAYS_BEFORE} days"
+    " before. Hours after the last ingest are not judged.",
 )
 STOPPED_MEASURE: Final = Measure(
     ("busy_hours", "coverage", "times"),
     {"delivered": f"{_DELIVERED} ORDER BY ALL"},
     stopped,
-    f"A source has no rows, and it has rows of each day before, {MIN_DAYS_WITH_ROWS} days or more.",
+    Compared.NO_ROWS,
+    f"A source has no rows in the period, and it has rows of each day before, {MIN_DAYS_WITH_ROWS} days or more. A"
+    f" server that is listed under {Compared.SILENT_HOURS} is not listed again.",
 )

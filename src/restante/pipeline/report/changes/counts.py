@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from datetime import date
-from typing import Final
+from typing import Final, NamedTuple
 
 from restante.common.plural import counted
 from restante.pipeline.report.changes.measure import (
@@ -15,6 +15,7 @@ from restante.pipeline.report.changes.measure import (
     Days,
     Measure,
     before_words,
+    quoted,
     shown,
     when,
 )
@@ -35,8 +36,25 @@ MIN_CLAIMS: Final = 50
 MIN_CLAIMS_SHARE: Final = 1.0
 """And by which share of the median: twice as many users, too, claim twice as many nameplates in vain."""
 
-MAX_ROWS: Final = 1_000
-"""Servers and applications whose suspects are read, of those that stand out."""
+GUESSES_DAYS: Final = 7
+GUESSES_MADS: Final = 6
+GUESSES_MIN_EXCESS: Final = 10
+GUESSES_MIN_EXCESS_SHARE: Final = 2
+"""The numbers of the rule of the table `guesses`, for the text of the rule. The table has judged already."""
+
+
+class Suspects(NamedTuple):
+    """The application of a server and day that stands out most, and how many stand out together."""
+
+    day: date
+    app_id: str
+    number: int
+    threshold: int
+    usual: int
+    """The median of the days before."""
+    applications: int
+    excess: int
+    """By how much the results of these applications exceed their medians."""
 
 
 def missing(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
@@ -58,12 +76,12 @@ def missing(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
         if flagged:
             now = added(flagged.values())
             words = (
-                f"{shown(source)} lacks {now.part:,} of {counted(now.whole, 'envelope')} that were sent"
+                f" lacks {now.part:,} of {counted(now.whole, 'envelope')} that were sent"
                 f" {when(flagged)} ({share(now.share)}). {before_words(len(before))}, the median is {share(usual)}."
             )
             found.append(
                 ReportChange(
-                    *("coverage", words, usual, now.share, ValueKind.SHARE, Compared.MISSING),
+                    *("coverage", (shown(source), words), usual, now.share, ValueKind.SHARE, Compared.MISSING),
                     source=source,
                     days=tuple(sorted(flagged)),
                     size=excess(now, _share(usual)),
@@ -77,24 +95,32 @@ def _share(of: float) -> Portion:
 
 
 def suspects(rows: Mapping[str, Rows], _days: Days) -> list[ReportChange]:
-    """Return the servers with days that stand out by the rule of the table `guesses`."""
-    of: dict[str, list[tuple[date, int, int, int]]] = defaultdict(list)
-    for source, day, number, most, usual in rows["suspects"]:
-        of[source].append((day, number, most, usual))
+    """Return the servers with days on which an application stands out by the rule of the table `guesses`."""
+    of: dict[str, list[Suspects]] = defaultdict(list)
+    for source, *values in rows["suspects"]:
+        of[source].append(Suspects(*values))
     found = []
     for source, flagged in of.items():
-        on = sorted({day for day, *_ in flagged})
-        now, most, usual = map(sum, zip(*(numbers for _, *numbers in flagged), strict=True))
-        words = (
-            f"At {shown(source)}, {counted(now, 'result')} {when(on)} look like guesses of codes."
-            f" More than {most:,} stand out, and the median of the 7 days before is {usual:,}."
+        most = max(flagged, key=lambda each: each.number - each.usual)
+        together = sum(each.applications for each in flagged)
+        days = tuple(sorted(each.day for each in flagged))
+        more = ""
+        if together > 1:
+            each = "application" if len(days) == 1 else "application and day"
+            more = f" This is the largest of {together:,} such counts {when(days)}, one for each {each}."
+        sentence = (
+            *("At ", shown(source), f", {counted(most.number, 'result')} of the application ", quoted(most.app_id)),
+            (
+                f" {when([most.day])} look like guesses of codes. More than {most.threshold:,} stand out, and the"
+                f" median of the {GUESSES_DAYS} days before is {most.usual:,}.{more}"
+            ),
         )
         found.append(
             ReportChange(
-                *("guesses", words, usual, now, ValueKind.COUNT, Compared.GUESSES),
+                *("guesses", sentence, most.usual, most.number, ValueKind.COUNT, Compared.GUESSES),
                 source=source,
-                days=tuple(on),
-                size=now - usual,
+                days=days,
+                size=sum(each.excess for each in flagged),
             )
         )
     return found
@@ -116,12 +142,12 @@ def claims(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
             now = max(flagged.values())
             many = counted(now, "nameplate") if len(flagged) == 1 else f"up to {counted(now, 'nameplate')} a day"
             words = (
-                f"At {shown(source)}, {many} had one side only {when(flagged)}."
+                f", {many} had one side only {when(flagged)}."
                 f" Somebody may try nameplates. {before_words(len(before))}, the median is {usual:,}."
             )
             found.append(
                 ReportChange(
-                    *("guesses", words, usual, now, ValueKind.COUNT, Compared.ONE_SIDE),
+                    *("guesses", ("At ", shown(source), words), usual, now, ValueKind.COUNT, Compared.ONE_SIDE),
                     source=source,
                     days=tuple(sorted(flagged)),
                     size=sum(flagged.values()) - usual * len(flagged),
@@ -137,17 +163,27 @@ MISSING_MEASURE: Final = Measure(
         f" WHERE {COMPARED} GROUP BY ALL ORDER BY ALL"
     },
     missing,
-    "A Mailserver lacks a share of envelopes that exceeds the median of the days before by half a percent of all, and"
-    f" by {DEVIATIONS} median absolute deviations, and at least {MIN_MISSING} envelopes of a day.",
+    Compared.MISSING,
+    "On a day, the share of envelopes that a Mailserver lacks exceeds the median of the days before by"
+    f" {100 * MIN_MISSING_SHARE:g} percentage points and by {DEVIATIONS} median absolute deviations, and it lacks"
+    f" {MIN_MISSING} envelopes more than the median lets expect. One day before is enough.",
 )
 SUSPECTS_MEASURE: Final = Measure(
     ("guesses",),
     {
-        "suspects": "SELECT source, day, suspects, threshold, median FROM guesses"  # noqa: S608
-        f" WHERE {DAYS} AND stands_out ORDER BY suspects - threshold DESC, day, source, app_id LIMIT {MAX_ROWS}"
+        "suspects": "SELECT source, day, app_id, suspects, threshold, median, count(*) OVER on_day,"  # noqa: S608
+        f" CAST(sum(suspects - median) OVER on_day AS BIGINT) FROM guesses WHERE {DAYS} AND stands_out"
+        " WINDOW on_day AS (PARTITION BY source, day)"
+        " QUALIFY row_number() OVER (PARTITION BY source, day ORDER BY suspects - median DESC, app_id) = 1"
+        " ORDER BY source, day"
     },
     suspects,
-    "A day stands out by the rule of the table guesses.",
+    Compared.GUESSES,
+    "On a day, results of an application at a server that look like guesses of codes (nameplates with a third side"
+    " and mailboxes whose sides had different codes) exceed the median of the"
+    f" {GUESSES_DAYS} days before by {GUESSES_MADS} median absolute deviations, by {GUESSES_MIN_EXCESS}, and by the"
+    f" median divided by {GUESSES_MIN_EXCESS_SHARE}. The server must have results on {MIN_DAYS_BEFORE} of these days."
+    " This is the rule of the table guesses.",
 )
 CLAIMS_MEASURE: Final = Measure(
     ("guesses",),
@@ -156,6 +192,8 @@ CLAIMS_MEASURE: Final = Measure(
         f" WHERE {COMPARED} GROUP BY ALL ORDER BY ALL"
     },
     claims,
-    "At a server, nameplates that only one side claimed are more than twice the median of the days before, and exceed"
-    f" it by {MIN_CLAIMS} and by {DEVIATIONS} median absolute deviations.",
+    Compared.ONE_SIDE,
+    "On a day, the nameplates of a server that only one side claimed exceed the median of the days before by"
+    f" {MIN_CLAIMS_SHARE:.0%}, by {MIN_CLAIMS}, and by {DEVIATIONS} median absolute deviations. The server must have"
+    f" nameplates on {MIN_DAYS_BEFORE} days before. Somebody who guesses codes leaves them.",
 )

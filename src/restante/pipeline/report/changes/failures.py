@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from restante.pipeline.report.changes.measure import (
     COMPARED,
+    MAX_OF_VERSIONS,
     MIN_DAYS_BEFORE,
     Compared,
     Days,
@@ -17,7 +18,17 @@ from restante.pipeline.report.changes.measure import (
     shown,
     when,
 )
-from restante.pipeline.report.changes.statistics import MIN_EVIDENCE, MIN_MORE, MIN_RISE, Portion, added, excess, ordinary, rose
+from restante.pipeline.report.changes.statistics import (
+    LEFT_OUT,
+    MIN_EVIDENCE,
+    MIN_MORE,
+    MIN_RISE,
+    Portion,
+    added,
+    excess,
+    ordinary,
+    rose,
+)
 from restante.pipeline.report.model import ReportChange, ValueKind
 from restante.pipeline.report.sections.subject import DAYS, Rows
 from restante.pipeline.report.values import share
@@ -59,12 +70,19 @@ def servers(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
         if len(compared) >= MIN_DAYS_BEFORE and flagged:
             now = added(flagged.values())
             words = (
-                f"At {shown(source)}, {share(now.share)} of the mailboxes failed {when(flagged)}."
+                f", {share(now.share)} of the mailboxes failed {when(flagged)}."
                 f" {_before(kept, compared)}, {share(before.share)} failed."
             )
             found.append(
                 ReportChange(
-                    *("results", words, before.share, now.share, ValueKind.SHARE, Compared.FAILURES_OF_SERVER),
+                    *(
+                        "results",
+                        ("At ", shown(source), words),
+                        before.share,
+                        now.share,
+                        ValueKind.SHARE,
+                        Compared.FAILURES_OF_SERVER,
+                    ),
                     source=source,
                     days=tuple(flagged),
                     size=excess(now, before),
@@ -87,13 +105,14 @@ def versions(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
         if len(compared) >= MIN_DAYS_BEFORE and flagged:
             now = added(flagged.values())
             words = (
-                f"Of the mailboxes of {quoted(client)} {quoted(version)}, {share(now.share)} failed"
+                f", {share(now.share)} failed"
                 f" {when(flagged)}. {_before(kept, compared)}, {share(before.share)} of {whose} failed."
                 " Any client can claim any version."
             )
+            sentence = ("Of the mailboxes of ", quoted(client), " ", quoted(version), words)
             found.append(
                 ReportChange(
-                    *("versions", words, before.share, now.share, ValueKind.SHARE, Compared.FAILURES_OF_VERSION),
+                    *("versions", sentence, before.share, now.share, ValueKind.SHARE, Compared.FAILURES_OF_VERSION),
                     implementation=client,
                     version=version,
                     days=tuple(flagged),
@@ -127,8 +146,8 @@ def _by_name(rows: Rows) -> dict[Any, ByDay]:
 def risen(of: ByDay, before: Portion, days: Days) -> ByDay:
     """Return the days of the period on which a larger share failed than before.
 
-    Each day is judged. The others are judged together, so that few mailboxes a day are enough; of these, the days whose
-    own share is larger are returned.
+    Each day is judged. The others are judged together, so that few mailboxes a day are enough. Of these, the
+    days with a larger share are returned.
     """
     there = {day: of[day] for day in days.now if day in of and of[day].whole}
     alone = {day for day, part in there.items() if rose(part, before)}
@@ -145,9 +164,12 @@ SERVERS_MEASURE: Final = Measure(
         f" WHERE {COMPARED} AND kind <> 'nameplate' GROUP BY ALL ORDER BY ALL"
     },
     servers,
-    "The share of failed mailboxes of a server, or of a client version, is larger than before by a tenth of all"
-    f" mailboxes, by {MIN_MORE} mailboxes or more, and not by chance (logarithm of the likelihood ratio of"
-    f" {MIN_EVIDENCE:g} or more). The quarter of the days before with the highest shares is left out.",
+    Compared.FAILURES_OF_SERVER,
+    f"On a day, the share of a server's mailboxes that did not end happy is larger than before by {100 * MIN_RISE:g}"
+    f" percentage points, by {MIN_MORE} mailboxes, and not by chance: the logarithm of the likelihood ratio of two"
+    f" shares to one is at least {MIN_EVIDENCE:g}. Of the days before, the {LEFT_OUT:.0%} with the highest shares are"
+    f" left out. Days that are no change alone are judged together. The server must have mailboxes on"
+    f" {MIN_DAYS_BEFORE} days before.",
 )
 VERSIONS_MEASURE: Final = Measure(
     ("versions",),
@@ -159,6 +181,12 @@ VERSIONS_MEASURE: Final = Measure(
         "everyone": f"SELECT day, {_COUNTS} {_KNOWN} AND {COMPARED} GROUP BY day ORDER BY day",
     },
     versions,
-    f"A version is compared with itself if it has mailboxes on {MIN_OWN_DAYS} days before, otherwise with its"
-    " client.",
+    Compared.FAILURES_OF_VERSION,
+    f"The same, of a version with at least {MIN_MAILBOXES} mailboxes. Of more than {MAX_VERSIONS} versions, those"
+    " with the most failed mailboxes are judged. A version is compared with itself if it has mailboxes on"
+    f" {MIN_OWN_DAYS} days before and {MIN_MAILBOXES_BEFORE} together; otherwise with all versions of the client, if"
+    f" these have mailboxes on {MIN_DAYS_BEFORE} days before and {MIN_MAILBOXES_BEFORE} together; otherwise with all"
+    " clients."
+    " Any client can claim any version.",
+    MAX_OF_VERSIONS,
 )

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from restante.common.plural import counted
 from restante.common.texts import in_one_line
-from restante.pipeline.report.model import ReportChange
+from restante.pipeline.report.model import Name, ReportChange
 from restante.pipeline.report.periods import PeriodKind, spoken
 from restante.pipeline.report.sections.subject import Rows, Scope
 
@@ -22,6 +22,14 @@ many."""
 
 MAX_NAME_CHARACTERS: Final = 60
 """Characters of a name in a sentence. Clients choose names of up to 128."""
+
+MAX_OF_SOURCES: Final = 10
+"""Changes of one measure that a report lists, of sources. Most fleets have fewer sources. If more have changed,
+something has happened to all."""
+
+MAX_OF_VERSIONS: Final = 5
+"""Changes that a report lists, of client versions. They are fewer than those of sources, because anyone can invent
+versions. Each measure has a limit of its own, so that these cannot displace other changes."""
 
 COMPARED: Final = "day BETWEEN $start AND $last"
 """The condition of rows of the period and of the days before."""
@@ -65,8 +73,11 @@ class Measure(NamedTuple):
     """SQL by name."""
     found: Callable[[Mapping[str, Rows], Days], list[ReportChange]]
     """Returns what changed, from the rows of each query."""
+    compared: Compared
     rule: str
-    """A sentence: what counts as a change."""
+    """Sentences: what counts as a change."""
+    max_listed: int = MAX_OF_SOURCES
+    """Changes that a report lists, the largest ones."""
 
 
 def when(days: Iterable[date]) -> str:
@@ -82,11 +93,11 @@ def before_words(number: int) -> str:
     return f"On {'the day' if number == 1 else f'the {number} days'} before"
 
 
-def quoted(name: str) -> str:
+def quoted(name: str) -> Name:
     """Return a name that a client chose as a sentence may contain it, so that it cannot seem to be part of it."""
-    return '"{}"'.format(shown(name).replace('"', "'"))
+    return Name('"{}"'.format(shown(name).text.replace('"', "'")))
 
 
-def shown(name: str) -> str:
+def shown(name: str) -> Name:
     """Return a name as a sentence may contain it."""
-    return in_one_line(name, MAX_NAME_CHARACTERS) or "(empty)"
+    return Name(in_one_line(name, MAX_NAME_CHARACTERS) or "(empty)")

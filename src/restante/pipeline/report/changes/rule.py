@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from restante.common.plural import counted
 from restante.pipeline.report.changes import activity, counts, failures
-from restante.pipeline.report.changes.measure import MAX_DAYS_BEFORE, Compared, Days, Measure, days_of
+from restante.pipeline.report.changes.measure import (
+    MAX_DAYS_BEFORE,
+    MAX_OF_SOURCES,
+    MAX_OF_VERSIONS,
+    Compared,
+    Days,
+    Measure,
+    days_of,
+)
 from restante.pipeline.report.model import Changes, ReportChange
 from restante.pipeline.report.periods import PeriodKind
 from restante.pipeline.report.sections.subject import Rows, Scope
@@ -15,9 +25,6 @@ MEASURES: Final[tuple[Measure, ...]] = (
     *(failures.SERVERS_MEASURE, failures.VERSIONS_MEASURE, activity.SILENT_HOURS_MEASURE, activity.STOPPED_MEASURE),
     *(counts.MISSING_MEASURE, counts.SUSPECTS_MEASURE, counts.CLAIMS_MEASURE),
 )
-
-MAX_CHANGES: Final = 20
-"""Changes that a report lists: what fits a page of paper. If there are more, something has happened to all."""
 
 
 def changes_of(fetch: Callable[[str, Mapping[str, Any]], Rows], scope: Scope) -> Changes | None:
@@ -29,7 +36,19 @@ def changes_of(fetch: Callable[[str, Mapping[str, Any]], Rows], scope: Scope) ->
     silent = {each.source for each in found if each.measure == Compared.SILENT_HOURS}
     found = [each for each in found if each.measure != Compared.NO_ROWS or each.source not in silent]
     found.sort(key=lambda each: (-each.size, each.measure, each.words))
-    return Changes(_rule(scope, days), tuple(found[:MAX_CHANGES]), max(0, len(found) - MAX_CHANGES))
+    listed, omitted = _largest(found)
+    return Changes(_rule(scope, days), tuple(listed), omitted, days.before)
+
+
+def _largest(found: Iterable[ReportChange]) -> tuple[list[ReportChange], dict[str, int]]:
+    """Return the changes to list, of those in order of size, and how many of each measure are not listed."""
+    limits = {measure.compared.value: measure.max_listed for measure in MEASURES}
+    seen, listed = Counter[str](), list[ReportChange]()
+    for each in found:
+        seen[each.measure] += 1
+        if seen[each.measure] <= limits[each.measure]:
+            listed.append(each)
+    return listed, {name: seen[name] - limit for name, limit in limits.items() if seen[name] > limit}
 
 
 def _found(
@@ -43,10 +62,14 @@ def _found(
     return measure.found(rows, days)
 
 
-def _rule(scope: Scope, days: Days) -> str:
+def _rule(scope: Scope, days: Days) -> tuple[str, ...]:
     if scope.period.kind is PeriodKind.DAY:
-        with_what = f"A day is compared with the {MAX_DAYS_BEFORE} days before"
+        with_what = f"A day is compared with the {MAX_DAYS_BEFORE} days before it"
     else:
         with_what = f"A {scope.period.kind} is compared with the {scope.period.kind} before"
-    there = f"{with_what}, of which the lake has {len(days.before)}. Only what may need attention is listed."
-    return " ".join([there, *(measure.rule for measure in MEASURES)])
+    there = (
+        f"{with_what}. Of these, the lake has {counted(len(days.before), 'day')}. Only what may need attention is"
+        f" listed: of each measure the largest changes, at most {MAX_OF_VERSIONS} of versions and {MAX_OF_SOURCES} of"
+        " servers or other sources."
+    )
+    return (there, *(f"{measure.compared.capitalize()}: {measure.rule}" for measure in MEASURES))
