@@ -14,10 +14,18 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from restante.common.errors import StoreError
+from restante.pipeline.lake import coded, data_files, staging
 from restante.pipeline.lake import compact as lake_compact
-from restante.pipeline.lake import staging
+from restante.pipeline.lake import writer as lake_writer
 from restante.pipeline.lake.commit_info import Ledger, Mark
-from restante.pipeline.lake.compact import MAX_MERGED_BYTES, MAX_MERGED_ROWS, Merge, compact, merges
+from restante.pipeline.lake.compact import (
+    MAX_MERGED_BYTES,
+    MAX_MERGED_MEMORY,
+    MAX_MERGED_ROWS,
+    Merge,
+    compact,
+    merges,
+)
 from restante.pipeline.lake.data_files import DataFile
 from restante.pipeline.lake.digest import digest
 from restante.pipeline.lake.vacuum import vacuum
@@ -137,6 +145,8 @@ def file(number: int, size: int, rows: int = 1, month: str = "2026-11-01") -> Da
 class Listed:
     """A table that only lists files."""
 
+    table = MONTHLY_LETTERS
+
     def __init__(self, *files: DataFile) -> None:
         self._files = files
 
@@ -157,9 +167,104 @@ class Listed:
         ([file(number, 1, MAX_MERGED_ROWS // 3) for number in range(6)], [[0, 1, 2], [3, 4, 5]]),
     ],
 )
-def test_files_are_merged_up_to_a_size_and_a_number_of_rows(files: list[DataFile], expected: list[list[int]]) -> None:
+def test_files_are_merged_up_to_a_size_and_a_number_of_rows(
+    files: list[DataFile], expected: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coded, "needed", lambda *_: 1)
     found = merges(Listed(*files))  # type: ignore[arg-type]
     assert [[int(each.path.stem) for each in merge.files] for merge in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("memory", "expected"),
+    [
+        ([1, None, 1], [[0, 2]]),
+        ([1, MAX_MERGED_MEMORY // 2 + 1, 1], [[0, 2]]),
+        ([MAX_MERGED_MEMORY // 2 + 1] * 3, []),
+        ([MAX_MERGED_MEMORY // 2] * 5, [[0, 1], [2, 3]]),
+    ],
+)
+def test_files_are_merged_up_to_what_their_rows_take_in_memory(
+    memory: list[int | None], expected: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coded, "needed", lambda file, _: memory[int(file.path.stem)])
+    found = merges(Listed(*(file(number, 1) for number in range(len(memory)))))  # type: ignore[arg-type]
+    assert [[int(each.path.stem) for each in merge.files] for merge in found] == expected
+
+
+def long_texts(path: Path, *, same: bool, files: int = 2) -> list[Row]:
+    """Add files of 10,000 rows with long texts, which take 21 MB in memory each, and a few hundred KB on disk."""
+    given = []
+    for number in range(files):
+        texts = ["\U0001f4ee" * 127 + ("x" if same else chr(0x10000 + each)) for each in range(10_000)]
+        given += [letter(each) | {"table": text, "body": text.encode() * 3} for each, text in enumerate(texts)]
+        with opened(path, MONTHLY_LETTERS) as table:
+            add(table, given[number * 10_000 :])
+    return given
+
+
+@pytest.fixture
+def small_groups(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Make row groups of 2 MiB, and return this number of bytes."""
+    monkeypatch.setattr(lake_writer, "ROW_GROUP_BYTES", 2 << 20)
+    for module in (coded, lake_writer):
+        monkeypatch.setattr(module, "PART_BYTES", 1 << 17)
+    return 2 << 20
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["the same text", "each row its own"])
+def test_row_groups_of_long_texts_are_small_enough_to_read(tmp_path: Path, small_groups: int, *, same: bool) -> None:
+    given = long_texts(tmp_path, same=same)
+    [merge] = merged(tmp_path)
+    assert merge.rows == len(given)
+    [file] = seen(tmp_path, MONTHLY_LETTERS).files()
+    with data_files.opened(file.path) as parquet:
+        for group in range(parquet.num_row_groups):
+            assert parquet.metadata.row_group(group).total_byte_size <= small_groups
+            assert parquet.read_row_group(group).nbytes <= small_groups
+    assert key(stored(tmp_path, table=MONTHLY_LETTERS)) == key(given)
+
+
+def test_a_text_that_many_rows_have_is_in_memory_once(tmp_path: Path, small_groups: int) -> None:
+    long_texts(tmp_path, same=True)
+    before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
+    pa.set_memory_pool(pool)
+    try:
+        [merge] = merged(tmp_path)
+    finally:
+        pa.set_memory_pool(before)
+    [file] = seen(tmp_path, MONTHLY_LETTERS).files()
+    needed = coded.needed(file, MONTHLY_LETTERS)
+    assert merge.rows == 20_000
+    assert needed is not None
+    assert pool.max_memory() < 8 * small_groups < 41_000_000
+
+
+def test_files_whose_rows_take_too_much_memory_stay_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    long_texts(tmp_path, same=False)
+    with opened(tmp_path, MONTHLY_LETTERS) as table:
+        add(table, [letter(1)])
+        add(table, [letter(2)])
+    monkeypatch.setattr(lake_compact, "MAX_MERGED_MEMORY", 20 << 20)
+    assert [merge.rows for merge in merged(tmp_path)] == [2]
+    version = seen(tmp_path, MONTHLY_LETTERS).version
+    assert merged(tmp_path) == []
+    assert seen(tmp_path, MONTHLY_LETTERS).version == version
+
+
+def test_what_the_rows_of_a_file_take_in_memory_is_known_before_they_are_read(tmp_path: Path) -> None:
+    long_texts(tmp_path, same=False, files=1)
+    [file] = seen(tmp_path, MONTHLY_LETTERS).files()
+    needed = coded.needed(file, MONTHLY_LETTERS)
+    assert needed is not None
+    assert coded.read([file], MONTHLY_LETTERS).nbytes <= needed
+
+
+def test_a_file_whose_texts_share_bytes_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    rows = pa.Table.from_pylist([letter(1), letter(2)], arrow(LETTERS))
+    pq.write_table(rows, path, use_dictionary=False, column_encoding={"table": "DELTA_BYTE_ARRAY"})
+    assert coded.needed(file(1, 1)._replace(path=path), MONTHLY_LETTERS) is None
 
 
 def test_work_is_committed_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,6 +107,18 @@ def test_rows_in_memory_are_written_when_they_are_many(tmp_path: Path, monkeypat
     assert groups(5) == 5
 
 
+def test_a_large_batch_becomes_several_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lake_writer, "ROW_GROUP_BYTES", 1 << 20)
+    monkeypatch.setattr(lake_writer, "PART_BYTES", 1 << 16)
+    long = [*range(100), b"x" * (3 << 20)]
+    given: Rows = [("a", 0, each if isinstance(each, bytes) else bytes([each]) * 50_000) for each in long]
+    [path] = written(tmp_path, [given])
+    with pq.ParquetFile(path) as parquet:
+        sizes = [parquet.metadata.row_group(group).total_byte_size for group in range(parquet.num_row_groups)]
+    assert [size > 1 << 20 for size in sizes] == [False] * 5 + [True], "a larger row is a group alone"
+    assert list(read(tmp_path, [path])) == given
+
+
 def test_spark_s_own_writer_would_make_the_same_table(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

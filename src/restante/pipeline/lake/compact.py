@@ -9,29 +9,32 @@ before it keep the old files until `vacuum` removes them.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from restante.common.errors import StoreError
-from restante.pipeline.lake import columns, data_files, staging
+from restante.pipeline.lake import coded, columns, data_files, staging
 from restante.pipeline.lake.commit_info import CommitInfo
 from restante.pipeline.lake.data_files import DataFile
 from restante.pipeline.lake.digest import digest
 from restante.pipeline.lake.staging import Staged
 from restante.pipeline.lake.table import LakeTable
+from restante.pipeline.lake.writer import ROW_GROUP_ROWS
 from restante.pipeline.schemas import Table
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 MAX_MERGED_BYTES: Final = 64 << 20
-"""Bytes of the files that become one. Its rows are sorted in memory, where they take several times as much; and a
-larger file would make it no cheaper to open."""
+"""Bytes of the files that become one. A larger file would make it no cheaper to open."""
 
-MAX_MERGED_ROWS: Final = 1 << 20
-"""Rows of the files that become one: a row group (writer.ROW_GROUP_ROWS). Usage records take some 200 bytes a row in
-memory, and 10 in a file."""
+MAX_MERGED_ROWS: Final = ROW_GROUP_ROWS
+"""Rows of the files that become one. Their places are sorted in memory, some 40 bytes for each row."""
+
+MAX_MERGED_MEMORY: Final = 128 << 20
+"""Bytes in memory of the rows that become one file, with each text once (coded.needed). MAX_MERGED_ROWS rows of each
+table take that much, but for long texts, which clients choose. Files of more rows stay apart."""
 
 MAX_COMMIT_BYTES: Final = 256 << 20
 """Bytes of the old files that a commit replaces, before another one begins. A run that is killed loses no more work,
@@ -55,10 +58,11 @@ class Merge(NamedTuple):
 
 
 def merges(table: LakeTable) -> list[Merge]:
-    """Return what is to be merged.
+    """Return what is to be merged. Raises StoreError if a file cannot be read.
 
-    A file of half the size or the rows of a merged one stays as it is. So does one that another program added without
-    the number of its rows, which could not be compared.
+    A file of half the size, the rows or the memory of a merged one stays as it is. So does one that another program
+    added without the number of its rows, which could not be compared, or whose footer does not show what its rows
+    take in memory.
     """
     partitions: dict[tuple[str | None, ...], list[DataFile]] = {}
     for file in table.files():
@@ -66,21 +70,29 @@ def merges(table: LakeTable) -> list[Merge]:
             partitions.setdefault(tuple(file.partition.values()), []).append(file)
     # Files of the same days are merged with each other.
     ordered = [sorted(files, key=lambda file: (file.first_day, file.path.name)) for files in partitions.values()]
-    found = [Merge(files) for each in ordered for files in _grouped(each)]
-    return [merge for merge in found if len(merge.files) > 1]
+    return [Merge(files) for each in ordered if len(each) > 1 for files in _grouped(each, table.table)]
 
 
-def _grouped(files: Sequence[DataFile]) -> Iterator[list[DataFile]]:
-    """Yield the files in groups that may become one."""
+def _grouped(files: Sequence[DataFile], table: Table) -> Iterator[list[DataFile]]:
+    """Yield the files in groups that become one."""
     group: list[DataFile] = []
-    size = rows = 0
+    size = rows = memory = 0
     for file in files:
-        if size + file.size > MAX_MERGED_BYTES or rows + file.rows > MAX_MERGED_ROWS:
-            yield group
-            group, size, rows = [], 0, 0
+        more = coded.needed(file, table)
+        if more is None or more > MAX_MERGED_MEMORY // 2:
+            continue
+        if (
+            size + file.size > MAX_MERGED_BYTES
+            or rows + file.rows > MAX_MERGED_ROWS
+            or memory + more > MAX_MERGED_MEMORY
+        ):
+            if len(group) > 1:
+                yield group
+            group, size, rows, memory = [], 0, 0, 0
         group.append(file)
-        size, rows = size + file.size, rows + file.rows
-    yield group
+        size, rows, memory = size + file.size, rows + file.rows, memory + more
+    if len(group) > 1:
+        yield group
 
 
 def compact(table: LakeTable, name: str, now: Callable[[], float]) -> list[Merge]:
@@ -117,19 +129,18 @@ def _commits(all_: Sequence[Merge]) -> Iterator[list[Merge]]:
 
 def _merged(merge: Merge, table: Table, job: Path) -> DataFile:
     """Write the file with the rows of others, and compare them."""
-    import pyarrow as pa
-
     partition = merge.files[0].partition
     path = job / data_files.folder(partition.items()) / f"merged-{uuid.uuid4().hex}.parquet"
-    rows = pa.concat_tables([_rows(file.path, table) for file in merge.files])
-    meant = rows.num_rows, digest(rows)
-    order = [(name, "ascending") for name in table.order if name in rows.column_names]
-    if order:
-        rows = rows.sort_by(order)
-    written = staging.write(path, partition, rows.schema, rows.to_batches())
+    schema = columns.arrow(table)
+    rows = coded.read(merge.files, table)
+    meant = _digest(coded.parts(rows, schema))
+    order = [name for name in table.order if name in schema.names]
+    written = staging.write(
+        path, partition, schema, coded.parts(rows, schema, coded.order(rows, order) if order else None)
+    )
     del rows
-    again = _rows(path, table)
-    if (again.num_rows, digest(again)) != meant or again.num_rows != merge.rows:
+    again = _digest(_written(path, schema))
+    if again != meant or again[0] != merge.rows:
         raise StoreError(
             f"the file {path}, merged from {len(merge.files)} others, does not have their rows: it was not committed;"
             " check the disk and the memory of this machine"
@@ -137,14 +148,19 @@ def _merged(merge: Merge, table: Table, job: Path) -> DataFile:
     return written
 
 
-def _rows(path: Path, table: Table) -> pa.Table:
-    """Return the rows of a file. A column that it lacks, because it was added later (Column.added), is NULL."""
+def _digest(batches: Iterable[pa.RecordBatch]) -> tuple[int, int]:
+    """Return the number of rows, and their digest."""
     import pyarrow as pa
 
-    schema = columns.arrow(table)
+    rows = total = 0
+    for batch in batches:
+        rows += batch.num_rows
+        total += digest(pa.Table.from_batches([batch]))
+    return rows, total % 2**64
+
+
+def _written(path: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a new file, a row group at a time."""
     with data_files.opened(path) as parquet:
-        rows = parquet.read()
-        for field in schema:
-            if field.name not in rows.column_names:
-                rows = rows.append_column(field.name, pa.nulls(rows.num_rows, field.type))
-        return rows.select(schema.names).cast(schema)
+        for group in range(parquet.num_row_groups):
+            yield from parquet.read_row_group(group).cast(schema).to_batches(max_chunksize=coded.MAX_PART_ROWS)

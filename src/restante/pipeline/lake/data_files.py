@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from enum import Enum
 from pathlib import Path
@@ -212,13 +212,13 @@ def unreadable(path: Path, why: str) -> StoreError:
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[pq.ParquetFile]:
-    """Open a file of a table to read it. Raises StoreError if it cannot be read."""
+def opened(path: Path, coded: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
+    """Open a file of a table, to read the columns `coded` as dictionaries. Raises StoreError if it cannot be read."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        with path.open("rb") as file, pq.ParquetFile(file) as parquet:
+        with path.open("rb") as file, pq.ParquetFile(file, read_dictionary=[*coded]) as parquet:
             yield parquet
     except (OSError, pa.ArrowException) as error:
         why = plain(error) if isinstance(error, OSError) and error.errno else "it is not a Parquet file"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from restante.pipeline.lake import data_files, staging
 from restante.pipeline.lake.data_files import DataFile, Selected, Where
@@ -13,6 +13,10 @@ from restante.pipeline.lake.staging import Staged
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+MAX_BATCH_ROWS: Final = 1 << 13
+"""Rows that are read at once: with three texts of 512 bytes in each, they take 13 MB in memory."""
 
 
 class Replaced(NamedTuple):
@@ -101,7 +105,7 @@ def _rest(file: DataFile, where: Where, job: Path, table: Path) -> Staged:
     place = job / file.path.relative_to(table).parent
     path = place / f"rest-{job.name.rpartition('-')[2]}.parquet"
     with data_files.opened(file.path) as parquet:
-        rest = _unselected(parquet.iter_batches(), where)
+        rest = _unselected(parquet.iter_batches(MAX_BATCH_ROWS), where)
         return Staged(job, (staging.write(path, file.partition, parquet.schema_arrow, rest),))
 
 

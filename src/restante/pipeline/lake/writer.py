@@ -23,12 +23,16 @@ WRITTEN_DDL: Final = "path STRING"
 """The schema of what a job returns, in Spark's DDL: one row per file."""
 
 ROW_GROUP_BYTES: Final = 64 << 20
-"""Bytes in memory at which a row group is written. A reader reads a group as a whole, and a task holds one in memory.
-Spark's writer, which also holds one per core, uses twice as much."""
+"""Maximum bytes of a row group, in memory; a larger row is a group alone. A reader reads a group as a whole, and a
+task holds one in memory. Spark's writer, which also holds one per core, uses twice as much."""
 
 ROW_GROUP_ROWS: Final = 1 << 20
-"""Rows at which a row group is written. Readers share a file's groups among their cores, so a group of small rows
-must not have too many."""
+"""Maximum rows of a row group. Readers share a file's groups among their cores, so a group of small rows must not
+have too many."""
+
+PART_BYTES: Final = 4 << 20
+"""Maximum bytes of the parts into which larger batches are cut, in memory. A row group has whole parts, so it may be
+this much smaller than ROW_GROUP_BYTES; smaller parts would cost more time than they save."""
 
 
 def writer(run: Path, partitions: Sequence[str]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -104,6 +108,16 @@ def _runs(batch: pa.RecordBatch, partitions: Sequence[str]) -> Iterator[tuple[Pa
         yield tuple(values), rest.slice(first, end - first)
 
 
+def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Cut a batch in halves until each is of PART_BYTES or one row."""
+    if batch.num_rows > 1 and (batch.nbytes > PART_BYTES or batch.num_rows > ROW_GROUP_ROWS):
+        half = batch.num_rows // 2
+        yield from _parts(batch.slice(0, half))
+        yield from _parts(batch.slice(half))
+    else:
+        yield batch
+
+
 class OpenFile:
     """A file that is being written, and the rows of its next group."""
 
@@ -116,23 +130,26 @@ class OpenFile:
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Append rows. They are written with the rest of their group."""
-        self._held.append(rows)
-        self._bytes += rows.nbytes
-        self._rows += rows.num_rows
-        if self._bytes >= ROW_GROUP_BYTES or self._rows >= ROW_GROUP_ROWS:
-            self._write()
+        for part in _parts(rows):
+            size = part.nbytes
+            if self._bytes + size > ROW_GROUP_BYTES or self._rows + part.num_rows > ROW_GROUP_ROWS:
+                self._write()
+            self._held.append(part)
+            self._bytes += size
+            self._rows += part.num_rows
 
     def _write(self) -> None:
         import pyarrow as pa
 
+        if not self._held:
+            return
         self._file.write_table(pa.Table.from_batches(self._held))
         self._held.clear()
         self._bytes = self._rows = 0
 
     def close(self) -> None:
         """Write the last group and the footer."""
-        if self._held:
-            self._write()
+        self._write()
         self._file.close()
 
     def abandon(self) -> None:
