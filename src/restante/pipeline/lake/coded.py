@@ -53,7 +53,8 @@ def needed(file: DataFile, table: Table) -> int | None:
 
 def _fixed(types: Iterable[pa.DataType], rows: int) -> int:
     """Return the bytes of rows without their texts: each value, and a bit that says whether it is NULL."""
-    return rows * sum(type_.bit_width + 1 for type_ in types) // 8
+    bits: int = sum(type_.bit_width + 1 for type_ in types)
+    return rows * bits // 8
 
 
 def read(files: Sequence[DataFile], table: Table) -> pa.RecordBatch:
