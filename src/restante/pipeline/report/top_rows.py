@@ -15,16 +15,16 @@ MAX_ROWS_OF_NAMES: Final = 20
 its load."""
 
 
-Name: TypeAlias = tuple[str | None, ...]
+RowName: TypeAlias = tuple[str | None, ...]
 """A name, which may have several parts."""
 
-NamedRow: TypeAlias = tuple[Name, Sequence[int]]
+NamedRow: TypeAlias = tuple[RowName, Sequence[int]]
 
 
 class NamedCounts(NamedTuple):
     """What is counted of a name, or of all names that are not among the first."""
 
-    name: Name | None
+    name: RowName | None
     """None: all other names."""
     names: int
     """How many names the row is about, or how many at least."""
@@ -34,7 +34,7 @@ class NamedCounts(NamedTuple):
 
 
 def top_rows(
-    rows: Sequence[NamedRow], by: int, most: int = MAX_ROWS_OF_NAMES, *, other: Name | None = None
+    rows: Sequence[NamedRow], by: int, most: int = MAX_ROWS_OF_NAMES, *, other: RowName | None = None
 ) -> list[NamedCounts]:
     """Return the rows with the largest counts in place `by`, largest first, and the sum of all others.
 

@@ -35,7 +35,7 @@ from restante.pipeline.report.sections.subject import (
     share_of,
     text_column,
 )
-from restante.pipeline.report.top_rows import Name, top_rows
+from restante.pipeline.report.top_rows import RowName, top_rows
 
 _MAILBOXES: Final = f"FROM outcomes WHERE {DAYS} AND kind <> 'nameplate'"
 
@@ -124,7 +124,7 @@ def _by_name(rows: Mapping[str, Rows]) -> tuple[Figure, ...]:
     )
 
 
-def _ranked(what: str, column: ReportColumn, rows: Rows, other: Name | None = None) -> Figure:
+def _ranked(what: str, column: ReportColumn, rows: Rows, other: RowName | None = None) -> Figure:
     counted = [((name,), (sum(counts), *counts)) for name, *counts in rows]
     found = top_rows(counted, 0, other=other)
     return Figure(
