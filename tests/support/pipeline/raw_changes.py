@@ -6,7 +6,7 @@ Nothing of the pipeline's code is used. `size` and the ties of medians, which th
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from datetime import date
 from itertools import pairwise
@@ -16,7 +16,8 @@ from support.pipeline.raw_periods import Period
 from support.pipeline.raw_report import Row, Rows, guesses
 from support.pipeline.raw_sources import RawSources
 
-LISTED_CHANGES = 20
+LISTED_VERSIONS = 5
+LISTED_SOURCES = 10
 SINCE = "day BETWEEN $start AND $last"
 MONTHS = (
     *("January", "February", "March", "April", "May", "June", "July"),
@@ -75,7 +76,7 @@ class Compared(NamedTuple):
 
 
 def changes(raw: RawSources, period: Period) -> Rows:
-    """Return the 20 largest changes, the largest first."""
+    """Return the largest changes of each measure, the largest first."""
     days = Compared([*filter(raw.has, period.days)], [*filter(raw.has, period.before)], period)
     if not days.now or not days.before:
         return []
@@ -87,7 +88,13 @@ def changes(raw: RawSources, period: Period) -> Rows:
         *(_missing(raw, days) + _results_of_guesses(raw, period) + _one_side(raw, days)),
     ]
     found.sort(key=lambda each: (-each.size, each.measure, each.words))
-    return [each.row() for each in found[:LISTED_CHANGES]]
+    listed: Counter[str] = Counter()
+    rows = []
+    for each in found:
+        listed[each.measure] += 1
+        if listed[each.measure] <= (LISTED_VERSIONS if each.measure.endswith(" of a version") else LISTED_SOURCES):
+            rows.append(each.row())
+    return rows
 
 
 # ── failed mailboxes ─────────────────────────────────────────────────────────────────────────────
@@ -113,6 +120,17 @@ def _rose(now: Part, before: Part) -> bool:
         return False
     more = _more(now, before.share)
     return now.share - before.share >= 0.1 and more >= 10 and _log_ratio(now, before) >= 12
+
+
+def _risen_days(of: Mapping[date, Part], usual: Part, days: Compared) -> list[date]:
+    """Return the days that rose alone; and of the others those that are higher, if these and the others rose."""
+    there = [day for day in days.now if day in of and of[day].whole]
+    alone = [day for day in there if _rose(of[day], usual)]
+    others = [day for day in there if day not in alone]
+    higher = [day for day in others if of[day].share - usual.share >= 0.1]
+    if all(_rose(_added([of[day] for day in each]), usual) for each in (others, higher)):
+        alone += higher
+    return sorted(alone)
 
 
 def _log_ratio(one: Part, other: Part) -> float:
@@ -143,13 +161,14 @@ def _failures_of_servers(raw: RawSources, days: Compared) -> list[Change]:
     found = []
     for source, of in _by_name(raw.rows(sql, **days.ends)).items():
         before = [of[day] for day in days.before if day in of]
-        there = [day for day in days.now if day in of]
-        now, usual = _added([of[day] for day in there]), _added(_kept(before))
-        if len(before) >= 4 and _rose(now, usual):
+        usual = _added(_kept(before))
+        risen = _risen_days(of, usual, days)
+        if len(before) >= 4 and risen:
+            now = _added([of[day] for day in risen])
             words = (
-                f"At {source}, {_percent(now.share)} of the mailboxes failed {_on(there)}. {_past(before, usual)}."
+                f"At {source}, {_percent(now.share)} of the mailboxes failed {_on(risen)}. {_past(before, usual)}."
             )
-            found.append(_risen("failed mailboxes of a server", source, NO_CLIENT, there, now, usual, words))
+            found.append(_risen("failed mailboxes of a server", source, NO_CLIENT, risen, now, usual, words))
     return found
 
 
@@ -165,9 +184,7 @@ def _failures_of_versions(raw: RawSources, days: Compared) -> list[Change]:
     )
     found = []
     for (client, version), of in own.items():
-        there = [day for day in days.now if day in of]
-        now = _added([of[day] for day in there])
-        if not client or version is None or now.whole < 20:
+        if not client or version is None or _added([of[day] for day in days.now if day in of]).whole < 20:
             continue
         choices: list[tuple[str, Shares, int, int]] = [
             ("those of this version", of, 7, 100),
@@ -178,13 +195,14 @@ def _failures_of_versions(raw: RawSources, days: Compared) -> list[Change]:
             before = [shares[day] for day in days.before if day in shares]
             usual = _added(_kept(before))
             if len(before) >= least_days and _added(before).whole >= least:
-                if _rose(now, usual):
+                if risen := _risen_days(of, usual, days):
+                    now = _added([of[day] for day in risen])
                     words = (
-                        f'Of the mailboxes of "{client}" "{version}", {_percent(now.share)} failed {_on(there)}.'
-                        f" {_past(before, usual, f'of {whose} ')}."
+                        f'Of the mailboxes of "{client}" "{version}", {_percent(now.share)} failed {_on(risen)}.'
+                        f" {_past(before, usual, f'of {whose} ')}. Any client can claim any version."
                     )
                     who = (client, version)
-                    found.append(_risen("failed mailboxes of a version", None, who, there, now, usual, words))
+                    found.append(_risen("failed mailboxes of a version", None, who, risen, now, usual, words))
                 break
     return found
 
@@ -327,14 +345,17 @@ def _results_of_guesses(raw: RawSources, period: Period) -> list[Change]:
     for source in sorted({each.source for each in judged}):
         of = [each for each in judged if each.source == source]
         on = sorted({each.day for each in of})
-        now, most, usual = (
-            sum(numbers) for numbers in zip(*((e.suspects, e.threshold, e.median) for e in of), strict=True)
-        )
+        most = min(of, key=lambda each: (each.median - each.suspects, each.day, each.app_id))
+        results = "result" if most.suspects == 1 else "results"
+        each_one = "application" if len(on) == 1 else "application and day"
+        more = f" This is the largest of {len(of)} such counts {_on(on)}, one for each {each_one}."
         words = (
-            f"At {source}, {now:,} results {_on(on)} look like guesses of codes."
-            f" More than {most:,} stand out, and the median of the 7 days before is {usual:,}."
+            f'At {source}, {most.suspects:,} {results} of the application "{most.app_id}" {_on([most.day])} look like'
+            f" guesses of codes. More than {most.threshold:,} stand out, and the median of the 7 days before is"
+            f" {most.median:,}.{more if len(of) > 1 else ''}"
         )
-        found.append(Change("results of guesses", source, NO_CLIENT, on, (usual, now), NO_SHARES, now - usual, words))
+        numbers, size = (most.median, most.suspects), sum(each.suspects - each.median for each in of)
+        found.append(Change("results of guesses", source, NO_CLIENT, on, numbers, NO_SHARES, size, words))
     return found
 
 
