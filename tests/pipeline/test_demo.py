@@ -85,10 +85,6 @@ def test_the_guides_demo_from_nothing_to_tables_that_show_what_happened(tmp_path
         assert transfers > [(0,)]
     assert "To see all of it on a page, open restante-demo/reports/2026-11.html\n" in done.stdout
     assert (folder / "reports" / "2026-11.html").exists()
-    before = sorted((path, path.stat().st_mtime_ns) for path in (folder / SOURCES).rglob("*"))
-    compared = compare(folder)
-    assert compared.keys() == RECOMPUTED.keys()
-    assert sorted((path, path.stat().st_mtime_ns) for path in (folder / SOURCES).rglob("*")) == before
     printed = commands(done.stdout)
     assert len(printed) == len(list(story(truth))) + 4
     called = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
@@ -96,6 +92,11 @@ def test_the_guides_demo_from_nothing_to_tables_that_show_what_happened(tmp_path
         ended = processes.run("sh", "-c", each_line, cwd=tmp_path, variables=called)
         assert (ended.returncode, ended.stderr) == (0, ""), each_line
         assert ended.stdout.count("\n") > 2, each_line
+    assert {len(path.stem) for path in (folder / "reports").glob("*.html")} == {len("2026-11"), 8, 10}, "and a week"
+    before = sorted((path, path.stat().st_mtime_ns) for path in (folder / SOURCES).rglob("*"))
+    compared = compare(folder)
+    assert compared.keys() == RECOMPUTED.keys()
+    assert sorted((path, path.stat().st_mtime_ns) for path in (folder / SOURCES).rglob("*")) == before
     again = run()
     assert again.stdout == done.stdout
     assert "demo: the fleet in restante-demo is used as it is" in again.stderr

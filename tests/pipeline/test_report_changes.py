@@ -173,8 +173,8 @@ EACH = {
         outage,
         *("east", None, "busy-hours"),
         (
-            "east had no connections on 15 November 2026 from 08:00 to 14:00 UTC. On three quarters of the days"
-            " before, it had at least 54 in these hours."
+            "The lake has no connections of east on 15 November 2026 from 08:00 to 14:00 UTC: the server had none, or"
+            " it was not read. On three quarters of the days before, it had at least 54 in these hours."
         ),
     ),
     Compared.MISSING: (

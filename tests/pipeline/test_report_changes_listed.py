@@ -64,6 +64,18 @@ def test_the_page_stays_short_with_many_versions_and_the_largest_change_is_first
     assert said["omitted"] == {"failed mailboxes of a version": 195}
 
 
+def test_rare_versions_that_a_table_added_up_are_not_judged_as_one() -> None:
+    tables = lake()
+    tables.insert(
+        TABLES["versions"], [row | {"implementation": "other", "version": "other"} for row in many_versions(1)]
+    )
+    assert changes(tables).found == ()
+    tables.insert(
+        TABLES["versions"], [row | {"implementation": "other", "version": "1.0"} for row in many_versions(1)]
+    )
+    assert only(tables).version == "1.0"
+
+
 def test_invented_versions_do_not_displace_changes_of_other_measures() -> None:
     def change(name: str, row: Row) -> None:
         for each in (outage, gap, guessed):

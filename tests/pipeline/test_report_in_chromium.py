@@ -61,6 +61,7 @@ def test_a_page_fits_and_loads_nothing(browser: Browser, tmp_path: Path, name: s
             assert size["width"] > 300
         assert found.complaints == []
         assert found.foreign == []
+        found.page.screenshot(path=tmp_path / f"{name}-{view}.png", full_page=True)  # to look at
 
 
 @pytest.mark.parametrize("view", ["wide", "phone", "dark"])

@@ -249,7 +249,8 @@ def _silent_hours(raw: RawSources, days: Compared) -> list[Change]:
             expected, day, first, last = max(most, key=lambda each: each[0])
             more = f" It is one of {len(most)} such days of the period." if len(most) > 1 else ""
             words = (
-                f"{source} had no connections {_on([day])} from {first:02}:00 to {last + 1:02}:00 UTC.{more}"
+                f"The lake has no connections of {source} {_on([day])} from {first:02}:00 to {last + 1:02}:00 UTC:"
+                f" the server had none, or it was not read.{more}"
                 f" On three quarters of the days before, it had at least {expected} in these hours."
             )
             size = sum(each[0] for each in most)

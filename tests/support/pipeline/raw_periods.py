@@ -1,4 +1,4 @@
-"""The days and months of a demo's reports, by docs/pipeline/operating.md ("Reports", "What changed")."""
+"""The days, weeks and months of a demo's reports, by docs/pipeline/operating.md ("Reports", "What changed")."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 
 class Period(NamedTuple):
-    """A day or a month with a report."""
+    """A day, a week or a month with a report."""
 
     days: tuple[date, ...]
     before: tuple[date, ...]
-    """The days with which it is compared: the month before, or the 28 days before a day."""
+    """The days with which it is compared: the week or month before, or the 28 days before a day."""
 
     @property
     def is_day(self) -> bool:
@@ -23,7 +23,11 @@ class Period(NamedTuple):
 
 
 def period_of(name: str) -> Period:
-    """Return the period whose report has this name: 2026-11 or 2026-11-21."""
+    """Return the period whose report has this name: 2026-11, 2026-W47 or 2026-11-21."""
+    if "W" in name:
+        monday = date.fromisoformat(f"{name}-1")
+        week, before = ([monday + timedelta(at) for at in range(start, start + 7)] for start in (0, -7))
+        return Period(tuple(week), tuple(before))
     if len(name) == len("2026-11-21"):
         day = date.fromisoformat(name)
         return Period((day,), tuple(day - timedelta(back) for back in range(28, 0, -1)))

@@ -54,12 +54,14 @@ def silent_hours(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
             day, most = max(silent.items(), key=lambda item: item[1].expected)
             more = "" if len(silent) == 1 else f" It is one of {len(silent)} such days of the period."
             words = (
-                f" had no connections {when([day])} from {most.first:02}:00 to {most.last + 1:02}:00"
-                f" UTC.{more} On three quarters of the days before, it had at least {most.expected} in these hours."
+                f" {when([day])} from {most.first:02}:00 to {most.last + 1:02}:00 UTC: the server had none, or it was"
+                f" not read.{more} On three quarters of the days before, it had at least {most.expected} in these"
+                " hours."
             )
+            sentence = ("The lake has no connections of ", shown(source), words)
             found.append(
                 ReportChange(
-                    *("busy-hours", (shown(source), words), most.expected, 0, ValueKind.COUNT, Compared.SILENT_HOURS),
+                    *("busy-hours", sentence, most.expected, 0, ValueKind.COUNT, Compared.SILENT_HOURS),
                     source=source,
                     days=tuple(sorted(silent)),
                     size=sum(each.expected for each in silent.values()),
@@ -116,9 +118,10 @@ SILENT_HOURS_MEASURE: Final = Measure(
     },
     silent_hours,
     Compared.SILENT_HOURS,
-    "A server has no connections for one or more hours in a row, in which it had at least"
+    "The lake has no connections of a server for one or more hours in a row, in which it had at least"
     f" {MIN_EXPECTED} on three quarters of the days before. It must have connections on {MIN_DAYS_BEFORE} days"
-    " before. Hours after the last ingest are not judged.",
+    " before. Hours after the last ingest of any source are not judged. A server that was not read looks like one"
+    " without connections.",
 )
 STOPPED_MEASURE: Final = Measure(
     ("busy_hours", "coverage", "times"),

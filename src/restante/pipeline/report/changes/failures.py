@@ -32,6 +32,7 @@ from restante.pipeline.report.changes.statistics import (
 from restante.pipeline.report.model import ReportChange, ValueKind
 from restante.pipeline.report.sections.subject import DAYS, Rows
 from restante.pipeline.report.values import share
+from restante.pipeline.tables.top_n import OTHER_NAME
 
 MIN_MAILBOXES: Final = 20
 """Mailboxes of a version in the period. Of fewer, even the failure of half is not much more than MIN_MORE."""
@@ -52,6 +53,7 @@ _COUNTS: Final = "sum(mailboxes - happy), sum(mailboxes)"
 _KNOWN: Final = "FROM versions WHERE attribution = 'version'"
 _NAMED: Final = (
     f"SELECT implementation, version {_KNOWN} AND {DAYS} AND implementation <> '' AND version IS NOT NULL"
+    f" AND NOT (implementation = '{OTHER_NAME}' AND version = '{OTHER_NAME}')"  # rare ones together
     f" GROUP BY ALL HAVING sum(mailboxes) >= {MIN_MAILBOXES}"
     f" ORDER BY sum(mailboxes - happy) DESC, implementation, version LIMIT {MAX_VERSIONS}"
 )
