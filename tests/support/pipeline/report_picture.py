@@ -18,7 +18,7 @@ from support.timing.browser import chromium, opened
 
 LAST_DAY: Final = "2026-11-24"
 MONTH: Final = "2026-11"
-VIEWPORT: Final = ViewportSize(width=1240, height=1500)
+VIEWPORT: Final = ViewportSize(width=1240, height=1930)
 
 
 def take_picture(reports: Path, picture: Path) -> None:
