@@ -87,7 +87,8 @@ def read(lake: Lake, mailserver: str, clip: Clip) -> list[Gap]:
         try:
             # From a path, pyarrow would take columns, too.
             with file.path.open("rb") as opened:
-                rows = pq.read_table(opened, columns=_COLUMNS, filters=wanted)
+                # Threads that pyarrow has just started may abort a process that ends.
+                rows = pq.read_table(opened, columns=_COLUMNS, filters=wanted, use_threads=False, pre_buffer=False)
         except (OSError, pa.ArrowException) as error:
             raise StoreError(
                 f"the lake is damaged: {file.path} cannot be read: restore it from a backup,"
