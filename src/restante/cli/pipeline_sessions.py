@@ -68,7 +68,7 @@ class Sessions:
         return self._existing is not None and self._existing[0].here
 
     def spark(self) -> SparkSession:
-        """Return the session where the operator wants it. Start it if there is none."""
+        """Return the session on this machine or on the master that the operator named. Start it at the first call."""
         return self._at(self._chosen)
 
     @property

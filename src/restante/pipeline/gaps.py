@@ -87,7 +87,8 @@ def read(lake: Lake, mailserver: str, clip: Clip) -> list[Gap]:
         try:
             # From a path, pyarrow would take columns, too.
             with file.path.open("rb") as opened:
-                # Threads that pyarrow has just started may abort a process that ends.
+                # Threads of pyarrow that read through a Python file may abort the process while the interpreter
+                # exits: apache/arrow issues 34314, 39862 and 50482.
                 rows = pq.read_table(opened, columns=_COLUMNS, filters=wanted, use_threads=False, pre_buffer=False)
         except (OSError, pa.ArrowException) as error:
             raise StoreError(

@@ -155,9 +155,8 @@ def _counted(path: Path) -> Mapping[str, int]:
 def _latest(path: Path) -> Mapping[str, str]:
     """Read the latest day of each source from a file."""
     with opened(path) as file:
-        latest = (
-            file.read(columns=["day", "source"]).group_by("source", use_threads=False).aggregate([("day", "max")])
-        )
+        rows = file.read(columns=["day", "source"], use_threads=False)
+        latest = rows.group_by("source", use_threads=False).aggregate([("day", "max")])
     return {row["source"]: str(row["day_max"]) for row in latest.to_pylist() if row["day_max"] is not None}
 
 
@@ -165,12 +164,9 @@ def _latest(path: Path) -> Mapping[str, str]:
 def _days_and_sources(path: Path) -> Collection[tuple[str, str]]:
     """Read the days and sources from a file, which never changes."""
     with opened(path) as file:
-        rows = (
-            file.read(columns=list(BY_DAY_AND_SOURCE))
-            .group_by(list(BY_DAY_AND_SOURCE), use_threads=False)
-            .aggregate([])
-        )
-    return frozenset((sys.intern(str(row["day"])), sys.intern(row["source"])) for row in rows.to_pylist())
+        rows = file.read(columns=list(BY_DAY_AND_SOURCE), use_threads=False)
+        pairs = rows.group_by(list(BY_DAY_AND_SOURCE), use_threads=False).aggregate([])
+    return frozenset((sys.intern(str(row["day"])), sys.intern(row["source"])) for row in pairs.to_pylist())
 
 
 def counted_days(batch: pa.RecordBatch) -> dict[str, int]:

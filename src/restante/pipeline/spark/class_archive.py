@@ -76,7 +76,7 @@ def session_option(folder: Path | None) -> str:
 def option(archive: Path, folder: Path | None) -> str:
     """Return the option with which Java uses the archive, if there is one.
 
-    If there is none and one can be written, Java lists its classes for `make` in a folder, if one is given.
+    If there is no archive, but one can be written, the options make Java list its classes in `folder`, for `make`.
     """
     if re.search(r'["\\]', f"{archive}{folder}"):
         return ""  # Spark takes a string of options apart, and has a syntax of its own for these two
