@@ -32,12 +32,12 @@ from restante.mailbox.server.connection import Socket
 from restante.mailbox.server.descriptors import RESERVED_DESCRIPTORS
 from restante.mailbox.server.first_request import END_OF_REQUEST, MAX_REQUEST_BYTES, READ_BYTES, FirstBytes
 from restante.mailbox.server.read_budget import ReadBudget
+from restante.mailbox.server.refusals import TOO_MANY_WITHOUT_REQUEST
 from restante.mailbox.server.server import (
     MAX_FRAME_PER_MESSAGE,
     MAX_PINGS_PER_TURN,
     PING_INTERVAL_SECONDS,
     SILENCE_TIMEOUT_SECONDS,
-    TOO_MANY_WITHOUT_REQUEST,
     Server,
 )
 from restante.mailbox.server.system import system_secret

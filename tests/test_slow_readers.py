@@ -18,12 +18,13 @@ from restante.mailbox.core.limits import MIB, UNLIMITED, Limits
 from restante.mailbox.core.model import Policy
 from restante.mailbox.server import connection
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
-from restante.mailbox.server.connection import CLOSE_TIMEOUT, NO_ROOM_FOR_LARGE, NOT_READ, Socket
+from restante.mailbox.server.connection import CLOSE_TIMEOUT, Socket
 from restante.mailbox.server.first_request import PENDING_BYTES
 from restante.mailbox.server.read_pauses import MAX_FRAMES_PER_SECOND
 from restante.mailbox.server.receive_buffer import MAX_READ_BYTES, ReceiveBuffer
+from restante.mailbox.server.refusals import NO_ROOM_FOR_LARGE, NO_ROOM_FOR_REQUESTS, NOT_READ
 from restante.mailbox.server.send_budget import MAX_BYTES_PER_TURN
-from restante.mailbox.server.server import NO_ROOM_FOR_REQUESTS, Server
+from restante.mailbox.server.server import Server
 from restante.mailbox.server.system import system_secret
 from restante.mailbox.server.welcome import WelcomeOptions
 from restante.mailbox.store.sqlite import Store

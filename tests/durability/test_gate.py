@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from http.client import HTTPConnection
@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientSession
+from prometheus_client import Metric
 
 from restante.common import admin_http
+from restante.common.admin_http import AdminPages
 from restante.common.errors import StoreError
 from restante.mailbox.server.commit_loop import NOT_STORED, CommitLoop, Retention
 from restante.mailbox.store import sqlite
@@ -98,36 +100,46 @@ async def test_replies_come_in_order_when_the_commit_ends(tmp_path: Path) -> Non
         assert [frame["body"] for frame in subscriber.heard] == ["held", "behind it"]
 
 
-async def test_the_health_check_reports_a_commit_that_does_not_end(
+def pages_of(flushing: Callable[[], float | None]) -> AdminPages:
+    """Return pages without metrics."""
+
+    async def metrics() -> list[Metric]:
+        return []
+
+    return AdminPages(unready=str, metrics=metrics, flushing=flushing)
+
+
+async def test_a_server_whose_commit_does_not_end_is_healthy_and_not_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with held_port() as port:
         async with (
             inside(tmp_path) as here,
             Clients() as clients,
-            admin_http.apart("127.0.0.1", port, lambda: here.store.flushing),
+            admin_http.serving_admin("127.0.0.1", port, pages_of(lambda: here.store.flushing)),
             ClientSession() as http,
         ):
 
-            async def health() -> tuple[int, str]:
-                async with bounded("an answer"), http.get(f"http://127.0.0.1:{port}/healthz") as answer:
+            async def ready(path: str = "/readyz") -> tuple[int, str]:
+                async with bounded("an answer"), http.get(f"http://127.0.0.1:{port}{path}") as answer:
                     return answer.status, await answer.text()
 
             sender = await clients.opened(here.url, APP, "a", "m")
             await here.commit_loop.idle.wait()
             monkeypatch.setattr(admin_http, "LOOP_TIMEOUT", BOUND)
             monkeypatch.setattr(admin_http, "DISK_TIMEOUT", 0.0)
-            assert await health() == (200, "ok\n")
+            assert await ready() == (200, "ok\n")
             here.gate.shut()
             added = await sender.say("add", phase="1", body="held")
             await here.gate.reached()
-            assert await health() == (503, "the disk hangs: a write has not finished for 0 s\n")
+            assert await ready() == (503, "the disk hangs: a write has not finished for 0 s\n")
+            assert await ready("/healthz") == (200, "ok\n"), "a restart repairs no disk"
             monkeypatch.setattr(admin_http, "DISK_TIMEOUT", 2 * BOUND)
-            assert await health() == (200, "ok\n"), "a commit may take its time"
+            assert await ready() == (200, "ok\n"), "a commit may take its time"
             monkeypatch.setattr(admin_http, "DISK_TIMEOUT", 0.0)
             here.gate.open()
             await sender.answers(added)
-            assert await health() == (200, "ok\n")
+            assert await ready() == (200, "ok\n")
 
 
 async def test_the_health_check_reports_a_blocked_event_loop() -> None:
@@ -140,7 +152,7 @@ async def test_the_health_check_reports_a_blocked_event_loop() -> None:
                 answer = connection.getresponse()
                 return answer.status, answer.read()
 
-        async with admin_http.apart("127.0.0.1", port, lambda: None):
+        async with admin_http.serving_admin("127.0.0.1", port, pages_of(lambda: None)):
             assert await asyncio.to_thread(health) == (200, b"ok\n")
             with ThreadPoolExecutor() as elsewhere:
                 answer = elsewhere.submit(health).result(BOUND)  # blocks this loop

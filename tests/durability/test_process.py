@@ -155,7 +155,7 @@ async def test_a_disk_that_blocks_the_event_loop_is_reported_and_a_second_sigter
             await client.say("claim", nameplate="5")
             async with bounded("503"):
                 while True:
-                    async with http.get(f"http://127.0.0.1:{admin}/healthz") as answer:
+                    async with http.get(f"http://127.0.0.1:{admin}/readyz") as answer:
                         if answer.status == HTTPStatus.SERVICE_UNAVAILABLE:
                             break
             server.send(signal.SIGTERM)

@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +19,7 @@ from restante.waku.archive.history.query import Bounds, Page, PageQuery
 from restante.waku.envelope import rlp
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.limits import Limits
-from restante.waku.node import metrics
+from restante.waku.node import status_pages
 from restante.waku.node.mailserver import ARCHIVE_RETRY_DELAY
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.acceptance import Policy
@@ -69,15 +68,13 @@ class Admin:
 
 
 @asynccontextmanager
-async def looked_at(here: Inside) -> AsyncIterator[Admin]:
+async def looked_at(here: Inside, data: Path) -> AsyncIterator[Admin]:
     """Serve the node's admin port, as `serve` does."""
-    node = here.node
-    runner = await admin_http.start("127.0.0.1", 0, ready=node.ready, metrics=partial(metrics.of, node))
-    try:
-        async with aiohttp.ClientSession() as session:
-            yield Admin(session, f"http://127.0.0.1:{runner.addresses[0][1]}")
-    finally:
-        await runner.cleanup()
+    async with (
+        admin_http.serving_admin("127.0.0.1", 0, status_pages.of(here.node, data)) as (_, port),
+        aiohttp.ClientSession() as session,
+    ):
+        yield Admin(session, f"http://127.0.0.1:{port}")
 
 
 def documented() -> set[str]:
@@ -88,7 +85,7 @@ def documented() -> set[str]:
 
 
 async def test_every_metric_of_the_manual_exists(tmp_path: Path) -> None:
-    async with inside(tmp_path) as here, looked_at(here) as look:
+    async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
         given = {name.split()[0] for name in await look.counts()}
         assert len(documented()) == 25
         assert documented() <= given
@@ -105,7 +102,7 @@ async def test_counts_agree_with_what_was_done(tmp_path: Path) -> None:
         "pow": [letter(ttl=999, size=4000, topic=TOPIC)],
     }
     good = [letter(number, age=number) for number in range(5)]
-    async with inside(tmp_path, policy=policy) as here, looked_at(here) as look:
+    async with inside(tmp_path, policy=policy) as here, looked_at(here, tmp_path) as look:
         poster, reader = await here.greet(), await here.greet()
         before = await look.counts()
         assert {each for name, each in before.items() if name.startswith("mailserver")} == {0.0}
@@ -170,7 +167,7 @@ async def test_packets_that_cannot_be_read_are_rejected_and_nothing_else_is(tmp_
         (None, waku_packets.MESSAGES, waku_packets.write_envelopes([letter(1, age=1000).raw])),
         (None, 99, b"\x80"),
     )
-    async with inside(tmp_path) as here, looked_at(here) as look:
+    async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
         peer = await here.greet()
         wanted = {"invalid_data": 0, "invalid_settings_changed": 0}
         for reason, code, body in packets:
@@ -189,7 +186,10 @@ async def test_packets_that_cannot_be_read_are_rejected_and_nothing_else_is(tmp_
 async def test_metrics_have_the_durations_of_answers_and_the_reasons_of_refusals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with inside(tmp_path, limits=Limits(pages=0.001, pages_at_once=1)) as here, looked_at(here) as look:
+    async with (
+        inside(tmp_path, limits=Limits(pages=0.001, pages_at_once=1)) as here,
+        looked_at(here, tmp_path) as look,
+    ):
         reader = await here.greet()
         make_page = here.archive.page
         clock = Counter(seconds=0)
@@ -218,7 +218,7 @@ async def test_metrics_have_the_durations_of_answers_and_the_reasons_of_refusals
 
 
 async def test_the_node_is_alive_and_not_ready_while_the_disk_is_full(tmp_path: Path) -> None:
-    async with inside(tmp_path) as here, looked_at(here) as look:
+    async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
         poster = await here.greet()
         assert await look.get("/readyz") == (200, "ok\n")
         here.archive.full = True
@@ -235,7 +235,7 @@ async def test_the_node_is_alive_and_not_ready_while_the_disk_is_full(tmp_path: 
 async def test_the_node_is_not_ready_while_it_drains(tmp_path: Path) -> None:
     on = asyncio.Event()
 
-    async with inside(tmp_path) as here, looked_at(here) as look:
+    async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
         save = here.archive.save
 
         async def save_when_told(batch: Sequence[Envelope], arrived: int) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from restante.cli.serve_options import LogFormat, ReadSettings, prepare, with_options
+from restante.cli.serve_options import AdminTokenFile, LogFormat, ReadSettings, prepare, with_options
 from restante.common.settings import shown
 from restante.mailbox.settings import SERVE
 
@@ -37,8 +37,11 @@ def _options(
     ] = None,
     admin: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT|off", help="Address of the HTTP health check. Default: 127.0.0.1:4010."),
+        typer.Option(
+            metavar="HOST:PORT|off", help="Address of health checks and metrics, over HTTP. Default: 127.0.0.1:4010."
+        ),
     ] = None,
+    admin_token_file: AdminTokenFile = None,
     motd: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Message that clients show to their users.")
     ] = None,

@@ -24,6 +24,15 @@ LogFormat = Annotated[
 ]
 
 
+AdminTokenFile = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="File with the token that requests to the admin port must send; needed if it is not on loopback.",
+    ),
+]
+
+
 def with_options(
     declared: Callable[..., None], part: Callable[[], Part[Any]]
 ) -> Callable[[Callable[[ReadSettings], None]], Callable[..., None]]:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from restante.cli import waku_archive, waku_requests
-from restante.cli.serve_options import LogFormat, ReadSettings, prepare, with_options
+from restante.cli.serve_options import AdminTokenFile, LogFormat, ReadSettings, prepare, with_options
 from restante.common.errors import Misuse
 from restante.common.settings import Part, shown
 
@@ -47,6 +47,7 @@ def _serve_options(
             metavar="HOST:PORT|off", help="Address of health checks and metrics over HTTP. Default: 127.0.0.1:4011."
         ),
     ] = None,
+    admin_token_file: AdminTokenFile = None,
     key: Annotated[
         str | None,
         typer.Option(

@@ -1,24 +1,34 @@
-"""The admin port: health checks and metrics over HTTP, on loopback by default."""
+"""The admin port: health checks, metrics and JSON pages over HTTP.
+
+It is served by a thread with an event loop of its own, so that health checks are answered while the server's event
+loop is blocked. Pages are made in the server's event loop, because they read its data.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Handler
+from prometheus_client import CollectorRegistry, Metric, ProcessCollector, generate_latest
 
-from restante.common.errors import StoreError
+from restante.common.admin_access import authorized, known_host
+from restante.common.disk_probe import DiskProbe
+from restante.common.errors import Misuse, StoreError
 from restante.common.settings import unusable
 
 CoroutineResult = TypeVar("CoroutineResult")
 
-METRICS = "text/plain; version=0.0.4; charset=utf-8"
+METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 """The text format of Prometheus."""
-
 
 DISK_TIMEOUT: Final = 1.0
 """Seconds after which a write that has not ended counts as hanging. A working disk takes milliseconds."""
@@ -26,41 +36,93 @@ DISK_TIMEOUT: Final = 1.0
 LOOP_TIMEOUT: Final = 0.8
 """Seconds within which the event loop must respond. A health check is answered within a second."""
 
+PAGE_TIMEOUT: Final = 5.0
+"""Seconds within which the server's event loop must make a page. Prometheus waits for ten by default."""
 
-async def start(
-    host: str | None,
-    port: int,
-    *,
-    ill: Callable[[], Awaitable[str]] | None = None,
-    ready: Callable[[], str] = str,
-    metrics: Callable[[], Awaitable[bytes]] | None = None,
-) -> web.AppRunner:
-    """Listen and return the runner, which the caller cleans up. Raises Misuse if the port cannot be used.
+MAX_REQUEST_BYTES: Final = 64 * 1024
+"""Bytes of a request's body. No page reads one that is larger."""
 
-    `ill` returns why the process should be restarted, `ready` why no traffic should be sent to it, "" for neither.
-    `metrics` returns the page of metrics.
-    """
+OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
+"""Pages that need no token: they say nothing about clients, and health checks often cannot send one."""
 
-    async def healthz(_request: web.Request) -> web.Response:
-        """Answer 200 while the process is healthy."""
-        return _verdict(await ill() if ill is not None else "")
+PAGES_SCHEMA: Final = 1
+"""The version of the fields of the JSON pages. It rises when a field is removed or changes its meaning, but not when
+one is added."""
 
-    async def readyz(_request: web.Request) -> web.Response:
-        return _verdict(ready())
+MAX_ROWS: Final = 1000
+"""Connections on a page. A thousand are made in 3 ms, in which the event loop serves no clients."""
 
-    async def measured(_request: web.Request) -> web.Response:
-        assert metrics is not None
+DEFAULT_ROWS: Final = 100
+
+Row = TypeVar("Row")
+Query = Mapping[str, str]
+Page = Callable[[Query], Awaitable[dict[str, Any]]]
+"""Returns the fields of a page. It runs in the server's event loop, and may raise Misuse and StoreError."""
+
+
+@dataclass(frozen=True)
+class AdminPages:
+    """What the admin port shows of a server. The functions of /readyz run in the thread of the admin port."""
+
+    unready: Callable[[], str]
+    """Returns why no traffic should be sent to the server, "" if there is no reason. Called in another thread."""
+    metrics: Callable[[], Awaitable[Iterable[Metric]]]
+    """Returns all metrics. It runs in the server's event loop, and may raise StoreError."""
+    flushing: Callable[[], float | None]
+    """Returns when the write began that is under way (time.monotonic), or None. Called in another thread."""
+    disk: DiskProbe | None = None
+    json: Mapping[str, Page] = field(default_factory=dict)
+    """JSON pages by path."""
+
+
+def page_of(rows: Sequence[Row], query: Query, shown: Callable[[Row], dict[str, Any]]) -> dict[str, Any]:
+    """Return the part of the connections that `limit` and `offset` of a query select. Raises Misuse."""
+    limit, offset = _number(query, "limit", DEFAULT_ROWS), _number(query, "offset", 0)
+    if limit > MAX_ROWS:
+        raise Misuse(f"limit: at most {MAX_ROWS}; use offset for the following ones")
+    return {
+        "total": len(rows),
+        "offset": offset,
+        "limit": limit,
+        "connections": [shown(each) for each in rows[offset : offset + limit]],
+    }
+
+
+def _number(query: Query, name: str, default: int) -> int:
+    text = query.get(name, str(default))
+    if not re.fullmatch(r"[0-9]{1,9}", text):
+        raise Misuse(f"{name}: a number from 0 is needed")
+    return int(text)
+
+
+@asynccontextmanager
+async def serving_admin(
+    host: str | None, port: int, pages: AdminPages, token: str | None = None
+) -> AsyncIterator[tuple[str, int]]:
+    """Serve the admin port in a thread of its own, and yield its address. Raises Misuse if it cannot be used."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="admin", daemon=True)
+    thread.start()
+
+    async def there(work: Coroutine[Any, Any, CoroutineResult]) -> CoroutineResult:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
+
+    try:
+        runner = await there(
+            _start(host, port, _application(_Server(asyncio.get_running_loop(), pages), host, token))
+        )
         try:
-            return web.Response(body=await metrics(), headers={"Content-Type": METRICS})
-        except StoreError as error:
-            return web.Response(text=f"{error}\n", status=500)
+            yield runner.addresses[0][:2]
+        finally:
+            await there(runner.cleanup())
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
 
-    app = web.Application()
-    app.router.add_get("/healthz", healthz)
-    app.router.add_get("/readyz", readyz)
-    if metrics is not None:
-        app.router.add_get("/metrics", measured)
-    runner = web.AppRunner(app, access_log=None)
+
+async def _start(host: str | None, port: int, application: web.Application) -> web.AppRunner:
+    runner = web.AppRunner(application, access_log=None)
     await runner.setup()
     try:
         await web.TCPSite(runner, host, port).start()
@@ -70,45 +132,110 @@ async def start(
     return runner
 
 
-def _verdict(reason: str) -> web.Response:
-    return web.Response(text=f"{reason or 'ok'}\n", status=503 if reason else 200)
+def _application(server: _Server, host: str | None, token: str | None) -> web.Application:
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if not known_host(request.host, host):
+            return web.Response(
+                text="unknown Host: use an IP address, localhost or the host of --admin\n", status=421
+            )
+        if (
+            token is not None
+            and request.path not in OPEN_PATHS
+            and not authorized(request.headers.get("Authorization", ""), token)
+        ):
+            words = "a token is needed: send the header Authorization: Bearer TOKEN\n"
+            return web.Response(text=words, status=401, headers={"WWW-Authenticate": "Bearer"})
+        return await handler(request)
+
+    application = web.Application(middlewares=[guard], client_max_size=MAX_REQUEST_BYTES)
+    application.router.add_get("/healthz", server.healthz)
+    application.router.add_get("/readyz", server.readyz)
+    application.router.add_get("/metrics", server.metrics)
+    for path in server.pages.json:
+        application.router.add_get(path, server.json)
+    return application
 
 
-@asynccontextmanager
-async def apart(host: str | None, port: int, flushing: Callable[[], float | None]) -> AsyncIterator[None]:
-    """Listen in a thread with its own event loop, which also answers while the server's loop is blocked.
+class _Server:
+    """Handles the requests, in the thread of the admin port."""
 
-    `flushing` returns when the write began that is under way (time.monotonic), or None. Raises what `start` raises.
-    """
-    served = asyncio.get_running_loop()
+    def __init__(self, loop: asyncio.AbstractEventLoop, pages: AdminPages) -> None:
+        self._loop = loop
+        """The server's event loop."""
+        self.pages = pages
 
-    async def ill() -> str:
-        since = flushing()
-        if since is not None and time.monotonic() - since >= DISK_TIMEOUT:
-            return f"the disk hangs: a write has not finished for {DISK_TIMEOUT:g} s"
+    async def healthz(self, _request: web.Request) -> web.Response:
+        """Answer 503 if the process should be restarted."""
+        return _verdict(await self._ill())
+
+    async def readyz(self, _request: web.Request) -> web.Response:
+        """Answer 503 if no traffic should be sent to the server."""
+        return _verdict(await self._unready())
+
+    async def metrics(self, _request: web.Request) -> web.Response:
+        """Answer with all metrics."""
+        registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        registry.register(_Collected(await self._in_server(self.pages.metrics())))
+        return web.Response(body=generate_latest(registry), headers={"Content-Type": METRICS_TYPE})
+
+    async def json(self, request: web.Request) -> web.Response:
+        """Answer with a JSON page."""
+        shown = {"schema": PAGES_SCHEMA, **await self._in_server(self.pages.json[request.path](request.query))}
+        body = msgspec.json.format(msgspec.json.encode(shown), indent=2) + b"\n"
+        return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
+
+    async def _ill(self) -> str:
+        if self.pages.flushing() is not None:
+            return ""  # a small commit waits for the disk on the event loop: a restart repairs no disk
         turned = asyncio.Event()
-        served.call_soon_threadsafe(loop.call_soon_threadsafe, turned.set)
+        self._loop.call_soon_threadsafe(asyncio.get_running_loop().call_soon_threadsafe, turned.set)
         try:
             async with asyncio.timeout(LOOP_TIMEOUT):
                 await turned.wait()
         except TimeoutError:
-            return "the server hangs: the event loop is blocked or overloaded"
+            if self.pages.flushing() is None:
+                return "the server hangs: the event loop is blocked or overloaded"
         return ""
 
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="admin", daemon=True)
-    thread.start()
+    async def _unready(self) -> str:
+        reason = self.pages.unready()
+        since = self.pages.flushing()
+        if since is not None and time.monotonic() - since >= DISK_TIMEOUT:
+            reason = reason or f"the disk hangs: a write has not finished for {DISK_TIMEOUT:g} s"
+        if not reason and self.pages.disk is not None:
+            reason = await self.pages.disk.problem(DISK_TIMEOUT)
+        return reason or await self._ill()
 
-    async def there(work: Coroutine[Any, Any, CoroutineResult]) -> CoroutineResult:
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
+    async def _in_server(self, work: Awaitable[CoroutineResult]) -> CoroutineResult:
+        """Run something in the server's event loop, and return its result."""
 
-    try:
-        runner = await there(start(host, port, ill=ill))
+        async def awaited() -> CoroutineResult:
+            return await work
+
+        future = asyncio.run_coroutine_threadsafe(awaited(), self._loop)
         try:
-            yield
-        finally:
-            await there(runner.cleanup())
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+            async with asyncio.timeout(PAGE_TIMEOUT):
+                return await asyncio.wrap_future(future)
+        except TimeoutError as error:
+            raise web.HTTPServiceUnavailable(text="the server hangs: its event loop does not respond\n") from error
+        except Misuse as error:
+            raise web.HTTPBadRequest(text=f"{error}\n") from error
+        except StoreError as error:
+            raise web.HTTPInternalServerError(text=f"{error}\n") from error
+
+
+class _Collected:
+    """A collector of metrics that were made before."""
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = list(metrics)
+
+    def collect(self) -> list[Metric]:
+        """Return the metrics."""
+        return self._metrics
+
+
+def _verdict(reason: str) -> web.Response:
+    return web.Response(text=f"{reason or 'ok'}\n", status=503 if reason else 200)

@@ -22,6 +22,11 @@ class Histogram:
         self._counts[bisect_left(self._bounds, value)] += 1
         self.total += value
 
+    @property
+    def count(self) -> int:
+        """Return the number of values."""
+        return sum(self._counts)
+
     def buckets(self) -> list[tuple[str, int]]:
         """Return each bound as text and the number of values at or below it. The last bound is +Inf."""
         return list(

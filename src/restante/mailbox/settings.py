@@ -20,6 +20,7 @@ class Serve(msgspec.Struct, frozen=True, kw_only=True):
     data: Annotated[str, Meta(min_length=1)] = "restante-data"
     listen: str = "127.0.0.1:4000"
     admin: str = "127.0.0.1:4010"
+    admin_token_file: Annotated[str, Meta(min_length=1)] | None = None
     motd: str | None = None
     signal_error: str | None = None
     advertise_version: str | None = None

@@ -24,6 +24,7 @@ class WakuServe(msgspec.Struct, frozen=True, kw_only=True):
     data: Annotated[str, Meta(min_length=1)] = "restante-waku"
     listen: str = "127.0.0.1:30303"
     admin: str = "127.0.0.1:4011"
+    admin_token_file: Annotated[str, Meta(min_length=1)] | None = None
     key: Annotated[str, Meta(min_length=1)] | None = None
     min_pow: Annotated[float, Meta(ge=0, le=1e9)] = 2e-6
     max_ttl: Annotated[int, Meta(ge=1, le=2**31)] = 7 * SECONDS_PER_DAY

@@ -14,10 +14,12 @@ from msgspec.structs import replace
 
 from restante.common.dice import Dice
 from restante.common.errors import PeerError
+from restante.common.usage_records import MailboxUsage, NameplateUsage
 from restante.mailbox.core import model, session
 from restante.mailbox.core.address_quotas import AddressQuota
 from restante.mailbox.core.connection_state import LOST_SOCKET, ConnectionState
 from restante.mailbox.core.model import Change, Decision, Mailbox, Now, Policy, size_of
+from restante.mailbox.core.outcomes import ERROR, FAILED, OK, REFUSED, UNDONE
 from restante.mailbox.core.quotas import USAGE_RECORDS, Quotas
 from restante.mailbox.core.rules import MAILBOX_FULL, PruneCommand, decide
 from restante.mailbox.core.session import DENIED, Command, Session
@@ -77,6 +79,15 @@ class Dispatcher:
         """Bytes of the last command, and bytes that it made the server send, to all connections."""
         self.internal_errors: list[Exception] = []
         """Errors inside the rules in this batch. The rules are pure, so an error leaves the state as it was."""
+        self.handled: list[tuple[type, str, float]] = []
+        """The commands of this batch: the type of the message (NoneType: the text was no message), the outcome, and
+        the service time at which it was received."""
+        self.ended: list[MailboxUsage | NameplateUsage] = []
+        """The nameplates and mailboxes that ended in this batch, also those whose usage record is left out."""
+        self.permissions_granted = 0
+        """Connections that have shown the work that was demanded, since the start."""
+        self.pruned = 0
+        """Mailboxes pruned since the start."""
         self._before: dict[ConnectionState, Session] = {}
         self._parsed: tuple[FrameText, Received | Malformed | PeerError] | None = None
         """The text that `parse_ahead` parsed last, and its message or error."""
@@ -94,7 +105,7 @@ class Dispatcher:
         if connection.verdict is not None or connection.lost:
             return
         try:
-            self._parsed = text, _parse(text)
+            self._parsed = text, parsing.attempt(text)
         except Exception:  # noqa: BLE001 - our bug: `handle` parses the text again, and closes the connection
             self._parsed = None
 
@@ -103,43 +114,52 @@ class Dispatcher:
         self.weight = self.cost = size_of(text)
         if connection.verdict is not None:
             self._answer_departing(connection, text, now)
-            return
+        elif not connection.lost:
+            self.last_message = None
+            outcome = self._handle(connection, text, now)
+            self.handled.append((type(self.last_message), outcome, now.service))
+
+    def _handle(self, connection: ConnectionState, text: FrameText, now: Now) -> str:
+        """Handle the text of a frame of an open connection, and return the outcome."""
         try:
             message = self._parse_and_ack(connection, text)
             # Nobody reads the list of a closed connection, and it takes 1 to 5 ms if nameplates have changed.
-            if message is None or (connection.gone and type(message) is messages.List):
-                return
+            if message is None:
+                return ERROR
+            if connection.gone and type(message) is messages.List:
+                return OK
             command = session.step(connection.session, message)
             if command == DENIED and connection.session.demand is not None:
                 self._deny(connection, message, text, now)
-                return
+                return REFUSED
             if isinstance(command, str):
                 self._reply(connection, messages.Error(command, Raw(text)))
-                return
+                return ERROR
             refusal = self._charge(connection.address_quotas, command, now)
             if refusal is not None:
                 self._reject(connection, *refusal, text)
-                return
+                return REFUSED
             decision = decide(self.state, command, now, self.dice, self.policy)
             if (
                 decision.mailbox is not None
                 and len(self.subscribers.get(decision.mailbox.key, ())) >= MAX_SUBSCRIBERS
             ):
                 self._reject(connection, MAILBOX_FULL, f"{MAX_SUBSCRIBERS} connections have it open already", text)
-                return
+                return REFUSED
         except Exception as error:  # noqa: BLE001 - our bug must stay with one connection; nothing was changed yet
             self.internal_errors.append(error)
             self._reply(connection, messages.Error(INTERNAL_ERROR, messages.NULL))
             connection.verdict = PeerError(1011, INTERNAL_ERROR)
-            return
+            return FAILED
         self._apply(decision.changes, now, connection.address_quotas)
         self._advance(connection, command, decision)
         if decision.error is not None:
             self._reject(connection, decision.error, decision.hint, text)
-            return
+            return REFUSED if decision.hint else ERROR
         reply = command.response(decision, message.id, now.wall)
         if reply is not None:
             self._reply(connection, reply)
+        return OK
 
     def _deny(self, connection: ConnectionState, message: Received | Malformed, text: FrameText, now: Now) -> None:
         """Answer a message that does not meet the connection's demand, and have the connection closed."""
@@ -222,6 +242,7 @@ class Dispatcher:
 
     def prune(self, mailbox: Mailbox, now: Now) -> None:
         """End a mailbox that has been idle for too long."""
+        self.pruned += 1
         self._apply(decide(self.state, PruneCommand(mailbox), now, self.dice, self.policy).changes, now)
 
     def refuse_frame(self, connection: ConnectionState, error: PeerError) -> None:
@@ -242,7 +263,7 @@ class Dispatcher:
         parsed, self._parsed = self._parsed, None
         if connection.verdict is not None or connection.lost:
             return None
-        message = parsed[1] if parsed is not None and parsed[0] is text else _parse(text)
+        message = parsed[1] if parsed is not None and parsed[0] is text else parsing.attempt(text)
         if isinstance(message, PeerError):
             self.refuse_frame(connection, message)
             return None
@@ -266,6 +287,8 @@ class Dispatcher:
     def _apply(self, changes: list[Change], now: Now, address_quotas: tuple[AddressQuota, ...] = ()) -> None:
         """Apply changes, except usage records beyond what an address may cause."""
         for number, change in enumerate(changes):
+            if type(change) is MailboxUsage or type(change) is NameplateUsage:
+                self.ended.append(change)
             if type(change) in USAGE_RECORDS:
                 following = next(iter(changes[number + 1 : number + 2]), None)
                 if not self.quotas.charge_record(change, following, address_quotas, now.service, self.policy.limits):
@@ -294,6 +317,7 @@ class Dispatcher:
         after = command.after(before, decision)
         if after is not before:
             self._set_session(connection, after)
+            self.permissions_granted += before.demand is not after.demand
         if decision.error is not None:
             return
         if decision.mailbox is not None:
@@ -337,6 +361,7 @@ class Dispatcher:
         with_output, self.with_output = self.with_output, []
         self.changes = []
         self.internal_errors = []
+        self.handled, self.ended = [], []
         self._before = {}
         return with_output
 
@@ -370,11 +395,4 @@ class Dispatcher:
         if message is None:
             return
         self._reply(connection, messages.Error(words, Raw(text), retry=True))
-
-
-def _parse(text: FrameText) -> Received | Malformed | PeerError:
-    """Return the message of a text, or why it is none."""
-    try:
-        return parsing.parse(text)
-    except PeerError as error:  # a new one, because the traceback of this one holds the text
-        return PeerError(error.code, error.words, hint=error.hint)
+        self.handled.append((type(message), UNDONE, 0.0))

@@ -40,6 +40,10 @@ class Quotas:
     def __init__(self) -> None:
         self.refused: Counter[tuple[str, str | None]] = Counter()
         """Refusals for lack of permission or room, by error and address id. The caller that logs them clears them."""
+        self.refusals: Counter[str] = Counter()
+        """The same since the start, by error. Clients cannot choose the words."""
+        self.refused_before: Counter[tuple[str, str | None]] = Counter()
+        """`refused` of the last whole minute."""
         self.left_out = 0
         """Usage records that were not stored since the start, because an address caused too many."""
         self.visited = 0
@@ -53,6 +57,7 @@ class Quotas:
 
     def count_refusal(self, words: str, address_id: str | None) -> None:
         """Count a refusal. Beyond MAX_REFUSAL_COUNTERS, new pairs of error and address count without an address."""
+        self.refusals[words] += 1
         key = words, address_id
         self.refused[key if key in self.refused or len(self.refused) < MAX_REFUSAL_COUNTERS else (words, None)] += 1
 

@@ -105,6 +105,10 @@ class State:
         """True for a time after a start, while sides that were connected before may reconnect."""
         self.unsaved: dict[int, Mailbox] = {}
         """Mailboxes whose `touched` has changed since it was saved, by key."""
+        self.nameplate_count = 0
+        self.mailbox_count = 0
+        self.message_count = 0
+        """How many are live, in all applications."""
         self.stored = 0
         """Approximate bytes of memory that the live data takes."""
         self.room = True
@@ -187,6 +191,8 @@ class State:
         for box in mailboxes:
             box.names = _names(box)
         self.stored += MAILBOX_BYTES * len(mailboxes) + sum([box.names for box in mailboxes])
+        self.mailbox_count += len(mailboxes)
+        self.nameplate_count += len(nameplates)
         for rows in (mailboxes, nameplates):
             self.next_key = max(self.next_key, max([row.key for row in rows], default=0) + 1)
 
@@ -194,6 +200,7 @@ class State:
         """Add a mailbox."""
         app = self.apps.get(mailbox.app_id) or self._make_app(mailbox.app_id)
         app.mailboxes[mailbox.mailbox_id] = mailbox
+        self.mailbox_count += 1
         if mailbox.key >= self.next_key:
             self.next_key = mailbox.key + 1
         mailbox.names = _names(mailbox)
@@ -203,6 +210,8 @@ class State:
         mailbox = change.mailbox
         app = self.apps[mailbox.app_id]
         del app.mailboxes[mailbox.mailbox_id]
+        self.mailbox_count -= 1
+        self.message_count -= len(mailbox.messages)
         self.stored -= _weight(mailbox)
         self.unsaved.pop(mailbox.key, None)
         self._drop_if_idle(app)
@@ -243,6 +252,7 @@ class State:
     def keep(self, mailbox: Mailbox, message: model.Stored) -> None:
         """Add a message, new or read from the store."""
         mailbox.keep(message)
+        self.message_count += 1
         self.stored += MESSAGE_BYTES + len(message.wire)
 
     def put_nameplate(self, nameplate: Nameplate) -> None:
@@ -250,6 +260,7 @@ class State:
         name = nameplate.name
         app = self.apps.get(nameplate.app_id) or self._make_app(nameplate.app_id)
         app.nameplates[name] = nameplate
+        self.nameplate_count += 1
         app.mailboxes[nameplate.mailbox_id].nameplate = name
         bisect.insort(app._sorted, name)
         app._listing = None
@@ -265,6 +276,7 @@ class State:
         nameplate = change.nameplate
         app = self.apps[nameplate.app_id]
         del app.nameplates[nameplate.name]
+        self.nameplate_count -= 1
         app.answered.pop(nameplate.name, None)
         del app._sorted[bisect.bisect_left(app._sorted, nameplate.name)]
         app._listing = None

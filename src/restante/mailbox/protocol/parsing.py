@@ -26,6 +26,8 @@ MAX_SHORT_MESSAGE_CHARACTERS, also within strings. A comma or bracket takes up t
 space between values 4 ns, so that 2 MiB of any would take 8 ms and more. Clients send hex, which has none."""
 
 _SLOW_SIGNS: Final = b",[{\\ \t\r\n"
+TOO_EXPENSIVE: Final = "the message is too expensive to decode"
+
 _FEWER_SIGNS: Final = (
     f"a long message has at most {MAX_LONG_MESSAGE_SIGNS} commas, opening brackets, backslashes and spaces together"
 )
@@ -185,6 +187,14 @@ def parse(text: FrameText) -> Received | Malformed:
     return message
 
 
+def attempt(text: FrameText) -> Received | Malformed | PeerError:
+    """Return the message of a text, or why it is none."""
+    try:
+        return parse(text)
+    except PeerError as error:  # a new one, because the traceback of this one holds the text
+        return PeerError(error.code, error.words, hint=error.hint)
+
+
 def _parse_long(text: FrameText) -> Received | Malformed:
     """Parse a text of more than MAX_SHORT_MESSAGE_CHARACTERS in one pass: 2 MiB take at most 5 ms.
 
@@ -193,7 +203,7 @@ def _parse_long(text: FrameText) -> Received | Malformed:
     payload = text.encode() if isinstance(text, str) else text
     signs = len(payload) - len(payload.translate(None, _SLOW_SIGNS))  # to count each would take twice as long
     if signs > MAX_LONG_MESSAGE_SIGNS:
-        raise PeerError(1009, "the message is too expensive to decode", hint=_FEWER_SIGNS)
+        raise PeerError(1009, TOO_EXPENSIVE, hint=_FEWER_SIGNS)
     long = _decoded(payload, _decode_long)
     fields = _Fields(type=long.type, id=long.id, phase=long.phase, body=long.body, ping=long.ping)
     malformed = _malformed(fields)

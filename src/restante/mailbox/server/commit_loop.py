@@ -33,6 +33,7 @@ from restante.mailbox.protocol import messages
 from restante.mailbox.protocol.frame_text import FrameText
 from restante.mailbox.protocol.messages import Received
 from restante.mailbox.protocol.parsing import Malformed
+from restante.mailbox.server.measurements import Measurements
 from restante.mailbox.store.sqlite import Store
 
 GRACE_SECONDS: Final = 120.0
@@ -112,6 +113,7 @@ class CommitLoop:
         self._committed: float | None = None
         """Wall time at which the current batch was durable. None: it changed nothing."""
         self.trace: Trace | None = None
+        self.measurements = Measurements()
         self._wake = asyncio.Event()
         self.idle = asyncio.Event()
         """Set while everything that was received is handled and answered."""
@@ -158,6 +160,7 @@ class CommitLoop:
     def start_pruning(self) -> None:
         """Start pruning, unless it is under way."""
         if self._maintenance is None:
+            self.measurements.prune_began(self._clock.monotonic())
             self._maintenance = prune_idle(self.dispatcher, self.now, self._retention.prune_after, self._rebooted)
             self._forgetting = self._retention.keep_usage is not None
             self._wake_up()
@@ -174,7 +177,8 @@ class CommitLoop:
         Call this once a minute and at the end.
         """
         quotas = self.dispatcher.quotas
-        refused, quotas.refused = quotas.refused, Counter()
+        refused = quotas.refused_before = quotas.refused
+        quotas.refused = Counter()
         pairs = refused.most_common()
         for (words, address_id), times in pairs[:MAX_LOGGED_ADDRESSES]:
             log.warning("refused", words=words, times=times, address=address_id)
@@ -284,6 +288,7 @@ class CommitLoop:
                 self._weight += self._do(entry, now)
         if self._maintenance is not None and next(self._maintenance, self) is self:
             self._maintenance = None
+            self.measurements.prune_ended(self._clock.monotonic())
         return batch
 
     def _do(self, entry: QueueEntry, served: float) -> int:
@@ -311,6 +316,7 @@ class CommitLoop:
         try:
             await self._commit()
         except StoreBusy as busy:
+            self.measurements.not_stored(str(busy))
             self._deferred_due = False  # tried again after the next `commit_deferred`
             if self.dispatcher.changes:
                 log.warning("a batch was not stored; its senders are told to try again", error=str(busy))
@@ -328,6 +334,7 @@ class CommitLoop:
             began = self.now()
             await self._store.apply(changes, began)
             self._commit_began, self._committed = began.wall, self._clock.wall()
+            self.measurements.committed(began.wall, self._service() - began.service, len(changes))
             self._deferred_records = []
             self._deferred_due = self._stopping
             return
@@ -366,6 +373,7 @@ class CommitLoop:
     def _send_replies(self) -> None:
         wall = self._clock.wall()
         stamp = messages.stamp(wall)
+        self.measurements.answered(self.dispatcher.handled, self.dispatcher.ended, self._service())
         # In reverse order: subscribers come after the sender of a message, and wait longer for it.
         for connection in reversed(self.dispatcher.end_batch()):
             bodies, connection.outbox = connection.outbox, []

@@ -28,6 +28,7 @@ from restante.mailbox.server.frames import close_reason, framed, proxy_headers, 
 from restante.mailbox.server.read_budget import PAYLOAD_BYTES_PER_FRAME
 from restante.mailbox.server.read_pauses import MAX_FRAMES_PER_SECOND, ReadPauses
 from restante.mailbox.server.receive_buffer import MIN_COUNTED_BYTES
+from restante.mailbox.server.refusals import NO_ROOM_FOR_LARGE, NOT_READ
 from restante.mailbox.server.send_budget import WRITE_BUFFER_BYTES, WRITE_CHUNK_BYTES
 from restante.mailbox.server.server_context import ServerContext
 
@@ -36,10 +37,6 @@ MAX_OWED_BEYOND_REPLAY: Final = MIB
 
 CLOSE_TIMEOUT: Final = 2.0
 """Seconds within which a client must answer our close."""
-
-NOT_READ: Final = "what was sent was not read"
-NO_ROOM_FOR_LARGE: Final = "there is no room for large messages"
-"""Why a connection is closed, for the client and for the log."""
 
 
 class Socket(WSListener):

@@ -15,6 +15,7 @@ import uvloop
 from msgspec.structs import replace
 
 from restante import __version__
+from restante.common.admin_access import read_admin_token
 from restante.common.dice import SystemDice
 from restante.common.errors import Misuse
 from restante.common.logs import log, watch
@@ -60,6 +61,7 @@ async def _serve_until(stop: asyncio.Event, settings: Serve, read_settings: Read
     if descriptors < needed:
         raise too_few_descriptors(descriptors, needed)
     host, port = address(settings.listen, "--listen")
+    token = read_admin_token(settings.admin, settings.admin_token_file)
     if settings.trace is not None:
         check_path(Path(settings.trace), Path(settings.data))
     store = open_store(Path(settings.data))
@@ -92,9 +94,11 @@ async def _serve_until(stop: asyncio.Event, settings: Serve, read_settings: Read
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
         if settings.admin != "off":
             from restante.common import admin_http  # importing aiohttp takes a third of the start-up time
+            from restante.mailbox.server import status_pages
 
             where = address(settings.admin, "--admin")
-            await stack.enter_async_context(admin_http.apart(*where, lambda: store.flushing))
+            pages = status_pages.of(server, store, Path(settings.data))
+            await stack.enter_async_context(admin_http.serving_admin(*where, pages, token))
         addresses = await server.listen(host, port)
         for each in addresses:
             log.info("listening", url=f"ws://{_host_and_port(each)}/v1", version=__version__, data=settings.data)

@@ -42,6 +42,7 @@ from restante.mailbox.server.first_request import Answer, FirstBytes, websocket_
 from restante.mailbox.server.frames import first_byte
 from restante.mailbox.server.read_budget import ReadBudget
 from restante.mailbox.server.read_pauses import ReadPauses
+from restante.mailbox.server.refusals import MUST_BIND, NO_ROOM_FOR_REQUESTS, TOO_BIG, TOO_MANY_WITHOUT_REQUEST
 from restante.mailbox.server.send_budget import SendBudget
 from restante.mailbox.server.system import system_secret
 from restante.mailbox.server.welcome import WelcomeOptions
@@ -80,12 +81,6 @@ READ_BUFFER_BYTES: Final = 2048
 """Initial bytes of a connection's read buffer, which grows with its frames. Most of a connection's memory
 (bench/README.md)."""
 
-TOO_MANY_WITHOUT_REQUEST: Final = "too many connections without a request"
-"""Log text for an address that has as many connections without a request as it may have with one."""
-
-NO_ROOM_FOR_REQUESTS: Final = "there is no room for connections without a request"
-"""Log text for an address whose connections without a request are closed for the memory that they take."""
-
 MAX_UNBOUND_CLOSED_PER_SECOND: Final = 250
 """Connections closed in one second because they did not bind in time. Closing one takes some 26 µs."""
 
@@ -123,6 +118,7 @@ class Server:
         self.buckets: list[set[Socket]] = [set() for _ in range(PING_INTERVAL_SECONDS)]
         """All sockets, by the second of the ping interval in which they are pinged."""
         self.cleanup_seconds = CLEANUP_SECONDS
+        self.draining = False
         self.admitted: set[Socket] = set()
         """Sockets that were admitted."""
         self.owing = 0
@@ -320,7 +316,7 @@ class Server:
     def too_big(self) -> PeerError:
         """Return the error for a message above `message_bytes`."""
         most = self.limits.message_bytes
-        return PeerError(1009, "the message is too big", hint=f"a message has at most {most} bytes")
+        return PeerError(1009, TOO_BIG, hint=f"a message has at most {most} bytes")
 
     def sockets(self) -> list[Socket]:
         """Return all connections, also rejected ones that are still open."""
@@ -374,11 +370,12 @@ class Server:
             if newcomer.connection.session.app_id is None and not (backlog.queued or backlog.waiting):
                 seconds = f"{self.limits.bind:g} s"
                 self.commit_loop.refuse(
-                    newcomer.connection, PeerError(1008, "must bind first", hint=f"within {seconds} of connecting")
+                    newcomer.connection, PeerError(1008, MUST_BIND, hint=f"within {seconds} of connecting")
                 )
 
     async def drain(self, running: asyncio.Task[None]) -> None:
         """Stop accepting and reading, answer what was read, and close all connections."""
+        self.draining = True
         listening_sockets, self._listening_sockets = self._listening_sockets, []
         self._stop_accepting()
         for listening in listening_sockets:

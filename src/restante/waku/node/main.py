@@ -8,13 +8,13 @@ import gc
 import os
 import sys
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 import uvloop
 
 from restante import __version__
+from restante.common.admin_access import read_admin_token
 from restante.common.errors import Misuse, StoreBusy
 from restante.common.logs import log, watch
 from restante.common.settings import address
@@ -74,6 +74,7 @@ async def _serve_until(stop: asyncio.Event, settings: WakuServe) -> None:
     if descriptors < MIN_DESCRIPTORS:
         raise too_few_descriptors(descriptors, MIN_DESCRIPTORS)
     data = Path(settings.data)
+    token = read_admin_token(settings.admin, settings.admin_token_file)
     # What the operator named is read first: an error in it creates nothing in the data directory.
     password = _password(settings)
     path = Path(settings.key) if settings.key else data / KEY_FILE
@@ -94,11 +95,11 @@ async def _serve_until(stop: asyncio.Event, settings: WakuServe) -> None:
         async with contextlib.AsyncExitStack() as stack:
             if settings.admin != "off":
                 from restante.common import admin_http  # aiohttp takes a third of the start-up time
-                from restante.waku.node import metrics
+                from restante.waku.node import status_pages
 
                 where = address(settings.admin, "--admin")
-                runner = await admin_http.start(*where, ready=node.ready, metrics=partial(metrics.of, node))
-                stack.push_async_callback(runner.cleanup)
+                pages = status_pages.of(node, data)
+                await stack.enter_async_context(admin_http.serving_admin(*where, pages, token))
             for each in await node.listen(*address(settings.listen, "--listen")):
                 _announce(key, each)
             log.info("listening", version=__version__, data=settings.data)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Metric, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from restante.common.histogram import Histogram
+from restante.common.prometheus import counter, gauge, histogram
 from restante.waku.archive.records import Counts
 from restante.waku.node.history_requests import REFUSALS
 from restante.waku.node.node import REJECTION_LABELS, Node
@@ -31,15 +31,13 @@ REFUSAL_LABELS: Final = {
 status-go does not limit the ttl, so that name is ours."""
 
 
-async def of(node: Node) -> bytes:
-    """Return all metrics in the text format. Raises StoreError if the archive cannot be read."""
-    registry = CollectorRegistry()
-    registry.register(_Now(node, await node.archive.counts()))
-    return generate_latest(registry)
+async def of(node: Node) -> list[Metric]:
+    """Return all metrics. Raises StoreError if the archive cannot be read."""
+    return list(_Now(node, await node.archive.counts()).collect())
 
 
 class _Now:
-    """A collector of the current counts."""
+    """The current counts."""
 
     def __init__(self, node: Node, archive: Counts) -> None:
         self._node = node
@@ -49,19 +47,19 @@ class _Now:
         """Yield all metrics."""
         yield from self._envelopes()
         yield from self._requests()
-        yield _gauge("waku_peers", "Peers that have sent a Status", len(self._node.relay.interests))
-        yield _gauge(
+        yield gauge("waku_peers", "Peers that have sent a Status", len(self._node.relay.interests))
+        yield gauge(
             "waku_connections", "Connections, also those that have not sent a Status", len(self._node.connections)
         )
         pool = self._node.mailserver.pool
-        yield _gauge("waku_envelopes_known", "Known envelope hashes", len(pool.known))
-        yield _gauge("waku_envelopes_cached_bytes", "Bytes of memory for live envelopes", pool.size)
+        yield gauge("waku_envelopes_known", "Known envelope hashes", len(pool.known))
+        yield gauge("waku_envelopes_cached_bytes", "Bytes of memory for live envelopes", pool.size)
 
     def _envelopes(self) -> Iterator[Metric]:
         counts, node = self._node.mailserver.counts, self._node
         received = counts["new"] + counts["known"] + sum(counts[refusal] for refusal in REFUSAL_LABELS)
-        yield _counter("waku_envelopes_received", "Envelopes received from peers", received)
-        yield _counter("waku_envelopes_validated", "Envelopes that were new and taken", counts["new"])
+        yield counter("waku_envelopes_received", "Envelopes received from peers", received)
+        yield counter("waku_envelopes_validated", "Envelopes that were new and taken", counts["new"])
         refused = CounterMetricFamily(
             "waku_envelopes_cache_failures", "Envelopes not accepted, by reason", labels=["type"]
         )
@@ -78,20 +76,20 @@ class _Now:
         cached.add_metric(["hit"], counts["known"])
         cached.add_metric(["miss"], counts["new"])
         yield cached
-        yield _histogram("waku_envelopes_size_bytes", "Envelopes that were new and taken", node.mailserver.sizes)
-        yield _counter(
+        yield histogram("waku_envelopes_size_bytes", "Envelopes that were new and taken", node.mailserver.sizes)
+        yield counter(
             "waku_envelopes_relayed", "Envelopes relayed, counted for each peer", node.relay.counts["relayed"]
         )
         held = GaugeMetricFamily("mailserver_archived_envelopes_total", "Envelopes in the archive", labels=["db"])
         held.add_metric([DATABASE_LABEL], self._archive.envelopes)
         yield held
-        yield _histogram(
+        yield histogram(
             "mailserver_archived_envelope_size_bytes",
             "Envelopes that were archived",
             node.mailserver.archived_sizes,
             db=DATABASE_LABEL,
         )
-        yield _gauge("mailserver_archived_bytes", "Bytes of the envelopes in the archive", self._archive.bytes)
+        yield gauge("mailserver_archived_bytes", "Bytes of the envelopes in the archive", self._archive.bytes)
         failed = CounterMetricFamily(
             "mailserver_archived_envelopes_failures", "Envelopes that could not be archived", labels=["db"]
         )
@@ -101,31 +99,31 @@ class _Now:
     def _requests(self) -> Iterator[Metric]:
         requests = self._node.history_requests
         counts = requests.counts
-        yield _counter("mailserver_requests", "Requests for history", counts["requests"])
-        yield _counter("mailserver_requests_refused", "Requests answered with an error", counts["requests refused"])
+        yield counter("mailserver_requests", "Requests for history", counts["requests"])
+        yield counter("mailserver_requests_refused", "Requests answered with an error", counts["requests refused"])
         failed = CounterMetricFamily(
             "mailserver_delivery_failures", "Requests answered with an error, by its reason", labels=["type"]
         )
         for why in REFUSALS:
             failed.add_metric([why], self._node.history_requests.refusals[why])
         yield failed
-        yield _histogram(
+        yield histogram(
             "mailserver_delivery_duration_seconds",
             "Seconds from reading a request to sending its answer",
             requests.delays,
         )
-        yield _histogram(
+        yield histogram(
             "mailserver_requests_bundle_process_duration_seconds",
             "Seconds to find a page of history",
             requests.searches,
         )
-        yield _histogram(
+        yield histogram(
             "mailserver_sent_envelope_batch_size_bytes", "Bytes of envelopes in a packet of history", requests.packets
         )
-        yield _counter(
+        yield counter(
             "mailserver_delivery_attempts", "Valid requests for history, answered or not", counts["attempts"]
         )
-        yield _counter(
+        yield counter(
             "mailserver_requests_batched", "Answered requests whose envelopes were sent in batches", counts["batched"]
         )
         queries = CounterMetricFamily(
@@ -134,20 +132,6 @@ class _Now:
         for name in ("topics", "bloom", "none"):
             queries.add_metric([name, "unknown"], requests.queries[name])
         yield queries
-        yield _counter(
+        yield counter(
             "mailserver_envelopes", "Envelopes sent in answers to requests", counts["envelopes handed over"]
         )
-
-
-def _counter(name: str, words: str, value: float) -> Metric:
-    return CounterMetricFamily(name, words, value=value)
-
-
-def _gauge(name: str, words: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, words, value=value)
-
-
-def _histogram(name: str, words: str, histogram: Histogram, **labels: str) -> Metric:
-    found = HistogramMetricFamily(name, words, labels=[*labels])
-    found.add_metric([*labels.values()], histogram.buckets(), histogram.total)
-    return found

@@ -1,0 +1,71 @@
+"""Who may use the admin port: a token for ports that other machines reach, and a check of the Host header."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from pathlib import Path
+from typing import Final
+
+from restante.common.errors import Misuse, plain
+from restante.common.settings import address
+
+MIN_TOKEN_CHARACTERS: Final = 16
+"""Characters of a token. Shorter ones can be guessed."""
+
+
+def read_admin_token(admin: str, file: str | None) -> str | None:
+    """Return the token of a file, or None if there is no file. `admin` is the setting --admin.
+
+    Raises Misuse if the file cannot be read or has no good token, or if a port that is not on loopback has none.
+    """
+    if file is None:
+        host = None if admin == "off" else address(admin, "--admin")[0]
+        if admin != "off" and not _is_loopback(host):
+            raise Misuse(
+                f"--admin {host or '*'}: other machines could read it: name a file with a token (--admin-token-file),"
+                " or listen on 127.0.0.1"
+            )
+        return None
+    try:
+        token = Path(file).read_text("ascii").strip()
+    except OSError as error:
+        raise Misuse(f"--admin-token-file {file}: {plain(error)}") from error
+    except ValueError:  # not ASCII
+        token = ""
+    if len(token) < MIN_TOKEN_CHARACTERS or not token.isprintable() or " " in token:
+        raise Misuse(
+            f"--admin-token-file {file}: a token has at least {MIN_TOKEN_CHARACTERS} printable ASCII characters"
+            " and no spaces: make one with `openssl rand -hex 32`"
+        )
+    return token
+
+
+def _is_loopback(host: str | None) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host or "0.0.0.0").is_loopback  # noqa: S104 - all interfaces
+    except ValueError:
+        return False
+
+
+def known_host(header: str, host: str | None) -> bool:
+    """Return whether a Host header is an address or a name of ours.
+
+    A name that anybody can point at this machine would let a web page read the admin port through the browser of
+    somebody who can reach it (DNS rebinding).
+    """
+    name = header[: header.index("]") + 1] if header.startswith("[") and "]" in header else header.rpartition(":")[0]
+    name = (name or header).strip("[]").lower()
+    if name in {"localhost", (host or "").lower()}:
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def authorized(header: str, token: str) -> bool:
+    """Return whether an Authorization header has the token."""
+    scheme, _, given = header.partition(" ")
+    return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())

@@ -1,0 +1,110 @@
+"""What the commit loop measures for the metrics: counts and durations since the start, of a fixed number of kinds."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final, NamedTuple, get_args
+
+from restante.common.histogram import Histogram
+from restante.common.usage_records import MailboxUsage, NameplateUsage, Result
+from restante.mailbox.core.outcomes import OK, OUTCOMES
+from restante.mailbox.protocol.messages import KINDS, Add
+from restante.mailbox.protocol.parsing import Malformed
+
+SECONDS_BOUNDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Upper bounds of durations. A commit on a fast disk takes 0.1 ms, on a disk of a cheap machine 20 ms; a client
+gives up after some seconds."""
+
+COMMAND_BOUNDS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500)
+"""Upper bounds of commands in a batch (commit_loop.MAX_BATCH_COMMANDS)."""
+
+SLOW_COMMIT_SECONDS: Final = 0.25
+"""Seconds from which on a commit is slow: people notice it."""
+
+MAX_SLOW_COMMITS: Final = 20
+"""Slow commits that are remembered one by one, the latest ones."""
+
+COMMAND_TYPES: Final = {
+    **{kind: name for name, kind in KINDS.items()},
+    Malformed: "malformed",
+    type(None): "unreadable",
+}
+"""Types of commands by their class. `malformed` is a JSON object that is no valid message. `unreadable` is a text
+that is no JSON object, or is too expensive to decode."""
+
+
+class SlowCommit(NamedTuple):
+    """A slow commit."""
+
+    at: float
+    """Wall time at which it began, in seconds since 1970."""
+    seconds: float
+    changes: int
+
+
+class Measurements:
+    """Counts since the start of the server. Other threads may read them, since no key is ever added or removed."""
+
+    def __init__(self) -> None:
+        self.commands = {(kind, outcome): 0 for kind in COMMAND_TYPES for outcome in OUTCOMES}
+        """Commands by the class of the message (COMMAND_TYPES) and outcome."""
+        self.results: dict[tuple[type, Result], int] = {
+            (kind, result): 0 for kind in (NameplateUsage, MailboxUsage) for result in get_args(Result)
+        }
+        """Nameplates and mailboxes that ended, by result, also those whose usage record was left out."""
+        self.batch_commands = Histogram(COMMAND_BOUNDS)
+        """Commands of each batch that had any."""
+        self.commit_seconds = Histogram(SECONDS_BOUNDS)
+        """Seconds from the first statement of a batch until it was on disk."""
+        self.delivery_seconds = Histogram(SECONDS_BOUNDS)
+        """Seconds from the receipt of each `add` that was stored until its message was handed to the sockets of those
+        who have the mailbox open."""
+        self.slow_commits = 0
+        self.latest_slow_commits: deque[SlowCommit] = deque(maxlen=MAX_SLOW_COMMITS)
+        self.batches_not_stored = 0
+        self.store_problem = ""
+        """Why the last batch could not be stored; "" if it was."""
+        self.prunes = 0
+        self.prune_seconds = 0.0
+        """Seconds that the last prune took, with the commands that were handled meanwhile."""
+        self._prune_began: float | None = None
+
+    def committed(self, wall: float, seconds: float, changes: int) -> None:
+        """Record a commit that began at a wall time."""
+        self.commit_seconds.add(seconds)
+        self.store_problem = ""
+        if seconds >= SLOW_COMMIT_SECONDS:
+            self.slow_commits += 1
+            self.latest_slow_commits.append(SlowCommit(wall, seconds, changes))
+
+    def not_stored(self, reason: str) -> None:
+        """Record a batch that the disk did not take."""
+        self.batches_not_stored += 1
+        self.store_problem = reason
+
+    def answered(
+        self, handled: list[tuple[type, str, float]], ended: Iterable[MailboxUsage | NameplateUsage], now: float
+    ) -> None:
+        """Record a batch that is on disk: its commands (`Dispatcher.handled`), and what ended in it."""
+        if not handled and not ended:
+            return
+        if handled:
+            self.batch_commands.add(len(handled))
+        commands, delivery_seconds = self.commands, self.delivery_seconds
+        for kind, outcome, received in handled:
+            commands[kind, outcome] += 1
+            if kind is Add and outcome is OK:
+                delivery_seconds.add(now - received)
+        for record in ended:
+            self.results[type(record), record.result] += 1
+
+    def prune_began(self, now: float) -> None:
+        """Record that a prune began."""
+        self._prune_began = now
+
+    def prune_ended(self, now: float) -> None:
+        """Record that maintenance ended. It was a prune if one began."""
+        if self._prune_began is not None:
+            self.prunes += 1
+            self.prune_seconds, self._prune_began = now - self._prune_began, None

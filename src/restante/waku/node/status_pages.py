@@ -1,0 +1,112 @@
+"""What the admin port of the Waku node shows: whether it is ready, metrics, and JSON pages.
+
+docs/monitoring.md documents the fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from prometheus_client import Metric
+
+from restante import __version__
+from restante.common.admin_http import AdminPages, Query, page_of
+from restante.common.disk_probe import DiskProbe
+from restante.waku.connection.peer_connection import PeerConnection
+from restante.waku.node import metrics
+from restante.waku.node.history_requests import REFUSALS
+from restante.waku.node.metrics import REFUSAL_LABELS
+from restante.waku.node.node import Node
+
+NODE_ID_BYTES: Final = 8
+"""Bytes of a peer's id that are shown: enough to tell peers apart."""
+
+
+def of(node: Node, data: Path) -> AdminPages:
+    """Return the pages of a node with this data directory."""
+    pages = StatusPages(node)
+    return AdminPages(
+        unready=node.ready,
+        metrics=pages.metrics,
+        flushing=lambda: None,
+        disk=DiskProbe(data),
+        json={"/varz": pages.varz, "/connz": pages.connz, "/limitz": pages.limitz},
+    )
+
+
+class StatusPages:
+    """The pages of one node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._started = node.clock.wall()
+
+    async def metrics(self) -> Iterable[Metric]:
+        """Return all metrics. Raises StoreError if the archive cannot be read."""
+        return await metrics.of(self._node)
+
+    async def varz(self, _query: Query) -> dict[str, Any]:
+        """Return counts of the node. Raises StoreError if the archive cannot be read."""
+        node = self._node
+        mailserver, requests, archive = node.mailserver, node.history_requests, await node.archive.counts()
+        counts = mailserver.counts
+        return {
+            "version": __version__,
+            "time": node.clock.wall(),
+            "started": self._started,
+            "unready": node.ready(),
+            "archive": msgspec.structs.asdict(archive),
+            "connections": {"open": len(node.connections), "peers": len(node.relay.interests)},
+            "envelopes": {
+                "new": counts["new"],
+                "known": counts["known"],
+                "archived": counts["archived"],
+                "not_archived": counts["not archived"],
+                "relayed": node.relay.counts["relayed"],
+                "refused": {label: counts[refusal] for refusal, label in REFUSAL_LABELS.items()},
+                "known_hashes": len(mailserver.pool.known),
+                "cached_bytes": mailserver.pool.size,
+            },
+            "requests": {
+                "received": requests.counts["requests"],
+                "answered": requests.counts["requests answered"],
+                "refused": {why: requests.refusals[why] for why in REFUSALS},
+                "envelopes_sent": requests.counts["envelopes handed over"],
+                "queries": {name: requests.queries[name] for name in ("topics", "bloom", "none")},
+                "seconds": requests.delays.total,
+            },
+        }
+
+    async def connz(self, query: Query) -> dict[str, Any]:
+        """Return the connections, those with the largest incomplete packets first. Raises Misuse."""
+        found = sorted(self._node.connections, key=lambda each: (-each.held, each.node_id))
+        return page_of(found, query, self._connection)
+
+    def _connection(self, connection: PeerConnection) -> dict[str, Any]:
+        return {
+            "node_id": connection.node_id[:NODE_ID_BYTES].hex() or None,
+            "dialled": connection.dialled,
+            "identified": self._node.peers.get(connection.node_id) is connection,
+            "held_bytes": connection.held,
+            "missed_envelopes": connection.missed is not None,
+        }
+
+    async def limitz(self, _query: Query) -> dict[str, Any]:
+        """Return each limit, and how much of it is used if it is one of the whole node."""
+        node = self._node
+        used = {
+            "pool_bytes": node.mailserver.pool.size,
+            "unfinished_bytes": node.unfinished,
+            "max_peers": len(node.peers),
+        }
+        limits = {
+            **msgspec.structs.asdict(node.limits),
+            "max_peers": node.housekeeping.max_peers,
+            "max_peers_per_address": node.housekeeping.max_peers_per_address,
+        }
+        return {
+            "limits": {name: {"value": value, "used": used.get(name)} for name, value in limits.items()},
+        }
