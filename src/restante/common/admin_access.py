@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 from pathlib import Path
 from typing import Final
 
@@ -54,9 +55,9 @@ def known_host(header: str, host: str | None) -> bool:
     A name that anybody can point at this machine would let a web page read the admin port through the browser of
     somebody who can reach it (DNS rebinding).
     """
-    name = header[: header.index("]") + 1] if header.startswith("[") and "]" in header else header.rpartition(":")[0]
-    name = (name or header).strip("[]").lower()
-    if name in {"localhost", (host or "").lower()}:
+    parts = re.fullmatch(r"(?:\[([^\]]*)\]|([^:]*))(?::[0-9]+)?", header)  # RFC 3986, 3.2.2
+    name = (parts[1] or parts[2] or "").lower() if parts else ""
+    if name == "localhost" or (host and name == host.lower()):
         return True
     try:
         ipaddress.ip_address(name)

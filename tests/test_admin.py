@@ -1,0 +1,361 @@
+"""The mailbox server's admin port: whether it is ready, counts that agree with what was done, who may read them."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import os
+import re
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import pytest
+
+import restante.mailbox
+from restante.common import admin_http
+from restante.common.admin_access import known_host, read_admin_token
+from restante.common.disk_probe import FILE
+from restante.common.errors import Misuse
+from restante.mailbox.core.limits import UNLIMITED
+from restante.mailbox.server import refusals, status_pages
+from restante.mailbox.store import sqlite
+from support.bounds import bounded
+from support.mailbox.clients import Clients
+from support.mailbox.inside import Inside, inside
+from support.metrics import counts
+from support.processes import database
+
+MONITORING: Final = Path(__file__).parents[1] / "docs/monitoring.md"
+SOURCE: Final = Path(restante.mailbox.__file__).parent
+TOKEN: Final = "0123456789abcdef"
+
+
+class Admin:
+    """Whoever looks at the admin port."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self._session = session
+        self._url = url
+
+    async def get(self, path: str, **headers: str) -> tuple[int, str]:
+        async with bounded(path), self._session.get(self._url + path, headers=headers) as response:
+            return response.status, await response.text()
+
+    async def counts(self) -> dict[str, float]:
+        status, text = await self.get("/metrics")
+        assert status == 200, text
+        return counts(text)
+
+    async def page(self, path: str) -> dict[str, Any]:
+        status, text = await self.get(path)
+        assert status == 200, text
+        page: dict[str, Any] = json.loads(text)
+        return page
+
+
+@asynccontextmanager
+async def looked_at(here: Inside, data: Path, token: str | None = None) -> AsyncIterator[Admin]:
+    """Serve the server's admin port, as `serve` does."""
+    pages = status_pages.of(here.server, here.store, data)
+    async with (
+        admin_http.serving_admin("127.0.0.1", 0, pages, token) as (_, port),
+        aiohttp.ClientSession() as session,
+    ):
+        yield Admin(session, f"http://127.0.0.1:{port}")
+
+
+# ── metrics ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_manual_has_every_metric_and_no_other(tmp_path: Path) -> None:
+    named = set(re.findall(r"^\| `(restante_[a-z_]+)(?:\{[a-z,]+\})?` \|", MONITORING.read_text(), re.MULTILINE))
+    async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
+        names = {name.split()[0] for name in await look.counts() if name.startswith("restante_")}
+        assert {re.sub(r"_(bucket|count|sum)$", "", name) for name in names} == named | {
+            each for each in names if each.endswith("_count") and each in named
+        }
+
+
+async def test_the_counts_agree_with_what_was_done(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here, Clients() as clients, looked_at(here, tmp_path) as look:
+        sender = await clients.bind(here.url, "app", "a")
+        await sender.call("claim", nameplate="4")
+        receiver = await clients.bind(here.url, "app", "b")
+        await receiver.call("claim", nameplate="4")
+        for each in (sender, receiver):
+            await each.refused(await each.say("claim", nameplate="5"))
+        opened = [await clients.opened(here.url, "app", side, "m") for side in "ab"]
+        for number in range(3):
+            await opened[0].call("add", phase=str(number), body="00")
+        for each in opened:
+            await each.call("close", mailbox="m", mood="happy")
+        found = await look.counts()
+        expected = {
+            "restante_connections": 4,
+            "restante_connections_opened_total": 4,
+            "restante_commands_total ok bind": 4,
+            "restante_commands_total ok claim": 2,
+            "restante_commands_total error claim": 2,
+            "restante_commands_total ok add": 3,
+            "restante_commands_total ok close": 2,
+            "restante_delivery_seconds_count": 3,
+            "restante_delivery_seconds_bucket +Inf": 3,
+            "restante_results_total mailbox happy": 1,
+            "restante_results_total mailbox scary": 0,
+            "restante_disk_has_room": 1,
+            "restante_ready": 1,
+            "restante_permission_mode none": 1,
+            "restante_permission_mode adaptive": 0,
+        }
+        assert {name: found[name] for name in expected} == expected
+        assert found["restante_batch_commands_count"] <= sum(
+            value for name, value in found.items() if name.startswith("restante_commands_total")
+        )
+        assert found["restante_commit_seconds_sum"] > 0
+
+
+async def test_live_data_is_counted_as_the_store_has_it(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here, Clients() as clients, looked_at(here, tmp_path) as look:
+        for number in range(3):
+            client = await clients.opened(here.url, f"app-{number}", "a", "m")
+            for phase in range(number):
+                await client.call("add", phase=str(phase), body="00")
+        plate = await clients.bind(here.url, "app-0", "c")
+        await plate.call("claim", nameplate="1")
+        found = await look.counts()
+        assert [found[f"restante_{each}"] for each in ("nameplates", "mailboxes", "messages", "applications")] == [
+            *(1, 4, 3, 3)
+        ]
+        leaver = await clients.opened(here.url, "app-2", "a", "m")
+        await leaver.call("close", mailbox="m")
+        found = await look.counts()
+        assert [found[f"restante_{each}"] for each in ("nameplates", "mailboxes", "messages")] == [1, 3, 1]
+        with closing(sqlite3.connect(database(tmp_path))) as stored:
+            rows = [
+                stored.execute(f"SELECT count(*) FROM {each}").fetchone()[0] for each in ("mailboxes", "messages")
+            ]
+        assert rows == [3, 1]
+
+
+async def test_strangers_cannot_add_series(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here, Clients() as clients, looked_at(here, tmp_path) as look:
+        before = set(await look.counts())
+        for number in range(20):
+            client = await clients.bind(here.url, f"app-{number}", f"side-{number}")
+            await client.refused(await client.say(f"kind-{number}"))
+            await client.call("open", mailbox=f"mailbox-{number}")
+            await client.call("close", mailbox=f"mailbox-{number}", mood=f"mood-{number}")
+        found = await look.counts()
+        assert set(found) == before
+        assert found["restante_commands_total error malformed"] == 20
+        assert found["restante_commands_total ok close"] == 20
+
+
+def _refusal_words() -> set[tuple[str, str]]:
+    """Return module and constant of each error that is raised or returned with a hint, and is counted for it."""
+    found = set()
+    for path in [*SOURCE.glob("core/*.py"), *SOURCE.glob("server/*.py"), *SOURCE.glob("protocol/*.py")]:
+        module = f"restante.mailbox.{path.parent.name}.{path.stem}"
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+                continue
+            named = {each.arg: each.value for each in node.keywords}
+            if node.func.id == "PeerError" and "hint" in named and not isinstance(node.args[1], ast.Attribute):
+                found.add((module, ast.unparse(node.args[1])))
+            if node.func.id == "Decision" and "hint" in named:
+                found.add((module, ast.unparse(named["error"])))
+    return found
+
+
+def test_every_refusal_has_a_reason_in_the_metrics() -> None:
+    words = _refusal_words()
+    assert len(words) >= 6
+    for module, name in words:
+        assert getattr(importlib.import_module(module), name) in refusals.REASONS, (module, name)
+    rows = set(re.findall(r"^\| `([a-z_]+)` \| ", MONITORING.read_text().partition("### Reasons")[2], re.MULTILINE))
+    assert {*refusals.REASONS.values(), refusals.OTHER} <= rows
+    assert set(refusals.LIMITS) <= set(refusals.REASONS.values())
+    assert {each for names in refusals.LIMITS.values() for each in names} <= set(UNLIMITED.__struct_fields__)
+
+
+# ── ready ────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_server_without_room_on_its_disk_is_not_ready(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
+        assert await look.get("/readyz") == (200, "ok\n")
+        here.commit_loop.dispatcher.state.room = False
+        assert await look.get("/readyz") == (503, "the disk is nearly full\n")
+        assert await look.get("/healthz") == (200, "ok\n")
+        assert (await look.counts())["restante_ready"] == 0
+
+
+async def test_a_server_is_not_ready_until_a_batch_is_stored_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "LOCK_TIMEOUT_SECONDS", 0.01)
+    async with inside(tmp_path) as here, Clients() as clients, looked_at(here, tmp_path) as look:
+        client = await clients.opened(here.url, "app", "a", "m")
+        with closing(sqlite3.connect(database(tmp_path), isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            await client.refused(await client.say("add", phase="1", body="00"))
+        status, words = await look.get("/readyz")
+        assert status == 503
+        assert words.startswith("the last batch could not be stored: ")
+        found = await look.counts()
+        assert found["restante_commands_total not_stored add"] == 1
+        assert found["restante_commands_total ok add"] == 0
+        assert found["restante_batches_not_stored_total"] == 1
+        await client.call("add", phase="1", body="00")
+        assert await look.get("/readyz") == (200, "ok\n")
+        assert (await look.counts())["restante_commands_total ok add"] == 1
+
+
+async def test_a_disk_that_is_full_shows_without_a_client(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
+        (tmp_path / FILE).symlink_to("/dev/full")
+        assert await look.get("/readyz") == (503, "the disk cannot be written: No space left on device\n")
+        assert await look.get("/healthz") == (200, "ok\n")
+
+
+async def test_a_disk_that_hangs_shows_without_a_client_and_holds_one_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin_http, "DISK_TIMEOUT", 0.05)
+    hangs = (503, "the disk hangs: a write has not finished for 0.05 s\n")
+    async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
+        os.mkfifo(tmp_path / FILE)  # to open it for writing waits for a reader
+        assert [await look.get("/readyz") for _ in range(3)] == [hangs] * 3
+        assert await look.get("/healthz") == (200, "ok\n")
+        os.close(os.open(tmp_path / FILE, os.O_RDONLY | os.O_NONBLOCK))
+        async with bounded("a working disk"):
+            while await look.get("/readyz") != (200, "ok\n"):
+                pass
+        assert not (tmp_path / FILE).exists()
+
+
+async def test_a_server_that_drains_is_not_ready(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
+        here.server.draining = True
+        assert await look.get("/readyz") == (503, "draining\n")
+
+
+# ── pages ────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_connections_are_shown_in_parts_and_without_what_clients_store(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here, Clients() as clients, looked_at(here, tmp_path) as look:
+        for number in range(5):
+            await clients.opened(here.url, "app", f"side-{number}", f"mailbox-{number}")
+        status, text = await look.get("/connz?limit=2&offset=3")
+        page = json.loads(text)
+        assert (status, page["schema"], page["total"], page["limit"], page["offset"]) == (200, 1, 5, 2, 3)
+        assert [each["number"] for each in page["connections"]] == [4, 5]
+        assert all(each["mailbox_open"] and each["application"] == "app" for each in page["connections"])
+        assert not re.search("side-|mailbox-|127.0.0.1", text)
+
+
+@pytest.mark.parametrize("query", ["limit=1001", "limit=-1", "limit=x", "offset=", "offset=12345678901", "limit=１"])  # noqa: RUF001
+async def test_wrong_arguments_of_a_page_are_refused(tmp_path: Path, query: str) -> None:
+    async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
+        status, words = await look.get(f"/connz?{query}")
+        assert status == 400
+        assert words.startswith(query.partition("=")[0])
+
+
+async def test_limits_are_shown_with_their_use_and_refusals(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here, Clients() as clients, looked_at(here, tmp_path) as look:
+        await clients.opened(here.url, "app", "a", "m")
+        here.commit_loop.dispatcher.quotas.count_refusal(refusals.TOO_BIG, "an-address")
+        limits = (await look.page("/limitz"))["limits"]
+        assert set(limits) == set(UNLIMITED.__struct_fields__)
+        assert limits["connections"]["used"] == 1
+        assert limits["stored_bytes"]["used"] == here.commit_loop.dispatcher.state.stored
+        assert limits["message_bytes"]["refusals"] == {"message_bytes": 1}
+        refused = (await look.page("/varz"))["refused_addresses"]
+        assert refused == [{"address_id": "an-address", "reason": "message_bytes", "times": 1}]
+        here.commit_loop.log_refusals()
+        assert (await look.page("/varz"))["refused_addresses"] == refused, "of the last minute, too"
+        here.commit_loop.log_refusals()
+        assert not (await look.page("/varz"))["refused_addresses"]
+
+
+# ── who may read ─────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_all_but_health_checks_need_the_token(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here, looked_at(here, tmp_path, TOKEN) as look:
+        for path in ("/metrics", "/varz", "/connz", "/limitz", "/nothing"):
+            for wrong in ({}, {"Authorization": TOKEN}, {"Authorization": f"Bearer {TOKEN}x"}):
+                assert (await look.get(path, **wrong))[0] == 401
+        assert (await look.get("/varz", Authorization=f"bearer {TOKEN}"))[0] == 200
+        assert [(await look.get(path))[0] for path in ("/healthz", "/readyz")] == [200, 200]
+
+
+async def test_a_name_that_anybody_can_point_here_is_refused(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
+        for path in ("/metrics", "/healthz"):
+            assert (await look.get(path, Host="evil.example"))[0] == 421
+            assert (await look.get(path, Host="localhost:1"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("header", "known"),
+    [
+        *((each, True) for each in ("127.0.0.1", "127.0.0.1:4010", "[::1]", "[::1]:4010", "LocalHost", "10.0.0.1")),
+        *((each, True) for each in ("admin.example", "ADMIN.example:80")),
+        *(
+            (each, False)
+            for each in (
+                "",
+                ":80",
+                "evil.example",
+                "127.0.0.1.evil.example",
+                "localhost.evil.example:80",
+                "[x]",
+                "::1",
+            )
+        ),
+    ],
+)
+def test_a_host_is_known_by_address_or_as_the_host_of_the_setting(header: str, *, known: bool) -> None:
+    assert known_host(header, "admin.example") is known
+
+
+def test_no_host_is_every_interface_and_no_name() -> None:
+    assert known_host("10.0.0.1:4010", None)
+    assert not known_host("", None)
+
+
+@pytest.mark.parametrize("admin", ["0.0.0.0:4010", "*:4010", "[::]:4010", "192.168.1.2:4010", "admin.example:4010"])
+def test_a_port_that_other_machines_reach_needs_a_token(tmp_path: Path, admin: str) -> None:
+    with pytest.raises(Misuse, match="--admin-token-file"):
+        read_admin_token(admin, None)
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    assert read_admin_token(admin, str(file)) == TOKEN
+
+
+@pytest.mark.parametrize("admin", ["off", "127.0.0.1:4010", "127.1.2.3:4010", "[::1]:4010", "localhost:4010"])
+def test_a_port_on_loopback_needs_no_token(admin: str) -> None:
+    assert read_admin_token(admin, None) is None
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"short", b"0123456789 abcdef", b"\xff" * 20, b"0123456789abcdef\n0123456789abcdef"]
+)
+def test_a_token_that_is_none_is_refused(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "token"
+    file.write_bytes(content)
+    with pytest.raises(Misuse, match="at least 16 printable ASCII characters"):
+        read_admin_token("127.0.0.1:4010", str(file))
+
+
+def test_a_token_file_that_is_missing_is_said(tmp_path: Path) -> None:
+    with pytest.raises(Misuse, match="No such file"):
+        read_admin_token("127.0.0.1:4010", str(tmp_path / "none"))
