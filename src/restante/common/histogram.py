@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 
@@ -21,6 +21,13 @@ class Histogram:
         """Count a value."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self.total += value
+
+    def add_all(self, values: Iterable[float]) -> None:
+        """Count several values."""
+        bounds, counts = self._bounds, self._counts
+        for value in values:
+            counts[bisect_left(bounds, value)] += 1
+            self.total += value
 
     @property
     def count(self) -> int:

@@ -19,7 +19,7 @@ from restante.mailbox.core import model, session
 from restante.mailbox.core.address_quotas import AddressQuota
 from restante.mailbox.core.connection_state import LOST_SOCKET, ConnectionState
 from restante.mailbox.core.model import Change, Decision, Mailbox, Now, Policy, size_of
-from restante.mailbox.core.outcomes import ERROR, FAILED, OK, REFUSED, UNDONE
+from restante.mailbox.core.outcomes import ERROR, FAILED, OK, REFUSED, UNDONE, BatchCounts
 from restante.mailbox.core.quotas import USAGE_RECORDS, Quotas
 from restante.mailbox.core.rules import MAILBOX_FULL, PruneCommand, decide
 from restante.mailbox.core.session import DENIED, Command, Session
@@ -79,11 +79,7 @@ class Dispatcher:
         """Bytes of the last command, and bytes that it made the server send, to all connections."""
         self.internal_errors: list[Exception] = []
         """Errors inside the rules in this batch. The rules are pure, so an error leaves the state as it was."""
-        self.handled: list[tuple[type, str, float]] = []
-        """The commands of this batch: the type of the message (NoneType: the text was no message), the outcome, and
-        the service time at which it was received."""
-        self.ended: list[MailboxUsage | NameplateUsage] = []
-        """The nameplates and mailboxes that ended in this batch, also those whose usage record is left out."""
+        self.batch = BatchCounts()
         self.permissions_granted = 0
         """Connections that have shown the work that was demanded, since the start."""
         self.pruned = 0
@@ -116,8 +112,7 @@ class Dispatcher:
             self._answer_departing(connection, text, now)
         elif not connection.lost:
             self.last_message = None
-            outcome = self._handle(connection, text, now)
-            self.handled.append((type(self.last_message), outcome, now.service))
+            self.batch.count(self._handle(connection, text, now), type(self.last_message), now.service)
 
     def _handle(self, connection: ConnectionState, text: FrameText, now: Now) -> str:
         """Handle the text of a frame of an open connection, and return the outcome."""
@@ -288,7 +283,7 @@ class Dispatcher:
         """Apply changes, except usage records beyond what an address may cause."""
         for number, change in enumerate(changes):
             if type(change) is MailboxUsage or type(change) is NameplateUsage:
-                self.ended.append(change)
+                self.batch.ended.append(change)
             if type(change) in USAGE_RECORDS:
                 following = next(iter(changes[number + 1 : number + 2]), None)
                 if not self.quotas.charge_record(change, following, address_quotas, now.service, self.policy.limits):
@@ -361,7 +356,7 @@ class Dispatcher:
         with_output, self.with_output = self.with_output, []
         self.changes = []
         self.internal_errors = []
-        self.handled, self.ended = [], []
+        self.batch = BatchCounts()
         self._before = {}
         return with_output
 
@@ -395,4 +390,4 @@ class Dispatcher:
         if message is None:
             return
         self._reply(connection, messages.Error(words, Raw(text), retry=True))
-        self.handled.append((type(message), UNDONE, 0.0))
+        self.batch.count(UNDONE, type(message), 0.0)

@@ -1,8 +1,11 @@
-"""How commands end, as the metrics count them."""
+"""How commands end, and the counts of a batch for the metrics."""
 
 from __future__ import annotations
 
 from typing import Final
+
+from restante.common.usage_records import MailboxUsage, NameplateUsage
+from restante.mailbox.protocol.messages import Add
 
 OK: Final = "ok"
 """It was carried out."""
@@ -20,3 +23,28 @@ UNDONE: Final = "not_stored"
 """It was undone, because the disk did not take its batch."""
 
 OUTCOMES: Final = (OK, ERROR, REFUSED, FAILED, UNDONE)
+
+
+class BatchCounts:
+    """What the commands of a batch were. Lists are the cheapest way to count them: a batch may have 500."""
+
+    __slots__ = ("added", "carried_out", "ended", "others")
+
+    def __init__(self) -> None:
+        self.carried_out: list[type] = []
+        """The classes of the messages that were carried out."""
+        self.others: list[tuple[type, str]] = []
+        """The classes of the other messages, NoneType for a text that was no message, and their outcomes."""
+        self.added: list[float] = []
+        """The service times at which the `add`s that were carried out were received."""
+        self.ended: list[MailboxUsage | NameplateUsage] = []
+        """The nameplates and mailboxes that ended, also those whose usage record is left out."""
+
+    def count(self, outcome: str, kind: type, received: float) -> None:
+        """Count a command that was received at a service time."""
+        if outcome is OK:
+            self.carried_out.append(kind)
+            if kind is Add:
+                self.added.append(received)
+        else:
+            self.others.append((kind, outcome))

@@ -373,7 +373,7 @@ class CommitLoop:
     def _send_replies(self) -> None:
         wall = self._clock.wall()
         stamp = messages.stamp(wall)
-        self.measurements.answered(self.dispatcher.handled, self.dispatcher.ended, self._service())
+        self.measurements.answered(self.dispatcher.batch, self._service())
         # In reverse order: subscribers come after the sender of a message, and wait longer for it.
         for connection in reversed(self.dispatcher.end_batch()):
             bodies, connection.outbox = connection.outbox, []

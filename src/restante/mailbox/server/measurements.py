@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from typing import Final, NamedTuple, get_args
 
 from restante.common.histogram import Histogram
 from restante.common.usage_records import MailboxUsage, NameplateUsage, Result
-from restante.mailbox.core.outcomes import OK, OUTCOMES
-from restante.mailbox.protocol.messages import KINDS, Add
+from restante.mailbox.core.outcomes import OK, OUTCOMES, BatchCounts
+from restante.mailbox.protocol.messages import KINDS
 from restante.mailbox.protocol.parsing import Malformed
 
 SECONDS_BOUNDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -47,8 +46,8 @@ class Measurements:
     """Counts since the start of the server. Other threads may read them, since no key is ever added or removed."""
 
     def __init__(self) -> None:
-        self.commands = {(kind, outcome): 0 for kind in COMMAND_TYPES for outcome in OUTCOMES}
-        """Commands by the class of the message (COMMAND_TYPES) and outcome."""
+        self.carried_out = dict.fromkeys(COMMAND_TYPES, 0)
+        self.not_carried_out = {(kind, outcome): 0 for kind in COMMAND_TYPES for outcome in OUTCOMES}
         self.results: dict[tuple[type, Result], int] = {
             (kind, result): 0 for kind in (NameplateUsage, MailboxUsage) for result in get_args(Result)
         }
@@ -83,21 +82,22 @@ class Measurements:
         self.batches_not_stored += 1
         self.store_problem = reason
 
-    def answered(
-        self, handled: list[tuple[type, str, float]], ended: Iterable[MailboxUsage | NameplateUsage], now: float
-    ) -> None:
-        """Record a batch that is on disk: its commands (`Dispatcher.handled`), and what ended in it."""
-        if not handled and not ended:
-            return
-        if handled:
-            self.batch_commands.add(len(handled))
-        commands, delivery_seconds = self.commands, self.delivery_seconds
-        for kind, outcome, received in handled:
-            commands[kind, outcome] += 1
-            if kind is Add and outcome is OK:
-                delivery_seconds.add(now - received)
-        for record in ended:
+    def answered(self, batch: BatchCounts, now: float) -> None:
+        """Record a batch that is on disk, before it ends."""
+        if batch.carried_out or batch.others:
+            self.batch_commands.add(len(batch.carried_out) + len(batch.others))
+        carried_out = self.carried_out
+        for kind in batch.carried_out:
+            carried_out[kind] += 1
+        for each in batch.others:
+            self.not_carried_out[each] += 1
+        self.delivery_seconds.add_all([now - received for received in batch.added])
+        for record in batch.ended:
             self.results[type(record), record.result] += 1
+
+    def commands(self, kind: type, outcome: str) -> int:
+        """Return the number of commands of a type (COMMAND_TYPES) with an outcome."""
+        return self.carried_out[kind] if outcome is OK else self.not_carried_out[kind, outcome]
 
     def prune_began(self, now: float) -> None:
         """Record that a prune began."""

@@ -62,7 +62,7 @@ def _commands(server: Server) -> Iterator[Metric]:
         "Commands handled, by type of message and outcome",
         ("type", "outcome"),
         {
-            (name, outcome): measured.commands[kind, outcome]
+            (name, outcome): measured.commands(kind, outcome)
             for kind, name in COMMAND_TYPES.items()
             for outcome in OUTCOMES
         },

@@ -82,7 +82,7 @@ class StatusPages:
                 "bytes": state.stored,
             },
             "commands": {
-                name: {outcome: measured.commands[kind, outcome] for outcome in OUTCOMES}
+                name: {outcome: measured.commands(kind, outcome) for outcome in OUTCOMES}
                 for kind, name in COMMAND_TYPES.items()
             },
             "results": {
