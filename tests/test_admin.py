@@ -23,6 +23,8 @@ from restante.common.disk_probe import FILE
 from restante.common.errors import Misuse
 from restante.mailbox.core.limits import UNLIMITED
 from restante.mailbox.server import refusals, status_pages
+from restante.mailbox.server.running_settings import RunningSettings
+from restante.mailbox.settings import Serve
 from restante.mailbox.store import sqlite
 from support.bounds import bounded
 from support.mailbox.clients import Clients
@@ -61,7 +63,8 @@ class Admin:
 @asynccontextmanager
 async def looked_at(here: Inside, data: Path, token: str | None = None) -> AsyncIterator[Admin]:
     """Serve the server's admin port, as `serve` does."""
-    pages = status_pages.of(here.server, here.store, data)
+    settings = RunningSettings(Serve(data=str(data)), lambda: (Serve(), []), here.server)
+    pages = status_pages.of(here.server, here.store, data, settings)
     async with (
         admin_http.serving_admin("127.0.0.1", 0, pages, token) as (_, port),
         aiohttp.ClientSession() as session,

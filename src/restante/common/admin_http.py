@@ -21,6 +21,7 @@ from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry, Metric, ProcessCollector, generate_latest
 
 from restante.common.admin_access import authorized, known_host
+from restante.common.admin_live import Dashboard, DashboardHandlers
 from restante.common.disk_probe import DiskProbe
 from restante.common.errors import Misuse, StoreError
 from restante.common.settings import unusable
@@ -39,11 +40,15 @@ LOOP_TIMEOUT: Final = 0.8
 PAGE_TIMEOUT: Final = 5.0
 """Seconds within which the server's event loop must make a page. Prometheus waits for ten by default."""
 
+SHUTDOWN_TIMEOUT: Final = 1.0
+"""Seconds that requests have to end when the server stops. A page of a server that hangs could wait for longer."""
+
 MAX_REQUEST_BYTES: Final = 64 * 1024
 """Bytes of a request's body. No page reads one that is larger."""
 
-OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
-"""Pages that need no token: they say nothing about clients, and health checks often cannot send one."""
+OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/", "/dashboard.css", "/dashboard.js"})
+"""Pages that need no token, because they say nothing about clients. Health checks often cannot send one. The
+dashboard asks for it before it reads anything."""
 
 PAGES_SCHEMA: Final = 1
 """The version of the fields of the JSON pages. It rises when a field is removed or changes its meaning, but not when
@@ -73,6 +78,7 @@ class AdminPages:
     disk: DiskProbe | None = None
     json: Mapping[str, Page] = field(default_factory=dict)
     """JSON pages by path."""
+    dashboard: Dashboard | None = None
 
 
 def page_of(rows: Sequence[Row], query: Query, shown: Callable[[Row], dict[str, Any]]) -> dict[str, Any]:
@@ -115,6 +121,8 @@ async def serving_admin(
             yield runner.addresses[0][:2]
         finally:
             await there(runner.cleanup())
+            if pages.disk is not None:
+                pages.disk.close()
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
@@ -122,7 +130,7 @@ async def serving_admin(
 
 
 async def _start(host: str | None, port: int, application: web.Application) -> web.AppRunner:
-    runner = web.AppRunner(application, access_log=None)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT)
     await runner.setup()
     try:
         await web.TCPSite(runner, host, port).start()
@@ -154,6 +162,9 @@ def _application(server: _Server, host: str | None, token: str | None) -> web.Ap
     application.router.add_get("/metrics", server.metrics)
     for path in server.pages.json:
         application.router.add_get(path, server.json)
+    if server.pages.dashboard is not None:
+        dashboard = server.pages.dashboard
+        DashboardHandlers(dashboard, server.in_server, server.unready, changes=token is not None).add_to(application)
     return application
 
 
@@ -171,18 +182,18 @@ class _Server:
 
     async def readyz(self, _request: web.Request) -> web.Response:
         """Answer 503 if no traffic should be sent to the server."""
-        return _verdict(await self._unready())
+        return _verdict(await self.unready())
 
     async def metrics(self, _request: web.Request) -> web.Response:
         """Answer with all metrics."""
         registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        registry.register(_Collected(await self._in_server(self.pages.metrics())))
+        registry.register(_Collected(await self.in_server(self.pages.metrics())))
         return web.Response(body=generate_latest(registry), headers={"Content-Type": METRICS_TYPE})
 
     async def json(self, request: web.Request) -> web.Response:
         """Answer with a JSON page."""
-        shown = {"schema": PAGES_SCHEMA, **await self._in_server(self.pages.json[request.path](request.query))}
+        shown = {"schema": PAGES_SCHEMA, **await self.in_server(self.pages.json[request.path](request.query))}
         body = msgspec.json.format(msgspec.json.encode(shown), indent=2) + b"\n"
         return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
 
@@ -199,7 +210,8 @@ class _Server:
                 return "the server hangs: the event loop is blocked or overloaded"
         return ""
 
-    async def _unready(self) -> str:
+    async def unready(self) -> str:
+        """Return why no traffic should be sent to the server, "" if there is no reason."""
         reason = self.pages.unready()
         since = self.pages.flushing()
         if since is not None and time.monotonic() - since >= DISK_TIMEOUT:
@@ -208,7 +220,7 @@ class _Server:
             reason = await self.pages.disk.problem(DISK_TIMEOUT)
         return reason or await self._ill()
 
-    async def _in_server(self, work: Awaitable[CoroutineResult]) -> CoroutineResult:
+    async def in_server(self, work: Awaitable[CoroutineResult]) -> CoroutineResult:
         """Run something in the server's event loop, and return its result."""
 
         async def awaited() -> CoroutineResult:

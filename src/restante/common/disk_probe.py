@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from restante.common.errors import plain
+from restante.common.worker import Worker
 
 FILE: Final = ".probe"
 """The file that is written in the data directory."""
@@ -28,7 +27,8 @@ class DiskProbe:
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / FILE
-        self._under_way: asyncio.Future[str] | None = None
+        self._worker: Worker | None = None
+        self._under_way: asyncio.Task[str] | None = None
         self._ended = float("-inf")
         self._found = ""
 
@@ -37,17 +37,25 @@ class DiskProbe:
 
         Only one write is under way at a time, so a disk that hangs holds one thread.
         """
-        if self._under_way is None:
+        task = self._under_way
+        if task is None:
             if time.monotonic() - self._ended < INTERVAL_SECONDS:
                 return self._found
-            self._under_way = _in_thread(self._write)
+            self._worker = self._worker or Worker("disk probe")
+            task = self._under_way = asyncio.create_task(self._worker.do(self._write))
         try:
             async with asyncio.timeout(timeout):
-                self._found = await asyncio.shield(self._under_way)
+                self._found = await asyncio.shield(task)
         except TimeoutError:
             return f"the disk hangs: a write has not finished for {timeout:g} s"
-        self._under_way, self._ended = None, time.monotonic()
+        if self._under_way is task:
+            self._under_way, self._ended = None, time.monotonic()
         return self._found
+
+    def close(self) -> None:
+        """End the thread when its write has ended."""
+        if self._worker is not None:
+            self._worker.end(wait=False)
 
     def _write(self) -> str:
         try:
@@ -62,24 +70,3 @@ class DiskProbe:
         except OSError as error:
             return f"the disk cannot be written: {plain(error)}"
         return ""
-
-
-def _in_thread(work: Callable[[], str]) -> asyncio.Future[str]:
-    """Run `work` in a daemon thread: one that hangs does not keep the process from ending, as a pool's would."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[str] = loop.create_future()
-
-    def run() -> None:
-        result = work()
-        try:
-            loop.call_soon_threadsafe(_set, future, result)
-        except RuntimeError:  # the loop was closed meanwhile
-            return
-
-    threading.Thread(target=run, name="disk probe", daemon=True).start()
-    return future
-
-
-def _set(future: asyncio.Future[str], result: str) -> None:
-    if not future.done():
-        future.set_result(result)

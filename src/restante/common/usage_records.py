@@ -6,13 +6,15 @@ wrote.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal, get_args
 
 import msgspec
 
 Result = Literal["happy", "lonely", "errory", "scary", "pruney", "crowded"]
 """How a nameplate or a mailbox ended (spec 000 "Mailboxes"; nameplates know only happy, lonely,
 pruney and crowded)."""
+
+RESULTS: Final[tuple[Result, ...]] = get_args(Result)
 
 
 class NameplateUsage(msgspec.Struct, frozen=True, gc=False):

@@ -57,12 +57,13 @@ class Worker:
         """Queue work whose result nobody waits for. Errors are logged."""
         self._work.put(work)
 
-    def end(self) -> None:
-        """Wait until all queued work is done, and end the threads."""
+    def end(self, *, wait: bool = True) -> None:
+        """End the threads after all queued work, and wait for that."""
         for _ in self._threads:
             self._work.put(None)
-        for each in self._threads:
-            each.join()
+        if wait:
+            for each in self._threads:
+                each.join()
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:

@@ -7,41 +7,32 @@ import contextlib
 import gc
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import uvloop
-from msgspec.structs import replace
 
 from restante import __version__
 from restante.common.admin_access import read_admin_token
 from restante.common.dice import SystemDice
-from restante.common.errors import Misuse
 from restante.common.logs import log, watch
-from restante.common.settings import Source, address
+from restante.common.settings import address
 from restante.common.signals import listening_for_signals, raise_descriptors, too_few_descriptors
-from restante.mailbox.core.addresses import networks
-from restante.mailbox.core.admission import Admission, AdmissionTerms
+from restante.mailbox.core.admission import Admission
 from restante.mailbox.core.limits import SECONDS_PER_DAY
 from restante.mailbox.core.model import Policy
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from restante.mailbox.server.descriptors import OWN_DESCRIPTORS, needed_descriptors
+from restante.mailbox.server.running_settings import ReadSettings, RunningSettings, admission_terms, welcome_options
 from restante.mailbox.server.server import Server
 from restante.mailbox.server.system import SystemClock, system_secret
 from restante.mailbox.server.trace import TraceFile, check_path
-from restante.mailbox.server.welcome import WelcomeOptions
-from restante.mailbox.settings import RELOADED, Serve
+from restante.mailbox.settings import Serve
 from restante.mailbox.store.sqlite import Store, open_store
 
 SAVE_INTERVAL_SECONDS: Final = 60
 """Seconds between saves of when mailboxes were last touched. After a crash a mailbox may seem idle for up to this
 much longer than it was."""
-
-LIMITS_FIXED_AT_START: Final = ("message_bytes", "handshake")
-"""Limits that need a restart, because the listening sockets are created with them."""
-
-ReadSettings = Callable[[], tuple[Serve, list[Source]]]
 
 
 def serve(settings: Serve, read_settings: ReadSettings) -> None:
@@ -82,22 +73,22 @@ async def _serve_until(stop: asyncio.Event, settings: Serve, read_settings: Read
     server = Server(
         commit_loop,
         clock,
-        _welcome_options(settings),
-        Admission(_admission_terms(settings), system_secret),
+        welcome_options(settings),
+        Admission(admission_terms(settings), system_secret),
         descriptors=descriptors,
     )
     async with contextlib.AsyncExitStack() as stack:
         if settings.trace is not None:
             trace = commit_loop.trace = TraceFile(Path(settings.trace))
             stack.callback(trace.close)
-        reload = Reload(settings, read_settings, server)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
+        running_settings = RunningSettings(settings, read_settings, server)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, running_settings.reload)
         if settings.admin != "off":
             from restante.common import admin_http  # importing aiohttp takes a third of the start-up time
             from restante.mailbox.server import status_pages
 
             where = address(settings.admin, "--admin")
-            pages = status_pages.of(server, store, Path(settings.data))
+            pages = status_pages.of(server, store, Path(settings.data), running_settings)
             await stack.enter_async_context(admin_http.serving_admin(*where, pages, token))
         addresses = await server.listen(host, port)
         for each in addresses:
@@ -113,61 +104,6 @@ def exempt_survivors() -> None:
     """
     gc.collect(1)  # what survived two collections already is not searched: there may be much of it
     gc.freeze()
-
-
-def _welcome_options(settings: Serve) -> WelcomeOptions:
-    return WelcomeOptions(
-        motd=settings.motd,
-        current_cli_version=settings.advertise_version,
-        error=settings.signal_error,
-        binary=settings.frames == "binary",
-    )
-
-
-def _admission_terms(settings: Serve) -> AdmissionTerms:
-    return AdmissionTerms(
-        mode=settings.permission,
-        bits=settings.permission_bits,
-        load=settings.permission_load,
-        trusted=networks(settings.trust_proxy),
-    )
-
-
-class Reload:
-    """The SIGHUP handler: reads the settings again and applies those that a running server can change."""
-
-    def __init__(self, settings: Serve, read_settings: ReadSettings, server: Server) -> None:
-        self._settings = settings
-        self._read_settings = read_settings
-        self._server = server
-
-    def __call__(self) -> None:
-        try:
-            wanted, sources = self._read_settings()
-        except Misuse as error:
-            log.error("the settings were not reloaded; the previous ones stay in effect", error=str(error))
-            return
-        for source in sources:
-            name, _, limit = source.name.partition(".")
-            before, after = getattr(self._settings, name), getattr(wanted, name)
-            reloaded = name in RELOADED and limit not in LIMITS_FIXED_AT_START
-            if reloaded and source.fixed:
-                log.info("the setting is fixed; the file has no effect on it", setting=source.name, by=source.source)
-            elif limit:
-                before, after = getattr(before, limit), getattr(after, limit)
-            if before != after:
-                event = "the setting has changed" if reloaded else "the setting needs a restart"
-                log.info(event, setting=source.name, before=before, after=after)
-        fresh = {name: getattr(wanted, name) for name in RELOADED}
-        kept = {limit: getattr(self._settings.limits, limit) for limit in LIMITS_FIXED_AT_START}
-        fresh["limits"] = replace(wanted.limits, **kept)
-        self._settings = replace(self._settings, **fresh)
-        self._server.apply_settings(
-            _welcome_options(self._settings), _admission_terms(self._settings), self._settings.limits
-        )
-        trace = self._server.commit_loop.trace
-        if isinstance(trace, TraceFile):
-            trace.reopen()
 
 
 async def _run_until(

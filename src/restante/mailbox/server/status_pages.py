@@ -15,12 +15,15 @@ from prometheus_client import Metric
 
 from restante import __version__
 from restante.common.admin_http import AdminPages, Query, page_of
+from restante.common.admin_live import Dashboard
 from restante.common.disk_probe import DiskProbe
 from restante.common.usage_records import MailboxUsage, NameplateUsage, Result
 from restante.mailbox.core.outcomes import OUTCOMES
 from restante.mailbox.server import metrics, refusals
 from restante.mailbox.server.connection import Socket
+from restante.mailbox.server.dashboard import DashboardPages
 from restante.mailbox.server.measurements import COMMAND_TYPES
+from restante.mailbox.server.running_settings import RunningSettings
 from restante.mailbox.server.server import Server
 from restante.mailbox.store.sqlite import Store
 
@@ -28,15 +31,22 @@ MAX_REFUSED_ADDRESSES: Final = 10
 """Addresses with the most refusals that are shown."""
 
 
-def of(server: Server, store: Store, data: Path) -> AdminPages:
+def of(server: Server, store: Store, data: Path, settings: RunningSettings) -> AdminPages:
     """Return the pages of a server."""
     pages = StatusPages(server)
+    shown = DashboardPages(pages, server, data, settings)
     return AdminPages(
         unready=pages.unready,
         metrics=pages.metrics,
         flushing=lambda: store.flushing,
         disk=DiskProbe(data),
         json={"/varz": pages.varz, "/connz": pages.connz, "/limitz": pages.limitz},
+        dashboard=Dashboard(
+            page=(Path(__file__).with_name("web") / "dashboard.html").read_text(),
+            sample=shown.sample,
+            details=shown.details,
+            change=shown.change,
+        ),
     )
 
 

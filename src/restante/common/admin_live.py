@@ -1,0 +1,184 @@
+"""The dashboard of the admin port: its page, its events, and changes of settings."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+from aiohttp import web
+
+WEB: Final = Path(__file__).with_name("web")
+
+EVENT_SECONDS: Final = 2.0
+"""Seconds between two events of a viewer."""
+
+SAMPLE_SECONDS: Final = 10.0
+"""Seconds between two samples of the history."""
+
+MAX_SAMPLES: Final = 360
+"""Samples that are kept: an hour."""
+
+MAX_VIEWERS: Final = 20
+"""Dashboards that are open at once. All of them share one reading of the server each second."""
+
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none';"
+    " form-action 'none'; frame-ancestors 'none'"
+)
+
+HEADERS: Final = {
+    "Content-Security-Policy": POLICY,
+    "Cache-Control": "no-cache",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+Change = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Dashboard:
+    """What the dashboard of a server is made of."""
+
+    page: str
+    """The HTML. Its elements name the fields that they show (dashboard.js)."""
+    sample: Callable[[], Awaitable[Mapping[str, float]]]
+    """Returns the values whose history is kept. It runs in the server's event loop."""
+    details: Callable[[], Awaitable[dict[str, Any]]]
+    """Returns all that the page shows. It runs in the server's event loop."""
+    change: Change | None = None
+    """Changes settings, by name, and returns those that can be changed. It runs in the server's event loop, and
+    raises Misuse for wrong values. None: nothing can be changed."""
+
+
+class DashboardHandlers:
+    """Handles the requests of dashboards, in the thread of the admin port."""
+
+    def __init__(
+        self,
+        dashboard: Dashboard,
+        in_server: Callable[[Awaitable[Any]], Awaitable[Any]],
+        unready: Callable[[], Awaitable[str]],
+        *,
+        changes: bool,
+    ) -> None:
+        self._dashboard = dashboard
+        self._in_server = in_server
+        self._unready = unready
+        self._changes = changes and dashboard.change is not None
+        """Whether settings can be changed: only with a token."""
+        self._history: deque[dict[str, float]] = deque(maxlen=MAX_SAMPLES)
+        self._viewers = 0
+        self._latest = b""
+        self._latest_at = float("-inf")
+        self._reading = asyncio.Lock()
+        self._closing = asyncio.Event()
+        self._sampling: asyncio.Task[None] | None = None
+
+    def add_to(self, application: web.Application) -> None:
+        """Add the routes."""
+        files = {
+            "/": (self._dashboard.page, "text/html"),
+            "/dashboard.css": ((WEB / "dashboard.css").read_text(), "text/css"),
+            "/dashboard.js": ((WEB / "dashboard.js").read_text(), "text/javascript"),
+        }
+        for path, (text, kind) in files.items():
+            application.router.add_get(path, _static(text, kind))
+        application.router.add_get("/events", self._events)
+        application.router.add_post("/settings", self._settings)
+        application.on_startup.append(self._start)
+        application.on_shutdown.append(self._stop)
+
+    async def _start(self, _application: web.Application) -> None:
+        self._sampling = asyncio.create_task(self._sample())
+
+    async def _stop(self, _application: web.Application) -> None:
+        self._closing.set()
+        if self._sampling is not None:
+            self._sampling.cancel()
+
+    async def _sample(self) -> None:
+        """Add to the history. While the server does not respond, there are no samples."""
+        while True:
+            with contextlib.suppress(web.HTTPException):
+                self._history.append({"time": time.time(), **await self._in_server(self._dashboard.sample())})
+            await asyncio.sleep(SAMPLE_SECONDS)
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        """Send the history, and then what the page shows, again and again (HTML, "Server-sent events")."""
+        if self._viewers >= MAX_VIEWERS:
+            return web.Response(text=f"{MAX_VIEWERS} dashboards are open already: close one\n", status=503)
+        response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
+        self._viewers += 1
+        try:
+            await response.prepare(request)
+            await response.write(_event("history", msgspec.json.encode(list(self._history))))
+            while not self._closing.is_set():
+                await response.write(_event("now", await self._read()))
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._closing.wait(), EVENT_SECONDS)
+        except ConnectionError:  # the viewer has gone
+            pass
+        finally:
+            self._viewers -= 1
+        return response
+
+    async def _read(self) -> bytes:
+        """Return what the page shows. Viewers share what was read within the last second."""
+        async with self._reading:
+            if time.monotonic() - self._latest_at >= EVENT_SECONDS / 2:
+                shown: dict[str, Any] = {"changes_allowed": self._changes, "sample_seconds": SAMPLE_SECONDS}
+                try:
+                    shown |= await self._in_server(self._dashboard.details())
+                    shown["last_sample"] = self._history[-1] if self._history else None
+                except web.HTTPException as error:
+                    shown["problem"] = (error.text or "").strip()
+                shown["unready"] = await self._unready()
+                self._latest, self._latest_at = msgspec.json.encode(shown), time.monotonic()
+            return self._latest
+
+    async def _settings(self, request: web.Request) -> web.Response:
+        """Change settings. The guard has checked the token."""
+        if not self._changes or self._dashboard.change is None:
+            return web.Response(text="settings can be changed only with --admin-token-file\n", status=403)
+        if _is_foreign(request):
+            return web.Response(text="this request comes from another site\n", status=403)
+        if request.content_type != "application/json":
+            return web.Response(text="send application/json\n", status=415)
+        try:
+            wanted = msgspec.json.decode(await request.read(), type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            return web.Response(text=f"{error}\n", status=400)
+        changed = await self._in_server(self._dashboard.change(wanted))
+        return web.Response(body=msgspec.json.encode(changed), content_type="application/json")
+
+
+def _static(text: str, kind: str) -> Callable[[web.Request], Awaitable[web.Response]]:
+    tag = f'"{hashlib.sha256(text.encode()).hexdigest()[:16]}"'
+
+    async def handle(request: web.Request) -> web.Response:
+        if request.headers.get("If-None-Match") == tag:
+            return web.Response(status=304, headers={**HEADERS, "ETag": tag})
+        return web.Response(text=text, content_type=kind, charset="utf-8", headers={**HEADERS, "ETag": tag})
+
+    return handle
+
+
+def _event(name: str, data: bytes) -> bytes:
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), data)
+
+
+def _is_foreign(request: web.Request) -> bool:
+    """Return whether a browser says that a page of another site sends this request."""
+    site, origin = request.headers.get("Sec-Fetch-Site", "same-origin"), request.headers.get("Origin")
+    return site != "same-origin" or (origin is not None and urlsplit(origin).netloc != request.host)

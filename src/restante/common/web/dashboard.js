@@ -1,0 +1,236 @@
+"use strict";
+// Shows what the server sends in the elements that name it: data-value, data-rows, data-grid, data-series.
+// Texts of the server are set as text, never as HTML.
+
+const RETRY_MS = 2000;
+const TOKEN = "restante-token";
+const state = document.getElementById("state");
+const entrance = document.getElementById("entrance");
+const content = document.getElementById("content");
+const settings = document.getElementById("settings");
+let samples = [];
+let edited = false;
+
+const count = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const short = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
+const FORMS = {
+  text: (value) => String(value),
+  count: (value) => count.format(value),
+  number: (value) => short.format(value),
+  percent: (value) => `${count.format(100 * value)} %`,
+  bytes(value) {
+    const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let at = 0;
+    while (value >= 1024 && at < units.length - 1) { value /= 1024; at += 1; }
+    return `${short.format(value)} ${units[at]}`;
+  },
+  seconds(value) {
+    if (value < 1) return `${short.format(1000 * value)} ms`;
+    for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
+      if (value >= 2 * size) return `${short.format(value / size)} ${unit}`;
+    }
+    return `${short.format(value)} s`;
+  },
+  time: (value) => `${new Date(1000 * value).toISOString().slice(0, 19).replace("T", " ")} UTC`,
+};
+
+function at(object, path) {
+  return path.split(".").reduce((found, key) => (found === null || found === undefined ? undefined : found[key]), object);
+}
+
+function form(value, as) {
+  return value === null || value === undefined ? "–" : FORMS[as || "text"](value);
+}
+
+function setText(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+function showState(text, kind) {
+  setText(state, text);
+  state.className = `state ${kind}`;
+}
+
+function showValues(now) {
+  for (const each of document.querySelectorAll("[data-value]")) {
+    setText(each, form(at(now, each.dataset.value), each.dataset.as));
+  }
+}
+
+function fill(body, rows) {
+  while (body.rows.length > rows.length) body.deleteRow(-1);
+  rows.forEach((cells, number) => {
+    const row = body.rows[number] || body.insertRow();
+    cells.forEach((cell, column) => {
+      let element = row.cells[column];
+      if (!element) {
+        element = document.createElement(cell.header ? "th" : "td");
+        if (cell.header) element.scope = "row";
+        if (cell.number) element.className = "number";
+        row.append(element);
+      }
+      setText(element, cell.text);
+    });
+  });
+}
+
+function showRows(now) {
+  for (const table of document.querySelectorAll("[data-rows]")) {
+    const rows = at(now, table.dataset.rows) || [];
+    const heads = [...table.tHead.rows[0].cells];
+    fill(table.tBodies[0], rows.map((row) => heads.map((head) => ({
+      text: form(at(row, head.dataset.key), head.dataset.as),
+      number: head.classList.contains("number"),
+    }))));
+    table.closest(".rows").hidden = rows.length === 0;
+    const none = document.getElementById(table.dataset.none);
+    if (none) none.hidden = rows.length > 0;
+  }
+}
+
+// A table whose columns are the keys of an object, and whose rows are the keys of its values, with their share.
+function showGrids(now) {
+  for (const table of document.querySelectorAll("[data-grid]")) {
+    const columns = [...table.tHead.rows[0].cells].slice(1).map((head) => at(now, table.dataset.grid)?.[head.dataset.key] || {});
+    const totals = columns.map((column) => Object.values(column).reduce((sum, each) => sum + each, 0));
+    const names = Object.keys(columns[0]);
+    fill(table.tBodies[0], names.map((name) => [{ text: name, header: true }, ...columns.map((column, number) => ({
+      text: totals[number] ? `${count.format(column[name])} (${FORMS.percent(column[name] / totals[number])})` : "0",
+      number: true,
+    }))]));
+  }
+}
+
+// The values of a series: a gauge, the rate of a counter, or the ratio of what two counters grew by.
+function series(figure) {
+  const { series: name, of: other, kind } = figure.dataset;
+  if (kind === "gauge") return samples.map((each) => each[name]);
+  return samples.slice(1).map((each, number) => {
+    const before = samples[number];
+    const grown = each[name] - before[name];
+    if (grown < 0) return 0; // the server was restarted
+    if (kind === "rate") return grown / (each.time - before.time);
+    const by = each[other] - before[other];
+    return by > 0 ? grown / by : 0;
+  });
+}
+
+function showSeries() {
+  for (const figure of document.querySelectorAll("[data-series]")) {
+    const values = series(figure);
+    const most = Math.max(...values, 0);
+    const last = values.at(-1);
+    const svg = figure.querySelector("svg");
+    const points = values.map((value, number) => {
+      const x = values.length > 1 ? (number * 300) / (values.length - 1) : 300;
+      return `${x.toFixed(1)},${(60 - (most ? (56 * value) / most : 0)).toFixed(1)}`;
+    });
+    svg.querySelector("polyline").setAttribute("points", points.join(" "));
+    const said = `${form(last, figure.dataset.as)} now, at most ${form(most, figure.dataset.as)}`;
+    svg.setAttribute("aria-label", `${figure.querySelector("h3").textContent}: ${said} in the last ${form(span(), "seconds")}`);
+    setText(figure.querySelector("[data-said]"), said);
+  }
+}
+
+function span() {
+  return samples.length ? samples.at(-1).time - samples[0].time : 0;
+}
+
+function showSettings(now) {
+  if (!settings || !now.settings) return;
+  settings.querySelector("fieldset").disabled = !now.changes_allowed;
+  document.getElementById("locked").hidden = now.changes_allowed;
+  if (edited) return;
+  for (const [name, value] of Object.entries(now.settings)) settings.elements[name].value = value ?? "";
+}
+
+function show(now) {
+  if (now.problem) showState(`Not ready: ${now.problem}`, "bad");
+  else if (now.unready) showState(`Not ready: ${now.unready}`, "bad");
+  else showState("Ready", "good");
+  document.title = `${now.unready || now.problem ? "Not ready" : "Ready"} – ${document.querySelector("h1").textContent}`;
+  if (now.last_sample && now.last_sample.time !== samples.at(-1)?.time) {
+    samples.push(now.last_sample);
+    samples = samples.slice(-360);
+    showSeries();
+  }
+  if (now.problem) return;
+  showValues(now);
+  showRows(now);
+  showGrids(now);
+  showSettings(now);
+}
+
+const EVENTS = {
+  history(data) { samples = data; showSeries(); },
+  now: show,
+};
+
+function headers() {
+  const token = sessionStorage.getItem(TOKEN);
+  return token ? { Authorization: `Bearer ${token}` } : {};
+}
+
+async function read() {
+  const response = await fetch("/events", { headers: headers(), cache: "no-store" });
+  entrance.hidden = response.status !== 401;
+  content.hidden = response.status === 401;
+  if (response.status === 401) {
+    showState(sessionStorage.getItem(TOKEN) ? "The token is wrong" : "A token is needed", "bad");
+    return false;
+  }
+  if (!response.ok) throw new Error((await response.text()).trim());
+  const lines = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    const { value, done } = await lines.read();
+    if (done) throw new Error("the server closed the connection");
+    text += value;
+    const events = text.split("\n\n");
+    text = events.pop();
+    for (const each of events) {
+      const [name, data] = each.split("\ndata: ");
+      EVENTS[name.replace("event: ", "")](JSON.parse(data));
+    }
+  }
+}
+
+async function follow() {
+  try {
+    while (await read());
+  } catch (error) {
+    showState(`No connection: ${error.message}. The figures below are old.`, "bad");
+    setTimeout(follow, RETRY_MS);
+  }
+}
+
+entrance.addEventListener("submit", (event) => {
+  event.preventDefault();
+  sessionStorage.setItem(TOKEN, entrance.elements.token.value.trim());
+  follow();
+});
+
+if (settings) {
+  const answer = document.getElementById("answer");
+  settings.addEventListener("input", () => { edited = true; setText(answer, "Not applied yet."); });
+  settings.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const wanted = {};
+    for (const each of settings.querySelectorAll("[name]")) {
+      wanted[each.name] = each.type === "number" ? Number(each.value) : each.value;
+    }
+    const response = await fetch("/settings", {
+      method: "POST",
+      headers: { ...headers(), "Content-Type": "application/json" },
+      body: JSON.stringify(wanted),
+    });
+    if (response.ok) {
+      edited = false;
+      setText(answer, "Applied, until the server starts again or gets SIGHUP.");
+    } else {
+      setText(answer, `Not applied: ${(await response.text()).trim()}`);
+    }
+  });
+}
+
+follow();

@@ -1,0 +1,83 @@
+"""What the dashboard of the mailbox server shows and changes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from restante.common.errors import Misuse, StoreError
+from restante.common.worker import Worker
+from restante.mailbox.server.running_settings import RunningSettings
+from restante.mailbox.server.server import Server
+from restante.mailbox.store import recent
+
+RECENT_SECONDS: Final = 10.0
+"""Seconds for which what usage records say is shown. A week of a million records takes a second to count."""
+
+
+class Pages(Protocol):
+    """The JSON pages that the dashboard shows parts of."""
+
+    varz: Callable[[dict[str, str]], Awaitable[dict[str, Any]]]
+    limitz: Callable[[dict[str, str]], Awaitable[dict[str, Any]]]
+
+
+class DashboardPages:
+    """The dashboard of one server."""
+
+    def __init__(self, pages: Any, server: Server, data: Path, settings: RunningSettings) -> None:
+        self._pages = pages
+        self._server = server
+        self._data = data
+        self._settings = settings
+        self._recent: dict[str, Any] = {}
+        self._recent_at = float("-inf")
+        self._worker: Worker | None = None
+
+    async def sample(self) -> dict[str, float]:
+        """Return the values whose history is kept: counts since the start, and gauges."""
+        loop, server = self._server.commit_loop, self._server
+        measured, state = loop.measurements, loop.dispatcher.state
+        return {
+            "connections": len(server.admitted),
+            "mailboxes": state.mailbox_count,
+            "commands": sum(measured.carried_out.values()) + sum(measured.not_carried_out.values()),
+            "refusals": sum(loop.dispatcher.quotas.refusals.values()),
+            "commits": measured.commit_seconds.count,
+            "commit_seconds": measured.commit_seconds.total,
+            "deliveries": measured.delivery_seconds.count,
+            "delivery_seconds": measured.delivery_seconds.total,
+        }
+
+    async def details(self) -> dict[str, Any]:
+        """Return all that the page shows."""
+        limits = (await self._pages.limitz({}))["limits"]
+        return {
+            **await self._pages.varz({}),
+            "limits": limits,
+            "biting": [
+                {"limit": name, "value": limit["value"], "refusals": sum(limit["refusals"].values())}
+                for name, limit in limits.items()
+                if any(limit["refusals"].values())
+            ],
+            "settings": self._settings.changeable(),
+            "recent": await self._read_recent(),
+        }
+
+    async def change(self, wanted: dict[str, Any]) -> dict[str, Any]:
+        """Change settings. Raises Misuse."""
+        return self._settings.change(wanted)
+
+    async def _read_recent(self) -> dict[str, Any]:
+        """Return what usage records say. It is read in a thread at most every RECENT_SECONDS."""
+        if time.monotonic() - self._recent_at >= RECENT_SECONDS:
+            self._recent_at = time.monotonic()
+            self._worker = self._worker or Worker("recent usage")
+            now = self._server.clock.wall()
+            try:
+                self._recent = await self._worker.do(lambda: recent.read(self._data, now))
+            except (StoreError, Misuse) as error:
+                self._recent = {"problem": str(error)}
+        return self._recent

@@ -1,0 +1,116 @@
+"""The settings of a running server, and how they change: SIGHUP, and the dashboard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import replace
+
+from restante.common.errors import Misuse
+from restante.common.logs import log
+from restante.common.settings import Source
+from restante.mailbox.core.addresses import networks
+from restante.mailbox.core.admission import AdmissionTerms
+from restante.mailbox.protocol.hashcash import MAX_BITS, Mode
+from restante.mailbox.server.server import Server
+from restante.mailbox.server.trace import TraceFile
+from restante.mailbox.server.welcome import WelcomeOptions
+from restante.mailbox.settings import RELOADED, Serve
+
+LIMITS_FIXED_AT_START: Final = ("message_bytes", "handshake")
+"""Limits that need a restart, because the listening sockets are created with them."""
+
+ReadSettings = Callable[[], tuple[Serve, list[Source]]]
+
+MAX_MOTD_CHARACTERS: Final = 2000
+"""Characters of a message of the day that the dashboard sets. It is sent to every client."""
+
+
+class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings that the dashboard changes."""
+
+    motd: Annotated[str, Meta(max_length=MAX_MOTD_CHARACTERS)] | UnsetType | None = UNSET
+    permission: Mode | UnsetType = UNSET
+    permission_bits: Annotated[int, Meta(ge=1, le=MAX_BITS)] | UnsetType = UNSET
+
+
+def welcome_options(settings: Serve) -> WelcomeOptions:
+    """Return the settings of the welcome."""
+    return WelcomeOptions(
+        motd=settings.motd,
+        current_cli_version=settings.advertise_version,
+        error=settings.signal_error,
+        binary=settings.frames == "binary",
+    )
+
+
+def admission_terms(settings: Serve) -> AdmissionTerms:
+    """Return the terms on which connections are admitted."""
+    return AdmissionTerms(
+        mode=settings.permission,
+        bits=settings.permission_bits,
+        load=settings.permission_load,
+        trusted=networks(settings.trust_proxy),
+    )
+
+
+class RunningSettings:
+    """The settings of a running server. SIGHUP reads them again; the dashboard changes some of them."""
+
+    def __init__(self, settings: Serve, read_settings: ReadSettings, server: Server) -> None:
+        self._settings = settings
+        self._read_settings = read_settings
+        self._server = server
+
+    def reload(self) -> None:
+        """Read the settings again, and apply those that a running server can change. They replace all changes."""
+        try:
+            wanted, sources = self._read_settings()
+        except Misuse as error:
+            log.error("the settings were not reloaded; the previous ones stay in effect", error=str(error))
+            return
+        for source in sources:
+            name, _, limit = source.name.partition(".")
+            before, after = getattr(self._settings, name), getattr(wanted, name)
+            reloaded = name in RELOADED and limit not in LIMITS_FIXED_AT_START
+            if reloaded and source.fixed:
+                log.info("the setting is fixed; the file has no effect on it", setting=source.name, by=source.source)
+            elif limit:
+                before, after = getattr(before, limit), getattr(after, limit)
+            if before != after:
+                event = "the setting has changed" if reloaded else "the setting needs a restart"
+                log.info(event, setting=source.name, before=before, after=after)
+        fresh = {name: getattr(wanted, name) for name in RELOADED}
+        kept = {limit: getattr(self._settings.limits, limit) for limit in LIMITS_FIXED_AT_START}
+        fresh["limits"] = replace(wanted.limits, **kept)
+        self._apply(replace(self._settings, **fresh))
+        trace = self._server.commit_loop.trace
+        if isinstance(trace, TraceFile):
+            trace.reopen()
+
+    def _apply(self, settings: Serve) -> None:
+        self._settings = settings
+        self._server.apply_settings(welcome_options(settings), admission_terms(settings), settings.limits)
+
+    def changeable(self) -> dict[str, Any]:
+        """Return the settings that `change` takes, with their values."""
+        return {name: getattr(self._settings, name) for name in Changes.__struct_fields__}
+
+    def change(self, wanted: dict[str, Any]) -> dict[str, Any]:
+        """Change settings until the next SIGHUP or start, log each, and return them all. Raises Misuse."""
+        try:
+            changes = msgspec.convert(wanted, Changes)
+        except msgspec.ValidationError as error:
+            raise Misuse(f"the settings were not changed: {error}") from error
+        fresh = {name: value for name, value in msgspec.structs.asdict(changes).items() if value is not UNSET}
+        if fresh.get("motd") == "":
+            fresh["motd"] = None
+        for name, after in fresh.items():
+            before = getattr(self._settings, name)
+            if before != after:
+                log.info("the setting has changed", setting=name, before=before, after=after, by="dashboard")
+        self._apply(replace(self._settings, **fresh))
+        return self.changeable()
