@@ -1,4 +1,4 @@
-"""Commands of the mailbox server: `restante serve`, `config show`, `status`, `import`, `export`."""
+"""Commands of the mailbox server: `restante serve`, `config show`, `status`, and those that copy its data."""
 
 from __future__ import annotations
 
@@ -143,6 +143,41 @@ def status(data: Data = DATA, json: Json = False) -> None:
 
     found = read(data)
     print(msgspec.json.encode(found).decode() if json else render(found))
+
+
+@app.command()
+def backup(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Backup to create; it must not exist.")],
+    data: Data = DATA,
+    json: Json = False,
+) -> None:
+    """Copy the data of the mailbox server into a file. The server may be running."""
+    from restante.common.progress import progress
+    from restante.common.signals import cleaning_up
+    from restante.mailbox.store.backup import back_up, render
+
+    with cleaning_up(), progress("backup") as advance:
+        made = back_up(data, file, advance)
+    print(msgspec.json.encode(made).decode() if json else render(made))
+
+
+@app.command()
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Backup to restore; it is not changed.")],
+    data: Annotated[
+        Path, typer.Option(metavar="DIR", envvar="RESTANTE_DATA", help="Data directory; it must be new or empty.")
+    ] = DATA,
+    json: Json = False,
+) -> None:
+    """Copy a backup into a new data directory. Then start the server on it."""
+    from restante.common.progress import progress
+    from restante.common.signals import cleaning_up
+    from restante.mailbox.store.backup import render, restore
+
+    os.umask(0o077)  # as in `serve`
+    with cleaning_up(), progress("restore") as advance:
+        made = restore(file, data, advance)
+    print(msgspec.json.encode(made).decode() if json else render(made))
 
 
 @app.command("import")

@@ -18,19 +18,24 @@ def new_file(file: Path) -> Iterator[Path]:
     On an error the temporary file is removed. Raises Misuse if the file exists or its directory does not, StoreError
     if it cannot be written.
     """
+    _refuse_existing(file)
+    if not file.parent.is_dir():
+        raise Misuse(f"there is no directory {file.parent} to write {file.name} in")
+    try:
+        with draft_of(file) as unfinished:
+            yield unfinished
+            _refuse_existing(file)  # another process may have written it meanwhile
+    except OSError as error:
+        raise StoreError(f"cannot write {file}: {error.strerror or error}") from error
+
+
+def _refuse_existing(file: Path) -> None:
     try:
         exists = file.exists()
     except OSError as error:
         raise Misuse(f"cannot write {file}: {error.strerror}") from error
     if exists:
         raise Misuse(f"{file} exists already: name another file, or move it away")
-    if not file.parent.is_dir():
-        raise Misuse(f"there is no directory {file.parent} to write {file.name} in")
-    try:
-        with draft_of(file) as unfinished:
-            yield unfinished
-    except OSError as error:
-        raise StoreError(f"cannot write {file}: {error.strerror or error}") from error
 
 
 @contextmanager

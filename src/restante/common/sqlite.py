@@ -59,7 +59,7 @@ class Schema(NamedTuple):
             self._prepare(database, path, found=found)
         except sqlite3.DatabaseError as error:
             database.close()
-            raise StoreError(f"cannot open {path}: {_words(error, Path(path).parent)}") from error
+            raise StoreError(f"cannot open {path}: {reason(error, Path(path).parent)}") from error
         except BaseException:
             database.close()
             raise
@@ -67,13 +67,10 @@ class Schema(NamedTuple):
 
     def _prepare(self, database: sqlite3.Connection, path: str, *, found: bool) -> None:
         scripts = self.migrations()
-        version = _pragma(database, "user_version")
+        version = schema_of(database)
         if _pragma(database, "schema_version") and _pragma(database, "application_id") != self.application_id:
             raise StoreError(f"{path} is not a database of this {self.whose}; nothing was changed")
-        if version > len(scripts):
-            raise StoreError(
-                f"{path} has schema {version}, this program knows up to {len(scripts)}: use the newer restante"
-            )
+        self._refuse_newer(version, path)
         mode = database.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal" and path != ":memory:":
             raise StoreError(f"{path} is on a file system that does not support SQLite's WAL mode: use a local disk")
@@ -87,29 +84,71 @@ class Schema(NamedTuple):
                 f" PRAGMA user_version = {number}; COMMIT;"
             )
 
+    def _refuse_newer(self, version: int, path: str | Path) -> None:
+        newest = len(self.migrations())
+        if version > newest:
+            raise StoreError(
+                f"{path} has schema {version}, this program knows up to {newest}: use the newer restante"
+            )
+
     @contextmanager
     def reading(self, data: Path) -> Iterator[sqlite3.Connection]:
-        """Open the database for reading, even while a server runs.
+        """Open the database of a data directory for reading, even while a server runs.
 
         Raises Misuse if there is no database, StoreError if it is another program's or cannot be read.
         """
         path = data / self.file
-        if not path.exists():
-            raise Misuse(f"there is no {self.whose}'s data in {data} (--data names another directory)")
         try:
-            # SQLite creates -wal and -shm beside the database. If it may not, no server runs, and there is no log, it
-            # is told that the file is immutable.
-            log = path.with_name(f"{self.file}-wal")
-            still = not os.access(data, os.W_OK) and not running(data) and not log.exists()
-            uri = f"{path.absolute().as_uri()}?{'immutable=1' if still else 'mode=ro'}"
+            if not path.exists():
+                raise Misuse(f"there is no {self.whose}'s data in {data} (--data names another directory)")
+            # SQLite creates -wal and -shm beside the database. It cannot if the directory is read-only. Then it reads
+            # the file alone, which is complete if no server runs and there is no log.
+            alone = not os.access(data, os.W_OK) and not running(data) and not _log(path).exists()
+        except OSError as error:
+            raise Misuse(f"cannot read {path}: {error.strerror}") from error
+        with self._reading(path, alone=alone) as database:
+            yield database
+
+    @contextmanager
+    def reading_copy(self, path: Path) -> Iterator[sqlite3.Connection]:
+        """Open a copy of a database for reading. No process may be writing to it.
+
+        A log beside it (-wal) is read, too. Without one, the file may be on a medium that is read-only. Raises Misuse
+        if there is no such file, StoreError if it is another program's or cannot be read.
+        """
+        try:
+            if not path.exists():
+                raise Misuse(f"there is no file {path}")
+            if not path.is_file():
+                raise Misuse(f"{path} is not a file: name the file of a backup")
+            with path.open("rb"):
+                alone = not _log(path).exists()
+        except OSError as error:
+            raise Misuse(f"cannot read {path}: {error.strerror}") from error
+        with self._reading(path, alone=alone) as database:
+            yield database
+
+    @contextmanager
+    def _reading(self, path: Path, *, alone: bool) -> Iterator[sqlite3.Connection]:
+        """Open a database for reading: with its log and locks, or the file alone (sqlite.org/uri.html, immutable)."""
+        uri = f"{path.absolute().as_uri()}?{'immutable=1' if alone else 'mode=ro'}"
+        try:
             with closing(sqlite3.connect(uri, uri=True, timeout=5, isolation_level=None)) as database:
                 if _pragma(database, "application_id") != self.application_id:
                     raise StoreError(f"{path} is not a database of this {self.whose}")
-                if _pragma(database, "user_version") > len(self.migrations()):
-                    raise StoreError(f"{path} is newer than this program: use the newer restante")
+                self._refuse_newer(schema_of(database), path)
                 yield database
         except sqlite3.DatabaseError as error:
             raise StoreError(f"cannot read {path}: {error}") from error
+
+
+def schema_of(database: sqlite3.Connection) -> int:
+    """Return the version of a database's schema."""
+    return _pragma(database, "user_version")
+
+
+def _log(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
 
 
 def _announce(path: str, version: int, newest: int) -> None:
@@ -133,8 +172,8 @@ def _announce(path: str, version: int, newest: int) -> None:
         log.warning("the database file was empty: creating a new database in it", file=path)
 
 
-def _words(error: sqlite3.DatabaseError, folder: Path) -> str:
-    """Return why a database cannot be opened. On a full disk SQLite says "disk I/O error"."""
+def reason(error: sqlite3.Error, folder: Path) -> str:
+    """Return why a database cannot be written in a folder. On a full disk SQLite may say "disk I/O error"."""
     if primary(error) in NO_SPACE_CODES and shutil.disk_usage(folder).free < LITTLE_FREE_BYTES:
         return f"the disk is full; make room in {folder}, and start again"
     return str(error)

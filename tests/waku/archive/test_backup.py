@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from restante.common import database_copy
 from restante.common.errors import Misuse, StoreError
 from restante.waku.archive import backup, checking
 from restante.waku.archive.schema import FILE, SCHEMA
@@ -19,7 +20,7 @@ ROWS = [envelope(number, number, size=2000) for number in range(300)]
 
 @pytest.fixture
 def many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backup, "PAGES_PER_STEP", 5)
+    monkeypatch.setattr(database_copy, "PAGES_PER_STEP", 5)
 
 
 async def test_a_node_can_serve_a_backup(tmp_path: Path) -> None:
@@ -84,7 +85,7 @@ async def test_a_backup_without_room_is_reported_in_one_sentence_and_leaves_no_a
     archive = open_archive(tmp_path / "data")
     await archive.save(ROWS, 1)
     await archive.close()
-    with no_file_beyond(100_000), pytest.raises(StoreError, match=r"\Acannot make the backup: [^\n]+\Z"):
+    with no_file_beyond(100_000), pytest.raises(StoreError, match=r"\Acannot copy the database: [^\n]+\Z"):
         backup.backup(tmp_path / "data", tmp_path / "copy", lambda _: None)
     assert names(tmp_path / "copy") == ["lock"]
     backup.backup(tmp_path / "data", tmp_path / "another", lambda _: None)

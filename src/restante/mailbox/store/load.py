@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from restante.common.errors import StoreError
+from restante.common.errors import StoreDamaged, StoreError
 from restante.mailbox.core import model
 from restante.mailbox.core.state import State
 from restante.mailbox.protocol import messages
@@ -17,6 +17,12 @@ from restante.mailbox.protocol import messages
 ROWS_PER_FETCH: Final = 2000
 """Rows that are fetched at once. Fetching them one by one while creating objects takes a third longer. So do larger
 chunks, which no longer fit in the processor's cache."""
+
+_WITHOUT_MAILBOX: Final = {
+    "messages": "SELECT mailbox FROM messages EXCEPT SELECT key FROM mailboxes",
+    "nameplates": "SELECT app_id, mailbox_id FROM nameplates EXCEPT SELECT app_id, mailbox_id FROM mailboxes",
+}
+"""Rows that refer to a mailbox that does not exist."""
 
 _mailbox_sides = msgspec.json.Decoder(list[list[model.MailboxSide]]).decode
 _nameplate_sides = msgspec.json.Decoder(list[list[model.NameplateSide]]).decode
@@ -66,6 +72,34 @@ def _load(database: sqlite3.Connection) -> State:
     state.put_all(boxes, nameplates)
     _load_messages(database, state, {box.key: box for box in boxes})
     return state
+
+
+def check(database: sqlite3.Connection) -> None:
+    """Raise StoreDamaged if a page is damaged, or a row is one that `load` cannot read.
+
+    Unlike `load`, this keeps no rows, and it also checks databases of older schemas. It reads the whole database.
+    """
+    try:
+        _check(database)
+    except (sqlite3.DatabaseError, msgspec.MsgspecError, ValueError) as error:
+        raise StoreDamaged(f"{type(error).__name__}: {error}") from error
+
+
+def _check(database: sqlite3.Connection) -> None:
+    found = database.execute("PRAGMA integrity_check(1)").fetchone()[0]
+    if found != "ok":
+        raise ValueError(" ".join(found.split()))
+    for table, decode in (("mailboxes", _mailbox_sides), ("nameplates", _nameplate_sides)):
+        for rows in _chunks(database, f"SELECT app_id, mailbox_id, sides FROM {table}"):  # noqa: S608
+            sides = len(decode(_join_sides(rows)))
+            if sides != len(rows):
+                raise ValueError(f"{table} have {sides} lists of sides in {len(rows)} rows")
+    for _ in database.execute("SELECT side, phase, body, msg_id FROM messages"):
+        pass  # Python has decoded the texts
+    for names, sql in _WITHOUT_MAILBOX.items():
+        [number] = database.execute(f"SELECT count(*) FROM ({sql})").fetchone()  # noqa: S608
+        if number:
+            raise ValueError(f"{number:,} {names} without a mailbox")
 
 
 def _chunks(database: sqlite3.Connection, sql: str) -> Iterator[list[tuple[Any, ...]]]:

@@ -1,0 +1,136 @@
+"""`restante backup` and `restore`: copies of the database, which are checked before they get a name."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from restante.common.atomic_file import new_file
+from restante.common.data_directory import LOCK, lock, running
+from restante.common.database_copy import copy_database
+from restante.common.errors import Misuse, StoreDamaged
+from restante.common.sqlite import schema_of
+from restante.mailbox.store.load import check
+from restante.mailbox.store.schema import FILE, SCHEMA
+
+
+class Contents(msgspec.Struct):
+    """What a backup has, or what was restored."""
+
+    file: str
+    bytes: int
+    db_schema: int = msgspec.field(name="schema")
+    """Version of the database's schema. A newer server converts it."""
+    saved: float | None
+    """When the server last committed before the backup, as a wall clock time; None: never."""
+    nameplates: int
+    mailboxes: int
+    messages: int
+    usage_records: int
+
+
+_COUNTS = """
+SELECT
+    (SELECT count(*) FROM nameplates),
+    (SELECT count(*) FROM mailboxes),
+    (SELECT count(*) FROM messages),
+    (SELECT count(*) FROM usage_nameplates) + (SELECT count(*) FROM usage_mailboxes)
+        + (SELECT count(*) FROM usage_client_versions),
+    saved
+FROM service
+"""
+
+
+def back_up(data: Path, file: Path, advance: Callable[[int], None]) -> Contents:
+    """Copy the database of a data directory into a new file, and return what it has. A server may be running.
+
+    The copy shows one moment between two commits. The file appears when it was checked and is on disk. Raises Misuse
+    if the file exists, its directory does not, or there is no database; StoreError if the database is another
+    program's, newer than this program or damaged, or the copy cannot be written.
+    """
+    if file.parent.exists() and data.exists() and file.parent.samefile(data):
+        raise Misuse(f"{file} is in the data directory: name a file in another directory")
+    with SCHEMA.reading(data) as database, new_file(file) as unfinished:
+        copy_database(database, unfinished, advance)
+        try:
+            return _checked(unfinished, file)
+        except StoreDamaged as error:
+            raise StoreDamaged(
+                f"no backup was made, because {data / FILE} is damaged ({error}): stop the server and restore an"
+                " earlier backup, or salvage what `sqlite3 FILE .recover` can read"
+            ) from error
+
+
+def restore(file: Path, data: Path, advance: Callable[[int], None]) -> Contents:
+    """Copy a backup into a data directory that is new or empty, and return what it has.
+
+    The database appears when it was checked and is on disk. Raises Misuse if there is no such file or the directory
+    is not empty; StoreError if the file is another program's, newer than this program or damaged, if another process
+    uses the directory, or if the copy cannot be written.
+    """
+    with SCHEMA.reading_copy(file) as backup:
+        if _in_use(data) and not running(data):
+            raise Misuse(f"{data} is not empty: move its files away, or name another directory with --data")
+        held = lock(data)
+        try:
+            with new_file(data / FILE) as unfinished:
+                copy_database(backup, unfinished, advance)
+                try:
+                    return _checked(unfinished, data / FILE)
+                except StoreDamaged as error:
+                    raise StoreDamaged(
+                        f"nothing was restored, because {file} is damaged ({error}): use another backup, or salvage"
+                        " what `sqlite3 FILE .recover` can read"
+                    ) from error
+        finally:
+            os.close(held)
+
+
+def _in_use(data: Path) -> bool:
+    """Return whether a data directory has files."""
+    try:
+        return data.exists() and any(each.name != LOCK for each in data.iterdir())
+    except OSError as error:
+        raise Misuse(f"cannot use the data directory {data}: {error.strerror} (--data names another)") from error
+
+
+def _checked(unfinished: Path, file: Path) -> Contents:
+    """Open a copy that is complete, and return what it has. Raises StoreDamaged if a server could not use it."""
+    with closing(sqlite3.connect(f"{unfinished.absolute().as_uri()}?mode=ro", uri=True)) as copy:
+        check(copy)
+        nameplates, mailboxes, messages, usage_records, saved = copy.execute(_COUNTS).fetchone()
+        schema = schema_of(copy)
+    return Contents(
+        file=str(file),
+        bytes=unfinished.stat().st_size,
+        db_schema=schema,
+        saved=saved or None,
+        nameplates=nameplates,
+        mailboxes=mailboxes,
+        messages=messages,
+        usage_records=usage_records,
+    )
+
+
+def render(contents: Contents) -> str:
+    """Return what a copy has as lines of text."""
+    saved = (
+        "never" if contents.saved is None else f"{datetime.fromtimestamp(int(contents.saved), UTC):%Y-%m-%d %X} UTC"
+    )
+    lines = [
+        ("file", contents.file),
+        ("bytes", f"{contents.bytes:,}"),
+        ("schema", str(contents.db_schema)),
+        ("last commit", saved),
+        ("nameplates", f"{contents.nameplates:,}"),
+        ("mailboxes", f"{contents.mailboxes:,}"),
+        ("messages", f"{contents.messages:,}"),
+        ("usage records", f"{contents.usage_records:,}"),
+    ]
+    return "\n".join(f"{name:<13} {value}" for name, value in lines)
