@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from restante.common.errors import StoreError
+from restante.common.errors import Misuse, StoreError
 from restante.common.lock_file import lock_file
 
 LOCK: Final = "lock"
@@ -37,11 +37,13 @@ def lock(data: Path) -> int:
 
 
 def running(data: Path) -> bool:
-    """Return whether another process holds the lock."""
+    """Return whether another process holds the lock. Raises Misuse if this user may not know."""
     try:
         held = os.open(data / LOCK, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
+    except OSError as error:
+        raise Misuse(f"cannot read {data / LOCK}: {error.strerror}") from error
     try:
         fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

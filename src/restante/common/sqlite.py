@@ -99,11 +99,12 @@ class Schema(NamedTuple):
         """
         path = data / self.file
         try:
-            if not path.exists():
-                raise Misuse(f"there is no {self.whose}'s data in {data} (--data names another directory)")
+            path.stat()
             # SQLite creates -wal and -shm beside the database. It cannot if the directory is read-only. Then it reads
             # the file alone, which is complete if no server runs and there is no log.
             alone = not os.access(data, os.W_OK) and not running(data) and not _log(path).exists()
+        except (FileNotFoundError, NotADirectoryError):
+            raise Misuse(f"there is no {self.whose}'s data in {data} (--data names another directory)") from None
         except OSError as error:
             raise Misuse(f"cannot read {path}: {error.strerror}") from error
         with self._reading(path, alone=alone) as database:
@@ -117,12 +118,12 @@ class Schema(NamedTuple):
         if there is no such file, StoreError if it is another program's or cannot be read.
         """
         try:
-            if not path.exists():
-                raise Misuse(f"there is no file {path}")
-            if not path.is_file():
-                raise Misuse(f"{path} is not a file: name the file of a backup")
             with path.open("rb"):
                 alone = not _log(path).exists()
+        except (FileNotFoundError, NotADirectoryError):
+            raise Misuse(f"there is no file {path}") from None
+        except IsADirectoryError:
+            raise Misuse(f"{path} is a directory: name the file of a backup") from None
         except OSError as error:
             raise Misuse(f"cannot read {path}: {error.strerror}") from error
         with self._reading(path, alone=alone) as database:

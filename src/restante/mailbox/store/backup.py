@@ -54,7 +54,7 @@ def back_up(data: Path, file: Path, advance: Callable[[int], None]) -> Contents:
     if the file exists, its directory does not, or there is no database; StoreError if the database is another
     program's, newer than this program or damaged, or the copy cannot be written.
     """
-    if file.parent.exists() and data.exists() and file.parent.samefile(data):
+    if os.path.realpath(file.parent) == os.path.realpath(data):
         raise Misuse(f"{file} is in the data directory: name a file in another directory")
     with SCHEMA.reading(data) as database, new_file(file) as unfinished:
         copy_database(database, unfinished, advance)
