@@ -26,7 +26,7 @@ EXECUTED: Final[Mapping[str, Mapping[str, str]]] = {
     "docs/timing/guide.md": dict.fromkeys(("send", "receive", "render", "compare"), "timing/test_guide.py"),
     "docs/waku/guide.md": dict.fromkeys(("serve", "post", "request", "live"), "test_docs.py"),
     "docs/mailbox/operating.md": {
-        **dict.fromkeys(("serve", "backup", "restore", "results", "import", "export"), "test_docs.py"),
+        **dict.fromkeys(("serve", "backup", "daily", "restore", "results", "import", "export"), "test_docs.py"),
         "nginx": "interop/test_nginx.py",
     },
     "docs/waku/operating.md": dict.fromkeys(
