@@ -176,7 +176,7 @@ def _announce(path: str, version: int, newest: int) -> None:
 def reason(error: sqlite3.Error, folder: Path) -> str:
     """Return why a database cannot be written in a folder. On a full disk SQLite may say "disk I/O error"."""
     if primary(error) in NO_SPACE_CODES and shutil.disk_usage(folder).free < LITTLE_FREE_BYTES:
-        return f"the disk is full; make room in {folder}, and start again"
+        return f"the disk is full; make room in {folder}, and try again"
     return str(error)
 
 

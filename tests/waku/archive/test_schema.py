@@ -153,7 +153,7 @@ def test_a_start_on_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.
     free = 0
     monkeypatch.setattr("restante.common.sqlite.sqlite3.connect", partial(sqlite3.connect, factory=Full))
     monkeypatch.setattr("restante.common.sqlite.shutil.disk_usage", lambda _: SimpleNamespace(free=free))
-    with pytest.raises(StoreError, match=f"the disk is full; make room in {tmp_path}, and start again"):
+    with pytest.raises(StoreError, match=f"the disk is full; make room in {tmp_path}, and try again"):
         SCHEMA.connect(str(tmp_path / FILE))
     free = 1 << 30
     with pytest.raises(StoreError, match="disk I/O error"):
