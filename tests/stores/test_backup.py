@@ -306,6 +306,19 @@ def test_damaged_data_is_neither_backed_up_nor_restored(
     assert names(folder / "new") == ["lock"]
 
 
+def test_an_index_that_lacks_rows_is_noticed(data: Path, tmp_path: Path) -> None:
+    """Each row can be read, but the server would not find all messages of a mailbox that ends."""
+    with closing(sqlite3.connect(data / FILE)) as database:
+        database.execute("PRAGMA writable_schema = 1")
+        database.execute(
+            "UPDATE sqlite_schema SET rootpage = (SELECT rootpage FROM sqlite_schema"
+            " WHERE name = 'usage_mailboxes_started') WHERE name = 'messages_mailbox'"
+        )
+        database.commit()
+    with pytest.raises(StoreDamaged, match="no backup was made"):
+        back_up(data, tmp_path / "b", quietly)
+
+
 def test_a_page_that_was_overwritten_is_noticed(data: Path, tmp_path: Path) -> None:
     content = bytearray((data / FILE).read_bytes())
     page = len(content) // 4096 // 2 * 4096
