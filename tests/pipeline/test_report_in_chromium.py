@@ -17,7 +17,7 @@ from restante.pipeline.report.periods import parse
 from support.effort import dice
 from support.pipeline import reports
 from support.pipeline.report_lakes import LakeTables, lake
-from support.timing.browser import CHROMIUM, MISSING, chromium, opened
+from support.timing.browser import CHROMIUM, MISSING, RULES, chromium, opened
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
 
@@ -36,11 +36,6 @@ VIEWS: dict[str, dict[str, Any]] = {
 }
 
 AXE = Axe()
-RULES = {
-    "runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]},
-    "resultTypes": ["violations"],
-}
-"""axe-core's rules for WCAG 2.2, levels A and AA, and those that no criterion asks for."""
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -12,6 +13,8 @@ from typing import Final
 
 import aiohttp
 import pytest
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import async_playwright, expect
 from prometheus_client.parser import text_string_to_metric_families
 
 from restante.common import admin_http
@@ -23,7 +26,9 @@ from restante.waku.node import status_pages
 from restante.waku.node.mailserver import ARCHIVE_RETRY_DELAY
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.acceptance import Policy
+from support.bounds import BOUND
 from support.ports import held_port
+from support.timing.browser import CHROMIUM, FLAGS, MISSING, RULES
 from support.waku.asking import fetch_page, page, plain
 from support.waku.inside import Inside, inside
 from support.waku.letters import EPOCH, TOPIC, letter
@@ -51,10 +56,10 @@ class Admin:
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self._session = session
-        self._url = url
+        self.url = url
 
     async def get(self, path: str) -> tuple[int, str]:
-        async with self._session.get(self._url + path) as response:
+        async with self._session.get(self.url + path) as response:
             return response.status, await response.text()
 
     async def counts(self) -> dict[str, float]:
@@ -272,3 +277,54 @@ async def _looked_at_from_outside(node: NodeProcess, look: Admin) -> None:
     assert (await look.counts())["waku_peers"] == 1
     await node.serving.stop()
     assert "127.0.0.1" not in "\n".join(node.serving.log)
+
+
+# ── pages and the dashboard ──────────────────────────────────────────────────────────────────────
+
+
+async def test_pages_agree_with_what_was_done_and_have_no_address(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
+        poster, reader = await here.greet(), await here.greet()
+        await poster.post(letter(1), letter(2), letter(age=1000))
+        assert await reader.relayed(2)
+        await fetch_page(reader)
+        pages = {path: await look.get(path) for path in ("/varz", "/connz", "/limitz")}
+        assert {status for status, _ in pages.values()} == {200}
+        assert "127.0.0.1" not in "".join(text for _, text in pages.values())
+        shown, connections, limits = (json.loads(text) for _, text in pages.values())
+        assert (shown["archive"]["envelopes"], shown["envelopes"]["new"]) == (2, 2)
+        assert shown["envelopes"]["refused"]["very_old"] == 1
+        assert (shown["requests"]["received"], shown["requests"]["answered"]) == (1, 1)
+        assert connections["total"] == 2
+        assert all(each["identified"] and not each["dialled"] for each in connections["connections"])
+        assert set(Limits.__struct_fields__) < set(limits["limits"])
+        assert limits["limits"]["max_peers"]["used"] == 2
+
+
+async def test_the_dashboard_shows_the_node_and_changes_nothing(tmp_path: Path) -> None:
+    if CHROMIUM is None:
+        pytest.skip(MISSING)
+    async with (
+        inside(tmp_path) as here,
+        looked_at(here, tmp_path) as look,
+        async_playwright() as playwright,
+        await playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=BOUND * 1000) as browser,
+    ):
+        poster = await here.greet()
+        await poster.post(letter(1), letter(2), letter(age=1000))
+        page = await browser.new_page(viewport={"width": 1280, "height": 900})
+        complaints: list[str] = []
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        await page.goto(look.url)
+        await expect(page.locator("#state")).to_have_text("Ready", timeout=BOUND * 1000)
+        await expect(page.locator("[data-value='archive.envelopes']")).to_have_text("2")
+        await expect(page.locator("[data-rows='refused_envelopes'] tbody tr")).to_have_text(["very_old1"])
+        assert await page.locator("form:visible").count() == 0
+        await page.screenshot(path=tmp_path / "node.png", full_page=True)  # to look at
+        results = await Axe().run(page, options=RULES)
+        assert results.violations_count == 0, results.generate_report()
+        assert complaints == []
+        here.archive.full = True
+        await poster.post(letter(3))
+        await expect(page.locator("#state")).to_have_text("Not ready: the disk is full", timeout=BOUND * 1000)

@@ -18,12 +18,21 @@ CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser") o
 MISSING: Final = "Chromium is missing (Debian: apt install chromium)"
 
 
+FLAGS: Final = ["--no-sandbox"] if os.geteuid() == 0 else []
+"""Chromium's. Root has no sandbox of its own."""
+
+RULES: Final = {
+    "runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]},
+    "resultTypes": ["violations"],
+}
+"""axe-core's rules for WCAG 2.2, levels A and AA, and those that no criterion asks for."""
+
+
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Start Chromium. Root has no sandbox of its own."""
-    flags = ["--no-sandbox"] if os.geteuid() == 0 else []
+    """Start Chromium."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags, timeout=BOUND * 1000)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=BOUND * 1000)
         try:
             yield browser
         finally:

@@ -89,7 +89,8 @@ async def _serve_until(stop: asyncio.Event, settings: Serve, read_settings: Read
 
             where = address(settings.admin, "--admin")
             pages = status_pages.of(server, store, Path(settings.data), running_settings)
-            await stack.enter_async_context(admin_http.serving_admin(*where, pages, token))
+            found = await stack.enter_async_context(admin_http.serving_admin(*where, pages, token))
+            log.info("the dashboard is open", url=f"http://{_host_and_port(found)}/")
         addresses = await server.listen(host, port)
         for each in addresses:
             log.info("listening", url=f"ws://{_host_and_port(each)}/v1", version=__version__, data=settings.data)

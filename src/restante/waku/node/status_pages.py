@@ -14,6 +14,7 @@ from prometheus_client import Metric
 
 from restante import __version__
 from restante.common.admin_http import AdminPages, Query, page_of
+from restante.common.admin_live import Dashboard
 from restante.common.disk_probe import DiskProbe
 from restante.waku.connection.peer_connection import PeerConnection
 from restante.waku.node import metrics
@@ -34,6 +35,11 @@ def of(node: Node, data: Path) -> AdminPages:
         flushing=lambda: None,
         disk=DiskProbe(data),
         json={"/varz": pages.varz, "/connz": pages.connz, "/limitz": pages.limitz},
+        dashboard=Dashboard(
+            page=(Path(__file__).with_name("web") / "dashboard.html").read_text(),
+            sample=pages.sample,
+            details=pages.details,
+        ),
     )
 
 
@@ -57,6 +63,7 @@ class StatusPages:
             "version": __version__,
             "time": node.clock.wall(),
             "started": self._started,
+            "uptime_seconds": node.clock.wall() - self._started,
             "unready": node.ready(),
             "archive": msgspec.structs.asdict(archive),
             "connections": {"open": len(node.connections), "peers": len(node.relay.interests)},
@@ -79,6 +86,27 @@ class StatusPages:
                 "seconds": requests.delays.total,
             },
         }
+
+    async def sample(self) -> dict[str, float]:
+        """Return the values whose history the dashboard shows: counts since the start, and gauges."""
+        node, counts, requests = self._node, self._node.mailserver.counts, self._node.history_requests
+        return {
+            "peers": len(node.relay.interests),
+            "envelopes": counts["new"],
+            "requests": requests.counts["requests"],
+            "answers": requests.delays.count,
+            "request_seconds": requests.delays.total,
+            "refused": sum(counts[refusal] for refusal in REFUSAL_LABELS) + requests.counts["requests refused"],
+        }
+
+    async def details(self) -> dict[str, Any]:
+        """Return all that the dashboard shows. Raises StoreError if the archive cannot be read."""
+        shown = await self.varz({})
+        for name, part in (("refused_envelopes", "envelopes"), ("refused_requests", "requests")):
+            shown[name] = [
+                {"reason": reason, "times": times} for reason, times in shown[part]["refused"].items() if times
+            ]
+        return shown
 
     async def connz(self, query: Query) -> dict[str, Any]:
         """Return the connections, those with the largest incomplete packets first. Raises Misuse."""

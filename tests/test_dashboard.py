@@ -1,0 +1,279 @@
+"""The dashboard of the mailbox server: in a real browser beside clients, and who may change what."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Browser, ConsoleMessage, Page, async_playwright, expect
+
+from support.bounds import BOUND, bounded
+from support.mailbox.pair import Pair
+from support.mailbox.raw_socket import RawSocket
+from support.ports import held_port
+from support.processes import RESTANTE, Serving, serving
+from support.timing.browser import CHROMIUM, FLAGS, MISSING, RULES
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+TOKEN: Final = "a-token-of-a-test"
+AUTHORIZED: Final = {"Authorization": f"Bearer {TOKEN}"}
+REFUSED_ALREADY: Final = "Failed to load resource: the server responded with a status of 401 (Unauthorized)"
+"""What Chromium says when the page asks whether a token is needed."""
+
+expect.set_options(timeout=BOUND * 1000)
+
+WIDE: Final[dict[str, Any]] = {"viewport": {"width": 1280, "height": 900}}
+PHONE: Final[dict[str, Any]] = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
+VIEWS: Final[dict[str, dict[str, Any]]] = {"wide": WIDE, "phone": PHONE, "dark": {**WIDE, "color_scheme": "dark"}}
+
+
+@dataclass
+class Watched:
+    """A server with a dashboard, and a pair of clients that use it."""
+
+    server: Serving
+    admin: str
+    pair: Pair
+    complaints: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+
+@asynccontextmanager
+async def watched(data: Path, *options: str) -> AsyncIterator[Watched]:
+    """Serve with an admin port; its token is TOKEN."""
+    token = data.with_name("token")
+    token.write_text(TOKEN)
+    admin = ("--admin", "127.0.0.1:0", "--admin-token-file", str(token))
+    async with serving(data, RESTANTE, (*admin, *options)) as server:
+        url = (await server.logged("the dashboard is open"))["url"]
+        yield Watched(server, url, Pair(server.port))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def busy(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Watched]:
+    """A server for the whole file, whose pair has had some sessions, and has one under way."""
+    async with watched(tmp_path_factory.mktemp("busy") / "server", "--limit", "message_bytes=4096") as found:
+        for _ in range(3):
+            await found.pair.play()
+        guests = []
+        for number in range(3):
+            guest = await RawSocket.dial(found.server.port)
+            guests.append(guest)
+            guest.say(type="bind", appid="app", side=f"guest-{number}")
+            guest.say(type="claim", nameplate=f"{number}")
+        big = await RawSocket.dial(found.server.port)
+        big.say(type="ping", ping="x" * 5000)
+        await big.last_words()
+        yield found
+        for guest in guests:
+            guest.cut()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip(MISSING)
+    async with async_playwright() as playwright:
+        found = await playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=BOUND * 1000)
+        yield found
+        await found.close()
+
+
+@asynccontextmanager
+async def opened(browser: Browser, found: Watched, token: str | None = TOKEN, **options: Any) -> AsyncIterator[Page]:
+    """Open the dashboard, and type the token."""
+    context = await browser.new_context(**options)
+    context.set_default_timeout(BOUND * 1000)
+    found.complaints, found.requests = [], []
+    try:
+        page = await context.new_page()
+
+        def on_console(message: ConsoleMessage) -> None:
+            if message.type in {"error", "warning"} and message.text != REFUSED_ALREADY:
+                found.complaints.append(message.text)
+
+        page.on("console", on_console)
+        page.on("pageerror", lambda error: found.complaints.append(str(error)))
+        page.on("request", lambda request: found.requests.append(request.url))
+        await page.goto(found.admin)
+        if token is not None:
+            await page.get_by_label("Token of the admin port").fill(token)
+            await page.keyboard.press("Enter")
+        yield page
+    finally:
+        await context.close()
+
+
+# ── what is seen ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("view", VIEWS)
+async def test_it_shows_what_the_server_does(browser: Browser, busy: Watched, tmp_path: Path, view: str) -> None:
+    async with opened(browser, busy, **VIEWS[view]) as page:
+        await expect(page.locator("#state")).to_have_text("Ready")
+        await expect(page.locator("[data-value='connections.open']")).to_have_text("3")
+        await expect(page.locator("[data-value='live.nameplates']")).to_have_text("3")
+        await expect(page.locator("[data-grid='recent.results'] tbody tr").first).to_contain_text("happy3 (100 %)")
+        await expect(page.locator("[data-rows='biting'] tbody tr")).to_have_text(["message_bytes4,0961"])
+        await expect(page.locator("[data-rows='refused_addresses'] tbody tr")).to_contain_text(["message_bytes"])
+        await expect(page.locator("#no-slow")).to_be_visible()
+        assert await page.evaluate("document.documentElement.scrollWidth") <= VIEWS[view]["viewport"]["width"]
+        await page.screenshot(path=tmp_path / f"{view}.png", full_page=True)  # to look at
+        results = await Axe().run(page, options=RULES)
+        assert results.violations_count == 0, results.generate_report()
+    assert busy.complaints == []
+    asked = {each.removeprefix(busy.admin) for each in busy.requests if not each.startswith("data:")}
+    assert asked == {"", "dashboard.css", "dashboard.js", "events"}
+
+
+async def test_it_follows_the_server(browser: Browser, busy: Watched) -> None:
+    async with opened(browser, busy, **WIDE) as page:
+        opened_before = page.locator("[data-value='connections.open']")
+        await expect(opened_before).to_have_text("3")
+        guest = await RawSocket.dial(busy.server.port)
+        await expect(opened_before).to_have_text("4")
+        guest.cut()
+        await expect(opened_before).to_have_text("3")
+
+
+async def test_nothing_is_shown_without_the_right_token(browser: Browser, busy: Watched) -> None:
+    async with opened(browser, busy, None, **WIDE) as page:
+        await expect(page.locator("#state")).to_have_text("A token is needed")
+        await expect(page.locator("#content")).to_be_hidden()
+        await page.get_by_label("Token of the admin port").fill("another-token-of-a-test")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#state")).to_have_text("The token is wrong")
+        await expect(page.locator("#content")).to_be_hidden()
+
+
+async def test_a_server_that_has_ended_is_said_and_one_that_starts_again_is_found(
+    browser: Browser, tmp_path: Path
+) -> None:
+    with held_port() as port:
+        options = ("--admin", f"127.0.0.1:{port}")
+        async with serving(tmp_path / "data", RESTANTE, options) as server:
+            found = Watched(server, f"http://127.0.0.1:{port}/", Pair(server.port))
+            async with opened(browser, found, None, **WIDE) as page:
+                await expect(page.locator("#state")).to_have_text("Ready")
+                await expect(page.get_by_role("button", name="Apply")).to_be_disabled()
+                await expect(page.locator("#locked")).to_be_visible()
+                await server.stop()
+                await expect(page.locator("#state")).to_contain_text("No connection")
+                async with serving(tmp_path / "data", RESTANTE, options):
+                    await expect(page.locator("#state")).to_have_text("Ready")
+
+
+# ── what is changed ──────────────────────────────────────────────────────────────────────────────
+
+
+async def welcome(port: int) -> dict[str, Any]:
+    """Return the welcome of a new client."""
+    guest = await RawSocket.dial(port)
+    said: dict[str, Any] = (await guest.hear())["welcome"]
+    guest.cut()
+    return said
+
+
+async def test_settings_are_changed_by_keyboard_until_sighup(browser: Browser, tmp_path: Path) -> None:
+    async with watched(tmp_path / "server", "--motd", "As started") as found, opened(browser, found, **WIDE) as page:
+        port = found.server.port
+        motd = page.get_by_label("Message of the day")
+        await expect(motd).to_have_value("As started")
+        await page.get_by_label("Permission").focus()
+        await page.keyboard.type("hash")
+        await page.keyboard.press("Tab")
+        await page.keyboard.type("7")
+        await page.keyboard.press("Tab")
+        await motd.fill("<b>Back at noon</b>")
+        await page.keyboard.press("Tab")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#answer")).to_have_text("Applied, until the server starts again or gets SIGHUP.")
+        changed = await found.server.logged("the setting has changed", setting="permission")
+        assert (changed["before"], changed["after"], changed["by"]) == ("none", "hashcash", "dashboard")
+        said = await welcome(port)
+        assert said["motd"] == "<b>Back at noon</b>"
+        assert said["permission-required"]["hashcash"]["bits"] == 7
+        found.server.send(signal.SIGHUP)
+        await expect(motd).to_have_value("As started")
+        said = await welcome(port)
+        assert said["motd"] == "As started"
+        assert "permission-required" not in said
+
+
+BODY: Final = b'{"motd": "changed"}'
+JSON: Final = {"Content-Type": "application/json"}
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body"),
+    [
+        (401, JSON, BODY),
+        (401, {**JSON, "Authorization": "Bearer wrong"}, BODY),
+        (403, {**JSON, **AUTHORIZED, "Origin": "https://evil.example"}, BODY),
+        (403, {**JSON, **AUTHORIZED, "Origin": "null"}, BODY),
+        (403, {**JSON, **AUTHORIZED, "Sec-Fetch-Site": "cross-site"}, BODY),
+        (403, {**JSON, **AUTHORIZED, "Sec-Fetch-Site": "same-site"}, BODY),
+        (421, {**JSON, **AUTHORIZED, "Host": "evil.example"}, BODY),
+        (415, {**AUTHORIZED, "Content-Type": "text/plain"}, BODY),
+        (400, {**JSON, **AUTHORIZED}, b"{"),
+        (400, {**JSON, **AUTHORIZED}, b"[]"),
+        (400, {**JSON, **AUTHORIZED}, b'{"listen": "*:1"}'),
+        (400, {**JSON, **AUTHORIZED}, b'{"permission": "always"}'),
+        (400, {**JSON, **AUTHORIZED}, b'{"permission_bits": 41}'),
+        (400, {**JSON, **AUTHORIZED}, b'{"motd": "%s"}' % (b"x" * 2001)),
+        (413, {**JSON, **AUTHORIZED}, b" " * 70_000),
+    ],
+)
+async def test_a_change_that_is_not_the_operators_or_is_wrong_is_refused(
+    busy: Watched, status: int, headers: dict[str, str], body: bytes
+) -> None:
+    async with aiohttp.ClientSession() as session:
+        async with session.post(f"{busy.admin}settings", data=body, headers=headers) as answer:
+            assert answer.status == status, await answer.text()
+        async with session.get(f"{busy.admin}settings", headers=AUTHORIZED) as answer:
+            assert answer.status == 405
+    assert "motd" not in await welcome(busy.server.port)
+
+
+async def test_without_a_token_file_nothing_can_be_changed(tmp_path: Path) -> None:
+    with held_port() as port:
+        async with (
+            serving(tmp_path / "data", RESTANTE, ("--admin", f"127.0.0.1:{port}")),
+            aiohttp.ClientSession() as session,
+            session.post(f"http://127.0.0.1:{port}/settings", data=BODY, headers=JSON) as answer,
+        ):
+            assert answer.status == 403
+            assert "--admin-token-file" in await answer.text()
+
+
+async def test_the_page_may_load_only_its_own_files(busy: Watched) -> None:
+    async with aiohttp.ClientSession() as session:
+        for path in ("", "dashboard.css", "dashboard.js"):
+            async with session.get(busy.admin + path) as answer:
+                policy = answer.headers["Content-Security-Policy"]
+                assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
+                assert "unsafe" not in policy
+                assert answer.headers["X-Content-Type-Options"] == "nosniff"
+                tag = answer.headers["ETag"]
+            async with session.get(busy.admin + path, headers={"If-None-Match": tag}) as answer:
+                assert answer.status == 304
+
+
+async def test_the_number_of_viewers_is_limited_and_a_server_ends_although_they_look(tmp_path: Path) -> None:
+    async with watched(tmp_path / "server") as found, aiohttp.ClientSession() as session:
+        viewers = [await session.get(f"{found.admin}events", headers=AUTHORIZED) for _ in range(21)]
+        assert [each.status for each in viewers] == [200] * 20 + [503]
+        viewers[0].close()
+        async with bounded("a place"):
+            while (await session.get(f"{found.admin}events", headers=AUTHORIZED)).status != 200:
+                pass
+        await found.server.stop()
