@@ -126,8 +126,11 @@ function showSeries() {
       return `${x.toFixed(1)},${(60 - (most ? (56 * value) / most : 0)).toFixed(1)}`;
     });
     svg.querySelector("polyline").setAttribute("points", points.join(" "));
-    const said = `${form(last, figure.dataset.as)} now, at most ${form(most, figure.dataset.as)}`;
-    svg.setAttribute("aria-label", `${figure.querySelector("h3").textContent}: ${said} in the last ${form(span(), "seconds")}`);
+    const said = values.length
+      ? `${form(last, figure.dataset.as)} now, at most ${form(most, figure.dataset.as)}`
+      : "no figures yet";
+    const title = figure.querySelector("h3").textContent;
+    svg.setAttribute("aria-label", `${title}: ${said}${values.length ? ` in the last ${form(span(), "seconds")}` : ""}`);
     setText(figure.querySelector("[data-said]"), said);
   }
 }
