@@ -360,6 +360,7 @@ COMMAND_GUIDES: Final = {
     "timing": ["docs/timing/guide.md"],
     "send": ["docs/client/guide.md"],
     "receive": ["docs/client/guide.md"],
+    "health": ["docs/monitoring.md"],
 }
 """Where the flags of commands are described; those of all others are in docs/mailbox/operating.md."""
 

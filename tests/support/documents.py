@@ -29,6 +29,7 @@ EXECUTED: Final[Mapping[str, Mapping[str, str]]] = {
         **dict.fromkeys(("serve", "backup", "daily", "restore", "results", "import", "export"), "test_docs.py"),
         "nginx": "interop/test_nginx.py",
     },
+    "docs/monitoring.md": {"health": "test_health.py"},
     "docs/waku/operating.md": dict.fromkeys(
         ("serve", "post", "vacuum", "check", "backup", "export", "import"), "test_docs.py"
     ),

@@ -22,11 +22,16 @@ CLIENT: Final = {"send", "receive"}
 
 
 def application(command: str = "") -> typer.Typer:
-    """Return the commands: all of them, or only those of the client if one of these is called."""
+    """Return the commands: all of them, or only `health` or those of the client if one of these is called."""
     app = typer.Typer(
         no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
     )
     app.callback()(restante)
+    from restante.cli import health
+
+    if command == "health":  # container checks start it every few seconds
+        app.add_typer(health.app)
+        return app
     from restante.cli import client
 
     if command in CLIENT:
@@ -35,6 +40,7 @@ def application(command: str = "") -> typer.Typer:
     from restante.cli import mailbox, pipeline, timing, waku
 
     app.add_typer(mailbox.app)
+    app.add_typer(health.app)
     app.add_typer(client.app)
     app.add_typer(timing.app, name="timing", help="Show where the time of a transfer went.")
     app.add_typer(waku.app, name="waku", help="Run a Waku Mailserver, post envelopes, fetch history.")

@@ -1,0 +1,139 @@
+"""`restante health`: ask a server's admin port whether it works, for scripts and container checks."""
+
+from __future__ import annotations
+
+import os
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from pathlib import Path
+from typing import Annotated, Final, NamedTuple
+from urllib.parse import urlsplit
+
+import typer
+
+from restante.common.errors import Misuse, RestanteError, plain
+
+app = typer.Typer()
+
+UNHEALTHY_EXIT: Final = 1
+"""What the command exits with if the server says that it is not healthy, or not ready. Docker knows only 0 and 1."""
+
+TIMEOUT: Final = 5.0
+"""Seconds. The server answers within two: one for the disk, 0.8 for its event loop. A busy machine takes longer."""
+
+MAX_BODY_BYTES: Final = 4096
+"""Bytes that are read of an answer. The server sends one line."""
+
+
+class NoAnswerError(RestanteError):
+    """The server did not answer, or something else answered in its endpoint."""
+
+    exit_code = 3
+
+
+class Endpoint(NamedTuple):
+    """Where an admin port is."""
+
+    tls: bool
+    host: str
+    port: int
+    prefix: str
+    """What comes before the path of a page, if a proxy adds it."""
+
+    @property
+    def url(self) -> str:
+        """Return the URL of the port."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.tls else 'http'}://{host}:{self.port}{self.prefix}"
+
+
+@app.command()
+def health(
+    server: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[URL|HOST:PORT]",
+            help="Admin port of a mailbox server or Waku node. Default: the setting --admin of the mailbox server.",
+        ),
+    ] = None,
+    ready: Annotated[
+        bool, typer.Option("--ready", help="Ask whether the server can store what clients send.")
+    ] = False,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="File with a token to send, for a proxy that demands one."),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.1, max=3600, help="How long to wait for an answer. Default: 5.")
+    ] = TIMEOUT,
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="TOML file of the mailbox server, to find its admin port."),
+    ] = None,
+) -> None:
+    """Ask a server whether it works. The exit code is 0 if it does."""
+    endpoint = _endpoint(server) if server is not None else _configured(config)
+    status, line = _asked(endpoint, "/readyz" if ready else "/healthz", token_file, timeout)
+    print(line)
+    if status != 200:
+        raise typer.Exit(UNHEALTHY_EXIT)
+
+
+def _endpoint(text: str) -> Endpoint:
+    """Return the endpoint that a URL or HOST:PORT names. Raises Misuse."""
+    url = text if "://" in text else f"http://{text}"
+    wrong = Misuse(f"'{text}' is not HOST:PORT or a URL, like 127.0.0.1:4010 or https://example.com/admin")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise wrong from error
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username is not None:
+        raise wrong
+    if port is None and "://" not in text:
+        raise wrong
+    tls = parts.scheme == "https"
+    return Endpoint(tls, parts.hostname, port or (443 if tls else 80), parts.path.rstrip("/"))
+
+
+def _configured(config: Path | None) -> Endpoint:
+    """Return the admin port of the mailbox server whose settings are a file and the environment. Raises Misuse."""
+    from restante.common.settings import address, resolve
+    from restante.mailbox.settings import SERVE
+
+    settings, _ = resolve(SERVE, {}, os.environ, config)
+    if settings.admin == "off":
+        raise Misuse(
+            "the settings say that the server has no admin port (--admin off): name one, like 127.0.0.1:4010"
+        )
+    host, port = address(settings.admin, "--admin")
+    return Endpoint(tls=False, host=host or "127.0.0.1", port=port, prefix="")
+
+
+def _asked(endpoint: Endpoint, page: str, token_file: Path | None, timeout: float) -> tuple[int, str]:
+    """Return the status and the line of an answer. Raises NoAnswerError and Misuse."""
+    from restante.common.admin_access import read_admin_token
+
+    token = read_admin_token("", str(token_file)) if token_file is not None else None
+    connection = (HTTPSConnection if endpoint.tls else HTTPConnection)(endpoint.host, endpoint.port, timeout=timeout)
+    try:
+        connection.request(
+            "GET", endpoint.prefix + page, headers={"Authorization": f"Bearer {token}"} if token else {}
+        )
+        response = connection.getresponse()
+        line = _line(response)
+    except TimeoutError as error:
+        raise NoAnswerError(f"{endpoint.url}{page} did not answer within {timeout:g} s") from error
+    except (HTTPException, UnicodeError) as error:  # before OSError: RemoteDisconnected is both
+        raise NoAnswerError(f"{endpoint.url} does not speak HTTP") from error
+    except OSError as error:
+        raise NoAnswerError(f"cannot reach {endpoint.url}: {plain(error)}: is the server running?") from error
+    finally:
+        connection.close()
+    if response.status not in {200, 503}:
+        raise NoAnswerError(f"{endpoint.url}{page} answered {response.status}: {line or response.reason}")
+    return response.status, line
+
+
+def _line(response: HTTPResponse) -> str:
+    body = response.read(MAX_BODY_BYTES).decode(errors="replace").strip()
+    return body.partition("\n")[0]
