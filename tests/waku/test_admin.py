@@ -92,7 +92,7 @@ def documented() -> set[str]:
 async def test_every_metric_of_the_manual_exists(tmp_path: Path) -> None:
     async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
         given = {name.split()[0] for name in await look.counts()}
-        assert len(documented()) == 25
+        assert len(documented()) == 27
         assert documented() <= given
 
 
@@ -226,11 +226,13 @@ async def test_the_node_is_alive_and_not_ready_while_the_disk_is_full(tmp_path: 
     async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
         poster = await here.greet()
         assert await look.get("/readyz") == (200, "ok\n")
+        assert (await look.counts())["waku_ready"] == 1
         here.archive.full = True
         await poster.post(letter(1))
         assert await look.get("/readyz") == (503, "the disk is full\n")
         assert await look.get("/healthz") == (200, "ok\n")
-        assert (await look.counts())["mailserver_archived_envelopes_failures_total sqlite"] == 1
+        counts = await look.counts()
+        assert (counts["mailserver_archived_envelopes_failures_total sqlite"], counts["waku_ready"]) == (1, 0)
         here.archive.full = False
         here.clock.now += ARCHIVE_RETRY_DELAY
         await poster.post(letter(1))

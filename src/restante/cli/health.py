@@ -25,7 +25,7 @@ MAX_BODY_BYTES: Final = 4096
 
 
 class NoAnswerError(RestanteError):
-    """The server did not answer, or something else answered in its endpoint."""
+    """The server did not answer, or something else answered in its place."""
 
     exit_code = 3
 

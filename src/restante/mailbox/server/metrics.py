@@ -130,8 +130,8 @@ def _permission(server: Server) -> Iterator[Metric]:
         "restante_permission_solved", "Proofs of work accepted", server.commit_loop.dispatcher.permissions_granted
     )
     yield gauge(
-        "restante_permission_bits",
-        "Difficulty that is demanded of all clients, in bits; 0: none",
+        "restante_permission_difficulty",
+        "Bits of proof of work that are demanded of all clients; 0: none",
         terms.bits if terms.mode == "hashcash" else load_level.bits(terms.bits) or 0,
     )
     yield counter(

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, UntypedMetricFamily
 
-from restante.common.prometheus import counter, gauge, histogram
+from restante import __version__
+from restante.common.prometheus import counter, gauge, gauges, histogram
 from restante.waku.archive.records import Counts
 from restante.waku.node.history_requests import REFUSALS
 from restante.waku.node.node import REJECTION_LABELS, Node
@@ -45,6 +46,12 @@ class _Now:
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics."""
+        yield gauges("waku_build_info", "The version of the node", ("version",), {(__version__,): 1})
+        yield gauge(
+            "waku_ready",
+            "1 if the node can archive what peers send; 0 if not, or while it stops",
+            not self._node.ready(),
+        )
         yield from self._envelopes()
         yield from self._requests()
         yield gauge("waku_peers", "Peers that have sent a Status", len(self._node.relay.interests))
@@ -80,7 +87,8 @@ class _Now:
         yield counter(
             "waku_envelopes_relayed", "Envelopes relayed, counted for each peer", node.relay.counts["relayed"]
         )
-        held = GaugeMetricFamily("mailserver_archived_envelopes_total", "Envelopes in the archive", labels=["db"])
+        # status-go's name. It ends like a counter's, and the number falls when envelopes are pruned: so it has no type.
+        held = UntypedMetricFamily("mailserver_archived_envelopes_total", "Envelopes in the archive", labels=["db"])
         held.add_metric([DATABASE_LABEL], self._archive.envelopes)
         yield held
         yield histogram(
