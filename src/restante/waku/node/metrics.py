@@ -87,7 +87,7 @@ class _Now:
         yield counter(
             "waku_envelopes_relayed", "Envelopes relayed, counted for each peer", node.relay.counts["relayed"]
         )
-        # status-go's name. It ends like a counter's, but the number falls when envelopes are pruned. So it has no type.
+        # status-go's name. It ends like a counter's, but it falls when envelopes are pruned. So it has no type.
         held = UntypedMetricFamily("mailserver_archived_envelopes_total", "Envelopes in the archive", labels=["db"])
         held.add_metric([DATABASE_LABEL], self._archive.envelopes)
         yield held

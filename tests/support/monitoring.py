@@ -1,0 +1,66 @@
+"""What `deploy/` has for Prometheus and Grafana, as tests read it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from support.documents import ROOT
+
+PROMETHEUS: Final = ROOT / "deploy" / "prometheus"
+RULES: Final = PROMETHEUS / "restante.rules.yml"
+RULES_TEST: Final = PROMETHEUS / "restante.rules.test.yml"
+DASHBOARD: Final = ROOT / "deploy" / "grafana" / "restante.json"
+
+METRIC: Final = re.compile(r"\b(?:restante|waku|mailserver|process)_[a-z0-9_]+\b")
+RECORDED: Final = re.compile(r"\b(?:restante|waku):[a-z0-9_:]+\b")
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A panel of the dashboard that shows something."""
+
+    row: str
+    title: str
+    fields: dict[str, Any]
+
+    @property
+    def queries(self) -> list[str]:
+        return [each["expr"] for each in self.fields["targets"]]
+
+
+def dashboard() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(DASHBOARD.read_text())
+    return found
+
+
+def panels() -> Iterator[Panel]:
+    """Yield the panels of all rows."""
+    row = ""
+    for each in dashboard()["panels"]:
+        if each["type"] == "row":
+            row = each["title"]
+        else:
+            yield Panel(row, each["title"], each)
+
+
+def filled_in(query: str) -> str:
+    """Return a query with values in place of Grafana's variables: all servers, and rates of a minute."""
+    return query.replace("$instance", ".+").replace("$__rate_interval", "1m")
+
+
+def rule_blocks() -> dict[str, str]:
+    """Return the text of each rule by its name, with the comments that stand before the next one."""
+    _, *parts = re.split(r"^      - (?:record|alert): ", RULES.read_text(), flags=re.MULTILINE)
+    return {part.partition("\n")[0]: part for part in parts}
+
+
+def alert_names() -> list[str]:
+    return re.findall(r"^      - alert: (\w+)$", RULES.read_text(), re.MULTILINE)
+
+
+def recorded_names() -> list[str]:
+    return re.findall(r"^      - record: (\S+)$", RULES.read_text(), re.MULTILINE)
