@@ -125,7 +125,10 @@ def test_another_program_at_the_address_is_no_healthy_server(answer: bytes | Non
         (("127.0.0.1:99999",), "'127.0.0.1:99999' is not HOST:PORT or a URL"),
         (("ftp://127.0.0.1:4010",), "'ftp://127.0.0.1:4010' is not HOST:PORT or a URL"),
         (("http://me:secret@127.0.0.1:4010",), "is not HOST:PORT or a URL"),
-        (("127.0.0.1:4010", "--token-file", "/nowhere"), "--admin-token-file /nowhere: No such file or directory"),
+        (
+            ("127.0.0.1:4010", "--token-file", "/nowhere"),
+            "restante: --token-file /nowhere: No such file or directory",
+        ),
     ],
 )
 def test_an_argument_that_cannot_be_used_is_misuse(words: tuple[str, ...], said: str) -> None:

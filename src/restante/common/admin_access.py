@@ -28,15 +28,20 @@ def read_admin_token(admin: str, file: str | None) -> str | None:
                 " or listen on 127.0.0.1"
             )
         return None
+    return read_token(file, "--admin-token-file")
+
+
+def read_token(file: str, flag: str) -> str:
+    """Return the token of a file that a flag names. Raises Misuse if it cannot be read or has no good token."""
     try:
         token = Path(file).read_text("ascii").strip()
     except OSError as error:
-        raise Misuse(f"--admin-token-file {file}: {plain(error)}") from error
+        raise Misuse(f"{flag} {file}: {plain(error)}") from error
     except ValueError:  # not ASCII
         token = ""
     if len(token) < MIN_TOKEN_CHARACTERS or not token.isprintable() or " " in token:
         raise Misuse(
-            f"--admin-token-file {file}: a token has at least {MIN_TOKEN_CHARACTERS} printable ASCII characters"
+            f"{flag} {file}: a token has at least {MIN_TOKEN_CHARACTERS} printable ASCII characters"
             " and no spaces: make one with `openssl rand -hex 32`"
         )
     return token
