@@ -168,7 +168,8 @@ async def test_serve_logs_its_url_is_healthy_and_drains_on_sigterm(tmp_path: Pat
             async with bounded("an answer"), http.get(f"http://127.0.0.1:{admin}/healthz") as answer:
                 assert (answer.status, await answer.read()) == (200, b"ok\n")
             await server.stop()
-            assert [json.loads(line)["event"] for line in server.log] == ["listening", "draining", "stopped"]
+            events = [json.loads(line)["event"] for line in server.log]
+            assert events == ["the dashboard is open", "listening", "draining", "stopped"]
 
 
 async def test_a_server_whose_log_nobody_reads_serves_and_stops(tmp_path: Path) -> None:
