@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import importlib
 import json
 import os
@@ -17,12 +18,12 @@ import aiohttp
 import pytest
 
 import restante.mailbox
-from restante.common import admin_http
+from restante.common import admin_http, disk_probe
 from restante.common.admin_access import known_host, read_admin_token
 from restante.common.disk_probe import FILE
 from restante.common.errors import Misuse
 from restante.mailbox.core.limits import UNLIMITED
-from restante.mailbox.server import refusals, status_pages
+from restante.mailbox.server import measurements, refusals, status_pages
 from restante.mailbox.server.running_settings import RunningSettings
 from restante.mailbox.settings import Serve
 from restante.mailbox.store import sqlite
@@ -217,6 +218,43 @@ async def test_a_server_is_not_ready_until_a_batch_is_stored_again(
         await client.call("add", phase="1", body="00")
         assert await look.get("/readyz") == (200, "ok\n")
         assert (await look.counts())["restante_commands_total ok add"] == 1
+
+
+async def test_a_batch_that_was_not_stored_long_ago_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A load balancer sends no clients to a server that is not ready, so no batch would be stored again."""
+    monkeypatch.setattr(sqlite, "LOCK_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr(measurements, "STORE_PROBLEM_SECONDS", 0.0)
+    async with inside(tmp_path) as here, Clients() as clients, looked_at(here, tmp_path) as look:
+        client = await clients.opened(here.url, "app", "a", "m")
+        with closing(sqlite3.connect(database(tmp_path), isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            await client.refused(await client.say("add", phase="1", body="00"))
+        assert await look.get("/readyz") == (200, "ok\n")
+
+
+async def test_metrics_and_counts_say_what_the_disk_says(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
+        (tmp_path / FILE).symlink_to("/dev/full")
+        assert (await look.counts())["restante_ready"] == 0
+        assert (await look.page("/varz"))["unready"] == "the disk cannot be written: No space left on device"
+
+
+async def test_a_probe_that_ended_while_nobody_waited_is_not_believed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_probe, "INTERVAL_SECONDS", 0.0)
+    probe, file = disk_probe.DiskProbe(tmp_path), tmp_path / FILE
+    os.mkfifo(file)  # to open it for writing waits for a reader
+    assert (await probe.problem(0.01)).startswith("the disk hangs")
+    os.close(os.open(file, os.O_RDONLY | os.O_NONBLOCK))
+    async with bounded("the end of the probe"):
+        while file.exists():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0)
+        file.symlink_to("/dev/full")
+        while await probe.problem(0.01) != "the disk cannot be written: No space left on device":
+            pass
 
 
 async def test_a_disk_that_is_full_shows_without_a_client(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ async def test_replies_come_in_order_when_the_commit_ends(tmp_path: Path) -> Non
 def pages_of(flushing: Callable[[], float | None]) -> AdminPages:
     """Return pages without metrics."""
 
-    async def metrics() -> list[Metric]:
+    async def metrics(_ready: bool) -> list[Metric]:
         return []
 
     return AdminPages(unready=str, metrics=metrics, flushing=flushing)

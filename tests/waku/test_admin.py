@@ -233,6 +233,10 @@ async def test_the_node_is_alive_and_not_ready_while_the_disk_is_full(tmp_path: 
         assert await look.get("/healthz") == (200, "ok\n")
         counts = await look.counts()
         assert (counts["mailserver_archived_envelopes_failures_total sqlite"], counts["waku_ready"]) == (1, 0)
+        here.clock.now += ARCHIVE_RETRY_DELAY
+        assert await look.get("/readyz") == (200, "ok\n"), "otherwise nobody sends the envelope that shows it"
+        await poster.post(letter(1))
+        assert await look.get("/readyz") == (503, "the disk is full\n")
         here.archive.full = False
         here.clock.now += ARCHIVE_RETRY_DELAY
         await poster.post(letter(1))

@@ -10,8 +10,8 @@ import asyncio
 import re
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -50,6 +50,9 @@ OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/", "/dashboard.css", "/d
 """Pages that need no token, because they say nothing about clients. Health checks often cannot send one. The
 dashboard asks for it before it reads anything."""
 
+COUNTS_PATH: Final = "/varz"
+"""The JSON page with counts. It also has `unready`, what /readyz says."""
+
 PAGES_SCHEMA: Final = 1
 """The version of the fields of the JSON pages. It rises when a field is removed or changes its meaning, but not when
 one is added."""
@@ -71,8 +74,9 @@ class AdminPages:
 
     unready: Callable[[], str]
     """Returns why no traffic should be sent to the server, "" if there is no reason. Called in another thread."""
-    metrics: Callable[[], Awaitable[Iterable[Metric]]]
-    """Returns all metrics. It runs in the server's event loop, and may raise StoreError."""
+    metrics: Callable[[bool], Awaitable[Iterable[Metric]]]
+    """Returns all metrics. The argument says whether the server is ready. It runs in the server's event loop, and may
+    raise StoreError."""
     flushing: Callable[[], float | None]
     """Returns when the write began that is under way (time.monotonic), or None. Called in another thread."""
     disk: DiskProbe | None = None
@@ -186,29 +190,42 @@ class _Server:
 
     async def metrics(self, _request: web.Request) -> web.Response:
         """Answer with all metrics."""
+        ready = not await self.unready()
         registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        registry.register(_Collected(await self.in_server(self.pages.metrics())))
+        registry.register(_Collected(await self._read(lambda: self.pages.metrics(ready))))
         return web.Response(body=generate_latest(registry), headers={"Content-Type": METRICS_TYPE})
 
     async def json(self, request: web.Request) -> web.Response:
         """Answer with a JSON page."""
-        shown = {"schema": PAGES_SCHEMA, **await self.in_server(self.pages.json[request.path](request.query))}
+        page, query = self.pages.json[request.path], request.query
+        shown = {"schema": PAGES_SCHEMA, **await self._read(lambda: page(query))}
+        if request.path == COUNTS_PATH:
+            shown["unready"] = await self.unready()
         body = msgspec.json.format(msgspec.json.encode(shown), indent=2) + b"\n"
         return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
 
     async def _ill(self) -> str:
         if self.pages.flushing() is not None:
             return ""  # a small commit waits for the disk on the event loop: a restart repairs no disk
+        if await self._loop_responds() or self.pages.flushing() is not None:
+            return ""
+        return "the server hangs: the event loop is blocked or overloaded"
+
+    async def _loop_responds(self) -> bool:
         turned = asyncio.Event()
         self._loop.call_soon_threadsafe(asyncio.get_running_loop().call_soon_threadsafe, turned.set)
         try:
             async with asyncio.timeout(LOOP_TIMEOUT):
                 await turned.wait()
         except TimeoutError:
-            if self.pages.flushing() is None:
-                return "the server hangs: the event loop is blocked or overloaded"
-        return ""
+            return False
+        return True
+
+    async def _disk_blocks_loop(self) -> bool:
+        """Return whether the event loop waits for the disk."""
+        since = self.pages.flushing()
+        return since is not None and not await self._loop_responds() and self.pages.flushing() == since
 
     async def unready(self) -> str:
         """Return why no traffic should be sent to the server, "" if there is no reason."""
@@ -220,6 +237,16 @@ class _Server:
             reason = await self.pages.disk.problem(DISK_TIMEOUT)
         return reason or await self._ill()
 
+    async def _read(self, work: Callable[[], Awaitable[CoroutineResult]]) -> CoroutineResult:
+        """Run something that only reads and does not wait in the server's event loop, and return its result.
+
+        While that loop waits for the disk, what it would read does not change. Then it runs here.
+        """
+        if await self._disk_blocks_loop():
+            with _answering_errors():
+                return await work()
+        return await self.in_server(work())
+
     async def in_server(self, work: Awaitable[CoroutineResult]) -> CoroutineResult:
         """Run something in the server's event loop, and return its result."""
 
@@ -228,14 +255,21 @@ class _Server:
 
         future = asyncio.run_coroutine_threadsafe(awaited(), self._loop)
         try:
-            async with asyncio.timeout(PAGE_TIMEOUT):
-                return await asyncio.wrap_future(future)
+            with _answering_errors():
+                async with asyncio.timeout(PAGE_TIMEOUT):
+                    return await asyncio.wrap_future(future)
         except TimeoutError as error:
             raise web.HTTPServiceUnavailable(text="the server hangs: its event loop does not respond\n") from error
-        except Misuse as error:
-            raise web.HTTPBadRequest(text=f"{error}\n") from error
-        except StoreError as error:
-            raise web.HTTPInternalServerError(text=f"{error}\n") from error
+
+
+@contextmanager
+def _answering_errors() -> Iterator[None]:
+    try:
+        yield
+    except Misuse as error:
+        raise web.HTTPBadRequest(text=f"{error}\n") from error
+    except StoreError as error:
+        raise web.HTTPInternalServerError(text=f"{error}\n") from error
 
 
 class _Collected:

@@ -15,8 +15,9 @@ from restante.common.worker import Worker
 FILE: Final = ".probe"
 """The file that is written in the data directory."""
 
-INTERVAL_SECONDS: Final = 1.0
-"""A probe that ended within this time is not repeated, so that requests cannot wear out the disk."""
+INTERVAL_SECONDS: Final = 0.5
+"""A probe that ended within this time is not repeated, so that requests cannot wear out the disk. With the second
+after which a write counts as hanging, this makes less than two seconds."""
 
 CONTENT: Final = bytes(4096)
 """A block: a full disk has no room for it."""
@@ -37,20 +38,20 @@ class DiskProbe:
 
         Only one write is under way at a time, so a disk that hangs holds one thread.
         """
-        task = self._under_way
-        if task is None:
+        probe = self._under_way
+        if probe is None:
             if time.monotonic() - self._ended < INTERVAL_SECONDS:
                 return self._found
             self._worker = self._worker or Worker("disk probe")
-            task = self._under_way = asyncio.create_task(self._worker.do(self._write))
-        try:
-            async with asyncio.timeout(timeout):
-                self._found = await asyncio.shield(task)
-        except TimeoutError:
-            return f"the disk hangs: a write has not finished for {timeout:g} s"
-        if self._under_way is task:
-            self._under_way, self._ended = None, time.monotonic()
-        return self._found
+            probe = self._under_way = asyncio.create_task(self._worker.do(self._write))
+            probe.add_done_callback(self._end)
+        done, _ = await asyncio.wait({probe}, timeout=timeout)
+        return probe.result() if done else f"the disk hangs: a write has not finished for {timeout:g} s"
+
+    def _end(self, probe: asyncio.Task[str]) -> None:
+        """Keep the result of a probe. One that hung may end while nobody waits: its result soon says nothing."""
+        if not probe.cancelled():
+            self._found, self._ended, self._under_way = probe.result(), time.monotonic(), None
 
     def close(self) -> None:
         """End the thread when its write has ended."""

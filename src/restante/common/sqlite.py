@@ -18,6 +18,11 @@ from restante.common.errors import Misuse, StoreBusy, StoreError, StoreFull
 PASSING: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY}
 """Errors that an operator can remedy while the server runs. Any other is a bug or a damaged disk."""
 
+CERTAINLY_UNDONE: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL}
+"""Error codes of COMMIT that prove that nothing was committed. SQLITE_FULL means that a write of a page to the log
+found no space (os_unix.c, unixWrite), before the write that commits the transaction. A failed flush has another
+code."""
+
 NO_SPACE_CODES: Final = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN}
 """Errors that SQLite may report when the disk is full."""
 
@@ -205,3 +210,15 @@ def roll_back(database: sqlite3.Connection, cause: sqlite3.Error) -> StoreError:
         return StoreError(f"cannot roll back ({error}) after: {cause}")
     kind = StoreFull if primary(cause) == sqlite3.SQLITE_FULL else StoreBusy if passing(cause) else StoreError
     return kind(f"the database refused: {cause}")
+
+
+def roll_back_commit(database: sqlite3.Connection, cause: sqlite3.Error) -> StoreError:
+    """Roll back after a failed COMMIT and return the error to raise: StoreBusy or StoreFull if it may be tried again.
+
+    After any other error part of the transaction may be on disk. A retry could succeed although the data is lost
+    (fsyncgate), so nothing may be tried again.
+    """
+    undone = roll_back(database, cause)
+    if isinstance(undone, StoreBusy) and primary(cause) in CERTAINLY_UNDONE:
+        return undone
+    return StoreError(f"commit failed: {cause}")

@@ -316,7 +316,7 @@ class CommitLoop:
         try:
             await self._commit()
         except StoreBusy as busy:
-            self.measurements.not_stored(str(busy))
+            self.measurements.not_stored(str(busy), self._service())
             self._deferred_due = False  # tried again after the next `commit_deferred`
             if self.dispatcher.changes:
                 log.warning("a batch was not stored; its senders are told to try again", error=str(busy))
@@ -354,9 +354,9 @@ class CommitLoop:
         await self._store.tend()
 
     async def _undo(self, batch: list[QueueEntry]) -> None:
-        in_grace_period = self.dispatcher.state.in_grace_period
+        before = self.dispatcher.state
         state = await self._store.view()
-        state.in_grace_period = in_grace_period
+        state.in_grace_period, state.room = before.in_grace_period, before.room
         self.dispatcher.undo_batch(state)
         self._maintenance, self._forgetting = None, False
         for entry in batch:

@@ -21,6 +21,10 @@ COMMAND_BOUNDS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 SLOW_COMMIT_SECONDS: Final = 0.25
 """Seconds from which on a commit is slow: people notice it."""
 
+STORE_PROBLEM_SECONDS: Final = 10.0
+"""Seconds for which a batch that was not stored makes the server unready. Then only a new batch shows whether the
+store works again, and none comes while a load balancer waits for the server to be ready."""
+
 MAX_SLOW_COMMITS: Final = 20
 """Slow commits that are remembered one by one, the latest ones."""
 
@@ -62,8 +66,10 @@ class Measurements:
         self.slow_commits = 0
         self.latest_slow_commits: deque[SlowCommit] = deque(maxlen=MAX_SLOW_COMMITS)
         self.batches_not_stored = 0
-        self.store_problem = ""
+        self._store_problem = ""
         """Why the last batch could not be stored; "" if it was."""
+        self._problem_until = 0.0
+        """Service time until which that counts."""
         self.prunes = 0
         self.prune_seconds = 0.0
         """Seconds that the last prune took, with the commands that were handled meanwhile."""
@@ -72,15 +78,19 @@ class Measurements:
     def committed(self, wall: float, seconds: float, changes: int) -> None:
         """Record a commit that began at a wall time."""
         self.commit_seconds.add(seconds)
-        self.store_problem = ""
+        self._store_problem = ""
         if seconds >= SLOW_COMMIT_SECONDS:
             self.slow_commits += 1
             self.latest_slow_commits.append(SlowCommit(wall, seconds, changes))
 
-    def not_stored(self, reason: str) -> None:
-        """Record a batch that the disk did not take."""
+    def not_stored(self, reason: str, now: float) -> None:
+        """Record a batch that the disk did not take at a service time."""
         self.batches_not_stored += 1
-        self.store_problem = reason
+        self._store_problem, self._problem_until = reason, now + STORE_PROBLEM_SECONDS
+
+    def store_problem(self, now: float) -> str:
+        """Return why the last batch could not be stored, or "" if it was or that is long ago. Any thread may ask."""
+        return self._store_problem if now < self._problem_until else ""
 
     def answered(self, batch: BatchCounts, now: float) -> None:
         """Record a batch that is on disk, before it ends."""

@@ -23,7 +23,7 @@ ENDED: Final[Mapping[type, str]] = {NameplateUsage: "nameplate", MailboxUsage: "
 
 
 def collect(server: Server, *, ready: bool) -> Iterator[Metric]:
-    """Yield all metrics. Call this in the server's event loop. `ready`: see StatusPages.unready."""
+    """Yield all metrics. Call this in the server's event loop. `ready`: what /readyz says."""
     yield gauges("restante_build_info", "The version of the server", ("version",), {(__version__,): 1})
     yield gauge("restante_ready", "1 if the server can store what clients send; 0 if not, or while it stops", ready)
     yield from _connections(server)

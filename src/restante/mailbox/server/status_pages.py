@@ -64,13 +64,13 @@ class StatusPages:
             return "draining"
         if not self._loop.dispatcher.state.room:
             return "the disk is nearly full"
-        if self._loop.measurements.store_problem:
-            return f"the last batch could not be stored: {self._loop.measurements.store_problem}"
+        if problem := self._loop.measurements.store_problem(self._loop.now().service):
+            return f"the last batch could not be stored: {problem}"
         return ""
 
-    async def metrics(self) -> Iterable[Metric]:
+    async def metrics(self, ready: bool) -> Iterable[Metric]:
         """Return all metrics."""
-        return list(metrics.collect(self._server, ready=not self.unready()))
+        return list(metrics.collect(self._server, ready=ready))
 
     async def varz(self, _query: Query) -> dict[str, Any]:
         """Return counts and settings of the server."""
@@ -82,7 +82,6 @@ class StatusPages:
             "time": now.wall,
             "started": self._started.wall,
             "uptime_seconds": now.service - self._started.service,
-            "unready": self.unready(),
             "connections": {"open": len(server.admitted), "opened": dispatcher.connections_seen},
             "live": {
                 "applications": len(state.apps),

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from restante.common.data_directory import lock
-from restante.common.errors import StoreError
 from restante.common.logs import log
-from restante.common.sqlite import roll_back
+from restante.common.sqlite import roll_back, roll_back_commit
 from restante.common.worker import Worker
 from restante.mailbox.core.model import Change, Now
 from restante.mailbox.core.state import State
@@ -119,14 +118,16 @@ class Store:
                     await self._in_thread(partial(self.database.executemany, sql, parameters))
                 else:
                     self.database.executemany(sql, parameters)
-            if not 0.0 <= now.service - self._saved < 1.0:  # so most commits write one page less
+            saves_service = not 0.0 <= now.service - self._saved < 1.0  # so most commits write one page less
+            if saves_service:
                 self.database.execute("UPDATE service SET seconds = ?, saved = ?", (now.service, now.wall))
-                self._saved = now.service
         except sqlite3.Error as error:
             raise roll_back(self.database, error) from error
         count = rows.count
         self._rows_since_checkpoint += count
         await self._commit(small=count <= MAX_ROWS_COMMITTED_ON_LOOP)
+        if saves_service:
+            self._saved = now.service
 
     async def tend(self) -> None:
         """Make a checkpoint if one is due. The commit loop calls this after a batch is answered."""
@@ -179,8 +180,7 @@ class Store:
         try:
             self.database.execute("COMMIT")
         except sqlite3.Error as error:
-            # Part of it may be on disk. A retry may succeed although the data is lost (fsyncgate), so do not retry.
-            raise StoreError(f"commit failed: {error}") from error
+            raise roll_back_commit(self.database, error) from error
         finally:
             self.flushing = None
         self._last_commit_seconds = time.monotonic() - begun

@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 from restante.common.data_directory import lock
 from restante.common.errors import StoreBusy, StoreError
 from restante.common.logs import log
-from restante.common.sqlite import roll_back
+from restante.common.sqlite import roll_back, roll_back_commit
 from restante.common.worker import Worker
 from restante.waku.archive import pruning, reading, rows
 from restante.waku.archive.history import page
@@ -40,11 +40,6 @@ CHECKPOINT_BYTES: Final = 64 << 20
 
 DATABASE_PAGE_BYTES: Final = 4096
 """Size of a page in bytes. Each envelope changes its own page in the index of topics."""
-
-_CERTAINLY_UNDONE: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL}
-"""Error codes of COMMIT that prove that nothing was committed. SQLITE_FULL means that a write of a page to the log
-found no space (os_unix.c, unixWrite), before the write that commits the transaction. A failed flush has another
-code."""
 
 
 class Archive:
@@ -150,12 +145,9 @@ class Archive:
         try:
             self.database.execute("COMMIT")
         except sqlite3.Error as error:
-            undone = roll_back(self.database, error)
-            if isinstance(undone, StoreBusy) and error.sqlite_errorcode & 0xFF in _CERTAINLY_UNDONE:
-                raise undone from error
-            # Part of the commit may be on disk: a retry could confirm a commit that never happened (fsyncgate).
-            self._failed = True
-            raise StoreError(f"commit failed: {error}") from error
+            failure = roll_back_commit(self.database, error)
+            self._failed = not isinstance(failure, StoreBusy)
+            raise failure from error
 
     def _checkpoint(self, mode: str = "PASSIVE") -> None:
         """Move the log into the database, as far as readers allow. The next checkpoint moves the rest."""

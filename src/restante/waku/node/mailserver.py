@@ -97,7 +97,8 @@ class Mailserver:
         """New envelopes since the start."""
         self._finished = 0
         self._waiting: dict[int, list[Intake]] = {}
-        self._refused_until = 0
+        self.refused_until = 0
+        """Time until which nothing is archived, because the store has refused a batch."""
         self._refused = FULL_WORDS
         """Why the store refused the last batch, in words for senders."""
 
@@ -158,7 +159,7 @@ class Mailserver:
         return terms.retention is None or envelope.sent >= now - terms.retention
 
     def _gather(self, envelope: Envelope, intake: Intake, now: int) -> int:
-        if now < self._refused_until:
+        if now < self.refused_until:
             self._give_up(envelope.hash, intake)
             return UNARCHIVED_BATCH
         self.gathered.append(envelope)
@@ -199,7 +200,7 @@ class Mailserver:
 
         `words` say why: `FULL_WORDS` or `LOCKED_WORDS`.
         """
-        self._refused_until, self._refused = now + ARCHIVE_RETRY_DELAY, words
+        self.refused_until, self._refused = now + ARCHIVE_RETRY_DELAY, words
         self._finished = batch.number
         lost = {each.hash for each in batch.envelopes}
         for digest in lost & self.pool.known.keys():

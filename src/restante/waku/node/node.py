@@ -124,10 +124,12 @@ class Node:
 
     def ready(self) -> str:
         """Return why load balancers should not send clients here, or an empty text."""
-        outage = self.archiving.outage
         if self.archiving.stopping:
             return "draining"
-        return outage.state if outage else DAMAGED if self.history_requests.damaged else ""
+        outage = self.archiving.outage
+        if outage is not None and self.now() < self.mailserver.refused_until:
+            return outage.state  # later, the next envelope shows whether the archive works: it must be sent here
+        return DAMAGED if self.history_requests.damaged else ""
 
     def now(self) -> int:
         """Return the time of the wall clock, in whole seconds since 1970."""

@@ -31,7 +31,7 @@ def of(node: Node, data: Path) -> AdminPages:
     pages = StatusPages(node)
     return AdminPages(
         unready=node.ready,
-        metrics=pages.metrics,
+        metrics=lambda _ready: pages.metrics(),
         flushing=lambda: None,
         disk=DiskProbe(data),
         json={"/varz": pages.varz, "/connz": pages.connz, "/limitz": pages.limitz},
@@ -64,7 +64,6 @@ class StatusPages:
             "time": node.clock.wall(),
             "started": self._started,
             "uptime_seconds": node.clock.wall() - self._started,
-            "unready": node.ready(),
             "archive": msgspec.structs.asdict(archive),
             "connections": {"open": len(node.connections), "peers": len(node.relay.interests)},
             "envelopes": {
