@@ -20,6 +20,7 @@ from restante.waku.node.archiving import DISK_FULL
 from restante.waku.node.mailserver import FULL_WORDS
 from support.bounds import bounded
 from support.faulty_disk import FULL, HANGS, READ_ONLY, CommandedDisk, Look, looking, small_disk
+from support.metrics import counts
 from support.ports import held_port
 from support.processes import started
 from support.waku.letters import letter
@@ -103,7 +104,7 @@ async def test_a_disk_that_hangs_is_reported_and_delays_peers_and_loses_nothing(
     async with served(disk.data, variables=disk.variables) as (node, look):
         async with posting(node) as posts:
             await look.reports(disk.hang, HANGS)
-            await look.works()
+            assert counts(await look.works())["waku_ready"] == 0
             disk.go_on()
             await look.recovers(HANGS)
             await posts.more()

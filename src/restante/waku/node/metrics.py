@@ -32,17 +32,18 @@ REFUSAL_LABELS: Final = {
 status-go does not limit the ttl, so that name is ours."""
 
 
-async def of(node: Node) -> list[Metric]:
-    """Return all metrics. Raises StoreError if the archive cannot be read."""
-    return list(_Now(node, await node.archive.counts()).collect())
+async def of(node: Node, *, ready: bool) -> list[Metric]:
+    """Return all metrics. `ready`: what /readyz says. Raises StoreError if the archive cannot be read."""
+    return list(_Now(node, await node.archive.counts(), ready=ready).collect())
 
 
 class _Now:
     """The current counts."""
 
-    def __init__(self, node: Node, archive: Counts) -> None:
+    def __init__(self, node: Node, archive: Counts, *, ready: bool) -> None:
         self._node = node
         self._archive = archive
+        self._ready = ready
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics."""
@@ -50,7 +51,7 @@ class _Now:
         yield gauge(
             "waku_ready",
             "1 if the node can archive what peers send; 0 if not, or while it stops",
-            not self._node.ready(),
+            self._ready,
         )
         yield from self._envelopes()
         yield from self._requests()

@@ -31,7 +31,7 @@ def of(node: Node, data: Path) -> AdminPages:
     pages = StatusPages(node)
     return AdminPages(
         unready=node.ready,
-        metrics=lambda _ready: pages.metrics(),
+        metrics=pages.metrics,
         flushing=lambda: None,
         disk=DiskProbe(data),
         json={"/varz": pages.varz, "/connz": pages.connz, "/limitz": pages.limitz},
@@ -50,9 +50,9 @@ class StatusPages:
         self._node = node
         self._started = node.clock.wall()
 
-    async def metrics(self) -> Iterable[Metric]:
+    async def metrics(self, ready: bool) -> Iterable[Metric]:
         """Return all metrics. Raises StoreError if the archive cannot be read."""
-        return await metrics.of(self._node)
+        return await metrics.of(self._node, ready=ready)
 
     async def varz(self, _query: Query) -> dict[str, Any]:
         """Return counts of the node. Raises StoreError if the archive cannot be read."""
