@@ -24,6 +24,7 @@ from support.timing.browser import CHROMIUM, FLAGS, MISSING, RULES
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+REPORTS: Final = "https://reports.example/fleet/"
 TOKEN: Final = "a-token-of-a-test"
 AUTHORIZED: Final = {"Authorization": f"Bearer {TOKEN}"}
 REFUSED_ALREADY: Final = "Failed to load resource: the server responded with a status of 401 (Unauthorized)"
@@ -61,7 +62,8 @@ async def watched(data: Path, *options: str) -> AsyncIterator[Watched]:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def busy(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Watched]:
     """A server for the whole file, whose pair has had some sessions, and has one under way."""
-    async with watched(tmp_path_factory.mktemp("busy") / "server", "--limit", "message_bytes=4096") as found:
+    options = ("--limit", "message_bytes=4096", "--reports-url", REPORTS)
+    async with watched(tmp_path_factory.mktemp("busy") / "server", *options) as found:
         for _ in range(3):
             await found.pair.play()
         guests = []
@@ -126,6 +128,7 @@ async def test_it_shows_what_the_server_does(browser: Browser, busy: Watched, tm
         await expect(page.locator("[data-rows='biting'] tbody tr")).to_have_text(["message_bytes4,0961"])
         await expect(page.locator("[data-rows='refused_addresses'] tbody tr")).to_contain_text(["message_bytes"])
         await expect(page.locator("#no-slow")).to_be_visible()
+        await expect(page.get_by_role("link", name="Reports of days")).to_have_attribute("href", REPORTS)
         assert await page.evaluate("document.documentElement.scrollWidth") <= VIEWS[view]["viewport"]["width"]
         await page.screenshot(path=tmp_path / f"{view}.png", full_page=True)  # to look at
         results = await Axe().run(page, options=RULES)
@@ -143,6 +146,21 @@ async def test_it_follows_the_server(browser: Browser, busy: Watched) -> None:
         await expect(opened_before).to_have_text("4")
         guest.cut()
         await expect(opened_before).to_have_text("3")
+
+
+@pytest.mark.thorough
+async def test_it_follows_clients_that_are_at_work(browser: Browser, busy: Watched) -> None:
+    happy = "[data-grid='recent.results'] tbody tr:first-child td:nth-child(2)"
+    async with opened(browser, busy, **WIDE) as page:
+        await expect(page.locator(happy)).to_contain_text("(100 %)")
+        before = await page.locator(happy).inner_text()
+        busy.pair.start()
+        try:
+            await expect(page.locator(happy)).not_to_have_text(before)
+            await expect(page.locator("[data-series='commands'] [data-said]")).not_to_contain_text("at most 0")
+            await expect(page.locator("#state")).to_have_text("Ready")
+        finally:
+            await busy.pair.stop()
 
 
 async def test_nothing_is_shown_without_the_right_token(browser: Browser, busy: Watched) -> None:

@@ -32,6 +32,11 @@ AdminTokenFile = Annotated[
     ),
 ]
 
+ReportsUrl = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="Where the reports of the pipeline are, for a link in the dashboard."),
+]
+
 
 def with_options(
     declared: Callable[..., None], part: Callable[[], Part[Any]]

@@ -41,3 +41,11 @@ def histogram(name: str, words: str, values: Histogram, **labels: str) -> Metric
     metric = HistogramMetricFamily(name, words, labels=tuple(labels))
     metric.add_metric(tuple(labels.values()), values.buckets(), values.total)
     return metric
+
+
+def histograms(name: str, words: str, label: str, values: Mapping[str, Histogram]) -> Metric:
+    """Return a histogram for each value of a label."""
+    metric = HistogramMetricFamily(name, words, labels=(label,))
+    for each, measured in values.items():
+        metric.add_metric((each,), measured.buckets(), measured.total)
+    return metric

@@ -11,7 +11,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 import msgspec.inspect
@@ -35,6 +35,9 @@ KUBERNETES: Final = re.compile(r"SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\w+)?")
 (kubernetes.io/docs/concepts/services-networking/service, "Environment variables")."""
 
 S = TypeVar("S", bound=msgspec.Struct)
+
+ReportsUrl = Annotated[str, msgspec.Meta(pattern=r"\Ahttps?://[^\s]+\Z", max_length=2000)]
+"""An address that a dashboard links to. Another scheme, such as javascript, could run in the dashboard."""
 
 
 class Source(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from restante.common.errors import Misuse
-from restante.common.settings import PREFIX, Part, Places, address
+from restante.common.settings import PREFIX, Part, Places, ReportsUrl, address
 from restante.mailbox.core.addresses import networks
 from restante.mailbox.core.limits import Limits
 from restante.mailbox.protocol.hashcash import MAX_BITS, Mode
@@ -21,6 +21,7 @@ class Serve(msgspec.Struct, frozen=True, kw_only=True):
     listen: str = "127.0.0.1:4000"
     admin: str = "127.0.0.1:4010"
     admin_token_file: Annotated[str, Meta(min_length=1)] | None = None
+    reports_url: ReportsUrl | None = None
     motd: str | None = None
     signal_error: str | None = None
     advertise_version: str | None = None

@@ -1,5 +1,5 @@
 "use strict";
-// Shows what the server sends in the elements that name it: data-value, data-rows, data-grid, data-series.
+// Shows what the server sends in the elements that name it: data-value, data-rows, data-grid, data-series, data-href.
 // Texts of the server are set as text, never as HTML.
 
 const RETRY_MS = 2000;
@@ -139,6 +139,14 @@ function span() {
   return samples.length ? samples.at(-1).time - samples[0].time : 0;
 }
 
+function showLinks(now) {
+  for (const link of document.querySelectorAll("[data-href]")) {
+    const url = at(now, link.dataset.href);
+    link.parentElement.hidden = !url;
+    if (url) link.href = url;
+  }
+}
+
 function showSettings(now) {
   if (!settings || !now.settings) return;
   settings.querySelector("fieldset").disabled = !now.changes_allowed;
@@ -148,8 +156,7 @@ function showSettings(now) {
 }
 
 function show(now) {
-  if (now.problem) showState(`Not ready: ${now.problem}`, "bad");
-  else if (now.unready) showState(`Not ready: ${now.unready}`, "bad");
+  if (now.unready || now.problem) showState(`Not ready: ${now.unready || now.problem}`, "bad");
   else showState("Ready", "good");
   document.title = `${now.unready || now.problem ? "Not ready" : "Ready"} – ${document.querySelector("h1").textContent}`;
   if (now.last_sample && now.last_sample.time !== samples.at(-1)?.time) {
@@ -162,6 +169,7 @@ function show(now) {
   showRows(now);
   showGrids(now);
   showSettings(now);
+  showLinks(now);
 }
 
 const EVENTS = {

@@ -63,6 +63,7 @@ class DashboardPages:
                 if any(limit["refusals"].values())
             ],
             "settings": self._settings.changeable(),
+            "reports_url": self._settings.reports_url,
             "recent": await self._read_recent(),
         }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import math
 import os
 import signal
 from pathlib import Path
@@ -139,9 +140,11 @@ class Disk:
         least, state = self._commit_loop.dispatcher.policy.limits.free_disk, self._commit_loop.dispatcher.state
         try:
             found = os.statvfs(self._data)
-            room = found.f_bavail * found.f_frsize >= least
+            free = float(found.f_bavail * found.f_frsize)
         except OSError:  # the disk has an error; the next commit shows whether it can be written
-            room = False
+            free = math.nan
+        self._commit_loop.measurements.disk_free = free
+        room = free >= least  # NaN is not
         if room != state.room:
             state.room = room
             if room:

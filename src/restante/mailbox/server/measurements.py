@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Final, NamedTuple, get_args
 
@@ -65,6 +66,8 @@ class Measurements:
         who have the mailbox open."""
         self.slow_commits = 0
         self.latest_slow_commits: deque[SlowCommit] = deque(maxlen=MAX_SLOW_COMMITS)
+        self.disk_free = math.nan
+        """Bytes that the server can still write on its disk. NaN: not known."""
         self.batches_not_stored = 0
         self._store_problem = ""
         """Why the last batch could not be stored; "" if it was."""

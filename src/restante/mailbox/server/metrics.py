@@ -99,6 +99,7 @@ def _commits(server: Server) -> Iterator[Metric]:
         "1 if the disk has as much room as the limit free_disk",
         server.commit_loop.dispatcher.state.room,
     )
+    yield gauge("restante_disk_free_bytes", "Bytes that the server can still write on its disk", measured.disk_free)
     yield counter("restante_prunes", "Prunes that ended", measured.prunes)
     yield gauge("restante_last_prune_seconds", "Seconds that the last prune took", measured.prune_seconds)
     yield counter(

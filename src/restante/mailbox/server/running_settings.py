@@ -95,6 +95,11 @@ class RunningSettings:
         self._settings = settings
         self._server.apply_settings(welcome_options(settings), admission_terms(settings), settings.limits)
 
+    @property
+    def reports_url(self) -> str | None:
+        """Return the address of the pipeline's reports."""
+        return self._settings.reports_url
+
     def changeable(self) -> dict[str, Any]:
         """Return the settings that `change` takes, with their values."""
         return {name: getattr(self._settings, name) for name in Changes.__struct_fields__}

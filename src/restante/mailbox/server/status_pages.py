@@ -113,6 +113,7 @@ class StatusPages:
                 "latest_slow": [each._asdict() for each in measured.latest_slow_commits],
                 "not_stored": measured.batches_not_stored,
             },
+            "disk": {"has_room": state.room, "free_bytes": measured.disk_free},
             "pruning": {
                 "prunes": measured.prunes,
                 "last_seconds": measured.prune_seconds,

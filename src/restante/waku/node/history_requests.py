@@ -66,6 +66,12 @@ REFUSALS: Final = (VALIDATION, PEER_LIMIT, ITERATOR, PROCESS)
 """Why a request is refused, in the words of status-go's metrics (mailserver/metrics.go): the request is invalid; its
 sender may not ask, or asks too often; the archive cannot be read; or another error."""
 
+TOPICS: Final = "topics"
+BLOOM: Final = "bloom"
+NO_FILTER: Final = "none"
+FILTERS: Final = (TOPICS, BLOOM, NO_FILTER)
+"""What a request asks for: envelopes of some topics, of a bloom filter, or all."""
+
 UNREADABLE: Final = "the archive cannot be read"
 """What the peer is told, and the log."""
 
@@ -102,6 +108,13 @@ class _QueuedRequest(NamedTuple):
         return 1024 + 128 * len(self.request.topics)
 
 
+def _filter(asked: Request) -> str:
+    """Return what a request asks for (FILTERS)."""
+    if asked.topics:
+        return TOPICS
+    return NO_FILTER if asked.bloom in {None, ALL_BITS} else BLOOM
+
+
 class HistoryRequests:
     """The requests of all peers, queued and answered in turns."""
 
@@ -112,12 +125,14 @@ class HistoryRequests:
         """Refused requests, by reason."""
         self.delays = Histogram(DELAY_BOUNDS)
         """Seconds from reading a request to the end of its answer."""
+        self.delays_by_filter = {name: Histogram(DELAY_BOUNDS) for name in FILTERS}
+        """The same, by what was asked for."""
         self.searches = Histogram(DELAY_BOUNDS)
         """Seconds to find a page, including the wait for a reader of the archive."""
         self.packets = Histogram(PACKET_SIZE_BOUNDS)
         """Bytes of envelopes in a packet."""
         self.queries: Counter[str] = Counter()
-        """Searches, by what they asked for: topics, bloom or none."""
+        """Searches, by what they asked for (FILTERS)."""
         self.waiting = 0
         """Bytes of requests that were read and not answered."""
         self.damaged = False
@@ -213,7 +228,9 @@ class HistoryRequests:
                 if done:
                     self._drop(line)
             if done and in_time:
-                self.delays.add(perf_counter() - asked.since)
+                seconds = perf_counter() - asked.since
+                self.delays.add(seconds)
+                self.delays_by_filter[_filter(asked.request)].add(seconds)
 
     @asynccontextmanager
     async def _turn(self, connection: PeerConnection, late: float) -> AsyncIterator[bool]:
@@ -291,7 +308,7 @@ class HistoryRequests:
             return True
         self.searches.add(perf_counter() - since)
         now = self._loop.time()
-        self.queries["topics" if asked.topics else "none" if asked.bloom in {None, ALL_BITS} else "bloom"] += 1
+        self.queries[_filter(asked)] += 1
         for each in self._both_quotas(connection):
             each.rows.take(now, self._limits.rows, page.looked)
         return await self._hand_over(connection, asked, page)

@@ -98,7 +98,7 @@ async def _serve_until(stop: asyncio.Event, settings: WakuServe) -> None:
                 from restante.waku.node import status_pages
 
                 where = address(settings.admin, "--admin")
-                pages = status_pages.of(node, data)
+                pages = status_pages.of(node, data, settings.reports_url)
                 await stack.enter_async_context(admin_http.serving_admin(*where, pages, token))
             for each in await node.listen(*address(settings.listen, "--listen")):
                 _announce(key, each)

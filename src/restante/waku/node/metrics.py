@@ -13,9 +13,9 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, UntypedMetricFamily
 
 from restante import __version__
-from restante.common.prometheus import counter, gauge, gauges, histogram
+from restante.common.prometheus import counter, gauge, gauges, histogram, histograms
 from restante.waku.archive.records import Counts
-from restante.waku.node.history_requests import REFUSALS
+from restante.waku.node.history_requests import FILTERS, REFUSALS
 from restante.waku.node.node import REJECTION_LABELS, Node
 
 DATABASE_LABEL: Final = "sqlite"
@@ -121,6 +121,12 @@ class _Now:
             "Seconds from reading a request to sending its answer",
             requests.delays,
         )
+        yield histograms(
+            "waku_history_duration_seconds",
+            "The same as mailserver_delivery_duration_seconds, by what was asked for",
+            "filter",
+            requests.delays_by_filter,
+        )
         yield histogram(
             "mailserver_requests_bundle_process_duration_seconds",
             "Seconds to find a page of history",
@@ -138,7 +144,7 @@ class _Now:
         queries = CounterMetricFamily(
             "mailserver_envelope_queries", "Searches of the archive, by filter", labels=["filter", "history"]
         )
-        for name in ("topics", "bloom", "none"):
+        for name in FILTERS:
             queries.add_metric([name, "unknown"], requests.queries[name])
         yield queries
         yield counter(

@@ -18,7 +18,7 @@ from restante.common.admin_live import Dashboard
 from restante.common.disk_probe import DiskProbe
 from restante.waku.connection.peer_connection import PeerConnection
 from restante.waku.node import metrics
-from restante.waku.node.history_requests import REFUSALS
+from restante.waku.node.history_requests import FILTERS, REFUSALS
 from restante.waku.node.metrics import REFUSAL_LABELS
 from restante.waku.node.node import Node
 
@@ -26,9 +26,9 @@ NODE_ID_BYTES: Final = 8
 """Bytes of a peer's id that are shown: enough to tell peers apart."""
 
 
-def of(node: Node, data: Path) -> AdminPages:
-    """Return the pages of a node with this data directory."""
-    pages = StatusPages(node)
+def of(node: Node, data: Path, reports_url: str | None = None) -> AdminPages:
+    """Return the pages of a node with this data directory. The dashboard has a link to `reports_url`."""
+    pages = StatusPages(node, reports_url)
     return AdminPages(
         unready=node.ready,
         metrics=pages.metrics,
@@ -46,8 +46,9 @@ def of(node: Node, data: Path) -> AdminPages:
 class StatusPages:
     """The pages of one node."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, reports_url: str | None) -> None:
         self._node = node
+        self._reports_url = reports_url
         self._started = node.clock.wall()
 
     async def metrics(self, ready: bool) -> Iterable[Metric]:
@@ -81,7 +82,7 @@ class StatusPages:
                 "answered": requests.counts["requests answered"],
                 "refused": {why: requests.refusals[why] for why in REFUSALS},
                 "envelopes_sent": requests.counts["envelopes handed over"],
-                "queries": {name: requests.queries[name] for name in ("topics", "bloom", "none")},
+                "queries": {name: requests.queries[name] for name in FILTERS},
                 "seconds": requests.delays.total,
             },
         }
@@ -100,7 +101,7 @@ class StatusPages:
 
     async def details(self) -> dict[str, Any]:
         """Return all that the dashboard shows. Raises StoreError if the archive cannot be read."""
-        shown = await self.varz({})
+        shown = {**await self.varz({}), "reports_url": self._reports_url}
         for name, part in (("refused_envelopes", "envelopes"), ("refused_requests", "requests")):
             shown[name] = [
                 {"reason": reason, "times": times} for reason, times in shown[part]["refused"].items() if times
