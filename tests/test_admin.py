@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import contextlib
 import importlib
 import json
 import os
@@ -18,7 +19,7 @@ import aiohttp
 import pytest
 
 import restante.mailbox
-from restante.common import admin_http, disk_probe
+from restante.common import admin_http, admin_live, disk_probe
 from restante.common.admin_access import known_host, read_admin_token
 from restante.common.disk_probe import FILE
 from restante.common.errors import Misuse
@@ -48,6 +49,15 @@ class Admin:
     async def get(self, path: str, **headers: str) -> tuple[int, str]:
         async with bounded(path), self._session.get(self._url + path, headers=headers) as response:
             return response.status, await response.text()
+
+    @property
+    def port(self) -> int:
+        return int(self._url.rpartition(":")[2])
+
+    async def status(self, path: str) -> int:
+        """Request a page, and read nothing of it but the status."""
+        async with bounded(path), self._session.get(self._url + path) as response:
+            return response.status
 
     async def counts(self) -> dict[str, float]:
         status, text = await self.get("/metrics")
@@ -324,6 +334,40 @@ async def test_limits_are_shown_with_their_use_and_refusals(tmp_path: Path) -> N
         assert (await look.page("/varz"))["refused_addresses"] == refused, "of the last minute, too"
         here.commit_loop.log_refusals()
         assert not (await look.page("/varz"))["refused_addresses"]
+
+
+# ── who takes too much ───────────────────────────────────────────────────────────────────────────
+
+
+async def test_connections_to_the_admin_port_are_limited(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
+        idle = [await asyncio.open_connection("127.0.0.1", look.port) for _ in range(admin_http.MAX_CONNECTIONS)]
+        reader, writer = await asyncio.open_connection("127.0.0.1", look.port)
+        async with bounded("the end of a connection too many"):
+            assert await reader.read() == b""
+        writer.close()
+        idle[0][1].close()
+        async with bounded("a place"):
+            while True:
+                with contextlib.suppress(aiohttp.ClientConnectionError):
+                    assert await look.get("/readyz") == (200, "ok\n")
+                    break
+        for _, each in idle:
+            each.close()
+
+
+async def test_a_viewer_that_does_not_read_loses_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_live, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(admin_live, "WRITE_TIMEOUT", 0.1)
+    monkeypatch.setattr(admin_live, "MAX_VIEWERS", 1)
+    async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
+        reader, asleep = await asyncio.open_connection("127.0.0.1", look.port, limit=1000)
+        asleep.write(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert await reader.readexactly(9) == b"HTTP/1.1 "  # the rest fills its buffer, and then the kernel's
+        async with bounded("a place"):
+            while await look.status("/events") != 200:
+                pass
+        asleep.close()
 
 
 # ── who may read ─────────────────────────────────────────────────────────────────────────────────

@@ -43,6 +43,10 @@ PAGE_TIMEOUT: Final = 5.0
 SHUTDOWN_TIMEOUT: Final = 1.0
 """Seconds that requests have to end when the server stops. A page of a server that hangs could wait for longer."""
 
+MAX_CONNECTIONS: Final = 40
+"""Connections to the admin port; further ones are closed at once. Servers reserve 64 descriptors that no client gets,
+and need some of them for their database."""
+
 MAX_REQUEST_BYTES: Final = 64 * 1024
 """Bytes of a request's body. No page reads one that is larger."""
 
@@ -118,13 +122,12 @@ async def serving_admin(
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
 
     try:
-        runner = await there(
-            _start(host, port, _application(_Server(asyncio.get_running_loop(), pages), host, token))
-        )
+        application = _application(_Server(asyncio.get_running_loop(), pages), host, token)
+        runner, listener, where = await there(_start(host, port, application))
         try:
-            yield runner.addresses[0][:2]
+            yield where
         finally:
-            await there(runner.cleanup())
+            await there(_stop(runner, listener))
             if pages.disk is not None:
                 pages.disk.close()
     finally:
@@ -133,15 +136,45 @@ async def serving_admin(
         loop.close()
 
 
-async def _start(host: str | None, port: int, application: web.Application) -> web.AppRunner:
+async def _start(
+    host: str | None, port: int, application: web.Application
+) -> tuple[web.AppRunner, asyncio.Server, tuple[str, int]]:
+    """Listen, and return what `_stop` stops, and the address. Raises Misuse if it cannot be used."""
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT)
     await runner.setup()
+    accept = runner.server
+    assert accept is not None
+
+    loop = asyncio.get_running_loop()
+    coming: list[asyncio.Protocol] = []
+
+    def connected() -> asyncio.Protocol:
+        if len(accept.connections) + len(coming) >= MAX_CONNECTIONS:
+            return _Refused()
+        handler = accept()
+        coming.append(handler)
+        # asyncio calls connection_made in the next turn of the loop. After that it is among the connections.
+        loop.call_soon(loop.call_soon, coming.remove, handler)
+        return handler
+
     try:
-        await web.TCPSite(runner, host, port).start()
+        listener = await loop.create_server(connected, host, port)
     except OSError as error:
         await runner.cleanup()
         raise unusable(host, port, "--admin", error) from error
-    return runner
+    return runner, listener, listener.sockets[0].getsockname()[:2]
+
+
+async def _stop(runner: web.AppRunner, listener: asyncio.Server) -> None:
+    listener.close()
+    await runner.cleanup()
+
+
+class _Refused(asyncio.Protocol):
+    """A connection that is closed at once."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
 
 
 def _application(server: _Server, host: str | None, token: str | None) -> web.Application:

@@ -27,6 +27,9 @@ SAMPLE_SECONDS: Final = 10.0
 MAX_SAMPLES: Final = 360
 """Samples that are kept: an hour."""
 
+WRITE_TIMEOUT: Final = 20.0
+"""Seconds within which a viewer must read an event. After that it loses its place: its computer may be asleep."""
+
 MAX_VIEWERS: Final = 20
 """Dashboards that are open at once. All of them share one reading of the server each second."""
 
@@ -122,13 +125,14 @@ class DashboardHandlers:
         self._viewers += 1
         try:
             await response.prepare(request)
-            await response.write(_event("history", msgspec.json.encode(list(self._history))))
+            await _write(response, "history", msgspec.json.encode(list(self._history)))
             while not self._closing.is_set():
-                await response.write(_event("now", await self._read()))
+                await _write(response, "now", await self._read())
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._closing.wait(), EVENT_SECONDS)
-        except ConnectionError:  # the viewer has gone
-            pass
+        except (ConnectionError, TimeoutError):  # the viewer has gone, or does not read
+            if request.transport is not None:
+                request.transport.abort()
         finally:
             self._viewers -= 1
         return response
@@ -174,8 +178,10 @@ def _static(text: str, kind: str) -> Callable[[web.Request], Awaitable[web.Respo
     return handle
 
 
-def _event(name: str, data: bytes) -> bytes:
-    return b"event: %s\ndata: %s\n\n" % (name.encode(), data)
+async def _write(response: web.StreamResponse, name: str, data: bytes) -> None:
+    """Write an event. Raises TimeoutError if the viewer does not read."""
+    async with asyncio.timeout(WRITE_TIMEOUT):
+        await response.write(b"event: %s\ndata: %s\n\n" % (name.encode(), data))
 
 
 def _is_foreign(request: web.Request) -> bool:

@@ -203,6 +203,7 @@ class CommitLoop:
         self._stopping = self.queue.hurry = True
         self._forgetting = False
         self._maintenance = save_touches(self.dispatcher)
+        self.measurements.prune_given_up()
         self._deferred_due = True
         self._wake_up()
 
@@ -359,6 +360,7 @@ class CommitLoop:
         state.in_grace_period, state.room = before.in_grace_period, before.room
         self.dispatcher.undo_batch(state)
         self._maintenance, self._forgetting = None, False
+        self.measurements.prune_given_up()
         for entry in batch:
             match entry:
                 case ReceivedText(connection, text):

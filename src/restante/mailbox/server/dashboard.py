@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from restante.common.admin_http import Query
 from restante.common.errors import Misuse, StoreError
 from restante.common.worker import Worker
 from restante.mailbox.server.running_settings import RunningSettings
@@ -20,14 +20,17 @@ RECENT_SECONDS: Final = 10.0
 class Pages(Protocol):
     """The JSON pages that the dashboard shows parts of."""
 
-    varz: Callable[[dict[str, str]], Awaitable[dict[str, Any]]]
-    limitz: Callable[[dict[str, str]], Awaitable[dict[str, Any]]]
+    async def varz(self, query: Query, /) -> dict[str, Any]:
+        """Return counts and settings of the server."""
+
+    async def limitz(self, query: Query, /) -> dict[str, Any]:
+        """Return each limit."""
 
 
 class DashboardPages:
     """The dashboard of one server."""
 
-    def __init__(self, pages: Any, server: Server, data: Path, settings: RunningSettings) -> None:
+    def __init__(self, pages: Pages, server: Server, data: Path, settings: RunningSettings) -> None:
         self._pages = pages
         self._server = server
         self._data = data

@@ -112,6 +112,10 @@ class Measurements:
         """Return the number of commands of a type (COMMAND_TYPES) with an outcome."""
         return self.carried_out[kind] if outcome is OK else self.not_carried_out[kind, outcome]
 
+    def prune_given_up(self) -> None:
+        """Record that maintenance was given up, because a batch was undone or the server stops."""
+        self._prune_began = None
+
     def prune_began(self, now: float) -> None:
         """Record that a prune began."""
         self._prune_began = now
