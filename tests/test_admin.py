@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import contextlib
 import importlib
 import json
 import os
@@ -19,7 +18,7 @@ import aiohttp
 import pytest
 
 import restante.mailbox
-from restante.common import admin_http, admin_live, disk_probe
+from restante.common import admin_connections, admin_http, admin_live, disk_probe
 from restante.common.admin_access import known_host, read_admin_token
 from restante.common.disk_probe import FILE
 from restante.common.errors import Misuse
@@ -341,19 +340,50 @@ async def test_limits_are_shown_with_their_use_and_refusals(tmp_path: Path) -> N
 
 async def test_connections_to_the_admin_port_are_limited(tmp_path: Path) -> None:
     async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
-        idle = [await asyncio.open_connection("127.0.0.1", look.port) for _ in range(admin_http.MAX_CONNECTIONS)]
-        reader, writer = await asyncio.open_connection("127.0.0.1", look.port)
-        async with bounded("the end of a connection too many"):
-            assert await reader.read() == b""
-        writer.close()
-        idle[0][1].close()
-        async with bounded("a place"):
-            while True:
-                with contextlib.suppress(aiohttp.ClientConnectionError):
-                    assert await look.get("/readyz") == (200, "ok\n")
-                    break
+        most = admin_connections.MAX_CONNECTIONS
+        idle = [await asyncio.open_connection("127.0.0.1", look.port) for _ in range(most)]
+        assert await look.get("/readyz") == (200, "ok\n"), "the oldest that has sent nothing makes room"
+        async with bounded("the end of the oldest"):
+            assert await idle[0][0].read() == b""
+        for _, each in idle:
+            each.write(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        for reader, _ in idle[2:]:
+            async with bounded("an answer"):
+                await reader.readuntil(b"ok\n")
         for _, each in idle:
             each.close()
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /healthz HTTP/1.1\r\n"])
+async def test_a_connection_without_a_request_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    monkeypatch.setattr(admin_connections, "REQUEST_TIMEOUT", 0.05)
+    async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
+        reader, writer = await asyncio.open_connection("127.0.0.1", look.port)
+        writer.write(said)
+        async with bounded("the end"):
+            assert await reader.read() == b""
+        writer.close()
+
+
+@pytest.mark.parametrize("token", [None, TOKEN])
+async def test_no_request_makes_the_admin_port_fail(tmp_path: Path, token: str | None) -> None:
+    requests = {
+        b"GET /varz HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer \xff\r\n\r\n": (401, 200),
+        b"GET /events HTTP/1.1\r\nHost: localhost\r\nOrigin: http://[\r\n%s\r\n": (403, 403),
+        b"GET /events HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: cross-site\r\n%s\r\n": (403, 403),
+        b"POST /settings HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b'Content-Length: 12\r\n%s\r\n{"motd":"\xff"}': (400, 403),
+    }
+    authorization = f"Authorization: Bearer {TOKEN}\r\n".encode() if token else b""
+    async with inside(tmp_path) as here, looked_at(here, tmp_path, token) as look:
+        for request, due in requests.items():
+            reader, writer = await asyncio.open_connection("127.0.0.1", look.port)
+            writer.write(request.replace(b"%s", authorization))
+            async with bounded("an answer"):
+                assert int((await reader.readuntil(b"\r\n")).split()[1]) == due[token is None], request
+            writer.close()
 
 
 async def test_a_viewer_that_does_not_read_loses_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,8 +124,12 @@ async def test_it_shows_what_the_server_does(browser: Browser, busy: Watched, tm
         await expect(page.locator("#state")).to_have_text("Ready")
         await expect(page.locator("[data-value='connections.open']")).to_have_text("3")
         await expect(page.locator("[data-value='live.nameplates']")).to_have_text("3")
-        await expect(page.locator("[data-grid='recent.results'] tbody tr").first).to_contain_text("happy3 (100 %)")
-        await expect(page.locator("[data-rows='biting'] tbody tr")).to_have_text(["message_bytes4,0961"])
+        await expect(page.locator("[data-grid='recent.results'] tbody tr").first).to_contain_text(
+            f"happy{busy.pair.played:,} (100 %)"
+        )
+        await expect(page.locator("[data-rows='biting'] tbody tr")).to_have_text(
+            ["message_bytesmessage_bytes 4,0961"]
+        )
         await expect(page.locator("[data-rows='refused_addresses'] tbody tr")).to_contain_text(["message_bytes"])
         await expect(page.locator("#no-slow")).to_be_visible()
         await expect(page.get_by_role("link", name="Reports of days")).to_have_attribute("href", REPORTS)
@@ -161,6 +165,16 @@ async def test_it_follows_clients_that_are_at_work(browser: Browser, busy: Watch
             await expect(page.locator("#state")).to_have_text("Ready")
         finally:
             await busy.pair.stop()
+
+
+@pytest.mark.thorough
+async def test_a_server_that_says_nothing_is_not_called_ready(browser: Browser, tmp_path: Path) -> None:
+    async with watched(tmp_path / "server") as found, opened(browser, found, **WIDE) as page:
+        await expect(page.locator("#state")).to_have_text("Ready")
+        found.server.send(signal.SIGSTOP)
+        await expect(page.locator("#state")).to_contain_text("No connection: no news for 10 s")
+        found.server.send(signal.SIGCONT)
+        await expect(page.locator("#state")).to_have_text("Ready")
 
 
 async def test_nothing_is_shown_without_the_right_token(browser: Browser, busy: Watched) -> None:
@@ -225,6 +239,26 @@ async def test_settings_are_changed_by_keyboard_until_sighup(browser: Browser, t
         said = await welcome(port)
         assert said["motd"] == "As started"
         assert "permission-required" not in said
+
+
+async def test_only_the_settings_that_were_edited_are_changed(browser: Browser, tmp_path: Path) -> None:
+    async with watched(tmp_path / "server") as found, opened(browser, found, **WIDE) as page:
+        bits = page.get_by_label("Difficulty")
+        await expect(bits).to_have_value("20")
+        await bits.fill("9")
+        async with (
+            aiohttp.ClientSession(headers=AUTHORIZED) as another,
+            another.post(f"{found.admin}settings", json={"motd": "of another operator"}) as answer,
+        ):
+            assert await answer.json() == {"motd": "of another operator", "permission": "none", "permission_bits": 20}
+        await page.get_by_role("button", name="Apply").click()
+        await expect(page.locator("#answer")).to_contain_text("Applied")
+        assert (await welcome(found.server.port))["motd"] == "of another operator"
+        await expect(page.get_by_label("Message of the day")).to_have_value("of another operator")
+        await found.server.stop()
+        await bits.fill("10")
+        await page.get_by_role("button", name="Apply").click()
+        await expect(page.locator("#answer")).to_contain_text("Not applied, as far as is known")
 
 
 BODY: Final = b'{"motd": "changed"}'

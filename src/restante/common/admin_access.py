@@ -74,4 +74,6 @@ def known_host(header: str, host: str | None) -> bool:
 def authorized(header: str, token: str) -> bool:
     """Return whether an Authorization header has the token."""
     scheme, _, given = header.partition(" ")
-    return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
+    return scheme.lower() == "bearer" and hmac.compare_digest(
+        given.strip().encode(errors="surrogateescape"), token.encode()
+    )

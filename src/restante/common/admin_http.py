@@ -21,9 +21,11 @@ from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry, Metric, ProcessCollector, generate_latest
 
 from restante.common.admin_access import authorized, known_host
+from restante.common.admin_connections import KEEPALIVE_TIMEOUT, AdminConnections
 from restante.common.admin_live import Dashboard, DashboardHandlers
 from restante.common.disk_probe import DiskProbe
 from restante.common.errors import Misuse, StoreError
+from restante.common.logs import log, watch, where
 from restante.common.settings import unusable
 
 CoroutineResult = TypeVar("CoroutineResult")
@@ -43,10 +45,6 @@ PAGE_TIMEOUT: Final = 5.0
 SHUTDOWN_TIMEOUT: Final = 1.0
 """Seconds that requests have to end when the server stops. A page of a server that hangs could wait for longer."""
 
-MAX_CONNECTIONS: Final = 40
-"""Connections to the admin port; further ones are closed at once. Servers reserve 64 descriptors that no client gets,
-and need some of them for their database."""
-
 MAX_REQUEST_BYTES: Final = 64 * 1024
 """Bytes of a request's body. No page reads one that is larger."""
 
@@ -65,6 +63,8 @@ MAX_ROWS: Final = 1000
 """Connections on a page. A thousand are made in 3 ms, in which the event loop serves no clients."""
 
 DEFAULT_ROWS: Final = 100
+
+CONNECTIONS: Final = web.AppKey("connections", AdminConnections)
 
 Row = TypeVar("Row")
 Query = Mapping[str, str]
@@ -115,6 +115,7 @@ async def serving_admin(
 ) -> AsyncIterator[tuple[str, int]]:
     """Serve the admin port in a thread of its own, and yield its address. Raises Misuse if it cannot be used."""
     loop = asyncio.new_event_loop()
+    watch(loop)
     thread = threading.Thread(target=loop.run_forever, name="admin", daemon=True)
     thread.start()
 
@@ -123,9 +124,9 @@ async def serving_admin(
 
     try:
         application = _application(_Server(asyncio.get_running_loop(), pages), host, token)
-        runner, listener, where = await there(_start(host, port, application))
+        runner, listener, address = await there(_start(host, port, application))
         try:
-            yield where
+            yield address
         finally:
             await there(_stop(runner, listener))
             if pages.disk is not None:
@@ -140,25 +141,15 @@ async def _start(
     host: str | None, port: int, application: web.Application
 ) -> tuple[web.AppRunner, asyncio.Server, tuple[str, int]]:
     """Listen, and return what `_stop` stops, and the address. Raises Misuse if it cannot be used."""
-    runner = web.AppRunner(application, access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT)
+    connections = application[CONNECTIONS]
+    runner = web.AppRunner(
+        application, access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT, keepalive_timeout=KEEPALIVE_TIMEOUT
+    )
     await runner.setup()
-    accept = runner.server
-    assert accept is not None
-
+    connections.accept = runner.server
     loop = asyncio.get_running_loop()
-    coming: list[asyncio.Protocol] = []
-
-    def connected() -> asyncio.Protocol:
-        if len(accept.connections) + len(coming) >= MAX_CONNECTIONS:
-            return _Refused()
-        handler = accept()
-        coming.append(handler)
-        # asyncio calls connection_made in the next turn of the loop. After that it is among the connections.
-        loop.call_soon(loop.call_soon, coming.remove, handler)
-        return handler
-
     try:
-        listener = await loop.create_server(connected, host, port)
+        listener = await loop.create_server(connections.connected, host, port)
     except OSError as error:
         await runner.cleanup()
         raise unusable(host, port, "--admin", error) from error
@@ -170,16 +161,12 @@ async def _stop(runner: web.AppRunner, listener: asyncio.Server) -> None:
     await runner.cleanup()
 
 
-class _Refused(asyncio.Protocol):
-    """A connection that is closed at once."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()
-
-
 def _application(server: _Server, host: str | None, token: str | None) -> web.Application:
+    connections = AdminConnections()
+
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        connections.asked(request.protocol)
         if not known_host(request.host, host):
             return web.Response(
                 text="unknown Host: use an IP address, localhost or the host of --admin\n", status=421
@@ -191,9 +178,16 @@ def _application(server: _Server, host: str | None, token: str | None) -> web.Ap
         ):
             words = "a token is needed: send the header Authorization: Bearer TOKEN\n"
             return web.Response(text=words, status=401, headers={"WWW-Authenticate": "Bearer"})
-        return await handler(request)
+        try:
+            return await handler(request)
+        except (web.HTTPException, ConnectionError):
+            raise
+        except Exception as error:  # noqa: BLE001 - our bug: aiohttp's own line would have the request
+            log.error("a request to the admin port failed", fault=where(error))
+            return web.Response(text="internal error\n", status=500)
 
     application = web.Application(middlewares=[guard], client_max_size=MAX_REQUEST_BYTES)
+    application[CONNECTIONS] = connections
     application.router.add_get("/healthz", server.healthz)
     application.router.add_get("/readyz", server.readyz)
     application.router.add_get("/metrics", server.metrics)
@@ -201,7 +195,10 @@ def _application(server: _Server, host: str | None, token: str | None) -> web.Ap
         application.router.add_get(path, server.json)
     if server.pages.dashboard is not None:
         dashboard = server.pages.dashboard
-        DashboardHandlers(dashboard, server.in_server, server.unready, changes=token is not None).add_to(application)
+        handlers = DashboardHandlers(
+            dashboard, server.in_server, server.read, server.unready, changes=token is not None
+        )
+        handlers.add_to(application)
     return application
 
 
@@ -226,13 +223,13 @@ class _Server:
         ready = not await self.unready()
         registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        registry.register(_Collected(await self._read(lambda: self.pages.metrics(ready))))
+        registry.register(_Collected(await self.read(lambda: self.pages.metrics(ready))))
         return web.Response(body=generate_latest(registry), headers={"Content-Type": METRICS_TYPE})
 
     async def json(self, request: web.Request) -> web.Response:
         """Answer with a JSON page."""
         page, query = self.pages.json[request.path], request.query
-        shown = {"schema": PAGES_SCHEMA, **await self._read(lambda: page(query))}
+        shown = {"schema": PAGES_SCHEMA, **await self.read(lambda: page(query))}
         if request.path == COUNTS_PATH:
             shown["unready"] = await self.unready()
         body = msgspec.json.format(msgspec.json.encode(shown), indent=2) + b"\n"
@@ -270,7 +267,7 @@ class _Server:
             reason = await self.pages.disk.problem(DISK_TIMEOUT)
         return reason or await self._ill()
 
-    async def _read(self, work: Callable[[], Awaitable[CoroutineResult]]) -> CoroutineResult:
+    async def read(self, work: Callable[[], Awaitable[CoroutineResult]]) -> CoroutineResult:
         """Run something that only reads and does not wait in the server's event loop, and return its result.
 
         While that loop waits for the disk, what it would read does not change. Then it runs here.

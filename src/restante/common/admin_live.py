@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 import msgspec
 from aiohttp import web
 
+from restante.common.admin_connections import REQUEST_TIMEOUT
+
 WEB: Final = Path(__file__).with_name("web")
 
 EVENT_SECONDS: Final = 2.0
@@ -46,6 +48,8 @@ HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
 }
 
+FOREIGN: Final = "this request comes from another site\n"
+
 Change = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
@@ -56,9 +60,9 @@ class Dashboard:
     page: str
     """The HTML. Its elements name the fields that they show (dashboard.js)."""
     sample: Callable[[], Awaitable[Mapping[str, float]]]
-    """Returns the values whose history is kept. It runs in the server's event loop."""
+    """Returns the values whose history is kept. It only reads and does not wait."""
     details: Callable[[], Awaitable[dict[str, Any]]]
-    """Returns all that the page shows. It runs in the server's event loop."""
+    """Returns all that the page shows. It only reads and does not wait."""
     change: Change | None = None
     """Changes settings, by name, and returns those that can be changed. It runs in the server's event loop, and
     raises Misuse for wrong values. None: nothing can be changed."""
@@ -71,12 +75,16 @@ class DashboardHandlers:
         self,
         dashboard: Dashboard,
         in_server: Callable[[Awaitable[Any]], Awaitable[Any]],
+        read: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]],
         unready: Callable[[], Awaitable[str]],
         *,
         changes: bool,
     ) -> None:
         self._dashboard = dashboard
         self._in_server = in_server
+        """Runs something in the server's event loop."""
+        self._read_server = read
+        """The same for something that only reads and does not wait, also while that loop waits for the disk."""
         self._unready = unready
         self._changes = changes and dashboard.change is not None
         """Whether settings can be changed: only with a token."""
@@ -114,11 +122,13 @@ class DashboardHandlers:
         """Add to the history. While the server does not respond, there are no samples."""
         while True:
             with contextlib.suppress(web.HTTPException):
-                self._history.append({"time": time.time(), **await self._in_server(self._dashboard.sample())})
+                self._history.append({"time": time.time(), **await self._read_server(self._dashboard.sample)})
             await asyncio.sleep(SAMPLE_SECONDS)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         """Send the history, and then what the page shows, again and again (HTML, "Server-sent events")."""
+        if _is_foreign(request):
+            return web.Response(text=FOREIGN, status=403)
         if self._viewers >= MAX_VIEWERS:
             return web.Response(text=f"{MAX_VIEWERS} dashboards are open already: close one\n", status=503)
         response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
@@ -141,13 +151,12 @@ class DashboardHandlers:
         """Return what the page shows. Viewers share what was read within the last second."""
         async with self._reading:
             if time.monotonic() - self._latest_at >= EVENT_SECONDS / 2:
-                shown: dict[str, Any] = {"changes_allowed": self._changes, "sample_seconds": SAMPLE_SECONDS}
+                shown: dict[str, Any] = {"changes_allowed": self._changes, "unready": await self._unready()}
                 try:
-                    shown |= await self._in_server(self._dashboard.details())
+                    shown |= await self._read_server(self._dashboard.details)
                     shown["last_sample"] = self._history[-1] if self._history else None
                 except web.HTTPException as error:
                     shown["problem"] = (error.text or "").strip()
-                shown["unready"] = await self._unready()
                 self._latest, self._latest_at = msgspec.json.encode(shown), time.monotonic()
             return self._latest
 
@@ -156,12 +165,15 @@ class DashboardHandlers:
         if not self._changes or self._dashboard.change is None:
             return web.Response(text="settings can be changed only with --admin-token-file\n", status=403)
         if _is_foreign(request):
-            return web.Response(text="this request comes from another site\n", status=403)
+            return web.Response(text=FOREIGN, status=403)
         if request.content_type != "application/json":
             return web.Response(text="send application/json\n", status=415)
         try:
-            wanted = msgspec.json.decode(await request.read(), type=dict[str, Any])
-        except msgspec.DecodeError as error:
+            async with asyncio.timeout(REQUEST_TIMEOUT):
+                wanted = msgspec.json.decode(await request.read(), type=dict[str, Any])
+        except TimeoutError:
+            return web.Response(text="the request did not come in time\n", status=408)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return web.Response(text=f"{error}\n", status=400)
         changed = await self._in_server(self._dashboard.change(wanted))
         return web.Response(body=msgspec.json.encode(changed), content_type="application/json")
@@ -187,4 +199,7 @@ async def _write(response: web.StreamResponse, name: str, data: bytes) -> None:
 def _is_foreign(request: web.Request) -> bool:
     """Return whether a browser says that a page of another site sends this request."""
     site, origin = request.headers.get("Sec-Fetch-Site", "same-origin"), request.headers.get("Origin")
-    return site != "same-origin" or (origin is not None and urlsplit(origin).netloc != request.host)
+    try:
+        return site != "same-origin" or (origin is not None and urlsplit(origin).netloc != request.host)
+    except ValueError:  # not a URL
+        return True

@@ -19,8 +19,8 @@ INTERVAL_SECONDS: Final = 0.5
 """A probe that ended within this time is not repeated, so that requests cannot wear out the disk. With the second
 after which a write counts as hanging, this makes less than two seconds."""
 
-CONTENT: Final = bytes(4096)
-"""A block: a full disk has no room for it."""
+CONTENT: Final = os.urandom(4096)
+"""A block that cannot be compressed: a full disk has no room for it."""
 
 
 class DiskProbe:

@@ -22,12 +22,12 @@ class Histogram:
         self._counts[bisect_left(self._bounds, value)] += 1
         self.total += value
 
-    def add_all(self, values: Iterable[float]) -> None:
-        """Count several values."""
+    def add_since(self, times: Iterable[float], now: float) -> None:
+        """Count how long ago each of these times was."""
         bounds, counts = self._bounds, self._counts
-        for value in values:
-            counts[bisect_left(bounds, value)] += 1
-            self.total += value
+        for time in times:
+            counts[bisect_left(bounds, now - time)] += 1
+            self.total += now - time
 
     @property
     def count(self) -> int:

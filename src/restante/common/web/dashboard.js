@@ -3,13 +3,14 @@
 // Texts of the server are set as text, never as HTML.
 
 const RETRY_MS = 2000;
+const SILENCE_MS = 10000; // events come every two seconds
 const TOKEN = "restante-token";
 const state = document.getElementById("state");
 const entrance = document.getElementById("entrance");
 const content = document.getElementById("content");
 const settings = document.getElementById("settings");
 let samples = [];
-let edited = false;
+const edited = new Set(); // names of the settings that were edited and not applied
 
 const count = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const short = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
@@ -151,8 +152,9 @@ function showSettings(now) {
   if (!settings || !now.settings) return;
   settings.querySelector("fieldset").disabled = !now.changes_allowed;
   document.getElementById("locked").hidden = now.changes_allowed;
-  if (edited) return;
-  for (const [name, value] of Object.entries(now.settings)) settings.elements[name].value = value ?? "";
+  for (const [name, value] of Object.entries(now.settings)) {
+    if (!edited.has(name)) settings.elements[name].value = value ?? "";
+  }
 }
 
 function show(now) {
@@ -183,11 +185,30 @@ function headers() {
 }
 
 async function read() {
-  const response = await fetch("/events", { headers: headers(), cache: "no-store" });
+  const ending = new AbortController();
+  let timer;
+  const wait = () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => ending.abort(new Error(`no news for ${SILENCE_MS / 1000} s`)), SILENCE_MS);
+  };
+  wait();
+  try {
+    return await readUntil(ending.signal, wait);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+// Show events until the connection ends. Return false if a token is needed.
+async function readUntil(signal, heard) {
+  const response = await fetch("/events", { headers: headers(), cache: "no-store", signal });
   entrance.hidden = response.status !== 401;
   content.hidden = response.status === 401;
+  // A browser sends no token for a link.
+  for (const each of document.querySelectorAll(".pages")) each.hidden = sessionStorage.getItem(TOKEN) !== null || content.hidden;
   if (response.status === 401) {
-    showState(sessionStorage.getItem(TOKEN) ? "The token is wrong" : "A token is needed", "bad");
+    if (sessionStorage.getItem(TOKEN)) showState("The token is wrong", "bad");
+    else showState("A token is needed", "");
     return false;
   }
   if (!response.ok) throw new Error((await response.text()).trim());
@@ -196,6 +217,7 @@ async function read() {
   for (;;) {
     const { value, done } = await lines.read();
     if (done) throw new Error("the server closed the connection");
+    heard();
     text += value;
     const events = text.split("\n\n");
     text = events.pop();
@@ -223,23 +245,30 @@ entrance.addEventListener("submit", (event) => {
 
 if (settings) {
   const answer = document.getElementById("answer");
-  settings.addEventListener("input", () => { edited = true; setText(answer, "Not applied yet."); });
+  settings.addEventListener("input", (event) => {
+    edited.add(event.target.name);
+    setText(answer, "Not applied yet.");
+  });
   settings.addEventListener("submit", async (event) => {
     event.preventDefault();
     const wanted = {};
-    for (const each of settings.querySelectorAll("[name]")) {
-      wanted[each.name] = each.type === "number" ? Number(each.value) : each.value;
+    for (const name of edited) {
+      const field = settings.elements[name];
+      wanted[name] = field.type === "number" ? Number(field.value) : field.value;
     }
-    const response = await fetch("/settings", {
-      method: "POST",
-      headers: { ...headers(), "Content-Type": "application/json" },
-      body: JSON.stringify(wanted),
-    });
-    if (response.ok) {
-      edited = false;
+    setText(answer, "Applying.");
+    try {
+      const response = await fetch("/settings", {
+        method: "POST",
+        headers: { ...headers(), "Content-Type": "application/json" },
+        body: JSON.stringify(wanted),
+        signal: AbortSignal.timeout(SILENCE_MS),
+      });
+      if (!response.ok) throw new Error((await response.text()).trim());
+      edited.clear();
       setText(answer, "Applied, until the server starts again or gets SIGHUP.");
-    } else {
-      setText(answer, `Not applied: ${(await response.text()).trim()}`);
+    } catch (error) {
+      setText(answer, `Not applied, as far as is known: ${error.message}`);
     }
   });
 }

@@ -80,10 +80,6 @@ class Dispatcher:
         self.internal_errors: list[Exception] = []
         """Errors inside the rules in this batch. The rules are pure, so an error leaves the state as it was."""
         self.batch = BatchCounts()
-        self.permissions_granted = 0
-        """Connections that have shown the work that was demanded, since the start."""
-        self.pruned = 0
-        """Mailboxes pruned since the start."""
         self._before: dict[ConnectionState, Session] = {}
         self._parsed: tuple[FrameText, Received | Malformed | PeerError] | None = None
         """The text that `parse_ahead` parsed last, and its message or error."""
@@ -112,7 +108,11 @@ class Dispatcher:
             self._answer_departing(connection, text, now)
         elif not connection.lost:
             self.last_message = None
-            self.batch.count(self._handle(connection, text, now), type(self.last_message), now.service)
+            outcome = self._handle(connection, text, now)
+            if outcome is OK:
+                self.batch.carried_out.append(type(self.last_message))
+            else:
+                self.batch.others.append((type(self.last_message), outcome))
 
     def _handle(self, connection: ConnectionState, text: FrameText, now: Now) -> str:
         """Handle the text of a frame of an open connection, and return the outcome."""
@@ -237,7 +237,7 @@ class Dispatcher:
 
     def prune(self, mailbox: Mailbox, now: Now) -> None:
         """End a mailbox that has been idle for too long."""
-        self.pruned += 1
+        self.batch.pruned += 1
         self._apply(decide(self.state, PruneCommand(mailbox), now, self.dice, self.policy).changes, now)
 
     def refuse_frame(self, connection: ConnectionState, error: PeerError) -> None:
@@ -282,9 +282,9 @@ class Dispatcher:
     def _apply(self, changes: list[Change], now: Now, address_quotas: tuple[AddressQuota, ...] = ()) -> None:
         """Apply changes, except usage records beyond what an address may cause."""
         for number, change in enumerate(changes):
-            if type(change) is MailboxUsage or type(change) is NameplateUsage:
-                self.batch.ended.append(change)
             if type(change) in USAGE_RECORDS:
+                if type(change) is MailboxUsage or type(change) is NameplateUsage:
+                    self.batch.ended.append(change)
                 following = next(iter(changes[number + 1 : number + 2]), None)
                 if not self.quotas.charge_record(change, following, address_quotas, now.service, self.policy.limits):
                     continue
@@ -297,6 +297,7 @@ class Dispatcher:
             self.changes.append(change)
         self.quotas.record_gone(change)
         if type(change) is model.MessageAdded:
+            self.batch.added.append(change.touched)
             for subscriber in self.subscribers.get(change.mailbox.key, ()):
                 self._deliver(subscriber, change.mailbox, change.message)
         elif type(change) is model.MailboxSideSet:
@@ -312,7 +313,7 @@ class Dispatcher:
         after = command.after(before, decision)
         if after is not before:
             self._set_session(connection, after)
-            self.permissions_granted += before.demand is not after.demand
+            self.batch.solved += before.demand is not after.demand
         if decision.error is not None:
             return
         if decision.mailbox is not None:
@@ -356,7 +357,7 @@ class Dispatcher:
         with_output, self.with_output = self.with_output, []
         self.changes = []
         self.internal_errors = []
-        self.batch = BatchCounts()
+        self.batch.clear()
         self._before = {}
         return with_output
 
@@ -390,4 +391,4 @@ class Dispatcher:
         if message is None:
             return
         self._reply(connection, messages.Error(words, Raw(text), retry=True))
-        self.batch.count(UNDONE, type(message), 0.0)
+        self.batch.others.append((type(message), UNDONE))

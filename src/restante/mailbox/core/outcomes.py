@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from restante.common.usage_records import MailboxUsage, NameplateUsage
-from restante.mailbox.protocol.messages import Add
 
 OK: Final = "ok"
 """It was carried out."""
@@ -28,7 +27,7 @@ OUTCOMES: Final = (OK, ERROR, REFUSED, FAILED, UNDONE)
 class BatchCounts:
     """What the commands of a batch were. Lists are the cheapest way to count them: a batch may have 500."""
 
-    __slots__ = ("added", "carried_out", "ended", "others")
+    __slots__ = ("added", "carried_out", "ended", "others", "pruned", "solved")
 
     def __init__(self) -> None:
         self.carried_out: list[type] = []
@@ -39,12 +38,15 @@ class BatchCounts:
         """The service times at which the `add`s that were carried out were received."""
         self.ended: list[MailboxUsage | NameplateUsage] = []
         """The nameplates and mailboxes that ended, also those whose usage record is left out."""
+        self.pruned = 0
+        """Mailboxes that were pruned."""
+        self.solved = 0
+        """Connections that have shown the work that was demanded of them."""
 
-    def count(self, outcome: str, kind: type, received: float) -> None:
-        """Count a command that was received at a service time."""
-        if outcome is OK:
-            self.carried_out.append(kind)
-            if kind is Add:
-                self.added.append(received)
-        else:
-            self.others.append((kind, outcome))
+    def clear(self) -> None:
+        """Forget all of it."""
+        self.carried_out.clear()
+        self.others.clear()
+        self.added.clear()
+        self.ended.clear()
+        self.pruned = self.solved = 0

@@ -335,7 +335,7 @@ class CommitLoop:
             began = self.now()
             await self._store.apply(changes, began)
             self._commit_began, self._committed = began.wall, self._clock.wall()
-            self.measurements.committed(began.wall, self._service() - began.service, len(changes))
+            self.measurements.committed(began, self._service(), len(changes), self.dispatcher.batch.added)
             self._deferred_records = []
             self._deferred_due = self._stopping
             return
@@ -375,7 +375,7 @@ class CommitLoop:
     def _send_replies(self) -> None:
         wall = self._clock.wall()
         stamp = messages.stamp(wall)
-        self.measurements.answered(self.dispatcher.batch, self._service())
+        self.measurements.answered(self.dispatcher.batch)
         # In reverse order: subscribers come after the sender of a message, and wait longer for it.
         for connection in reversed(self.dispatcher.end_batch()):
             bodies, connection.outbox = connection.outbox, []

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from restante.common.admin_http import Query
 from restante.common.errors import Misuse, StoreError
 from restante.common.worker import Worker
+from restante.mailbox.server import refusals
 from restante.mailbox.server.running_settings import RunningSettings
 from restante.mailbox.server.server import Server
 from restante.mailbox.store import recent
@@ -37,6 +39,7 @@ class DashboardPages:
         self._settings = settings
         self._recent: dict[str, Any] = {}
         self._recent_at = float("-inf")
+        self._reading = False
         self._worker: Worker | None = None
 
     async def sample(self) -> dict[str, float]:
@@ -56,32 +59,44 @@ class DashboardPages:
 
     async def details(self) -> dict[str, Any]:
         """Return all that the page shows."""
-        limits = (await self._pages.limitz({}))["limits"]
+        shown = await self._pages.varz({})
         return {
-            **await self._pages.varz({}),
-            "limits": limits,
+            **shown,
+            "limits": (await self._pages.limitz({}))["limits"],
             "biting": [
-                {"limit": name, "value": limit["value"], "refusals": sum(limit["refusals"].values())}
-                for name, limit in limits.items()
-                if any(limit["refusals"].values())
+                {"reason": reason, "limits": self._named(refusals.LIMITS.get(reason, ())), "times": times}
+                for reason, times in shown["refusals"].items()
+                if times
             ],
             "settings": self._settings.changeable(),
             "reports_url": self._settings.reports_url,
-            "recent": await self._read_recent(),
+            "recent": self._recent_results(),
         }
+
+    def _named(self, limits: Iterable[str]) -> str:
+        """Return limits with their values."""
+        return ", ".join(f"{name} {getattr(self._server.limits, name):,g}" for name in limits) or "none"
 
     async def change(self, wanted: dict[str, Any]) -> dict[str, Any]:
         """Change settings. Raises Misuse."""
         return self._settings.change(wanted)
 
-    async def _read_recent(self) -> dict[str, Any]:
-        """Return what usage records say. It is read in a thread at most every RECENT_SECONDS."""
-        if time.monotonic() - self._recent_at >= RECENT_SECONDS:
-            self._recent_at = time.monotonic()
+    def _recent_results(self) -> dict[str, Any]:
+        """Return what usage records said last, and let a thread read them again every RECENT_SECONDS.
+
+        Nobody waits for the thread: a week of many records takes seconds, and a disk that hangs for longer.
+        """
+        if not self._reading and time.monotonic() - self._recent_at >= RECENT_SECONDS:
+            self._reading = True
             self._worker = self._worker or Worker("recent usage")
             now = self._server.clock.wall()
-            try:
-                self._recent = await self._worker.do(lambda: recent.read(self._data, now))
-            except (StoreError, Misuse) as error:
-                self._recent = {"problem": str(error)}
+            self._worker.later(lambda: self._read_recent(now))
         return self._recent
+
+    def _read_recent(self, now: float) -> None:
+        try:
+            self._recent = recent.read(self._data, now)
+        except (StoreError, Misuse) as error:
+            self._recent = {"problem": str(error)}
+        finally:
+            self._reading, self._recent_at = False, time.monotonic()

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, get_args
 
 from restante.common.histogram import Histogram
 from restante.common.usage_records import MailboxUsage, NameplateUsage, Result
+from restante.mailbox.core.model import Now
 from restante.mailbox.core.outcomes import OK, OUTCOMES, BatchCounts
 from restante.mailbox.protocol.messages import KINDS
 from restante.mailbox.protocol.parsing import Malformed
@@ -62,7 +63,7 @@ class Measurements:
         self.commit_seconds = Histogram(SECONDS_BOUNDS)
         """Seconds from the first statement of a batch until it was on disk."""
         self.delivery_seconds = Histogram(SECONDS_BOUNDS)
-        """Seconds from the receipt of each `add` that was stored until its message was handed to the sockets of those
+        """Seconds from the receipt of each `add` that was stored until it was on disk. Then its message goes to those
         who have the mailbox open."""
         self.slow_commits = 0
         self.latest_slow_commits: deque[SlowCommit] = deque(maxlen=MAX_SLOW_COMMITS)
@@ -73,18 +74,25 @@ class Measurements:
         """Why the last batch could not be stored; "" if it was."""
         self._problem_until = 0.0
         """Service time until which that counts."""
+        self.solved = 0
+        """Connections that have shown the work that was demanded of them."""
+        self.pruned = 0
+        """Mailboxes that were pruned."""
         self.prunes = 0
         self.prune_seconds = 0.0
         """Seconds that the last prune took, with the commands that were handled meanwhile."""
         self._prune_began: float | None = None
 
-    def committed(self, wall: float, seconds: float, changes: int) -> None:
-        """Record a commit that began at a wall time."""
+    def committed(self, began: Now, now: float, changes: int, added: list[float]) -> None:
+        """Record a commit that ended at a service time. `added` says when its messages were received."""
+        seconds = now - began.service
         self.commit_seconds.add(seconds)
         self._store_problem = ""
         if seconds >= SLOW_COMMIT_SECONDS:
             self.slow_commits += 1
-            self.latest_slow_commits.append(SlowCommit(wall, seconds, changes))
+            self.latest_slow_commits.append(SlowCommit(began.wall, seconds, changes))
+        if added:
+            self.delivery_seconds.add_since(added, now)
 
     def not_stored(self, reason: str, now: float) -> None:
         """Record a batch that the disk did not take at a service time."""
@@ -95,16 +103,17 @@ class Measurements:
         """Return why the last batch could not be stored, or "" if it was or that is long ago. Any thread may ask."""
         return self._store_problem if now < self._problem_until else ""
 
-    def answered(self, batch: BatchCounts, now: float) -> None:
-        """Record a batch that is on disk, before it ends."""
-        if batch.carried_out or batch.others:
-            self.batch_commands.add(len(batch.carried_out) + len(batch.others))
+    def answered(self, batch: BatchCounts) -> None:
+        """Record the commands of a batch that is on disk, and what ended in it."""
+        if number := len(batch.carried_out) + len(batch.others):
+            self.batch_commands.add(number)
         carried_out = self.carried_out
         for kind in batch.carried_out:
             carried_out[kind] += 1
         for each in batch.others:
             self.not_carried_out[each] += 1
-        self.delivery_seconds.add_all([now - received for received in batch.added])
+        self.pruned += batch.pruned
+        self.solved += batch.solved
         for record in batch.ended:
             self.results[type(record), record.result] += 1
 

@@ -69,7 +69,7 @@ def _commands(server: Server) -> Iterator[Metric]:
     )
     yield histogram(
         "restante_delivery_seconds",
-        "Seconds from the receipt of an add until its message was handed to the subscribers' sockets",
+        "Seconds from the receipt of an add until it was on disk, and its message goes to the subscribers",
         measured.delivery_seconds,
     )
     yield counters(
@@ -102,9 +102,7 @@ def _commits(server: Server) -> Iterator[Metric]:
     yield gauge("restante_disk_free_bytes", "Bytes that the server can still write on its disk", measured.disk_free)
     yield counter("restante_prunes", "Prunes that ended", measured.prunes)
     yield gauge("restante_last_prune_seconds", "Seconds that the last prune took", measured.prune_seconds)
-    yield counter(
-        "restante_mailboxes_pruned", "Idle mailboxes that were pruned", server.commit_loop.dispatcher.pruned
-    )
+    yield counter("restante_mailboxes_pruned", "Idle mailboxes that were pruned", measured.pruned)
 
 
 def _live(server: Server) -> Iterator[Metric]:
@@ -127,9 +125,7 @@ def _permission(server: Server) -> Iterator[Metric]:
     yield counter(
         "restante_permission_demands", "Connections of which proof of work was demanded", server.admission.demanded
     )
-    yield counter(
-        "restante_permission_solved", "Proofs of work accepted", server.commit_loop.dispatcher.permissions_granted
-    )
+    yield counter("restante_permission_solved", "Proofs of work accepted", server.commit_loop.measurements.solved)
     yield gauge(
         "restante_permission_difficulty",
         "Bits of proof of work that are demanded of all clients; 0: none",

@@ -117,13 +117,13 @@ class StatusPages:
             "pruning": {
                 "prunes": measured.prunes,
                 "last_seconds": measured.prune_seconds,
-                "mailboxes": dispatcher.pruned,
+                "mailboxes": measured.pruned,
             },
             "permission": {
                 "mode": server.admission.terms.mode,
                 "bits": server.admission.terms.bits,
                 "demands": server.admission.demanded,
-                "solved": dispatcher.permissions_granted,
+                "solved": measured.solved,
             },
         }
 

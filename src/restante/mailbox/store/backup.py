@@ -14,6 +14,7 @@ import msgspec
 from restante.common.atomic_file import new_file
 from restante.common.data_directory import LOCK, lock, running
 from restante.common.database_copy import copy_database
+from restante.common.disk_probe import FILE as PROBE
 from restante.common.errors import Misuse, StoreDamaged
 from restante.common.sqlite import schema_of
 from restante.mailbox.store.load import check
@@ -95,7 +96,7 @@ def restore(file: Path, data: Path, advance: Callable[[int], None]) -> Contents:
 def _in_use(data: Path) -> bool:
     """Return whether a data directory has files."""
     try:
-        return data.exists() and any(each.name != LOCK for each in data.iterdir())
+        return data.exists() and any(each.name not in {LOCK, PROBE} for each in data.iterdir())
     except OSError as error:
         raise Misuse(f"cannot use the data directory {data}: {error.strerror} (--data names another)") from error
 
