@@ -335,6 +335,24 @@ async def test_limits_are_shown_with_their_use_and_refusals(tmp_path: Path) -> N
         assert not (await look.page("/varz"))["refused_addresses"]
 
 
+def fields(shown: dict[str, Any]) -> set[str]:
+    """Return the names of fields, and of fields of fields."""
+    return {*shown} | {name for each in shown.values() if isinstance(each, dict) for name in each}
+
+
+async def test_the_manual_has_every_field_of_the_pages(tmp_path: Path) -> None:
+    manual = set(re.findall(r"`([a-z_]+)`", MONITORING.read_text().replace(".", "` `")))
+    async with inside(tmp_path) as here, Clients() as clients, looked_at(here, tmp_path) as look:
+        await clients.opened(here.url, "app", "a", "m")
+        counts_shown = await look.page("/varz")
+        for by_label in ("commands", "results", "refusals"):
+            counts_shown[by_label] = None
+        [connection] = (await look.page("/connz"))["connections"]
+        limit = next(iter((await look.page("/limitz"))["limits"].values()))
+        named = fields(counts_shown) | fields(await look.page("/connz")) | set(connection) | set(limit)
+        assert named - manual - {"offset", "limit", "connections"} == set()
+
+
 # ── who takes too much ───────────────────────────────────────────────────────────────────────────
 
 

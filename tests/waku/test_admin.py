@@ -304,6 +304,9 @@ async def test_pages_agree_with_what_was_done_and_have_no_address(tmp_path: Path
         assert connections["total"] == 2
         assert all(each["identified"] and not each["dialled"] for each in connections["connections"])
         assert set(Limits.__struct_fields__) < set(limits["limits"])
+        manual = set(re.findall(r"`([a-z_]+)`", (OPERATIONS.parents[1] / "monitoring.md").read_text()))
+        named = {*shown, *(name for each in shown.values() if isinstance(each, dict) for name in each)}
+        assert (named | set(connections["connections"][0])) - manual == set()
         assert limits["limits"]["max_peers"]["used"] == 2
 
 

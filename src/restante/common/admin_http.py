@@ -7,6 +7,7 @@ loop is blocked. Pages are made in the server's event loop, because they read it
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import threading
 import time
@@ -273,8 +274,9 @@ class _Server:
         While that loop waits for the disk, what it would read does not change. Then it runs here.
         """
         if await self._disk_blocks_loop():
-            with _answering_errors():
+            with contextlib.suppress(RuntimeError), _answering_errors():
                 return await work()
+            # The loop has gone on, and changed a dict or a set while it was read here.
         return await self.in_server(work())
 
     async def in_server(self, work: Awaitable[CoroutineResult]) -> CoroutineResult:
