@@ -155,6 +155,35 @@ async def test_live_data_is_counted_as_the_store_has_it(tmp_path: Path) -> None:
         assert rows == [3, 1]
 
 
+async def test_a_mailbox_whose_prune_was_undone_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite, "LOCK_TIMEOUT_SECONDS", 0.01)
+    async with inside(tmp_path) as here, Clients() as clients, looked_at(here, tmp_path) as look:
+        client = await clients.bind(here.url, "app", "a")
+        await client.call("claim", nameplate="1")
+
+        def prune() -> None:
+            state = here.commit_loop.dispatcher.state
+            state.in_grace_period = False
+            for mailbox in state.mailboxes():
+                mailbox.touched = -1e6
+            here.commit_loop.start_pruning()
+
+        with closing(sqlite3.connect(database(tmp_path), isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            prune()
+            async with bounded("an undone batch"):
+                while not (await look.counts())["restante_batches_not_stored_total"]:
+                    pass
+        prune()
+        async with bounded("the prune"):
+            while not (await look.counts())["restante_prunes_total"]:
+                pass
+        found = await look.counts()
+        assert found["restante_mailboxes_pruned_total"] == 1
+        assert found["restante_results_total mailbox pruney"] == 1
+        assert found["restante_mailboxes"] == 0
+
+
 async def test_strangers_cannot_add_series(tmp_path: Path) -> None:
     async with inside(tmp_path) as here, Clients() as clients, looked_at(here, tmp_path) as look:
         before = set(await look.counts())

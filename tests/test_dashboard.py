@@ -127,7 +127,7 @@ async def test_it_shows_what_the_server_does(browser: Browser, busy: Watched, tm
         await expect(page.locator("[data-grid='recent.results'] tbody tr").first).to_contain_text(
             f"happy{busy.pair.played:,} (100 %)"
         )
-        await expect(page.locator("[data-rows='biting'] tbody tr")).to_have_text(
+        await expect(page.locator("[data-rows='refusals_by_reason'] tbody tr")).to_have_text(
             ["message_bytesmessage_bytes 4,0961"]
         )
         await expect(page.locator("[data-rows='refused_addresses'] tbody tr")).to_contain_text(["message_bytes"])

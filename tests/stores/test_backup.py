@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.common import database_copy
+from restante.common.disk_probe import FILE as PROBE
 from restante.common.errors import Misuse, StoreDamaged, StoreError
 from restante.mailbox.store.backup import back_up, restore
 from restante.mailbox.store.schema import FILE, migrations
@@ -352,6 +353,14 @@ def test_a_part_of_a_backup_is_not_restored(
     with pytest.raises(StoreError, match=r"\A[^\n]*(is damaged|not a database|is malformed)[^\n]*\Z"):
         restore(folder / "b", folder / "new", quietly)
     assert not (folder / "new" / FILE).exists()
+
+
+def test_a_block_that_tested_the_disk_is_no_data(data: Path, tmp_path: Path) -> None:
+    back_up(data, tmp_path / "b", quietly)
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / PROBE).touch()  # of a server that was killed
+    restore(tmp_path / "b", tmp_path / "new", quietly)
+    assert (tmp_path / "new" / FILE).exists()
 
 
 async def test_a_restore_needs_an_empty_directory_that_no_server_uses(data: Path, tmp_path: Path) -> None:

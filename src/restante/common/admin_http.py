@@ -61,7 +61,7 @@ PAGES_SCHEMA: Final = 1
 one is added."""
 
 MAX_ROWS: Final = 1000
-"""Connections on a page. A thousand are made in 3 ms, in which the event loop serves no clients."""
+"""Connections on a page. To show a thousand takes 1.2 ms, in which the event loop serves no clients."""
 
 DEFAULT_ROWS: Final = 100
 

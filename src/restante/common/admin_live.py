@@ -17,6 +17,7 @@ import msgspec
 from aiohttp import web
 
 from restante.common.admin_connections import REQUEST_TIMEOUT
+from restante.common.logs import log, where
 
 WEB: Final = Path(__file__).with_name("web")
 
@@ -121,8 +122,12 @@ class DashboardHandlers:
     async def _sample(self) -> None:
         """Add to the history. While the server does not respond, there are no samples."""
         while True:
-            with contextlib.suppress(web.HTTPException):
+            try:
                 self._history.append({"time": time.time(), **await self._read_server(self._dashboard.sample)})
+            except web.HTTPException:
+                pass
+            except Exception as error:  # noqa: BLE001 - our bug: the charts have a gap, and go on
+                log.error("the history of the dashboard lacks a sample", fault=where(error))
             await asyncio.sleep(SAMPLE_SECONDS)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:

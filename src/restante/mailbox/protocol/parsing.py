@@ -188,7 +188,7 @@ def parse(text: FrameText) -> Received | Malformed:
 
 
 def attempt(text: FrameText) -> Received | Malformed | PeerError:
-    """Return the message of a text, or why it is none."""
+    """Parse a text. Return its message, or the error if it is not a message."""
     try:
         return parse(text)
     except PeerError as error:  # a new one, because the traceback of this one holds the text

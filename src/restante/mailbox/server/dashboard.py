@@ -16,7 +16,7 @@ from restante.mailbox.server.server import Server
 from restante.mailbox.store import recent
 
 RECENT_SECONDS: Final = 10.0
-"""Seconds for which what usage records say is shown. A week of a million records takes a second to count."""
+"""Seconds for which what usage records say is shown. To count a week of 1.5 million records took 0.55 s."""
 
 
 class Pages(Protocol):
@@ -63,7 +63,7 @@ class DashboardPages:
         return {
             **shown,
             "limits": (await self._pages.limitz({}))["limits"],
-            "biting": [
+            "refusals_by_reason": [
                 {"reason": reason, "limits": self._named(refusals.LIMITS.get(reason, ())), "times": times}
                 for reason, times in shown["refusals"].items()
                 if times
