@@ -32,7 +32,7 @@ SAID_CHARACTERS = 500
 NO_LIMITS = [
     part
     for name in (
-        *("commands", "bytes", "mailbox_messages", "mailbox_bytes", "stored_bytes", "owed_bytes"),
+        *("commands", "bytes", "mailbox_messages", "mailbox_bytes", "stored_bytes", "held_bytes"),
         *("address_connections", "address_connects", "address_nameplates", "address_claims"),
         *("address_bytes", "address_records"),
     )

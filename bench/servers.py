@@ -21,7 +21,7 @@ from wire import HOST
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-Kind = Literal["restante", "reference", "waku"]
+Kind = Literal["restante", "reference", "waku", "unmeasured"]
 KINDS: tuple[Kind, ...] = ("restante", "reference")
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
@@ -39,6 +39,11 @@ def _restante(data: Path, port: int) -> list[str]:
     return [*serve, "--listen", f"{HOST}:{port}", "--admin", "off"]
 
 
+def _unmeasured(data: Path, port: int) -> list[str]:
+    program = Path(__file__).with_name("mailbox_unmeasured.py")
+    return [sys.executable, str(program), *_restante(data, port)[3:]]
+
+
 def _reference(data: Path, port: int) -> list[str]:
     twist = Path(sys.executable).with_name("twist")
     serve = [str(twist), "wormhole-mailbox", "--port", f"tcp:{port}:interface={HOST}"]
@@ -54,6 +59,7 @@ _COMMANDS: dict[Kind, Callable[[Path, int], list[str]]] = {
     "restante": _restante,
     "reference": _reference,
     "waku": _waku,
+    "unmeasured": _unmeasured,
 }
 
 
@@ -158,7 +164,7 @@ class Bench:
         """Start a server on cpu 0; it may not listen yet."""
         if kind == "reference" and self._reference_usage:
             flags = (*flags, f"--usage-db={data / 'usage.sqlite'}")  # ours always keeps such records
-        port = _free_port()
+        port = free_port()
         counter = data.with_suffix(".flushes")  # beside the folder: what is in it is the server's
         counter.write_bytes(bytes(8))
         env = {**self._env, "FSYNC_SHIM_COUNTER": str(counter)}
@@ -211,7 +217,8 @@ def _on_cpu(cpu: int) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port that nothing listens on."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]

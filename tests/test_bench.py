@@ -7,6 +7,8 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
+
 from support.bounds import PATIENCE
 from support.documents import ROOT
 from support.processes import run
@@ -111,6 +113,39 @@ def test_the_clients_bench_measures_both_clients(tmp_path: Path) -> None:
         assert figure["restante"] > 0, name
         assert figure["reference"] > 0, name
         assert figure["title"] in ended.stdout
+
+
+METRICS_PROGRAM = """
+import json
+from mailbox_metrics import Costs
+def of(*rounds):
+    costs = Costs()
+    for off, on in rounds:
+        for name, cost in zip(costs.rounds, (off, on, 2 * on)):
+            costs.rounds[name].append(cost)
+    return costs.verdict
+print(json.dumps([of((1.0, 1.009)), of((1.0, 1.01)), of((1.0, 1.5), (1.0, 1.0), (2.0, 2.01))]))
+"""
+
+
+def test_metrics_may_cost_less_than_one_percent_in_the_median_round() -> None:
+    ended = run(sys.executable, "-c", METRICS_PROGRAM, cwd=ROOT / "bench")
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout) == ["enough", "MISSED", "enough"]
+
+
+@pytest.mark.thorough
+def test_the_bench_of_the_metrics_measures_servers_with_and_without_them(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    program = ROOT / "bench" / "mailbox_metrics.py"
+    ended = run(sys.executable, program, "--quick", "--scratch", tmp_path, "--json", file, bound=PATIENCE)
+    report = json.loads(file.read_text())
+    assert report["failures"] == []
+    assert ended.returncode == 0, ended.stderr
+    assert len(report["rounds"]) == 3
+    for name, [cost] in report["rounds"].items():
+        assert cost > 0
+        assert name in ended.stdout
 
 
 YEAR_PROGRAM = """

@@ -10,12 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.fair_queue import MAX_BATCH_COMMANDS
+from restante.mailbox.core.limits import UNLIMITED
 from restante.mailbox.core.model import Change, Now, Policy
+from restante.mailbox.core.outcomes import OK, REFUSED, UNDONE
 from restante.mailbox.core.pruning import prune_idle
+from restante.mailbox.core.rules import MAILBOX_FULL
 from restante.mailbox.core.state import App
+from restante.mailbox.protocol.messages import Add
+from restante.mailbox.protocol.parsing import MAX_LONG_MESSAGE_SIGNS, MAX_SHORT_MESSAGE_CHARACTERS, TOO_EXPENSIVE
 from restante.mailbox.server.commit_loop import GRACE_SECONDS, MAX_BATCH_SECONDS, NOT_STORED, CommitLoop, Retention
 from restante.mailbox.server.system import SystemClock
 from restante.mailbox.server.trace import TraceFile
@@ -364,3 +370,29 @@ async def test_a_trace_has_no_commit_of_what_changed_nothing_or_was_not_stored(t
             loop.store.database.execute("PRAGMA query_only = 0")
             await loop.say(connection, ADD)
         assert traced(path) == [(0, None, None, 0), (0, None, None, 0), (0, 0, 0, 0)]
+
+
+async def test_a_refusal_counts_unless_its_batch_was_undone(tmp_path: Path) -> None:
+    """The sender of an undone command is told that it was not stored, not that it was refused."""
+    async with opened(tmp_path, FakeClock()) as loop:
+        dispatcher, measurements = loop.commit_loop.dispatcher, loop.commit_loop.measurements
+        dispatcher.policy = Policy(limits=replace(UNLIMITED, mailbox_messages=1))
+        connection, inbox = await loop.enter("a", OPEN)
+        loop.store.database.execute("PRAGMA query_only = 1")
+        await loop.say(connection, ADD, ADD)
+        assert [frame["error"] for frame in inbox.frames if frame["type"] == "error"] == [NOT_STORED] * 2
+        assert dispatcher.quotas.refusals == {}
+        loop.store.database.execute("PRAGMA query_only = 0")
+        await loop.say(connection, ADD, ADD)
+        assert inbox.frames[-1]["error"] == MAILBOX_FULL
+        assert dispatcher.quotas.refusals == {MAILBOX_FULL: 1}
+        assert [measurements.commands(Add, each) for each in (OK, REFUSED, UNDONE)] == [1, 1, 2]
+
+
+async def test_a_text_that_is_too_expensive_to_decode_is_a_refusal_and_a_refused_command(tmp_path: Path) -> None:
+    async with opened(tmp_path, FakeClock()) as loop:
+        connection, inbox = await loop.enter("a")
+        await loop.say(connection, "," * (MAX_SHORT_MESSAGE_CHARACTERS + MAX_LONG_MESSAGE_SIGNS))
+        assert inbox.verdict == (1009, TOO_EXPENSIVE)
+        assert loop.commit_loop.dispatcher.quotas.refusals == {TOO_EXPENSIVE: 1}
+        assert loop.commit_loop.measurements.commands(type(None), REFUSED) == 1

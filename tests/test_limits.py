@@ -92,7 +92,7 @@ def test_no_default_contradicts_another() -> None:
     assert limits.message_bytes <= limits.mailbox_bytes <= limits.stored_bytes
     assert limits.message_bytes <= limits.bytes_at_once
     assert limits.mailbox_bytes <= limits.address_bytes < limits.stored_bytes
-    assert limits.mailbox_bytes < limits.owed_bytes
+    assert limits.mailbox_bytes < limits.held_bytes
     # The limits' own reasons are no trouble to an adaptive server: an office after an outage, a class of thirty.
     assert limits.address_connects_at_once * CONNECTION_ABUSE_SCORE < ABUSE_SCORE_TOLERATED
     assert 30 + limits.address_claims_at_once * CONNECTION_ABUSE_SCORE < ABUSE_SCORE_TOLERATED

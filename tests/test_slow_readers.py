@@ -202,7 +202,7 @@ async def test_messages_for_a_client_that_does_not_read_are_stored_once_and_sent
 
 
 async def test_an_unread_large_reply_counts_in_full(tmp_path: Path) -> None:
-    limits = replace(LIMITS, message_bytes=8 * MIB, owed_bytes=40 * MIB)
+    limits = replace(LIMITS, message_bytes=8 * MIB, held_bytes=40 * MIB)
     async with opened(tmp_path, limits) as live:
         await fill(live, "m", 1, 7 * MIB)
         idle: list[RawSocket] = []
@@ -214,7 +214,7 @@ async def test_an_unread_large_reply_counts_in_full(tmp_path: Path) -> None:
             await asyncio.sleep(
                 0
             )  # what was counted while the transport wrote is checked in the next turn of the loop
-            assert live.server.owing <= limits.owed_bytes
+            assert live.server.owing <= limits.held_bytes
         assert len(idle) > 2
         assert {words for words, _ in refused} == {"what was sent was not read"}
         other = await live.enter()
@@ -231,7 +231,7 @@ async def test_what_is_left_in_the_buffers_of_closed_connections_is_freed_at_onc
 ) -> None:
     """A client that does not read never receives the close, and would keep its large reply in memory until then."""
     monkeypatch.setattr(connection, "CLOSE_TIMEOUT", 600.0)  # seconds: nothing here is freed by a timer
-    limits = replace(LIMITS, message_bytes=8 * MIB, owed_bytes=40 * MIB)
+    limits = replace(LIMITS, message_bytes=8 * MIB, held_bytes=40 * MIB)
     async with opened(tmp_path, limits) as live:
         await fill(live, "m", 1, 7 * MIB)
         refused = live.server.commit_loop.dispatcher.quotas.refused
@@ -241,7 +241,7 @@ async def test_what_is_left_in_the_buffers_of_closed_connections_is_freed_at_onc
             idle.append(await live.member("b"))
             latest = live.latest
             await until(lambda: latest._held or latest.ignores_input)  # noqa: B023 - awaited at once
-            await until(lambda: buffered(live) <= limits.owed_bytes)
+            await until(lambda: buffered(live) <= limits.held_bytes)
         assert {words for words, _ in refused} == {NOT_READ}
         for each in idle:
             each.cut()
@@ -269,7 +269,7 @@ async def test_receive_buffers_have_a_common_limit_and_the_oldest_is_closed(
     """picows' buffer has twice what it gathers; the first fragment is also kept by itself, and so is a whole text."""
     whole = frame(TEXT, b'{"type": "ping", "ping": "' + b"0" * (MIB - 1000) + b'"}', fin=not fragments)
     begun, rest = (whole, frame(CONTINUATION)) if fragments else (whole[:-1], whole[-1:])
-    limits = replace(LIMITS, owed_bytes=3 * times * MIB + MIB)
+    limits = replace(LIMITS, held_bytes=3 * times * MIB + MIB)
     async with opened(tmp_path, limits) as live:
         server, senders, order = live.server, [], []
         for _ in range(5):
@@ -277,7 +277,7 @@ async def test_receive_buffers_have_a_common_limit_and_the_oldest_is_closed(
             order.append(live.latest)
             senders[-1].write(begun)
             await until(lambda: order[-1].reading > times * (MIB - 2000))
-            assert server.reading == sum(each.reading for each in order) <= limits.owed_bytes
+            assert server.reading == sum(each.reading for each in order) <= limits.held_bytes
         await until(lambda: set(server.sockets()) == set(order[2:]))
         assert server.commit_loop.dispatcher.quotas.refused == {
             (NO_ROOM_FOR_LARGE, each.connection.session.address_id): 2 for each in order
@@ -294,7 +294,7 @@ async def test_receive_buffers_have_a_common_limit_and_the_oldest_is_closed(
 @pytest.mark.parametrize("begun", [b"", b"GET /v1 HTTP/1.1\r\nX: " + b"x" * 8000], ids=["nothing", "8,000 bytes"])
 async def test_unfinished_requests_count_towards_the_same_limit(tmp_path: Path, begun: bytes) -> None:
     """A thousand addresses of a hundred connections each could send 8 KiB of a request on each, uncounted."""
-    limits = replace(LIMITS, owed_bytes=MIB)
+    limits = replace(LIMITS, held_bytes=MIB)
     each_holds = PENDING_BYTES + len(begun)
     async with opened(tmp_path, limits) as live:
         server = live.server
@@ -307,7 +307,7 @@ async def test_unfinished_requests_count_towards_the_same_limit(tmp_path: Path, 
             crowd.append(await live.connect())
             crowd[-1].write(begun)
         assert await crowd[0].rest() == b""
-        assert server.held <= limits.owed_bytes
+        assert server.held <= limits.held_bytes
         assert {words for words, _ in server.commit_loop.dispatcher.quotas.refused} == {NO_ROOM_FOR_REQUESTS}
         other = await live.enter()
         other.say(type="ping", ping=1)
@@ -321,7 +321,7 @@ async def test_unfinished_requests_count_towards_the_same_limit(tmp_path: Path, 
 async def test_waiting_texts_count_towards_the_same_limit(tmp_path: Path) -> None:
     """One character beyond ASCII makes each of them take four bytes for a character."""
     text = json.dumps({"type": "ping", "ping": "0" * 200_000 + "\U0001f4ec"}, ensure_ascii=False).encode()
-    limits = replace(LIMITS, owed_bytes=5_000_000, bytes=1000.0, bytes_at_once=1000)
+    limits = replace(LIMITS, held_bytes=5_000_000, bytes=1000.0, bytes_at_once=1000)
     async with opened(tmp_path, limits) as live:
         server, senders, backlogs = live.server, [], []
         for _ in range(8):
@@ -331,7 +331,7 @@ async def test_waiting_texts_count_towards_the_same_limit(tmp_path: Path) -> Non
             assert [(await senders[-1].hear())["type"] for _ in range(2)] == ["ack", "pong"]
             senders[-1].write(frame(TEXT, text))
             await until(lambda: backlogs[-1].held > 4 * 200_000)
-            assert server.held <= limits.owed_bytes
+            assert server.held <= limits.held_bytes
         assert server.commit_loop.queue.held == sum(each.held for each in backlogs)
         assert [bool(each.held) for each in backlogs[-2:]] == [True, True], "the first to hold goes first"
         assert sum(bool(each.held) for each in backlogs) < 5
@@ -366,7 +366,7 @@ async def test_nothing_is_held_for_a_client_that_left_while_its_commands_waited(
 
 
 async def test_many_connections_that_hold_little_do_not_close_one_that_sends(tmp_path: Path) -> None:
-    limits = replace(LIMITS, owed_bytes=3 * MIB)
+    limits = replace(LIMITS, held_bytes=3 * MIB)
     async with opened(tmp_path, limits) as live:
         idle = []
         for _ in range(5):
@@ -375,7 +375,7 @@ async def test_many_connections_that_hold_little_do_not_close_one_that_sends(tmp
         sender = await live.enter()
         sender.say(type="ping", ping="0" * (MIB // 4))
         assert [(await sender.hear())["type"] for _ in range(2)] == ["ack", "pong"]
-        assert live.server.owing + live.server.reading <= limits.owed_bytes
+        assert live.server.owing + live.server.reading <= limits.held_bytes
         assert [words for words, _ in live.server.commit_loop.dispatcher.quotas.refused.elements()] == [NOT_READ] * 3
         for socket in (*idle, sender):
             await socket.hang_up()
@@ -439,7 +439,7 @@ async def test_a_client_that_closes_and_does_not_read_is_dropped(tmp_path: Path)
 
 
 async def test_unread_replies_of_all_connections_have_a_common_limit(tmp_path: Path) -> None:
-    limits = replace(LIMITS, mailbox_bytes=100 * MIB, owed_bytes=8 * MIB)
+    limits = replace(LIMITS, mailbox_bytes=100 * MIB, held_bytes=8 * MIB)
     async with opened(tmp_path, limits) as live:
         await fill(live, "m", 70, 100_000)
         idle = []
@@ -447,7 +447,7 @@ async def test_unread_replies_of_all_connections_have_a_common_limit(tmp_path: P
             idle.append(await live.member("b"))
             await until(lambda: live.latest._owing > MIB or live.latest.ignores_input)
         assert sum(each.ignores_input for each in live.server.sockets()) >= 1
-        assert live.server.owing <= limits.owed_bytes
+        assert live.server.owing <= limits.held_bytes
         assert live.server.owing == sum(each._owing for each in live.server.sockets())
         for socket in idle:
             await socket.hang_up()

@@ -24,10 +24,12 @@ class Histogram:
 
     def add_since(self, times: Iterable[float], now: float) -> None:
         """Count how long ago each of these times was."""
-        bounds, counts = self._bounds, self._counts
+        bounds, counts, total = self._bounds, self._counts, self.total
         for time in times:
-            counts[bisect_left(bounds, now - time)] += 1
-            self.total += now - time
+            value = now - time
+            counts[bisect_left(bounds, value)] += 1
+            total += value
+        self.total = total
 
     @property
     def count(self) -> int:

@@ -118,9 +118,9 @@ class Dispatcher:
         """Handle the text of a frame of an open connection, and return the outcome."""
         try:
             message = self._parse_and_ack(connection, text)
+            if isinstance(message, str):
+                return message
             # Nobody reads the list of a closed connection, and it takes 1 to 5 ms if nameplates have changed.
-            if message is None:
-                return ERROR
             if connection.gone and type(message) is messages.List:
                 return OK
             command = session.step(connection.session, message)
@@ -171,7 +171,7 @@ class Dispatcher:
         """
         self._reply(connection, messages.Error(words, Raw(text), hint or UNSET))
         if hint:
-            self.quotas.count_refusal(words, connection.session.address_id)
+            self.batch.refused.append((words, connection.session.address_id))
 
     def _charge(self, address_quotas: tuple[AddressQuota, ...], command: Command, now: Now) -> tuple[str, str] | None:
         limits = self.policy.limits
@@ -240,28 +240,28 @@ class Dispatcher:
         self.batch.pruned += 1
         self._apply(decide(self.state, PruneCommand(mailbox), now, self.dice, self.policy).changes, now)
 
-    def refuse_frame(self, connection: ConnectionState, error: PeerError) -> None:
-        """Answer a frame that is not a message, and have the connection closed."""
+    def refuse_frame(self, connection: ConnectionState, error: PeerError) -> str:
+        """Answer a frame that is not a message, and have the connection closed. Return the outcome."""
         if connection.verdict is None:
             retry = True if error.code == TRY_AGAIN_LATER else UNSET
             self._reply(connection, messages.Error(error.words, messages.NULL, error.hint or UNSET, retry))
             # Not the error that was raised: its traceback holds the frame's text, and a cycle back to the connection.
             connection.verdict = PeerError(error.code, error.words)
             if error.hint:
-                self.quotas.count_refusal(error.words, connection.session.address_id)
+                self.batch.refused.append((error.words, connection.session.address_id))
+        return REFUSED if error.hint else ERROR
 
     # ── output ───────────────────────────────────────────────────────────────────────────────────
 
-    def _parse_and_ack(self, connection: ConnectionState, text: FrameText) -> Received | Malformed | None:
-        """Parse and acknowledge a text. Return None if it is no message, or if the connection is closing or lost."""
+    def _parse_and_ack(self, connection: ConnectionState, text: FrameText) -> Received | Malformed | str:
+        """Parse and acknowledge a text. Return its message, or the outcome if it is none or nobody is there."""
         self.last_message = None
         parsed, self._parsed = self._parsed, None
         if connection.verdict is not None or connection.lost:
-            return None
+            return ERROR
         message = parsed[1] if parsed is not None and parsed[0] is text else parsing.attempt(text)
         if isinstance(message, PeerError):
-            self.refuse_frame(connection, message)
-            return None
+            return self.refuse_frame(connection, message)
         self.last_message = message
         if not (isinstance(message, Malformed) and message.kind is None):
             self._reply(connection, messages.Ack(message.id))
@@ -286,7 +286,9 @@ class Dispatcher:
                 if type(change) is MailboxUsage or type(change) is NameplateUsage:
                     self.batch.ended.append(change)
                 following = next(iter(changes[number + 1 : number + 2]), None)
-                if not self.quotas.charge_record(change, following, address_quotas, now.service, self.policy.limits):
+                limits = self.policy.limits
+                if left_out := self.quotas.charge_record(change, following, address_quotas, now.service, limits):
+                    self.batch.refused.append(left_out)
                     continue
             self._fold(change)
 
@@ -353,7 +355,8 @@ class Dispatcher:
     # ── the end of a batch ───────────────────────────────────────────────────────────────────────
 
     def end_batch(self) -> list[ConnectionState]:
-        """End a durable batch. Return the connections that have something to send."""
+        """End a durable batch: count what was refused. Return the connections that have something to send."""
+        self.quotas.count_batch(self.batch)
         with_output, self.with_output = self.with_output, []
         self.changes = []
         self.internal_errors = []
@@ -368,6 +371,7 @@ class Dispatcher:
             connection.verdict = None
         for connection, said in self._before.items():
             connection.session = said
+        self.batch.clear()
         self.end_batch()
         state.next_key = max(state.next_key, self.state.next_key)  # no key is used twice
         self.state = state
@@ -388,7 +392,7 @@ class Dispatcher:
     def refuse_command(self, connection: ConnectionState, text: FrameText, words: str) -> None:
         """Answer a command that could not be stored. Call this after `undo_batch`."""
         message = self._parse_and_ack(connection, text)
-        if message is None:
+        if isinstance(message, str):
             return
         self._reply(connection, messages.Error(words, Raw(text), retry=True))
         self.batch.others.append((type(message), UNDONE))

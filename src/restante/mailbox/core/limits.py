@@ -110,7 +110,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Bytes of live messages, mailboxes and nameplates, which are all in memory. The last tenth is reserved for small
     mailboxes of addresses that hold little (RESERVED_SHARE)."""
 
-    owed_bytes: Count = 256 * MIB
+    held_bytes: Count = 256 * MIB
     """Bytes of memory that all connections together may hold: replies that clients have not read; receive buffers
     (twice the largest message of a connection); unfinished requests; and commands that wait to be executed. Beyond
     it, the server closes connections, first those of addresses that hold much (memory_holders.py)."""
@@ -158,7 +158,7 @@ UNLIMITED: Final = Limits(
     address_bytes=0,
     address_records=0,
     stored_bytes=0,
-    owed_bytes=0,
+    held_bytes=0,
     free_disk=0,
 )
 

@@ -1,6 +1,6 @@
 """The memory that connections hold: unfinished requests, receive buffers, commands that wait, and unread replies.
 
-All connections together may hold `owed_bytes`. Beyond that, the server closes connections, in an order that spares
+All connections together may hold `held_bytes`. Beyond that, the server closes connections, in an order that spares
 new holders and addresses that hold little. An attacker holds much memory, or has many connections, or holds the
 memory for longer than it takes to send a message.
 """
@@ -23,7 +23,7 @@ LONG_HOLD_SECONDS: Final = 10
 sending 2 MiB takes less."""
 
 FREED_FRACTION: Final = 256
-"""When the holders exceed `owed_bytes`, the server frees the excess and `owed_bytes` divided by this: a megabyte.
+"""When the holders exceed `held_bytes`, the server frees the excess and `held_bytes` divided by this: a megabyte.
 More would take longer: closing a connection takes 30 µs, and it may hold as little as 10 KiB. Less would sort the
 addresses more often, which takes up to 3 ms."""
 

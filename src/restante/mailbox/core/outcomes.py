@@ -27,7 +27,7 @@ OUTCOMES: Final = (OK, ERROR, REFUSED, FAILED, UNDONE)
 class BatchCounts:
     """What the commands of a batch were. Lists are the cheapest way to count them: a batch may have 500."""
 
-    __slots__ = ("added", "carried_out", "ended", "others", "pruned", "solved")
+    __slots__ = ("added", "carried_out", "ended", "others", "pruned", "refused", "solved")
 
     def __init__(self) -> None:
         self.carried_out: list[type] = []
@@ -38,6 +38,8 @@ class BatchCounts:
         """The service times at which the `add`s that were carried out were received."""
         self.ended: list[MailboxUsage | NameplateUsage] = []
         """The nameplates and mailboxes that ended, also those whose usage record is left out."""
+        self.refused: list[tuple[str, str | None]] = []
+        """Refusals for lack of permission or room: their error, and the id of the address."""
         self.pruned = 0
         """Mailboxes that were pruned."""
         self.solved = 0
@@ -49,4 +51,5 @@ class BatchCounts:
         self.others.clear()
         self.added.clear()
         self.ended.clear()
+        self.refused.clear()
         self.pruned = self.solved = 0

@@ -14,6 +14,7 @@ from restante.mailbox.core import model, session
 from restante.mailbox.core.address_quotas import AddressQuota
 from restante.mailbox.core.limits import KIB, Limits
 from restante.mailbox.core.model import Change, Decision, Mailbox, Now
+from restante.mailbox.core.outcomes import BatchCounts
 from restante.mailbox.core.rules import SERVER_FULL
 from restante.mailbox.core.session import Command
 from restante.mailbox.core.state import MAILBOX_BYTES, MESSAGE_BYTES, State
@@ -44,8 +45,6 @@ class Quotas:
         """The same since the start, by error. Clients cannot choose the words."""
         self.refused_before: Counter[tuple[str, str | None]] = Counter()
         """`refused` of the last whole minute."""
-        self.left_out = 0
-        """Usage records that were not stored since the start, because an address caused too many."""
         self.visited = 0
         """Mailboxes that ended and had visitors. The caller that logs it clears it."""
         self.visitors = 0
@@ -60,6 +59,15 @@ class Quotas:
         self.refusals[words] += 1
         key = words, address_id
         self.refused[key if key in self.refused or len(self.refused) < MAX_REFUSAL_COUNTERS else (words, None)] += 1
+
+    def count_batch(self, batch: BatchCounts) -> None:
+        """Count what a batch refused, and the visitors of mailboxes that ended in it. An undone batch has none."""
+        for words, address_id in batch.refused:
+            self.count_refusal(words, address_id)
+        for record in batch.ended:
+            if type(record) is MailboxUsage and record.visitors:
+                self.visited += 1
+                self.visitors += record.visitors
 
     def charge_command(
         self, view: State, quota: AddressQuota, command: Command, now: Now, limits: Limits
@@ -103,8 +111,8 @@ class Quotas:
         address_quotas: tuple[AddressQuota, ...],
         now: float,
         limits: Limits,
-    ) -> bool:
-        """Charge a usage record, and return whether the server may write it. Count the refusal if not.
+    ) -> tuple[str, str | None] | None:
+        """Charge a usage record. If it exceeds a quota, return the error and the id of the address.
 
         The record of a bind is charged to `address_quotas`. The record of a nameplate or mailbox is charged to the
         address that created it; `gone` is the change that follows the record and identifies it.
@@ -115,17 +123,12 @@ class Quotas:
             address_quotas = tuple(self._kept.get(gone.mailbox.key, ()))[:1]
         for quota in address_quotas:
             if not quota.charge_record(now, limits):
-                self.left_out += 1
-                self.count_refusal(TOO_MANY_RECORDS, quota.address_id)
-                return False
-        return True
+                return TOO_MANY_RECORDS, quota.address_id
+        return None
 
     def record_gone(self, change: Change) -> None:
-        """Remove a nameplate or mailbox that has ended from the quotas, and count its visitors."""
-        if type(change) is MailboxUsage and change.visitors:
-            self.visited += 1
-            self.visitors += change.visitors
-        elif type(change) is model.NameplateGone:
+        """Remove a nameplate or mailbox that has ended from the quotas."""
+        if type(change) is model.NameplateGone:
             self._forget_nameplate(change.nameplate.key)
         elif type(change) is model.MailboxGone:
             self._forget_mailbox(change.mailbox.key)

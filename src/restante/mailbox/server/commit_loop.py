@@ -29,6 +29,7 @@ from restante.mailbox.core.dispatcher import Dispatcher
 from restante.mailbox.core.fair_queue import MAX_BATCH_COMMANDS, MAX_BATCH_WEIGHT, FairQueue, is_long
 from restante.mailbox.core.model import Change, Now, Policy, size_of
 from restante.mailbox.core.pruning import prune_idle, save_touches
+from restante.mailbox.core.quotas import TOO_MANY_RECORDS
 from restante.mailbox.protocol import messages
 from restante.mailbox.protocol.frame_text import FrameText
 from restante.mailbox.protocol.messages import Received
@@ -184,10 +185,10 @@ class CommitLoop:
             log.warning("refused", words=words, times=times, address=address_id)
         if others := pairs[MAX_LOGGED_ADDRESSES:]:
             log.warning("other refusals", times=sum(times for _, times in others), pairs=len(others))
-        left_out = quotas.left_out - self._left_out
-        if left_out:
-            log.warning("usage records were left out", records=left_out, since_start=quotas.left_out)
-            self._left_out = quotas.left_out
+        left_out = quotas.refusals[TOO_MANY_RECORDS]
+        if left_out > self._left_out:
+            log.warning("usage records were left out", records=left_out - self._left_out, since_start=left_out)
+            self._left_out = left_out
         if quotas.visitors:
             log.info("ended mailboxes had visitors", mailboxes=quotas.visited, visitors=quotas.visitors)
             quotas.visited = quotas.visitors = 0

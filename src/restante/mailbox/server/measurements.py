@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from typing import Final, NamedTuple, get_args
 
 from restante.common.histogram import Histogram
@@ -52,8 +52,10 @@ class Measurements:
     """Counts since the start of the server. Other threads may read them, since no key is ever added or removed."""
 
     def __init__(self) -> None:
-        self.carried_out = dict.fromkeys(COMMAND_TYPES, 0)
-        self.not_carried_out = {(kind, outcome): 0 for kind in COMMAND_TYPES for outcome in OUTCOMES}
+        self.carried_out = Counter[type](dict.fromkeys(COMMAND_TYPES, 0))
+        self.not_carried_out = Counter[tuple[type, str]](
+            {(kind, outcome): 0 for kind in COMMAND_TYPES for outcome in OUTCOMES}
+        )
         self.results: dict[tuple[type, Result], int] = {
             (kind, result): 0 for kind in (NameplateUsage, MailboxUsage) for result in get_args(Result)
         }
@@ -107,11 +109,8 @@ class Measurements:
         """Record the commands of a batch that is on disk, and what ended in it."""
         if number := len(batch.carried_out) + len(batch.others):
             self.batch_commands.add(number)
-        carried_out = self.carried_out
-        for kind in batch.carried_out:
-            carried_out[kind] += 1
-        for each in batch.others:
-            self.not_carried_out[each] += 1
+        self.carried_out.update(batch.carried_out)
+        self.not_carried_out.update(batch.others)
         self.pruned += batch.pruned
         self.solved += batch.solved
         for record in batch.ended:

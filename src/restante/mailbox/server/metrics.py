@@ -48,7 +48,7 @@ def _connections(server: Server) -> Iterator[Metric]:
         {(reason,): times for reason, times in refusals.by_reason(dispatcher.quotas.refusals).items()},
     )
     yield gauge("restante_owed_bytes", "Bytes sent to clients that they have not read", server.owing)
-    yield gauge("restante_held_bytes", "Bytes of memory of all connections, limited by owed_bytes", server.held)
+    yield gauge("restante_held_bytes", "Bytes of memory of all connections, limited by held_bytes", server.held)
     yield gauge("restante_queue_commands", "Commands in the queue", len(server.commit_loop.queue))
     yield gauge(
         "restante_queue_bytes", "Bytes of memory of commands that are not handled yet", server.commit_loop.queue.held

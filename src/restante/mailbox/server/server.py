@@ -308,8 +308,8 @@ class Server:
         self.memory_holders.note(holder, self.second)
 
     def make_room(self) -> None:
-        """Close connections if all together hold more memory than `owed_bytes`."""
-        most = self.limits.owed_bytes
+        """Close connections if all together hold more memory than `held_bytes`."""
+        most = self.limits.held_bytes
         if most and self.held > most:
             self.memory_holders.close(self.held - most + most // FREED_FRACTION, self.second)
 

@@ -154,7 +154,7 @@ class StatusPages:
         used = {
             "connections": len(server.admitted),
             "stored_bytes": state.stored,
-            "owed_bytes": server.held,
+            "held_bytes": server.held,
         }
         times = refusals.by_reason(self._loop.dispatcher.quotas.refusals)
         reasons: dict[str, list[str]] = {}

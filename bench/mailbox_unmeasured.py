@@ -1,0 +1,39 @@
+"""Run `restante` with a mailbox server that measures nothing, as the peer of mailbox_metrics.py.
+
+What is replaced is all that the metrics do for each command and each batch. Where that is a line of a longer
+function, the whole function is here without the line.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from restante.cli.main import main
+from restante.mailbox.core.dispatcher import Dispatcher
+from restante.mailbox.core.model import size_of
+from restante.mailbox.server.measurements import Measurements
+
+if TYPE_CHECKING:
+    from restante.mailbox.core.connection_state import ConnectionState
+    from restante.mailbox.core.model import Now
+    from restante.mailbox.protocol.frame_text import FrameText
+
+
+def _handle(self: Dispatcher, connection: ConnectionState, text: FrameText, now: Now) -> None:
+    self.weight = self.cost = size_of(text)
+    if connection.verdict is not None:
+        self._answer_departing(connection, text, now)
+    elif not connection.lost:
+        self.last_message = None
+        self._handle(connection, text, now)
+
+
+def _nothing(*_: Any) -> None:
+    pass
+
+
+Dispatcher.handle = _handle  # type: ignore[method-assign]
+Measurements.committed = _nothing  # type: ignore[assignment, method-assign]
+Measurements.answered = _nothing  # type: ignore[assignment, method-assign]
+
+main()
