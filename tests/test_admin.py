@@ -22,6 +22,7 @@ from restante.common import admin_connections, admin_http, admin_live, disk_prob
 from restante.common.admin_access import known_host, read_admin_token
 from restante.common.disk_probe import FILE
 from restante.common.errors import Misuse
+from restante.mailbox.core.admission import AdmissionTerms
 from restante.mailbox.core.limits import UNLIMITED
 from restante.mailbox.server import measurements, refusals, status_pages
 from restante.mailbox.server.running_settings import RunningSettings
@@ -130,6 +131,20 @@ async def test_the_counts_agree_with_what_was_done(tmp_path: Path) -> None:
             value for name, value in found.items() if name.startswith("restante_commands_total")
         )
         assert found["restante_commit_seconds_sum"] > 0
+
+
+async def test_the_difficulty_in_effect_is_that_of_the_mode(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
+        admission = here.server.admission
+        admission.load_level.steps = 3
+        for mode, due in (("none", 0), ("hashcash", 20), ("adaptive", 22), ("none", 0)):
+            admission.terms = AdmissionTerms(mode=mode)
+            shown = (await look.page("/varz"))["permission"]
+            assert (shown["mode"], shown["bits"], shown["difficulty"]) == (mode, 20, due)
+            assert (await look.counts())["restante_permission_difficulty"] == due
+        admission.load_level.steps = 0
+        admission.terms = AdmissionTerms(mode="adaptive")
+        assert (await look.page("/varz"))["permission"]["difficulty"] == 0
 
 
 async def test_live_data_is_counted_as_the_store_has_it(tmp_path: Path) -> None:

@@ -152,6 +152,17 @@ async def test_it_follows_the_server(browser: Browser, busy: Watched) -> None:
         await expect(opened_before).to_have_text("3")
 
 
+async def test_the_difficulty_is_shown_that_an_adaptive_server_demands(browser: Browser, tmp_path: Path) -> None:
+    options = ("--permission", "adaptive", "--permission-bits", "7", "--permission-load", "0.01")
+    async with watched(tmp_path / "server", *options) as found, opened(browser, found, **WIDE) as page:
+        permission = page.locator("[data-value='permission.difficulty']")
+        await expect(permission).to_have_text("none")
+        guest = await RawSocket.dial(found.server.port)
+        await expect(permission).to_have_text("7 bits")
+        await expect(page.locator("[data-value='permission.mode']")).to_have_text("adaptive")
+        guest.cut()
+
+
 @pytest.mark.thorough
 async def test_it_follows_clients_that_are_at_work(browser: Browser, busy: Watched) -> None:
     happy = "[data-grid='recent.results'] tbody tr:first-child td:nth-child(2)"

@@ -18,6 +18,7 @@ const FORMS = {
   text: (value) => String(value),
   count: (value) => count.format(value),
   number: (value) => short.format(value),
+  bits: (value) => (value ? `${count.format(value)} ${value === 1 ? "bit" : "bits"}` : "none"),
   percent: (value) => `${count.format(100 * value)} %`,
   bytes(value) {
     const units = ["B", "KiB", "MiB", "GiB", "TiB"];

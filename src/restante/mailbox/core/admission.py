@@ -79,6 +79,13 @@ class Admission:
         self._secret = secret
         self._came = 0
 
+    @property
+    def difficulty(self) -> int:
+        """Return the bits of proof of work that are demanded of all clients; 0: none."""
+        if self.terms.mode == "adaptive":
+            return self.load_level.bits(self.terms.bits) or 0
+        return self.terms.bits if self.terms.mode == "hashcash" else 0
+
     def begin_request(self, peer: Sequence[Any], wall: float) -> PendingRequest:
         """Count a connection before its request. It ends with `end_request`.
 
@@ -151,9 +158,8 @@ class Admission:
         terms = self.terms
         if terms.mode == "none":
             return None
-        bits = terms.bits
+        bits = self.difficulty
         if terms.mode == "adaptive":
-            bits = self.load_level.bits(terms.bits) or 0
             for quota in address_quotas:
                 of_it = quota.bits(now.service, terms.bits) or 0
                 if of_it != quota.demanded:

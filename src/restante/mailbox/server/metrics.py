@@ -129,7 +129,7 @@ def _permission(server: Server) -> Iterator[Metric]:
     yield gauge(
         "restante_permission_difficulty",
         "Bits of proof of work that are demanded of all clients; 0: none",
-        terms.bits if terms.mode == "hashcash" else load_level.bits(terms.bits) or 0,
+        server.admission.difficulty,
     )
     yield counter(
         "restante_permission_changes",

@@ -122,6 +122,7 @@ class StatusPages:
             "permission": {
                 "mode": server.admission.terms.mode,
                 "bits": server.admission.terms.bits,
+                "difficulty": server.admission.difficulty,
                 "demands": server.admission.demanded,
                 "solved": measured.solved,
             },
