@@ -9,6 +9,7 @@ import json
 import os
 import re
 import sqlite3
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -24,7 +25,9 @@ from restante.common.disk_probe import FILE
 from restante.common.errors import Misuse
 from restante.mailbox.core.admission import AdmissionTerms
 from restante.mailbox.core.limits import UNLIMITED
+from restante.mailbox.protocol.hashcash import Mode
 from restante.mailbox.server import measurements, refusals, status_pages
+from restante.mailbox.server.dashboard import DashboardPages
 from restante.mailbox.server.running_settings import RunningSettings
 from restante.mailbox.settings import Serve
 from restante.mailbox.store import sqlite
@@ -137,7 +140,8 @@ async def test_the_difficulty_in_effect_is_that_of_the_mode(tmp_path: Path) -> N
     async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
         admission = here.server.admission
         admission.load_level.steps = 3
-        for mode, due in (("none", 0), ("hashcash", 20), ("adaptive", 22), ("none", 0)):
+        modes: list[tuple[Mode, int]] = [("none", 0), ("hashcash", 20), ("adaptive", 22), ("none", 0)]
+        for mode, due in modes:
             admission.terms = AdmissionTerms(mode=mode)
             shown = (await look.page("/varz"))["permission"]
             assert (shown["mode"], shown["bits"], shown["difficulty"]) == (mode, 20, due)
@@ -377,6 +381,36 @@ async def test_limits_are_shown_with_their_use_and_refusals(tmp_path: Path) -> N
         assert (await look.page("/varz"))["refused_addresses"] == refused, "of the last minute, too"
         here.commit_loop.log_refusals()
         assert not (await look.page("/varz"))["refused_addresses"]
+
+
+async def test_the_dashboard_has_refusals_of_the_last_hour_beside_all(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here:
+        now = Counter(seconds=0)
+        settings = RunningSettings(Serve(data=str(tmp_path)), lambda: (Serve(), []), here.server)
+        pages = status_pages.StatusPages(here.server)
+        shown = DashboardPages(pages, here.server, tmp_path, settings, lambda: now["seconds"])
+        count = here.commit_loop.dispatcher.quotas.count_refusal
+        count(refusals.TOO_BIG, "an-address")
+        for _ in range(60):
+            now["seconds"] += 60
+            await shown.sample()
+        for _ in range(2):
+            count(refusals.MUST_BIND, "another")
+        count(refusals.TOO_BIG, None)
+
+        async def rows() -> list[tuple[Any, ...]]:
+            found = (await shown.details())["refusals_by_reason"]
+            return [(row["reason"], row["last_hour"], row["since_start"]) for row in found]
+
+        assert await rows() == [("bind", 2, 2), ("message_bytes", 2, 2)]
+        now["seconds"] += 60
+        await shown.sample()
+        assert await rows() == [("bind", 2, 2), ("message_bytes", 1, 2)]
+        for _ in range(61):
+            now["seconds"] += 60
+            await shown.sample()
+        found = await shown.details()
+        assert (found["refusals_by_reason"], found["refusals_since_start"]) == ([], 4)
 
 
 def fields(shown: dict[str, Any]) -> set[str]:

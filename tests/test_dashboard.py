@@ -128,7 +128,7 @@ async def test_it_shows_what_the_server_does(browser: Browser, busy: Watched, tm
             f"happy{busy.pair.played:,} (100 %)"
         )
         await expect(page.locator("[data-rows='refusals_by_reason'] tbody tr")).to_have_text(
-            ["message_bytesmessage_bytes 4,0961"]
+            ["message_bytesmessage_bytes 4,09611"]
         )
         await expect(page.locator("[data-rows='refused_addresses'] tbody tr")).to_contain_text(["message_bytes"])
         await expect(page.locator("#no-slow")).to_be_visible()

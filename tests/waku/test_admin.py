@@ -23,6 +23,7 @@ from restante.waku.envelope import rlp
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.limits import Limits
 from restante.waku.node import status_pages
+from restante.waku.node.history_requests import REFUSALS
 from restante.waku.node.mailserver import ARCHIVE_RETRY_DELAY
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.acceptance import Policy
@@ -308,6 +309,26 @@ async def test_pages_agree_with_what_was_done_and_have_no_address(tmp_path: Path
         named = {*shown, *(name for each in shown.values() if isinstance(each, dict) for name in each)}
         assert (named | set(connections["connections"][0])) - manual == set()
         assert limits["limits"]["max_peers"]["used"] == 2
+
+
+async def test_the_dashboard_has_refusals_of_the_last_hour_beside_all(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here:
+        now = Counter(seconds=0)
+        pages = status_pages.StatusPages(here.node, clock=lambda: now["seconds"])
+        poster = await here.greet()
+        await poster.post(letter(age=1000))
+        for _ in range(61):
+            now["seconds"] += 60
+            await pages.sample()
+        await poster.post(letter(age=-100))
+        assert (await pages.details())["refused_envelopes"] == [
+            {"reason": "in_future", "last_hour": 1, "since_start": 1}
+        ]
+        here.node.history_requests.refusals[REFUSALS[0]] += 1
+        assert (await pages.details())["refused_requests"] == [
+            {"reason": REFUSALS[0], "last_hour": 1, "since_start": 1}
+        ]
+        assert (await pages.varz({}))["envelopes"]["refused"]["very_old"] == 1
 
 
 async def test_the_dashboard_shows_the_node_and_changes_nothing(tmp_path: Path) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from restante.common.admin_http import Query
 from restante.common.errors import Misuse, StoreError
+from restante.common.last_hour import LastHour
 from restante.common.worker import Worker
 from restante.mailbox.server import refusals
 from restante.mailbox.server.running_settings import RunningSettings
@@ -32,11 +33,20 @@ class Pages(Protocol):
 class DashboardPages:
     """The dashboard of one server."""
 
-    def __init__(self, pages: Pages, server: Server, data: Path, settings: RunningSettings) -> None:
+    def __init__(
+        self,
+        pages: Pages,
+        server: Server,
+        data: Path,
+        settings: RunningSettings,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._pages = pages
         self._server = server
         self._data = data
         self._settings = settings
+        self._clock = clock
+        self._refusals = LastHour(clock)
         self._recent: dict[str, Any] = {}
         self._recent_at = float("-inf")
         self._reading = False
@@ -46,6 +56,7 @@ class DashboardPages:
         """Return the values whose history is kept: counts since the start, and gauges."""
         loop, server = self._server.commit_loop, self._server
         measured, state = loop.measurements, loop.dispatcher.state
+        self._refusals.remember(loop.dispatcher.quotas.refusals)
         return {
             "connections": len(server.admitted),
             "mailboxes": state.mailbox_count,
@@ -63,15 +74,27 @@ class DashboardPages:
         return {
             **shown,
             "limits": (await self._pages.limitz({}))["limits"],
-            "refusals_by_reason": [
-                {"reason": reason, "limits": self._named(refusals.LIMITS.get(reason, ())), "times": times}
-                for reason, times in shown["refusals"].items()
-                if times
-            ],
+            "refusals_by_reason": self._refused_last_hour(shown["refusals"]),
+            "refusals_since_start": sum(shown["refusals"].values()),
             "settings": self._settings.changeable(),
             "reports_url": self._settings.reports_url,
             "recent": self._recent_results(),
         }
+
+    def _refused_last_hour(self, since_start: dict[str, int]) -> list[dict[str, Any]]:
+        """Return the reasons of refusals in the last hour, the most frequent first."""
+        last_hour = self._refusals.growth(dict(self._server.commit_loop.dispatcher.quotas.refusals))
+        rows = [
+            {
+                "reason": reason,
+                "limits": self._named(refusals.LIMITS.get(reason, ())),
+                "last_hour": times,
+                "since_start": since_start[reason],
+            }
+            for reason, times in refusals.by_reason(last_hour).items()
+            if times
+        ]
+        return sorted(rows, key=lambda row: row["last_hour"], reverse=True)
 
     def _named(self, limits: Iterable[str]) -> str:
         """Return limits with their values."""
@@ -86,7 +109,7 @@ class DashboardPages:
 
         Nobody waits for the thread: a week of many records takes seconds, and a disk that hangs for longer.
         """
-        if not self._reading and time.monotonic() - self._recent_at >= RECENT_SECONDS:
+        if not self._reading and self._clock() - self._recent_at >= RECENT_SECONDS:
             self._reading = True
             self._worker = self._worker or Worker("recent usage")
             now = self._server.clock.wall()
@@ -99,4 +122,4 @@ class DashboardPages:
         except (StoreError, Misuse) as error:
             self._recent = {"problem": str(error)}
         finally:
-            self._reading, self._recent_at = False, time.monotonic()
+            self._reading, self._recent_at = False, self._clock()

@@ -5,7 +5,8 @@ docs/monitoring.md documents the fields.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from restante import __version__
 from restante.common.admin_http import AdminPages, Query, page_of
 from restante.common.admin_live import Dashboard
 from restante.common.disk_probe import DiskProbe
+from restante.common.last_hour import LastHour
 from restante.waku.connection.peer_connection import PeerConnection
 from restante.waku.node import metrics
 from restante.waku.node.history_requests import FILTERS, REFUSALS
@@ -46,10 +48,14 @@ def of(node: Node, data: Path, reports_url: str | None = None) -> AdminPages:
 class StatusPages:
     """The pages of one node."""
 
-    def __init__(self, node: Node, reports_url: str | None) -> None:
+    def __init__(
+        self, node: Node, reports_url: str | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._node = node
         self._reports_url = reports_url
         self._started = node.clock.wall()
+        self._refused_envelopes = LastHour(clock)
+        self._refused_requests = LastHour(clock)
 
     async def metrics(self, ready: bool) -> Iterable[Metric]:
         """Return all metrics. Raises StoreError if the archive cannot be read."""
@@ -73,23 +79,32 @@ class StatusPages:
                 "archived": counts["archived"],
                 "not_archived": counts["not archived"],
                 "relayed": node.relay.counts["relayed"],
-                "refused": {label: counts[refusal] for refusal, label in REFUSAL_LABELS.items()},
+                "refused": self._envelope_refusals(),
                 "known_hashes": len(mailserver.pool.known),
                 "cached_bytes": mailserver.pool.size,
             },
             "requests": {
                 "received": requests.counts["requests"],
                 "answered": requests.counts["requests answered"],
-                "refused": {why: requests.refusals[why] for why in REFUSALS},
+                "refused": self._request_refusals(),
                 "envelopes_sent": requests.counts["envelopes handed over"],
                 "queries": {name: requests.queries[name] for name in FILTERS},
                 "seconds": requests.delays.total,
             },
         }
 
+    def _envelope_refusals(self) -> dict[str, int]:
+        counts = self._node.mailserver.counts
+        return {label: counts[refusal] for refusal, label in REFUSAL_LABELS.items()}
+
+    def _request_refusals(self) -> dict[str, int]:
+        return {why: self._node.history_requests.refusals[why] for why in REFUSALS}
+
     async def sample(self) -> dict[str, float]:
         """Return the values whose history the dashboard shows: counts since the start, and gauges."""
         node, counts, requests = self._node, self._node.mailserver.counts, self._node.history_requests
+        self._refused_envelopes.remember(self._envelope_refusals())
+        self._refused_requests.remember(self._request_refusals())
         return {
             "peers": len(node.relay.interests),
             "envelopes": counts["new"],
@@ -102,9 +117,15 @@ class StatusPages:
     async def details(self) -> dict[str, Any]:
         """Return all that the dashboard shows. Raises StoreError if the archive cannot be read."""
         shown = {**await self.varz({}), "reports_url": self._reports_url}
-        for name, part in (("refused_envelopes", "envelopes"), ("refused_requests", "requests")):
+        for name, part, hour in (
+            ("refused_envelopes", "envelopes", self._refused_envelopes),
+            ("refused_requests", "requests", self._refused_requests),
+        ):
+            since_start = shown[part]["refused"]
             shown[name] = [
-                {"reason": reason, "times": times} for reason, times in shown[part]["refused"].items() if times
+                {"reason": reason, "last_hour": times, "since_start": since_start[reason]}
+                for reason, times in hour.growth(since_start).items()
+                if times
             ]
         return shown
 

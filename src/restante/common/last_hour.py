@@ -1,0 +1,35 @@
+"""What counts since the start grew by in the last hour."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Final
+
+HOUR_SECONDS: Final = 3600.0
+
+STEP_SECONDS: Final = 60.0
+"""Seconds between two remembered states. What is said of an hour is of at most this much more."""
+
+
+class LastHour:
+    """Remembers the counts of each minute of the last hour. Its memory is bounded if the number of counts is."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._states: deque[tuple[float, dict[str, int]]] = deque([(clock(), {})])
+        """When counts were remembered, and the counts, the oldest first. At the start all are 0."""
+
+    def remember(self, counts: Mapping[str, int]) -> None:
+        """Remember counts. Call this at least once a minute."""
+        now = self._clock()
+        if now - self._states[-1][0] >= STEP_SECONDS:
+            self._states.append((now, dict(counts)))
+            while now - self._states[1][0] >= HOUR_SECONDS:
+                self._states.popleft()
+
+    def growth(self, counts: Mapping[str, int]) -> dict[str, int]:
+        """Return what each count has grown by in the last hour."""
+        before = self._states[0][1]
+        return {name: count - before.get(name, 0) for name, count in counts.items()}
