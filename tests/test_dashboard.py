@@ -163,6 +163,34 @@ async def test_the_difficulty_is_shown_that_an_adaptive_server_demands(browser: 
         guest.cut()
 
 
+SHOW: Final = """(given) => {
+    const start = Date.UTC(2026, 10, 22, 11, 30) / 1000;
+    samples = given.map(([seconds, commands]) => ({ time: start + seconds, connections: commands, commands }));
+    showSeries();
+    const figure = document.querySelector("[data-series='commands']");
+    const text = (part) => figure.querySelector(`[data-${part}]`).textContent;
+    return {
+        axis: ["from", "span", "to"].map(text), said: text("said"), line: figure.querySelector("path").getAttribute("d"),
+        label: figure.querySelector("svg").getAttribute("aria-label"),
+    };
+}"""
+"""Shows charts of samples: for each, seconds after half past eleven, and a count of commands."""
+
+
+async def test_a_chart_says_of_which_time_it_is(browser: Browser, busy: Watched) -> None:
+    async with opened(browser, busy, **WIDE) as page:
+        await expect(page.locator("#state")).to_have_text("Ready")
+        shown = await page.evaluate(SHOW, [[0, 0], [10, 20], [30, 20], [1200, 20], [1210, 25], [1220, 0]])
+        assert shown["axis"] == ["11:30", "20.3 min", "11:50 UTC"]
+        assert shown["label"] == "Commands a second: 0 now, at most 2, from 11:30 to 11:50 UTC (20.3 min)"
+        assert shown["line"].count("M") == 2, "nothing is drawn between samples that are far from each other"
+        assert shown["line"].endswith("L300.0,60.0"), "what a server that was restarted counts is not below 0"
+        shown = await page.evaluate(SHOW, [[0, 0], [10, 5]])
+        assert shown["axis"] == ["11:30:00", "10 s", "11:30:10 UTC"]
+        shown = await page.evaluate(SHOW, [[0, 0]])
+        assert (shown["axis"], shown["said"], shown["line"]) == (["", "", ""], "no figures yet", "")
+
+
 @pytest.mark.thorough
 async def test_it_follows_clients_that_are_at_work(browser: Browser, busy: Watched) -> None:
     happy = "[data-grid='recent.results'] tbody tr:first-child td:nth-child(2)"

@@ -349,7 +349,7 @@ async def test_the_dashboard_shows_the_node_and_changes_nothing(tmp_path: Path) 
         await page.goto(look.url)
         await expect(page.locator("#state")).to_have_text("Ready", timeout=BOUND * 1000)
         await expect(page.locator("[data-value='archive.envelopes']")).to_have_text("2")
-        await expect(page.locator("[data-rows='refused_envelopes'] tbody tr")).to_have_text(["very_old1"])
+        await expect(page.locator("[data-rows='refused_envelopes'] tbody tr")).to_have_text(["very_old11"])
         assert await page.locator("form:visible").count() == 0
         await page.screenshot(path=tmp_path / "node.png", full_page=True)  # to look at
         results = await Axe().run(page, options=RULES)

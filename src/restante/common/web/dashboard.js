@@ -4,6 +4,7 @@
 
 const RETRY_MS = 2000;
 const SILENCE_MS = 10000; // events come every two seconds
+const GAP_SECONDS = 35; // samples come every ten seconds, but not from a server that does not respond
 const TOKEN = "restante-token";
 const state = document.getElementById("state");
 const entrance = document.getElementById("entrance");
@@ -103,42 +104,63 @@ function showGrids(now) {
   }
 }
 
-// The values of a series: a gauge, the rate of a counter, or the ratio of what two counters grew by.
+// The points of a series: a gauge, the rate of a counter, or the ratio of what two counters grew by.
 function series(figure) {
   const { series: name, of: other, kind } = figure.dataset;
-  if (kind === "gauge") return samples.map((each) => each[name]);
+  if (kind === "gauge") return samples.map((each) => ({ time: each.time, value: each[name] }));
   return samples.slice(1).map((each, number) => {
     const before = samples[number];
     const grown = each[name] - before[name];
-    if (grown < 0) return 0; // the server was restarted
-    if (kind === "rate") return grown / (each.time - before.time);
-    const by = each[other] - before[other];
-    return by > 0 ? grown / by : 0;
+    const by = kind === "rate" ? each.time - before.time : each[other] - before[other];
+    return { time: each.time, value: grown > 0 && by > 0 ? grown / by : 0 }; // a server that was restarted counts from 0
   });
 }
 
-function showSeries() {
+function element(name, attributes, ...children) {
+  const made = name === "svg" || name === "path" ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+}
+
+function makeCharts() {
   for (const figure of document.querySelectorAll("[data-series]")) {
-    const values = series(figure);
-    const most = Math.max(...values, 0);
-    const last = values.at(-1);
-    const svg = figure.querySelector("svg");
-    const points = values.map((value, number) => {
-      const x = values.length > 1 ? (number * 300) / (values.length - 1) : 300;
-      return `${x.toFixed(1)},${(60 - (most ? (56 * value) / most : 0)).toFixed(1)}`;
-    });
-    svg.querySelector("polyline").setAttribute("points", points.join(" "));
-    const said = values.length
-      ? `${form(last, figure.dataset.as)} now, at most ${form(most, figure.dataset.as)}`
-      : "no figures yet";
-    const title = figure.querySelector("h3").textContent;
-    svg.setAttribute("aria-label", `${title}: ${said}${values.length ? ` in the last ${form(span(), "seconds")}` : ""}`);
-    setText(figure.querySelector("[data-said]"), said);
+    const drawn = element("svg", { viewBox: "0 0 300 64", preserveAspectRatio: "none", role: "img" }, element("path", {}));
+    const axis = element("div", { class: "axis soft", "aria-hidden": "true" }, ...["from", "span", "to"].map((each) => element("span", { [`data-${each}`]: "" })));
+    figure.append(drawn, axis, element("figcaption", { class: "soft" }, element("span", { "data-said": "" })));
   }
 }
 
-function span() {
-  return samples.length ? samples.at(-1).time - samples[0].time : 0;
+function line(points, begin, end, most) {
+  return points.map(({ time, value }, number) => {
+    const x = end > begin ? (300 * (time - begin)) / (end - begin) : 300;
+    const y = 60 - (most ? (56 * value) / most : 0);
+    const after = number && time - points[number - 1].time <= GAP_SECONDS;
+    return `${after ? "L" : "M"}${x.toFixed(1)},${y.toFixed(1)}`;
+  }).join("");
+}
+
+function showSeries() {
+  const [begin, end] = samples.length ? [samples[0].time, samples.at(-1).time] : [0, 0];
+  const clock = (time) => new Date(1000 * time).toISOString().slice(11, end - begin < 120 ? 19 : 16);
+  for (const figure of document.querySelectorAll("[data-series]")) {
+    const points = series(figure);
+    const most = Math.max(...points.map((each) => each.value), 0);
+    const svg = figure.querySelector("svg");
+    svg.querySelector("path").setAttribute("d", line(points, begin, end, most));
+    const said = points.length
+      ? `${form(points.at(-1).value, figure.dataset.as)} now, at most ${form(most, figure.dataset.as)}`
+      : "no figures yet";
+    setText(figure.querySelector("[data-said]"), said);
+    const title = figure.querySelector("h3").textContent;
+    const span = form(end - begin, "seconds");
+    const spans = points.length > 0 && end > begin;
+    const times = spans ? `, from ${clock(begin)} to ${clock(end)} UTC (${span})` : "";
+    svg.setAttribute("aria-label", `${title}: ${said}${times}`);
+    setText(figure.querySelector("[data-from]"), spans ? clock(begin) : "");
+    setText(figure.querySelector("[data-span]"), spans ? span : "");
+    setText(figure.querySelector("[data-to]"), spans ? `${clock(end)} UTC` : "");
+  }
 }
 
 function showLinks(now) {
@@ -274,4 +296,5 @@ if (settings) {
   });
 }
 
+makeCharts();
 follow();
