@@ -19,7 +19,7 @@ from support.bounds import BOUND, bounded
 from support.mailbox.pair import Pair
 from support.mailbox.raw_socket import RawSocket
 from support.ports import held_port
-from support.processes import RESTANTE, Serving, serving
+from support.processes import RESTANTE, Serving, database, serving
 from support.timing.browser import CHROMIUM, FLAGS, MISSING, RULES
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -163,6 +163,22 @@ async def test_the_difficulty_is_shown_that_an_adaptive_server_demands(browser: 
         guest.cut()
 
 
+async def test_it_says_why_usage_records_cannot_be_read(browser: Browser, tmp_path: Path) -> None:
+    async with watched(tmp_path / "server") as found:
+        file = database(tmp_path / "server")
+        file.rename(file.with_suffix(".away"))
+        async with opened(browser, found, **WIDE) as page:
+            said = page.locator("[data-if='recent.problem']")
+            await expect(said).to_contain_text(
+                "The usage records cannot be read: there is no mailbox server's data in"
+            )
+            await expect(page.locator("[data-if='recent.results']")).to_be_hidden()
+            await expect(page.locator("#state")).to_have_text("Ready")
+            file.with_suffix(".away").rename(file)
+            await expect(said).to_be_hidden()
+            await expect(page.locator("[data-grid='recent.results'] tbody tr")).to_have_count(6)
+
+
 SHOW: Final = """(given) => {
     const start = Date.UTC(2026, 10, 22, 11, 30) / 1000;
     samples = given.map(([seconds, commands]) => ({ time: start + seconds, connections: commands, commands }));
@@ -170,7 +186,8 @@ SHOW: Final = """(given) => {
     const figure = document.querySelector("[data-series='commands']");
     const text = (part) => figure.querySelector(`[data-${part}]`).textContent;
     return {
-        axis: ["from", "span", "to"].map(text), said: text("said"), line: figure.querySelector("path").getAttribute("d"),
+        axis: ["from", "span", "to"].map(text), said: text("said"),
+        line: figure.querySelector("path").getAttribute("d"),
         label: figure.querySelector("svg").getAttribute("aria-label"),
     };
 }"""

@@ -1,5 +1,5 @@
 "use strict";
-// Shows what the server sends in the elements that name it: data-value, data-rows, data-grid, data-series, data-href.
+// Shows what the server sends in the elements that name it: data-value, data-rows, data-grid, data-series, data-href, data-if.
 // Texts of the server are set as text, never as HTML.
 
 const RETRY_MS = 2000;
@@ -58,6 +58,11 @@ function showValues(now) {
   for (const each of document.querySelectorAll("[data-value]")) {
     setText(each, form(at(now, each.dataset.value), each.dataset.as));
   }
+}
+
+// What is shown only if the server says so.
+function showParts(now) {
+  for (const each of document.querySelectorAll("[data-if]")) each.hidden = !at(now, each.dataset.if);
 }
 
 function fill(body, rows) {
@@ -190,6 +195,7 @@ function show(now) {
     showSeries();
   }
   if (now.problem) return;
+  showParts(now);
   showValues(now);
   showRows(now);
   showGrids(now);

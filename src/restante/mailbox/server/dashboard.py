@@ -47,7 +47,7 @@ class DashboardPages:
         self._settings = settings
         self._clock = clock
         self._refusals = LastHour(clock)
-        self._recent: dict[str, Any] = {}
+        self._recent: dict[str, Any] = {"reading": True}
         self._recent_at = float("-inf")
         self._reading = False
         self._worker: Worker | None = None
@@ -121,5 +121,8 @@ class DashboardPages:
             self._recent = recent.read(self._data, now)
         except (StoreError, Misuse) as error:
             self._recent = {"problem": str(error)}
+        except Exception:
+            self._recent = {"problem": "an error of the server, which its log has"}
+            raise
         finally:
             self._reading, self._recent_at = False, self._clock()
