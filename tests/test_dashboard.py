@@ -376,10 +376,24 @@ async def test_the_page_may_load_only_its_own_files(busy: Watched) -> None:
                 assert answer.status == 304
 
 
+async def test_a_page_that_finds_no_place_says_so_and_waits_for_one(browser: Browser, tmp_path: Path) -> None:
+    async with watched(tmp_path / "server") as found, aiohttp.ClientSession() as session:
+        viewers = [await session.get(f"{found.admin}events", headers=AUTHORIZED) for _ in range(20)]
+        async with opened(browser, found, **WIDE) as page:
+            await expect(page.locator("#state")).to_have_text(
+                "Too many dashboards are open: this server shows 20 at once. Close one. Then this page shows the"
+                " figures."
+            )
+            await expect(page.locator("#content")).to_be_hidden()
+            viewers[0].close()
+            await expect(page.locator("#state")).to_have_text("Ready")
+            await expect(page.locator("#content")).to_be_visible()
+
+
 async def test_the_number_of_viewers_is_limited_and_a_server_ends_although_they_look(tmp_path: Path) -> None:
     async with watched(tmp_path / "server") as found, aiohttp.ClientSession() as session:
         viewers = [await session.get(f"{found.admin}events", headers=AUTHORIZED) for _ in range(21)]
-        assert [each.status for each in viewers] == [200] * 20 + [503]
+        assert [each.status for each in viewers] == [200] * 20 + [429]
         viewers[0].close()
         async with bounded("a place"):
             while (await session.get(f"{found.admin}events", headers=AUTHORIZED)).status != 200:

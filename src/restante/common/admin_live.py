@@ -135,7 +135,8 @@ class DashboardHandlers:
         if _is_foreign(request):
             return web.Response(text=FOREIGN, status=403)
         if self._viewers >= MAX_VIEWERS:
-            return web.Response(text=f"{MAX_VIEWERS} dashboards are open already: close one\n", status=503)
+            words = f"Too many dashboards are open: this server shows {MAX_VIEWERS} at once. Close one."
+            return web.Response(text=f"{words}\n", status=429)
         response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
         self._viewers += 1
         try:

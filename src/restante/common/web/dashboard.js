@@ -11,6 +11,9 @@ const entrance = document.getElementById("entrance");
 const content = document.getElementById("content");
 const settings = document.getElementById("settings");
 let samples = [];
+let shown = false; // whether figures were shown since the page was opened
+
+class Refused extends Error {} // the server answers, and shows this page no figures
 const edited = new Set(); // names of the settings that were edited and not applied
 
 const count = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
@@ -186,6 +189,7 @@ function showSettings(now) {
 }
 
 function show(now) {
+  shown = true;
   if (now.unready || now.problem) showState(`Not ready: ${now.unready || now.problem}`, "bad");
   else showState("Ready", "good");
   document.title = `${now.unready || now.problem ? "Not ready" : "Ready"} – ${document.querySelector("h1").textContent}`;
@@ -240,6 +244,7 @@ async function readUntil(signal, heard) {
     else showState("A token is needed", "");
     return false;
   }
+  if (response.status === 429) throw new Refused(`${(await response.text()).trim()} Then this page shows the figures.`);
   if (!response.ok) throw new Error((await response.text()).trim());
   const lines = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
@@ -261,7 +266,9 @@ async function follow() {
   try {
     while (await read());
   } catch (error) {
-    showState(`No connection: ${error.message}. The figures below are old.`, "bad");
+    const words = error instanceof Refused ? error.message : `No connection: ${error.message}.`;
+    showState(shown ? `${words} The figures below are old.` : words, "bad");
+    content.hidden = !shown;
     setTimeout(follow, RETRY_MS);
   }
 }
