@@ -179,6 +179,41 @@ async def test_it_says_why_usage_records_cannot_be_read(browser: Browser, tmp_pa
             await expect(page.locator("[data-grid='recent.results'] tbody tr")).to_have_count(6)
 
 
+MUCH: Final[dict[str, Any]] = {
+    "recent": {
+        "results": {
+            span: dict.fromkeys(("happy", "lonely", "errory", "scary", "pruney", "crowded"), number)
+            for span, number in (("hour", 12_345), ("day", 234_567), ("week", 1_234_567))
+        },
+        "waiting_seconds": {"mailboxes": 1_234_567, "p50": 12.3, "p90": 123.4, "p99": 1234.5},
+    },
+    "refusals_by_reason": [
+        {
+            "reason": "no_room_for_large_messages",
+            "limits": "address_connections 1,000, address_connects 1,000, address_connects_at_once 1,000",
+            "last_hour": 12_345,
+            "since_start": 1_234_567,
+        }
+    ],
+    "refused_addresses": [{"address_id": "75895f9e2e", "reason": "no_room_for_large_messages", "times": 12_345}],
+    "commits": {"latest_slow": [{"at": 1.8e9, "seconds": 1234.5, "changes": 12_345}], "slow": 12_345},
+}
+FITS: Final = """(given) => {
+    show(given);
+    return [...document.querySelectorAll(".scrolled")].map((each) => each.scrollWidth - each.clientWidth);
+}"""
+"""Shows figures, and returns how many pixels of each table are out of view."""
+
+
+@pytest.mark.parametrize("view", VIEWS)
+async def test_tables_of_large_numbers_fit(browser: Browser, busy: Watched, tmp_path: Path, view: str) -> None:
+    async with opened(browser, busy, **VIEWS[view]) as page:
+        await expect(page.locator("#state")).to_have_text("Ready")
+        assert await page.evaluate(FITS, MUCH) == [0, 0, 0, 0]
+        assert await page.evaluate("document.documentElement.scrollWidth") <= VIEWS[view]["viewport"]["width"]
+        await page.screenshot(path=tmp_path / f"{view}-much.png", full_page=True)  # to look at
+
+
 SHOW: Final = """(given) => {
     const start = Date.UTC(2026, 10, 22, 11, 30) / 1000;
     samples = given.map(([seconds, commands]) => ({ time: start + seconds, connections: commands, commands }));

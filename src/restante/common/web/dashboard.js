@@ -23,19 +23,19 @@ const FORMS = {
   count: (value) => count.format(value),
   number: (value) => short.format(value),
   bits: (value) => (value ? `${count.format(value)} ${value === 1 ? "bit" : "bits"}` : "none"),
-  percent: (value) => `${count.format(100 * value)} %`,
+  percent: (value) => `${count.format(100 * value)}\u00a0%`,
   bytes(value) {
     const units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let at = 0;
     while (value >= 1024 && at < units.length - 1) { value /= 1024; at += 1; }
-    return `${short.format(value)} ${units[at]}`;
+    return `${short.format(value)}\u00a0${units[at]}`;
   },
   seconds(value) {
-    if (value < 1) return `${short.format(1000 * value)} ms`;
+    if (value < 1) return `${short.format(1000 * value)}\u00a0ms`;
     for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
-      if (value >= 2 * size) return `${short.format(value / size)} ${unit}`;
+      if (value >= 2 * size) return `${short.format(value / size)}\u00a0${unit}`;
     }
-    return `${short.format(value)} s`;
+    return `${short.format(value)}\u00a0s`;
   },
   time: (value) => `${new Date(1000 * value).toISOString().slice(0, 19).replace("T", " ")} UTC`,
 };
@@ -77,10 +77,13 @@ function fill(body, rows) {
       if (!element) {
         element = document.createElement(cell.header ? "th" : "td");
         if (cell.header) element.scope = "row";
-        if (cell.number) element.className = "number";
+        element.className = cell.kind || "";
+        element.append(document.createElement("span"));
+        if (cell.more !== undefined) element.append(document.createElement("small"));
         row.append(element);
       }
-      setText(element, cell.text);
+      setText(element.firstChild, cell.text);
+      if (cell.more !== undefined) setText(element.lastChild, cell.more);
     });
   });
 }
@@ -91,7 +94,8 @@ function showRows(now) {
     const heads = [...table.tHead.rows[0].cells];
     fill(table.tBodies[0], rows.map((row) => heads.map((head) => ({
       text: form(at(row, head.dataset.key), head.dataset.as),
-      number: head.classList.contains("number"),
+      more: head.dataset.more && at(row, head.dataset.more),
+      kind: head.className,
     }))));
     table.closest(".rows").hidden = rows.length === 0;
     const none = document.getElementById(table.dataset.none);
@@ -107,7 +111,7 @@ function showGrids(now) {
     const names = Object.keys(columns[0]);
     fill(table.tBodies[0], names.map((name) => [{ text: name, header: true }, ...columns.map((column, number) => ({
       text: totals[number] ? `${count.format(column[name])} (${FORMS.percent(column[name] / totals[number])})` : "0",
-      number: true,
+      kind: "number",
     }))]));
   }
 }

@@ -98,7 +98,7 @@ class DashboardPages:
 
     def _named(self, limits: Iterable[str]) -> str:
         """Return limits with their values."""
-        return ", ".join(f"{name} {getattr(self._server.limits, name):,g}" for name in limits) or "none"
+        return ", ".join(f"{name} {getattr(self._server.limits, name):,g}" for name in limits)
 
     async def change(self, wanted: dict[str, Any]) -> dict[str, Any]:
         """Change settings. Raises Misuse."""
