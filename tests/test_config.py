@@ -111,11 +111,29 @@ def test_a_setting_that_serve_cannot_use_is_misuse(flags: dict[str, Any]) -> Non
         ("no_list", "perhaps", "'perhaps' is not true or false"),
         ("data", "", "'' is not a name"),
         ("motd", 5, "5 is not a string"),
+        ("motd", "a\x1b[2Jb", "U\\+001B is a control character; only line breaks and tabs are allowed"),
+        ("motd", "a\r\nb", "U\\+000D is a control character"),
+        ("motd", "\x7f", "U\\+007F is a control character"),
+        ("motd", "\x9b2J", "U\\+009B is a control character"),
+        ("motd", "\x00", "U\\+0000 is a control character"),
+        ("motd", "\udcff", "U\\+DCFF is half a character; write UTF-8"),
+        ("signal_error", "\x1b", "U\\+001B is a control character"),
     ],
 )
 def test_an_error_says_what_to_write(name: str, value: object, words: str) -> None:
     with pytest.raises(Misuse, match=f"^--{name.replace('_', '-')}: {words}"):
         resolve(SERVE, {name: value}, {}, None)
+
+
+def test_what_clients_show_may_have_lines_tabs_and_any_letters(tmp_path: Path) -> None:
+    text = "Zurück um 12:00\n\t日本語 👩\u200d💻 \u202eabc\u202c"
+    assert resolve(SERVE, {"motd": text, "signal_error": text}, {}, None)[0].motd == text
+    with pytest.raises(Misuse, match=r"^RESTANTE_MOTD: U\+001B is a control character"):
+        resolve(SERVE, {}, {"RESTANTE_MOTD": "\x1b"}, None)
+    path = tmp_path / "restante.toml"
+    path.write_text('[serve]\nmotd = "\\u001b[31m"\n')
+    with pytest.raises(Misuse, match=r"restante\.toml: motd: U\+001B is a control character"):
+        resolve(SERVE, {}, {}, path)
 
 
 def test_an_error_names_the_variable_or_the_flag() -> None:

@@ -373,7 +373,9 @@ JSON: Final = {"Content-Type": "application/json"}
         (400, {**JSON, **AUTHORIZED}, b'{"permission": "always"}'),
         (400, {**JSON, **AUTHORIZED}, b'{"permission_bits": 41}'),
         (400, {**JSON, **AUTHORIZED}, b'{"motd": "%s"}' % (b"x" * 2001)),
-        (413, {**JSON, **AUTHORIZED}, b" " * 70_000),
+        (400, {**JSON, **AUTHORIZED}, rb'{"motd": "\u001b[2J", "permission": "hashcash"}'),
+        (400, {**JSON, **AUTHORIZED}, rb'{"motd": "\ud800"}'),
+        pytest.param(413, {**JSON, **AUTHORIZED}, b" " * 70_000, id="large"),
     ],
 )
 async def test_a_change_that_is_not_the_operators_or_is_wrong_is_refused(
@@ -384,7 +386,22 @@ async def test_a_change_that_is_not_the_operators_or_is_wrong_is_refused(
             assert answer.status == status, await answer.text()
         async with session.get(f"{busy.admin}settings", headers=AUTHORIZED) as answer:
             assert answer.status == 405
-    assert "motd" not in await welcome(busy.server.port)
+    assert set(await welcome(busy.server.port)) & {"motd", "permission-required"} == set()
+
+
+async def test_a_message_of_several_lines_is_set_and_one_that_steers_terminals_is_explained(busy: Watched) -> None:
+    url = f"{busy.admin}settings"
+    async with aiohttp.ClientSession(headers=AUTHORIZED) as session:
+        async with session.post(url, json={"motd": "Back\n\tat noon"}) as answer:
+            assert (await answer.json())["motd"] == "Back\n\tat noon"
+        async with session.post(url, json={"motd": "\x1b[2J"}) as answer:
+            assert await answer.text() == (
+                "the settings were not changed: motd: U+001B is a control character; only line breaks and tabs are"
+                " allowed\n"
+            )
+        assert (await welcome(busy.server.port))["motd"] == "Back\n\tat noon"
+        async with session.post(url, json={"motd": ""}) as answer:
+            assert (await answer.json())["motd"] is None
 
 
 async def test_without_a_token_file_nothing_can_be_changed(tmp_path: Path) -> None:

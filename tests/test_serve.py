@@ -67,6 +67,7 @@ async def test_sighup_applies_the_settings_that_a_running_server_can_change(tmp_
 
 
 ERRORS = {
+    "motd: U+001B is a control character": '[serve]\npermission = "hashcash"\nmotd = "\\u001b[2J"\n',
     "motd: 5 is not a string": '[serve]\npermission = "hashcash"\nmotd = 5\n',
     "is not TOML": '[serve]\npermission = "hashcash"\n[serve\n',
     "No such file": None,

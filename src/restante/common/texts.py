@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import unicodedata
 from typing import Final
 
 SHOWN: Final = frozenset("\n\t\u200c\u200d")
 """Characters that are no letters and are shown as they are: ends of lines, tabs, and what joins letters and emoji."""
+
+
+def unsuitable(text: str) -> str:
+    """Return why a text cannot be shown to users of clients, which may not escape it; "" if it can."""
+    for each in text:
+        if each not in "\n\t" and (kind := unicodedata.category(each)) in {"Cc", "Cs"}:
+            what = "a control character; only line breaks and tabs are allowed"
+            return f"U+{ord(each):04X} is {what if kind == 'Cc' else 'half a character; write UTF-8'}"
+    return ""
 
 
 def visible(text: str) -> str:

@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from restante.common.errors import Misuse
 from restante.common.settings import PREFIX, Part, Places, ReportsUrl, address
+from restante.common.texts import unsuitable
 from restante.mailbox.core.addresses import networks
 from restante.mailbox.core.limits import Limits
 from restante.mailbox.protocol.hashcash import MAX_BITS, Mode
@@ -44,7 +45,19 @@ RELOADED: Final = frozenset({"motd", "signal_error", "permission", "permission_b
 """Settings that a running server reloads from its file on SIGHUP."""
 
 
+SHOWN_BY_CLIENTS: Final = ("motd", "signal_error")
+"""Settings that clients show to their users. Some print them to a terminal as they are."""
+
+
+def check_shown(settings: Serve, places: Places) -> None:
+    """Raise Misuse if clients cannot show what they are told to show."""
+    for name in SHOWN_BY_CLIENTS:
+        if why := unsuitable(getattr(settings, name) or ""):
+            raise Misuse(f"{places[name]}: {why}")
+
+
 def _check(settings: Serve, places: Places) -> None:
+    check_shown(settings, places)
     address(settings.listen, places["listen"])
     if settings.admin != "off":
         address(settings.admin, places["admin"])

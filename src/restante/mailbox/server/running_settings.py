@@ -18,7 +18,7 @@ from restante.mailbox.protocol.hashcash import MAX_BITS, Mode
 from restante.mailbox.server.server import Server
 from restante.mailbox.server.trace import TraceFile
 from restante.mailbox.server.welcome import WelcomeOptions
-from restante.mailbox.settings import RELOADED, Serve
+from restante.mailbox.settings import RELOADED, SHOWN_BY_CLIENTS, Serve, check_shown
 
 LIMITS_FIXED_AT_START: Final = ("message_bytes", "handshake")
 """Limits that need a restart, because the listening sockets are created with them."""
@@ -113,9 +113,11 @@ class RunningSettings:
         fresh = {name: value for name, value in msgspec.structs.asdict(changes).items() if value is not UNSET}
         if fresh.get("motd") == "":
             fresh["motd"] = None
+        wanted_settings = replace(self._settings, **fresh)
+        check_shown(wanted_settings, {name: f"the settings were not changed: {name}" for name in SHOWN_BY_CLIENTS})
         for name, after in fresh.items():
             before = getattr(self._settings, name)
             if before != after:
                 log.info("the setting has changed", setting=name, before=before, after=after, by="dashboard")
-        self._apply(replace(self._settings, **fresh))
+        self._apply(wanted_settings)
         return self.changeable()
