@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from restante.common.net import household, read, shown
+from restante.common.net import host_and_port, household, read, shown
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,8 @@ def test_an_ipv4_address_or_an_ipv6_64_is_one_household() -> None:
 
 def test_text_that_is_no_address_is_read_as_none() -> None:
     assert [read(text) for text in ("", "x", "1.2.3", "1.2.3.4:5", "[::1]")] == [None] * 5
+
+
+def test_an_ipv6_address_is_in_brackets_in_a_url() -> None:
+    assert host_and_port("::1", 4010) == "[::1]:4010"
+    assert host_and_port("127.0.0.1", 4010) == "127.0.0.1:4010"

@@ -282,8 +282,9 @@ async def _looked_at_from_outside(node: NodeProcess, look: Admin) -> None:
     assert await look.get("/healthz") == (200, "ok\n")
     assert await look.get("/readyz") == (200, "ok\n")
     assert (await look.counts())["waku_peers"] == 1
+    assert (await node.serving.logged("the dashboard is open"))["url"] == f"{look.url}/"
     await node.serving.stop()
-    assert "127.0.0.1" not in "\n".join(node.serving.log)
+    assert [line for line in node.serving.log if "127.0.0.1" in line and "the dashboard is open" not in line] == []
 
 
 # ── pages and the dashboard ──────────────────────────────────────────────────────────────────────

@@ -34,6 +34,11 @@ def household(address: Address) -> bytes:
     return address.packed if address.version == 4 else address.packed[:8]
 
 
+def host_and_port(host: str, port: int) -> str:
+    """Return an address as it is in a URL."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def shown(text: str) -> str:
     """Return the household of an address as text. Text that is no address is returned unchanged."""
     if ":" not in text:

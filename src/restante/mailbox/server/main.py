@@ -17,6 +17,7 @@ from restante import __version__
 from restante.common.admin_access import read_admin_token
 from restante.common.dice import SystemDice
 from restante.common.logs import log, watch
+from restante.common.net import host_and_port
 from restante.common.settings import address
 from restante.common.signals import listening_for_signals, raise_descriptors, too_few_descriptors
 from restante.mailbox.core.admission import Admission
@@ -91,10 +92,10 @@ async def _serve_until(stop: asyncio.Event, settings: Serve, read_settings: Read
             where = address(settings.admin, "--admin")
             pages = status_pages.of(server, store, Path(settings.data), running_settings)
             found = await stack.enter_async_context(admin_http.serving_admin(*where, pages, token))
-            log.info("the dashboard is open", url=f"http://{_host_and_port(found)}/")
+            log.info("the dashboard is open", url=f"http://{host_and_port(*found)}/")
         addresses = await server.listen(host, port)
         for each in addresses:
-            log.info("listening", url=f"ws://{_host_and_port(each)}/v1", version=__version__, data=settings.data)
+            log.info("listening", url=f"ws://{host_and_port(*each)}/v1", version=__version__, data=settings.data)
         await _run_until(stop, server, commit_loop, store, settings)
 
 
@@ -172,8 +173,3 @@ async def _tick(server: Server, commit_loop: CommitLoop, disk: Disk, prune_every
             commit_loop.start_pruning()
         elif server.second % SAVE_INTERVAL_SECONDS == 0:
             commit_loop.start_saving()
-
-
-def _host_and_port(address: tuple[str, int]) -> str:
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -17,6 +17,7 @@ from restante import __version__
 from restante.common.admin_access import read_admin_token
 from restante.common.errors import Misuse, StoreBusy
 from restante.common.logs import log, watch
+from restante.common.net import host_and_port
 from restante.common.settings import address
 from restante.common.signals import listening_for_signals, raise_descriptors, too_few_descriptors
 from restante.waku import key_file
@@ -93,15 +94,18 @@ async def _serve_until(stop: asyncio.Event, settings: WakuServe) -> None:
         )
         await _log_first_prune(node)  # reads much of the archive, so a damaged one is not served
         async with contextlib.AsyncExitStack() as stack:
+            dashboard = None
             if settings.admin != "off":
                 from restante.common import admin_http  # aiohttp takes a third of the start-up time
                 from restante.waku.node import status_pages
 
                 where = address(settings.admin, "--admin")
                 pages = status_pages.of(node, data, settings.reports_url)
-                await stack.enter_async_context(admin_http.serving_admin(*where, pages, token))
+                dashboard = await stack.enter_async_context(admin_http.serving_admin(*where, pages, token))
             for each in await node.listen(*address(settings.listen, "--listen")):
-                _announce(key, each)
+                _announce(key, each)  # the first line that a person sees
+            if dashboard is not None:
+                log.info("the dashboard is open", url=f"http://{host_and_port(*dashboard)}/")
             log.info("listening", version=__version__, data=settings.data)
             gc.freeze()  # the garbage collector need not scan the program's own objects again and again
             await _until(stop, node, peers)
