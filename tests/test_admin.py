@@ -9,29 +9,34 @@ import json
 import os
 import re
 import sqlite3
+import threading
+import urllib.request
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
 import pytest
+import structlog
+from prometheus_client import Metric
 
 import restante.mailbox
 from restante.common import admin_connections, admin_http, admin_live, disk_probe
 from restante.common.admin_access import known_host, read_admin_token
 from restante.common.disk_probe import FILE
-from restante.common.errors import Misuse
+from restante.common.errors import Misuse, StoreDamaged
 from restante.mailbox.core.admission import AdmissionTerms
 from restante.mailbox.core.limits import UNLIMITED
 from restante.mailbox.protocol.hashcash import Mode
-from restante.mailbox.server import measurements, refusals, status_pages
+from restante.mailbox.server import dashboard, measurements, refusals, status_pages
 from restante.mailbox.server.dashboard import DashboardPages
 from restante.mailbox.server.running_settings import RunningSettings
 from restante.mailbox.settings import Serve
-from restante.mailbox.store import sqlite
-from support.bounds import bounded
+from restante.mailbox.store import recent, sqlite
+from support.bounds import BOUND, bounded
+from support.events import Events, watching
 from support.mailbox.clients import Clients
 from support.mailbox.inside import Inside, inside
 from support.metrics import counts
@@ -61,6 +66,12 @@ class Admin:
         """Request a page, and read nothing of it but the status."""
         async with bounded(path), self._session.get(self._url + path) as response:
             return response.status
+
+    @asynccontextmanager
+    async def watch(self) -> AsyncIterator[Events]:
+        """Read the events of the dashboard."""
+        async with watching(self._session, self._url) as events:
+            yield events
 
     async def counts(self) -> dict[str, float]:
         status, text = await self.get("/metrics")
@@ -429,6 +440,111 @@ async def test_the_manual_has_every_field_of_the_pages(tmp_path: Path) -> None:
         limit = next(iter((await look.page("/limitz"))["limits"].values()))
         named = fields(counts_shown) | fields(await look.page("/connz")) | set(connection) | set(limit)
         assert named - manual - {"offset", "limit", "connections"} == set()
+
+
+# ── the dashboard's events, and what fails ───────────────────────────────────────────────────────
+
+
+async def test_slow_queries_of_usage_records_delay_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_live, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(dashboard, "RECENT_SECONDS", 0.0)
+    go_on, asked = threading.Event(), threading.Semaphore(0)
+    read = recent.read
+
+    def slow(data: Path, now: float) -> dict[str, Any]:
+        asked.release()
+        assert go_on.wait(BOUND)
+        return read(data, now)
+
+    monkeypatch.setattr(recent, "read", slow)
+    async with inside(tmp_path) as here, Clients() as clients, looked_at(here, tmp_path) as look:
+        client = await clients.opened(here.url, "app", "a", "m")
+        async with look.watch() as first, look.watch() as second:
+            for each in (first, second, first):
+                shown = await each.until("now", unready="", recent={"reading": True})
+                assert shown["connections"]["open"] == 1
+            assert asked.acquire(timeout=BOUND)
+            assert not asked.acquire(blocking=False), "one query at a time, whoever looks"
+            assert await look.get("/readyz") == (200, "ok\n")
+            await client.call("ping", ping=1)
+            go_on.set()
+            async with bounded("results"):
+                while "results" not in (await first.until("now"))["recent"]:
+                    pass
+
+
+async def test_a_query_that_fails_is_said_until_one_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_live, "EVENT_SECONDS", 0.0)
+    monkeypatch.setattr(dashboard, "RECENT_SECONDS", 0.0)
+    errors: list[Exception] = [StoreDamaged("page 3 is damaged"), Misuse("there is no data"), ZeroDivisionError()]
+    read = recent.read
+
+    def fail(data: Path, now: float) -> dict[str, Any]:
+        if errors:
+            raise errors[0]
+        return read(data, now)
+
+    monkeypatch.setattr(recent, "read", fail)
+    async with inside(tmp_path) as here, looked_at(here, tmp_path) as look, look.watch() as events:
+        for words in ("page 3 is damaged", "there is no data", "an error of the server, which its log has"):
+            await events.until("now", recent={"problem": words})
+            errors.pop(0)
+        async with bounded("results"):
+            while "results" not in (await events.until("now"))["recent"]:
+                pass
+
+
+@asynccontextmanager
+async def shown_from(pages: dict[str, admin_http.Page], flushing: Callable[[], float | None]) -> AsyncIterator[str]:
+    """Serve an admin port with these JSON pages, and yield its URL."""
+
+    async def no_metrics(_ready: bool) -> list[Metric]:
+        return []
+
+    served = admin_http.AdminPages(unready=str, metrics=no_metrics, flushing=flushing, json=pages)
+    async with admin_http.serving_admin("127.0.0.1", 0, served) as (_, port):
+        yield f"http://127.0.0.1:{port}"
+
+
+async def test_a_page_is_read_again_if_the_loop_went_on_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the event loop waits for the disk, the admin port's thread reads. The loop may go on and change it."""
+    monkeypatch.setattr(admin_http, "LOOP_TIMEOUT", 0.01)
+    loop_thread, read_there, threads = threading.get_ident(), threading.Event(), []
+
+    async def page(_query: admin_http.Query) -> dict[str, Any]:
+        threads.append(threading.get_ident())
+        if threads[-1] != loop_thread:
+            read_there.set()
+            raise RuntimeError("dictionary changed size during iteration")
+        return {"read": "again"}
+
+    def get(url: str) -> Any:
+        with urllib.request.urlopen(url, timeout=BOUND) as answer:
+            return json.load(answer)
+
+    async with shown_from({"/page": page}, lambda: 1.0) as url:
+        answer = asyncio.get_running_loop().run_in_executor(None, get, f"{url}/page")
+        assert read_there.wait(BOUND), "this blocks the event loop"
+        assert await answer == {"schema": 1, "read": "again"}
+    assert len(threads) == 2
+    assert threads[0] != threads[1] == loop_thread
+
+
+async def test_a_request_that_fails_is_logged_without_what_it_asked_for() -> None:
+    async def page(_query: admin_http.Query) -> dict[str, Any]:
+        raise ZeroDivisionError("a secret of a client")
+
+    with structlog.testing.capture_logs() as logs:
+        async with (
+            shown_from({"/page": page}, lambda: None) as url,
+            aiohttp.ClientSession() as session,
+            session.get(f"{url}/page?limit=secret", headers={"X": "secret"}) as answer,
+        ):
+            assert (answer.status, await answer.text()) == (500, "internal error\n")
+    [line] = logs
+    assert (line["event"], line["log_level"]) == ("a request to the admin port failed", "error")
+    assert line["fault"].startswith("ZeroDivisionError < test_admin.py:")
+    assert "secret" not in str(line)
 
 
 # ── who takes too much ───────────────────────────────────────────────────────────────────────────

@@ -110,6 +110,10 @@ async def test_a_disk_that_hangs_is_reported_and_delays_clients_and_loses_nothin
         async with talking(clients, server.url) as sides:
             await look.reports(disk.hang, HANGS)
             assert counts(await look.works())["restante_ready"] == 0
+            shown = await look.shown()
+            assert shown["unready"] == HANGS.strip()
+            assert shown["connections"]["open"] == 2, "the dashboard has figures, also while the event loop waits"
+            assert "problem" not in shown
             disk.go_on()
             await look.recovers(HANGS)
             await more(sides)

@@ -10,13 +10,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 import pytest
 
 from restante.common.disk_probe import INTERVAL_SECONDS
 from support.bounds import bounded
+from support.events import watching
 from support.isolation import unavailable
 from support.processes import child, run
 
@@ -143,6 +144,11 @@ class Look:
         answers = await asyncio.gather(*map(self.get, paths))
         assert [status for status, _ in answers] == [200] * len(paths), answers
         return answers[1][1]
+
+    async def shown(self) -> dict[str, Any]:
+        """Return what a dashboard shows that is opened now."""
+        async with watching(self._session, self._url) as events:
+            return await events.until("now")
 
 
 @asynccontextmanager
