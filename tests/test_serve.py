@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
+import os
 import re
 import signal
 import sqlite3
@@ -14,11 +16,15 @@ from typing import Any
 
 import aiohttp
 import pytest
+from msgspec.structs import replace
 
+from restante.mailbox.core.limits import Limits
 from restante.mailbox.protocol.hashcash import Demand
 from restante.mailbox.server.descriptors import OWN_DESCRIPTORS, needed_descriptors
-from support.bounds import bounded
+from restante.mailbox.server.main import Disk
+from support.bounds import BOUND, bounded
 from support.mailbox.clients import Clients
+from support.mailbox.inside import inside
 from support.mailbox.raw_socket import TEXT, RawSocket, frame
 from support.mailbox.stamps import mint
 from support.processes import RESTANTE, Serving, called, database, run, serving
@@ -266,6 +272,40 @@ async def test_the_server_survives_a_data_directory_that_is_gone_for_a_moment(tm
         await a.call("allocate")
         await a.leave()
         await server.stop()
+
+
+async def test_a_disk_that_does_not_say_how_much_is_free_delays_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, asked, statvfs = threading.Event(), threading.Semaphore(0), os.statvfs
+
+    def hang(path: Path) -> os.statvfs_result:
+        asked.release()
+        assert go_on.wait(BOUND)
+        return statvfs(path)
+
+    monkeypatch.setattr(os, "statvfs", hang)
+    async with inside(tmp_path) as here, Clients() as clients:
+        measured, disk = here.commit_loop.measurements, Disk(tmp_path, here.commit_loop)
+        client = await clients.opened(here.url, "app", "a", "m")
+        for _ in range(3):
+            disk.look()
+            await client.call("add", phase="1", body="00")
+        assert asked.acquire(timeout=BOUND)
+        assert not asked.acquire(blocking=False), "one call at a time"
+        assert math.isnan(measured.disk_free)
+        go_on.set()
+        async with bounded("an answer"):
+            while math.isnan(measured.disk_free):
+                await client.fence()
+        here.commit_loop.dispatcher.policy = replace(
+            here.commit_loop.dispatcher.policy, limits=Limits(free_disk=2**60)
+        )
+        async with bounded("no room"):
+            while here.commit_loop.dispatcher.state.room:
+                disk.look()
+                await client.fence()
+        disk.close()
 
 
 async def test_silent_connections_take_descriptors_too(tmp_path: Path) -> None:

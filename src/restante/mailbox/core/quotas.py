@@ -40,11 +40,11 @@ class Quotas:
 
     def __init__(self) -> None:
         self.refused: Counter[tuple[str, str | None]] = Counter()
-        """Refusals for lack of permission or room, by error and address id. The caller that logs them clears them."""
+        """Refusals for lack of permission or room, by error and address id. `end_minute` clears them."""
         self.refusals: Counter[str] = Counter()
         """The same since the start, by error. Clients cannot choose the words."""
-        self.refused_before: Counter[tuple[str, str | None]] = Counter()
-        """`refused` of the last whole minute."""
+        self.lately_refused: Counter[tuple[str, str | None]] = Counter()
+        """`refused`, and what it was in the last whole minute."""
         self.visited = 0
         """Mailboxes that ended and had visitors. The caller that logs it clears it."""
         self.visitors = 0
@@ -57,8 +57,16 @@ class Quotas:
     def count_refusal(self, words: str, address_id: str | None) -> None:
         """Count a refusal. Beyond MAX_REFUSAL_COUNTERS, new pairs of error and address count without an address."""
         self.refusals[words] += 1
-        key = words, address_id
-        self.refused[key if key in self.refused or len(self.refused) < MAX_REFUSAL_COUNTERS else (words, None)] += 1
+        key: tuple[str, str | None] = words, address_id
+        if key not in self.refused and len(self.refused) >= MAX_REFUSAL_COUNTERS:
+            key = words, None
+        self.refused[key] += 1
+        self.lately_refused[key] += 1
+
+    def end_minute(self) -> Counter[tuple[str, str | None]]:
+        """Return the refusals of the minute that has ended, and begin another one."""
+        ended, self.refused, self.lately_refused = self.refused, Counter(), self.refused.copy()
+        return ended
 
     def count_batch(self, batch: BatchCounts) -> None:
         """Count what a batch refused, and the visitors of mailboxes that ended in it. An undone batch has none."""

@@ -8,7 +8,6 @@ whatever arrived during one disk flush.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol, assert_never
 
@@ -178,9 +177,7 @@ class CommitLoop:
         Call this once a minute and at the end.
         """
         quotas = self.dispatcher.quotas
-        refused = quotas.refused_before = quotas.refused
-        quotas.refused = Counter()
-        pairs = refused.most_common()
+        pairs = quotas.end_minute().most_common()
         for (words, address_id), times in pairs[:MAX_LOGGED_ADDRESSES]:
             log.warning("refused", words=words, times=times, address=address_id)
         if others := pairs[MAX_LOGGED_ADDRESSES:]:

@@ -20,6 +20,7 @@ from restante.common.logs import log, watch
 from restante.common.net import host_and_port
 from restante.common.settings import address
 from restante.common.signals import listening_for_signals, raise_descriptors, too_few_descriptors
+from restante.common.worker import Worker
 from restante.mailbox.core.admission import Admission
 from restante.mailbox.core.limits import SECONDS_PER_DAY
 from restante.mailbox.core.model import Policy
@@ -114,9 +115,8 @@ async def _run_until(
 ) -> None:
     """Run until `stop` is set, then drain. Raises StoreError if a commit failed."""
     running = asyncio.create_task(commit_loop.run())
-    ticking = asyncio.create_task(
-        _tick(server, commit_loop, Disk(Path(settings.data), commit_loop), settings.prune_every)
-    )
+    disk = Disk(Path(settings.data), commit_loop)
+    ticking = asyncio.create_task(_tick(server, commit_loop, disk, settings.prune_every))
     waiting = asyncio.create_task(stop.wait())
     await asyncio.wait((running, ticking, waiting), return_when=asyncio.FIRST_COMPLETED)
     for task in (running, ticking):
@@ -124,26 +124,37 @@ async def _run_until(
             task.result()  # each ends only with an error
     ticking.cancel()
     waiting.cancel()
+    disk.close()
     await server.drain(running)
     commit_loop.log_refusals()  # of the last, unfinished minute
     await store.close()
 
 
 class Disk:
-    """Checks whether the disk has room for new data."""
+    """Checks whether the disk has room for new data, in a thread: a disk of another machine may not answer."""
 
     def __init__(self, data: Path, commit_loop: CommitLoop) -> None:
         self._data = data
         self._commit_loop = commit_loop
+        self._worker = Worker("disk space")
+        self._under_way: asyncio.Task[None] | None = None
 
     def look(self) -> None:
+        """Begin to find out how much is free, unless that is under way."""
+        if self._under_way is not None:
+            if not self._under_way.done():
+                return
+            self._under_way.result()  # raises our own errors
+        self._under_way = asyncio.create_task(self._look())
+
+    def close(self) -> None:
+        """End the thread when the disk has answered."""
+        self._worker.end(wait=False)
+
+    async def _look(self) -> None:
         """Set `State.room`, and log when it changes."""
+        free = await self._worker.do(self._free_bytes)
         least, state = self._commit_loop.dispatcher.policy.limits.free_disk, self._commit_loop.dispatcher.state
-        try:
-            found = os.statvfs(self._data)
-            free = float(found.f_bavail * found.f_frsize)
-        except OSError:  # the disk has an error; the next commit shows whether it can be written
-            free = math.nan
         self._commit_loop.measurements.disk_free = free
         room = free >= least  # NaN is not
         if room != state.room:
@@ -154,6 +165,13 @@ class Disk:
                 log.error(
                     "the disk is nearly full: the server accepts nothing new until there is room", free_disk=least
                 )
+
+    def _free_bytes(self) -> float:
+        try:
+            found = os.statvfs(self._data)
+        except OSError:  # the disk has an error; the next commit shows whether it can be written
+            return math.nan
+        return float(found.f_bavail * found.f_frsize)
 
 
 async def _tick(server: Server, commit_loop: CommitLoop, disk: Disk, prune_every: float) -> None:

@@ -99,7 +99,7 @@ class StatusPages:
                 for name, kind in (("nameplate", NameplateUsage), ("mailbox", MailboxUsage))
             },
             "refusals": refusals.by_reason(quotas.refusals),
-            "refused_addresses": _most_refused(quotas.refused_before + quotas.refused),
+            "refused_addresses": _most_refused(quotas.lately_refused),
             "queue": {
                 "commands": len(self._loop.queue),
                 "bytes": self._loop.queue.held,
