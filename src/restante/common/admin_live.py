@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from string import Template
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -58,8 +59,9 @@ Change = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 class Dashboard:
     """What the dashboard of a server is made of."""
 
-    page: str
-    """The HTML. Its elements name the fields that they show (dashboard.js)."""
+    title: str
+    sections: str
+    """HTML. Its elements name the fields that they show (dashboard.js)."""
     sample: Callable[[], Awaitable[Mapping[str, float]]]
     """Returns the values whose history is kept. It only reads and does not wait."""
     details: Callable[[], Awaitable[dict[str, Any]]]
@@ -99,8 +101,10 @@ class DashboardHandlers:
 
     def add_to(self, application: web.Application) -> None:
         """Add the routes."""
+        frame = Template((WEB / "dashboard.html").read_text())
+        page = frame.substitute(title=self._dashboard.title, sections=self._dashboard.sections)
         files = {
-            "/": (self._dashboard.page, "text/html"),
+            "/": (page, "text/html"),
             "/dashboard.css": ((WEB / "dashboard.css").read_text(), "text/css"),
             "/dashboard.js": ((WEB / "dashboard.js").read_text(), "text/javascript"),
         }

@@ -42,7 +42,8 @@ def of(server: Server, store: Store, data: Path, settings: RunningSettings) -> A
         disk=DiskProbe(data),
         json={"/varz": pages.varz, "/connz": pages.connz, "/limitz": pages.limitz},
         dashboard=Dashboard(
-            page=(Path(__file__).with_name("web") / "dashboard.html").read_text(),
+            title="Restante mailbox server",
+            sections=(Path(__file__).with_name("web") / "sections.html").read_text(),
             sample=shown.sample,
             details=shown.details,
             change=shown.change,

@@ -38,7 +38,8 @@ def of(node: Node, data: Path, reports_url: str | None = None) -> AdminPages:
         disk=DiskProbe(data),
         json={"/varz": pages.varz, "/connz": pages.connz, "/limitz": pages.limitz},
         dashboard=Dashboard(
-            page=(Path(__file__).with_name("web") / "dashboard.html").read_text(),
+            title="Restante Waku node",
+            sections=(Path(__file__).with_name("web") / "sections.html").read_text(),
             sample=pages.sample,
             details=pages.details,
         ),
