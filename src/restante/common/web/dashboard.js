@@ -116,7 +116,8 @@ function showGrids(now) {
   }
 }
 
-// The points of a series: a gauge, the rate of a counter, or the ratio of what two counters grew by.
+// The points of a series: a gauge, the rate of a counter, or the ratio of what two counters grew by. The value is null
+// where there is none: nothing was counted, or the server was restarted.
 function series(figure) {
   const { series: name, of: other, kind } = figure.dataset;
   if (kind === "gauge") return samples.map((each) => ({ time: each.time, value: each[name] }));
@@ -124,7 +125,7 @@ function series(figure) {
     const before = samples[number];
     const grown = each[name] - before[name];
     const by = kind === "rate" ? each.time - before.time : each[other] - before[other];
-    return { time: each.time, value: grown > 0 && by > 0 ? grown / by : 0 }; // a server that was restarted counts from 0
+    return { time: each.time, value: grown >= 0 && by > 0 ? grown / by : null };
   });
 }
 
@@ -145,10 +146,13 @@ function makeCharts() {
 
 function line(points, begin, end, most) {
   return points.map(({ time, value }, number) => {
+    if (value === null) return "";
     const x = end > begin ? (300 * (time - begin)) / (end - begin) : 300;
     const y = 60 - (most ? (56 * value) / most : 0);
-    const after = number && time - points[number - 1].time <= GAP_SECONDS;
-    return `${after ? "L" : "M"}${x.toFixed(1)},${y.toFixed(1)}`;
+    const place = `${x.toFixed(1)},${y.toFixed(1)}`;
+    const before = points[number - 1];
+    const goesOn = before && before.value !== null && time - before.time <= GAP_SECONDS;
+    return goesOn ? `L${place}` : `M${place}L${place}`; // a dot, if it does not go on
   }).join("");
 }
 
@@ -161,7 +165,7 @@ function showSeries() {
     const svg = figure.querySelector("svg");
     svg.querySelector("path").setAttribute("d", line(points, begin, end, most));
     const said = points.length
-      ? `${form(points.at(-1).value, figure.dataset.as)} now, at most ${form(most, figure.dataset.as)}`
+      ? `latest ${form(points.at(-1).value, figure.dataset.as)}, highest ${form(most, figure.dataset.as)}`
       : "no figures yet";
     setText(figure.querySelector("[data-said]"), said);
     const title = figure.querySelector("h3").textContent;
