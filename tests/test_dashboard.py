@@ -21,7 +21,7 @@ from support.mailbox.pair import Pair
 from support.mailbox.raw_socket import RawSocket
 from support.ports import held_port
 from support.processes import RESTANTE, Serving, database, serving
-from support.timing.browser import CHROMIUM, FLAGS, MISSING, RULES
+from support.timing.browser import RULES, launch_options
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -83,10 +83,9 @@ async def busy(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Watche
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def browser() -> AsyncIterator[Browser]:
-    if CHROMIUM is None:
-        pytest.skip(MISSING)
+    options = launch_options()
     async with async_playwright() as playwright:
-        found = await playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=BOUND * 1000)
+        found = await playwright.chromium.launch(**options)
         yield found
         await found.close()
 

@@ -21,12 +21,11 @@ import aiohttp
 import pytest
 
 from support.bounds import PATIENCE, bounded
-from support.debian import debian_programs
+from support.foreign import foreign
 from support.mailbox.pair import Pair
 from support.monitoring import PROMETHEUS, RULES, RULES_TEST, filled_in, panels, recorded_names
 from support.ports import held_port
 from support.processes import Child, child, run, serving
-from support.tools import MissingError
 from support.waku.asking import fetch_page
 from support.waku.letters import letter
 from support.waku.processes import NodeProcess, node_process
@@ -39,10 +38,7 @@ TOKEN: Final = "correct-horse-battery-staple"
 @pytest.fixture(scope="module")
 def programs() -> dict[str, Path]:
     """Prometheus and promtool."""
-    try:
-        return debian_programs("prometheus", "prometheus", "promtool")
-    except MissingError as missing:
-        pytest.skip(str(missing))
+    return {name: program.path for name, program in foreign("prometheus", "prometheus", "promtool").items()}
 
 
 @dataclass

@@ -17,9 +17,7 @@ from restante.pipeline.report.periods import parse
 from support.effort import dice
 from support.pipeline import reports
 from support.pipeline.report_lakes import LakeTables, lake
-from support.timing.browser import CHROMIUM, MISSING, RULES, chromium, opened
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
+from support.timing.browser import RULES, chromium, opened
 
 MADE = datetime(2026, 12, 1, 6, tzinfo=UTC)
 DAYS = [date(2026, 11, 3) + timedelta(number) for number in range(28)]

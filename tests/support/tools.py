@@ -34,7 +34,8 @@ UNREACHABLE: Final = re.compile(
     r"ENOTFOUND|EAI_AGAIN|ECONN|ETIMEDOUT|dns error|client error \(Connect\)|operation timed out"
     r"|dial tcp|i/o timeout|TLS handshake|403 Forbidden|no such host"
     r"|Could(n't| not) (resolve|connect)|Timeout was reached|spurious network error"
-    r"|Temporary failure resolving|Unable to (locate package|connect)|Failed to fetch|No packages found|no candidate"
+    r"|Temporary failure resolving|Unable to (locate package|connect)|Failed to fetch|No packages found"
+    r"|no (installation )?candidate|held broken packages|unmet dependencies"
 )
 """What package managers say when a registry cannot be reached, or does not serve a package here."""
 

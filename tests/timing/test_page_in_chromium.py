@@ -14,9 +14,7 @@ from restante.common.units import duration
 from restante.timing.model.timeline import Timeline
 from restante.timing.outputs.page import page
 from support.timing import pages as timelines
-from support.timing.browser import CHROMIUM, MISSING, Opened, chromium, opened
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
+from support.timing.browser import Opened, chromium, opened
 
 WIDE = {"viewport": {"width": 1400, "height": 900}}
 PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}

@@ -29,7 +29,7 @@ from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.acceptance import Policy
 from support.bounds import BOUND
 from support.ports import held_port
-from support.timing.browser import CHROMIUM, FLAGS, MISSING, RULES
+from support.timing.browser import RULES, launch_options
 from support.waku.asking import fetch_page, page, plain
 from support.waku.inside import Inside, inside
 from support.waku.letters import EPOCH, TOPIC, letter
@@ -333,13 +333,12 @@ async def test_the_dashboard_has_refusals_of_the_last_hour_beside_all(tmp_path: 
 
 
 async def test_the_dashboard_shows_the_node_and_changes_nothing(tmp_path: Path) -> None:
-    if CHROMIUM is None:
-        pytest.skip(MISSING)
+    options = launch_options()
     async with (
         inside(tmp_path) as here,
         looked_at(here, tmp_path) as look,
         async_playwright() as playwright,
-        await playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=BOUND * 1000) as browser,
+        await playwright.chromium.launch(**options) as browser,
     ):
         poster = await here.greet()
         await poster.post(letter(1), letter(2), letter(age=1000))

@@ -18,7 +18,7 @@ from playwright.async_api import ViewportSize, async_playwright, expect
 from support.documents import ROOT
 from support.mailbox.raw_socket import RawSocket
 from support.processes import RESTANTE, serving
-from support.timing.browser import CHROMIUM, FLAGS
+from support.timing.browser import launch_options
 
 SECONDS: Final = 420.0
 PEOPLE: Final = 12
@@ -66,7 +66,7 @@ async def take_picture(picture: Path, seconds: float) -> None:
                 for each in range(PEOPLE)
             ]
             await asyncio.sleep(seconds - 10)
-            browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+            browser = await playwright.chromium.launch(**launch_options())
             page = await browser.new_page(viewport=VIEWPORT)
             await page.goto((await server.logged("the dashboard is open"))["url"])
             await expect(page.locator("#state")).to_have_text("Ready")

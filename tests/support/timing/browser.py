@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,14 +11,9 @@ from typing import Any, Final
 
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
 
+from support import foreign
 from support.bounds import BOUND
-
-CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-MISSING: Final = "Chromium is missing (Debian: apt install chromium)"
-
-
-FLAGS: Final = ["--no-sandbox"] if os.geteuid() == 0 else []
-"""Chromium's. Root has no sandbox of its own."""
+from support.debian import Program
 
 RULES: Final = {
     "runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]},
@@ -28,11 +22,25 @@ RULES: Final = {
 """axe-core's rules for WCAG 2.2, levels A and AA, and those that no criterion asks for."""
 
 
+def launch_options(program: Program | None = None) -> dict[str, Any]:
+    """Return how playwright launches Chromium. Skip the test if the machine has none and cannot get it."""
+    program = program or foreign.chromium()
+    # Root has no sandbox. For others it needs a program that belongs to root, which an unpacked Chromium lacks.
+    flags = ["--no-sandbox"] if os.geteuid() == 0 or program.variables else []
+    return {
+        "executable_path": program.path,
+        "args": flags,
+        "env": {**os.environ, **program.variables},
+        "timeout": BOUND * 1000,
+    }
+
+
 @contextmanager
-def chromium() -> Iterator[Browser]:
-    """Start Chromium."""
+def chromium(program: Program | None = None) -> Iterator[Browser]:
+    """Start Chromium: this one, else the one that tests use."""
+    options = launch_options(program)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=BOUND * 1000)
+        browser = playwright.chromium.launch(**options)
         try:
             yield browser
         finally:

@@ -1,10 +1,8 @@
-"""Behind a real nginx, set up as docs/mailbox/operating.md says. Without nginx it is skipped (Debian: nginx)."""
+"""Behind a real nginx and a real HAProxy, set up as docs/mailbox/operating.md says."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,17 +11,15 @@ from typing import Final
 import pytest
 
 from restante.mailbox.server.server import PING_INTERVAL_SECONDS
+from support import foreign
+from support.bounds import bounded
 from support.documents import Document
 from support.mailbox.live import open_live
 from support.mailbox.raw_socket import PING, PONG, RawSocket, frame
 from support.ports import held_port
-from support.processes import child, serving
+from support.processes import Child, child, serving
 
-NGINX: Final = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-
-pytestmark = pytest.mark.skipif(NGINX is None, reason="nginx is missing (Debian: apt install nginx)")
-
-CONFIG: Final = """\
+NGINX_CONFIG: Final = """\
 daemon off;
 pid {folder}/pid;
 error_log stderr notice;
@@ -33,46 +29,86 @@ http {{
     {temporary}
     server {{
         listen 127.0.0.1:{port};
-        {directives}
+        proxy_read_timeout {seconds}s;
         {location}
     }}
 }}
 """
 
-NGINX_SECONDS: Final = 4
-"""Its time limit in the quick run. A ping comes each 1.7 s then, so the machine may be busy for 2.3 s."""
+SECONDS: Final = 4
+"""The time limit of proxies in the quick run. A ping comes each 1.7 s then, so the machine may be busy for 2.3 s."""
 
 TEMPORARY: Final = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
 
 
 @asynccontextmanager
-async def behind_nginx(folder: Path, upstream: int, directives: str = "") -> AsyncIterator[int]:
-    """Run nginx before the server at this port, with directives beside those of the document; gives its port."""
+async def behind_nginx(folder: Path, upstream: int, seconds: int = 60) -> AsyncIterator[int]:
+    """Run nginx before the server at this port, which closes what is silent for so long; gives its port."""
+    program = foreign.nginx()
     location = Document("docs/mailbox/operating.md").blocks["nginx"]
     location = location.replace("127.0.0.1:4000", f"127.0.0.1:{upstream}")
     temporary = "\n    ".join(f"{each}_temp_path {folder}/{each};" for each in TEMPORARY)
     with held_port() as port:
         config = folder / "nginx.conf"
         config.write_text(
-            CONFIG.format(folder=folder, temporary=temporary, port=port, directives=directives, location=location)
+            NGINX_CONFIG.format(folder=folder, temporary=temporary, port=port, seconds=seconds, location=location)
         )
         # In one process: a worker would belong to another user, and could not read the folder.
-        async with child(str(NGINX), "-e", "stderr", "-c", str(config), "-g", "master_process off;") as nginx:
+        command = (str(program.path), "-e", "stderr", "-c", str(config), "-g", "master_process off;")
+        async with child(*command, **program.variables) as nginx:
             await nginx.says("start worker|using the .* event method")
-            while True:
-                try:
-                    (await RawSocket.connect(port)).writer.close()
-                    break
-                except ConnectionRefusedError:
-                    assert nginx.running, nginx.said
-                    await asyncio.sleep(0.01)
+            await listening(nginx, port)
             yield port
 
 
-async def test_a_client_is_served_and_has_an_address_of_its_own(tmp_path: Path) -> None:
+HAPROXY_CONFIG: Final = """\
+defaults
+    mode http
+    timeout connect 5s
+    timeout client {seconds}s
+    timeout server {seconds}s
+frontend clients
+    bind 127.0.0.1:{port}
+    default_backend restante
+{backend}
+"""
+
+
+@asynccontextmanager
+async def behind_haproxy(folder: Path, upstream: int, seconds: int = 60) -> AsyncIterator[int]:
+    """Run HAProxy before the server at this port, which closes what is silent for so long; gives its port."""
+    program = foreign.haproxy()
+    backend = Document("docs/mailbox/operating.md").blocks["haproxy"]
+    backend = backend.replace("127.0.0.1:4000", f"127.0.0.1:{upstream}")
+    with held_port() as port:
+        config = folder / "haproxy.cfg"
+        config.write_text(HAPROXY_CONFIG.format(seconds=seconds, port=port, backend=backend))
+        async with child(str(program.path), "-db", "-f", str(config), **program.variables) as haproxy:
+            await listening(haproxy, port)
+            yield port
+
+
+async def listening(proxy: Child, port: int) -> None:
+    """Wait until a proxy accepts connections."""
+    async with bounded("a proxy that listens"):
+        while True:
+            try:
+                (await RawSocket.connect(port)).writer.close()
+                break
+            except ConnectionRefusedError:
+                assert proxy.running, proxy.said
+                await asyncio.sleep(0.01)
+
+
+BEHIND: Final = {"nginx": behind_nginx, "haproxy": behind_haproxy}
+"""The proxies that the document has a configuration of."""
+
+
+@pytest.mark.parametrize("proxy", BEHIND)
+async def test_a_client_is_served_and_has_an_address_of_its_own(tmp_path: Path, proxy: str) -> None:
     async with (
         serving(tmp_path / "data", options=("--trust-proxy", "127.0.0.0/8")) as server,
-        behind_nginx(tmp_path, server.port) as port,
+        BEHIND[proxy](tmp_path, server.port) as port,
     ):
         socket = await RawSocket.dial(port, X_Forwarded_For="203.0.113.9")
         welcome = await socket.hear()
@@ -82,11 +118,15 @@ async def test_a_client_is_served_and_has_an_address_of_its_own(tmp_path: Path) 
         await socket.hang_up()
 
 
-async def test_pings_keep_a_connection_open_beyond_the_time_limit_of_nginx(tmp_path: Path) -> None:
-    """Both are shortened alike: nginx's 60 s and the time between our pings. A connection without pings is closed."""
+@pytest.mark.parametrize("proxy", BEHIND)
+async def test_pings_keep_a_connection_open_beyond_the_time_limit_of_a_proxy(tmp_path: Path, proxy: str) -> None:
+    """Both are shortened alike: the proxy's 60 s and the time between our pings.
+
+    A connection without pings is closed.
+    """
     async with (
         open_live(tmp_path / "data") as live,
-        behind_nginx(tmp_path, live.port, f"proxy_read_timeout {NGINX_SECONDS}s;") as port,
+        BEHIND[proxy](tmp_path, live.port, SECONDS) as port,
     ):
         silent = await RawSocket.dial(port)
         assert (await silent.hear())["type"] == "welcome"
@@ -94,7 +134,7 @@ async def test_pings_keep_a_connection_open_beyond_the_time_limit_of_nginx(tmp_p
             bucket.clear()
         pinged = await RawSocket.dial(port)
         assert (await pinged.hear())["type"] == "welcome"
-        async with every(NGINX_SECONDS / 60, live.server.tick):
+        async with every(SECONDS / 60, live.server.tick):
             assert await silent.ended()
         pinged.say(type="ping", ping=1)
         while (answer := await pinged.read())[0] == PING:
