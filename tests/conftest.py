@@ -36,6 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("restante")
     group.addoption("--thorough", action="store_true", help="more rounds, examples, cases")
     group.addoption("--effort", type=int, metavar="N", help="N times as many examples of hypothesis")
+    group.addoption("--pictures", action="store_true", help="store the pictures of the dashboards in docs/dashboard")
     group.addoption("--seed", type=int, metavar="N", help="repeat the run that printed this seed")
 
 
