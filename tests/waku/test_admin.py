@@ -92,9 +92,11 @@ def documented() -> set[str]:
 
 async def test_every_metric_of_the_manual_exists(tmp_path: Path) -> None:
     async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
-        given = {name.split()[0] for name in await look.counts()}
-        assert len(documented()) == 28
+        counts = await look.counts()
+        given = {name.split()[0] for name in counts}
+        assert len(documented()) == 29
         assert documented() <= given
+        assert counts["waku_disk_free_bytes"] > 1_000_000
 
 
 async def test_counts_agree_with_what_was_done(tmp_path: Path) -> None:
@@ -315,7 +317,7 @@ async def test_pages_agree_with_what_was_done_and_have_no_address(tmp_path: Path
 async def test_the_dashboard_has_refusals_of_the_last_hour_beside_all(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         now = Counter(seconds=0)
-        pages = status_pages.StatusPages(here.node, clock=lambda: now["seconds"])
+        pages = status_pages.StatusPages(here.node, tmp_path, clock=lambda: now["seconds"])
         poster = await here.greet()
         await poster.post(letter(age=1000))
         for _ in range(61):

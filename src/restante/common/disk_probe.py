@@ -1,11 +1,13 @@
-"""A probe of a disk: it writes and flushes a small file."""
+"""A probe of a disk: it writes and flushes a small file; and how much room the disk has."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -19,8 +21,36 @@ INTERVAL_SECONDS: Final = 0.5
 """A probe that ended within this time is not repeated, so that requests cannot wear out the disk. With the second
 after which a write counts as hanging, this makes less than two seconds."""
 
+SPACE_TIMEOUT: Final = 1.0
+"""Seconds within which the disk must say how much is free. It takes microseconds, unless the disk hangs."""
+
 CONTENT: Final = os.urandom(4096)
 """A block that cannot be compressed: a full disk has no room for it."""
+
+
+class DiskSpace:
+    """How much is free on the disk of a folder. A thread asks the disk, because it may hang."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._worker = Worker("disk space")
+        self._asking: asyncio.Task[float] | None = None
+
+    async def free(self) -> float:
+        """Return how many bytes this process can still write; NaN if the disk does not say that in time."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._worker.do(partial(free_bytes, self._folder)))
+        await asyncio.wait((self._asking,), timeout=SPACE_TIMEOUT)
+        return self._asking.result() if self._asking.done() else math.nan
+
+
+def free_bytes(folder: Path) -> float:
+    """Return how many bytes this process can still write on the disk of a folder; NaN if the disk does not say."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return math.nan
+    return float(found.f_bavail * found.f_frsize)
 
 
 class DiskProbe:

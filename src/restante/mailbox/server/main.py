@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import math
-import os
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +15,7 @@ import uvloop
 from restante import __version__
 from restante.common.admin_access import read_admin_token
 from restante.common.dice import SystemDice
+from restante.common.disk_probe import free_bytes
 from restante.common.logs import log, watch
 from restante.common.net import host_and_port
 from restante.common.settings import address
@@ -153,7 +153,7 @@ class Disk:
 
     async def _look(self) -> None:
         """Set `State.room`, and log when it changes."""
-        free = await self._worker.do(self._free_bytes)
+        free = await self._worker.do(partial(free_bytes, self._data))
         least, state = self._commit_loop.dispatcher.policy.limits.free_disk, self._commit_loop.dispatcher.state
         self._commit_loop.measurements.disk_free = free
         room = free >= least  # NaN is not
@@ -165,13 +165,6 @@ class Disk:
                 log.error(
                     "the disk is nearly full: the server accepts nothing new until there is room", free_disk=least
                 )
-
-    def _free_bytes(self) -> float:
-        try:
-            found = os.statvfs(self._data)
-        except OSError:  # the disk has an error; the next commit shows whether it can be written
-            return math.nan
-        return float(found.f_bavail * found.f_frsize)
 
 
 async def _tick(server: Server, commit_loop: CommitLoop, disk: Disk, prune_every: float) -> None:

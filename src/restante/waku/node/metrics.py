@@ -32,17 +32,18 @@ REFUSAL_LABELS: Final = {
 status-go does not limit the ttl, so that name is ours."""
 
 
-async def of(node: Node, *, ready: bool) -> list[Metric]:
+async def of(node: Node, disk_free: float, *, ready: bool) -> list[Metric]:
     """Return all metrics. `ready`: what /readyz says. Raises StoreError if the archive cannot be read."""
-    return list(_Now(node, await node.archive.counts(), ready=ready).collect())
+    return list(_Now(node, await node.archive.counts(), disk_free, ready=ready).collect())
 
 
 class _Now:
     """The current counts."""
 
-    def __init__(self, node: Node, archive: Counts, *, ready: bool) -> None:
+    def __init__(self, node: Node, archive: Counts, disk_free: float, *, ready: bool) -> None:
         self._node = node
         self._archive = archive
+        self._disk_free = disk_free
         self._ready = ready
 
     def collect(self) -> Iterator[Metric]:
@@ -53,6 +54,7 @@ class _Now:
             "1 if the node can archive what peers send; 0 if not, or while it stops",
             self._ready,
         )
+        yield gauge("waku_disk_free_bytes", "Bytes that the node can still write on its disk", self._disk_free)
         yield from self._envelopes()
         yield from self._requests()
         yield gauge("waku_peers", "Peers that have sent a Status", len(self._node.relay.interests))

@@ -16,7 +16,7 @@ from prometheus_client import Metric
 from restante import __version__
 from restante.common.admin_http import AdminPages, Query, page_of
 from restante.common.admin_live import Dashboard
-from restante.common.disk_probe import DiskProbe
+from restante.common.disk_probe import DiskProbe, DiskSpace
 from restante.common.last_hour import LastHour
 from restante.waku.connection.peer_connection import PeerConnection
 from restante.waku.node import metrics
@@ -30,7 +30,7 @@ NODE_ID_BYTES: Final = 8
 
 def of(node: Node, data: Path, reports_url: str | None = None) -> AdminPages:
     """Return the pages of a node with this data directory. The dashboard has a link to `reports_url`."""
-    pages = StatusPages(node, reports_url)
+    pages = StatusPages(node, data, reports_url)
     return AdminPages(
         unready=node.ready,
         metrics=pages.metrics,
@@ -50,9 +50,14 @@ class StatusPages:
     """The pages of one node."""
 
     def __init__(
-        self, node: Node, reports_url: str | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        node: Node,
+        data: Path,
+        reports_url: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._node = node
+        self._space = DiskSpace(data)
         self._reports_url = reports_url
         self._started = node.clock.wall()
         self._refused_envelopes = LastHour(clock)
@@ -60,7 +65,7 @@ class StatusPages:
 
     async def metrics(self, ready: bool) -> Iterable[Metric]:
         """Return all metrics. Raises StoreError if the archive cannot be read."""
-        return await metrics.of(self._node, ready=ready)
+        return await metrics.of(self._node, await self._space.free(), ready=ready)
 
     async def varz(self, _query: Query) -> dict[str, Any]:
         """Return counts of the node. Raises StoreError if the archive cannot be read."""
