@@ -9,7 +9,15 @@ from typing import Annotated
 import msgspec
 import typer
 
-from restante.cli.serve_options import AdminTokenFile, LogFormat, ReadSettings, ReportsUrl, prepare, with_options
+from restante.cli.serve_options import (
+    AdminHosts,
+    AdminTokenFile,
+    LogFormat,
+    ReadSettings,
+    ReportsUrl,
+    prepare,
+    with_options,
+)
 from restante.common.settings import shown
 from restante.mailbox.settings import SERVE
 
@@ -42,6 +50,7 @@ def _options(
         ),
     ] = None,
     admin_token_file: AdminTokenFile = None,
+    admin_host: AdminHosts = None,
     reports_url: ReportsUrl = None,
     motd: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Message that clients show to their users.")

@@ -32,6 +32,14 @@ AdminTokenFile = Annotated[
     ),
 ]
 
+AdminHosts = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="Name of a host by which requests may reach the admin port, besides that of --admin; repeatable.",
+    ),
+]
+
 ReportsUrl = Annotated[
     str | None,
     typer.Option(metavar="URL", help="Where the reports of the pipeline are, for a link in the dashboard."),

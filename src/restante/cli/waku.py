@@ -12,7 +12,15 @@ from typing import Annotated, Any
 import typer
 
 from restante.cli import waku_archive, waku_requests
-from restante.cli.serve_options import AdminTokenFile, LogFormat, ReadSettings, ReportsUrl, prepare, with_options
+from restante.cli.serve_options import (
+    AdminHosts,
+    AdminTokenFile,
+    LogFormat,
+    ReadSettings,
+    ReportsUrl,
+    prepare,
+    with_options,
+)
 from restante.common.errors import Misuse
 from restante.common.settings import Part, shown
 
@@ -48,6 +56,7 @@ def _serve_options(
         ),
     ] = None,
     admin_token_file: AdminTokenFile = None,
+    admin_host: AdminHosts = None,
     reports_url: ReportsUrl = None,
     key: Annotated[
         str | None,

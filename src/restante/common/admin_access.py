@@ -5,14 +5,18 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from restante.common.errors import Misuse, plain
 from restante.common.settings import address
 
 MIN_TOKEN_CHARACTERS: Final = 16
 """Characters of a token. Shorter ones can be guessed."""
+
+USUAL_PORTS: Final = {"http": 80, "https": 443}
 
 
 def read_admin_token(admin: str, file: str | None) -> str | None:
@@ -54,21 +58,37 @@ def _is_loopback(host: str | None) -> bool:
         return False
 
 
-def known_host(header: str, host: str | None) -> bool:
-    """Return whether a Host header is an address or a name of ours.
+def known_host(header: str, names: Collection[str]) -> bool:
+    """Return whether a Host header is an address or one of these names of ours, with a port or without.
 
     A name that anybody can point at this machine would let a web page read the admin port through the browser of
     somebody who can reach it (DNS rebinding).
     """
     parts = re.fullmatch(r"(?:\[([^\]]*)\]|([^:]*))(?::[0-9]+)?", header)  # RFC 3986, 3.2.2
     name = (parts[1] or parts[2] or "").lower() if parts else ""
-    if name == "localhost" or (host and name == host.lower()):
+    if name == "localhost" or (name and name in {each.lower() for each in names}):
         return True
     try:
         ipaddress.ip_address(name)
     except ValueError:
         return False
     return True
+
+
+def same_origin(origin: str, host: str) -> bool:
+    """Return whether an Origin header names the server as the Host header does, which `known_host` has accepted.
+
+    A browser writes no port that is the scheme's own one. A proxy may write it.
+    """
+    scheme = origin.partition(":")[0]
+    usual = USUAL_PORTS.get(scheme)
+    if usual is None:
+        return False
+    try:
+        there, here = ((each.hostname, each.port or usual) for each in map(urlsplit, (origin, f"{scheme}://{host}")))
+    except ValueError:  # not a URL
+        return False
+    return there == here
 
 
 def authorized(header: str, token: str) -> bool:

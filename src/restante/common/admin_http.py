@@ -112,9 +112,12 @@ def _number(query: Query, name: str, default: int) -> int:
 
 @asynccontextmanager
 async def serving_admin(
-    host: str | None, port: int, pages: AdminPages, token: str | None = None
+    host: str | None, port: int, pages: AdminPages, token: str | None = None, names: tuple[str, ...] = ()
 ) -> AsyncIterator[tuple[str, int]]:
-    """Serve the admin port in a thread of its own, and yield its address. Raises Misuse if it cannot be used."""
+    """Serve the admin port in a thread of its own, and yield its address. Raises Misuse if it cannot be used.
+
+    Requests may name the server by `names`, besides the host.
+    """
     loop = asyncio.new_event_loop()
     watch(loop)
     thread = threading.Thread(target=loop.run_forever, name="admin", daemon=True)
@@ -124,7 +127,7 @@ async def serving_admin(
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
 
     try:
-        application = _application(_Server(asyncio.get_running_loop(), pages), host, token)
+        application = _application(_Server(asyncio.get_running_loop(), pages), (host or "", *names), token)
         runner, listener, address = await there(_start(host, port, application))
         try:
             yield address
@@ -162,15 +165,16 @@ async def _stop(runner: web.AppRunner, listener: asyncio.Server) -> None:
     await runner.cleanup()
 
 
-def _application(server: _Server, host: str | None, token: str | None) -> web.Application:
+def _application(server: _Server, names: tuple[str, ...], token: str | None) -> web.Application:
     connections = AdminConnections()
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         connections.asked(request.protocol)
-        if not known_host(request.host, host):
+        if not known_host(request.host, names):
             return web.Response(
-                text="unknown Host: use an IP address, localhost or the host of --admin\n", status=421
+                text="unknown Host: use an IP address, localhost, the host of --admin or a name of --admin-host\n",
+                status=421,
             )
         if (
             token is not None

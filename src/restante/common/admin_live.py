@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
 
+from restante.common.admin_access import same_origin
 from restante.common.admin_connections import REQUEST_TIMEOUT
 from restante.common.logs import log, where
 
@@ -209,7 +209,4 @@ async def _write(response: web.StreamResponse, name: str, data: bytes) -> None:
 def _is_foreign(request: web.Request) -> bool:
     """Return whether a browser says that a page of another site sends this request."""
     site, origin = request.headers.get("Sec-Fetch-Site", "same-origin"), request.headers.get("Origin")
-    try:
-        return site != "same-origin" or (origin is not None and urlsplit(origin).netloc != request.host)
-    except ValueError:  # not a URL
-        return True
+    return site != "same-origin" or (origin is not None and not same_origin(origin, request.host))

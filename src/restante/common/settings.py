@@ -36,6 +36,9 @@ KUBERNETES: Final = re.compile(r"SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\w+)?")
 
 S = TypeVar("S", bound=msgspec.Struct)
 
+MAX_HOST_NAME: Final = 253
+"""Characters of a host's name (RFC 1035, 2.3.4)."""
+
 ReportsUrl = Annotated[str, msgspec.Meta(pattern=r"\Ahttps?://[^\s]+\Z", max_length=2000)]
 """An address that a dashboard links to. Another scheme, such as javascript, could run in the dashboard."""
 
@@ -232,6 +235,13 @@ def address(text: str, flag: str) -> tuple[str | None, int]:
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise Misuse(f"{flag}: '{text}' is not HOST:PORT, like 127.0.0.1:4000, [::1]:4000 or *:4000")
     return None if host == "*" else host, int(port)
+
+
+def check_host_names(names: Iterable[str], place: str) -> None:
+    """Check names of hosts, which have no port and no wildcard. Raises Misuse that begins with the place."""
+    for name in names:
+        if len(name) > MAX_HOST_NAME or re.fullmatch(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?", name) is None:
+            raise Misuse(f"{place}: '{name}' is not the name of a host without a port, like relay.example.org")
 
 
 def unusable(host: str | None, port: int, flag: str, error: OSError) -> Misuse:

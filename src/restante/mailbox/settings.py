@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from restante.common.errors import Misuse
-from restante.common.settings import PREFIX, Part, Places, ReportsUrl, address
+from restante.common.settings import PREFIX, Part, Places, ReportsUrl, address, check_host_names
 from restante.common.texts import unsuitable
 from restante.mailbox.core.addresses import networks
 from restante.mailbox.core.limits import Limits
@@ -22,6 +22,7 @@ class Serve(msgspec.Struct, frozen=True, kw_only=True):
     listen: str = "127.0.0.1:4000"
     admin: str = "127.0.0.1:4010"
     admin_token_file: Annotated[str, Meta(min_length=1)] | None = None
+    admin_host: tuple[str, ...] = ()
     reports_url: ReportsUrl | None = None
     motd: str | None = None
     signal_error: str | None = None
@@ -61,6 +62,7 @@ def _check(settings: Serve, places: Places) -> None:
     address(settings.listen, places["listen"])
     if settings.admin != "off":
         address(settings.admin, places["admin"])
+    check_host_names(settings.admin_host, places["admin_host"])
     try:
         networks(settings.trust_proxy)
     except ValueError as error:

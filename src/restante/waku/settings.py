@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from restante.common.errors import Misuse
-from restante.common.settings import PREFIX, Part, Places, ReportsUrl, address
+from restante.common.settings import PREFIX, Part, Places, ReportsUrl, address, check_host_names
 from restante.waku.devp2p import enode
 from restante.waku.limits import Limits
 
@@ -25,6 +25,7 @@ class WakuServe(msgspec.Struct, frozen=True, kw_only=True):
     listen: str = "127.0.0.1:30303"
     admin: str = "127.0.0.1:4011"
     admin_token_file: Annotated[str, Meta(min_length=1)] | None = None
+    admin_host: tuple[str, ...] = ()
     reports_url: ReportsUrl | None = None
     key: Annotated[str, Meta(min_length=1)] | None = None
     min_pow: Annotated[float, Meta(ge=0, le=1e9)] = 2e-6
@@ -59,6 +60,7 @@ def _check(settings: WakuServe, places: Places) -> None:
     address(settings.listen, places["listen"])
     if settings.admin != "off":
         address(settings.admin, places["admin"])
+    check_host_names(settings.admin_host, places["admin_host"])
     for name, enodes in (("peer", settings.peer), ("allow", settings.allow)):
         for each in enodes:
             try:

@@ -92,7 +92,8 @@ async def _serve_until(stop: asyncio.Event, settings: Serve, read_settings: Read
 
             where = address(settings.admin, "--admin")
             pages = status_pages.of(server, store, Path(settings.data), running_settings)
-            found = await stack.enter_async_context(admin_http.serving_admin(*where, pages, token))
+            admin = admin_http.serving_admin(*where, pages, token, settings.admin_host)
+            found = await stack.enter_async_context(admin)
             log.info("the dashboard is open", url=f"http://{host_and_port(*found)}/")
         addresses = await server.listen(host, port)
         for each in addresses:

@@ -101,7 +101,8 @@ async def _serve_until(stop: asyncio.Event, settings: WakuServe) -> None:
 
                 where = address(settings.admin, "--admin")
                 pages = status_pages.of(node, data, settings.reports_url)
-                dashboard = await stack.enter_async_context(admin_http.serving_admin(*where, pages, token))
+                admin = admin_http.serving_admin(*where, pages, token, settings.admin_host)
+                dashboard = await stack.enter_async_context(admin)
             for each in await node.listen(*address(settings.listen, "--listen")):
                 _announce(key, each)  # the first line that a person sees
             if dashboard is not None:

@@ -1,0 +1,146 @@
+"""--admin-host: further names by which requests may reach the admin port, and nobody else's names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from restante.common.admin_access import known_host, same_origin
+from restante.common.errors import Misuse
+from restante.common.settings import resolve
+from restante.mailbox.settings import SERVE
+from restante.waku.settings import WAKU
+from support.ports import held_port
+from support.processes import serving
+from support.rows import every
+from support.waku.processes import node_process
+
+TOKEN = "a-token-of-a-test"
+NAMES = ("--admin-host", "Relay.example.org", "--admin-host", "prometheus-target")
+
+ACCEPTED = (
+    "relay.example.org",
+    "RELAY.example.org",
+    "relay.example.org:443",
+    "prometheus-target:4010",
+    "127.0.0.1",
+    "localhost:1",
+)
+REFUSED = (
+    "evil.example",
+    "example.org",
+    "a.relay.example.org",
+    "relay.example.org.evil.example",
+    "relay.example.org.",
+    "relay.example.org:",
+    "relay.example.org:x",
+    "relay.example.org@evil.example",
+    "xrelay.example.org",
+    "relay-example.org",
+)
+
+
+@every(("header", "known"), [*((each, True) for each in ACCEPTED), *((each, False) for each in REFUSED)])
+def test_a_name_of_the_setting_is_known_and_no_other(header: str, known: bool) -> None:
+    assert known_host(header, ("", "Relay.example.org", "prometheus-target")) is known
+
+
+@every("header", ["relay.example.org", "", ":80"])
+def test_without_the_setting_the_name_is_unknown(header: str) -> None:
+    assert not known_host(header, ("",))
+
+
+@every(
+    ("origin", "host", "same"),
+    [
+        ("https://relay.example.org", "relay.example.org", True),
+        ("https://relay.example.org", "RELAY.example.org", True),
+        ("https://relay.example.org", "relay.example.org:443", True),
+        ("http://relay.example.org", "relay.example.org:80", True),
+        ("http://relay.example.org:4010", "relay.example.org:4010", True),
+        ("http://[::1]:4010", "[::1]:4010", True),
+        ("https://relay.example.org", "relay.example.org:80", False),
+        ("https://relay.example.org:8443", "relay.example.org", False),
+        ("https://relay.example.org", "prometheus-target", False),
+        ("https://relay.example.org", "localhost", False),
+        ("https://evil.example", "relay.example.org", False),
+        ("https://relay.example.org.evil.example", "relay.example.org", False),
+        ("https://relay.example.org@evil.example", "relay.example.org", False),
+        ("file://relay.example.org", "relay.example.org", False),
+        ("null", "relay.example.org", False),
+        ("", "relay.example.org", False),
+        ("https://[", "relay.example.org", False),
+        ("https://relay.example.org:x", "relay.example.org", False),
+    ],
+)
+def test_an_origin_must_be_the_name_that_the_request_uses(origin: str, host: str, same: bool) -> None:
+    assert same_origin(origin, host) is same
+
+
+@every(
+    "name",
+    ["", "*", "*.example.org", "relay.example.org:4010", "https://relay.example.org", "-a", "a.", "a b", "::1"],
+)
+def test_a_setting_that_is_no_name_is_refused(name: str) -> None:
+    with pytest.raises(Misuse, match=r"--admin-host: '.*' is not the name of a host"):
+        resolve(SERVE, {"admin_host": [name]}, {}, None)
+    with pytest.raises(Misuse, match=r"--admin-host: '.*' is not the name of a host"):
+        resolve(WAKU, {"admin_host": [name]}, {}, None)
+
+
+def test_the_file_and_the_environment_have_it_too(tmp_path: Path) -> None:
+    file = tmp_path / "restante.toml"
+    file.write_text('[serve]\nadmin_host = ["a.example", "b.example"]\n')
+    assert resolve(SERVE, {}, {}, file)[0].admin_host == ("a.example", "b.example")
+    assert resolve(WAKU, {}, {"RESTANTE_WAKU_ADMIN_HOST": "a.example,b.example"}, None)[0].admin_host == (
+        "a.example",
+        "b.example",
+    )
+
+
+async def statuses(url: str, **headers: str) -> list[int]:
+    """Return the status of each page, as a client sees it that sends these headers."""
+    found = []
+    async with aiohttp.ClientSession(headers=headers) as session:
+        for path in ("/healthz", "/metrics", "/varz", "/"):
+            async with session.get(url + path) as answer:
+                found.append(answer.status)
+    return found
+
+
+async def test_both_servers_accept_the_names_and_refuse_others(tmp_path: Path) -> None:
+    with held_port() as mailbox, held_port() as node:
+        async with (
+            serving(tmp_path / "mailbox", options=("--admin", f"127.0.0.1:{mailbox}", *NAMES)),
+            node_process(tmp_path / "node", "--admin", f"127.0.0.1:{node}", *NAMES),
+        ):
+            for port in (mailbox, node):
+                url = f"http://127.0.0.1:{port}"
+                for name in ("relay.example.org", "PROMETHEUS-TARGET:80", "127.0.0.1"):
+                    assert await statuses(url, Host=name) == [200] * 4, name
+                for name in ("evil.example", "relay.example.org.evil.example"):
+                    assert await statuses(url, Host=name) == [421] * 4, name
+
+
+async def test_settings_are_changed_only_from_a_page_of_the_same_name(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    with held_port() as port:
+        admin = ("--admin", f"127.0.0.1:{port}", "--admin-token-file", str(token))
+        async with serving(tmp_path / "data", options=(*admin, *NAMES)), aiohttp.ClientSession() as session:
+
+            async def post(host: str, origin: str, given: str = TOKEN) -> int:
+                headers: dict[str, Any] = {"Host": host, "Origin": origin, "Authorization": f"Bearer {given}"}
+                body = {"motd": origin}
+                async with session.post(f"http://127.0.0.1:{port}/settings", headers=headers, json=body) as answer:
+                    return answer.status
+
+            assert await post("relay.example.org", "https://relay.example.org") == 200
+            assert await post("Relay.example.org:443", "https://relay.example.org") == 200
+            assert await post("relay.example.org", "https://relay.example.org", "wrong") == 401
+            assert await post("relay.example.org", "https://prometheus-target") == 403
+            assert await post("localhost", "https://relay.example.org") == 403
+            assert await post("evil.example", "https://evil.example") == 421
