@@ -201,7 +201,8 @@ function show(now) {
   if (now.unready || now.problem) showState(`Not ready: ${now.unready || now.problem}`, "bad");
   else showState("Ready", "good");
   document.title = `${now.unready || now.problem ? "Not ready" : "Ready"} – ${document.querySelector("h1").textContent}`;
-  if (now.last_sample && now.last_sample.time !== samples.at(-1)?.time) {
+  // The history may be newer than a reading of the server that viewers share.
+  if (now.last_sample && !samples.some((each) => each.time === now.last_sample.time)) {
     samples.push(now.last_sample);
     samples = samples.slice(-360);
     showSeries();
