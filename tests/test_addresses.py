@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from restante.common.net import networks
 from restante.mailbox.core import address_quotas
 from restante.mailbox.core.address_quotas import (
     ABUSE_SCORE_PER_BIT,
@@ -19,12 +20,12 @@ from restante.mailbox.core.address_quotas import (
     AddressQuota,
     AddressRegistry,
 )
-from restante.mailbox.core.addresses import identify, networks
+from restante.mailbox.core.addresses import identify
 from restante.mailbox.core.limits import UNLIMITED
 
 LOCAL = ("127.0.0.1", 5000)
 ABROAD = ("8.8.8.8", 5000)
-PROXY = networks(["127.0.0.0/8", "fd00::/8"])
+PROXY = networks(["127.0.0.0/8", "fd00::/8"], "--trust-proxy")
 
 
 def seen(peer: tuple[Any, ...], headers: dict[str, str], trusted: Any = ()) -> tuple[str, int, bool]:

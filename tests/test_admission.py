@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from restante.common.net import networks
 from restante.mailbox.core.address_quotas import ABUSE_SCORE_PER_BIT, ABUSE_SCORE_TOLERATED, REFUSALS_PER_SECOND
-from restante.mailbox.core.addresses import networks
 from restante.mailbox.core.admission import (
     TOO_MANY_CONNECTIONS,
     TOO_MANY_FROM_ADDRESS,
@@ -80,7 +80,7 @@ def test_an_address_that_connects_too_often_is_told_when_to_try_again() -> None:
 
 @pytest.mark.parametrize("invented", ["X-Forwarded-For", "X-Real-IP"])
 def test_an_invented_proxy_header_does_not_bypass_a_limit(invented: str) -> None:
-    at = admission(trusted=networks(["127.0.0.0/8"]))
+    at = admission(trusted=networks(["127.0.0.0/8"], "--trust-proxy"))
     at.limits = replace(UNLIMITED, address_connections=2)
     real = {"X-Forwarded-For": "X-Real-IP", "X-Real-IP": "X-Forwarded-For"}[invented]
     came = [admit(at, "127.0.0.1", headers={real: "8.8.8.8", invented: f"203.0.113.{number}"}) for number in range(5)]
@@ -145,7 +145,7 @@ def test_a_hashcash_server_has_no_load_level() -> None:
 
 
 def test_a_trusted_proxy_s_clients_are_counted_one_by_one() -> None:
-    at = admission(trusted=networks(["127.0.0.0/8"]))
+    at = admission(trusted=networks(["127.0.0.0/8"], "--trust-proxy"))
     at.limits = replace(UNLIMITED, address_connections=1)
     headers = {"X-Forwarded-For": "8.8.8.8"}
     assert at.admit(("127.0.0.1", 1), headers, Now(0.0, 0.0), 0).verdict is None
@@ -185,7 +185,7 @@ def test_connections_without_a_request_do_not_count_against_open_ones() -> None:
 
 
 def test_connections_of_possible_proxies_are_not_counted_before_their_request() -> None:
-    at = admission(trusted=networks(["8.8.8.0/24"]))
+    at = admission(trusted=networks(["8.8.8.0/24"], "--trust-proxy"))
     at.limits = replace(UNLIMITED, address_connections=1)
     for peer in ("127.0.0.1", "10.0.0.1", "8.8.8.8"):  # the last may be anybody's proxy
         assert not any(at.begin_request((peer, port), 1e9).refused for port in range(10))

@@ -104,7 +104,7 @@ def test_config_show_prints_every_setting_and_its_source(tmp_path: Path) -> None
     assert lines["motd"] == f'= "hi" # {file}'
     assert lines["prune_after"] == "= 60.0 # --prune-after"
     assert lines["blur_usage"] == "= 5 # RESTANTE_BLUR_USAGE"
-    assert lines["listen"] == '= "127.0.0.1:4000" # default'
+    assert lines["listen"] == '= ["127.0.0.1:4000"] # default'
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,10 @@ import structlog
 from msgspec.structs import replace
 
 from restante.common.errors import Misuse
+from restante.common.listening import listen_address
+from restante.common.net import networks
 from restante.mailbox.core.address_quotas import REFUSALS_PER_SECOND
-from restante.mailbox.core.addresses import Client, identify, networks
+from restante.mailbox.core.addresses import Client, identify
 from restante.mailbox.core.admission import TOO_MANY_FROM_ADDRESS, Admission, AdmissionTerms, PendingRequest
 from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.fair_queue import MAX_BACKLOG_COMMANDS
@@ -519,7 +521,7 @@ async def test_refused_connections_that_still_clean_up_are_closed_with_1001_in_a
 
 async def test_a_port_in_use_is_reported_in_one_sentence(live: LiveServer) -> None:
     with pytest.raises(Misuse, match=rf"cannot listen on 127.0.0.1:{live.port}: .*in use.* \(--listen\)"):
-        await live.server.listen("127.0.0.1", live.port)
+        await live.server.listeners.listen(listen_address(f"127.0.0.1:{live.port}", "--listen"))
 
 
 async def test_a_bug_in_a_rule_closes_one_connection_and_nobody_elses(
@@ -661,13 +663,11 @@ async def test_open_descriptors_count_beside_those_for_connections(live: LiveSer
     with pytest.raises(
         Misuse, match=rf"the server may open {own + RESERVED_DESCRIPTORS} file descriptors and needs (\d+)"
     ) as refused:
-        await late.listen("127.0.0.1", 0)
-    late._stop_accepting()
-    for listening in late._listening_sockets:
-        listening.close()
+        await late.listeners.listen(listen_address("127.0.0.1:0", "--listen"))
+    late.listeners.close(0)
     needed = int(str(refused.value).partition(" needs ")[2].partition(":")[0])
     assert (
-        Server(live.server.commit_loop, FakeClock(), WelcomeOptions(), descriptors=needed).most - own
+        Server(live.server.commit_loop, FakeClock(), WelcomeOptions(), descriptors=needed).listeners.most - own
         >= RESERVED_DESCRIPTORS
     )
 
@@ -675,19 +675,19 @@ async def test_open_descriptors_count_beside_those_for_connections(live: LiveSer
 async def test_a_few_free_descriptors_are_not_enough_to_take_connections_again(tmp_path: Path) -> None:
     """The listening socket that was closed frees one, and a single one would let a whole queue in."""
     async with open_live(tmp_path) as live:
-        live.server.most = 2 * RESERVED_DESCRIPTORS + descriptors(os.getpid())
+        live.server.listeners.most = 2 * RESERVED_DESCRIPTORS + descriptors(os.getpid())
         with structlog.testing.capture_logs() as logged:
             came: list[RawSocket] = []
             while not logged:
                 came.append(await live.enter())  # each takes two descriptors: one here, and one there
             assert "file descriptors are short" in logged.pop()["event"]
             for _ in range(3):
-                await live.server.check_descriptors()
+                await live.server.listeners.check_descriptors(len(live.server.admitted))
             assert not logged
             inside = len(came)
             while not logged:
                 await came.pop().leave()
-                await live.server.check_descriptors()
+                await live.server.listeners.check_descriptors(len(live.server.admitted))
             assert logged.pop()["event"] == "new connections are accepted again"
             assert inside - len(came) == pytest.approx(RESERVED_DESCRIPTORS / 2, abs=3)
             came.append(await live.enter())
@@ -696,7 +696,7 @@ async def test_a_few_free_descriptors_are_not_enough_to_take_connections_again(t
 
 
 async def test_of_many_refused_connections_some_may_clean_up_and_all_are_counted(tmp_path: Path) -> None:
-    admission = Admission(AdmissionTerms(trusted=networks(["127.0.0.0/8"])), system_secret)
+    admission = Admission(AdmissionTerms(trusted=networks(["127.0.0.0/8"], "--trust-proxy")), system_secret)
     limits = replace(UNLIMITED, address_connections=1)
     async with open_live(tmp_path, admission=admission, limits=limits) as live:
         sockets = [await live.dial(X_Forwarded_For="8.8.8.8")]
@@ -718,10 +718,10 @@ async def test_a_request_is_refused_by_its_size_wherever_it_is_cut(beyond: int) 
     request = b"HEAD /".ljust(MAX_REQUEST_BYTES + beyond, b"x") + END_OF_REQUEST
     for cut in range(len(request) - 6, len(request) + 1):
         transport = Mock(**{"is_closing.return_value": False})
-        context = Mock(read_budget=ReadBudget())
+        context = Mock(read_budget=ReadBudget(), limits=UNLIMITED)
         context.answer_head.return_value = (HTTPStatus.NOT_FOUND, None)
         context.begin_request.return_value = PendingRequest((), "somebody")
-        reader = FirstBytes(Mock(), context)
+        reader = FirstBytes(context)
         reader.connection_made(transport)
         for part in (request[:cut], request[cut:]):
             start = 0

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from restante.common.listening import listen_address
 from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.dispatcher import MAX_SUBSCRIBERS
 from restante.mailbox.core.limits import MIB, UNLIMITED, Limits
@@ -19,7 +20,7 @@ from restante.mailbox.core.model import Policy
 from restante.mailbox.server import connection
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from restante.mailbox.server.connection import CLOSE_TIMEOUT, Socket
-from restante.mailbox.server.first_request import PENDING_BYTES
+from restante.mailbox.server.newcomer import PENDING_BYTES
 from restante.mailbox.server.read_pauses import MAX_FRAMES_PER_SECOND
 from restante.mailbox.server.receive_buffer import MAX_READ_BYTES, ReceiveBuffer
 from restante.mailbox.server.refusals import NO_ROOM_FOR_LARGE, NO_ROOM_FOR_REQUESTS, NOT_READ
@@ -60,7 +61,8 @@ async def opened(
     commit_loop = await CommitLoop.open(store, clock, FakeDice(), Policy(limits=limits), Retention())
     server = Server(commit_loop, clock, WelcomeOptions(), Admission(terms or AdmissionTerms(), system_secret))
     server.cleanup_seconds = 0.05
-    ((_, port),) = await server.listen("127.0.0.1", 0)
+    [at] = await server.listeners.listen(listen_address("127.0.0.1:0", "--listen"))
+    port = int(at.rpartition(":")[2])
     running = asyncio.create_task(commit_loop.run())
     live = SlowServer(server, port, running)
     try:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
-import ipaddress
-import ssl
 import time
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
@@ -14,9 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from client.liar import answer_handshake, honest, instead_of, listening, lying
 from client.live import Heard, LiveServer, meet, read, serving, use, wormhole
@@ -35,6 +29,7 @@ from restante.client.connection import driver, websocket, work
 from restante.client.connection.server import Server
 from restante.mailbox.protocol.hashcash import Demand, problem
 from support.bounds import bounded
+from support.certificates import Certificate
 from support.mailbox.frames import HEAD_END
 from support.ports import nobodys_port
 
@@ -52,40 +47,6 @@ async def exchange(alice: Wormhole, bob: Wormhole) -> None:
 
 
 # ── TLS ──────────────────────────────────────────────────────────────────────────────────────────
-
-
-class Certificate:
-    """A certificate for 127.0.0.1 that nobody else has signed."""
-
-    def __init__(self, folder: Path, days: int = 1) -> None:
-        self.path = folder / "server.pem"
-        key = ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "restante test")])
-        now = dt.datetime.now(dt.UTC)
-        certificate = (
-            x509.CertificateBuilder(issuer_name=name, subject_name=name, public_key=key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - dt.timedelta(days=7))
-            .not_valid_after(now + dt.timedelta(days=days))
-            .add_extension(
-                x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
-            )
-            .sign(key, hashes.SHA256())
-        )
-        private = key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        self.path.write_bytes(private + certificate.public_bytes(serialization.Encoding.PEM))
-
-    @property
-    def server(self) -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(self.path)
-        return context
-
-    @property
-    def client(self) -> ssl.SSLContext:
-        return ssl.create_default_context(cafile=str(self.path))
 
 
 async def test_a_server_with_a_certificate_of_its_own_is_refused(tmp_path: Path) -> None:

@@ -207,9 +207,10 @@ async def started(
     stdout: int = DEVNULL,
     **variables: str,
 ) -> AsyncIterator[Serving]:
-    """Start a server on a free port, and do not wait for it. No process stays behind."""
+    """Start a server, on a free port unless the options name one, and do not wait for it. No process stays behind."""
+    free = () if "--listen" in options else ("--listen", "127.0.0.1:0")
     process = await spawn(
-        *(*program, "serve", "--data", str(data), "--listen", "127.0.0.1:0", "--admin", "off"),
+        *(*program, "serve", "--data", str(data), *free, "--admin", "off"),
         *("--log-format", "json", *options),
         stdout=stdout,
         variables=variables,

@@ -289,7 +289,7 @@ async def test_connections_of_one_ipv6_64_are_limited_together(tmp_path: Path) -
         for address in ("2001:db8::1", "2001:db8::2", "2001:db8:0:1::1", "::ffff:192.0.2.1", "192.0.2.1"):
             transport = Mock(spec=asyncio.Transport)
             transport.get_extra_info.return_value = (address, 1, 0, 0)
-            connections.append(here.node._answer())
+            connections.append(here.node._answer(None))
             connections[-1].connection_made(transport)
         assert [connection in here.node.connections for connection in connections] == [True, False, True, True, False]
         for connection in connections:

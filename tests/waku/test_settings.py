@@ -27,7 +27,7 @@ def resolved(environment: dict[str, str] | None = None, file: Path | None = None
 
 def test_by_default_the_node_listens_on_loopback_and_keeps_thirty_days() -> None:
     settings = resolved()
-    assert (settings.listen, settings.admin) == ("127.0.0.1:30303", "127.0.0.1:4011")
+    assert (settings.listen, settings.admin) == (("127.0.0.1:30303",), "127.0.0.1:4011")
     assert (settings.retention, settings.retention_bytes, settings.topics, settings.peer) == (30.0, None, (), ())
     assert (settings.min_pow, settings.max_ttl) == (2e-6, 7 * 86400)
 
@@ -51,7 +51,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a peer without a port": ({"peer": [ENODE.rpartition(":")[0]]}, "has no port"),
     "a topic": ({"topics": ["xyz"]}, r"--topics: 'xyz' is not a topic, which has 8 hexadecimal digits"),
     "a long topic": ({"topics": ["0102030405"]}, "--topics"),
-    "where to listen": ({"listen": "nowhere"}, "--listen: 'nowhere' is not HOST:PORT"),
+    "where to listen": ({"listen": ["nowhere"]}, "--listen: 'nowhere' is not HOST:PORT"),
     "where the admin is": ({"admin": "4011"}, "--admin"),
     "no peers": ({"max_peers": 0}, "--max-peers"),
     "none per address": ({"max_peers_per_address": 0}, "--max-peers-per-address"),
@@ -103,7 +103,9 @@ def test_an_error_in_the_environment_names_the_variable() -> None:
 
 
 def test_valid_settings_are_accepted() -> None:
-    settings = resolved(peer=[ENODE], topics=["0x01020304"], limit=["address_envelopes=0"], listen="*:0", admin="off")
+    settings = resolved(
+        peer=[ENODE], topics=["0x01020304"], limit=["address_envelopes=0"], listen=["*:0"], admin="off"
+    )
     assert settings.peer == (ENODE,)
     assert settings.limits.address_envelopes == 0
     assert read_topic("0x01020304", "--topics") == b"\1\2\3\4"

@@ -38,10 +38,20 @@ def _options(
         typer.Option(metavar="DIR", help="Data directory; created if it does not exist. Default: restante-data."),
     ] = None,
     listen: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
-            metavar="HOST:PORT", help="Address for clients; *:PORT is every interface. Default: 127.0.0.1:4000."
+            metavar="ADDRESS",
+            help="Where clients connect: HOST:PORT, *:PORT for every interface, unix:PATH, or fd:N; repeatable."
+            " proxy: before it demands a PROXY header, plain: before it leaves TLS out. Default: 127.0.0.1:4000.",
         ),
+    ] = None,
+    tls_cert: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Certificate in PEM form, with the chain; clients then use wss://."),
+    ] = None,
+    tls_key: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Private key of the certificate, in PEM form, without password."),
     ] = None,
     admin: Annotated[
         str | None,

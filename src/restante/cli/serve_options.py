@@ -65,9 +65,10 @@ def with_options(
 
 def prepare(settings: Any) -> None:
     """Check the addresses of a server, start its log, and let only the owner read what it writes. Raises Misuse."""
+    from restante.common.listening import refuse_unusable_addresses
     from restante.common.ports import refuse_unusable
 
-    refuse_unusable(*address(settings.listen, "--listen"), "--listen")
+    refuse_unusable_addresses(settings.listen, "--listen")
     if settings.admin != "off":
         refuse_unusable(*address(settings.admin, "--admin"), "--admin")
     from restante.common import logs

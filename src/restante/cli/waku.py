@@ -44,9 +44,17 @@ def _serve_options(
         typer.Option(metavar="DIR", help="Data directory; created if it does not exist. Default: restante-waku."),
     ] = None,
     listen: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
-            metavar="HOST:PORT", help="Address for peers; *:PORT is every interface. Default: 127.0.0.1:30303."
+            metavar="ADDRESS",
+            help="Where peers connect: HOST:PORT, *:PORT for every interface, unix:PATH, or fd:N; repeatable."
+            " proxy: before it demands a PROXY header. Default: 127.0.0.1:30303.",
+        ),
+    ] = None,
+    trust_proxy: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NETWORK", help="Network of proxies that send PROXY headers, like 127.0.0.0/8; repeatable."
         ),
     ] = None,
     admin: Annotated[

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+from restante.common.errors import Misuse
 
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 MAX_ADDRESS_CHARACTERS: Final = 60
 """Maximum characters of an address: 39, and a zone."""
@@ -27,6 +30,19 @@ def _read(text: str) -> Address | None:
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped
     return address
+
+
+def networks(texts: Sequence[str], flag: str) -> list[Network]:
+    """Parse networks like 127.0.0.0/8 and ::1. Raises Misuse."""
+    try:
+        return [ipaddress.ip_network(text, strict=False) for text in texts]
+    except ValueError as error:
+        raise Misuse(f"{flag}: {error}; write a network like 127.0.0.0/8 or fd00::/8") from error
+
+
+def in_any(address: Address, among: Sequence[Network]) -> bool:
+    """Return whether an address is in one of the networks."""
+    return any(address in network for network in among)
 
 
 def household(address: Address) -> bytes:

@@ -168,7 +168,10 @@ def resolve(
         table = tables.get(option.table, {})
         if option.name in table:
             source, place = str(path), f"{path}: {shown}"
-            value = convert(table[option.name], option.type, place, strict=True)
+            given_there = table[option.name]
+            if option.type == tuple[str, ...] and isinstance(given_there, str):
+                given_there = [given_there]  # a list of one may be written without brackets
+            value = convert(given_there, option.type, place, strict=True)
         if option.variable in environment:
             value, source, fixed = environment[option.variable], option.variable, True
             place = option.variable

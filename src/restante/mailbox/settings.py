@@ -8,9 +8,10 @@ import msgspec
 from msgspec import Meta
 
 from restante.common.errors import Misuse
+from restante.common.listening import listen_addresses
+from restante.common.net import networks
 from restante.common.settings import PREFIX, Part, Places, ReportsUrl, address, check_host_names
 from restante.common.texts import unsuitable
-from restante.mailbox.core.addresses import networks
 from restante.mailbox.core.limits import Limits
 from restante.mailbox.protocol.hashcash import MAX_BITS, Mode
 
@@ -19,7 +20,9 @@ class Serve(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of `restante serve`: keys of the table [serve], variables RESTANTE_<NAME>, flags --<name>."""
 
     data: Annotated[str, Meta(min_length=1)] = "restante-data"
-    listen: str = "127.0.0.1:4000"
+    listen: tuple[str, ...] = ("127.0.0.1:4000",)
+    tls_cert: Annotated[str, Meta(min_length=1)] | None = None
+    tls_key: Annotated[str, Meta(min_length=1)] | None = None
     admin: str = "127.0.0.1:4010"
     admin_token_file: Annotated[str, Meta(min_length=1)] | None = None
     admin_host: tuple[str, ...] = ()
@@ -59,14 +62,13 @@ def check_shown(settings: Serve, places: Places) -> None:
 
 def _check(settings: Serve, places: Places) -> None:
     check_shown(settings, places)
-    address(settings.listen, places["listen"])
+    listen_addresses(settings.listen, places["listen"])
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        raise Misuse(f"{places['tls_cert']} and {places['tls_key']} belong together: set both or neither")
     if settings.admin != "off":
         address(settings.admin, places["admin"])
     check_host_names(settings.admin_host, places["admin_host"])
-    try:
-        networks(settings.trust_proxy)
-    except ValueError as error:
-        raise Misuse(f"{places['trust_proxy']}: {error}; write a network like 127.0.0.0/8 or fd00::/8") from error
+    networks(settings.trust_proxy, places["trust_proxy"])
 
 
 SERVE: Final = Part("serve", Serve, Limits, PREFIX, _check)

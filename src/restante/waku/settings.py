@@ -8,6 +8,8 @@ import msgspec
 from msgspec import Meta
 
 from restante.common.errors import Misuse
+from restante.common.listening import listen_addresses
+from restante.common.net import networks
 from restante.common.settings import PREFIX, Part, Places, ReportsUrl, address, check_host_names
 from restante.waku.devp2p import enode
 from restante.waku.limits import Limits
@@ -22,7 +24,8 @@ class WakuServe(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of `restante waku serve`: keys of [waku], variables RESTANTE_WAKU_<NAME>, flags --<name>."""
 
     data: Annotated[str, Meta(min_length=1)] = "restante-waku"
-    listen: str = "127.0.0.1:30303"
+    listen: tuple[str, ...] = ("127.0.0.1:30303",)
+    trust_proxy: tuple[str, ...] = ()
     admin: str = "127.0.0.1:4011"
     admin_token_file: Annotated[str, Meta(min_length=1)] | None = None
     admin_host: tuple[str, ...] = ()
@@ -57,7 +60,10 @@ def read_topic(text: str, flag: str) -> bytes:
 
 
 def _check(settings: WakuServe, places: Places) -> None:
-    address(settings.listen, places["listen"])
+    for listen in listen_addresses(settings.listen, places["listen"]):
+        if listen.plain and not listen.is_unix:
+            raise Misuse(f"{places['listen']}: '{listen.text}': leave plain: out, since the node has no TLS")
+    networks(settings.trust_proxy, places["trust_proxy"])
     if settings.admin != "off":
         address(settings.admin, places["admin"])
     check_host_names(settings.admin_host, places["admin_host"])

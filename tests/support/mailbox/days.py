@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
+from restante.common.listening import listen_address
 from restante.mailbox.core.limits import UNLIMITED
 from restante.mailbox.core.model import Policy
 from restante.mailbox.server.commit_loop import GRACE_SECONDS, CommitLoop, Retention
@@ -42,7 +43,7 @@ class ServerOfDays:
         policy = Policy(limits=UNLIMITED)
         self._commit_loop = await CommitLoop.open(self._store, self._clock, self._dice, policy, self._retention)
         self._server = Server(self._commit_loop, self._clock, WelcomeOptions())
-        await self._server.listen("127.0.0.1", self.port)
+        await self._server.listeners.listen(listen_address(f"127.0.0.1:{self.port}", "--listen"))
         self._running = asyncio.create_task(self._commit_loop.run())
 
     async def stop(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from restante.mailbox.core.addresses import networks
+from restante.common.net import networks
 from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.limits import UNLIMITED, Limits
@@ -95,7 +95,9 @@ class Options(NamedTuple):
 
     def admission(self) -> Admission:
         """Return an admission whose secrets are all alike, so that scripts can have stamps in them."""
-        terms = AdmissionTerms(mode=self.permission, bits=self.bits, trusted=networks(["127.0.0.0/8"]))
+        terms = AdmissionTerms(
+            mode=self.permission, bits=self.bits, trusted=networks(["127.0.0.0/8"], "--trust-proxy")
+        )
         admission = Admission(terms, lambda: bytes(32))
         admission.limits = self.limits
         return admission

@@ -11,6 +11,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from restante.common.dice import SystemDice
+from restante.common.listening import listen_address
 from restante.mailbox.core.model import Policy
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from restante.mailbox.server.server import Server
@@ -96,8 +97,8 @@ async def inside(
             store = Store.open(data)
         commit_loop = await loop_type.open(store, clock, SystemDice(), Policy(), retention or Retention())
         server = Server(commit_loop, clock, WelcomeOptions())
-        [(host, port)] = await server.listen("127.0.0.1", 0)
-        here = Inside(store, commit_loop, server, f"ws://{host}:{port}/v1")
+        [at] = await server.listeners.listen(listen_address("127.0.0.1:0", "--listen"))
+        here = Inside(store, commit_loop, server, f"ws://{at}/v1")
         try:
             yield here
         finally:

@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from restante.common.listening import listen_address
 from restante.mailbox.core.admission import Admission
 from restante.mailbox.core.limits import MIB, UNLIMITED, Limits
 from restante.mailbox.core.model import Policy
@@ -61,9 +62,9 @@ async def open_live(
     policy = Policy(limits=replace(limits, message_bytes=MIB))
     commit_loop = await CommitLoop.open(store, clock, FakeDice(), policy, Retention())
     server = Server(commit_loop, clock, WelcomeOptions(**welcome_options), admission)
-    addresses = await server.listen("127.0.0.1", 0)
+    [at] = await server.listeners.listen(listen_address("127.0.0.1:0", "--listen"))
     running = asyncio.create_task(commit_loop.run())
-    live = LiveServer(server, addresses[0][1], running)
+    live = LiveServer(server, int(at.rpartition(":")[2]), running)
     try:
         yield live
     finally:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import aiohttp
 
+from restante.common.listening import listen_address
 from restante.mailbox.core.dispatcher import CLEANUP_CLOSE_CODES, Dispatcher
 from restante.mailbox.core.model import Now
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
@@ -266,7 +267,8 @@ class SocketWorld(CommitLoopWorld):
         await super()._open()
         self._server = Server(self._commit_loop, self.clock, self.welcome_options, self.options.admission())
         self._server.cleanup_seconds = self.options.parting
-        [(_, self._port)] = await self._server.listen("127.0.0.1", 0)
+        [at] = await self._server.listeners.listen(listen_address("127.0.0.1:0", "--listen"))
+        self._port = int(at.rpartition(":")[2])
 
     def connect(self) -> Inbox:
         return self.run(self._clients.connect(self._port, self.options.headers()))

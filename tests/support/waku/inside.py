@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from restante.common.errors import StoreFull
+from restante.common.listening import listen_address
 from restante.waku.archive.sqlite import Archive
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope.envelope import Envelope
@@ -146,7 +147,8 @@ async def inside(
     )
     here = Inside(node, archive, clock)
     try:
-        [(_, here.port)] = await node.listen("127.0.0.1", port)
+        [at] = await node.listen(listen_address(f"127.0.0.1:{port}", "--listen"))
+        here.port = int(at.rpartition(":")[2])
         yield here
     finally:
         if here.running.done():

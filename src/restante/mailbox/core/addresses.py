@@ -9,9 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from restante.common.net import Address, read
-
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+from restante.common.net import Address, Network, in_any, read
 
 
 class Client(msgspec.Struct, frozen=True, gc=False):
@@ -42,14 +40,14 @@ def identify(peer: Sequence[Any], headers: Mapping[str, str], trusted: Sequence[
     assert address is not None, "the kernel returns valid addresses"
     shared = _shared(address)
     forwarded, real = headers.get("X-Forwarded-For"), headers.get("X-Real-IP")
-    if not _in_any(address, trusted):
+    if not in_any(address, trusted):
         return Client(address, int(peer[1]), counted=not shared, untrusted_proxy=shared and bool(forwarded or real))
     real_ip = read(_without_port((real or "").rpartition(",")[2].strip()))
     named = _last_untrusted(forwarded, trusted) if forwarded else real_ip
     if real and real_ip is None:
         other = None if named is None else address
     else:  # if one proxy is behind another, its X-Real-IP may be the other proxy
-        other = None if real_ip is None or real_ip == named or _in_any(real_ip, trusted) else real_ip
+        other = None if real_ip is None or real_ip == named or in_any(real_ip, trusted) else real_ip
     if named is None:
         return Client(address, int(peer[1]), counted=bool(forwarded or real), other=other)
     port = headers.get("X-Real-Port", "").rpartition(",")[2].strip()
@@ -67,7 +65,7 @@ _PRIVATE: Final = [
 @lru_cache(1024)  # checking all private networks takes 10 µs
 def _shared(address: Address) -> bool:
     """Return whether the address is loopback or private, so that many clients may share it."""
-    return address.is_loopback or _in_any(address, _PRIVATE)
+    return address.is_loopback or in_any(address, _PRIVATE)
 
 
 def _last_untrusted(forwarded: str, trusted: Sequence[Network]) -> Address | None:
@@ -78,7 +76,7 @@ def _last_untrusted(forwarded: str, trusted: Sequence[Network]) -> Address | Non
     named = None
     for entry in reversed(forwarded.split(",")[-16:]):
         named = read(_without_port(entry.strip()))
-        if named is None or not _in_any(named, trusted):
+        if named is None or not in_any(named, trusted):
             return named
     return named
 
@@ -88,12 +86,3 @@ def _without_port(entry: str) -> str:
     if entry.startswith("["):
         return entry[1:].partition("]")[0]
     return entry.partition(":")[0] if entry.count(":") == 1 else entry
-
-
-def _in_any(address: Address, networks: Sequence[Network]) -> bool:
-    return any(address in network for network in networks)
-
-
-def networks(texts: Sequence[str]) -> list[Network]:
-    """Parse networks like 127.0.0.0/8 and ::1. Raises ValueError with a text for the operator."""
-    return [ipaddress.ip_network(text, strict=False) for text in texts]

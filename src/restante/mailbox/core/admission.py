@@ -9,9 +9,10 @@ from typing import Any, Final
 import msgspec
 
 from restante.common.errors import PeerError
+from restante.common.net import Network
 from restante.mailbox.core.adaptive import LoadLevel
 from restante.mailbox.core.address_quotas import AddressQuota, AddressRegistry
-from restante.mailbox.core.addresses import Client, Network, identify
+from restante.mailbox.core.addresses import Client, identify
 from restante.mailbox.core.limits import UNLIMITED, Limits
 from restante.mailbox.core.model import Now
 from restante.mailbox.protocol.hashcash import Demand, Mode, offer
@@ -100,6 +101,10 @@ class Admission:
         for quota in address_quotas:
             quota.pending_requests += 1
         return PendingRequest(address_quotas, address_id)
+
+    def address_id(self, peer: Sequence[Any], wall: float) -> str:
+        """Return the address id of a peer."""
+        return self.addresses.day_id(identify(peer, {}, self.terms.trusted).address, wall)
 
     def end_request(self, pending: PendingRequest) -> None:
         """Record that the request has come, or that the connection is gone."""

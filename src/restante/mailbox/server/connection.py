@@ -15,6 +15,7 @@ from typing import Final
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 
 from restante.common.errors import PeerError
+from restante.common.proxy_header import Peer
 from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.dispatcher import CLEANUP_CLOSE_CODES
 from restante.mailbox.core.fair_queue import ENTRY_BYTES
@@ -43,13 +44,13 @@ class Socket(WSListener):
     """The WebSocket of one connection."""
 
     __slots__ = (
-        *("_ending", "_frames", "_held", "_owed", "_owing", "_pong", "_server", "_stuck", "_timer", "_transport"),
-        *("bucket", "connection", "fragments", "ignores_input", "last_frame_second", "largest"),
+        *("_ending", "_frames", "_held", "_owed", "_owing", "_peer", "_pong", "_server", "_stuck", "_timer"),
+        *("_transport", "bucket", "connection", "fragments", "ignores_input", "last_frame_second", "largest"),
         *("read_pauses", "reading", "unfinished"),
     )
 
-    def __init__(self, server: ServerContext[Socket]) -> None:
-        self._server = server
+    def __init__(self, server: ServerContext[Socket], peer: Peer | None = None) -> None:
+        self._server, self._peer = server, peer
         self.connection = ConnectionState(self)
         self._transport: WSTransport | None = None
         self.fragments = Fragments()
@@ -86,7 +87,9 @@ class Socket(WSListener):
         server, connection = self._server, self.connection
         known = transport.underlying_transport.get_extra_info
         transport.underlying_transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
-        result = server.admit(self, known("peername"), proxy_headers(transport.request), known("socket").fileno())
+        result = server.admit(
+            self, self._peer or known("peername"), proxy_headers(transport.request), known("socket").fileno()
+        )
         transport.request.headers.clear()  # picows keeps the request as long as the connection: up to 50 KiB
         connection.address_quotas = result.address_quotas
         connection.session = Session(result.demand, result.address_id)

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any, Final, Protocol, cast
+from typing import Final, Protocol, cast
 
 from picows import WSAutoPingStrategy, WSListener, WSUpgradeRequest, WSUpgradeResponseWithListener
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
 from restante.common.logs import log, where
-from restante.mailbox.core.admission import PendingRequest
-from restante.mailbox.core.limits import KIB
-from restante.mailbox.core.memory_holders import MemoryHolder
+from restante.common.proxy_header import Peer
+from restante.mailbox.core.limits import Limits
+from restante.mailbox.server.newcomer import Newcomer, NewcomerContext
 from restante.mailbox.server.read_budget import REQUEST_BYTES_PER_FRAME, REQUEST_FRAMES, ReadBudget
 from restante.mailbox.server.receive_buffer import ReceiveBuffer
+from restante.mailbox.server.unix_transport import for_picows
 
 HEAD_PREFIX: Final = b"HEAD "
 END_OF_REQUEST: Final = b"\r\n\r\n"
@@ -32,9 +33,6 @@ TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Len
 
 READ_BYTES: Final = 2048
 """Bytes read at once. A request has some 300."""
-
-PENDING_BYTES: Final = 10 * KIB
-"""Bytes of memory that a connection without a complete request takes, in addition to the request."""
 
 Answer = tuple[HTTPStatus, int | None]
 """The status that a GET of the same path would have, and the bytes of its body if we know them."""
@@ -80,72 +78,79 @@ def websocket_protocol(
     )
 
 
-class RequestContext(Protocol):
+class RequestContext(NewcomerContext, Protocol):
     """The part of the server that a request uses."""
 
     read_budget: ReadBudget
+    limits: Limits
 
     def answer_head(self, path: bytes) -> Answer:
         """Return the answer to HEAD."""
 
-    def begin_request(self, peer: Sequence[Any]) -> PendingRequest:
-        """Count a connection before its request."""
-
-    def end_request(self, pending: PendingRequest) -> None:
-        """Record that the request has come, or that the connection is gone."""
-
-    def count_reading(self, holder: MemoryHolder, change: int) -> None:
-        """Count memory in which something is being read."""
-
-    def make_room(self) -> None:
-        """Close some connections if all together hold more memory than they may."""
-
-    def give_up_request(self, pending: PendingRequest) -> None:
-        """Count a connection that is closed for the memory that its request takes."""
+    def websocket(self, peer: Peer | None, handshake_timeout: float) -> WSProtocol:
+        """Return the protocol that reads a request and then speaks WebSocket. `peer`: as in `FirstBytes`."""
 
 
 class FirstBytes(asyncio.BufferedProtocol):
-    """Reads a request to its end, answers HEAD, and passes all other requests to `websocket`.
+    """Reads a request to its end, answers HEAD, and passes all other requests to a WebSocket.
 
-    `websocket` learns of the connection at its beginning, so its handshake timeout covers the request, too.
+    The WebSocket learns of the connection at its beginning, so its handshake timeout covers the request, too.
     """
 
-    def __init__(self, websocket: WSProtocol, context: RequestContext) -> None:
-        self._websocket = websocket
+    def __init__(
+        self,
+        context: RequestContext,
+        peer: Peer | None = None,
+        newcomer: Newcomer | None = None,
+        deadline: float | None = None,
+    ) -> None:
+        """Prepare to read.
+
+        `peer` is the client if the socket does not know it. `newcomer` has a place already, if the connection began
+        with a TLS handshake. `deadline`: the time of the loop at which the request must be complete; by default
+        `limits.handshake` after the beginning.
+        """
+        self._websocket: WSProtocol | None = None
         self._context = context
+        self._peer = peer
+        self._newcomer = newcomer or Newcomer(context)
+        self._admitted = newcomer is not None
+        self._deadline = deadline
         self._budget = context.read_budget
-        self._pending: PendingRequest | None = None
-        self.holding = 0
-        """Bytes of memory that the connection and its request take."""
         self._read = bytearray()
         self._room = memoryview(bytearray(READ_BYTES))
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        peer = transport.get_extra_info("peername")  # None if the connection is closed already
-        pending = peer and self._context.begin_request(peer)
-        if not pending or pending.refused:
-            cast(asyncio.Transport, transport).abort()
+        own = cast("asyncio.Transport", transport)  # uvloop's transport does not derive from it
+        if not self._admitted and not self._newcomer.admit(own, self._peer):
             return
-        self._pending = pending
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport does not derive from it
-        self._websocket.connection_made(transport)
-        self._count(PENDING_BYTES)
+        self._transport = own
+        seconds = self._context.limits.handshake
+        if self._deadline is not None:
+            seconds = max(0.001, self._deadline - asyncio.get_running_loop().time())
+        self._websocket = self._context.websocket(self._peer, seconds)
+        self._websocket.connection_made(own if self._peer is None else for_picows(own))
+        self._newcomer.count(0)
 
     def connection_lost(self, error: Exception | None) -> None:
-        if self._transport is not None:
-            self._end_request()
+        if self._websocket is not None:
+            self._newcomer.end()
             self._websocket.connection_lost(error)
 
     def get_buffer(self, _size: int) -> memoryview:
         return self._room[: self._budget.read_bytes]
 
     def buffer_updated(self, read: int) -> None:
+        self.receive(self._room[:read])
+
+    def receive(self, data: bytes | bytearray | memoryview) -> None:
+        """Read what has come, and answer the request if it is complete."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
         seen = max(0, len(self._read) - len(END_OF_REQUEST))
-        self._read += self._room[:read]
+        self._read += data
         end = self._read.find(END_OF_REQUEST, seen)
         size = end if end >= 0 else len(self._read) - len(END_OF_REQUEST) + 1  # part of it may have come
         if size > MAX_REQUEST_BYTES:
@@ -157,7 +162,7 @@ class FirstBytes(asyncio.BufferedProtocol):
             if end >= 0:
                 transport.pause_reading()
                 self._budget.wait(self._go_on)
-            self._count(PENDING_BYTES + len(self._read))
+            self._newcomer.count(len(self._read))
 
     def _go_on(self) -> None:
         """Answer a request that had to wait for the read budget."""
@@ -173,44 +178,19 @@ class FirstBytes(asyncio.BufferedProtocol):
             transport.write(self._head())
             transport.close()
         else:
-            self._end_request()
+            self._newcomer.end()
             self._hand_over(transport)
 
-    def _end_request(self) -> None:
-        if self._pending is not None:
-            self._count(0)
-            self._context.end_request(self._pending)
-            self._pending = None
-
-    # ── the memory of an unfinished request (MemoryHolder) ───────────────────────────────────────
-
-    def _count(self, size: int) -> None:
-        change, self.holding = size - self.holding, size
-        self._context.count_reading(self, change)
-        if change > 0:
-            self._context.make_room()
-
-    @property
-    def addresses(self) -> Sequence[Hashable]:
-        """Return the quotas of its address, or the connection itself if its address is not known or not counted."""
-        return (self._pending and self._pending.address_quotas) or (self,)
-
-    def give_up(self) -> None:
-        """Release the memory that it holds, and close the connection."""
-        if self._transport is not None and self._pending is not None:
-            self._context.give_up_request(self._pending)
-            self._end_request()
-            self._read.clear()
-            self._transport.abort()
-
     def _hand_over(self, transport: asyncio.Transport) -> None:
-        transport.set_protocol(ReceiveBuffer(self._websocket, self._budget))
+        websocket = self._websocket
+        assert websocket is not None
+        transport.set_protocol(ReceiveBuffer(websocket, self._budget))
         left = memoryview(self._read)
         while left and not transport.is_closing():
-            room = self._websocket.get_buffer(len(left))
+            room = websocket.get_buffer(len(left))
             size = min(len(left), len(room))
             room[:size] = left[:size]
-            self._websocket.buffer_updated(size)
+            websocket.buffer_updated(size)
             left = left[size:]
 
     def _head(self) -> bytes:

@@ -16,10 +16,12 @@ from restante import __version__
 from restante.common.admin_access import read_admin_token
 from restante.common.dice import SystemDice
 from restante.common.disk_probe import free_bytes
+from restante.common.listening import listen_addresses
 from restante.common.logs import log, watch
 from restante.common.net import host_and_port
 from restante.common.settings import address
 from restante.common.signals import listening_for_signals, raise_descriptors, too_few_descriptors
+from restante.common.tls import ServerCertificate
 from restante.common.worker import Worker
 from restante.mailbox.core.admission import Admission
 from restante.mailbox.core.limits import SECONDS_PER_DAY
@@ -38,6 +40,10 @@ SAVE_INTERVAL_SECONDS: Final = 60
 much longer than it was."""
 
 
+CERTIFICATE_SECONDS: Final = 2
+"""Seconds between looks at the files of the certificate."""
+
+
 def serve(settings: Serve, read_settings: ReadSettings) -> None:
     """Serve until SIGTERM or SIGINT. `read_settings` reads the settings again. Raises Misuse and StoreError."""
     uvloop.run(_serve(settings, read_settings))
@@ -54,7 +60,10 @@ async def _serve_until(stop: asyncio.Event, settings: Serve, read_settings: Read
     descriptors, needed = raise_descriptors(), needed_descriptors(OWN_DESCRIPTORS)
     if descriptors < needed:
         raise too_few_descriptors(descriptors, needed)
-    host, port = address(settings.listen, "--listen")
+    addresses = listen_addresses(settings.listen, "--listen")
+    certificate = None
+    if settings.tls_cert is not None and settings.tls_key is not None:
+        certificate = ServerCertificate(Path(settings.tls_cert), Path(settings.tls_key))
     token = read_admin_token(settings.admin, settings.admin_token_file)
     if settings.trace is not None:
         check_path(Path(settings.trace), Path(settings.data))
@@ -80,6 +89,7 @@ async def _serve_until(stop: asyncio.Event, settings: Serve, read_settings: Read
         Admission(admission_terms(settings), system_secret),
         descriptors=descriptors,
     )
+    server.certificate = certificate
     async with contextlib.AsyncExitStack() as stack:
         if settings.trace is not None:
             trace = commit_loop.trace = TraceFile(Path(settings.trace))
@@ -95,9 +105,10 @@ async def _serve_until(stop: asyncio.Event, settings: Serve, read_settings: Read
             admin = admin_http.serving_admin(*where, pages, token, settings.admin_host)
             found = await stack.enter_async_context(admin)
             log.info("the dashboard is open", url=f"http://{host_and_port(*found)}/")
-        addresses = await server.listen(host, port)
-        for each in addresses:
-            log.info("listening", url=f"ws://{host_and_port(*each)}/v1", version=__version__, data=settings.data)
+        for listen_address in addresses:
+            for each in await server.listeners.listen(listen_address):
+                url = listen_address.url(each, "wss" if server.speaks_tls(listen_address) else "ws", "/v1")
+                log.info("listening", url=url, version=__version__, data=settings.data)
         await _run_until(stop, server, commit_loop, store, settings)
 
 
@@ -175,7 +186,9 @@ async def _tick(server: Server, commit_loop: CommitLoop, disk: Disk, prune_every
         await asyncio.sleep(1)
         server.tick()
         exempt_survivors()
-        await server.check_descriptors()
+        await server.listeners.check_descriptors(len(server.admitted))
+        if server.certificate is not None and server.second % CERTIFICATE_SECONDS == 0:
+            server.certificate.look_soon()
         commit_loop.commit_deferred()
         disk.look()
         if server.second % 60 == 0:

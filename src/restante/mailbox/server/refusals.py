@@ -15,6 +15,9 @@ TOO_MANY_WITHOUT_REQUEST: Final = "too many connections without a request"
 NO_ROOM_FOR_REQUESTS: Final = "there is no room for connections without a request"
 """Log text for an address whose connections without a request are closed for the memory that they take."""
 
+NO_PROXY_HEADER: Final = "no valid PROXY header of a trusted proxy"
+"""Log text for a connection that did not begin with the header that its port demands (--listen proxy:)."""
+
 NOT_READ: Final = "what was sent was not read"
 NO_ROOM_FOR_LARGE: Final = "there is no room for large messages"
 """Why a connection is closed, for the client and for the log."""
@@ -28,6 +31,7 @@ REASONS: Final = {
     admission.TOO_MANY_FROM_ADDRESS: "address_connections",
     TOO_MANY_WITHOUT_REQUEST: "address_requests",
     NO_ROOM_FOR_REQUESTS: "no_room_for_requests",
+    NO_PROXY_HEADER: "no_proxy_header",
     NO_ROOM_FOR_LARGE: "no_room_for_large_messages",
     NOT_READ: "not_read",
     MUST_BIND: "bind",
@@ -62,7 +66,7 @@ LIMITS: Final[Mapping[str, tuple[str, ...]]] = {
     "server_full": ("stored_bytes", "free_disk"),
     "mailbox_full": ("mailbox_messages", "mailbox_bytes"),
 }
-"""The limits that cause refusals of each reason. `message_cost` and `permission` have none."""
+"""The limits that cause refusals of each reason. `message_cost`, `no_proxy_header` and `permission` have none."""
 
 
 def by_reason(refusals: Mapping[str, int]) -> dict[str, int]:

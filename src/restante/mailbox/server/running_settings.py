@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from restante.common.errors import Misuse
 from restante.common.logs import log
+from restante.common.net import networks
 from restante.common.settings import Source
-from restante.mailbox.core.addresses import networks
 from restante.mailbox.core.admission import AdmissionTerms
 from restante.mailbox.protocol.hashcash import MAX_BITS, Mode
 from restante.mailbox.server.server import Server
@@ -53,7 +53,7 @@ def admission_terms(settings: Serve) -> AdmissionTerms:
         mode=settings.permission,
         bits=settings.permission_bits,
         load=settings.permission_load,
-        trusted=networks(settings.trust_proxy),
+        trusted=networks(settings.trust_proxy, "--trust-proxy"),
     )
 
 
@@ -90,6 +90,8 @@ class RunningSettings:
         trace = self._server.commit_loop.trace
         if isinstance(trace, TraceFile):
             trace.reopen()
+        if self._server.certificate is not None:
+            self._server.certificate.reload_soon()
 
     def _apply(self, settings: Serve) -> None:
         self._settings = settings

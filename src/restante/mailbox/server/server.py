@@ -6,10 +6,9 @@ connection.py handles the frames of one WebSocket.
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -21,42 +20,38 @@ from picows import (
     WSUpgradeResponse,
     WSUpgradeResponseWithListener,
 )
+from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
 from restante.common.errors import PeerError
+from restante.common.listening import ListenAddress
 from restante.common.logs import log
-from restante.common.settings import unusable
-from restante.common.signals import too_few_descriptors
+from restante.common.proxy_header import THIS_MACHINE, Peer, ProxyHeaderReader, is_trusted
+from restante.common.tls import ServerCertificate
 from restante.mailbox.core.admission import Admission, AdmissionResult, AdmissionTerms, PendingRequest
 from restante.mailbox.core.limits import Limits, RateLimiter
 from restante.mailbox.core.memory_holders import FREED_FRACTION, MemoryHolder, MemoryHolders
 from restante.mailbox.server.commit_loop import MAX_LOGGED_ADDRESSES, Clock, CommitLoop
 from restante.mailbox.server.connection import Socket
-from restante.mailbox.server.descriptors import (
-    MIN_FREE_DESCRIPTORS,
-    RESERVED_DESCRIPTORS,
-    free_descriptors,
-    needed_descriptors,
-    open_descriptors,
-)
 from restante.mailbox.server.first_request import Answer, FirstBytes, websocket_protocol
 from restante.mailbox.server.frames import first_byte
+from restante.mailbox.server.listeners import Listeners
 from restante.mailbox.server.read_budget import ReadBudget
 from restante.mailbox.server.read_pauses import ReadPauses
-from restante.mailbox.server.refusals import MUST_BIND, NO_ROOM_FOR_REQUESTS, TOO_BIG, TOO_MANY_WITHOUT_REQUEST
+from restante.mailbox.server.refusals import (
+    MUST_BIND,
+    NO_PROXY_HEADER,
+    NO_ROOM_FOR_REQUESTS,
+    TOO_BIG,
+    TOO_MANY_WITHOUT_REQUEST,
+)
 from restante.mailbox.server.send_budget import SendBudget
 from restante.mailbox.server.system import system_secret
+from restante.mailbox.server.tls_handshake import TlsHandshake
 from restante.mailbox.server.welcome import WelcomeOptions
 
 MAX_FRAME_PER_MESSAGE: Final = 2
 """Maximum size of a frame that is read, in multiples of the maximum size of a message. The sender of such a frame is
 told the error. A larger frame is closed with 1009 before its payload is read."""
-
-KERNEL_RECEIVE_BUFFER_BYTES: Final = 64 * 1024
-"""Bytes that the kernel buffers for a connection that is not read (it doubles this), and that one read can return."""
-
-ACCEPT_BACKLOG: Final = 128
-"""Maximum number of connections that wait in the kernel. uvloop 0.23, with libuv 1.52, accepts one in each turn
-of the loop: 0.2 ms. A client that finds no place tries again after a second (tcp(7), tcp_abort_on_overflow)."""
 
 PING_INTERVAL_SECONDS: Final = 25
 """Seconds between two pings of a connection. nginx and others cut connections that are silent for 60 s
@@ -101,11 +96,7 @@ class Server:
         descriptors: int = 1 << 20,
     ) -> None:
         self.commit_loop = commit_loop
-        self.descriptors = descriptors
-        self.most = descriptors - descriptors // 10 - RESERVED_DESCRIPTORS
-        """The descriptor from which on new connections wait. Each connection gets the lowest free descriptor."""
-        self._many = RESERVED_DESCRIPTORS
-        """Free descriptors at which waiting connections are accepted again."""
+        self.listeners = Listeners(self._connected, descriptors)
         self.admission = admission or Admission(AdmissionTerms(), system_secret)
         self.limits = commit_loop.dispatcher.policy.limits
         self.admission.limits = self.limits
@@ -134,48 +125,58 @@ class Server:
         """Sockets that are not read until the next second."""
         self._warned: set[str] = set()
         """Warnings about proxies that were logged, each once."""
-        self._listeners: list[asyncio.Server] = []
-        self._listening_sockets: list[socket.socket] = []
-        """Duplicates of the listening sockets. While one is open, the kernel goes on queueing connections."""
+        self.certificate: ServerCertificate | None = None
+        """The certificate for TLS. None: connections are not encrypted here."""
+        self.failed_handshakes = 0
+        """Connections whose TLS handshake failed, since the start."""
 
     def _reserve_turn(self) -> None:
         """Leave the next turn of the loop to the commit loop, which parses or handles a long message: up to 5 ms."""
         self.read_budget.reserve()
         self.send_budget.reserve()
 
-    async def listen(self, host: str | None, port: int) -> list[tuple[str, int]]:
-        """Listen and return the addresses. Raises Misuse if the address cannot be used."""
-        try:
-            listener = await self._accept(host=host, port=port)
-        except OSError as error:
-            raise unusable(host, port, "--listen", error) from error
-        self._listeners = [listener]
-        for each in listener.sockets:
-            duplicate = socket.socket(fileno=os.dup(each.fileno()))
-            duplicate.setsockopt(
-                socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_RECEIVE_BUFFER_BYTES
-            )  # accepted sockets inherit it
-            self._listening_sockets.append(duplicate)
-        free = self._free_descriptors(2 * RESERVED_DESCRIPTORS)
-        if free < RESERVED_DESCRIPTORS:
-            raise too_few_descriptors(self.descriptors, needed_descriptors(open_descriptors()))
-        self._many = free // 2
-        return [each.getsockname()[:2] for each in self._listening_sockets]
+    def _connected(self, address: ListenAddress) -> asyncio.BaseProtocol:
+        """Return the protocol of a new connection."""
+        if address.proxied:
+            deliver = partial(self._client_named, address)
+            return ProxyHeaderReader(self._trusts, self.limits.handshake, deliver, self._refuse_proxy)
+        return self._client_named(address, THIS_MACHINE if address.is_unix else None)
 
-    async def _accept(self, **where: Any) -> asyncio.Server:
-        listener: asyncio.Server = await asyncio.get_running_loop().create_server(
-            self._connected, backlog=ACCEPT_BACKLOG, **where
-        )
-        return listener
+    def _client_named(self, address: ListenAddress, peer: Peer | None) -> asyncio.BaseProtocol:
+        """Return the protocol of a connection from a client. None: its socket knows the address."""
+        if self.certificate is not None and self.speaks_tls(address):
+            return TlsHandshake(self, self.certificate.context, peer)
+        return FirstBytes(self, peer)
 
-    def _connected(self) -> FirstBytes:
-        websocket = websocket_protocol(
-            self._answer,
-            handshake_timeout=self.limits.handshake,
+    def speaks_tls(self, address: ListenAddress) -> bool:
+        """Return whether connections to an address begin with TLS."""
+        return self.certificate is not None and not address.plain
+
+    def websocket(self, peer: Peer | None, handshake_timeout: float) -> WSProtocol:
+        """Return the protocol that reads a request and then speaks WebSocket."""
+        return websocket_protocol(
+            self._answer if peer is None else partial(self._answer, peer=peer),
+            handshake_timeout=handshake_timeout,
             max_frame_size=MAX_FRAME_PER_MESSAGE * self.limits.message_bytes,
             read_buffer_size=READ_BUFFER_BYTES,
         )
-        return FirstBytes(websocket, self)
+
+    def count_failed_handshake(self) -> None:
+        """Count a connection whose TLS handshake failed."""
+        self.failed_handshakes += 1
+
+    def _trusts(self, proxy: Peer) -> bool:
+        """Return whether a peer may name its clients in a PROXY header."""
+        return is_trusted(proxy, self.admission.terms.trusted)
+
+    def _refuse_proxy(self, proxy: Peer) -> None:
+        """Count a connection that had to begin with a PROXY header of a trusted proxy, and did not."""
+        address_id = self.admission.address_id(proxy, self.clock.wall())
+        self.commit_loop.dispatcher.quotas.count_refusal(NO_PROXY_HEADER, address_id)
+        self._warn_once(
+            "connections without a valid PROXY header of version 2 from a --trust-proxy network are closed:"
+            " configure the proxy to send one, or listen without proxy:"
+        )
 
     def begin_request(self, peer: Sequence[Any]) -> PendingRequest:
         """Count a connection before its request, and in the log if it is refused."""
@@ -192,41 +193,16 @@ class Server:
         """Count a connection that was closed to make room before its request was complete."""
         self.commit_loop.dispatcher.quotas.count_refusal(NO_ROOM_FOR_REQUESTS, pending.address_id)
 
-    def _stop_accepting(self) -> None:
-        """Leave new connections in the kernel's queue for now. As we keep the sockets open, none is refused."""
-        listeners, self._listeners = self._listeners, []
-        if listeners and self._listening_sockets:
-            log.warning(
-                "file descriptors are short: new connections wait (ulimit -n)", connections=len(self.admitted)
-            )
-        for listener in listeners:
-            listener.close()
-
-    async def check_descriptors(self) -> None:
-        """Stop accepting while descriptors are short, and start again. Call this once a second.
-
-        `admit` does not suffice, because connections before their handshake take descriptors, too.
-        """
-        if not self._listening_sockets:
-            return
-        free = self._free_descriptors(self._many)
-        if free < MIN_FREE_DESCRIPTORS:
-            self._stop_accepting()
-        elif not self._listeners and free == self._many:
-            log.info("new connections are accepted again", connections=len(self.admitted))
-            self._listeners = [await self._accept(sock=each.dup()) for each in self._listening_sockets]
-
-    def _free_descriptors(self, at_most: int) -> int:
-        return free_descriptors(self._listening_sockets[0].fileno(), self.most, at_most)
-
-    def _answer(self, request: WSUpgradeRequest) -> Socket | WSUpgradeResponseWithListener | None:
+    def _answer(
+        self, request: WSUpgradeRequest, peer: Peer | None = None
+    ) -> Socket | WSUpgradeResponseWithListener | None:
         path = request.path.partition(b"?")[0]
         if "upgrade" in [each.strip() for each in request.headers.get("connection", "").lower().split(",")]:
             request.headers["connection"] = "Upgrade"  # Firefox sends "keep-alive, Upgrade"; picows reads one value
         if path == b"/":
             return WSUpgradeResponseWithListener(WSUpgradeResponse.create_ok_response(GREETING), None)
         if path == b"/v1" or path.startswith(b"/v1/"):
-            return Socket(self)
+            return Socket(self, peer)
         return None  # picows answers with 404
 
     def answer_head(self, path: bytes) -> Answer:
@@ -257,8 +233,7 @@ class Server:
         result = self.admission.admit(peer, headers, self.commit_loop.now(), len(self.admitted))
         if result.verdict is None:
             self.admitted.add(newcomer)
-        if descriptor >= self.most and self._listeners:
-            self._stop_accepting()
+        self.listeners.note_descriptor(descriptor, len(self.admitted))
         self.buckets[newcomer.bucket % PING_INTERVAL_SECONDS].add(newcomer)
         self.newcomers[newcomer] = self.second
         if result.client.untrusted_proxy:
@@ -376,10 +351,7 @@ class Server:
     async def drain(self, running: asyncio.Task[None]) -> None:
         """Stop accepting and reading, answer what was read, and close all connections."""
         self.draining = True
-        listening_sockets, self._listening_sockets = self._listening_sockets, []
-        self._stop_accepting()
-        for listening in listening_sockets:
-            listening.close()
+        self.listeners.close(len(self.admitted))
         for each in self.sockets():
             each.ignores_input = True
             # Unread data resets a connection when its socket is closed.

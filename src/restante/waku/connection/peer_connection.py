@@ -87,10 +87,11 @@ class PeerConnection(asyncio.Protocol):
         "reading",
     )
 
-    def __init__(self, handler: ConnectionHandler, session: Devp2p, *, dialled: bool) -> None:
+    def __init__(self, handler: ConnectionHandler, session: Devp2p, *, dialled: bool, address: str = "") -> None:
+        """Prepare a connection. `address`: the peer's, if the transport does not know it."""
         self.peer = Peer()
         self.node_id = b""
-        self.address = ""
+        self.address = address
         """The peer's address, by which it is counted."""
         self.quota: AddressQuota
         """What all peers of that address have used up. The handler sets it."""
@@ -123,7 +124,7 @@ class PeerConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = self.reading.transport = cast("asyncio.Transport", transport)
-        self.address = shown(str((transport.get_extra_info("peername") or ("",))[0]))
+        self.address = shown(self.address or str((transport.get_extra_info("peername") or ("",))[0]))
         if not self._handler.made(self):
             self._ended = (None, "turned away")
             self.drop()

@@ -16,8 +16,9 @@ import uvloop
 from restante import __version__
 from restante.common.admin_access import read_admin_token
 from restante.common.errors import Misuse, StoreBusy
+from restante.common.listening import listen_addresses
 from restante.common.logs import log, watch
-from restante.common.net import host_and_port
+from restante.common.net import host_and_port, networks
 from restante.common.settings import address
 from restante.common.signals import listening_for_signals, raise_descriptors, too_few_descriptors
 from restante.waku import key_file
@@ -103,8 +104,10 @@ async def _serve_until(stop: asyncio.Event, settings: WakuServe) -> None:
                 pages = status_pages.of(node, data, settings.reports_url)
                 admin = admin_http.serving_admin(*where, pages, token, settings.admin_host)
                 dashboard = await stack.enter_async_context(admin)
-            for each in await node.listen(*address(settings.listen, "--listen")):
-                _announce(key, each)  # the first line that a person sees
+            proxies = networks(settings.trust_proxy, "--trust-proxy")
+            for listen_address in listen_addresses(settings.listen, "--listen"):
+                for each in await node.listen(listen_address, proxies):
+                    _announce(key, each)  # the first line that a person sees
             if dashboard is not None:
                 log.info("the dashboard is open", url=f"http://{host_and_port(*dashboard)}/")
             log.info("listening", version=__version__, data=settings.data)
@@ -114,11 +117,15 @@ async def _serve_until(stop: asyncio.Event, settings: WakuServe) -> None:
         await archive.close()
 
 
-def _announce(key: Key, where: tuple[str, int]) -> None:
+def _announce(key: Key, where: str) -> None:
     """Print the enode on standard output, and nothing else: clients need it to connect."""
-    print(Enode(key.public, *where), flush=True)  # noqa: T201 - the one line that scripts read
-    if where[0] in {"0.0.0.0", "::"}:  # noqa: S104 - to warn that peers cannot dial this address
-        words = f"peers cannot dial {where[0]}: replace it in the enode by the public address of this node"
+    if where.startswith("unix:"):
+        return  # an enode names no path
+    host, port = address(where, "--listen")
+    assert host is not None
+    print(Enode(key.public, host, port), flush=True)  # noqa: T201 - the one line that scripts read
+    if host in {"0.0.0.0", "::"}:  # noqa: S104 - to warn that peers cannot dial this address
+        words = f"peers cannot dial {host}: replace it in the enode by the public address of this node"
         print(words, file=sys.stderr)  # noqa: T201
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final
 
+from restante.common import listening
 from restante.common.dice import SystemDice
 from restante.common.errors import PeerError, plain
+from restante.common.listening import ListenAddress
 from restante.common.logs import log
-from restante.common.settings import unusable
+from restante.common.net import Network
+from restante.common.proxy_header import THIS_MACHINE, Peer, ProxyHeaderReader, is_trusted
 from restante.waku.archive.sqlite import Archive
 from restante.waku.connection.peer_connection import PeerConnection
 from restante.waku.connection.read_pacing import (
@@ -62,6 +65,12 @@ Acks."""
 
 DAMAGED: Final = "the archive is damaged"
 """Why the node is not ready after a request found damage."""
+
+HEADER_SECONDS: Final = 5.0
+"""Seconds within which a proxy must send the PROXY header of a connection."""
+
+NO_PROXY_HEADER: Final = "no proxy header"
+"""Counts connections that were closed because they did not begin with a valid PROXY header of a proxy."""
 
 REDIAL_DELAY: Final = 1.0
 """Seconds until a lost static peer is dialled again. Each attempt doubles them, up to `MAX_REDIAL_DELAY`."""
@@ -120,7 +129,7 @@ class Node:
         self.unfinished = 0
         self._digesting: set[asyncio.Task[None]] = set()
         self._unflushed: set[PeerConnection] = set()
-        self._server: asyncio.Server | None = None
+        self._listeners: list[tuple[asyncio.Server, ListenAddress]] = []
 
     def ready(self) -> str:
         """Return why load balancers should not send clients here, or an empty text."""
@@ -137,24 +146,42 @@ class Node:
 
     # ── connections ──────────────────────────────────────────────────────────────────────────────
 
-    async def listen(self, host: str | None, port: int) -> list[tuple[str, int]]:
-        """Listen and return the addresses. Raises Misuse if the address cannot be used."""
-        try:
-            self._server = await self.loop.create_server(self._answer, host, port, backlog=1024)
-        except OSError as error:
-            raise unusable(host, port, "--listen", error) from error
-        for each in self._server.sockets:
-            with socket.socket(fileno=os.dup(each.fileno())) as listening:
-                # Accepted connections inherit it.
-                listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
-        return [each.getsockname()[:2] for each in self._server.sockets]
+    async def listen(self, address: ListenAddress, proxies: Sequence[Network] = ()) -> list[str]:
+        """Listen, and return the addresses of the sockets. Raises Misuse if the address cannot be used.
 
-    def _answer(self) -> PeerConnection:
+        `proxies` are those whose PROXY headers count, if the address demands one.
+        """
+        protocol = partial(self._connected, address, proxies)
+        listener, sockets = await listening.listen(address, protocol, backlog=1024, flag="--listen")
+        for each in sockets:
+            # Accepted connections inherit it.
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+        self._listeners.append((listener, address))
+        shown = [listening.shown_address(each) for each in sockets]
+        for each in sockets:
+            each.close()
+        return shown
+
+    def _connected(self, address: ListenAddress, proxies: Sequence[Network]) -> asyncio.BaseProtocol:
+        """Return the protocol of a new connection."""
+        if address.proxied:
+            return ProxyHeaderReader(
+                lambda peer: is_trusted(peer, proxies), HEADER_SECONDS, self._answer, self._refuse_proxy
+            )
+        return self._answer(THIS_MACHINE if address.is_unix else None)
+
+    def _answer(self, peer: Peer | None) -> PeerConnection:
+        """Return the protocol of a connection that a peer made. None: its socket knows the address."""
         rlpx = Rlpx.recipient(self.key, self._dice, cap=self._largest)
-        return self._new_connection(rlpx, dialled=False)
+        return self._new_connection(rlpx, dialled=False, address=peer.host if peer else "")
 
-    def _new_connection(self, rlpx: Rlpx, *, dialled: bool) -> PeerConnection:
-        return PeerConnection(self, Devp2p(rlpx, self._hello, self.loop.time(), self._of_packets), dialled=dialled)
+    def _refuse_proxy(self, _proxy: Peer) -> None:
+        """Count a connection that had to begin with a PROXY header of a proxy, and did not."""
+        self.counts[NO_PROXY_HEADER] += 1
+
+    def _new_connection(self, rlpx: Rlpx, *, dialled: bool, address: str = "") -> PeerConnection:
+        devp2p = Devp2p(rlpx, self._hello, self.loop.time(), self._of_packets)
+        return PeerConnection(self, devp2p, dialled=dialled, address=address)
 
     def _devp2p_limits(self) -> session.SessionLimits:
         return session.SessionLimits(packet=self.limits.packet_bytes)
@@ -328,8 +355,9 @@ class Node:
 
     async def drain(self, running: asyncio.Task[None]) -> None:
         """Stop listening and reading, archive and confirm what was read, and disconnect all peers."""
-        if self._server is not None:
-            self._server.close()
+        for listener, address in self._listeners:
+            listener.close()
+            listening.remove_path(address)
         for connection in self.connections:
             connection.reading.pause(PAUSED_BY_DRAIN)
         if self._digesting:

@@ -1,0 +1,178 @@
+"""Where a server listens: HOST:PORT, unix:PATH and fd:N, and what connections there begin with."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import stat
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from restante.common.errors import Misuse, plain
+from restante.common.ports import refuse_unusable
+from restante.common.settings import address, unusable
+
+FORMS: Final = "HOST:PORT, unix:PATH or fd:N, with plain: or proxy: before it if you wish"
+
+UNIX_MODE: Final = 0o666
+"""Who may connect to a Unix socket: every process that may enter its directory, as on loopback. The proxy usually
+runs as another user."""
+
+
+class ListenAddress(msgspec.Struct, frozen=True):
+    """Where to listen, and what connections there begin with."""
+
+    text: str
+    """As the operator wrote it."""
+    host: str | None = None
+    """None: every interface, or it is no TCP address."""
+    port: int = 0
+    path: str = ""
+    """The path of a Unix socket; empty: it is none, or an inherited one."""
+    descriptor: int = -1
+    """A listening socket that the server was started with; -1: it opens one."""
+    is_unix: bool = False
+    """Whether it is a Unix socket."""
+    proxied: bool = False
+    """Whether connections begin with a PROXY header."""
+    plain: bool = False
+    """Whether connections have no TLS, although the server has a certificate."""
+
+    def url(self, shown: str, scheme: str, path: str) -> str:
+        """Return a URL for people. `shown` is where the socket listens. A Unix socket has no URL of its own."""
+        return shown if self.is_unix else f"{scheme}://{shown}{path}"
+
+
+def listen_address(text: str, flag: str) -> ListenAddress:
+    """Parse one address. Raises Misuse."""
+    rest, proxied, plain_ = text, False, False
+    while True:
+        if rest.startswith("proxy:"):
+            rest, proxied = rest.removeprefix("proxy:"), True
+        elif rest.startswith("plain:"):
+            rest, plain_ = rest.removeprefix("plain:"), True
+        else:
+            break
+    found = ListenAddress(text, proxied=proxied, plain=plain_)
+    kind, _, name = rest.partition(":")
+    if kind == "unix" and name:
+        return msgspec.structs.replace(found, path=name, is_unix=True, plain=True)
+    if kind == "fd" and name.isascii() and name.isdigit():
+        return _of_descriptor(found, int(name))
+    try:
+        host, port = address(rest, flag)
+    except Misuse:
+        examples = "127.0.0.1:4000, [::1]:4000, *:4000 or unix:/run/restante.sock"
+        raise Misuse(f"{flag}: '{text}' is not {FORMS}, like {examples}") from None
+    return msgspec.structs.replace(found, host=host, port=port)
+
+
+def _of_descriptor(found: ListenAddress, descriptor: int) -> ListenAddress:
+    """Return the address of a descriptor. A Unix socket has no TLS."""
+    try:
+        with socket.socket(fileno=os.dup(descriptor)) as tried:
+            is_unix = tried.family == socket.AF_UNIX
+    except OSError:
+        is_unix = False  # `listen` says what is wrong with it
+    return msgspec.structs.replace(found, descriptor=descriptor, is_unix=is_unix, plain=found.plain or is_unix)
+
+
+def listen_addresses(texts: Sequence[str], flag: str) -> list[ListenAddress]:
+    """Parse the addresses of a server. Raises Misuse if there is none, or one of them cannot be used."""
+    if not texts:
+        raise Misuse(f"{flag}: name at least one address: {FORMS}")
+    return [listen_address(each, flag) for each in texts]
+
+
+def refuse_unusable_addresses(texts: Sequence[str], flag: str) -> None:
+    """Raise Misuse if one of the addresses cannot be listened on. Unix sockets are not tried."""
+    for each in listen_addresses(texts, flag):
+        if each.descriptor >= 0:
+            _inherited(each, flag).close()
+        elif not each.path:
+            refuse_unusable(each.host, each.port, flag)
+
+
+async def listen(
+    where: ListenAddress, protocol: Callable[[], Any], *, backlog: int, flag: str
+) -> tuple[asyncio.Server, list[socket.socket]]:
+    """Listen. Return the listener, and duplicates of its sockets. Raises Misuse if the address cannot be used.
+
+    `protocol` makes the protocol of a connection.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        if where.path:
+            listener = await accept(unix_socket(where.path, flag), protocol, backlog=backlog)
+        elif where.descriptor >= 0:
+            listener = await accept(_inherited(where, flag), protocol, backlog=backlog)
+        else:
+            listener = await loop.create_server(protocol, where.host, where.port, backlog=backlog)
+    except OSError as error:
+        if where.path or where.descriptor >= 0:
+            raise Misuse(f"cannot listen on {where.text}: {plain(error)} ({flag})") from error
+        raise unusable(where.host, where.port, flag, error) from error
+    return listener, [socket.socket(fileno=os.dup(each.fileno())) for each in listener.sockets]
+
+
+async def accept(listening: socket.socket, protocol: Callable[[], Any], *, backlog: int) -> asyncio.Server:
+    """Accept connections of a socket that listens already or is bound."""
+    loop = asyncio.get_running_loop()
+    if listening.family == socket.AF_UNIX:
+        return await loop.create_unix_server(protocol, sock=listening, backlog=backlog)
+    return await loop.create_server(protocol, sock=listening, backlog=backlog)
+
+
+def unix_socket(path: str, flag: str) -> socket.socket:
+    """Bind a Unix socket. A socket that nobody listens on any more is replaced. Raises Misuse and OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            raise Misuse(f"{flag}: {path} is there already and is no socket: name another path, or remove it")
+        with socket.socket(socket.AF_UNIX) as tried:
+            try:
+                tried.connect(path)
+            except ConnectionRefusedError:
+                Path(path).unlink()
+            else:
+                raise Misuse(f"cannot listen on unix:{path}: another program listens there ({flag})")
+    bound = socket.socket(socket.AF_UNIX)
+    try:
+        bound.bind(path)
+        Path(path).chmod(UNIX_MODE)
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def _inherited(where: ListenAddress, flag: str) -> socket.socket:
+    """Return a listening socket that the server was started with (man 3 sd_listen_fds). Raises Misuse."""
+    try:
+        found = socket.socket(fileno=os.dup(where.descriptor))
+    except OSError as error:
+        raise Misuse(f"{flag}: {where.text} is no socket: {plain(error)}") from error
+    usable = found.type == socket.SOCK_STREAM and found.family in {socket.AF_INET, socket.AF_INET6, socket.AF_UNIX}
+    if not usable or not found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        found.close()
+        raise Misuse(f"{flag}: {where.text} is not a listening socket of TCP or Unix")
+    return found
+
+
+def remove_path(where: ListenAddress) -> None:
+    """Remove the path of a Unix socket that `listen` has bound, when nobody listens on it any more."""
+    if where.path:
+        Path(where.path).unlink(missing_ok=True)
+
+
+def shown_address(listening: socket.socket) -> str:
+    """Return where a socket listens, as it is written in --listen."""
+    name = listening.getsockname()
+    if listening.family == socket.AF_UNIX:
+        return f"unix:{name}"
+    host, port = name[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,93 @@
+"""The server's certificate: read at the start, and again when its files change."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from restante.common.errors import Misuse, plain
+from restante.common.logs import log
+
+Stamp = tuple[tuple[int, int, int], ...]
+"""What changes with the two files: inode, size and time of modification of each."""
+
+
+class ServerCertificate:
+    """A certificate and its key. `context` is what new connections use."""
+
+    def __init__(self, certificate: Path, key: Path) -> None:
+        """Read the files. Raises Misuse if they cannot be used."""
+        self._files = certificate, key
+        self._loaded = self._seen = self._stamp()
+        self.context = self._read()
+        self._looking: asyncio.Task[None] | None = None
+
+    def _read(self) -> ssl.SSLContext:
+        """Read both files. Raises Misuse."""
+        certificate, key = self._files
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_RENEGOTIATION  # a client could make us repeat the expensive part for nothing
+        context.set_alpn_protocols(["http/1.1"])  # WebSockets over HTTP/2 are RFC 8441, which nobody here speaks
+        try:
+            context.load_cert_chain(certificate, key, password=_no_password)
+        except ssl.SSLError as error:
+            why = (
+                "they do not belong together" if error.reason == "KEY_VALUES_MISMATCH" else "they are not in PEM form"
+            )
+            raise Misuse(f"{certificate} and {key} cannot be used: {why} (--tls-cert, --tls-key)") from error
+        except OSError as error:
+            name = certificate if not os.access(certificate, os.R_OK) else key
+            raise Misuse(f"cannot read {name}: {plain(error)} (--tls-cert, --tls-key)") from error
+        except _EncryptedKeyError:
+            raise Misuse(f"{key} is encrypted: remove its password, because nobody is there to type it") from None
+        return context
+
+    def _stamp(self) -> Stamp:
+        found = [each.stat() for each in self._files if each.exists()]
+        return tuple((each.st_ino, each.st_size, each.st_mtime_ns) for each in found)
+
+    def look_soon(self) -> None:
+        """Begin to look, unless a look is under way: the disk may hang. Call this every few seconds."""
+        self._soon(self.look)
+
+    def reload_soon(self) -> None:
+        """Begin to read the files again, unless that is under way."""
+        self._soon(self.reload)
+
+    def _soon(self, what: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.get_running_loop().create_task(what())
+
+    async def look(self) -> None:
+        """Read the files again if they have changed and are not being written.
+
+        They must be the same as at the last look. Files that cannot be used are logged, and the previous ones stay in
+        use.
+        """
+        stamp = await asyncio.to_thread(self._stamp)
+        still, self._seen = stamp == self._seen, stamp
+        if still and stamp != self._loaded:
+            await self.reload()
+
+    async def reload(self) -> None:
+        """Read the files again, now."""
+        self._loaded = self._seen = await asyncio.to_thread(self._stamp)
+        try:
+            self.context = await asyncio.to_thread(self._read)
+        except Misuse as error:
+            log.error("the new certificate is not used; the previous one stays in use", error=str(error))
+        else:
+            log.info("the certificate was read again", file=str(self._files[0]))
+
+
+class _EncryptedKeyError(Exception):
+    """The key has a password."""
+
+
+def _no_password() -> str:
+    raise _EncryptedKeyError

@@ -1,0 +1,100 @@
+"""The listening sockets of the server. While file descriptors are short, new connections wait in the kernel."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from restante.common import listening
+from restante.common.listening import ListenAddress
+from restante.common.logs import log
+from restante.common.signals import too_few_descriptors
+from restante.mailbox.server.descriptors import (
+    MIN_FREE_DESCRIPTORS,
+    RESERVED_DESCRIPTORS,
+    free_descriptors,
+    needed_descriptors,
+    open_descriptors,
+)
+
+KERNEL_RECEIVE_BUFFER_BYTES: Final = 64 * 1024
+"""Bytes that the kernel buffers for a connection that is not read (it doubles this), and that one read can return."""
+
+ACCEPT_BACKLOG: Final = 128
+"""Maximum number of connections that wait in the kernel. uvloop 0.23, with libuv 1.52, accepts one in each turn
+of the loop: 0.2 ms. A client that finds no place tries again after a second (tcp(7), tcp_abort_on_overflow)."""
+
+
+class Listeners:
+    """All listening sockets."""
+
+    def __init__(self, connected: Callable[[ListenAddress], asyncio.BaseProtocol], descriptors: int) -> None:
+        """Prepare. `connected` makes the protocol of a connection that came to an address."""
+        self._connected = connected
+        self._descriptors = descriptors
+        self.most = descriptors - descriptors // 10 - RESERVED_DESCRIPTORS
+        """The descriptor from which on new connections wait. Each connection gets the lowest free descriptor."""
+        self._many = RESERVED_DESCRIPTORS
+        """Free descriptors at which waiting connections are accepted again."""
+        self._accepting: list[asyncio.Server] = []
+        self._sockets: list[tuple[socket.socket, ListenAddress]] = []
+        """Duplicates of the listening sockets. While one is open, the kernel goes on queueing connections."""
+
+    async def listen(self, address: ListenAddress) -> list[str]:
+        """Listen, and return the addresses of the sockets. Raises Misuse if the address cannot be used."""
+        protocol = partial(self._connected, address)
+        listener, sockets = await listening.listen(address, protocol, backlog=ACCEPT_BACKLOG, flag="--listen")
+        self._accepting.append(listener)
+        for each in sockets:
+            # Accepted sockets inherit it.
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_RECEIVE_BUFFER_BYTES)
+            self._sockets.append((each, address))
+        free = self._free_descriptors(2 * RESERVED_DESCRIPTORS)
+        if free < RESERVED_DESCRIPTORS:
+            raise too_few_descriptors(self._descriptors, needed_descriptors(open_descriptors()))
+        self._many = free // 2
+        return [listening.shown_address(each) for each in sockets]
+
+    def note_descriptor(self, descriptor: int, connections: int) -> None:
+        """Stop accepting if the descriptor of a new connection shows that they are short."""
+        if descriptor >= self.most and self._accepting:
+            self.stop_accepting(connections)
+
+    def stop_accepting(self, connections: int) -> None:
+        """Leave new connections in the kernel's queue for now. As we keep the sockets open, none is refused."""
+        accepting, self._accepting = self._accepting, []
+        if accepting and self._sockets:
+            log.warning("file descriptors are short: new connections wait (ulimit -n)", connections=connections)
+        for each in accepting:
+            each.close()
+
+    async def check_descriptors(self, connections: int) -> None:
+        """Stop accepting while descriptors are short, and start again. Call this once a second.
+
+        `note_descriptor` does not suffice, because connections before their handshake take descriptors, too.
+        """
+        if not self._sockets:
+            return
+        free = self._free_descriptors(self._many)
+        if free < MIN_FREE_DESCRIPTORS:
+            self.stop_accepting(connections)
+        elif not self._accepting and free == self._many:
+            log.info("new connections are accepted again", connections=connections)
+            self._accepting = [
+                await listening.accept(each.dup(), partial(self._connected, address), backlog=ACCEPT_BACKLOG)
+                for each, address in self._sockets
+            ]
+
+    def close(self, connections: int) -> None:
+        """Refuse new connections from now on."""
+        sockets, self._sockets = self._sockets, []
+        self.stop_accepting(connections)
+        for each, address in sockets:
+            each.close()
+            listening.remove_path(address)
+
+    def _free_descriptors(self, at_most: int) -> int:
+        return free_descriptors(self._sockets[0][0].fileno(), self.most, at_most)

@@ -1,0 +1,46 @@
+"""Certificates for tests."""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+import ssl
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+
+class Certificate:
+    """A certificate for 127.0.0.1 that nobody else has signed."""
+
+    def __init__(self, folder: Path, days: int = 1, name: str = "server", password: bytes = b"") -> None:
+        self.path = folder / f"{name}.pem"
+        """The key and the certificate."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "restante test")])
+        now = dt.datetime.now(dt.UTC)
+        certificate = (
+            x509.CertificateBuilder(issuer_name=subject, subject_name=subject, public_key=key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - dt.timedelta(days=7))
+            .not_valid_after(now + dt.timedelta(days=days))
+            .add_extension(
+                x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
+            )
+            .sign(key, hashes.SHA256())
+        )
+        encryption = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
+        private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
+        self.path.write_bytes(private + certificate.public_bytes(serialization.Encoding.PEM))
+
+    @property
+    def server(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.path)
+        return context
+
+    @property
+    def client(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=str(self.path))

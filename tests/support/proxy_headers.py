@@ -1,0 +1,22 @@
+"""PROXY headers as a proxy sends them."""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+from typing import Final
+
+from restante.common.proxy_header import PROXY, SIGNATURE
+
+TCP4: Final = 0x11
+TCP6: Final = 0x21
+UNIX: Final = 0x31
+UNKNOWN: Final = 0x00
+
+
+def header(source: str = "203.0.113.7", port: int = 4321, *, command: int = PROXY, more: bytes = b"") -> bytes:
+    """Build a header of version 2 (proxy-protocol.txt, section 2.2)."""
+    address = ipaddress.ip_address(source)
+    here = bytes(len(address.packed))
+    rest = address.packed + here + struct.pack("!HH", port, 443) + more
+    return SIGNATURE + bytes([command, TCP4 if address.version == 4 else TCP6]) + struct.pack("!H", len(rest)) + rest

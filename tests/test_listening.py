@@ -1,0 +1,160 @@
+"""Where the servers listen: the forms of an address, Unix sockets, inherited sockets, and several at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from client.live import meet, wormhole
+from restante.common.errors import Misuse
+from restante.common.listening import ListenAddress, listen_address, unix_socket
+from support.bounds import bounded
+from support.mailbox.raw_socket import RawSocket, handshake
+from support.processes import called, environment, serving
+from support.rows import every
+
+FORMS = {
+    "IPv4": ("127.0.0.1:4000", ListenAddress("127.0.0.1:4000", "127.0.0.1", 4000)),
+    "IPv6": ("[::1]:4000", ListenAddress("[::1]:4000", "::1", 4000)),
+    "every interface": ("*:4000", ListenAddress("*:4000", None, 4000)),
+    "a Unix socket": ("unix:/run/r", ListenAddress("unix:/run/r", path="/run/r", is_unix=True, plain=True)),
+    "inherited": ("fd:999", ListenAddress("fd:999", descriptor=999)),
+    "behind a proxy": ("proxy:*:1", ListenAddress("proxy:*:1", None, 1, proxied=True)),
+    "without TLS": ("plain:*:1", ListenAddress("plain:*:1", None, 1, plain=True)),
+    "both": ("proxy:plain:[::1]:1", ListenAddress("proxy:plain:[::1]:1", "::1", 1, proxied=True, plain=True)),
+    "a Unix socket behind a proxy": (
+        "proxy:unix:r",
+        ListenAddress("proxy:unix:r", path="r", is_unix=True, proxied=True, plain=True),
+    ),
+}
+
+
+@every(("text", "address"), FORMS.values(), FORMS)
+def test_an_address_is(text: str, address: ListenAddress) -> None:
+    assert listen_address(text, "--listen") == address
+
+
+@every("text", ["4000", "unix:", "fd:x", "fd:", "proxy:", "plain:4000", "host:port", "host:70000", ""])
+def test_what_is_no_address_is_refused_with_the_forms(text: str) -> None:
+    with pytest.raises(Misuse, match=r"--listen: '.*' is not HOST:PORT, unix:PATH or fd:N, with plain: or proxy:"):
+        listen_address(text, "--listen")
+
+
+# ── Unix sockets ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_socket_that_nobody_listens_on_any_more_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with unix_socket(str(path), "--listen") as left:
+        left.listen()
+    with unix_socket(str(path), "--listen"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o666
+
+
+def test_a_socket_on_which_another_program_listens_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with unix_socket(str(path), "--listen") as taken:
+        taken.listen()
+        with pytest.raises(Misuse, match="another program listens there"):
+            unix_socket(str(path), "--listen")
+
+
+def test_a_file_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "s").write_text("mine")
+    with pytest.raises(Misuse, match="is there already and is no socket"):
+        unix_socket(str(tmp_path / "s"), "--listen")
+    assert (tmp_path / "s").read_text() == "mine"
+
+
+async def test_a_server_listens_on_several_addresses_and_removes_its_unix_socket(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    options = ("--listen", "127.0.0.1:0", "--listen", "[::1]:0", "--listen", f"unix:{path}")
+    async with serving(tmp_path / "data", options=options) as server:
+        await server.logged("listening", url=f"unix:{path}")
+        assert len([line for line in server.log if "ws://[::1]:" in line]) == 1
+        alice, bob = wormhole(server.url), wormhole(server.url)
+        async with alice, bob:
+            await meet(alice, bob)
+        local = RawSocket(*await asyncio.open_unix_connection(str(path)))
+        local.write(handshake())
+        async with bounded("an answer"):
+            await local.reader.readuntil(b"\r\n\r\n")
+        assert (await local.hear())["welcome"]["your-address"] == {"ipv4": "127.0.0.1", "port": 0}
+        local.cut()
+        await server.stop()
+    assert not path.exists()
+
+
+def is_there(path: Path) -> bool:
+    return path.exists()
+
+
+# ── inherited sockets ────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_UNIX])
+async def test_a_server_serves_on_a_socket_that_it_was_started_with(
+    tmp_path: Path, family: socket.AddressFamily
+) -> None:
+    """As systemd starts it: the first socket is descriptor 3 (man 3 sd_listen_fds)."""
+    path = tmp_path / "s"
+    with socket.socket(family) as listening:
+        listening.bind(("127.0.0.1", 0) if family == socket.AF_INET else str(path))
+        listening.listen()
+        command = (
+            "import os, sys; os.dup2(int(sys.argv[1]), 3);"
+            " os.environ.update(LISTEN_FDS='1', LISTEN_PID=str(os.getpid()));"
+            " os.execv(sys.executable, [sys.executable, '-m', 'restante', *sys.argv[2:]])"
+        )
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", command, str(listening.fileno())),
+            *(
+                "serve",
+                "--data",
+                str(tmp_path / "data"),
+                "--listen",
+                "fd:3",
+                "--admin",
+                "off",
+                "--log-format",
+                "json",
+            ),
+            pass_fds=[listening.fileno()],
+            stderr=subprocess.PIPE,
+            env=environment(),
+        )
+        try:
+            # A client may come before the server is there: the socket listens already.
+            where = listening.getsockname()
+            tcp = family == socket.AF_INET
+            client = RawSocket(
+                *await (asyncio.open_connection(*where) if tcp else asyncio.open_unix_connection(where))
+            )
+            client.write(handshake())
+            async with bounded("an answer"):
+                assert b"101" in await client.reader.readuntil(b"\r\n\r\n")
+            client.cut()
+        finally:
+            process.terminate()
+            async with bounded("the end"):
+                await process.communicate()
+        assert process.returncode == 0
+        if not tcp:
+            assert is_there(path), "who made the socket removes it"
+
+
+@every(
+    ("descriptor", "words"),
+    [(999, "fd:999 is no socket: Bad file descriptor"), (0, "fd:0 is no socket: Socket operation on non-socket")],
+)
+def test_what_is_no_listening_socket_is_refused(tmp_path: Path, descriptor: int, words: str) -> None:
+    ended = called("serve", "--data", tmp_path / "data", "--admin", "off", "--listen", f"fd:{descriptor}")
+    assert ended.returncode == 2
+    assert words in ended.stderr
+    assert not (tmp_path / "data").exists()

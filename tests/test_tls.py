@@ -1,0 +1,355 @@
+"""TLS at the mailbox server: the handshake, what comes instead of one, and certificates that change."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from client.live import meet, read, wormhole
+from restante.common.errors import Misuse
+from restante.common.listening import listen_address
+from restante.common.tls import ServerCertificate
+from restante.mailbox.core.limits import UNLIMITED, Limits
+from restante.mailbox.server import tls_handshake
+from restante.mailbox.server.newcomer import PENDING_BYTES
+from restante.mailbox.server.read_budget import MAX_FRAMES_PER_TURN
+from restante.mailbox.server.refusals import NO_ROOM_FOR_REQUESTS
+from support.bounds import bounded
+from support.certificates import Certificate
+from support.loops import on_uvloop
+from support.mailbox.live import LiveServer, open_live
+from support.mailbox.raw_socket import TEXT, RawSocket, frame, handshake
+from support.processes import called, serving
+
+HALF_A_HELLO = b"\x16\x03\x01\x02\x00"
+
+
+class Secure:
+    """A server in this process that speaks TLS."""
+
+    def __init__(self, live: LiveServer, certificate: Certificate, port: int) -> None:
+        self.live = live
+        self.certificate = certificate
+        self.port = port
+        self.sockets: list[RawSocket] = []
+
+    async def connect(self, tls: ssl.SSLContext | None = None) -> RawSocket:
+        """Connect, and say nothing, or do the handshake."""
+        self.sockets.append(RawSocket(*await asyncio.open_connection("127.0.0.1", self.port, ssl=tls)))
+        return self.sockets[-1]
+
+    async def dial(self, **headers: str) -> RawSocket:
+        """Connect, shake hands twice, and read the status of the answer."""
+        socket = await self.connect(self.certificate.client)
+        socket.write(handshake(**headers))
+        async with bounded("an answer"):
+            socket.status = (await socket.reader.readuntil(b"\r\n\r\n")).decode().partition("\r\n")[0]
+        return socket
+
+    async def failed(self, times: int) -> None:
+        """Wait until so many handshakes have failed. Nothing of them is left."""
+        async with bounded("a failed handshake"):
+            while self.live.server.failed_handshakes < times:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0)
+        assert self.live.server.failed_handshakes == times
+        assert self.live.server.reading == 0
+
+    async def holds(self, size: int) -> None:
+        """Wait until the server counts so many bytes for what is being read."""
+        async with bounded(f"{size} bytes"):
+            while self.live.server.reading != size:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def secure(folder: Path, limits: Limits = UNLIMITED) -> AsyncIterator[Secure]:
+    certificate = Certificate(folder)
+    async with open_live(folder / "data", limits=limits) as live:
+        live.server.certificate = ServerCertificate(certificate.path, certificate.path)
+        [at] = await live.server.listeners.listen(listen_address("127.0.0.1:0", "--listen"))
+        here = Secure(live, certificate, int(at.rpartition(":")[2]))
+        try:
+            yield here
+        finally:
+            for each in here.sockets:
+                each.cut()
+
+
+# ── the handshake ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@on_uvloop
+async def test_a_session_over_tls_is_as_without(tmp_path: Path, version: ssl.TLSVersion) -> None:
+    async with secure(tmp_path) as here:
+        context = here.certificate.client
+        context.minimum_version = context.maximum_version = version
+        url = f"wss://127.0.0.1:{here.port}/v1"
+        alice, bob = (wormhole(url, ssl=context) for _ in range(2))
+        async with alice, bob:
+            await meet(alice, bob)
+            await alice.send(bytes(300_000))
+            assert await read(bob, 1) == [bytes(300_000)]
+
+
+@on_uvloop
+async def test_versions_before_1_2_are_refused_and_counted(tmp_path: Path) -> None:
+    async with secure(tmp_path) as here:
+        old = here.certificate.client
+        old.set_ciphers("ALL:@SECLEVEL=0")
+        with pytest.warns(DeprecationWarning, match="TLSv1_1 is deprecated"):
+            old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
+        with pytest.raises(OSError):
+            await here.connect(old)
+        await here.failed(1)
+
+
+class ByHand:
+    """A client whose TLS records are sent as the test wishes."""
+
+    def __init__(self, here: Secure, socket: RawSocket) -> None:
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        context = here.certificate.client
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname="127.0.0.1")
+        self._socket = socket
+
+    async def hear(self) -> None:
+        async with bounded("the server's part"):
+            self._incoming.write(await self._socket.reader.read(1 << 16))
+
+    def hello(self) -> bytes:
+        with pytest.raises(ssl.SSLWantReadError):
+            self._tls.do_handshake()
+        return self._outgoing.read()
+
+    async def finish(self) -> None:
+        """Read the server's part, and leave our last records unsent."""
+        while True:
+            await self.hear()
+            with suppress(ssl.SSLWantReadError):
+                self._tls.do_handshake()
+                return
+
+    def say(self, data: bytes) -> bytes:
+        """Encrypt data, after what was left unsent."""
+        self._tls.write(data)
+        return self._outgoing.read()
+
+    async def until(self, words: bytes) -> None:
+        said = b""
+        while words not in said:
+            await self.hear()
+            with suppress(ssl.SSLWantReadError):
+                while True:
+                    said += self._tls.read(1 << 16)
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+@on_uvloop
+async def test_the_request_may_come_with_the_end_of_the_handshake_in_any_records(tmp_path: Path, size: int) -> None:
+    """With TLS 1.3 a client's Finished and its request come in one segment."""
+    async with secure(tmp_path) as here:
+        socket = await here.connect()
+        client = ByHand(here, socket)
+        socket.write(client.hello())
+        await client.finish()
+        whole = handshake()
+        socket.write(b"".join(client.say(whole[start : start + size]) for start in range(0, len(whole), size)))
+        await client.until(b"101 Switching")
+
+
+@on_uvloop
+async def test_a_hello_may_come_byte_by_byte(tmp_path: Path) -> None:
+    async with secure(tmp_path) as here:
+        socket = await here.connect()
+        client = ByHand(here, socket)
+        for byte in client.hello():
+            socket.write(bytes([byte]))
+            await socket.writer.drain()
+            await asyncio.sleep(0)
+        await client.finish()
+        socket.write(client.say(handshake()))
+        await client.until(b"101 Switching")
+
+
+@on_uvloop
+async def test_a_request_without_tls_is_told_what_is_missing(tmp_path: Path) -> None:
+    async with secure(tmp_path) as here:
+        socket = await here.connect()
+        socket.write(handshake())
+        async with bounded("the end"):
+            status, _, body = (await socket.reader.read()).partition(b"\r\n")
+        assert status == b"HTTP/1.1 400 Bad Request"
+        assert body.endswith(b"\r\n\r\nthis port needs TLS: wss://\n")
+        assert b"Content-Length: 28\r\n" in body
+
+
+@on_uvloop
+async def test_who_says_nothing_takes_no_memory_for_tls_and_is_closed_in_time(tmp_path: Path) -> None:
+    async with secure(tmp_path, replace(UNLIMITED, handshake=0.2)) as here:
+        silent = await here.connect()
+        await here.holds(PENDING_BYTES)
+        async with bounded("the end"):
+            assert await silent.reader.read() == b""
+        await here.holds(0)
+        assert here.live.server.failed_handshakes == 0
+
+
+@on_uvloop
+async def test_a_handshake_that_stops_halfway_is_closed_in_time_and_counted(tmp_path: Path) -> None:
+    async with secure(tmp_path, replace(UNLIMITED, handshake=0.2)) as here:
+        halfway = await here.connect()
+        halfway.write(HALF_A_HELLO)
+        await here.failed(1)
+        async with bounded("the end"):
+            assert await halfway.reader.read() == b""
+
+
+@on_uvloop
+async def test_a_request_that_stops_halfway_is_closed_in_the_time_of_both(tmp_path: Path) -> None:
+    async with secure(tmp_path, replace(UNLIMITED, handshake=0.5)) as here:
+        halfway = await here.connect(here.certificate.client)
+        halfway.write(handshake()[:30])
+        await here.holds(PENDING_BYTES + 30)
+        async with bounded("the end"):
+            assert await halfway.reader.read() == b""
+        await here.holds(0)
+
+
+@on_uvloop
+async def test_a_client_that_leaves_during_the_handshake_leaves_nothing_behind(tmp_path: Path) -> None:
+    async with secure(tmp_path) as here:
+        leaver = await here.connect()
+        leaver.write(HALF_A_HELLO)
+        await here.holds(PENDING_BYTES + tls_handshake.TLS_BYTES)
+        leaver.cut()
+        await here.failed(1)
+
+
+@on_uvloop
+async def test_handshakes_are_given_up_when_memory_is_short(tmp_path: Path) -> None:
+    one = PENDING_BYTES + tls_handshake.TLS_BYTES
+    async with secure(tmp_path, replace(UNLIMITED, held_bytes=2 * one)) as here:
+        halfway = [await here.connect() for _ in range(3)]
+        for each in halfway:
+            each.write(HALF_A_HELLO)
+        refusals = here.live.server.commit_loop.dispatcher.quotas.refusals
+        async with bounded("the handshake that is given up"):
+            while not refusals[NO_ROOM_FOR_REQUESTS]:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0)
+        await here.holds(2 * one)
+
+
+def test_at_most_two_handshakes_begin_in_a_turn_of_the_loop() -> None:
+    assert MAX_FRAMES_PER_TURN <= 2 * tls_handshake.TLS_FRAMES
+
+
+@on_uvloop
+async def test_large_messages_pass_both_ways_while_the_reader_is_slow(tmp_path: Path) -> None:
+    async with secure(tmp_path) as here:
+        writer, reader = await here.dial(), await here.dial()
+        for each, side in ((writer, "a"), (reader, "b")):
+            each.say(type="bind", appid="app", side=side)
+            each.say(type="open", mailbox="m")
+        body = "0" * 500_000
+        for number in range(20):
+            writer.write(frame(TEXT, f'{{"type": "add", "phase": "{number}", "body": "{body}"}}'.encode()))
+        heard: list[str] = []
+        async with bounded("all messages"):
+            while len(heard) < 20:
+                told = await reader.hear()
+                if told["type"] == "message":
+                    assert told["body"] == body
+                    heard.append(told["phase"])
+        assert heard == [str(number) for number in range(20)]
+
+
+# ── certificates ─────────────────────────────────────────────────────────────────────────────────
+
+
+async def accepted(port: int, certificate: Certificate) -> bool:
+    """Return whether the server shows this certificate."""
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=certificate.client)
+    except ssl.SSLCertVerificationError:
+        return False
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
+    return True
+
+
+@on_uvloop
+async def test_a_new_certificate_is_used_soon_and_a_bad_one_never(tmp_path: Path) -> None:
+    first, second = Certificate(tmp_path, name="first"), Certificate(tmp_path, name="second")
+    used = tmp_path / "used.pem"
+    shutil.copy(first.path, used)
+    options = ("--tls-cert", str(used), "--tls-key", str(used))
+    async with serving(tmp_path / "data", options=options) as server:
+        assert server.url.startswith("wss://127.0.0.1:")
+        assert await accepted(server.port, first)
+        used.write_text("no certificate")
+        bad = await server.logged("the new certificate is not used; the previous one stays in use")
+        assert bad["error"] == f"{used} and {used} cannot be used: they are not in PEM form (--tls-cert, --tls-key)"
+        assert await accepted(server.port, first)
+        shutil.copy(second.path, used)
+        await server.logged("the certificate was read again")
+        assert await accepted(server.port, second)
+        assert not await accepted(server.port, first)
+        read_before = server.said["stderr"].count("the certificate was read again")
+        server.send(signal.SIGHUP)
+        await server.until(
+            "the certificate is read at SIGHUP",
+            lambda: server.said["stderr"].count("the certificate was read again") > read_before,
+        )
+        await server.stop()
+
+
+async def test_a_certificate_is_read_when_its_files_are_not_being_written(tmp_path: Path) -> None:
+    certificate = Certificate(tmp_path)
+    watched = ServerCertificate(certificate.path, certificate.path)
+    before = watched.context
+    await watched.look()
+    assert watched.context is before
+    certificate.path.write_bytes(certificate.path.read_bytes() + b"\n")
+    await watched.look()  # it has changed, and may change again
+    assert watched.context is before
+    await watched.look()
+    assert watched.context is not before
+
+
+@pytest.mark.parametrize(
+    ("certificate", "key", "words"),
+    [
+        ("nowhere.pem", "server.pem", "cannot read .*nowhere.pem: No such file or directory"),
+        ("server.pem", "nowhere.pem", "cannot read .*nowhere.pem: No such file or directory"),
+        ("server.pem", "other.pem", "they do not belong together"),
+        ("text", "server.pem", "they are not in PEM form"),
+        ("server.pem", "locked.pem", "locked.pem is encrypted: remove its password"),
+    ],
+)
+def test_a_certificate_that_cannot_be_used_is_refused_by_name(
+    tmp_path: Path, certificate: str, key: str, words: str
+) -> None:
+    Certificate(tmp_path)
+    Certificate(tmp_path, name="other")
+    Certificate(tmp_path, name="locked", password=b"secret")
+    (tmp_path / "text").write_text("text")
+    with pytest.raises(Misuse, match=words):
+        ServerCertificate(tmp_path / certificate, tmp_path / key)
+
+
+def test_a_certificate_without_a_key_is_refused(tmp_path: Path) -> None:
+    ended = called("serve", "--data", tmp_path / "data", "--admin", "off", "--tls-cert", "c.pem")
+    assert (ended.returncode, ended.stderr) == (
+        2,
+        "restante: --tls-cert and --tls-key belong together: set both or neither\n",
+    )
