@@ -30,10 +30,12 @@ from support.waku.raw_peer import FULL_NODE
 
 FOLDER: Final = ROOT / "docs" / "dashboard"
 STYLE: Final = ROOT / "src/restante/common/web/dashboard.css"
+FRAME: Final = ROOT / "src/restante/common/web/dashboard.html"
 PAGES: Final = {
-    "mailbox": ROOT / "src/restante/mailbox/server/web/dashboard.html",
-    "node": ROOT / "src/restante/waku/node/web/dashboard.html",
+    "mailbox": ROOT / "src/restante/mailbox/server/web/sections.html",
+    "node": ROOT / "src/restante/waku/node/web/sections.html",
 }
+"""The sections of each page, in the frame that both pages have."""
 
 KEYWORD: Final = "Restante-Page"
 """The keyword of the text in a picture that says of which page it is."""
@@ -59,7 +61,7 @@ OPTIONS: Final = ("--admin", "127.0.0.1:0", "--limit", "message_bytes=4096")
 
 def shown(server: str) -> str:
     """Return what a picture of this server's dashboard must say of its page: its labels, and which style it has."""
-    texts = Tags(PAGES[server].read_text()).texts
+    texts = Tags(FRAME.read_text().replace("$sections", PAGES[server].read_text())).texts
     labels = [" ".join(text.split()) for tag in LABELS for text in texts.get(tag, ())]
     return json.dumps({"labels": labels, "style": hashlib.sha256(STYLE.read_bytes()).hexdigest()[:16]})
 
