@@ -13,9 +13,10 @@ import pytest
 from restante.mailbox.server.server import PING_INTERVAL_SECONDS
 from support import foreign
 from support.bounds import bounded
+from support.certificates import Certificate
 from support.documents import Document
 from support.mailbox.live import open_live
-from support.mailbox.raw_socket import PING, PONG, RawSocket, frame
+from support.mailbox.raw_socket import PING, PONG, RawSocket, frame, handshake
 from support.ports import held_port
 from support.processes import Child, child, serving
 
@@ -63,7 +64,7 @@ async def behind_nginx(folder: Path, upstream: int, seconds: int = 60) -> AsyncI
 
 HAPROXY_CONFIG: Final = """\
 defaults
-    mode http
+    mode {mode}
     timeout connect 5s
     timeout client {seconds}s
     timeout server {seconds}s
@@ -75,14 +76,18 @@ frontend clients
 
 
 @asynccontextmanager
-async def behind_haproxy(folder: Path, upstream: int, seconds: int = 60) -> AsyncIterator[int]:
+async def behind_haproxy(
+    folder: Path, upstream: int, seconds: int = 60, *, of_tcp: bool = False
+) -> AsyncIterator[int]:
     """Run HAProxy before the server at this port, which closes what is silent for so long; gives its port."""
     program = foreign.haproxy()
-    backend = Document("docs/mailbox/operating.md").blocks["haproxy"]
+    backend = Document("docs/mailbox/operating.md").blocks["proxy" if of_tcp else "haproxy"]
     backend = backend.replace("127.0.0.1:4000", f"127.0.0.1:{upstream}")
     with held_port() as port:
         config = folder / "haproxy.cfg"
-        config.write_text(HAPROXY_CONFIG.format(seconds=seconds, port=port, backend=backend))
+        config.write_text(
+            HAPROXY_CONFIG.format(seconds=seconds, port=port, backend=backend, mode="tcp" if of_tcp else "http")
+        )
         async with child(str(program.path), "-db", "-f", str(config), **program.variables) as haproxy:
             await listening(haproxy, port)
             yield port
@@ -116,6 +121,29 @@ async def test_a_client_is_served_and_has_an_address_of_its_own(tmp_path: Path, 
         socket.say(type="ping", ping=1)
         assert [(await socket.hear())["type"] for _ in range(2)] == ["ack", "pong"]
         await socket.hang_up()
+
+
+@pytest.mark.parametrize("tls", [False, True])
+async def test_a_proxy_of_tcp_names_the_client_in_a_proxy_header(tmp_path: Path, tls: bool) -> None:
+    """The client's address is that of its end of the connection to the proxy."""
+    certificate = Certificate(tmp_path)
+    options: tuple[str, ...] = ("--listen", "proxy:127.0.0.1:0", "--trust-proxy", "127.0.0.0/8")
+    if tls:
+        options += ("--tls-cert", str(certificate.path), "--tls-key", str(certificate.path))
+    async with (
+        serving(tmp_path / "data", options=options) as server,
+        behind_haproxy(tmp_path, server.port, of_tcp=True) as port,
+    ):
+        context = certificate.client if tls else None
+        socket = RawSocket(*await asyncio.open_connection("127.0.0.1", port, ssl=context))
+        _, own_port = socket.writer.get_extra_info("sockname")
+        socket.write(handshake())
+        async with bounded("an answer"):
+            await socket.reader.readuntil(b"\r\n\r\n")
+        assert (await socket.hear())["welcome"]["your-address"] == {"ipv4": "127.0.0.1", "port": own_port}
+        socket.say(type="ping", ping=1)
+        assert [(await socket.hear())["type"] for _ in range(2)] == ["ack", "pong"]
+        socket.cut()
 
 
 @pytest.mark.parametrize("proxy", BEHIND)

@@ -27,7 +27,7 @@ EXECUTED: Final[Mapping[str, Mapping[str, str]]] = {
     "docs/waku/guide.md": dict.fromkeys(("serve", "post", "request", "live"), "test_docs.py"),
     "docs/mailbox/operating.md": {
         **dict.fromkeys(("serve", "backup", "daily", "restore", "results", "import", "export"), "test_docs.py"),
-        **dict.fromkeys(("nginx", "haproxy"), "interop/test_reverse_proxies.py"),
+        **dict.fromkeys(("nginx", "haproxy", "proxy"), "interop/test_reverse_proxies.py"),
     },
     "docs/monitoring.md": {"health": "test_health.py"},
     "docs/waku/operating.md": dict.fromkeys(
