@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import gc
-import importlib.util
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from restante.cli.extras import require_extra
 from restante.common.errors import Misuse
 
 app = typer.Typer()
@@ -82,12 +82,6 @@ def _short_start_and_end() -> Iterator[None]:
     atexit.register(gc.freeze)
 
 
-def _check_installed() -> None:
-    """Raise Misuse if the extra is not installed."""
-    if importlib.util.find_spec("nacl") is None:
-        raise Misuse("this command needs the extra 'client': pip install 'restante[client]'")
-
-
 def _words(code: str | None, code_length: int | None) -> int:
     """Return how many words a new code has. Raises Misuse if the number is for a code that is given."""
     from restante.client.defaults import DEFAULT_WORDS
@@ -154,7 +148,7 @@ def send(
     The other side runs `restante receive CODE`, or `wormhole receive CODE`. The exit code is 0 when everything has
     arrived, 3 if the code does not work, and 4 if the server cannot be used.
     """
-    _check_installed()
+    require_extra("client")
     with _short_start_and_end():
         from restante.cli.client_files import Files, outgoing, sent_paths, show_own_hints, transit_of
         from restante.cli.client_run import Place, Text, own_code, read_text, run, timed
@@ -227,7 +221,7 @@ def receive(
     The exit code is 0 when everything is stored or printed, 3 if the code does not work, and 4 if the server cannot
     be used.
     """
-    _check_installed()
+    require_extra("client")
     with _short_start_and_end():
         from restante.cli.client_files import Storing, output_path, transit_of
         from restante.cli.client_run import Place, read_code, run, timed

