@@ -28,7 +28,6 @@ from restante.mailbox.core import admission, quotas, rules, session
 from restante.mailbox.core.limits import Limits
 from restante.mailbox.protocol import parsing
 from restante.mailbox.settings import Serve
-from restante.mailbox.store.schema import connect
 from restante.waku import limits as waku_limits
 from restante.waku.settings import WakuServe
 from support.bounds import PATIENCE
@@ -241,33 +240,6 @@ def test_the_commands_of_the_operations_guide(tmp_path: Path) -> None:
         assert len(list((tmp_path / "backups").iterdir())) == 1
     assert (tmp_path / "new-post" / "restante.sqlite").exists()
     assert (tmp_path / "usage-copy.sqlite").exists()
-
-
-def test_the_unit_of_the_operations_guide_makes_a_backup_and_deletes_old_ones(tmp_path: Path) -> None:
-    guide = Document("docs/mailbox/operating.md")
-    unit = next(block for block in re.findall(r"```ini\n(.*?)```", guide.text, re.DOTALL) if "Type=oneshot" in block)
-    commands = re.findall(r"^Exec\w+=(.*)$", unit, re.MULTILINE)
-    assert len(commands) == 2
-    backups = tmp_path / "backups"
-    backups.mkdir()
-    for name, days in (("old", 15), ("new", 13)):
-        (backups / f"{name}.sqlite").touch()
-        os.utime(backups / f"{name}.sqlite", (time.time() - days * 86400 - 3600,) * 2)
-    connect(str(tmp_path / "restante.sqlite")).close()
-    script = "\n".join(commands)
-    for its, ours in {
-        "%%": "%",
-        "/opt/restante/run": "restante",
-        "/var/backups/restante": str(backups),
-        "/var/lib/restante": str(tmp_path),
-    }.items():
-        assert its in script
-        script = script.replace(its, ours)
-    with shell(tmp_path) as here:
-        for command in script.splitlines():
-            here.run(command)
-    assert len(list(backups.iterdir())) == 2
-    assert not (backups / "old.sqlite").exists()
 
 
 def test_the_commands_of_the_address_book(tmp_path: Path) -> None:

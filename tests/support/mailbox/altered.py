@@ -5,12 +5,14 @@ python -m durability.altered HOW ARGS...    is    restante ARGS...    with this 
 
 import asyncio
 import math
+import os
 import sqlite3
 import sys
 import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -18,7 +20,11 @@ from restante.cli.main import main
 from restante.mailbox.core.model import Change, Now
 from restante.mailbox.server import main as mailbox_main
 from restante.mailbox.server.commit_loop import CommitLoop
+from restante.mailbox.server.server import Server
 from restante.mailbox.store import sqlite
+
+HANG_FILE: Final = "HANG_FILE"
+"""The variable that names the file of "hangs-with-a-file"."""
 
 
 class SpeaksFirst(CommitLoop):
@@ -71,6 +77,15 @@ class HangsOnTheLoop(sqlite3.Connection):
         return super().execute(sql, parameters)
 
 
+class HangsWithAFile(Server):
+    """Its event loop hangs from when a file is there."""
+
+    def tick(self) -> None:
+        if Path(os.environ[HANG_FILE]).exists():
+            threading.Event().wait()
+        super().tick()
+
+
 class NeverFlushes(sqlite3.Connection):
     """Asks for no flushes where we ask for them (sqlite.org/pragma.html#pragma_synchronous)."""
 
@@ -101,6 +116,7 @@ WAYS: Final[dict[str, tuple[AbstractContextManager[object], ...]]] = {
     "commits-late": (patch.object(sqlite, "Store", CommitsLate),),
     "hangs-at-commit": (connecting(HangsAtCommit),),
     "hangs-on-the-loop": (connecting(HangsOnTheLoop), quick(math.inf)),
+    "hangs-with-a-file": (patch.object(mailbox_main, "Server", HangsWithAFile),),
     "never-flushes": (connecting(NeverFlushes),),
 }
 

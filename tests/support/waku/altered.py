@@ -4,10 +4,13 @@ python -m support.waku.altered HOW ARGS...    is    restante ARGS...    with thi
 """
 
 import asyncio
+import os
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Final
 from unittest.mock import patch
 
@@ -19,7 +22,7 @@ from restante.waku.envelope.envelope import Envelope
 from restante.waku.node import node
 from restante.waku.node.archiving import Archiving
 from restante.waku.node.mailserver import Batch
-from support.mailbox.altered import HangsAtCommit, NeverFlushes, connecting
+from support.mailbox.altered import HANG_FILE, HangsAtCommit, NeverFlushes, connecting
 
 
 class ConfirmsFirst(Archiving):
@@ -52,11 +55,21 @@ class CommitsLate(sqlite.Archive):
             await super().save(*each)
 
 
+class HangsWithAFile(node.Node):
+    """Its event loop hangs from when a file is there."""
+
+    def tick(self) -> None:
+        if Path(os.environ[HANG_FILE]).exists():
+            threading.Event().wait()
+        super().tick()
+
+
 WAYS: Final[dict[str, tuple[AbstractContextManager[object], ...]]] = {
     "confirms-first": (patch.object(node, "Archiving", ConfirmsFirst),),
     "confirms-meanwhile": (patch.object(node, "Archiving", ConfirmsMeanwhile),),
     "commits-late": (patch.object(sqlite, "Archive", CommitsLate),),
     "hangs-at-commit": (connecting(HangsAtCommit),),
+    "hangs-with-a-file": (patch("restante.waku.node.main.Node", HangsWithAFile),),
     "never-flushes": (connecting(NeverFlushes),),
     "no-timeouts": (
         patch.object(peer_connection, "WRITE_STALL_TIMEOUT", 1e6),

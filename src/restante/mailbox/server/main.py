@@ -19,6 +19,7 @@ from restante.common.disk_probe import free_bytes
 from restante.common.listening import listen_addresses
 from restante.common.logs import log, watch
 from restante.common.net import host_and_port
+from restante.common.service_manager import ServiceManager
 from restante.common.settings import address
 from restante.common.signals import listening_for_signals, raise_descriptors, too_few_descriptors
 from restante.common.tls import ServerCertificate
@@ -95,7 +96,8 @@ async def _serve_until(stop: asyncio.Event, settings: Serve, read_settings: Read
             trace = commit_loop.trace = TraceFile(Path(settings.trace))
             stack.callback(trace.close)
         running_settings = RunningSettings(settings, read_settings, server)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, running_settings.reload)
+        manager = ServiceManager(os.environ)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, manager.reload, running_settings.reload)
         if settings.admin != "off":
             from restante.common import admin_http  # importing aiohttp takes a third of the start-up time
             from restante.mailbox.server import status_pages
@@ -109,7 +111,8 @@ async def _serve_until(stop: asyncio.Event, settings: Serve, read_settings: Read
             for each in await server.listeners.listen(listen_address):
                 url = listen_address.url(each, "wss" if server.speaks_tls(listen_address) else "ws", "/v1")
                 log.info("listening", url=url, version=__version__, data=settings.data)
-        await _run_until(stop, server, commit_loop, store, settings)
+        async with manager.serving(stop, lambda: store.flushing is not None):
+            await _run_until(stop, server, commit_loop, store, settings)
 
 
 def exempt_survivors() -> None:

@@ -19,6 +19,7 @@ from restante.common.errors import Misuse, StoreBusy
 from restante.common.listening import listen_addresses
 from restante.common.logs import log, watch
 from restante.common.net import host_and_port, networks
+from restante.common.service_manager import ServiceManager
 from restante.common.settings import address
 from restante.common.signals import listening_for_signals, raise_descriptors, too_few_descriptors
 from restante.waku import key_file
@@ -112,7 +113,8 @@ async def _serve_until(stop: asyncio.Event, settings: WakuServe) -> None:
                 log.info("the dashboard is open", url=f"http://{host_and_port(*dashboard)}/")
             log.info("listening", version=__version__, data=settings.data)
             gc.freeze()  # the garbage collector need not scan the program's own objects again and again
-            await _until(stop, node, peers)
+            async with ServiceManager(os.environ).serving(stop):
+                await _until(stop, node, peers)
     finally:
         await archive.close()
 

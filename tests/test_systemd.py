@@ -1,0 +1,158 @@
+"""The units of `deploy/systemd`: systemd knows every line, they allow little, and their commands work."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import typer.main
+
+from restante.cli.main import application
+from restante.mailbox.store.schema import connect
+from support.documents import ROOT
+from support.processes import called, run
+
+UNITS: Final = ROOT / "deploy" / "systemd"
+SERVICES: Final = sorted(each.name for each in UNITS.glob("*.service"))
+SERVERS: Final = ("restante.service", "restante-waku.service")
+PROGRAM: Final = "/opt/restante/bin/restante"
+
+MAX_EXPOSURE: Final = 2.0
+"""What `systemd-analyze security` may say of a unit: 0 to 10. Access to the network alone is 0.9."""
+
+GUIDES: Final = {
+    "restante.service": "docs/mailbox/operating.md",
+    "restante-backup.service": "docs/mailbox/operating.md",
+    "restante-backup.timer": "docs/mailbox/operating.md",
+    "restante-waku.service": "docs/waku/operating.md",
+    "restante-pipeline.service": "docs/pipeline/operating.md",
+    "restante-pipeline.timer": "docs/pipeline/operating.md",
+}
+"""Where each unit is described."""
+
+
+def systemd_analyze(*words: str | Path) -> str:
+    """Run systemd-analyze, and return all that it says."""
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        pytest.skip("systemd-analyze is missing (Debian: apt install systemd)")
+    said = run(program, *words)
+    assert said.returncode == 0, said.stdout + said.stderr
+    return said.stdout + said.stderr
+
+
+def settings(unit: str) -> dict[str, list[str]]:
+    """Return the values of each setting of a unit."""
+    found: dict[str, list[str]] = {}
+    for line in (UNITS / unit).read_text().splitlines():
+        if "=" in line and not line.startswith("#"):
+            name, _, value = line.partition("=")
+            found.setdefault(name, []).append(value)
+    return found
+
+
+@pytest.mark.parametrize("unit", SERVICES)
+def test_a_service_may_do_little(unit: str) -> None:
+    said = systemd_analyze("security", "--offline=true", UNITS / unit)
+    exposure = re.search(rf"Overall exposure level for {unit}: (\d+\.\d+)", said)
+    assert exposure is not None, said
+    assert float(exposure[1]) <= MAX_EXPOSURE, said
+
+
+def test_the_guide_says_how_exposed_the_server_is() -> None:
+    said = systemd_analyze("security", "--offline=true", UNITS / "restante.service")
+    [stated] = re.findall(r"calls its exposure (\d\.\d)", (ROOT / GUIDES["restante.service"]).read_text())
+    assert f"Overall exposure level for restante.service: {stated} " in said
+
+
+def test_systemd_knows_every_line(tmp_path: Path) -> None:
+    for each in UNITS.iterdir():
+        text = each.read_text().replace(PROGRAM, "/bin/true")
+        (tmp_path / each.name).write_text(text)
+    assert systemd_analyze("verify", "--man=no", *sorted(tmp_path.iterdir())) == ""
+
+
+def test_each_unit_is_described_where_it_says() -> None:
+    assert sorted(each.name for each in UNITS.iterdir()) == sorted(GUIDES)
+    for unit, guide in GUIDES.items():
+        assert unit in (ROOT / guide).read_text(), unit
+        first = (UNITS / unit).read_text().splitlines()[0]
+        if unit.endswith(".service"):
+            page, _, anchor = first.rpartition(": ")[2].partition("#")
+            assert page == guide
+            title = re.compile(rf"^#+ {anchor.replace('-', '[- ]')}$", re.MULTILINE | re.IGNORECASE)
+            assert title.search((ROOT / page).read_text()), first
+
+
+@pytest.mark.parametrize("unit", SERVERS)
+def test_a_server_is_started_again_whatever_happens_but_not_while_it_loads(unit: str) -> None:
+    found = settings(unit)
+    assert found["Type"] == ["notify"]
+    assert found["Restart"] == ["always"]
+    assert found["StartLimitIntervalSec"] == ["0"]
+    assert found["TimeoutStartSec"] == ["infinity"]
+    assert found["WatchdogSec"] == ["30"]
+    assert int(found["TimeoutStopSec"][0]) > 5, "it drains for up to 5 s"
+
+
+def test_both_servers_may_do_the_same() -> None:
+    one, other = ((UNITS / each).read_text().partition("DynamicUser=yes\n")[2] for each in SERVERS)
+    assert one.replace("User=restante\n", "") == other.replace("User=restante-waku\n", "")
+
+
+@pytest.mark.parametrize("unit", SERVICES)
+def test_the_command_of_a_service_has_only_flags_that_exist(unit: str) -> None:
+    commands = [line for line in settings(unit)["ExecStart"] if PROGRAM in line]
+    assert commands
+    for line in commands:
+        text = re.sub(r"^/bin/sh -c '(?:exec )?(.*)'$", r"\1", line)
+        words = shlex.split(text.replace("${STATE_DIRECTORY}", "/data"))
+        assert words.pop(0) == PROGRAM
+        command: Any = typer.main.get_group(application())
+        while hasattr(command, "commands"):
+            command = command.commands[words.pop(0)]
+        command.make_context("restante", words).close()
+
+
+def test_the_unit_of_backups_makes_one_and_deletes_old_ones(tmp_path: Path) -> None:
+    found = settings("restante-backup.service")
+    backups, data = tmp_path / "restante-backup", tmp_path / "restante"
+    backups.mkdir()
+    data.mkdir()
+    for name, days in (("old", 15), ("new", 13)):
+        (backups / f"{name}.sqlite").touch()
+        os.utime(backups / f"{name}.sqlite", (time.time() - days * 86400 - 3600,) * 2)
+    connect(str(data / "restante.sqlite")).close()
+    for line in (*found["ExecStart"], *found["ExecStartPost"]):
+        command = (
+            line.replace("%%", "%")
+            .replace("/var/lib", str(tmp_path))
+            .replace(PROGRAM, f"{sys.executable} -m restante")
+        )
+        done = run("sh", "-c", command)
+        assert done.returncode == 0, done.stderr
+    assert len(list(backups.iterdir())) == 2
+    assert not (backups / "old.sqlite").exists()
+
+
+def test_the_directories_that_commands_name_are_those_that_systemd_makes() -> None:
+    for unit in SERVICES:
+        found = settings(unit)
+        made = {f"/var/lib/{each}" for each in found["StateDirectory"][0].split()}
+        named = {"/".join(each.split("/")[:4]) for each in re.findall(r"/var/lib/[\w/-]+", str(found["ExecStart"]))}
+        assert named <= made, unit
+        if unit in SERVERS:
+            assert "--data ${STATE_DIRECTORY} " in found["ExecStart"][0]
+
+
+def test_the_addresses_of_the_units_can_be_listened_on() -> None:
+    for unit, command in (("restante.service", ("config", "show")), ("restante-waku.service", ("waku", "config"))):
+        [listen] = re.findall(r"--listen (\S+)", settings(unit)["ExecStart"][0])
+        assert called(*command, "--listen", listen).returncode == 0
