@@ -333,6 +333,8 @@ COMMAND_GUIDES: Final = {
     "send": ["docs/client/guide.md"],
     "receive": ["docs/client/guide.md"],
     "health": ["docs/monitoring.md"],
+    "completion": ["docs/install.md"],
+    "man": ["docs/install.md"],
 }
 """Where the flags of commands are described; those of all others are in docs/mailbox/operating.md."""
 

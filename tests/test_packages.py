@@ -85,10 +85,15 @@ def test_the_sdist_has_what_a_build_needs_and_nothing_else(packages: tuple[Path,
 def test_the_wheel_has_every_file_of_the_package(packages: tuple[Path, Path]) -> None:
     with zipfile.ZipFile(packages[0]) as opened:
         names = {each for each in opened.namelist() if each.startswith("restante/")}
+        shared = {each.partition("/data/share/")[2] for each in opened.namelist() if "/data/share/" in each}
         entry_points = opened.read(f"restante-{__version__}.dist-info/entry_points.txt").decode()
         licence = opened.read(f"restante-{__version__}.dist-info/licenses/LICENSE").decode()
     assert names == {each.removeprefix("src/") for each in files_of_the_sources()}
     assert "restante/py.typed" in names
+    assert shared == {
+        *("man/man1/restante.1", "bash-completion/completions/restante", "zsh/site-functions/_restante"),
+        "fish/vendor_completions.d/restante.fish",
+    }
     assert entry_points == "[console_scripts]\nrestante = restante.cli.main:main\n"
     assert licence == (ROOT / "LICENSE").read_text()
 
@@ -260,6 +265,8 @@ def test_plain_pip_uv_tool_install_and_pipx_install_the_wheel(packages: tuple[Pa
         fetch("uv", *pipx, cwd=tmp_path, variables=variables)
     except MissingError as missing:
         pytest.skip(str(missing))
+    assert (tmp_path / "man" / "man1" / "restante.1").exists()
+    assert (tmp_path / "tools" / "restante" / "share" / "bash-completion" / "completions" / "restante").exists()
     for program_of in (tmp_path / "pip/bin", bin_folder / "uv", bin_folder / "pipx"):
         assert run(*program(program_of), "--version").stdout == f"restante {__version__}\n", program_of
     assert "uv tool install --force 'restante[waku]'" in run(*program(bin_folder / "uv"), "waku", "check").stderr

@@ -37,7 +37,7 @@ def application(command: str = "") -> typer.Typer:
     if command in CLIENT:
         app.add_typer(client.app)
         return app
-    from restante.cli import mailbox, pipeline, timing, waku
+    from restante.cli import mailbox, pipeline, shell_files, timing, waku
 
     app.add_typer(mailbox.app)
     app.add_typer(health.app)
@@ -45,6 +45,7 @@ def application(command: str = "") -> typer.Typer:
     app.add_typer(timing.app, name="timing", help="Show where the time of a transfer went.")
     app.add_typer(waku.app, name="waku", help="Run a Waku Mailserver, post envelopes, fetch history.")
     app.add_typer(pipeline.app, name="pipeline", help="Turn usage records and logs into tables, with Spark.")
+    app.add_typer(shell_files.app)
     return app
 
 
