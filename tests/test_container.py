@@ -1,0 +1,111 @@
+"""The files of `deploy/container`; with --thorough the images are built and run."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from support.documents import ROOT
+from support.images import DOCKERFILE, Buildah, check_tools, running
+from support.tools import MissingError
+
+COMPOSE: Final = DOCKERFILE.with_name("compose.yaml")
+CADDYFILE: Final = DOCKERFILE.with_name("Caddyfile")
+
+
+@pytest.fixture(scope="module")
+def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
+    """A storage of images, with the base."""
+    try:
+        check_tools()
+        storage = Buildah(tmp_path_factory.mktemp("images"))
+        storage.make_base()
+    except MissingError as missing:
+        pytest.skip(str(missing))
+    yield storage
+    storage.call("rm", "--all")
+    storage.call("rmi", "--all", "--force")
+
+
+def test_a_build_is_sent_the_files_that_it_copies_and_no_others() -> None:
+    copied = {
+        name
+        for line in re.findall(r"^COPY (?!--from)(.*)$", DOCKERFILE.read_text(), re.MULTILINE)
+        for name in line.split()[:-1]
+    }
+    ignored, *sent = (ROOT / ".dockerignore").read_text().splitlines()
+    assert ignored == "*"
+    assert {each[1:] for each in sent if each.startswith("!")} == copied
+    assert all((ROOT / each).exists() for each in copied)
+
+
+def test_images_have_a_user_of_their_own_and_a_health_check() -> None:
+    text = DOCKERFILE.read_text()
+    stages = re.split(r"^FROM ", text, flags=re.MULTILINE)
+    assert stages[0].rstrip().endswith("ARG BASE=python:3.12-slim")
+    for name in ("pipeline", "server"):
+        [stage] = (each for each in stages if each.startswith(f"${{BASE}} AS {name}\n"))
+        assert "\nUSER 10001:10001\n" in stage
+    assert stages[-1].startswith("${BASE} AS server\n"), "the default"
+    assert ' CMD ["restante", "health"]\n' in stages[-1]
+
+
+def test_the_example_of_compose_lets_the_server_do_little_and_trusts_the_proxy() -> None:
+    text = COMPOSE.read_text()
+    service = text.partition("  restante:\n")[2].partition("\n\n")[0]
+    for line in ("read_only: true", 'cap_drop: ["ALL"]', '"no-new-privileges:true"', 'volumes: ["mailboxes:/data"]'):
+        assert line in service
+    [network] = re.findall(r"- subnet: (\S+)", text)
+    assert f'"--trust-proxy", "{network}"' in service
+    assert "ports:" not in service, "only Caddy is reached from outside"
+    assert "reverse_proxy restante:4000 {" in CADDYFILE.read_text()
+    assert "header_up X-Real-IP {remote_host}" in CADDYFILE.read_text()
+
+
+def test_the_guide_names_the_files() -> None:
+    guide = (ROOT / "docs" / "install.md").read_text()
+    for file in (DOCKERFILE, COMPOSE, CADDYFILE):
+        assert file.exists()
+    for name in ("deploy/container/Dockerfile", "deploy/container/compose.yaml", "--target pipeline"):
+        assert name in guide
+
+
+@pytest.mark.thorough
+async def test_the_image_of_the_server_serves_with_a_root_that_cannot_be_written(buildah: Buildah) -> None:
+    image = built(buildah, "server")
+    configuration = buildah.configuration(image)
+    assert configuration["User"] == "10001:10001"
+    assert list(configuration["Volumes"]) == ["/data"]
+    async with running(buildah, image) as container:
+        await container.process.says('"event": "listening"')
+        assert container.call("restante", "health", "--ready") == (0, "ok\n")
+        assert container.call(*configuration["Healthcheck"]["Test"][1:]) == (0, "ok\n")
+        assert container.call("restante", "status", "--json")[0] == 0
+        assert container.call("id", "-u") == (0, "10001\n")
+        code, said = container.call("touch", "/opt/restante/new")
+        assert (code, "Read-only file system" in said) == (1, True)
+        os.kill(container.first_pid, signal.SIGTERM)
+        assert await container.process.ended() == 0
+        assert '"event": "stopped"' in container.process.said["stderr"]
+    assert not list((buildah.root_of(image) / "opt/restante").rglob("pyspark"))
+
+
+@pytest.mark.thorough
+async def test_the_image_of_the_pipeline_makes_a_demo(buildah: Buildah) -> None:
+    image = built(buildah, "pipeline")
+    demo = ("demo", "/data/demo", "--days", "14", "--transfers", "5")
+    async with running(buildah, image, *demo) as container:
+        assert await container.process.ended(600) == 0, container.process.said
+        assert "restante pipeline query" in container.process.said["stdout"]
+
+
+def built(buildah: Buildah, target: str) -> str:
+    try:
+        return buildah.build(target)
+    except MissingError as missing:
+        pytest.skip(str(missing))
