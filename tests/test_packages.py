@@ -128,9 +128,9 @@ def test_serving_mailboxes_needs_no_package_of_an_extra(packages: tuple[Path, Pa
 def test_a_server_imports_few_modules_before_it_listens(tmp_path: Path) -> None:
     program = (
         "import sys\n"
-        "from restante.mailbox.server.server import Server\n"
-        "async def listen(self, host, port): print(*sys.modules); sys.exit(0)\n"
-        "Server.listen = listen\n"
+        "from restante.mailbox.server.listeners import Listeners\n"
+        "async def listen(self, address): print(*sys.modules); sys.exit(0)\n"
+        "Listeners.listen = listen\n"
         "from restante.cli.main import main; main()"
     )
     words = ("serve", "--data", tmp_path / "data", "--listen", "127.0.0.1:0", "--admin", "off")

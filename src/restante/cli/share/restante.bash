@@ -11,8 +11,11 @@ _restante() {
     serve:--config) :; return ;;
     serve:--data) compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
     serve:--listen) compopt +o default; return ;;
+    serve:--tls-cert) :; return ;;
+    serve:--tls-key) :; return ;;
     serve:--admin) compopt +o default; return ;;
     serve:--admin-token-file) :; return ;;
+    serve:--admin-host) compopt +o default; return ;;
     serve:--reports-url) compopt +o default; return ;;
     serve:--motd) compopt +o default; return ;;
     serve:--signal-error) compopt +o default; return ;;
@@ -39,8 +42,11 @@ _restante() {
     'config show:--config') :; return ;;
     'config show:--data') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
     'config show:--listen') compopt +o default; return ;;
+    'config show:--tls-cert') :; return ;;
+    'config show:--tls-key') :; return ;;
     'config show:--admin') compopt +o default; return ;;
     'config show:--admin-token-file') :; return ;;
+    'config show:--admin-host') compopt +o default; return ;;
     'config show:--reports-url') compopt +o default; return ;;
     'config show:--motd') compopt +o default; return ;;
     'config show:--signal-error') compopt +o default; return ;;
@@ -83,8 +89,10 @@ _restante() {
     'waku serve:--config') :; return ;;
     'waku serve:--data') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
     'waku serve:--listen') compopt +o default; return ;;
+    'waku serve:--trust-proxy') compopt +o default; return ;;
     'waku serve:--admin') compopt +o default; return ;;
     'waku serve:--admin-token-file') :; return ;;
+    'waku serve:--admin-host') compopt +o default; return ;;
     'waku serve:--reports-url') compopt +o default; return ;;
     'waku serve:--key') :; return ;;
     'waku serve:--min-pow') compopt +o default; return ;;
@@ -104,8 +112,10 @@ _restante() {
     'waku config:--config') :; return ;;
     'waku config:--data') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
     'waku config:--listen') compopt +o default; return ;;
+    'waku config:--trust-proxy') compopt +o default; return ;;
     'waku config:--admin') compopt +o default; return ;;
     'waku config:--admin-token-file') :; return ;;
+    'waku config:--admin-host') compopt +o default; return ;;
     'waku config:--reports-url') compopt +o default; return ;;
     'waku config:--key') :; return ;;
     'waku config:--min-pow') compopt +o default; return ;;
@@ -195,14 +205,14 @@ _restante() {
     esac
     case "$path" in
     '') compopt +o default; COMPREPLY=($(compgen -W 'serve status backup restore import export config health send receive timing waku pipeline completion man --version --help' -- "$current")) ;;
-    serve) compopt +o default; COMPREPLY=($(compgen -W '--config --data --listen --admin --admin-token-file --reports-url --motd --signal-error --advertise-version --no-list --frames --blur-usage --keep-usage --prune-every --prune-after --permission --permission-bits --permission-load --trust-proxy --limit --trace --log-format --help' -- "$current")) ;;
+    serve) compopt +o default; COMPREPLY=($(compgen -W '--config --data --listen --tls-cert --tls-key --admin --admin-token-file --admin-host --reports-url --motd --signal-error --advertise-version --no-list --frames --blur-usage --keep-usage --prune-every --prune-after --permission --permission-bits --permission-load --trust-proxy --limit --trace --log-format --help' -- "$current")) ;;
     status) compopt +o default; COMPREPLY=($(compgen -W '--data --json --help' -- "$current")) ;;
     backup) [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--data --json --help' -- "$current")) ;;
     restore) [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--data --json --help' -- "$current")) ;;
     import) compopt +o default; COMPREPLY=($(compgen -W '--channel --usage --merge --data --json --help' -- "$current")) ;;
     export) [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--data --help' -- "$current")) ;;
     config) compopt +o default; COMPREPLY=($(compgen -W 'show --help' -- "$current")) ;;
-    'config show') compopt +o default; COMPREPLY=($(compgen -W '--config --data --listen --admin --admin-token-file --reports-url --motd --signal-error --advertise-version --no-list --frames --blur-usage --keep-usage --prune-every --prune-after --permission --permission-bits --permission-load --trust-proxy --limit --trace --log-format --help' -- "$current")) ;;
+    'config show') compopt +o default; COMPREPLY=($(compgen -W '--config --data --listen --tls-cert --tls-key --admin --admin-token-file --admin-host --reports-url --motd --signal-error --advertise-version --no-list --frames --blur-usage --keep-usage --prune-every --prune-after --permission --permission-bits --permission-load --trust-proxy --limit --trace --log-format --help' -- "$current")) ;;
     health) compopt +o default; COMPREPLY=($(compgen -W '--ready --token-file --timeout --config --help' -- "$current")) ;;
     send) [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--text --code -c --code-length --verify --qr --no-qr --ignore-unsendable --dry-run --server --transit-relay --no-listen --listen --proxy --appid --dump-timing --help' -- "$current")) ;;
     receive) compopt +o default; COMPREPLY=($(compgen -W '--allocate -c --code-length --verify -o --output --accept --replace --unpack --dry-run --server --transit-relay --no-listen --listen --proxy --appid --dump-timing --help' -- "$current")) ;;
@@ -210,8 +220,8 @@ _restante() {
     'timing render') [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--server -o --output --text --json --trace-event --skew --help' -- "$current")) ;;
     'timing compare') [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--server -o --output --json --help' -- "$current")) ;;
     waku) compopt +o default; COMPREPLY=($(compgen -W 'serve config post request probe export import check backup --help' -- "$current")) ;;
-    'waku serve') compopt +o default; COMPREPLY=($(compgen -W '--config --data --listen --admin --admin-token-file --reports-url --key --min-pow --max-ttl --retention --retention-bytes --topics --requests --order --password-file --require-signature --allow --peer --max-peers --max-peers-per-address --limit --log-format --help' -- "$current")) ;;
-    'waku config') compopt +o default; COMPREPLY=($(compgen -W '--config --data --listen --admin --admin-token-file --reports-url --key --min-pow --max-ttl --retention --retention-bytes --topics --requests --order --password-file --require-signature --allow --peer --max-peers --max-peers-per-address --limit --log-format --help' -- "$current")) ;;
+    'waku serve') compopt +o default; COMPREPLY=($(compgen -W '--config --data --listen --trust-proxy --admin --admin-token-file --admin-host --reports-url --key --min-pow --max-ttl --retention --retention-bytes --topics --requests --order --password-file --require-signature --allow --peer --max-peers --max-peers-per-address --limit --log-format --help' -- "$current")) ;;
+    'waku config') compopt +o default; COMPREPLY=($(compgen -W '--config --data --listen --trust-proxy --admin --admin-token-file --admin-host --reports-url --key --min-pow --max-ttl --retention --retention-bytes --topics --requests --order --password-file --require-signature --allow --peer --max-peers --max-peers-per-address --limit --log-format --help' -- "$current")) ;;
     'waku post') compopt +o default; COMPREPLY=($(compgen -W '--channel --topic --password-file --to --sign --ttl --help' -- "$current")) ;;
     'waku request') compopt +o default; COMPREPLY=($(compgen -W '--from --to --topic --channel --form --password-file --key -o --output --state --limit --open-password --open-key --ranges --live --for --help' -- "$current")) ;;
     'waku probe') compopt +o default; COMPREPLY=($(compgen -W '--form --password-file --key --patience --help' -- "$current")) ;;
