@@ -184,6 +184,16 @@ def test_connections_without_a_request_do_not_count_against_open_ones() -> None:
     assert quota.connections == 1
 
 
+def test_an_address_has_twice_as_many_handshakes_as_it_may_have_connections() -> None:
+    at = admission()
+    at.limits = replace(UNLIMITED, address_connects=60.0, address_connects_at_once=3)
+    pending, other = at.begin_request((ABROAD, 1), 1e9), at.begin_request(("9.9.9.9", 1), 1e9)
+    assert [at.charge_handshake(pending, 0.0) for _ in range(7)] == [True] * 6 + [False]
+    assert at.charge_handshake(other, 0.0)
+    assert [at.charge_handshake(pending, 0.5) for _ in range(2)] == [True, False]
+    assert admit(at, ABROAD).verdict is None, "connections are counted apart"
+
+
 def test_connections_of_possible_proxies_are_not_counted_before_their_request() -> None:
     at = admission(trusted=networks(["8.8.8.0/24"], "--trust-proxy"))
     at.limits = replace(UNLIMITED, address_connections=1)

@@ -28,7 +28,7 @@ from restante.common.proxy_header import (
 from restante.common.tls import ServerCertificate
 from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.limits import UNLIMITED, Limits
-from restante.mailbox.server.refusals import NO_PROXY_HEADER
+from restante.mailbox.server.refusals import NO_PROXY_HEADER, TOO_MANY_HANDSHAKES
 from restante.mailbox.server.system import system_secret
 from support.bounds import bounded
 from support.certificates import Certificate
@@ -211,3 +211,27 @@ async def test_limits_per_address_count_the_clients_that_headers_name(tmp_path: 
             assert b"101" in await other.reader.readuntil(b"\r\n\r\n")
         for each in (first, second, other):
             each.cut()
+
+
+@on_uvloop
+async def test_an_address_with_too_many_handshakes_is_closed_before_the_next(tmp_path: Path) -> None:
+    certificate = Certificate(tmp_path)
+    limits = replace(UNLIMITED, address_connects=1.0, address_connects_at_once=1)
+    async with behind(tmp_path / "data", "127.0.0.0/8", limits) as (live, port):
+        live.server.certificate = ServerCertificate(certificate.path, certificate.path)
+        refusals = live.server.commit_loop.dispatcher.quotas.refusals
+        for _ in range(2):
+            socket = await RawSocket.connect(port)
+            socket.write(header())
+            await socket.writer.start_tls(certificate.client, server_hostname="127.0.0.1")
+            socket.cut()
+        assert refusals[TOO_MANY_HANDSHAKES] == 0
+        failed = live.server.failed_handshakes
+        socket = await RawSocket.connect(port)
+        socket.write(header(), b"\x16\x03\x01")
+        async with bounded("the end"):
+            with suppress(ConnectionResetError):
+                assert await socket.reader.read() == b""
+        socket.cut()
+        assert refusals[TOO_MANY_HANDSHAKES] == 1
+        assert live.server.failed_handshakes == failed

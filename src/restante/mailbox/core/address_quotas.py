@@ -48,11 +48,17 @@ REFUSALS_PER_SECOND: Final = 20
 could keep any number open, a second each."""
 
 
+HANDSHAKES_PER_CONNECT: Final = 2
+"""TLS handshakes of an address for each connection that `address_connects` allows it. Who connects too often is told
+so after the handshake; who has twice as many handshakes is closed before another one, which would take 0.5 to 2 ms of
+processor time."""
+
+
 class AddressQuota:
     """What one address has live, and its rates and abuse score."""
 
     __slots__ = (
-        *("_claims", "_connects", "_recent", "_records", "_refusals", "_abuse_score"),
+        *("_claims", "_connects", "_handshakes", "_recent", "_records", "_refusals", "_abuse_score"),
         *("address_id", "connections", "pending_requests", "demanded", "nameplates", "stored"),
     )
 
@@ -70,6 +76,7 @@ class AddressQuota:
         """Bits that were last demanded of this address because of its own abuse score; 0: none."""
         self._claims = Bucket()
         self._connects = Bucket()
+        self._handshakes = Bucket()
         self._refusals = Bucket()
         self._recent: dict[int, None] = {}
         """Keys of nameplates. A name may belong to another nameplate later; a key may not."""
@@ -87,6 +94,7 @@ class AddressQuota:
             self.live
             or self._claims.spent(now, limits.address_claims / 60)
             or self._connects.spent(now, limits.address_connects / 60)
+            or self._handshakes.spent(now, HANDSHAKES_PER_CONNECT * limits.address_connects / 60)
             or self._refusals.spent(now, REFUSALS_PER_SECOND)
             or self._records.spent(now, limits.address_records / SECONDS_PER_DAY)
             or self._abuse_score.spent(now, ABUSE_SCORE_DECAY)
@@ -100,6 +108,15 @@ class AddressQuota:
             return self._connects.wait(now, rate, limits.address_connects_at_once - 1)
         self._connects.take(now, rate, 1)
         return 0.0
+
+    def charge_handshake(self, now: float, limits: Limits) -> bool:
+        """Charge a TLS handshake, and return whether it may begin."""
+        rate = HANDSHAKES_PER_CONNECT * limits.address_connects / 60
+        most = HANDSHAKES_PER_CONNECT * limits.address_connects_at_once
+        if rate and self._handshakes.spent(now, rate) + 1 > most:
+            return False
+        self._handshakes.take(now, rate, 1)
+        return True
 
     def charge_refusal(self, now: float) -> bool:
         """Charge a refused connection; return whether it must be closed at once, without time to clean up."""

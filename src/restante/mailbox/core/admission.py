@@ -102,6 +102,11 @@ class Admission:
             quota.pending_requests += 1
         return PendingRequest(address_quotas, address_id)
 
+    def charge_handshake(self, pending: PendingRequest, now: float) -> bool:
+        """Charge a TLS handshake to the addresses of a connection, and return whether it may begin."""
+        allowed = [quota.charge_handshake(now, self.limits) for quota in pending.address_quotas]
+        return all(allowed)  # `all` of a generator would stop at the first
+
     def address_id(self, peer: Sequence[Any], wall: float) -> str:
         """Return the address id of a peer."""
         return self.addresses.day_id(identify(peer, {}, self.terms.trusted).address, wall)

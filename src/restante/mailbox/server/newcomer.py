@@ -39,7 +39,8 @@ class Newcomer:
 
     def __init__(self, context: NewcomerContext) -> None:
         self._context = context
-        self._pending: PendingRequest | None = None
+        self.pending: PendingRequest | None = None
+        """Its place. None: it has none yet, or none any more."""
         self._close: Callable[[], None] = lambda: None
         self.holding = 0
         """Bytes of memory that the connection and its request take."""
@@ -55,14 +56,14 @@ class Newcomer:
         if not pending or pending.refused:
             transport.abort()
             return False
-        self._pending, self._close = pending, close or transport.abort
+        self.pending, self._close = pending, close or transport.abort
         self.count(0)
         return not transport.is_closing()  # this connection may be the one that was closed to make room
 
     @property
     def addresses(self) -> Sequence[Hashable]:
         """Return the quotas of its address, or the connection itself if its address is not known or not counted."""
-        return (self._pending and self._pending.address_quotas) or (self,)
+        return (self.pending and self.pending.address_quotas) or (self,)
 
     def count(self, size: int) -> None:
         """Count the bytes that were read so far, and what reads them. It may close this connection or others."""
@@ -76,14 +77,14 @@ class Newcomer:
 
     def end(self) -> None:
         """Release the place, because the request has come or the connection is gone."""
-        if self._pending is not None:
+        if self.pending is not None:
             self._count(0)
-            self._context.end_request(self._pending)
-            self._pending = None
+            self._context.end_request(self.pending)
+            self.pending = None
 
     def give_up(self) -> None:
         """Release the memory that it holds, and close the connection."""
-        if self._pending is not None:
-            self._context.give_up_request(self._pending)
+        if self.pending is not None:
+            self._context.give_up_request(self.pending)
             self.end()
             self._close()

@@ -15,6 +15,9 @@ TOO_MANY_WITHOUT_REQUEST: Final = "too many connections without a request"
 NO_ROOM_FOR_REQUESTS: Final = "there is no room for connections without a request"
 """Log text for an address whose connections without a request are closed for the memory that they take."""
 
+TOO_MANY_HANDSHAKES: Final = "too many TLS handshakes from an address"
+"""Log text for an address whose connection is closed before another TLS handshake."""
+
 NO_PROXY_HEADER: Final = "no valid PROXY header of a trusted proxy"
 """Log text for a connection that did not begin with the header that its port demands (--listen proxy:)."""
 
@@ -31,6 +34,7 @@ REASONS: Final = {
     admission.TOO_MANY_FROM_ADDRESS: "address_connections",
     TOO_MANY_WITHOUT_REQUEST: "address_requests",
     NO_ROOM_FOR_REQUESTS: "no_room_for_requests",
+    TOO_MANY_HANDSHAKES: "address_handshakes",
     NO_PROXY_HEADER: "no_proxy_header",
     NO_ROOM_FOR_LARGE: "no_room_for_large_messages",
     NOT_READ: "not_read",
@@ -54,6 +58,7 @@ LIMITS: Final[Mapping[str, tuple[str, ...]]] = {
     "connections": ("connections",),
     "address_connections": ("address_connections", "address_connects", "address_connects_at_once"),
     "address_requests": ("address_connections",),
+    "address_handshakes": ("address_connects", "address_connects_at_once"),
     "no_room_for_requests": ("held_bytes",),
     "no_room_for_large_messages": ("held_bytes",),
     "not_read": ("mailbox_bytes", "held_bytes"),

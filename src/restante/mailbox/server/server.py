@@ -42,6 +42,7 @@ from restante.mailbox.server.refusals import (
     NO_PROXY_HEADER,
     NO_ROOM_FOR_REQUESTS,
     TOO_BIG,
+    TOO_MANY_HANDSHAKES,
     TOO_MANY_WITHOUT_REQUEST,
 )
 from restante.mailbox.server.send_budget import SendBudget
@@ -160,6 +161,13 @@ class Server:
             max_frame_size=MAX_FRAME_PER_MESSAGE * self.limits.message_bytes,
             read_buffer_size=READ_BUFFER_BYTES,
         )
+
+    def admit_handshake(self, pending: PendingRequest) -> bool:
+        """Charge a TLS handshake, and count the refusal if the address has had too many."""
+        if self.admission.charge_handshake(pending, self.commit_loop.now().service):
+            return True
+        self.commit_loop.dispatcher.quotas.count_refusal(TOO_MANY_HANDSHAKES, pending.address_id)
+        return False
 
     def count_failed_handshake(self) -> None:
         """Count a connection whose TLS handshake failed."""

@@ -11,6 +11,7 @@ import ssl
 from typing import Final, Protocol, cast
 
 from restante.common.proxy_header import Peer
+from restante.mailbox.core.admission import PendingRequest
 from restante.mailbox.core.limits import KIB
 from restante.mailbox.server.first_request import MAX_REQUEST_BYTES, FirstBytes, RequestContext
 from restante.mailbox.server.newcomer import Newcomer
@@ -39,6 +40,9 @@ SHUTDOWN_SECONDS: Final = 2.0
 
 class TlsContext(RequestContext, Protocol):
     """The part of the server that a TLS handshake uses."""
+
+    def admit_handshake(self, pending: PendingRequest) -> bool:
+        """Charge a handshake to the address of a connection, and return whether it may begin."""
 
     def count_failed_handshake(self) -> None:
         """Count a connection whose handshake failed."""
@@ -99,6 +103,9 @@ class TlsHandshake(asyncio.BufferedProtocol):
     def _begin(self) -> None:
         transport = self._transport
         if transport is None or transport.is_closing():
+            return
+        if self._newcomer.pending is None or not self._context.admit_handshake(self._newcomer.pending):
+            transport.abort()
             return
         self._budget.frames += TLS_FRAMES
         self._budget.renew_soon()
