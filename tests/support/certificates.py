@@ -6,14 +6,17 @@ import datetime as dt
 import ipaddress
 import ssl
 from pathlib import Path
+from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+NAMES: Final = (x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost"))
+
 
 class Certificate:
-    """A certificate for 127.0.0.1 that nobody else has signed."""
+    """A certificate for 127.0.0.1 and localhost that nobody else has signed."""
 
     def __init__(self, folder: Path, days: int = 1, name: str = "server", password: bytes = b"") -> None:
         self.path = folder / f"{name}.pem"
@@ -26,9 +29,7 @@ class Certificate:
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - dt.timedelta(days=7))
             .not_valid_after(now + dt.timedelta(days=days))
-            .add_extension(
-                x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
-            )
+            .add_extension(x509.SubjectAlternativeName(NAMES), critical=False)
             .sign(key, hashes.SHA256())
         )
         encryption = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
@@ -44,3 +45,8 @@ class Certificate:
     @property
     def client(self) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=str(self.path))
+
+    @property
+    def trust(self) -> dict[str, str]:
+        """Return the environment variables with which programs trust this certificate and no other."""
+        return {"SSL_CERT_FILE": str(self.path), "SSL_CERT_DIR": "/nowhere"}

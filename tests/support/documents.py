@@ -27,7 +27,7 @@ EXECUTED: Final[Mapping[str, Mapping[str, str]]] = {
     "docs/waku/guide.md": dict.fromkeys(("serve", "post", "request", "live"), "test_docs.py"),
     "docs/mailbox/operating.md": {
         **dict.fromkeys(("serve", "backup", "daily", "restore", "results", "import", "export"), "test_docs.py"),
-        **dict.fromkeys(("nginx", "haproxy", "proxy"), "interop/test_reverse_proxies.py"),
+        **dict.fromkeys(("nginx", "haproxy", "proxy", "caddy"), "support/mailbox/reverse_proxies.py"),
     },
     "docs/monitoring.md": {"health": "test_health.py"},
     "docs/waku/operating.md": dict.fromkeys(
@@ -54,7 +54,7 @@ EXECUTED: Final[Mapping[str, Mapping[str, str]]] = {
 DOCTESTED: Final = "docs/waku/library.md"
 """Its blocks are executed by doctest, all of them (waku/test_guide.py)."""
 
-_BLOCK: Final = re.compile(r"^```(sh|python|sql|nginx|haproxy)\b ?(.*)\n((?:.*\n)*?)```$", re.MULTILINE)
+_BLOCK: Final = re.compile(r"^```(sh|python|sql|nginx|haproxy|caddy)\b ?(.*)\n((?:.*\n)*?)```$", re.MULTILINE)
 
 
 class Document:

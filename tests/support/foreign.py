@@ -37,6 +37,10 @@ def haproxy() -> Program:
     return foreign("haproxy", "haproxy")["haproxy"]
 
 
+def caddy() -> Program:
+    return foreign("caddy", "caddy")["caddy"]
+
+
 def chromium() -> Program:
     """Return Chromium, or another browser that is built from it."""
     for name in ("chromium", "chromium-browser", "google-chrome"):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +29,10 @@ class Deployment:
     ends: AsyncExitStack
     other: Words | None = None
     """What puts a receiver into its network, if that is another."""
+    url: str = ""
+    """What the clients connect to, if it is not the server itself."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables of the clients."""
 
     async def pair(
         self, transfer: Callable[[], Awaitable[tuple[Running, Running]]], within: float = BOUND
@@ -89,5 +93,6 @@ class Deployment:
     async def _start(
         self, client: Shipped, folder: Path, words: Words, inside: Words | None = None, **values: str
     ) -> Running:
-        started = running(client, inside or self.inside, folder, words, url=self.server.url, **values)
+        url = self.url or self.server.url
+        started = running(client, inside or self.inside, folder, words, self.variables, url=url, **values)
         return await self.ends.enter_async_context(started)

@@ -9,8 +9,9 @@ import json
 import platform
 import re
 import shutil
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,24 +163,39 @@ def _go_from_source() -> Path:
 CRATE: Final = "magic-wormhole-cli@0.8.1"
 OPTIONS: Final = ("--locked", "--quiet", "--no-default-features")
 SETTINGS: Final = {"CARGO_PROFILE_RELEASE_OPT_LEVEL": "0", "CARGO_NET_RETRY": "1", "CARGO_HTTP_TIMEOUT": "60"}
+TLS: Final = ("--features", "native-tls")
+
+
+def _has_openssl() -> bool:
+    """Return whether this machine has the headers of OpenSSL, where crates look for them."""
+    found = shutil.which("pkg-config")
+    return found is not None and not subprocess.run([found, "--exists", "openssl"], check=False).returncode
 
 
 def _rust() -> Path:
-    """Return magic-wormhole.rs 0.8.1, built with its own lock file.
+    """Return magic-wormhole.rs 0.8.1, built with its own lock file, and with TLS if this machine can build that.
 
     Without its default features, which are the clipboard and forwarding of ports, and without optimization it takes
     half as long.
     """
+    options = (*OPTIONS, *TLS) if _has_openssl() else OPTIONS
 
     def install(new: Path) -> None:
         cargo = at_least("cargo", (1, 92), "--version", get="https://rustup.rs")
         if shutil.which("cc") is None:
             raise MissingError("cc, the linker of Rust, is missing (Debian: apt install gcc)")
         with registry("cargo"):
-            build(cargo, "install", *OPTIONS, "--root", new, CRATE, cwd=new, variables=SETTINGS)
+            build(cargo, "install", *options, "--root", new, CRATE, cwd=new, variables=SETTINGS)
 
-    key = f"{CRATE} {OPTIONS} {SETTINGS}".encode()
+    key = f"{CRATE} {options} {SETTINGS}".encode()
     return installed("magic-wormhole-rs", key, install) / "bin" / "wormhole-rs"
+
+
+def _rust_with_tls() -> Path:
+    """Return the same program if it has TLS."""
+    if not _has_openssl():
+        raise MissingError("the headers of OpenSSL are missing (Debian: apt install libssl-dev pkg-config)")
+    return _rust()
 
 
 # ── all of them ──────────────────────────────────────────────────────────────────────────────────
@@ -201,6 +217,8 @@ CURRENT: Final = Shipped("python-0.24.0", PYTHON, _current)
 GO_OLD: Final = Shipped("go-1.0.6", GO, _go_from_npm)
 GO_NEW: Final = Shipped("go-1.0.8", GO, _go_from_source)
 RUST_NEW: Final = Shipped("rust-0.8.1", RUST, _rust)
+RUST_TLS: Final = Shipped("rust-0.8.1-tls", RUST, _rust_with_tls)
+"""Rust's client for servers with TLS."""
 PYTHON_OLD: Final = Shipped("python-0.12.0", PYTHON, _older("0.12.0"))
 SHIPPED: Final = (
     PYTHON_OLD,
@@ -250,11 +268,17 @@ def _answer(folder: Path) -> IO[str]:
 
 @asynccontextmanager
 async def running(
-    client: Shipped, inside: Words, folder: Path, words: Words, **values: str
+    client: Shipped,
+    inside: Words,
+    folder: Path,
+    words: Words,
+    variables: Mapping[str, str] | None = None,
+    /,
+    **values: str,
 ) -> AsyncIterator[Running]:
     """Run a client's command in an isolated network, with `y` for what it asks. No process stays behind."""
     command = [str(program(client)), *(word.format(**values) for word in words)]
-    variables = dict.fromkeys(HOMES, str(folder))
+    variables = {**(variables or {}), **dict.fromkeys(HOMES, str(folder))}
     with _answer(folder) as stdin:
         # The folder is entered inside: one that was open before is on another mount, out of which Go renames nothing.
         process = await spawn(

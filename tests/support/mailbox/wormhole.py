@@ -47,14 +47,14 @@ class Client(Child):
     """A running `wormhole` and what it has said so far."""
 
     @classmethod
-    async def start(cls, folder: Path, relay_url: str, *command: str) -> Self:
+    async def start(cls, folder: Path, relay_url: str, *command: str, **variables: str) -> Self:
         """Run `wormhole COMMAND` in FOLDER, which is its home too: nothing of the user's is read or written."""
         # An empty transit helper: a file goes from one client to the other directly, never by the public relay.
         process = await Forked.start(
             "support.mailbox.wormhole:main",
             *("wormhole", "--transit-helper", "", "--relay-url", relay_url, *command),
             cwd=folder,
-            variables=environment(**dict.fromkeys(HOMES, str(folder))),
+            variables=environment(**dict.fromkeys(HOMES, str(folder)), **variables),
         )
         return cls(process, "stdout", "stderr")
 
