@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import json
 import os
 import re
 import shutil
 import signal
 import socket
+import ssl
 import stat
 import subprocess
 import sys
@@ -17,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 import pytest
@@ -31,16 +34,17 @@ from restante.mailbox.settings import Serve
 from restante.waku import limits as waku_limits
 from restante.waku.settings import WakuServe
 from support.bounds import PATIENCE
-from support.documents import EXECUTED, ROOT, Document
+from support.certificates import Certificate
+from support.documents import DOCUMENTS, EXECUTED, NOT_RUN, ROOT, Document, blocks
 from support.mailbox.conversation import read_scripts
+from support.mailbox.raw_socket import RawSocket, handshake
 from support.ports import held_port
 from support.processes import environment, run
+from support.proxy_headers import header
 from support.waku import leveldbs
 from support.waku.archives import ROWS, archive_of, raws_of
 
 BIN = Path(sys.executable).parent
-DOCUMENTS = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md")), *(ROOT / "bench").glob("*.md")]
-DOCUMENTS += sorted((ROOT / "examples").rglob("*.md"))
 
 
 def port_answers(port: int) -> bool:
@@ -155,6 +159,32 @@ def test_every_block_of_commands_is_executed_by_a_test_that_names_it(path: str) 
         assert name in named_beside(path, ROOT / "tests" / test), f"{test} does not execute {name} of {path}"
 
 
+@pytest.mark.parametrize("path", [str(each.relative_to(ROOT)) for each in DOCUMENTS])
+def test_blocks_that_no_test_executes_say_why_and_are_counted(path: str) -> None:
+    """If you add such a block, count it in NOT_RUN. If a test can execute it, let it."""
+    reasons = Document(path).not_run
+    assert len(reasons) == NOT_RUN.get(path, 0)
+    for reason in reasons:
+        assert len(reason.split()) > 3, reason
+        for file in re.findall(r"tests/[\w/]+\.py", reason):
+            assert (ROOT / file).exists(), reason
+
+
+def test_blocks_of_commands_are_found_in_every_form() -> None:
+    text = (
+        "Words:\n\n    ./run\n\n    restante status\n\nand\n\n```sh name\nls\n    ls\n```\n\n"
+        "<!-- not run: it needs\na network -->\n    uv build\n\n* a list\n    of two lines\n\n"
+        "<!-- not run: the same -->\n```sh\nuv build\n```\n"
+    )
+    found = [(each.name, each.text.strip(), each.reason) for each in blocks(text)]
+    assert found == [
+        ("name", "ls\n    ls", None),
+        ("", "uv build", "the same"),
+        ("", "./run\n\nrestante status", None),
+        ("", "uv build", "it needs a network"),
+    ]
+
+
 def named_beside(path: str, file: Path) -> set[str]:
     """Return the texts in those functions of a file that use a document, by its path or by a constant that has it."""
     found, constants = set[str](), set[str]()
@@ -240,6 +270,32 @@ def test_the_commands_of_the_operations_guide(tmp_path: Path) -> None:
         assert len(list((tmp_path / "backups").iterdir())) == 1
     assert (tmp_path / "new-post" / "restante.sqlite").exists()
     assert (tmp_path / "usage-copy.sqlite").exists()
+
+
+async def test_the_server_with_tls_and_the_one_behind_a_proxy_of_tcp(tmp_path: Path) -> None:
+    guide = Document("docs/mailbox/operating.md")
+    certificate = Certificate(tmp_path)
+    for name in ("fullchain.pem", "privkey.pem"):
+        (tmp_path / name).symlink_to(certificate.path)
+    [command] = guide.lines("tls")
+    assert "'*:4000'" in command
+    with shell(tmp_path) as here, here.running(command.replace("'*:4000'", "127.0.0.1:4000")) as server:
+        await asyncio.to_thread(here.wait_for_port, server)
+        assert (await welcome(here.port, certificate.client))["your-address"]["ipv4"] == "127.0.0.1"
+    [command] = guide.lines("proxy headers")
+    with shell(tmp_path) as here, here.running(command) as server:
+        await asyncio.to_thread(here.wait_for_port, server)
+        assert (await welcome(here.port, before=header("203.0.113.7")))["your-address"]["ipv4"] == "203.0.113.7"
+
+
+async def welcome(port: int, tls: ssl.SSLContext | None = None, before: bytes = b"") -> dict[str, Any]:
+    """Connect, send this before the request, and return the welcome."""
+    socket = RawSocket(*await asyncio.open_connection("127.0.0.1", port, ssl=tls))
+    socket.write(before, handshake())
+    await asyncio.wait_for(socket.reader.readuntil(b"\r\n\r\n"), PATIENCE)
+    found: dict[str, Any] = (await socket.hear())["welcome"]
+    socket.cut()
+    return found
 
 
 def test_the_commands_of_the_address_book(tmp_path: Path) -> None:
@@ -401,7 +457,80 @@ def test_the_errors_in_the_waku_guide_exist_in_the_code() -> None:
         assert f'"{words.removesuffix("…").strip()}' in said, words
 
 
-def test_links_between_documents_lead_somewhere() -> None:
+# ── links ────────────────────────────────────────────────────────────────────────────────────────
+
+LINK: Final = re.compile(r"\]\(\s*([^)\s]+)\s*\)|<(https?://[^>\s]+)>|\b(?:src|href)=\"([^\"]+)\"")
+
+
+def prose(document: Path) -> str:
+    """Return a document without its code."""
+    text = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"`[^`\n]+`", lambda found: re.sub(r"[\[\]<>()]", "", found[0]), text)
+
+
+def links(document: Path) -> list[str]:
+    """Return the targets of all links of a document."""
+    return ["".join(found) for found in LINK.findall(prose(document))]
+
+
+def anchors(document: Path) -> set[str]:
+    """Return the anchors of its headings, as GitHub makes them."""
+    found: dict[str, int] = {}
+    for heading in re.findall(r"^#+ +(.+?) *$", prose(document), re.MULTILINE):
+        text = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", heading).lower()
+        anchor = re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+        found[anchor] = found.get(anchor, -1) + 1
+        if found[anchor]:
+            found[f"{anchor}-{found[anchor]}"] = 0
+    return set(found)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda each: str(each.relative_to(ROOT)))
+def test_links_lead_to_a_file_of_the_project_and_to_a_heading_in_it(document: Path) -> None:
+    files = [ROOT / each for each in files_of_the_project()]
+    there = {*files, *(folder for file in files for folder in file.parents)}
+    for target in links(document):
+        if target.startswith(("http:", "https:")):
+            continue
+        path, _, anchor = target.partition("#")
+        file = Path(os.path.normpath(document.parent / path)) if path else document
+        assert file in there, target
+        if anchor:
+            assert anchor in anchors(file), target
+
+
+def test_links_to_the_web_are_well_formed() -> None:
+    """Whether their hosts answer is not tested, because tests need no network."""
+    found = {target for each in DOCUMENTS for target in links(each) if target.startswith("http")}
+    assert len(found) > 5
+    for target in found:
+        url = urlsplit(target)
+        local = url.hostname == "127.0.0.1"
+        assert url.scheme == ("http" if local else "https"), target
+        assert url.hostname is not None
+        assert local or re.fullmatch(r"([a-z0-9-]+\.)+[a-z]{2,}", url.hostname), target
+
+
+def test_links_and_anchors_are_found(tmp_path: Path) -> None:
+    document = tmp_path / "page.md"
+    document.write_text(
+        "# `--a` and [b](c.md): it's\n## Twice\n## Twice\n```sh\n# no heading [x](y)\n```\n"
+        'See [a\nb](d.md#e), ![p](p.png), <https://example.org/>, `[n](o)` and <img src="q.png">.\n'
+    )
+    assert anchors(document) == {"--a-and-b-its", "twice", "twice-1"}
+    assert links(document) == ["c.md", "d.md#e", "p.png", "https://example.org/", "q.png"]
+
+
+# ── commands that take too long for a test ───────────────────────────────────────────────────────
+
+
+def test_every_bench_that_a_document_names_exists_and_has_the_options() -> None:
+    used: dict[str, set[str]] = {}
     for document in DOCUMENTS:
-        for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
-            assert target.startswith("http") or (document.parent / target).exists(), f"{document}: {target}"
+        for name, words in re.findall(r"\./run bench ([a-z_]+\b)([^|`\n]*)", document.read_text()):
+            used.setdefault(name, set()).update(re.findall(r"--[a-z-]+", words))
+    assert len(used) > 8
+    for name, options in used.items():
+        shown = run(sys.executable, ROOT / "bench" / f"{name}.py", "--help", variables={"COLUMNS": "200"})
+        assert shown.returncode == 0, shown.stderr
+        assert options <= set(re.findall(r"--[a-z-]+", shown.stdout)), name

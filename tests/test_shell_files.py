@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
 from restante.cli.shell_files import FOLDER, MAN_PAGE, SHELLS, Shell
 from support.command_line import commands, files
-from support.documents import ROOT
+from support.documents import Document
 from support.processes import called, run
+
+BIN = Path(sys.executable).parent
 
 BASH = "COMP_WORDS=({words}); COMP_CWORD={last}; compopt() {{ :; }}; _restante; printf '%s\\n' \"${{COMPREPLY[@]}}\""
 """Calls the function as bash does (bash(1), Programmable Completion)."""
@@ -108,7 +112,10 @@ def test_the_commands_print_the_files() -> None:
     assert called("completion", "tcsh").returncode == 2
 
 
-def test_the_guide_says_where_to_put_each_file() -> None:
-    guide = (ROOT / "docs/install.md").read_text()
-    for words in ("restante man >", *(f"restante completion {shell} >" for shell in SHELLS)):
-        assert words in guide
+def test_the_commands_of_the_guide_put_each_file_where_it_belongs(tmp_path: Path) -> None:
+    commands = Document("docs/install.md").blocks["shell files"]
+    done = run("sh", "-e", "-c", commands, variables={"HOME": str(tmp_path), "PATH": f"{BIN}:{os.environ['PATH']}"})
+    assert (done.returncode, done.stderr) == (0, "")
+    written = {each.name: each.read_bytes() for each in tmp_path.rglob("*") if each.is_file()}
+    files = (MAN_PAGE, *SHELLS.values())
+    assert sorted(written.values()) == sorted((FOLDER / file).read_bytes() for file in files)

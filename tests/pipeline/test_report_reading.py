@@ -31,6 +31,7 @@ from restante.pipeline.report.periods import parse
 from restante.pipeline.report.reading import lake_state, read_report
 from restante.pipeline.report.summary import summary
 from restante.pipeline.tables import TABLES
+from support.documents import Document
 from support.effort import dice
 from support.pipeline.lakes import held
 from support.pipeline.report_lakes import LakeTables, lake
@@ -242,6 +243,18 @@ def test_the_command_writes_all_files_and_prints_the_summary(world: LakeWorld, t
     assert "What changed since the days before" in done.stdout
     assert (folder / "2026-W47" / "changes.csv").read_bytes().startswith(b"measure,source,")
     assert (folder / "2026-W47" / "results-by-day.csv").read_bytes().startswith(b"day,ended,happy,")
+
+
+def test_the_commands_of_the_guide_write_reports(
+    world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "restante-lake").symlink_to(world.path)
+    for line in Document("docs/pipeline/operating.md").lines("reports"):
+        program, part, *words = line.split()
+        assert (program, part) == ("./run", "pipeline")
+        command(*words)
+    assert {"2026-11-21.html", "2026-W47.html"} < {each.name for each in (tmp_path / "reports").iterdir()}
 
 
 def test_csv_files_that_a_report_no_longer_has_are_removed(world: LakeWorld, tmp_path: Path) -> None:

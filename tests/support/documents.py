@@ -1,16 +1,26 @@
 """The documents, and the blocks of them that tests execute.
 
 A fenced block that is executed has a name after its language: ```sh serve. Which test executes it stands in EXECUTED.
+A block of commands that no test executes has a comment before it, `<!-- not run: REASON -->`. NOT_RUN counts those.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
+
+DOCUMENTS: Final = (
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "bench").glob("*.md")),
+    *sorted((ROOT / "examples").rglob("*.md")),
+)
+"""All documents of the project."""
 
 EXECUTED: Final[Mapping[str, Mapping[str, str]]] = {
     "README.md": {
@@ -25,7 +35,9 @@ EXECUTED: Final[Mapping[str, Mapping[str, str]]] = {
     ),
     "docs/timing/guide.md": dict.fromkeys(("send", "receive", "render", "compare"), "timing/test_guide.py"),
     "docs/waku/guide.md": dict.fromkeys(("serve", "post", "request", "live"), "test_docs.py"),
+    "docs/install.md": {"shell files": "test_shell_files.py"},
     "docs/mailbox/operating.md": {
+        **dict.fromkeys(("tls", "proxy headers"), "test_docs.py"),
         **dict.fromkeys(("serve", "backup", "daily", "restore", "results", "import", "export"), "test_docs.py"),
         **dict.fromkeys(("nginx", "haproxy", "proxy", "caddy"), "support/mailbox/reverse_proxies.py"),
     },
@@ -39,6 +51,7 @@ EXECUTED: Final[Mapping[str, Mapping[str, str]]] = {
             ("first lake", "select", "describe", "query", "delta", "polars", "files", "compact", "vacuum"),
             "pipeline/test_commands.py",
         ),
+        "reports": "pipeline/test_report_reading.py",
         **dict.fromkeys(("gaps", "close"), "pipeline/test_closing_gaps.py"),
         **dict.fromkeys(("master", "worker", "connect"), "support/pipeline/clusters.py"),
         **dict.fromkeys(("cluster", "remote"), "pipeline/test_masters.py"),
@@ -54,7 +67,86 @@ EXECUTED: Final[Mapping[str, Mapping[str, str]]] = {
 DOCTESTED: Final = "docs/waku/library.md"
 """Its blocks are executed by doctest, all of them (waku/test_guide.py)."""
 
-_BLOCK: Final = re.compile(r"^```(sh|python|sql|nginx|haproxy|caddy)\b ?(.*)\n((?:.*\n)*?)```$", re.MULTILINE)
+NOT_RUN: Final[Mapping[str, int]] = {
+    "CONTRIBUTING.md": 1,
+    "bench/README.md": 14,
+    "docs/client/guide.md": 1,
+    "docs/install.md": 6,
+    "docs/mailbox/operating.md": 1,
+    "docs/monitoring.md": 2,
+    "docs/pipeline/operating.md": 1,
+    "docs/pipeline/tables.md": 1,
+    "docs/testing.md": 7,
+    "docs/waku/library.md": 1,
+}
+"""Document → how many blocks of commands it has that no test executes. Each has its reason in the document."""
+
+NO_COMMANDS: Final = (
+    "a frame's text ── parse ──▶ message",
+    "src/restante/",
+    "async with Journal(",
+    '"permission-required": ',
+    '{"type": "submit-permissions"',
+    "HEALTHCHECK ",
+    "[restante_*]",
+    "3356 passed in ",
+    "server's clock ",
+    "bytes ─rlpx→ frames",
+)
+"""How each indented block begins that has no commands."""
+
+_EXECUTABLE: Final = ("sh", "python", "sql", "nginx", "haproxy", "caddy")
+"""Languages of fenced blocks that are executed."""
+
+_DATA: Final = ("", "toml", "json")
+"""Languages of fenced blocks that have no commands."""
+
+_FENCE: Final = re.compile(r"^```(\w*) ?(.*)\n((?:.*\n)*?)```$", re.MULTILINE)
+_INDENTED: Final = re.compile(r"(?:(?<=\n\n)|(?<=-->\n))(?:(?: {4}.*| *)\n)* {4}.*\n")
+_MARK: Final = re.compile(r"<!-- not run: ([^>]+?)\s*-->\n*$")
+
+
+_PROGRAM: Final = re.compile(
+    r"^(?:\$ )?(?:sudo )?(?:\w+=\S+ )*(?:\S*/)?"
+    r"(?:run|restante|wormhole|python3|pip|pipx|uv|curl|cp|mv|systemctl|docker) (?! )",
+    re.MULTILINE,
+)
+"""How a line begins that is a command, in a block that should have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block of code of a document."""
+
+    language: str
+    """The empty string if it has none, or if the block is indented."""
+    name: str
+    text: str
+    fenced: bool
+    reason: str | None
+    """Why no test executes it, if the document says so."""
+
+    @property
+    def commands(self) -> bool:
+        """Whether it has commands or code that somebody may execute."""
+        if self.fenced:
+            return self.language not in _DATA
+        return not self.text.startswith(NO_COMMANDS)
+
+
+def blocks(text: str) -> Iterator[Block]:
+    """Yield the fenced and the indented blocks of a document."""
+
+    def reason(start: int) -> str | None:
+        mark = _MARK.search(text[:start])
+        return " ".join(mark[1].split()) if mark else None
+
+    for found in _FENCE.finditer(text):
+        yield Block(found[1], found[2], found[3], fenced=True, reason=reason(found.start()))
+    without = _FENCE.sub(lambda found: "`" * len(found[0]), text)
+    for found in _INDENTED.finditer(without):
+        lines = "\n".join(line[4:] for line in found[0].strip("\n").split("\n"))
+        yield Block("", "", lines, fenced=False, reason=reason(found.start()))
 
 
 class Document:
@@ -65,12 +157,22 @@ class Document:
         self.text = self.path.read_text()
         self.blocks: dict[str, str] = {}
         """The executed blocks, by name."""
-        for language, name, block in _BLOCK.findall(self.text):
-            if block.startswith(">>> ") and path == DOCTESTED:
+        self.not_run: list[str] = []
+        """Why blocks are not executed, for each of those."""
+        for block in blocks(self.text):
+            language, name = block.language, block.name
+            if path == DOCTESTED and block.text.startswith(">>> "):
                 continue
-            assert name, f"{path}: this block of {language} has no name, so nothing executes it:\n{block}"
-            assert name not in self.blocks, f"{path}: two blocks are called {name}"
-            self.blocks[name] = block
+            assert language in (*_EXECUTABLE, *_DATA), f"{path}: nothing executes blocks of {language}"
+            if block.reason:
+                assert not name, f"{path}: {name} is said not to be executed"
+                self.not_run.append(block.reason)
+            elif block.commands:
+                assert name, f"{path}: nothing executes this block, and it does not say why:\n{block.text}"
+                assert name not in self.blocks, f"{path}: two blocks are called {name}"
+                self.blocks[name] = block.text
+            else:
+                assert not _PROGRAM.search(block.text), f"{path}: is this a block of commands?\n{block.text}"
 
     def lines(self, name: str) -> list[str]:
         """Return the lines of a block, each of which is a command."""

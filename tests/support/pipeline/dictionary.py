@@ -20,6 +20,7 @@ HEAD: Final = """\
 Every table that [the pipeline](operating.md) makes, with the type, unit and meaning of each column. This page is
 generated from the schemas in `src/restante/pipeline`:
 
+<!-- not run: it writes this page, which tests/pipeline/test_dictionary.py compares. -->
     PYTHONPATH=src:tests .venv/bin/python -m support.pipeline.dictionary
 
 The same texts are the comments of the columns in Delta tables and in the views that `restante pipeline sql` prints.
