@@ -472,6 +472,31 @@ async def test_slow_queries_of_usage_records_delay_nobody(tmp_path: Path, monkey
                     pass
 
 
+async def test_usage_records_are_read_for_a_hundredth_of_the_time_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin_live, "EVENT_SECONDS", 0.0)
+    now, read, reads = [0.0], recent.read, []
+
+    def slow(data: Path, wall: float) -> dict[str, Any]:
+        reads.append(now[0])
+        now[0] += 0.5
+        return read(data, wall)
+
+    monkeypatch.setattr(recent, "read", slow)
+    async with inside(tmp_path) as here:
+        settings = RunningSettings(Serve(), lambda: (Serve(), []), here.server)
+        pages = status_pages.StatusPages(here.server)
+        shown = dashboard.DashboardPages(pages, here.server, tmp_path, settings, lambda: now[0])
+        for later in (0.0, 5.0, 10.0, 49.9, 50.5, 100.0, 101.0):
+            now[0] = max(now[0], later)
+            async with bounded("a look"):
+                await shown.details()
+                while shown._reading:  # noqa: ASYNC110 - a thread
+                    await asyncio.sleep(0)
+    assert reads == [0.0, 50.5, 101.0]
+
+
 async def test_a_query_that_fails_is_said_until_one_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin_live, "EVENT_SECONDS", 0.0)
     monkeypatch.setattr(dashboard, "RECENT_SECONDS", 0.0)

@@ -15,7 +15,8 @@ MAX_WAITS: Final = 10_000
 """Waiting times that are read: the latest of the last day. Their percentiles need no more."""
 
 _RESULTS: Final = """
-SELECT result, count(*) FROM usage_mailboxes WHERE started >= ? AND started <= ? AND origin = '' GROUP BY result
+SELECT result, count(*), count(waiting_time) FROM usage_mailboxes
+WHERE started >= ? AND started <= ? AND origin = '' GROUP BY result
 """
 
 _WAITS: Final = """
@@ -31,15 +32,16 @@ def read(data: Path, now: float) -> dict[str, Any]:
     Raises StoreError if the database cannot be read.
     """
     with SCHEMA.reading(data) as database:
-        results = {
-            span: dict.fromkeys(RESULTS, 0) | dict(database.execute(_RESULTS, (now - seconds, now)).fetchall())
-            for span, seconds in SPANS.items()
-        }
+        rows = {span: database.execute(_RESULTS, (now - seconds, now)).fetchall() for span, seconds in SPANS.items()}
         waits = sorted(each for (each,) in database.execute(_WAITS, (now - SPANS["day"], now, MAX_WAITS)).fetchall())
     return {
-        "results": results,
+        "results": {
+            span: dict.fromkeys(RESULTS, 0) | {result: number for result, number, _ in found}
+            for span, found in rows.items()
+        },
         "waiting_seconds": {
-            "mailboxes": len(waits),
+            "mailboxes": sum(waited for _, _, waited in rows["day"]),
+            "latest": len(waits),
             **{f"p{share}": _percentile(waits, share) for share in (50, 90, 99)},
         },
     }
