@@ -8,12 +8,13 @@ import importlib
 import json
 import os
 import re
+import socket
 import sqlite3
 import threading
 import urllib.request
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -578,7 +579,7 @@ async def test_connections_to_the_admin_port_are_limited(tmp_path: Path) -> None
     async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
         most = admin_connections.MAX_CONNECTIONS
         idle = [await asyncio.open_connection("127.0.0.1", look.port) for _ in range(most)]
-        assert await look.get("/readyz") == (200, "ok\n"), "the oldest that has sent nothing makes room"
+        assert await look.get("/readyz") == (200, "ok\n"), "the oldest makes room"
         async with bounded("the end of the oldest"):
             assert await idle[0][0].read() == b""
         for _, each in idle:
@@ -588,6 +589,40 @@ async def test_connections_to_the_admin_port_are_limited(tmp_path: Path) -> None
                 await reader.readuntil(b"ok\n")
         for _, each in idle:
             each.close()
+
+
+async def test_connections_that_do_not_read_make_room(tmp_path: Path) -> None:
+    """Their answers fill the buffers of the kernel, and then that of the server."""
+    async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
+        deaf = []
+        for _ in range(admin_connections.MAX_CONNECTIONS):
+            made = socket.socket()
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            made.connect(("127.0.0.1", look.port))
+            made.setblocking(False)
+            with suppress(BlockingIOError):
+                made.send(b"GET /dashboard.js HTTP/1.1\r\nHost: localhost\r\n\r\n" * 500)
+            deaf.append(made)
+        for _ in range(3):
+            assert await look.get("/healthz") == (200, "ok\n")
+        for each in deaf:
+            each.close()
+
+
+async def test_a_connection_ends_after_some_time_unless_it_shows_a_dashboard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin_connections, "MAX_SECONDS", 0.2)
+    monkeypatch.setattr(admin_live, "EVENT_SECONDS", 0.05)
+    async with inside(tmp_path) as here, looked_at(here, tmp_path) as look, look.watch() as events:
+        reader, writer = await asyncio.open_connection("127.0.0.1", look.port)
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        async with bounded("the end"):
+            with suppress(ConnectionResetError):
+                assert (await reader.read()).endswith(b"ok\n")
+        writer.close()
+        for _ in range(10):
+            await events.until("now")
 
 
 @pytest.mark.parametrize("said", [b"", b"GET /healthz HTTP/1.1\r\n"])

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
 
 from restante.common.admin_access import same_origin
 from restante.common.admin_connections import REQUEST_TIMEOUT
@@ -80,6 +81,7 @@ class DashboardHandlers:
         in_server: Callable[[Awaitable[Any]], Awaitable[Any]],
         read: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]],
         unready: Callable[[], Awaitable[str]],
+        views: Callable[[RequestHandler], None],
         *,
         changes: bool,
     ) -> None:
@@ -89,6 +91,8 @@ class DashboardHandlers:
         self._read_server = read
         """The same for something that only reads and does not wait, also while that loop waits for the disk."""
         self._unready = unready
+        self._views = views
+        """Called with the connection of each viewer."""
         self._changes = changes and dashboard.change is not None
         """Whether settings can be changed: only with a token."""
         self._history: deque[dict[str, float]] = deque(maxlen=MAX_SAMPLES)
@@ -143,6 +147,7 @@ class DashboardHandlers:
             return web.Response(text=f"{words}\n", status=429)
         response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
         self._viewers += 1
+        self._views(request.protocol)
         try:
             await response.prepare(request)
             await _write(response, "history", msgspec.json.encode(list(self._history)))
