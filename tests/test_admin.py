@@ -603,8 +603,14 @@ async def test_connections_that_do_not_read_make_room(tmp_path: Path) -> None:
             with suppress(BlockingIOError):
                 made.send(b"GET /dashboard.js HTTP/1.1\r\nHost: localhost\r\n\r\n" * 500)
             deaf.append(made)
+            async with bounded("the beginning of an answer"):
+                await asyncio.get_running_loop().sock_recv(made, 1)
         for _ in range(3):
-            assert await look.get("/healthz") == (200, "ok\n")
+            async with bounded("an answer"):
+                reader, writer = await asyncio.open_connection("127.0.0.1", look.port)
+                writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                assert (await reader.read()).endswith(b"ok\n")
+            writer.close()
         for each in deaf:
             each.close()
 
