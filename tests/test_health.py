@@ -106,7 +106,7 @@ def test_a_server_that_does_not_run_is_one_clear_sentence() -> None:
     ("answer", "said"),
     [
         (b"hello\r\n", " does not speak HTTP"),
-        (b"", " does not speak HTTP"),
+        (b"", " closed the connection without an answer"),
         (b"HTTP/1.0 404 Not Found\r\n\r\nno such page\n", "/healthz answered 404: no such page"),
         (b"HTTP/1.0 302 Found\r\nLocation: /\r\n\r\n", "/healthz answered 302: Found"),
         (None, "/healthz did not answer within 0.2 s"),
@@ -118,9 +118,16 @@ def test_another_program_at_the_address_is_no_healthy_server(answer: bytes | Non
         assert asked(here, "--timeout", timeout) == (3, "", f"restante: http://{here}{said}\n")
 
 
+async def test_tls_with_a_server_that_has_none_is_one_clear_sentence(tmp_path: Path) -> None:
+    async with mailbox_server(tmp_path) as admin:
+        said = f"restante: https://{admin}: TLS failed: the server does not speak it: use http://\n"
+        assert asked(f"https://{admin}") == (3, "", said)
+
+
 @every(
     ("words", "said"),
     [
+        (("127.0.0.1:1", "--timeout", "nan"), "--timeout: nan is no number of seconds"),
         (("127.0.0.1",), "'127.0.0.1' is not HOST:PORT or a URL"),
         (("127.0.0.1:99999",), "'127.0.0.1:99999' is not HOST:PORT or a URL"),
         (("ftp://127.0.0.1:4010",), "'ftp://127.0.0.1:4010' is not HOST:PORT or a URL"),

@@ -19,6 +19,7 @@ from support.mailbox.pair import Pair
 from support.ports import held_port, nobodys_port
 from support.processes import Serving, serving
 from support.rows import every
+from support.waku.processes import node_process
 
 PLUGIN: Final = ROOT / "deploy" / "munin" / "restante_"
 TOKEN: Final = "correct-horse-battery-staple"
@@ -175,3 +176,21 @@ def test_a_link_with_another_name_is_misuse(tmp_path: Path) -> None:
     done = Munin(tmp_path).runs("restante_nothing")
     assert done.returncode == 2
     assert done.stderr == f"link this file as restante_NAME; names are {', '.join(FIELDS)}\n"
+
+
+@pytest.mark.parametrize("content", [f"{TOKEN}\nsecond line\n", "", "two words"])
+async def test_a_file_that_is_no_token_is_named_and_not_shown(tmp_path: Path, content: str) -> None:
+    (tmp_path / "token").write_text(content)
+    munin = Munin(tmp_path / "munin", url=f"http://127.0.0.1:{nobodys_port()}", token_file=str(tmp_path / "token"))
+    ended = munin.runs("restante_active")
+    assert ended.returncode != 0
+    assert "token must have the token and nothing else (env.token_file)" in ended.stderr
+    assert TOKEN not in ended.stdout + ended.stderr
+
+
+async def test_an_admin_port_of_another_server_is_named(tmp_path: Path) -> None:
+    with held_port() as port:
+        async with node_process(tmp_path / "waku", "--admin", f"127.0.0.1:{port}"):
+            ended = Munin(tmp_path / "munin", url=f"http://127.0.0.1:{port}").runs("restante_active")
+            assert ended.returncode != 0
+            assert "is not that of a mailbox server (env.url)" in ended.stderr

@@ -28,6 +28,8 @@ CERTIFICATES: Final = Path("/etc/ssl/certs")
 READ_ONLY: Final = """\
 set -e
 mount --make-rprivate /
+hostname container
+echo "127.0.0.1 localhost container" >"$0/etc/hosts"
 mount --bind "$0" "$0"
 mount -o remount,bind,ro "$0"
 mount -t tmpfs -o mode=0700,uid=10001,gid=10001 none "$0/data"
@@ -39,7 +41,8 @@ ip link set lo up
 root=$0
 exec chroot --userspec=10001:10001 "$root" "$@"
 """
-"""Runs a command in an image, in namespaces of its own: the root cannot be written, the user has no rights."""
+"""Runs a command in an image, in namespaces of its own: the root cannot be written, the user has no rights. As a
+container engine does, it names the host in /etc/hosts."""
 
 
 def check_tools() -> None:
@@ -124,6 +127,6 @@ async def running(buildah: Buildah, image: str, *words: str) -> AsyncIterator[Co
     configuration, root = buildah.configuration(image), buildah.root_of(image)
     environment = ("env", "-i", *configuration["Env"])
     command = (*environment, *configuration["Entrypoint"], *(words or configuration["Cmd"]))
-    namespaces = ("--mount", "--net", "--pid", "--fork", "--kill-child")
+    namespaces = ("--mount", "--net", "--pid", "--uts", "--fork", "--kill-child")
     async with child("unshare", *namespaces, "sh", "-c", READ_ONLY, str(root), *command) as process:
         yield Container(process, root, environment)

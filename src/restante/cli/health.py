@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
+from ssl import SSLError
 from typing import Annotated, Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -71,6 +73,8 @@ def health(
     ] = None,
 ) -> None:
     """Ask a server whether it works. The exit code is 0 if it does."""
+    if not math.isfinite(timeout):
+        raise Misuse(f"--timeout: {timeout} is no number of seconds")
     endpoint = _endpoint(server) if server is not None else _configured(config)
     status, line = _asked(endpoint, "/readyz" if ready else "/healthz", token_file, timeout)
     print(line)
@@ -123,8 +127,12 @@ def _asked(endpoint: Endpoint, page: str, token_file: Path | None, timeout: floa
         line = _line(response)
     except TimeoutError as error:
         raise NoAnswerError(f"{endpoint.url}{page} did not answer within {timeout:g} s") from error
-    except (HTTPException, UnicodeError) as error:  # before OSError: RemoteDisconnected is both
+    except ConnectionResetError as error:  # before HTTPException: RemoteDisconnected is both
+        raise NoAnswerError(f"{endpoint.url} closed the connection without an answer") from error
+    except (HTTPException, UnicodeError) as error:
         raise NoAnswerError(f"{endpoint.url} does not speak HTTP") from error
+    except SSLError as error:
+        raise NoAnswerError(f"{endpoint.url}: TLS failed: {_why(error)}") from error
     except OSError as error:
         raise NoAnswerError(f"cannot reach {endpoint.url}: {plain(error)}: is the server running?") from error
     finally:
@@ -132,6 +140,14 @@ def _asked(endpoint: Endpoint, page: str, token_file: Path | None, timeout: floa
     if response.status not in {200, 503}:
         raise NoAnswerError(f"{endpoint.url}{page} answered {response.status}: {line or response.reason}")
     return response.status, line
+
+
+def _why(error: SSLError) -> str:
+    """Return why TLS failed, for people."""
+    verified = getattr(error, "verify_message", "")
+    if error.reason == "WRONG_VERSION_NUMBER":
+        return "the server does not speak it: use http://"
+    return verified or str(error.reason or error).lower().replace("_", " ")
 
 
 def _line(response: HTTPResponse) -> str:
