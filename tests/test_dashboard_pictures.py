@@ -112,13 +112,14 @@ def test_the_documents_show_every_picture_and_the_readme_the_first_one() -> None
         assert file in readme.read_text() or f'"{file.removeprefix("docs/")}"' in guide.read_text(), file
 
 
-def test_a_page_with_another_label_or_style_makes_pictures_old(
+def test_a_page_with_another_label_style_or_script_makes_pictures_old(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = shown("mailbox")
     for name, file, old, new in (
         ("PAGES", PAGES["mailbox"], "<dt>Messages</dt>", "<dt>Letters</dt>"),
         ("STYLE", dashboard_pictures.STYLE, "1.25rem", "1.26rem"),
+        ("SCRIPT", dashboard_pictures.SCRIPT, "function line(", "function lines("),
     ):
         other = tmp_path / file.name
         assert old in file.read_text()

@@ -30,6 +30,7 @@ from support.waku.raw_peer import FULL_NODE
 
 FOLDER: Final = ROOT / "docs" / "dashboard"
 STYLE: Final = ROOT / "src/restante/common/web/dashboard.css"
+SCRIPT: Final = ROOT / "src/restante/common/web/dashboard.js"
 FRAME: Final = ROOT / "src/restante/common/web/dashboard.html"
 PAGES: Final = {
     "mailbox": ROOT / "src/restante/mailbox/server/web/sections.html",
@@ -60,10 +61,12 @@ OPTIONS: Final = ("--admin", "127.0.0.1:0", "--limit", "message_bytes=4096")
 
 
 def shown(server: str) -> str:
-    """Return what a picture of this server's dashboard must say of its page: its labels, and which style it has."""
+    """Return what a picture of this server's dashboard must say of its page: its labels, and which style and script."""
     texts = Tags(FRAME.read_text().replace("$sections", PAGES[server].read_text())).texts
     labels = [" ".join(text.split()) for tag in LABELS for text in texts.get(tag, ())]
-    return json.dumps({"labels": labels, "style": hashlib.sha256(STYLE.read_bytes()).hexdigest()[:16]})
+    files = {"style": STYLE, "script": SCRIPT}
+    digests = {kind: hashlib.sha256(file.read_bytes()).hexdigest()[:16] for kind, file in files.items()}
+    return json.dumps({"labels": labels, **digests})
 
 
 @dataclass
@@ -135,7 +138,7 @@ async def _transfer(port: int, name: str, sides: list[RawSocket], dice: random.R
     for side, which in zip(sides, "ab", strict=True):
         side.say(type="bind", appid="app", side=f"{which}-{name}")
         side.say(type="claim", nameplate=name.replace("-", "0"))
-        side.say(type="open", mailbox=f"mailbox-{name}")
+        side.say(type="open", mailbox=await _claimed(side))
         await asyncio.sleep(dice.expovariate(1))
     for phase in range(4):
         for side in sides:
@@ -147,6 +150,14 @@ async def _transfer(port: int, name: str, sides: list[RawSocket], dice: random.R
         side.say(type="release")
         side.say(type="close", mood=mood)
     await asyncio.sleep(0.3)
+
+
+async def _claimed(side: RawSocket) -> str:
+    """Return the mailbox of the nameplate that was claimed."""
+    while (told := await side.hear())["type"] != "claimed":
+        pass
+    mailbox: str = told["mailbox"]
+    return mailbox
 
 
 async def _posts(there: NodeProcess, person: int) -> None:
