@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import msgspec
 
 import words
 from wire import BadWireError, Wire, frame
+
+if TYPE_CHECKING:
+    import ssl
 
 CALL_SECONDS = 60.0
 R = TypeVar("R", bound=words.Reply)
@@ -20,8 +23,8 @@ _sides = itertools.count()
 class Connection(Wire):
     """One connection, one call at a time."""
 
-    def __init__(self, port: int) -> None:
-        super().__init__(port)
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
+        super().__init__(port, tls)
         self.side = f"side-{next(_sides)}"
         self.seconds = 0.0
         self.broken = ""

@@ -14,6 +14,7 @@ from mailbox_session import COMMANDS, Session
 
 if TYPE_CHECKING:
     import random
+    import ssl
     from collections.abc import Coroutine
 
     from servers import Server
@@ -58,8 +59,9 @@ def percentile(values: list[float], part: float) -> float:
 class Load:
     """Keeps sessions going and counts what they do; `failures` must stay empty."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, tls: ssl.SSLContext | None = None) -> None:
         self.port = server.port
+        self.tls = tls
         self.acks = 0
         self.failures: list[str] = []
         self._server = server

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 import words
+from certificate import Certificate
 from figures import OPERATIONS, Results
 from mailbox_connection import Connection
 from mailbox_costly import longest_hold, senders
@@ -24,6 +25,7 @@ from mailbox_stall import prune_stall
 from wire import BadWireError
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
@@ -75,11 +77,17 @@ class Run:
         return self.bench.folder(like=self._filled)
 
     async def under_load(
-        self, kind: Kind, drive: Callable[[Load], Awaitable[Window]], *, fsync_us: int | None = None
+        self,
+        kind: Kind,
+        drive: Callable[[Load], Awaitable[Window]],
+        *,
+        fsync_us: int | None = None,
+        certificate: Certificate | None = None,
     ) -> Window:
         """Drive a fresh, empty server; unexpected replies are kept as failures of the run."""
-        server = await self.bench.start(kind, self.bench.folder(), fsync_us=fsync_us)
-        load = Load(server)
+        flags = certificate.flags if certificate else ()
+        server = await self.bench.start(kind, self.bench.folder(), *flags, fsync_us=fsync_us)
+        load = Load(server, certificate.client if certificate else None)
         window = await drive(load)
         self.results.failures.extend(f"{kind}: {failure}" for failure in load.failures)
         await server.stop()
@@ -130,19 +138,48 @@ async def memory(run: Run) -> None:
     """Growth of the resident set over many connections, each subscribed to a mailbox of its own."""
     for kind in run.kinds:
         server = await run.bench.start(kind, run.bench.folder())
-        connections = await _subscribe(server, max(100, run.idle // 10))  # pools and arenas of the first few
-        before, start = server.rss(), time.perf_counter()
-        connections += await _subscribe(server, run.idle)
-        run.results.add("connects_per_second", kind, run.idle / (time.perf_counter() - start))
-        await asyncio.sleep(1)
-        run.results.add("idle_kib", kind, (server.rss() - before) / run.idle / 1024)
-        for connection in connections:
-            connection.end()
+        kib, seconds = await _idle(server, run.idle)
+        run.results.add("connects_per_second", kind, run.idle / seconds)
+        run.results.add("idle_kib", kind, kib)
         await server.stop()
 
 
-async def _subscribe(server: Server, count: int, at_a_time: int = 64) -> list[Connection]:
-    connections = [Connection(server.port) for _ in range(count)]
+async def _idle(server: Server, count: int, tls: ssl.SSLContext | None = None) -> tuple[float, float]:
+    """Return the KiB that each of many subscribed connections takes, and the seconds in which all were subscribed."""
+    connections = await _subscribe(server, max(100, count // 10), tls)  # pools and arenas of the first few
+    before, start = server.rss(), time.perf_counter()
+    connections += await _subscribe(server, count, tls)
+    seconds = time.perf_counter() - start
+    await asyncio.sleep(1)
+    kib = (server.rss() - before) / count / 1024
+    for connection in connections:
+        connection.end()
+    return kib, seconds
+
+
+async def tls(run: Run) -> None:
+    """Ours alone: the memory of connections over TLS; sessions with and without it in turns."""
+    if "restante" not in run.kinds:
+        return
+    certificate = Certificate(run.bench.scratch)
+    server = await run.bench.start("restante", run.bench.folder(), *certificate.flags)
+    kib, _ = await _idle(server, run.idle, certificate.client)
+    run.results.add("idle_tls_kib", "restante", kib)
+    await server.stop()
+    drive = partial(Load.closed_loop, at_a_time=AT_A_TIME, warm_up=run.warm_up, seconds=run.seconds)
+    for nth in range(run.rounds):
+        costs: dict[bool, float] = {}
+        for over_tls in (nth % 2 == 0, nth % 2 == 1):
+            window = await run.under_load("restante", drive, certificate=certificate if over_tls else None)
+            costs[over_tls] = window.server_cpu / window.sessions
+        run.results.add("tls_cpu_per_session", "restante", costs[True] * 1e3)
+        run.results.add("tls_cpu_times", "restante", costs[True] / costs[False])
+
+
+async def _subscribe(
+    server: Server, count: int, tls: ssl.SSLContext | None = None, at_a_time: int = 64
+) -> list[Connection]:
+    connections = [Connection(server.port, tls) for _ in range(count)]
     waiting = iter(connections)
 
     async def some() -> None:
@@ -317,6 +354,7 @@ SCENARIOS: dict[str, Callable[[Run], Awaitable[None]]] = {
     "fsync": fsync,
     "latency": latency,
     "memory": memory,
+    "tls": tls,
     "growth": growth,
     "list": list_,
     "restart": restart,

@@ -17,6 +17,7 @@ import words
 from wire import Wire, frame
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Coroutine
 
 # What a client says, by place; the id of a command is its place.
@@ -67,6 +68,7 @@ class Load(Protocol):
     """Who started the session and counts."""
 
     port: int
+    tls: ssl.SSLContext | None
     acks: int
 
     def spawn(self, connecting: Coroutine[None, None, None]) -> None: ...
@@ -110,7 +112,7 @@ class Client(Wire):
     peer: Client
 
     def __init__(self, session: Session, role: Role) -> None:
-        super().__init__(session.load.port)
+        super().__init__(session.load.port, session.load.tls)
         self.session = session
         self.side = f"{next(_sides):010x}"
         self.sent_at = [0.0] * len(PHASES)

@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Iterator
 
 HOST = "127.0.0.1"
@@ -55,8 +56,9 @@ class BadWireError(Exception):
 class Wire(asyncio.Protocol):
     """A connection: `received` for every text frame, `failed` once if anything else comes or it is cut."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
         self.port = port
+        self.tls = tls
         self.over = False
         self.transport: asyncio.Transport | None = None
         self._upgraded = False
@@ -77,7 +79,7 @@ class Wire(asyncio.Protocol):
     async def connect(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            await loop.create_connection(lambda: self, HOST, self.port)
+            await loop.create_connection(lambda: self, HOST, self.port, ssl=self.tls)
         except OSError as error:
             self.fail(f"connect: {error}")
 
