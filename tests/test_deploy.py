@@ -133,6 +133,7 @@ def test_the_dashboard_needs_nothing_but_a_data_source_and_explains_each_panel()
         "Disk",
         "Limits",
         "Permission",
+        "TLS",
         "Waku nodes",
     ]
     for panel in panels():

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import signal
 import ssl
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -18,7 +19,7 @@ from restante.common.errors import Misuse
 from restante.common.listening import listen_address
 from restante.common.tls import ServerCertificate
 from restante.mailbox.core.limits import UNLIMITED, Limits
-from restante.mailbox.server import tls_handshake
+from restante.mailbox.server import metrics, tls_handshake
 from restante.mailbox.server.newcomer import PENDING_BYTES
 from restante.mailbox.server.read_budget import MAX_FRAMES_PER_TURN
 from restante.mailbox.server.refusals import NO_ROOM_FOR_REQUESTS
@@ -84,6 +85,33 @@ async def secure(folder: Path, limits: Limits = UNLIMITED) -> AsyncIterator[Secu
 
 
 # ── the handshake ────────────────────────────────────────────────────────────────────────────────
+
+
+@on_uvloop
+async def test_metrics_have_failed_handshakes_and_the_end_of_the_certificate(tmp_path: Path) -> None:
+    async with secure(tmp_path) as here:
+        halfway = await here.connect()
+        halfway.write(HALF_A_HELLO)
+        halfway.cut()
+        await here.failed(1)
+        found = {
+            sample.name: sample.value
+            for metric in metrics.collect(here.live.server, ready=True)
+            for sample in metric.samples
+        }
+        assert found["restante_tls_handshakes_failed_total"] == 1
+        assert 0 < found["restante_tls_certificate_expires_seconds"] - time.time() <= 86_400
+        assert here.live.server.certificate is not None
+        assert here.live.server.certificate.expires == found["restante_tls_certificate_expires_seconds"]
+
+
+@on_uvloop
+async def test_a_client_gets_no_tickets(tmp_path: Path) -> None:
+    async with secure(tmp_path) as here:
+        socket = await here.dial()
+        assert (await socket.hear())["type"] == "welcome"
+        tls = socket.writer.get_extra_info("ssl_object")
+        assert (tls.version(), tls.session.has_ticket) == ("TLSv1.3", False)
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])

@@ -5,6 +5,7 @@ Labels have the values of tables in this code, never texts of clients.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Final, get_args
 
@@ -46,6 +47,14 @@ def _connections(server: Server) -> Iterator[Metric]:
         "Connections, commands and usage records refused for lack of permission or room, by reason",
         ("reason",),
         {(reason,): times for reason, times in refusals.by_reason(dispatcher.quotas.refusals).items()},
+    )
+    yield counter(
+        "restante_tls_handshakes_failed", "Connections whose TLS handshake failed", server.failed_handshakes
+    )
+    yield gauge(
+        "restante_tls_certificate_expires_seconds",
+        "When the certificate expires, in seconds since 1970; NaN without one",
+        server.certificate.expires if server.certificate else math.nan,
     )
     yield gauge("restante_owed_bytes", "Bytes sent to clients that they have not read", server.owing)
     yield gauge("restante_held_bytes", "Bytes of memory of all connections, limited by held_bytes", server.held)

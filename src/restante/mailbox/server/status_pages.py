@@ -84,6 +84,10 @@ class StatusPages:
             "started": self._started.wall,
             "uptime_seconds": now.service - self._started.service,
             "connections": {"open": len(server.admitted), "opened": dispatcher.connections_seen},
+            "tls": {
+                "handshakes_failed": server.failed_handshakes,
+                "certificate_expires": server.certificate and server.certificate.expires,
+            },
             "live": {
                 "applications": len(state.apps),
                 "nameplates": state.nameplate_count,
