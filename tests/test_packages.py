@@ -20,7 +20,7 @@ from restante import __version__
 from restante.cli import extras
 from restante.common.errors import Misuse
 from support.bounds import PATIENCE
-from support.documents import ROOT
+from support.documents import ROOT, Document
 from support.mailbox.clients import Clients
 from support.packages import ENV, build_packages, install, program, uv, write_constraints
 from support.processes import called, child, run, serving
@@ -247,6 +247,21 @@ def test_with_the_extra_pipeline_the_wheel_makes_a_demo(
     made = build(*installed("pipeline"), *map(str, demo), cwd=tmp_path, seconds=PATIENCE)
     assert "restante pipeline query" in made
     assert list((tmp_path / "demo" / "reports").glob("*.html"))
+
+
+@pytest.mark.thorough
+def test_the_commands_of_the_guide_to_a_first_server_install_the_wheel(
+    packages: tuple[Path, Path], tmp_path: Path
+) -> None:
+    commands = Document("docs/mailbox/first-server.md").blocks["install"]
+    commands = commands.replace("/opt/restante", str(tmp_path / "restante"))
+    commands = commands.replace("/path/to/restante", str(packages[0])).replace("python3 ", f"{sys.executable} ")
+    variables = {"PYTHONPATH": "", "VIRTUAL_ENV": "", "PIP_CONSTRAINT": str(write_constraints(tmp_path))}
+    try:
+        fetch("pip", "sh", "-e", "-c", commands, cwd=tmp_path, variables=variables)
+    except MissingError as missing:
+        pytest.skip(str(missing))
+    assert run(*program(tmp_path / "restante/bin"), "--version").stdout == f"restante {__version__}\n"
 
 
 @pytest.mark.thorough

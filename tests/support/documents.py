@@ -36,6 +36,13 @@ EXECUTED: Final[Mapping[str, Mapping[str, str]]] = {
     "docs/timing/guide.md": dict.fromkeys(("send", "receive", "render", "compare"), "timing/test_guide.py"),
     "docs/waku/guide.md": dict.fromkeys(("serve", "post", "request", "live"), "test_docs.py"),
     "docs/install.md": {"shell files": "test_shell_files.py"},
+    "docs/mailbox/first-server.md": {
+        "install": "test_packages.py",
+        **dict.fromkeys(("serve", "send", "receive", "check"), "test_first_server.py"),
+        **dict.fromkeys(("proxy", "certificate"), "test_first_server.py"),
+        **dict.fromkeys(("profile", "team sends", "team receives"), "test_first_server.py"),
+        **dict.fromkeys(("relay", "relay profile"), "test_first_server.py"),
+    },
     "docs/mailbox/operating.md": {
         **dict.fromkeys(("tls", "proxy headers"), "test_docs.py"),
         **dict.fromkeys(("serve", "backup", "daily", "restore", "results", "import", "export"), "test_docs.py"),
@@ -72,6 +79,7 @@ NOT_RUN: Final[Mapping[str, int]] = {
     "bench/README.md": 14,
     "docs/client/guide.md": 1,
     "docs/install.md": 6,
+    "docs/mailbox/first-server.md": 2,
     "docs/mailbox/operating.md": 1,
     "docs/monitoring.md": 2,
     "docs/pipeline/operating.md": 1,
@@ -96,7 +104,7 @@ NO_COMMANDS: Final = (
 )
 """How each indented block begins that has no commands."""
 
-_EXECUTABLE: Final = ("sh", "python", "sql", "nginx", "haproxy", "caddy")
+_EXECUTABLE: Final = ("sh", "python", "sql", "nginx", "haproxy", "caddy", "ini")
 """Languages of fenced blocks that are executed."""
 
 _DATA: Final = ("", "toml", "json")

@@ -1,0 +1,115 @@
+"""A shell that executes the commands of documents, in a folder and on a port of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from support.bounds import PATIENCE
+from support.documents import ROOT
+from support.ports import held_port
+from support.processes import environment
+
+BIN: Final = Path(sys.executable).parent
+
+
+def port_answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+class Shell:
+    """Runs a document's commands in a folder, on a port that is free instead of the usual one."""
+
+    def __init__(self, folder: Path, port: int, usual: int) -> None:
+        self.folder = folder
+        self.port = port
+        self.usual = usual
+        self.environment = {
+            **environment(),
+            # uv, if the suite was started with the project's own
+            "PATH": f"{BIN}:{ROOT / '.tools' / 'uv' / 'bin'}:{os.environ['PATH']}",
+            "RESTANTE_LISTEN": f"127.0.0.1:{self.port}",
+            "RESTANTE_ADMIN": "off",
+            "RESTANTE_WAKU_LISTEN": f"127.0.0.1:{self.port}",
+            "RESTANTE_WAKU_ADMIN": "off",
+        }
+
+    def here(self, command: str) -> str:
+        return command.replace(f"127.0.0.1:{self.usual}", f"127.0.0.1:{self.port}")
+
+    def run(self, command: str) -> str:
+        if command.startswith("sqlite3 ") and shutil.which("sqlite3") is None:
+            _as_python(command, self.folder)
+            return ""
+        result = subprocess.run(
+            ["sh", "-c", self.here(command)],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE,
+        )
+        assert result.returncode == 0, f"{command}\n{result.stdout}{result.stderr}"
+        return result.stdout
+
+    @contextmanager
+    def running(self, command: str) -> Iterator[subprocess.Popen[str]]:
+        """Run a command that does not end, and end it."""
+        with subprocess.Popen(
+            ["sh", "-c", f"exec {self.here(command)}"],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.send_signal(signal.SIGTERM)
+
+    def wait_for_port(self, server: subprocess.Popen[str], port: int | None = None) -> None:
+        """Wait until a server that `running` has started listens. If it ends, fail with what it said."""
+        deadline = time.monotonic() + PATIENCE
+        while not port_answers(port or self.port):
+            if server.poll() is not None:
+                assert server.stdout is not None
+                pytest.fail(f"the server ended with {server.returncode} before it listened: {server.stdout.read()}")
+            assert time.monotonic() < deadline, "the server does not listen"
+            time.sleep(0.05)  # the kernel tells nobody when another process begins to listen
+
+
+@contextmanager
+def shell(folder: Path, usual: int = 4000) -> Iterator[Shell]:
+    with held_port() as port:
+        yield Shell(folder, port, usual)
+
+
+def _as_python(command: str, folder: Path) -> None:
+    """Do what the sqlite3 shell would, where it is not installed."""
+    import sqlite3
+
+    found = re.fullmatch(r'sqlite3 (\S+) "(.*)"', command)
+    assert found
+    database = sqlite3.connect(folder / found[1])
+    if found[2].startswith(".backup "):
+        copy = sqlite3.connect(folder / found[2].removeprefix(".backup "))
+        database.backup(copy)
+        copy.close()
+    else:
+        database.execute(found[2]).fetchall()
+    database.close()
