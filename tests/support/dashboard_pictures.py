@@ -61,7 +61,7 @@ OPTIONS: Final = ("--admin", "127.0.0.1:0", "--limit", "message_bytes=4096")
 
 
 def shown(server: str) -> str:
-    """Return what a picture of this server's dashboard must say of its page: its labels, and which style and script."""
+    """Return what a picture of this dashboard must say of its page: its labels, and which style and script."""
     texts = Tags(FRAME.read_text().replace("$sections", PAGES[server].read_text())).texts
     labels = [" ".join(text.split()) for tag in LABELS for text in texts.get(tag, ())]
     files = {"style": STYLE, "script": SCRIPT}
