@@ -115,6 +115,35 @@ def test_the_clients_bench_measures_both_clients(tmp_path: Path) -> None:
         assert figure["title"] in ended.stdout
 
 
+def test_the_bench_of_upgrades_backups_and_imports_measures_each_step(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    program = ROOT / "bench" / "mailbox_moving.py"
+    few = ("--mailboxes", "20", "--records", "50", "--rounds", "1")
+    ended = run(sys.executable, program, *few, "--scratch", tmp_path, "--json", file, bound=PATIENCE)
+    assert ended.returncode == 0, ended.stderr
+    seconds = json.loads(file.read_text())["seconds"]
+    assert {"SIGTERM to exit", "start that converts version 1", "import", "backup", "restore", "export"} <= set(
+        seconds
+    )
+    for name, [found] in seconds.items():
+        assert found > 0
+        assert name in ended.stdout
+
+
+def test_the_bench_of_a_lost_machine_restores_every_copy(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    program = ROOT / "bench" / "mailbox_standby.py"
+    few = ("--every", "1", "--seconds", "4", "--rounds", "1")
+    ended = run(sys.executable, program, *few, "--scratch", tmp_path, "--json", file, bound=PATIENCE)
+    assert ended.returncode == 0, ended.stderr
+    [found] = json.loads(file.read_text())["rounds"]
+    assert found["errors"] == []
+    assert (found["unusable"], found["incomplete"]) == (0, 0)
+    assert found["copies"] > 0
+    assert found["acknowledged"] > 0
+    assert found["lost"] is None or 0 <= found["lost"] <= found["acknowledged"]
+
+
 METRICS_PROGRAM = """
 import json
 from mailbox_metrics import Costs

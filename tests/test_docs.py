@@ -8,9 +8,11 @@ import json
 import os
 import re
 import shutil
+import sqlite3
 import ssl
 import stat
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -171,7 +173,9 @@ def test_the_five_commands_of_the_guide(clone: Path) -> None:
 def test_the_commands_of_the_operations_guide(tmp_path: Path) -> None:
     guide = Document("docs/mailbox/operating.md")
     serve, *commands = guide.commands("serve", "serve", "status.*post$", "--json", "config show")
-    commands += [line for name in ("backup", "daily", "results", "import", "export") for line in guide.lines(name)]
+    commands += [
+        line for name in ("backup", "daily", "often", "results", "import", "export") for line in guide.lines(name)
+    ]
     (tmp_path / "backups").mkdir()
     create_channel_db(str(tmp_path / "relay.sqlite")).close()  # the reference server was here
     create_usage_db(str(tmp_path / "usage.sqlite")).close()
@@ -185,9 +189,31 @@ def test_the_commands_of_the_operations_guide(tmp_path: Path) -> None:
             here.run(command)
         assert [each.name for each in (tmp_path / "post").glob("restante.sqlite*")] == ["restante.sqlite"]
         assert "not running" in here.run("restante status --data post")
-        assert len(list((tmp_path / "backups").iterdir())) == 1
+        assert len(list((tmp_path / "backups").iterdir())) == 2
     assert (tmp_path / "new-post" / "restante.sqlite").exists()
     assert (tmp_path / "usage-copy.sqlite").exists()
+
+
+def test_an_upgrade_and_the_way_back(tmp_path: Path) -> None:
+    guide = Document("docs/mailbox/operating.md")
+    serve, *_ = guide.commands("serve", "serve", "status.*post$", "--json", "config show")
+    with shell(tmp_path) as here:
+        with here.running(serve) as server:
+            here.wait_for_port(server)
+            [backup] = guide.lines("upgrade")
+            here.run(backup)
+        assert server.wait(PATIENCE) == 0
+        with closing(sqlite3.connect(tmp_path / "post" / "restante.sqlite")) as database:
+            [version] = database.execute("PRAGMA user_version").fetchone()
+            database.execute(f"PRAGMA user_version = {version + 1}")  # as a newer version does
+        with here.running(serve) as server:
+            assert server.stdout is not None
+            assert f"has schema {version + 1}, this program knows up to {version}" in server.stdout.read()
+            assert server.wait(PATIENCE) == 1
+        for command in guide.lines("go back"):
+            here.run(command)
+        with here.running(serve) as server:
+            here.wait_for_port(server)
 
 
 async def test_the_server_with_tls_and_the_one_behind_a_proxy_of_tcp(tmp_path: Path) -> None:
@@ -235,7 +261,9 @@ def test_the_commands_of_the_address_book(tmp_path: Path) -> None:
 def test_the_commands_of_the_waku_guide(tmp_path: Path) -> None:
     guide = Document("docs/waku/operating.md")
     [serve, config], [post] = guide.commands("serve", "waku serve", "waku config"), guide.lines("post")
-    others = [line for name in ("vacuum", "check", "backup", "export", "import") for line in guide.lines(name)]
+    others = ("vacuum", "check", "backup", "restore", "export", "import")
+    commands = [config, *(line for name in others for line in guide.lines(name))]
+    (tmp_path / "away").mkdir()
     (tmp_path / "serving").mkdir()
     with shell(tmp_path / "serving", 30303) as serving:
         with serving.running(serve) as node:
@@ -248,7 +276,7 @@ def test_the_commands_of_the_waku_guide(tmp_path: Path) -> None:
     (tmp_path / "status-go").mkdir()
     leveldbs.of(tmp_path / "status-go" / "waku", ROWS)
     with shell(tmp_path) as here:
-        for command in [config, *others]:
+        for command in commands:
             here.run(command)
     for folder in ("waku-copy", "another", "taken-over"):
         assert sorted(raws_of(tmp_path / folder)) == sorted(each.raw for each in ROWS), folder
