@@ -40,6 +40,7 @@ from support.bounds import BOUND, bounded
 from support.events import Events, watching
 from support.mailbox.clients import Clients
 from support.mailbox.inside import Inside, inside
+from support.manual_fields import documented, fields, sentences
 from support.metrics import counts
 from support.processes import database
 
@@ -424,22 +425,25 @@ async def test_the_dashboard_has_refusals_of_the_last_hour_beside_all(tmp_path: 
         assert (found["refusals_by_reason"], found["refusals_since_start"]) == ([], 4)
 
 
-def fields(shown: dict[str, Any]) -> set[str]:
-    """Return the names of fields, and of fields of fields."""
-    return {*shown} | {name for each in shown.values() if isinstance(each, dict) for name in each}
-
-
-async def test_the_manual_has_every_field_of_the_pages(tmp_path: Path) -> None:
-    manual = set(re.findall(r"`([a-z_]+)`", MONITORING.read_text().replace(".", "` `")))
+async def test_the_manual_has_every_field_of_the_pages_and_no_other(tmp_path: Path) -> None:
+    manual = documented("Fields of `/varz` of both servers:", "the [metrics](#metrics) explain them:")
     async with inside(tmp_path) as here, Clients() as clients, looked_at(here, tmp_path) as look:
         await clients.opened(here.url, "app", "a", "m")
+        here.commit_loop.dispatcher.quotas.count_refusal(refusals.TOO_BIG, "an-address")
+        here.commit_loop.measurements.latest_slow_commits.append(measurements.SlowCommit(1.0, 0.3, 4))
         counts_shown = await look.page("/varz")
-        for by_label in ("commands", "results", "refusals"):
-            counts_shown[by_label] = None
-        [connection] = (await look.page("/connz"))["connections"]
-        limit = next(iter((await look.page("/limitz"))["limits"].values()))
-        named = fields(counts_shown) | fields(await look.page("/connz")) | set(connection) | set(limit)
-        assert named - manual - {"offset", "limit", "connections"} == set()
+        shown = set(fields(counts_shown, {"commands", "results", "refusals"}))
+        assert shown == {*manual, "schema"}
+        for path, [row] in (
+            ("commits.latest_slow", counts_shown["commits"]["latest_slow"]),
+            ("refused_addresses", counts_shown["refused_addresses"]),
+        ):
+            assert set(re.findall(r"`([a-z_]+)`", manual[path])) == set(row)
+        page = await look.page("/connz")
+        assert set(page) == {"schema", "total", "offset", "limit", "connections"}
+        assert set(page["connections"][0]) == sentences("Fields of a connection of the mailbox server: ")
+        [limit, *_] = (await look.page("/limitz"))["limits"].values()
+        assert {"limits", *limit} == sentences("`/limitz` has ") | {"limits"}
 
 
 # ── the dashboard's events, and what fails ───────────────────────────────────────────────────────

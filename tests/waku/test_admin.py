@@ -28,6 +28,7 @@ from restante.waku.node.mailserver import ARCHIVE_RETRY_DELAY
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.acceptance import Policy
 from support.bounds import BOUND
+from support.manual_fields import documented, fields, sentences
 from support.ports import held_port
 from support.timing.browser import RULES, launch_options
 from support.waku.asking import fetch_page, page, plain
@@ -83,7 +84,7 @@ async def looked_at(here: Inside, data: Path) -> AsyncIterator[Admin]:
         yield Admin(session, f"http://127.0.0.1:{port}")
 
 
-def documented() -> set[str]:
+def documented_metrics() -> set[str]:
     """Read the names that the manual has."""
     [section] = re.findall(r"^## Metrics\n(.*?)^## ", OPERATIONS.read_text(), re.DOTALL | re.MULTILINE)
     names = re.findall(r"`((?:waku|mailserver)?_[a-z_]+)(?:\{[a-z,]+\})?`", section)
@@ -94,8 +95,8 @@ async def test_every_metric_of_the_manual_exists(tmp_path: Path) -> None:
     async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
         counts = await look.counts()
         given = {name.split()[0] for name in counts}
-        assert len(documented()) == 29
-        assert documented() <= given
+        assert len(documented_metrics()) == 29
+        assert documented_metrics() <= given
         assert counts["waku_disk_free_bytes"] > 1_000_000
 
 
@@ -308,9 +309,10 @@ async def test_pages_agree_with_what_was_done_and_have_no_address(tmp_path: Path
         assert connections["total"] == 2
         assert all(each["identified"] and not each["dialled"] for each in connections["connections"])
         assert set(Limits.__struct_fields__) < set(limits["limits"])
-        manual = set(re.findall(r"`([a-z_]+)`", (OPERATIONS.parents[1] / "monitoring.md").read_text()))
-        named = {*shown, *(name for each in shown.values() if isinstance(each, dict) for name in each)}
-        assert (named | set(connections["connections"][0])) - manual == set()
+        manual = documented("Fields of `/varz` of both servers:", "Fields of `/varz` of the node:")
+        by_label = {"envelopes.refused", "requests.refused", "requests.queries"}
+        assert set(fields(shown, by_label)) == {*manual, "schema"}
+        assert set(connections["connections"][0]) == sentences("Fields of a connection of the node: ")
         assert limits["limits"]["max_peers"]["used"] == 2
 
 
