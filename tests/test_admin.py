@@ -595,6 +595,18 @@ async def test_connections_to_the_admin_port_are_limited(tmp_path: Path) -> None
             each.close()
 
 
+@pytest.mark.parametrize("path", ["/healthz", "/metrics", "/varz", "/connz", "/limitz", "/", "/events", "/nothing"])
+async def test_no_other_site_can_use_a_page(tmp_path: Path, path: str) -> None:
+    async with (
+        inside(tmp_path) as here,
+        looked_at(here, tmp_path) as look,
+        aiohttp.ClientSession() as session,
+        session.get(f"http://127.0.0.1:{look.port}{path}") as answer,
+    ):
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert answer.headers["Cross-Origin-Resource-Policy"] == "same-origin"
+
+
 async def test_connections_that_do_not_read_make_room(tmp_path: Path) -> None:
     """Their answers fill the buffers of the kernel, and then that of the server."""
     async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:

@@ -12,8 +12,10 @@ from restante.waku.node.housekeeping import Housekeeping
 from restante.waku.node.node import NO_PROXY_HEADER
 from support.bounds import bounded
 from support.loops import on_uvloop
+from support.mailbox.reverse_proxies import Setup, behind_haproxy
 from support.proxy_headers import header
 from support.waku.inside import Inside, inside
+from support.waku.raw_peer import GoneError, RawPeer
 
 
 async def proxied(here: Inside, trusted: str) -> int:
@@ -53,3 +55,19 @@ async def test_without_a_header_or_from_a_stranger_the_connection_is_closed_and_
             writer.close()
         assert here.node.counts[NO_PROXY_HEADER] == 2
         assert not here.node.connections
+
+
+@on_uvloop
+async def test_a_real_haproxy_names_the_peers(tmp_path: Path) -> None:
+    async with inside(tmp_path / "data", housekeeping=Housekeeping(max_peers_per_address=1)) as here:
+        upstream = await proxied(here, "127.0.0.1/32")
+        async with behind_haproxy(tmp_path, Setup(upstream), of_tcp=True) as port:
+            public = here.node.key.public
+            first = await RawPeer.greet(port, public, source="127.0.0.2")
+            other = await RawPeer.greet(port, public, source="127.0.0.3")
+            with suppress(GoneError, ConnectionError):
+                again = await RawPeer.greet(port, public, source="127.0.0.2")
+                await again.ended()
+            for peer in (first, other):
+                await peer.fence()
+            assert sorted(each.address for each in here.node.connections) == ["127.0.0.2", "127.0.0.3"]
