@@ -25,7 +25,7 @@ from prometheus_client import Metric
 
 import restante.mailbox
 from restante.common import admin_connections, admin_http, admin_live, disk_probe
-from restante.common.admin_access import known_host, read_admin_token
+from restante.common.admin_access import WrongTokens, known_host, read_admin_token
 from restante.common.disk_probe import FILE
 from restante.common.errors import Misuse, StoreDamaged
 from restante.mailbox.core.admission import AdmissionTerms
@@ -738,6 +738,20 @@ def test_a_host_is_known_by_address_or_as_the_host_of_the_setting(header: str, *
 def test_no_host_is_every_interface_and_no_name() -> None:
     assert known_host("10.0.0.1:4010", [""])
     assert not known_host("", [""])
+
+
+async def test_wrong_tokens_are_logged_at_once_and_then_once_a_minute(tmp_path: Path) -> None:
+    now, wrong = [0.0], WrongTokens(lambda: now[0])
+    with structlog.testing.capture_logs() as logged:
+        for at in (0.0, 1.0, 59.0, 60.0, 61.0, 200.0):
+            now[0] = at
+            wrong.refused()
+        async with inside(tmp_path) as here, looked_at(here, tmp_path, TOKEN) as look:
+            logged_before = len(logged)
+            assert await look.status("/varz") == 401  # without a header: nobody guesses
+            assert (await look.get("/varz", Authorization=f"Bearer {TOKEN}x"))[0] == 401
+    assert [line["times"] for line in logged[:logged_before]] == [1, 3, 2]
+    assert [line["event"] for line in logged[logged_before:]] == ["requests to the admin port had a wrong token"]
 
 
 @pytest.mark.parametrize("admin", ["0.0.0.0:4010", "*:4010", "[::]:4010", "192.168.1.2:4010", "admin.example:4010"])

@@ -21,7 +21,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry, Metric, ProcessCollector, generate_latest
 
-from restante.common.admin_access import authorized, known_host
+from restante.common.admin_access import WrongTokens, authorized, known_host
 from restante.common.admin_connections import KEEPALIVE_TIMEOUT, AdminConnections
 from restante.common.admin_live import Dashboard, DashboardHandlers
 from restante.common.disk_probe import DiskProbe
@@ -166,7 +166,7 @@ async def _stop(runner: web.AppRunner, listener: asyncio.Server) -> None:
 
 
 def _application(server: _Server, names: tuple[str, ...], token: str | None) -> web.Application:
-    connections = AdminConnections()
+    connections, wrong_tokens = AdminConnections(), WrongTokens()
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -181,6 +181,8 @@ def _application(server: _Server, names: tuple[str, ...], token: str | None) -> 
             and request.path not in OPEN_PATHS
             and not authorized(request.headers.get("Authorization", ""), token)
         ):
+            if "Authorization" in request.headers:
+                wrong_tokens.refused()
             words = "a token is needed: send the header Authorization: Bearer TOKEN\n"
             return web.Response(text=words, status=401, headers={"WWW-Authenticate": "Bearer"})
         try:
