@@ -21,6 +21,7 @@ import aiohttp
 import pytest
 
 from support.bounds import PATIENCE, bounded
+from support.certificates import Certificate
 from support.foreign import foreign
 from support.mailbox.pair import Pair
 from support.monitoring import PROMETHEUS, RULES, RULES_TEST, filled_in, panels, recorded_names
@@ -103,7 +104,9 @@ async def scraped(programs: dict[str, Path], folder: Path) -> AsyncIterator[Scra
     with held_port() as mailbox_port, held_port() as waku_port:
         mailbox, waku = f"127.0.0.1:{mailbox_port}", f"127.0.0.1:{waku_port}"
         targets = {"127.0.0.1:4010": mailbox, "127.0.0.1:4011": waku}
-        options = ("--admin", mailbox, "--admin-token-file", str(folder / "token"))
+        file = str(Certificate(folder).path)  # of no listener, but its metric has a value
+        options: tuple[str, ...] = ("--admin", mailbox, "--admin-token-file", str(folder / "token"))
+        options += ("--listen", "plain:127.0.0.1:0", "--tls-cert", file, "--tls-key", file)
         async with (
             serving(folder / "mailbox", options=options) as server,
             node_process(folder / "waku", "--admin", waku) as node,
