@@ -25,7 +25,7 @@ from prometheus_client import Metric
 
 import restante.mailbox
 from restante.common import admin_connections, admin_http, admin_live, disk_probe
-from restante.common.admin_access import WrongTokens, known_host, read_admin_token
+from restante.common.admin_access import known_host, read_admin_token
 from restante.common.disk_probe import FILE
 from restante.common.errors import Misuse, StoreDamaged
 from restante.mailbox.core.admission import AdmissionTerms
