@@ -28,6 +28,7 @@ from restante.common import admin_connections, admin_http, admin_live, disk_prob
 from restante.common.admin_access import known_host, read_admin_token
 from restante.common.disk_probe import FILE
 from restante.common.errors import Misuse, StoreDamaged
+from restante.common.wrong_tokens import WrongTokens
 from restante.mailbox.core.admission import AdmissionTerms
 from restante.mailbox.core.limits import UNLIMITED
 from restante.mailbox.protocol.hashcash import Mode
