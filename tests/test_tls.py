@@ -359,6 +359,7 @@ async def test_a_certificate_is_read_when_its_files_are_not_being_written(tmp_pa
     [
         ("nowhere.pem", "server.pem", "cannot read .*nowhere.pem: No such file or directory"),
         ("server.pem", "nowhere.pem", "cannot read .*nowhere.pem: No such file or directory"),
+        ("x" * 300, "server.pem", "cannot read .*xxx: File name too long"),
         ("server.pem", "other.pem", "they do not belong together"),
         ("text", "server.pem", "they are not in PEM form"),
         ("server.pem", "locked.pem", "locked.pem is encrypted: remove its password"),

@@ -33,7 +33,7 @@ class ListenAddress(msgspec.Struct, frozen=True):
     """None: every interface, or it is no TCP address."""
     port: int = 0
     path: str = ""
-    """The path of a Unix socket; empty: it is none, or an inherited one."""
+    """The path of a Unix socket that the server opens. Empty for TCP and for inherited sockets."""
     descriptor: int = -1
     """A listening socket that the server was started with; -1: it opens one."""
     is_unix: bool = False
@@ -83,7 +83,7 @@ def _of_descriptor(found: ListenAddress, descriptor: int) -> ListenAddress:
 
 
 def listen_addresses(texts: Sequence[str], flag: str) -> list[ListenAddress]:
-    """Parse the addresses of a server. Raises Misuse if there is none, or one of them cannot be used."""
+    """Parse the addresses of a server. Raises Misuse if the list is empty, or an address cannot be used."""
     if not texts:
         raise Misuse(f"{flag}: name at least one address: {FORMS}")
     return [listen_address(each, flag) for each in texts]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import ssl
 from collections.abc import Callable, Coroutine
@@ -37,6 +38,7 @@ class ServerCertificate:
         context.set_alpn_protocols(["http/1.1"])  # WebSockets over HTTP/2 are RFC 8441, which nobody here speaks
         try:
             context.load_cert_chain(certificate, key, password=_no_password)
+            text = certificate.read_text(errors="replace")
         except ssl.SSLError as error:
             why = (
                 "they do not belong together" if error.reason == "KEY_VALUES_MISMATCH" else "they are not in PEM form"
@@ -47,10 +49,14 @@ class ServerCertificate:
             raise Misuse(f"cannot read {name}: {plain(error)} (--tls-cert, --tls-key)") from error
         except _EncryptedKeyError:
             raise Misuse(f"{key} is encrypted: remove its password, because nobody is there to type it") from None
-        return context, expires(certificate.read_text(errors="replace"))
+        return context, expires(text)
 
     def _stamp(self) -> Stamp:
-        found = [each.stat() for each in self._files if each.exists()]
+        """Return the stamp of those files that can be found. `_read` says what is wrong with the others."""
+        found = []
+        for each in self._files:
+            with contextlib.suppress(OSError):
+                found.append(each.stat())
         return tuple((each.st_ino, each.st_size, each.st_mtime_ns) for each in found)
 
     def look_soon(self) -> None:

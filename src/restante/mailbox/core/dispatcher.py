@@ -255,7 +255,7 @@ class Dispatcher:
     # ── output ───────────────────────────────────────────────────────────────────────────────────
 
     def _parse_and_ack(self, connection: ConnectionState, text: FrameText) -> Received | Malformed | str:
-        """Parse and acknowledge a text. Return its message, or the outcome if it is none or nobody is there."""
+        """Parse and acknowledge a text. Return its message. If it has none, return the outcome."""
         self.last_message = None
         parsed, self._parsed = self._parsed, None
         if connection.verdict is not None or connection.lost:
