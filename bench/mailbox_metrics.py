@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import math
+import shutil
 import statistics
 import sys
 import tempfile
@@ -23,6 +24,7 @@ import uvloop
 
 from command import MAX_SHOWN_FAILURES
 from host import facts, scratch_root
+from mailbox_instructions import Instructions, instructions
 from mailbox_load import Load
 from mailbox_scenarios import AT_A_TIME
 from servers import Bench, ServerError, free_port, pin_generator
@@ -66,6 +68,8 @@ class Costs:
 
     turns: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in SUBJECTS})
     failures: list[str] = field(default_factory=list)
+    instructions: Instructions | None = None
+    """None: they are not counted, for lack of valgrind or of time."""
 
     def over(self, name: str) -> list[float]:
         """Return what a subject cost over the first in each turn, in percent."""
@@ -73,7 +77,8 @@ class Costs:
 
     def table(self) -> str:
         head = f"{'server':56}{'CPU ms a session':>18}{'over the first':>16}{'its median is within':>24}"
-        lines = [f"{head}   {len(self.turns[FIRST])} turns"]
+        lines = [*(self.instructions.lines() if self.instructions else ()), ""]
+        lines.append(f"{head}   {len(self.turns[FIRST])} turns")
         for name, costs in self.turns.items():
             over = self.over(name)
             low, high = interval(over)
@@ -85,7 +90,8 @@ class Costs:
 
     @property
     def verdict(self) -> str:
-        low, high = interval(self.over(MEASURED))
+        """Judge by instructions if they are counted, else by CPU time, which other programs of the host disturb."""
+        low, high = interval(self.over(MEASURED)) if self.instructions is None else 2 * (self.instructions.percent,)
         return "enough" if high < TARGET_PERCENT else "MISSED" if low >= TARGET_PERCENT else "undecided"
 
 
@@ -168,7 +174,9 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5, help="how often the servers are started anew")
     parser.add_argument("--windows", type=int, default=12, help="windows of each server in a round, by turns")
     parser.add_argument("--seconds", type=float, default=2.0, help="length of a window")
-    parser.add_argument("--quick", action="store_true", help="a smoke run of half a minute")
+    parser.add_argument(
+        "--quick", action="store_true", help="a smoke run of half a minute, which counts no instructions"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures of every round to FILE")
     parser.add_argument("--scratch", type=Path, metavar="DIR", help="where the servers keep their data")
     return parser.parse_args(words)
@@ -182,6 +190,9 @@ async def run(options: argparse.Namespace, bench: Bench) -> Costs:
         for number in range(rounds):
             print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
             await measure(bench, costs, windows, seconds)
+        if shutil.which("valgrind") and not options.quick:
+            print("counting instructions", file=sys.stderr, flush=True)
+            costs.instructions = await instructions(bench, 10 * seconds)
     finally:
         bench.kill_all()
     return costs
@@ -204,6 +215,7 @@ def main() -> int:
     if options.json:
         over = {name: costs.over(name) for name in SUBJECTS}
         content = {"machine": machine, "turns": costs.turns, "over": over, "failures": costs.failures}
+        content["instructions"] = costs.instructions
         options.json.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=2))
     return 1 if costs.failures or costs.verdict == "MISSED" else 0
 

@@ -1,5 +1,7 @@
 """Run `restante` with a mailbox server that measures nothing, as the peer of mailbox_metrics.py.
 
+python bench/mailbox_unmeasured.py ARGUMENTS-OF-RESTANTE
+
 What is replaced is all that the metrics do for each command and each batch. Where that is a line of a longer
 function, the whole function is here without the line.
 """
@@ -32,8 +34,13 @@ def _nothing(*_: Any) -> None:
     pass
 
 
-Dispatcher.handle = _handle  # type: ignore[method-assign]
-Measurements.committed = _nothing  # type: ignore[assignment, method-assign]
-Measurements.answered = _nothing  # type: ignore[assignment, method-assign]
+def measure_nothing() -> None:
+    """Replace what the metrics do, in this process."""
+    Dispatcher.handle = _handle  # type: ignore[method-assign]
+    Measurements.committed = _nothing  # type: ignore[assignment, method-assign]
+    Measurements.answered = _nothing  # type: ignore[assignment, method-assign]
 
-main()
+
+if __name__ == "__main__":
+    measure_nothing()
+    main()

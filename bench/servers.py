@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 from wire import HOST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 Kind = Literal["restante", "reference", "waku", "unmeasured"]
 KINDS: tuple[Kind, ...] = ("restante", "reference")
@@ -160,8 +160,10 @@ class Bench:
             os.sync()  # a server's own files are on disk; else its first flush would be that of the copy
         return folder
 
-    def spawn(self, kind: Kind, data: Path, *flags: str, fsync_us: int | None = None) -> Server:
-        """Start a server on cpu 0; it may not listen yet."""
+    def spawn(
+        self, kind: Kind, data: Path, *flags: str, fsync_us: int | None = None, under: Sequence[str] = ()
+    ) -> Server:
+        """Start a server on cpu 0, as arguments of the command `under` if given; it may not listen yet."""
         if kind == "reference" and self._reference_usage:
             flags = (*flags, f"--usage-db={data / 'usage.sqlite'}")  # ours always keeps such records
         port = free_port()
@@ -174,7 +176,7 @@ class Bench:
         with log.open("wb") as output, _on_cpu(_CPUS[0]), counter.open("r+b") as count:
             started = time.perf_counter()
             process = subprocess.Popen(
-                [*_COMMANDS[kind](data, port), *flags],
+                [*under, *_COMMANDS[kind](data, port), *flags],
                 env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -184,9 +186,11 @@ class Bench:
         self._servers.append(server)
         return server
 
-    async def start(self, kind: Kind, data: Path, *flags: str, fsync_us: int | None = None) -> Server:
+    async def start(
+        self, kind: Kind, data: Path, *flags: str, fsync_us: int | None = None, under: Sequence[str] = ()
+    ) -> Server:
         """Start a server and wait until it accepts connections."""
-        server = self.spawn(kind, data, *flags, fsync_us=fsync_us)
+        server = self.spawn(kind, data, *flags, fsync_us=fsync_us, under=under)
         end = time.monotonic() + START_SECONDS
         while time.monotonic() < end:
             server.check()

@@ -11,7 +11,7 @@ import pytest
 
 from support.bounds import PATIENCE
 from support.documents import ROOT
-from support.processes import run
+from support.processes import database, run
 
 PROGRAM = """
 import json
@@ -146,6 +146,7 @@ def test_the_bench_of_a_lost_machine_restores_every_copy(tmp_path: Path) -> None
 
 METRICS_PROGRAM = """
 import json
+from mailbox_instructions import Instructions, counted
 from mailbox_metrics import Costs
 def of(*costs_with):
     costs = Costs()
@@ -154,14 +155,27 @@ def of(*costs_with):
             costs.turns[name].append(cost)
     return costs.verdict
 clear = [of(*[2.01] * 30), of(*[2.03] * 30)]
-print(json.dumps([*clear, of(*[2.0, 2.04] * 15), of(*[2.01] * 28, 3.0, 3.0), of(2.0, 2.1)]))
+by_time = [*clear, of(*[2.0, 2.04] * 15), of(*[2.01] * 28, 3.0, 3.0), of(2.0, 2.1)]
+def by_instructions(measured):
+    return Costs(instructions=Instructions(300.0, measured, 500.0)).verdict
+said = "==2690== \\n==2690== I   refs:      1,432,786,185\\n"
+print(json.dumps([by_time, by_instructions(304.9), by_instructions(305.1), counted(said)]))
 """
 
 
 def test_metrics_may_cost_less_than_one_percent_and_noise_is_no_verdict() -> None:
     ended = run(sys.executable, "-c", METRICS_PROGRAM, cwd=ROOT / "bench")
     assert ended.returncode == 0, ended.stderr
-    assert json.loads(ended.stdout) == ["enough", "MISSED", "undecided", "enough", "undecided"]
+    by_time = ["enough", "MISSED", "undecided", "enough", "undecided"]
+    assert json.loads(ended.stdout) == [by_time, "enough", "MISSED", 1_432_786_185]
+
+
+@pytest.mark.parametrize("flags", [[], ["--unmeasured"]])
+def test_the_sessions_whose_instructions_are_counted_come_to_their_end(tmp_path: Path, flags: list[str]) -> None:
+    program = ROOT / "bench" / "mailbox_commit_loop.py"
+    ended = run(sys.executable, program, tmp_path, "3", *flags)  # it checks what each side has heard
+    assert ended.returncode == 0, ended.stderr
+    assert database(tmp_path).exists()
 
 
 @pytest.mark.thorough

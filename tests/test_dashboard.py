@@ -134,7 +134,6 @@ async def test_it_shows_what_the_server_does(browser: Browser, busy: Watched, tm
             [f"message_bytesmessage_bytes 4,096{busy.refused}{busy.refused}"]
         )
         await expect(page.locator("[data-rows='refused_addresses'] tbody tr")).to_contain_text(["message_bytes"])
-        await expect(page.locator("#no-slow")).to_be_visible()
         await expect(page.get_by_role("link", name="Reports of days")).to_have_attribute("href", REPORTS)
         assert await page.evaluate("document.documentElement.scrollWidth") <= VIEWS[view]["viewport"]["width"]
         await page.screenshot(path=tmp_path / f"{view}.png", full_page=True)  # to look at
@@ -215,6 +214,22 @@ async def test_tables_of_large_numbers_fit(browser: Browser, busy: Watched, tmp_
         assert await page.evaluate(FITS, MUCH) == [0, 0, 0, 0]
         assert await page.evaluate("document.documentElement.scrollWidth") <= VIEWS[view]["viewport"]["width"]
         await page.screenshot(path=tmp_path / f"{view}-much.png", full_page=True)  # to look at
+
+
+SLOW: Final = """(given) => {
+    show({ commits: { latest_slow: given, slow: given.length } });
+    const cells = [...document.querySelectorAll("[data-rows='commits.latest_slow'] tbody td")];
+    return { none: !document.querySelector("#no-slow").hidden, cells: cells.map((each) => each.textContent) };
+}"""
+"""Shows slow commits, and returns what is seen. All in one step: the next news of the server replace them."""
+
+
+async def test_slow_commits_are_listed_and_it_is_said_if_there_are_none(browser: Browser, busy: Watched) -> None:
+    async with opened(browser, busy, **WIDE) as page:
+        await expect(page.locator("#state")).to_have_text("Ready")
+        shown = await page.evaluate(SLOW, [{"at": 1.8e9, "seconds": 1234.5, "changes": 12_345}])
+        assert shown == {"none": False, "cells": ["2027-01-15 08:00:00 UTC", "20.6 min", "12,345"]}
+        assert await page.evaluate(SLOW, []) == {"none": True, "cells": []}
 
 
 SHOW: Final = """(given) => {
