@@ -152,6 +152,7 @@ class Load:
         """Let the sessions under way come to their end: one that does not is a failure like any other."""
         self._refill = False
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), DRAIN_SECONDS)
+            async with asyncio.timeout(DRAIN_SECONDS):
+                await self._idle.wait()
         for session in list(self._running):
             session.failed(f"not finished {DRAIN_SECONDS:.0f} s after the load ended")

@@ -174,9 +174,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5, help="how often the servers are started anew")
     parser.add_argument("--windows", type=int, default=12, help="windows of each server in a round, by turns")
     parser.add_argument("--seconds", type=float, default=2.0, help="length of a window")
-    parser.add_argument(
-        "--quick", action="store_true", help="half a minute, without instructions"
-    )
+    parser.add_argument("--quick", action="store_true", help="half a minute, without instructions")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures of every round to FILE")
     parser.add_argument("--scratch", type=Path, metavar="DIR", help="where the servers keep their data")
     return parser.parse_args(words)

@@ -35,6 +35,7 @@ So none of these begins when there is nothing left for the other workers."""
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("restante")
     group.addoption("--thorough", action="store_true", help="more rounds, examples, cases")
+    group.addoption("--thorough-only", action="store_true", help="--thorough without what a quick run does as well")
     group.addoption("--effort", type=int, metavar="N", help="N times as many examples of hypothesis")
     group.addoption("--pictures", action="store_true", help="store the pictures of the dashboards in docs/dashboard")
     group.addoption("--seed", type=int, metavar="N", help="repeat the run that printed this seed")
@@ -48,6 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     option = config.option
+    option.thorough = option.thorough or option.thorough_only
     if hasattr(config, "workerinput"):
         option.seed = config.workerinput["seed"]
     elif option.thorough and option.seed is None:
@@ -104,7 +106,23 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def _wanted(item: pytest.Item, config: pytest.Config) -> bool:
     if item.get_closest_marker("leveldb") and importlib.util.find_spec("plyvel") is None:
         return False  # plyvel has no wheel for this Python
+    if config.option.thorough_only:
+        return _does_more(item)
     return config.option.thorough or item.get_closest_marker("thorough") is None
+
+
+def _does_more(item: pytest.Item) -> bool:
+    """Say whether a test does more with --thorough than without it.
+
+    A property has more examples. A file that asks for the effort has more rounds or other dice in some of its tests.
+    Spark compiles its plans (tests/pipeline/conftest.py).
+    """
+    if item.get_closest_marker("thorough") or "spark" in getattr(item, "fixturenames", ()):
+        return True
+    if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+        return True
+    asked = (effort.rounds, effort.dice, effort.is_thorough)
+    return any(value is each for value in vars(getattr(item, "module", effort)).values() for each in asked)
 
 
 def _group(item: pytest.Item) -> str:

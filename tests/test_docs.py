@@ -236,7 +236,8 @@ async def welcome(port: int, tls: ssl.SSLContext | None = None, before: bytes = 
     """Connect, send this before the request, and return the welcome."""
     socket = RawSocket(*await asyncio.open_connection("127.0.0.1", port, ssl=tls))
     socket.write(before, handshake())
-    await asyncio.wait_for(socket.reader.readuntil(b"\r\n\r\n"), PATIENCE)
+    async with asyncio.timeout(PATIENCE):
+        await socket.reader.readuntil(b"\r\n\r\n")
     found: dict[str, Any] = (await socket.hear())["welcome"]
     socket.cut()
     return found

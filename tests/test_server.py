@@ -418,7 +418,8 @@ async def test_a_handshake_may_come_in_pieces_and_commands_with_its_last(live: L
     for start in range(0, len(sent), bite):
         socket.write(sent[start : start + bite])
         await asyncio.sleep(0)  # the server reads it
-    assert b" 101 " in await asyncio.wait_for(socket.reader.readuntil(b"\r\n\r\n"), BOUND)
+    async with asyncio.timeout(BOUND):
+        assert b" 101 " in await socket.reader.readuntil(b"\r\n\r\n")
     assert [(await socket.hear())["type"] for _ in range(3)] == ["welcome", "ack", "pong"]
     await socket.hang_up()
 
@@ -438,7 +439,8 @@ async def test_a_client_that_sends_too_much_with_its_handshake_is_not_read(
     assert transport is not None
     assert not transport.is_reading()
     monkeypatch.undo()
-    await asyncio.wait_for(socket.reader.readuntil(b"\r\n\r\n"), BOUND)
+    async with asyncio.timeout(BOUND):
+        await socket.reader.readuntil(b"\r\n\r\n")
     assert (await socket.hear())["type"] == "welcome"
     live.server.commit_loop._wake_up()
     for _ in range(2 * MAX_BACKLOG_COMMANDS):

@@ -119,7 +119,8 @@ async def test_service_time_never_decreases_across_restarts_and_clock_changes(en
         clock.now += 100.0
         clock.skew -= 150.0
         commit_loop.start_pruning()
-        await asyncio.wait_for(commit_loop.idle.wait(), BOUND)
+        async with asyncio.timeout(BOUND):
+            await commit_loop.idle.wait()
         commit_loop.stop()
         await running
         served.append(engine.rows("SELECT seconds FROM service")[0][0])

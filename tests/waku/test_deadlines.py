@@ -39,7 +39,8 @@ async def test_an_expired_timer_can_be_set_again_for_the_same_time() -> None:
         went_off.clear()
         deadlines.status = loop.time()
         deadlines.arm(loop, went_off.set)
-        await asyncio.wait_for(went_off.wait(), 30)
+        async with asyncio.timeout(30):
+            await went_off.wait()
         assert deadlines.fired(1.0) == 1.0 + EARLY
         assert timer(deadlines) is None
 

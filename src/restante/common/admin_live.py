@@ -154,7 +154,8 @@ class DashboardHandlers:
             while not self._closing.is_set():
                 await _write(response, "now", await self._read())
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._closing.wait(), EVENT_SECONDS)
+                    async with asyncio.timeout(EVENT_SECONDS):
+                        await self._closing.wait()
         except (ConnectionError, TimeoutError):  # the viewer has gone, or does not read
             if request.transport is not None:
                 request.transport.abort()

@@ -58,7 +58,8 @@ class RawSocket:
         """Connect and shake hands."""
         self = await cls.connect(port, host)
         self.write(handshake(path, host, **headers))
-        head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), BOUND)
+        async with asyncio.timeout(BOUND):
+            head = await self.reader.readuntil(b"\r\n\r\n")
         self.status = head.decode().partition("\r\n")[0]
         return self
 
@@ -70,7 +71,8 @@ class RawSocket:
 
     async def read(self) -> tuple[int, bytes]:
         """Read one frame: its opcode and payload. Servers do not fragment and do not mask."""
-        first, size = await asyncio.wait_for(self.reader.readexactly(2), BOUND)
+        async with asyncio.timeout(BOUND):
+            first, size = await self.reader.readexactly(2)
         assert first & 0xF0 == 0x80
         assert not size & 0x80
         if size == 126:
@@ -115,16 +117,21 @@ class RawSocket:
 
     async def ended(self) -> bool:
         """Return whether nothing more comes and the connection ends."""
-        return await asyncio.wait_for(self.reader.read(1), BOUND) == b""
+        async with asyncio.timeout(BOUND):
+            return await self.reader.read(1) == b""
 
     async def rest(self) -> bytes:
         """Read all that comes, until the end."""
         read = bytearray()
         with contextlib.suppress(ConnectionError):
-            while piece := await asyncio.wait_for(self.reader.read(1 << 16), BOUND):
+            while piece := await self._piece():
                 read += piece
         self.cut()
         return bytes(read)
+
+    async def _piece(self) -> bytes:
+        async with asyncio.timeout(BOUND):
+            return await self.reader.read(1 << 16)
 
     def bid_farewell(self, code: int = 1000) -> None:
         self.write(frame(CLOSE, code.to_bytes(2, "big")))

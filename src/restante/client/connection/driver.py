@@ -202,7 +202,8 @@ class Driver:
                 await asyncio.sleep(delay)
                 continue
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._hurry.wait(), delay)
+                async with asyncio.timeout(delay):
+                    await self._hurry.wait()
 
     def _carry_out(self, output: Output) -> None:
         if isinstance(output, SendFrame):

@@ -99,7 +99,8 @@ async def _offer(connection: OutboundConnection, envelope: Envelope, seconds: fl
         connection.hand_over([envelope])
         return Posted(envelope, confirmed=False)
     try:
-        response = await asyncio.wait_for(connection.offer([envelope]), seconds)
+        async with asyncio.timeout(seconds):
+            response = await connection.offer([envelope])
     except TimeoutError:
         raise UnconfirmedError(
             f"the node did not confirm the envelope within {seconds:g} s; it may have it"

@@ -159,7 +159,8 @@ class _Subscription:
         """Wait until the subscription is to stop, and then at most `grace` for a request under way."""
         await until.wait()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._answered.wait(), self.intervals.grace)
+            async with asyncio.timeout(self.intervals.grace):
+                await self._answered.wait()
 
     def _hand_over(self, envelopes: list[Envelope]) -> None:
         self._subscriber(envelopes)
@@ -232,7 +233,8 @@ class _Subscription:
                 self._say(server, words)
             self._answered.set()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._again.wait(), self.intervals.history)
+                async with asyncio.timeout(self.intervals.history):
+                    await self._again.wait()
 
     def _now(self) -> HistoryQuery:
         return HistoryQuery(self._query.lower, max(self._query.lower, int(time.time())), self._query.topics)

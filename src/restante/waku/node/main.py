@@ -234,7 +234,8 @@ async def _prune(node: Node) -> None:
             if removed:
                 log.info("pruned", envelopes=removed)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(node.archiving.short_of_room.wait(), PRUNE_INTERVAL)
+            async with asyncio.timeout(PRUNE_INTERVAL):
+                await node.archiving.short_of_room.wait()
 
 
 async def _log_first_prune(node: Node) -> None:
