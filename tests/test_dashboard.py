@@ -228,7 +228,7 @@ async def test_slow_commits_are_listed_and_it_is_said_if_there_are_none(browser:
     async with opened(browser, busy, **WIDE) as page:
         await expect(page.locator("#state")).to_have_text("Ready")
         shown = await page.evaluate(SLOW, [{"at": 1.8e9, "seconds": 1234.5, "changes": 12_345}])
-        assert shown == {"none": False, "cells": ["2027-01-15 08:00:00 UTC", "20.6 min", "12,345"]}
+        assert shown == {"none": False, "cells": ["2027-01-15 08:00:00 UTC", "20.6\N{NO-BREAK SPACE}min", "12,345"]}
         assert await page.evaluate(SLOW, []) == {"none": True, "cells": []}
 
 

@@ -227,7 +227,7 @@ async def test_an_address_with_too_many_handshakes_is_closed_before_the_next(tmp
             socket.cut()
         assert refusals[TOO_MANY_HANDSHAKES] == 0
         socket = await RawSocket.connect(port)
-        socket.write(header(), b"\x16\x03\x01")
+        socket.write(header(), bytes.fromhex("16 0301 0200 01 0001fc"))  # the headers of a record and a ClientHello
         async with bounded("the end"):
             with suppress(ConnectionResetError):
                 assert await socket.reader.read() == b""

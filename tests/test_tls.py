@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import shutil
 import signal
 import ssl
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from msgspec.structs import replace
 
 from client.live import meet, read, wormhole
@@ -23,14 +26,17 @@ from restante.mailbox.server import metrics, tls_handshake
 from restante.mailbox.server.newcomer import PENDING_BYTES
 from restante.mailbox.server.read_budget import MAX_FRAMES_PER_TURN
 from restante.mailbox.server.refusals import NO_ROOM_FOR_REQUESTS
+from restante.mailbox.server.tls_transport import MAX_RECORDS_WITHOUT_DATA
 from support.bounds import bounded
 from support.certificates import Certificate
 from support.loops import on_uvloop
 from support.mailbox.live import LiveServer, open_live
-from support.mailbox.raw_socket import TEXT, RawSocket, frame, handshake
+from support.mailbox.raw_socket import PING, TEXT, RawSocket, frame, handshake
+from support.proc import resident
 from support.processes import called, serving
 
-HALF_A_HELLO = b"\x16\x03\x01\x02\x00"
+HALF_A_HELLO = bytes.fromhex("16 0301 0200 01 0001fc")
+"""The header of a record and that of a ClientHello."""
 
 
 class Secure:
@@ -143,15 +149,16 @@ async def test_versions_before_1_2_are_refused_and_counted(tmp_path: Path) -> No
 class ByHand:
     """A client whose TLS records are sent as the test wishes."""
 
-    def __init__(self, here: Secure, socket: RawSocket) -> None:
+    def __init__(self, context: ssl.SSLContext, socket: RawSocket) -> None:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        context = here.certificate.client
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname="127.0.0.1")
         self._socket = socket
 
     async def hear(self) -> None:
         async with bounded("the server's part"):
-            self._incoming.write(await self._socket.reader.read(1 << 16))
+            said = await self._socket.reader.read(1 << 16)
+        assert said, "the server has closed the connection"
+        self._incoming.write(said)
 
     def hello(self) -> bytes:
         with pytest.raises(ssl.SSLWantReadError):
@@ -186,7 +193,7 @@ async def test_the_request_may_come_with_the_end_of_the_handshake_in_any_records
     """With TLS 1.3 a client's Finished and its request come in one segment."""
     async with secure(tmp_path) as here:
         socket = await here.connect()
-        client = ByHand(here, socket)
+        client = ByHand(here.certificate.client, socket)
         socket.write(client.hello())
         await client.finish()
         whole = handshake()
@@ -198,7 +205,7 @@ async def test_the_request_may_come_with_the_end_of_the_handshake_in_any_records
 async def test_a_hello_may_come_byte_by_byte(tmp_path: Path) -> None:
     async with secure(tmp_path) as here:
         socket = await here.connect()
-        client = ByHand(here, socket)
+        client = ByHand(here.certificate.client, socket)
         for byte in client.hello():
             socket.write(bytes([byte]))
             await socket.writer.drain()
@@ -246,7 +253,7 @@ async def test_a_request_that_stops_halfway_is_closed_in_the_time_of_both(tmp_pa
     async with secure(tmp_path, replace(UNLIMITED, handshake=0.5)) as here:
         halfway = await here.connect(here.certificate.client)
         halfway.write(handshake()[:30])
-        await here.holds(PENDING_BYTES + 30)
+        await here.holds(PENDING_BYTES + tls_handshake.IDLE_TLS_BYTES + 30)
         async with bounded("the end"):
             assert await halfway.reader.read() == b""
         await here.holds(0)
@@ -276,8 +283,130 @@ async def test_handshakes_are_given_up_when_memory_is_short(tmp_path: Path) -> N
         await here.holds(2 * one)
 
 
-def test_at_most_two_handshakes_begin_in_a_turn_of_the_loop() -> None:
-    assert MAX_FRAMES_PER_TURN <= 2 * tls_handshake.TLS_FRAMES
+def test_at_most_one_handshake_begins_in_a_turn_of_the_loop() -> None:
+    assert tls_handshake.TLS_FRAMES >= MAX_FRAMES_PER_TURN
+
+
+@on_uvloop
+async def test_a_long_hello_is_refused_before_it_takes_memory(tmp_path: Path) -> None:
+    async with secure(tmp_path) as here:
+        for size in (tls_handshake.MAX_HELLO_BYTES + 1, 0xFFFFFF):
+            long = await here.connect()
+            long.write(bytes.fromhex("16 0301 4000 01") + size.to_bytes(3))
+            async with bounded("the end"):
+                assert await long.rest() == b""
+        await here.failed(2)
+        longest = await here.connect()
+        longest.write(bytes.fromhex("16 0301 4000 01") + tls_handshake.MAX_HELLO_BYTES.to_bytes(3))
+        await here.holds(PENDING_BYTES + tls_handshake.TLS_BYTES)
+
+
+@on_uvloop
+async def test_a_client_that_is_asked_for_another_hello_counts_for_more_until_it_has_said_it(tmp_path: Path) -> None:
+    async with secure(tmp_path) as here:
+        assert here.live.server.certificate is not None
+        here.live.server.certificate.context.set_ecdh_curve("secp384r1")  # a client guesses x25519
+        socket = await here.connect()
+        client = ByHand(here.certificate.client, socket)
+        socket.write(client.hello())
+        await here.holds(PENDING_BYTES + tls_handshake.TLS_BYTES + tls_handshake.RETRY_BYTES)
+        await client.hear()
+        socket.write(client.hello())
+        await client.finish()
+        socket.write(client.say(handshake()))
+        await client.until(b"101 Switching")
+        await here.holds(0)
+
+
+class Records:
+    """Encrypts records of TLS 1.3 with TLS_AES_256_GCM_SHA384 (RFC 8446 sections 5.2, 5.3 and 7)."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._begin(secret)
+
+    def _begin(self, secret: bytes) -> None:
+        self._secret, self._sent = secret, 0
+        self._key, self._iv = AESGCM(self._expanded("key", 32)), self._expanded("iv", 12)
+
+    def _expanded(self, label: str, size: int) -> bytes:
+        """Return HKDF-Expand-Label without a context (section 7.1)."""
+        name = b"tls13 " + label.encode()
+        info = size.to_bytes(2) + bytes([len(name)]) + name + b"\0\1"
+        return hmac.digest(self._secret, info, "sha384")[:size]
+
+    def record(self, content: bytes, kind: int = 23) -> bytes:
+        """Return a record; its kind is 23 for data, and 22 for messages of the handshake."""
+        inner = content + bytes([kind])
+        header = b"\x17\x03\x03" + (len(inner) + 16).to_bytes(2)
+        nonce = int.from_bytes(self._iv) ^ self._sent
+        self._sent += 1
+        return header + self._key.encrypt(nonce.to_bytes(12), inner, header)
+
+    def key_update(self) -> bytes:
+        """Return a record that changes the key, and asks the other side for the same (section 4.6.3)."""
+        update = self.record(bytes.fromhex("18 000001 01"), 22)
+        self._begin(self._expanded("traffic upd", 48))
+        return update
+
+
+@on_uvloop
+async def test_a_client_that_changes_its_key_again_and_again_is_closed(tmp_path: Path) -> None:
+    """Each KeyUpdate costs the server 15 µs, and no limit of commands or bytes counts it."""
+    async with secure(tmp_path) as here:
+        socket = await here.connect()
+        tls = here.certificate.client
+        tls.keylog_filename = str(tmp_path / "keys")
+        client = ByHand(tls, socket)
+        socket.write(client.hello())
+        await client.finish()
+        socket.write(client.say(b""))
+        [line] = [line for line in (tmp_path / "keys").read_text().splitlines() if "CLIENT_TRAFFIC_SECRET_0" in line]
+        records = Records(bytes.fromhex(line.rpartition(" ")[2]))
+        socket.write(records.record(handshake()))
+        await client.until(b"101 Switching")
+        others = 3 + 1  # of the handshake, and the one whose data is not decrypted yet
+        updates = [records.key_update() for _ in range(MAX_RECORDS_WITHOUT_DATA - others)]
+        socket.write(b"".join(updates) + records.record(frame(PING, b"still here")))
+        await client.until(b"still here")
+        socket.write(records.key_update() + records.key_update())
+        async with bounded("the end"):
+            await socket.rest()
+
+
+async def heard(socket: RawSocket, kind: str) -> dict[str, Any]:
+    """Return the next message of a type."""
+    while (told := await socket.hear())["type"] != kind:
+        pass
+    return told
+
+
+READERS: Final = 20
+KEPT_BYTES: Final = 700_000
+"""Bytes that the server may keep for each reader of a message of a million. It keeps eight millions for all together:
+the message, and what read and stored it."""
+
+
+@on_uvloop
+async def test_memory_of_a_large_message_is_not_kept(tmp_path: Path) -> None:
+    certificate = Certificate(tmp_path)
+    options = ("--tls-cert", str(certificate.path), "--tls-key", str(certificate.path))
+    async with serving(tmp_path / "data", options=options) as server, AsyncExitStack() as stack:
+        readers: list[RawSocket] = []
+        for _ in range(READERS):
+            streams = await asyncio.open_connection("127.0.0.1", server.port, ssl=certificate.client)
+            readers.append(RawSocket(*streams))
+            stack.callback(readers[-1].cut)
+            readers[-1].write(handshake())
+            await readers[-1].reader.readuntil(b"\r\n\r\n")
+            readers[-1].say(type="bind", appid="app", side="a")
+            readers[-1].say(type="open", mailbox="m")
+            await heard(readers[-1], "ack")
+        before = resident(server.pid)
+        body = "0" * 1_000_000
+        readers[0].write(frame(TEXT, f'{{"type": "add", "phase": "0", "body": "{body}"}}'.encode()))
+        for each in readers:
+            assert (await heard(each, "message"))["body"] == body
+        assert resident(server.pid) - before < READERS * KEPT_BYTES
 
 
 @on_uvloop

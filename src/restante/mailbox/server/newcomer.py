@@ -44,6 +44,8 @@ class Newcomer:
         self._close: Callable[[], None] = lambda: None
         self.holding = 0
         """Bytes of memory that the connection and its request take."""
+        self.kept = 0
+        """Bytes of memory that the connection takes as long as it lives, in addition to one without TLS."""
 
     def admit(self, transport: asyncio.Transport, peer: Peer | None, close: Callable[[], None] | None = None) -> bool:
         """Claim a place for a connection. If its address has no more, close the connection and return False.
@@ -67,7 +69,7 @@ class Newcomer:
 
     def count(self, size: int) -> None:
         """Count the bytes that were read so far, and what reads them. It may close this connection or others."""
-        self._count(PENDING_BYTES + size)
+        self._count(PENDING_BYTES + self.kept + size)
 
     def _count(self, size: int) -> None:
         change, self.holding = size - self.holding, size

@@ -1,7 +1,7 @@
 """The TLS handshake of a connection, before its request.
 
-It begins when the first bytes have come. So a connection that says nothing takes no memory for TLS, and the read
-budget limits how many handshakes begin in a turn of the loop.
+It begins when the header of the ClientHello has come. So a connection that says nothing takes no memory for TLS, and
+the read budget limits how many handshakes begin in a turn of the loop.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Final, Protocol, cast
 from restante.common.proxy_header import Peer
 from restante.mailbox.core.admission import PendingRequest
 from restante.mailbox.core.limits import KIB
-from restante.mailbox.server.first_request import MAX_REQUEST_BYTES, FirstBytes, RequestContext
+from restante.mailbox.server.first_request import FirstBytes, RequestContext
 from restante.mailbox.server.newcomer import Newcomer
-from restante.mailbox.server.read_budget import ReadBudget
+from restante.mailbox.server.read_budget import MAX_FRAMES_PER_TURN, ReadBudget
+from restante.mailbox.server.tls_transport import TlsTransport
 
 HANDSHAKE_RECORD: Final = 0x16
 """The first byte of a TLS connection (RFC 8446 section 5.1)."""
@@ -26,18 +27,30 @@ NO_TLS: Final = (
 """Answer to a request that is not encrypted."""
 
 HELLO_READ_BYTES: Final = 1024
-"""Bytes read before the handshake. A ClientHello has some 500."""
+"""Bytes read at once before the handshake. A ClientHello has 500 to 2,000."""
+
+HELLO_HEADER_BYTES: Final = 9
+"""Bytes up to the end of the length of a ClientHello: the header of a record has five, and that of the message a type
+and a length of three bytes (RFC 8446 sections 4 and 5.1)."""
+
+MAX_HELLO_BYTES: Final = 16 * KIB
+"""Bytes of a ClientHello. OpenSSL allocates what its length says, up to 128 KiB, when the first bytes have come."""
+
+RETRY_RANDOM: Final = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
+"""The random of a ServerHello that asks for another ClientHello (RFC 8446 section 4.1.3)."""
+
+RETRY_BYTES: Final = 128 * KIB
+"""Bytes of memory that the second ClientHello may take. Few clients need one."""
 
 TLS_BYTES: Final = 50 * KIB
-"""Bytes of memory that a connection takes during the handshake, in addition to PENDING_BYTES: 60 KiB together. After
-the handshake, it takes 27 KiB more than one without TLS."""
+"""Bytes of memory that a connection takes during the handshake, in addition to PENDING_BYTES."""
 
-TLS_FRAMES: Final = 300
-"""Frames that take as long as a handshake with a P-256 key: 0.5 ms (read_budget.py). With an RSA key of 2048 bits it
-takes 0.9 ms, and with 4096 bits 5 ms. At most two begin in a turn of the loop."""
+IDLE_TLS_BYTES: Final = 25 * KIB
+"""Bytes of memory that a connection takes after the handshake, in addition to one without TLS."""
 
-SHUTDOWN_SECONDS: Final = 2.0
-"""Seconds within which a client must answer our close_notify."""
+TLS_FRAMES: Final = MAX_FRAMES_PER_TURN
+"""Frames that take as long as a handshake: a whole turn. With a P-256 key it takes 0.5 ms, with an RSA key
+of 2048 bits 0.9 ms, and with 4096 bits 5 ms."""
 
 
 class TlsContext(RequestContext, Protocol):
@@ -51,7 +64,7 @@ class TlsContext(RequestContext, Protocol):
 
 
 class TlsHandshake(asyncio.BufferedProtocol):
-    """Does the handshake of a connection, and passes what follows to FirstBytes."""
+    """Reads the beginning of a ClientHello, does the handshake, and passes what follows to FirstBytes."""
 
     def __init__(self, context: TlsContext, tls: ssl.SSLContext, peer: Peer | None) -> None:
         self._context = context
@@ -60,21 +73,22 @@ class TlsHandshake(asyncio.BufferedProtocol):
         self._newcomer = Newcomer(context)
         self._room = memoryview(bytearray(HELLO_READ_BYTES))
         self._read = bytearray()
-        """What has come: before the handshake its beginning, afterwards the beginning of the request."""
+        """The beginning of the ClientHello."""
         self._transport: asyncio.Transport | None = None
-        self._handshake: asyncio.Task[None] | None = None
         self._deadline = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         raw = cast("asyncio.Transport", transport)  # uvloop's transport does not derive from it
-        if self._newcomer.admit(raw, self._peer, self._abort):
+        if self._newcomer.admit(raw, self._peer):
             self._transport = raw
             loop, seconds = asyncio.get_running_loop(), self._context.limits.handshake
             self._deadline = loop.time() + seconds
-            self._timer = loop.call_later(seconds, self._abort)
+            self._timer = loop.call_later(seconds, raw.abort)
 
     def connection_lost(self, _error: Exception | None) -> None:
+        if self._read:
+            self._context.count_failed_handshake()
         self._end()
 
     def get_buffer(self, _size: int) -> memoryview:
@@ -85,13 +99,14 @@ class TlsHandshake(asyncio.BufferedProtocol):
         if transport is None or transport.is_closing():
             return
         self._read += self._room[:size]
-        if self._handshake is not None:  # the request follows at once
-            if len(self._read) > MAX_REQUEST_BYTES:
-                self._abort()
-        elif self._read[0] != HANDSHAKE_RECORD:
+        if self._read[0] != HANDSHAKE_RECORD:
+            self._read.clear()
             transport.write(NO_TLS)
             transport.close()
-        else:
+        elif len(self._read) >= HELLO_HEADER_BYTES:
+            if int.from_bytes(self._read[6:9]) > MAX_HELLO_BYTES:
+                transport.abort()
+                return
             transport.pause_reading()
             if self._budget.exhausted:
                 self._budget.wait(self._begin)
@@ -107,6 +122,7 @@ class TlsHandshake(asyncio.BufferedProtocol):
         if transport is None or transport.is_closing():
             return
         if self._newcomer.pending is None or not self._context.admit_handshake(self._newcomer.pending):
+            self._read.clear()  # it is counted already
             transport.abort()
             return
         self._budget.frames += TLS_FRAMES
@@ -114,36 +130,26 @@ class TlsHandshake(asyncio.BufferedProtocol):
         self._newcomer.count(TLS_BYTES)
         if transport.is_closing():  # this connection was closed to make room
             return
-        self._handshake = asyncio.get_running_loop().create_task(self._shake_hands(transport))
-
-    async def _shake_hands(self, transport: asyncio.Transport) -> None:
-        loop = asyncio.get_running_loop()
+        tls = TlsTransport(transport, self._tls, self._budget, self)
+        transport.set_protocol(tls)
         hello, self._read = self._read, bytearray()
-        starting = loop.create_task(
-            loop.start_tls(transport, self, self._tls, server_side=True, ssl_shutdown_timeout=SHUTDOWN_SECONDS)
-        )
-        # start_tls lets the transport read again in the turn after it has begun. What was read comes before that.
-        loop.call_soon(loop.call_soon, _pass_on, transport, self, hello)
-        try:
-            tls = await starting
-        except (OSError, asyncio.CancelledError):  # ssl.SSLError, a lost connection, or `_abort`
-            self._context.count_failed_handshake()
-            transport.abort()
-            self._end()
-            return
-        assert tls is not None
-        self._cancel_timer()
-        first = FirstBytes(self._context, self._peer, self._newcomer, self._deadline)
-        tls.set_protocol(first)
-        first.connection_made(tls)
-        first.receive(self._read)
+        tls.receive(hello)
 
-    def _abort(self) -> None:
-        """Close the connection. start_tls would not notice if only its transport were closed (uvloop 0.23)."""
-        if self._transport is not None:
-            self._transport.abort()
-        if self._handshake is not None:
-            self._handshake.cancel()
+    def handshake_sent(self, records: bytes) -> None:
+        """Count the memory for a second ClientHello if we ask for one."""
+        if records.startswith(RETRY_RANDOM, HELLO_HEADER_BYTES + 2):  # after the version
+            self._newcomer.count(TLS_BYTES + RETRY_BYTES)
+
+    def handshake_done(self) -> asyncio.BufferedProtocol:
+        """Return what reads the request."""
+        self._cancel_timer()
+        self._newcomer.kept = IDLE_TLS_BYTES
+        return FirstBytes(self._context, self._peer, self._newcomer, self._deadline)
+
+    def handshake_failed(self) -> None:
+        """Count the failure."""
+        self._context.count_failed_handshake()
+        self._end()
 
     def _end(self) -> None:
         self._cancel_timer()
@@ -153,11 +159,3 @@ class TlsHandshake(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-def _pass_on(transport: asyncio.Transport, before: TlsHandshake, data: bytearray) -> None:
-    """Pass what was read to the protocol that start_tls has given the transport."""
-    protocol = cast("asyncio.BufferedProtocol", transport.get_protocol())
-    if protocol is not before and not transport.is_closing():
-        memoryview(protocol.get_buffer(len(data)))[: len(data)] = data
-        protocol.buffer_updated(len(data))
