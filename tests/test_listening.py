@@ -15,6 +15,8 @@ from client.live import meet, wormhole
 from restante.common.errors import Misuse
 from restante.common.listening import ListenAddress, listen_address, unix_socket
 from support.bounds import bounded
+from support.loops import on_uvloop
+from support.mailbox.live import open_live
 from support.mailbox.raw_socket import RawSocket, handshake
 from support.processes import called, environment, serving
 from support.rows import every
@@ -40,7 +42,9 @@ def test_an_address_is(text: str, address: ListenAddress) -> None:
     assert listen_address(text, "--listen") == address
 
 
-@every("text", ["4000", "unix:", "fd:x", "fd:", "proxy:", "plain:4000", "host:port", "host:70000", ""])
+@every(
+    "text", ["4000", "unix:", "fd:x", "fd:", "proxy:", "plain:4000", "host:port", "host:70000", "fd:2147483648", ""]
+)
 def test_what_is_no_address_is_refused_with_the_forms(text: str) -> None:
     with pytest.raises(Misuse, match=r"--listen: '.*' is not HOST:PORT, unix:PATH or fd:N, with plain: or proxy:"):
         listen_address(text, "--listen")
@@ -89,6 +93,32 @@ async def test_a_server_listens_on_several_addresses_and_removes_its_unix_socket
         local.cut()
         await server.stop()
     assert not path.exists()
+
+
+@on_uvloop
+async def test_a_unix_socket_is_there_again_after_a_shortage_of_descriptors(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    async with open_live(tmp_path / "data") as live:
+        listeners = live.server.listeners
+        await listeners.listen(listen_address(f"unix:{path}", "--listen"))
+        listeners.stop_accepting(0)
+        await listeners.check_descriptors(0)
+        local = RawSocket(*await asyncio.open_unix_connection(str(path)))
+        local.write(handshake())
+        async with bounded("an answer"):
+            assert b"101" in await local.reader.readuntil(b"\r\n\r\n")
+        local.cut()
+
+
+@on_uvloop
+async def test_no_unix_socket_is_left_if_the_next_address_cannot_be_used(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    (tmp_path / "file").touch()
+    async with open_live(tmp_path / "data") as live:
+        await live.server.listeners.listen(listen_address(f"unix:{path}", "--listen"))
+        with pytest.raises(Misuse, match="is no socket"):
+            await live.server.listeners.listen(listen_address(f"unix:{tmp_path / 'file'}", "--listen"))
+        assert not is_there(path)
 
 
 def is_there(path: Path) -> bool:
@@ -158,3 +188,22 @@ def test_what_is_no_listening_socket_is_refused(tmp_path: Path, descriptor: int,
     assert ended.returncode == 2
     assert words in ended.stderr
     assert not (tmp_path / "data").exists()
+
+
+@every("command", [["serve"], ["waku", "serve"]])
+def test_proxies_without_a_name_could_serve_nobody(tmp_path: Path, command: list[str]) -> None:
+    ended = called(*command, "--data", tmp_path / "data", "--admin", "off", "--listen", "proxy:127.0.0.1:0")
+    assert ended.returncode == 2
+    words = "'proxy:127.0.0.1:0' needs a proxy that may name clients: name its network with --trust-proxy"
+    assert ended.stderr == f"restante: --listen: {words}\n"
+    assert not (tmp_path / "data").exists()
+
+
+@every("line", ['listen = "unix:a\\u0000b"', 'tls_cert = "a\\u0000b"', 'listen = ["127.0.0.1:0", "unix:a\\u0000b"]'])
+def test_a_setting_with_a_nul_is_refused_by_name(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "restante.toml"
+    file.write_text(f"[serve]\n{line}\n")
+    ended = called("serve", "--data", tmp_path / "data", "--admin", "off", "--config", file)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"restante: {file}: {line.partition(' ')[0]}: ")
+    assert ended.stderr.endswith("has a NUL, which no name and no text here may have\n")

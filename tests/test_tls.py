@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import structlog
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from msgspec.structs import replace
 
@@ -24,7 +25,6 @@ from restante.common.tls import ServerCertificate
 from restante.mailbox.core.limits import UNLIMITED, Limits
 from restante.mailbox.server import metrics, tls_handshake
 from restante.mailbox.server.newcomer import PENDING_BYTES
-from restante.mailbox.server.read_budget import MAX_FRAMES_PER_TURN
 from restante.mailbox.server.refusals import NO_ROOM_FOR_REQUESTS
 from restante.mailbox.server.tls_transport import MAX_RECORDS_WITHOUT_DATA
 from support.bounds import bounded
@@ -283,8 +283,30 @@ async def test_handshakes_are_given_up_when_memory_is_short(tmp_path: Path) -> N
         await here.holds(2 * one)
 
 
-def test_at_most_one_handshake_begins_in_a_turn_of_the_loop() -> None:
-    assert tls_handshake.TLS_FRAMES >= MAX_FRAMES_PER_TURN
+@on_uvloop
+async def test_the_server_does_its_part_of_one_handshake_in_a_turn_of_the_loop(tmp_path: Path) -> None:
+    async with secure(tmp_path) as here:
+        clients = []
+        for _ in range(40):
+            socket = await here.connect()
+            clients.append((socket, ByHand(here.certificate.client, socket).hello()))
+        answers, turns, most = 0, 0, 0
+
+        def answered() -> int:
+            return sum(bool(len(socket.reader._buffer)) for socket, _ in clients)  # type: ignore[attr-defined]
+
+        for socket, hello in clients:
+            socket.write(hello[:20])  # so many have begun, and each could go on
+        await asyncio.sleep(0)
+        for socket, hello in clients:
+            socket.write(hello[20:])
+        async with bounded("all answers"):
+            while answers < len(clients):
+                await asyncio.sleep(0)
+                now = answered()
+                most, answers, turns = max(most, now - answers), now, turns + 1
+        assert most <= 2, "an answer may be read in the turn after"
+        assert turns >= len(clients) // 2
 
 
 @on_uvloop
@@ -483,6 +505,43 @@ async def test_a_certificate_is_read_when_its_files_are_not_being_written(tmp_pa
     assert watched.context is not before
 
 
+async def test_an_expired_certificate_replaces_no_valid_one(tmp_path: Path) -> None:
+    certificate = Certificate(tmp_path)
+    watched = ServerCertificate(certificate.path, certificate.path)
+    before = watched.context, watched.expires
+    Certificate(tmp_path, days=-1)
+    with structlog.testing.capture_logs() as logged:
+        await watched.reload()
+    assert (watched.context, watched.expires) == before
+    assert [line["error"] for line in logged] == [f"{certificate.path} has expired (--tls-cert)"]
+
+
+async def test_a_server_whose_certificate_has_expired_starts_with_a_warning_and_takes_any_other(
+    tmp_path: Path,
+) -> None:
+    certificate = Certificate(tmp_path, days=-1)
+    with structlog.testing.capture_logs() as logged:
+        watched = ServerCertificate(certificate.path, certificate.path)
+    assert [(line["log_level"], line["event"]) for line in logged] == [
+        ("warning", "the certificate has expired: clients refuse it")
+    ]
+    before = watched.context
+    Certificate(tmp_path, days=-2)
+    await watched.reload()
+    assert watched.context is not before
+
+
+async def test_a_reload_that_is_asked_for_during_a_look_follows_it(tmp_path: Path) -> None:
+    certificate = Certificate(tmp_path)
+    watched = ServerCertificate(certificate.path, certificate.path)
+    before = watched.context
+    watched.look_soon()
+    watched.reload_soon()
+    async with bounded("the reload"):
+        while watched.context is before:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0)
+
+
 @pytest.mark.parametrize(
     ("certificate", "key", "words"),
     [
@@ -490,7 +549,11 @@ async def test_a_certificate_is_read_when_its_files_are_not_being_written(tmp_pa
         ("server.pem", "nowhere.pem", "cannot read .*nowhere.pem: No such file or directory"),
         ("x" * 300, "server.pem", "cannot read .*xxx: File name too long"),
         ("server.pem", "other.pem", "they do not belong together"),
+        ("server.pem", "rsa.pem", "they do not belong together"),
         ("text", "server.pem", "they are not in PEM form"),
+        ("short.pem", "short.pem", "the key is too short: use RSA of 2048 bits or more, or P-256"),
+        (".", "server.pem", "cannot read .*: Is a directory"),
+        ("server.pem", "folder", "cannot read .*folder: Is a directory"),
         ("server.pem", "locked.pem", "locked.pem is encrypted: remove its password"),
     ],
 )
@@ -500,7 +563,10 @@ def test_a_certificate_that_cannot_be_used_is_refused_by_name(
     Certificate(tmp_path)
     Certificate(tmp_path, name="other")
     Certificate(tmp_path, name="locked", password=b"secret")
+    Certificate(tmp_path, name="rsa", rsa_bits=2048)
+    Certificate(tmp_path, name="short", rsa_bits=1024)
     (tmp_path / "text").write_text("text")
+    (tmp_path / "folder").mkdir()
     with pytest.raises(Misuse, match=words):
         ServerCertificate(tmp_path / certificate, tmp_path / key)
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 NAMES: Final = (x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost"))
 
@@ -18,10 +18,13 @@ NAMES: Final = (x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName(
 class Certificate:
     """A certificate for 127.0.0.1 and localhost that nobody else has signed."""
 
-    def __init__(self, folder: Path, days: int = 1, name: str = "server", password: bytes = b"") -> None:
+    def __init__(
+        self, folder: Path, days: int = 1, name: str = "server", password: bytes = b"", rsa_bits: int = 0
+    ) -> None:
+        """Write a certificate that is valid for so many days, for a key of P-256 or of RSA."""
         self.path = folder / f"{name}.pem"
         """The key and the certificate."""
-        key = ec.generate_private_key(ec.SECP256R1())
+        key = rsa.generate_private_key(65537, rsa_bits) if rsa_bits else ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "restante test")])
         now = dt.datetime.now(dt.UTC)
         certificate = (

@@ -7,17 +7,22 @@ import contextlib
 import os
 import socket
 import stat
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from restante.common.errors import Misuse, plain
+from restante.common.net import networks
 from restante.common.ports import refuse_unusable
 from restante.common.settings import address, unusable
 
 FORMS: Final = "HOST:PORT, unix:PATH or fd:N, with plain: or proxy: before it if you wish"
+
+MAX_DESCRIPTOR_DIGITS: Final = 9
+"""Digits of a descriptor. It is an int of C, which has 31 bits."""
 
 UNIX_MODE: Final = 0o666
 """Who may connect to a Unix socket: every process that may enter its directory, as on loopback. The proxy usually
@@ -62,7 +67,7 @@ def listen_address(text: str, flag: str) -> ListenAddress:
     kind, _, name = rest.partition(":")
     if kind == "unix" and name:
         return msgspec.structs.replace(found, path=name, is_unix=True, plain=True)
-    if kind == "fd" and name.isascii() and name.isdigit():
+    if kind == "fd" and name.isascii() and name.isdigit() and len(name) <= MAX_DESCRIPTOR_DIGITS:
         return _of_descriptor(found, int(name))
     try:
         host, port = address(rest, flag)
@@ -87,6 +92,17 @@ def listen_addresses(texts: Sequence[str], flag: str) -> list[ListenAddress]:
     if not texts:
         raise Misuse(f"{flag}: name at least one address: {FORMS}")
     return [listen_address(each, flag) for each in texts]
+
+
+def check_listen_addresses(texts: Sequence[str], trusted: Sequence[str], places: Mapping[str, str]) -> None:
+    """Check `listen` and `trust_proxy` of a server. Raises Misuse that names their places."""
+    networks(trusted, places["trust_proxy"])
+    for each in listen_addresses(texts, places["listen"]):
+        if each.proxied and not trusted:
+            raise Misuse(
+                f"{places['listen']}: '{each.text}' needs a proxy that may name clients: name its network with"
+                f" {places['trust_proxy']}"
+            )
 
 
 def refuse_unusable_addresses(texts: Sequence[str], flag: str) -> None:
@@ -124,6 +140,10 @@ async def accept(listening: socket.socket, protocol: Callable[[], Any], *, backl
     """Accept connections of a socket that listens already or is bound."""
     loop = asyncio.get_running_loop()
     if listening.family == socket.AF_UNIX:
+        # The path of an inherited socket is its owner's, and we listen on ours again after a shortage of descriptors.
+        # `remove_path` removes it at the end. From Python 3.13 on, a server would remove it whenever it is closed.
+        if sys.version_info >= (3, 13):
+            return await loop.create_unix_server(protocol, sock=listening, backlog=backlog, cleanup_socket=False)
         return await loop.create_unix_server(protocol, sock=listening, backlog=backlog)
     return await loop.create_server(protocol, sock=listening, backlog=backlog)
 

@@ -198,6 +198,9 @@ def shown(sources: Iterable[Source]) -> Iterator[str]:
 
 def convert(value: Any, wanted: Any, name: str, *, strict: bool = False) -> Any:
     """Convert a value, which may be text, to a type. Raises Misuse that says what to write."""
+    texts = value if isinstance(value, list) else [value]
+    if any(isinstance(each, str) and "\0" in each for each in texts):
+        raise Misuse(f"{name}: {_quoted(value)} has a NUL, which no name and no text here may have")
     try:
         return msgspec.convert(value, wanted, strict=strict)
     except msgspec.ValidationError:

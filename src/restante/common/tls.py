@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import os
 import ssl
-from collections.abc import Callable, Coroutine
+import time
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 from restante.common.certificate_dates import expires
 from restante.common.errors import Misuse, plain
@@ -16,6 +16,23 @@ from restante.common.logs import log
 
 Stamp = tuple[tuple[int, int, int], ...]
 """What changes with the two files: inode, size and time of modification of each."""
+
+
+NOT_PEM: Final = "they are not in PEM form"
+NO_PAIR: Final = "they do not belong together"
+REASONS: Final[dict[str | None, str]] = {
+    None: NOT_PEM,
+    "KEY_VALUES_MISMATCH": NO_PAIR,
+    "KEY_TYPE_MISMATCH": NO_PAIR,
+    "NO_CERTIFICATE_ASSIGNED": NO_PAIR,
+    "NO_START_LINE": NOT_PEM,
+    "BAD_BASE64_DECODE": NOT_PEM,
+    "BAD_END_LINE": NOT_PEM,
+    "PEM_LIB": NOT_PEM,
+    "EE_KEY_TOO_SMALL": "the key is too short: use RSA of 2048 bits or more, or P-256",
+}
+"""What is wrong with the files, by the reason that OpenSSL gives (openssl/sslerr.h, pemerr.h, x509err.h). Python 3.11
+has no name for some of those of PEM files."""
 
 
 class ServerCertificate:
@@ -26,7 +43,11 @@ class ServerCertificate:
         self._files = certificate, key
         self._loaded = self._seen = self._stamp()
         self.context, self.expires = self._read()
+        if self.expires <= time.time():
+            log.warning("the certificate has expired: clients refuse it", file=str(certificate))
         self._looking: asyncio.Task[None] | None = None
+        self._wanted = False
+        """Whether `reload_soon` was called and the files were not read since."""
 
     def _read(self) -> tuple[ssl.SSLContext, float]:
         """Read both files; return what they hold, and when the certificate expires. Raises Misuse."""
@@ -40,16 +61,21 @@ class ServerCertificate:
             context.load_cert_chain(certificate, key, password=_no_password)
             text = certificate.read_text(errors="replace")
         except ssl.SSLError as error:
-            why = (
-                "they do not belong together" if error.reason == "KEY_VALUES_MISMATCH" else "they are not in PEM form"
-            )
+            why = REASONS.get(error.reason, f"OpenSSL says {error.reason}")
             raise Misuse(f"{certificate} and {key} cannot be used: {why} (--tls-cert, --tls-key)") from error
         except OSError as error:
-            name = certificate if not os.access(certificate, os.R_OK) else key
+            name = certificate if not os.access(certificate, os.R_OK) or certificate.is_dir() else key
             raise Misuse(f"cannot read {name}: {plain(error)} (--tls-cert, --tls-key)") from error
         except _EncryptedKeyError:
             raise Misuse(f"{key} is encrypted: remove its password, because nobody is there to type it") from None
         return context, expires(text)
+
+    def _read_better(self) -> tuple[ssl.SSLContext, float]:
+        """Read both files. Raises Misuse if they cannot be used or if only the new certificate has expired."""
+        found = self._read()
+        if found[1] <= time.time() < self.expires:
+            raise Misuse(f"{self._files[0]} has expired (--tls-cert)")
+        return found
 
     def _stamp(self) -> Stamp:
         """Return the stamp of those files that can be found. `_read` says what is wrong with the others."""
@@ -61,15 +87,19 @@ class ServerCertificate:
 
     def look_soon(self) -> None:
         """Begin to look, unless a look is under way: the disk may hang. Call this every few seconds."""
-        self._soon(self.look)
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.get_running_loop().create_task(self._look_and_reload())
 
     def reload_soon(self) -> None:
-        """Begin to read the files again, unless that is under way."""
-        self._soon(self.reload)
+        """Begin to read the files again, if need be after the look that is under way."""
+        self._wanted = True
+        self.look_soon()
 
-    def _soon(self, what: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.get_running_loop().create_task(what())
+    async def _look_and_reload(self) -> None:
+        await self.look()
+        while self._wanted:
+            self._wanted = False
+            await self.reload()
 
     async def look(self) -> None:
         """Read the files again if they have changed and are not being written.
@@ -86,7 +116,7 @@ class ServerCertificate:
         """Read the files again, now."""
         self._loaded = self._seen = await asyncio.to_thread(self._stamp)
         try:
-            self.context, self.expires = await asyncio.to_thread(self._read)
+            self.context, self.expires = await asyncio.to_thread(self._read_better)
         except Misuse as error:
             log.error("the new certificate is not used; the previous one stays in use", error=str(error))
         else:

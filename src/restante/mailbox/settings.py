@@ -8,8 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from restante.common.errors import Misuse
-from restante.common.listening import listen_addresses
-from restante.common.net import networks
+from restante.common.listening import check_listen_addresses
 from restante.common.settings import PREFIX, Part, Places, ReportsUrl, address, check_host_names
 from restante.common.texts import unsuitable
 from restante.mailbox.core.limits import Limits
@@ -62,13 +61,12 @@ def check_shown(settings: Serve, places: Places) -> None:
 
 def _check(settings: Serve, places: Places) -> None:
     check_shown(settings, places)
-    listen_addresses(settings.listen, places["listen"])
+    check_listen_addresses(settings.listen, settings.trust_proxy, places)
     if (settings.tls_cert is None) != (settings.tls_key is None):
         raise Misuse(f"{places['tls_cert']} and {places['tls_key']} belong together: set both or neither")
     if settings.admin != "off":
         address(settings.admin, places["admin"])
     check_host_names(settings.admin_host, places["admin_host"])
-    networks(settings.trust_proxy, places["trust_proxy"])
 
 
 SERVE: Final = Part("serve", Serve, Limits, PREFIX, _check)

@@ -8,8 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from restante.common.errors import Misuse
-from restante.common.listening import listen_addresses
-from restante.common.net import networks
+from restante.common.listening import check_listen_addresses, listen_addresses
 from restante.common.settings import PREFIX, Part, Places, ReportsUrl, address, check_host_names
 from restante.waku.devp2p import enode
 from restante.waku.limits import Limits
@@ -60,10 +59,10 @@ def read_topic(text: str, flag: str) -> bytes:
 
 
 def _check(settings: WakuServe, places: Places) -> None:
+    check_listen_addresses(settings.listen, settings.trust_proxy, places)
     for listen in listen_addresses(settings.listen, places["listen"]):
         if listen.plain and not listen.is_unix:
             raise Misuse(f"{places['listen']}: '{listen.text}': leave plain: out, since the node has no TLS")
-    networks(settings.trust_proxy, places["trust_proxy"])
     if settings.admin != "off":
         address(settings.admin, places["admin"])
     check_host_names(settings.admin_host, places["admin_host"])

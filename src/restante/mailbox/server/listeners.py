@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final
 
 from restante.common import listening
+from restante.common.errors import Misuse
 from restante.common.listening import ListenAddress
 from restante.common.logs import log
 from restante.common.signals import too_few_descriptors
@@ -44,7 +45,17 @@ class Listeners:
         """Duplicates of the listening sockets. While one is open, the kernel goes on queueing connections."""
 
     async def listen(self, address: ListenAddress) -> list[str]:
-        """Listen, and return the addresses of the sockets. Raises Misuse if the address cannot be used."""
+        """Listen, and return the addresses of the sockets. Raises Misuse if the address cannot be used.
+
+        Then the others are closed, so that no path of a Unix socket is left.
+        """
+        try:
+            return await self._listen(address)
+        except Misuse:
+            self.close(0)
+            raise
+
+    async def _listen(self, address: ListenAddress) -> list[str]:
         protocol = partial(self._connected, address)
         listener, sockets = await listening.listen(address, protocol, backlog=ACCEPT_BACKLOG, flag="--listen")
         self._accepting.append(listener)

@@ -15,7 +15,7 @@ from restante.mailbox.core.admission import PendingRequest
 from restante.mailbox.core.limits import KIB
 from restante.mailbox.server.first_request import FirstBytes, RequestContext
 from restante.mailbox.server.newcomer import Newcomer
-from restante.mailbox.server.read_budget import MAX_FRAMES_PER_TURN, ReadBudget
+from restante.mailbox.server.read_budget import ReadBudget
 from restante.mailbox.server.tls_transport import TlsTransport
 
 HANDSHAKE_RECORD: Final = 0x16
@@ -42,15 +42,11 @@ RETRY_RANDOM: Final = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167ab
 RETRY_BYTES: Final = 128 * KIB
 """Bytes of memory that the second ClientHello may take. Few clients need one."""
 
-TLS_BYTES: Final = 50 * KIB
+TLS_BYTES: Final = 65 * KIB
 """Bytes of memory that a connection takes during the handshake, in addition to PENDING_BYTES."""
 
-IDLE_TLS_BYTES: Final = 25 * KIB
+IDLE_TLS_BYTES: Final = 20 * KIB
 """Bytes of memory that a connection takes after the handshake, in addition to one without TLS."""
-
-TLS_FRAMES: Final = MAX_FRAMES_PER_TURN
-"""Frames that take as long as a handshake: a whole turn. With a P-256 key it takes 0.5 ms, with an RSA key
-of 2048 bits 0.9 ms, and with 4096 bits 5 ms."""
 
 
 class TlsContext(RequestContext, Protocol):
@@ -125,8 +121,6 @@ class TlsHandshake(asyncio.BufferedProtocol):
             self._read.clear()  # it is counted already
             transport.abort()
             return
-        self._budget.frames += TLS_FRAMES
-        self._budget.renew_soon()
         self._newcomer.count(TLS_BYTES)
         if transport.is_closing():  # this connection was closed to make room
             return
