@@ -29,7 +29,7 @@ MAX_RECORDS_WITHOUT_DATA: Final = 200
 leaves sends one, and a KeyUpdate is needed after 2^24 records (RFC 8446 section 5.5)."""
 
 HANDSHAKE_FRAMES: Final = MAX_FRAMES_PER_TURN
-"""Frames that take as long as the server's part of a handshake: a whole turn of the loop. It takes 0.5 ms with a P-256
+"""Frames that take as long as the server's part of a handshake: a whole turn of the loop. That is 0.5 ms with a P-256
 key, 0.9 ms with RSA of 2048 bits, and 5 ms with 4096 bits."""
 
 HANDSHAKE_END_FRAMES: Final = 60
@@ -43,13 +43,13 @@ class HandshakeListener(Protocol):
     """Learns how a handshake ends."""
 
     def handshake_sent(self, records: bytes) -> None:
-        """Take note of what the server says during the handshake."""
+        """Record what the server says during the handshake."""
 
     def handshake_done(self) -> asyncio.BufferedProtocol:
         """Return the protocol that reads the connection from now on."""
 
     def handshake_failed(self) -> None:
-        """Take note that the connection is closed before the end of the handshake."""
+        """Record that the connection is closed before the end of the handshake."""
 
 
 class TlsTransport(asyncio.BufferedProtocol):
@@ -100,7 +100,7 @@ class TlsTransport(asyncio.BufferedProtocol):
         self.receive(_ROOM[:size])
 
     def receive(self, data: bytes | bytearray | memoryview) -> None:
-        """Take what has come from the socket."""
+        """Read what has come from the socket."""
         self._received += data
         self._go_on()
 
@@ -183,7 +183,7 @@ class TlsTransport(asyncio.BufferedProtocol):
         return handshake
 
     def _give(self) -> None:
-        """Give OpenSSL the beginning of what has come, up to RECORDS_AT_ONCE records."""
+        """Pass the beginning of what has come to OpenSSL, up to RECORDS_AT_ONCE records."""
         received, at, begun = self._received, 0, 0
         while at < len(received):
             if self._unread:
