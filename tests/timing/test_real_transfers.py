@@ -13,6 +13,7 @@ from restante.timing.model.timeline import Timeline
 from restante.timing.transfers.transfer import read_transfer
 from support.bounds import bounded
 from support.mailbox.proxy import BEFORE, to_client
+from support.mailbox.raw_socket import RawSocket
 from support.mailbox.scene import RECEIVER, SENDER, Scene
 from support.mailbox.servers import Reference, Restante, Server, TransitRelay
 from support.mailbox.wormhole import Client
@@ -36,8 +37,12 @@ async def scene(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         yield scene
 
 
-def read(scene: Scene, folder: Path, *, trace: bool = True) -> Timeline:
+async def read(scene: Scene, folder: Path, *, trace: bool = True) -> Timeline:
     """Return the timeline of both clients, and check what holds for every transfer on one machine."""
+    # The server writes the trace of a batch after its replies, and answers this after both.
+    guest = await RawSocket.dial(scene.server.port)
+    await guest.hear()
+    guest.cut()
     remarks: list[str] = []
     traced = scene.server.folder / "trace.jsonl"
     logs = [folder / "send.json", folder / "receive.json"]
@@ -101,7 +106,7 @@ async def python_file(scene: Scene, folder: Path, **options: Any) -> Timeline:
     for client in await python_transfer(scene, folder, str(folder / "parcel"), **options):
         assert (await client.leaves()).exit_code == 0
     assert (folder / "receiver" / "parcel").read_bytes() == PARCEL
-    found = read(scene, folder)
+    found = await read(scene, folder)
     assert all(command.answer_received_us is not None for command in found.commands)
     assert {"transfer", "transit connect"} <= causes(found, "sender") & causes(found, "receiver")
     return found
@@ -110,7 +115,7 @@ async def python_file(scene: Scene, folder: Path, **options: Any) -> Timeline:
 async def test_the_python_client_s_text(scene: Scene, tmp_path: Path) -> None:
     for client in await python_transfer(scene, tmp_path):
         assert (await client.leaves()).exit_code == 0
-    found = read(scene, tmp_path)
+    found = await read(scene, tmp_path)
     assert all(command.answer_received_us is not None for command in found.commands)
     assert all(frame.command is not None for frame in found.frames if frame.type == "message")
     assert found.traced == isinstance(scene.server, Traced)
@@ -134,7 +139,7 @@ async def test_the_python_client_s_log_over_a_killed_server(tmp_path: Path) -> N
         await scene.server.restart()
         for client in await sending:
             assert (await client.leaves()).exit_code == 0
-        found = read(scene, tmp_path)
+        found = await read(scene, tmp_path)
         welcomes = [frame for frame in found.frames if (frame.role, frame.type) == ("sender", "welcome")]
         assert len(welcomes) == 2
 
@@ -168,7 +173,7 @@ async def our_file(scene: Scene, folder: Path, *options: str) -> Timeline:
     (folder / "parcel").write_bytes(PARCEL)
     await our_transfer(scene, folder, "7-crossover-clockwork", str(folder / "parcel"), *options)
     assert (folder / "received").read_bytes() == PARCEL
-    found = read(scene, folder)
+    found = await read(scene, folder)
     assert {"transfer", "transit connect"} <= causes(found, "sender") & causes(found, "receiver")
     assert found.traced == isinstance(scene.server, Traced)
     return found
@@ -187,7 +192,7 @@ async def test_our_client_s_file(scene: Scene, tmp_path: Path) -> None:
 
 async def test_our_client_s_text(scene: Scene, tmp_path: Path) -> None:
     await our_transfer(scene, tmp_path, "7-crossover-clockwork", "--text", TEXT)
-    found = read(scene, tmp_path)
+    found = await read(scene, tmp_path)
     assert all(frame.command is not None for frame in found.frames if frame.type == "message")
 
 
@@ -198,14 +203,14 @@ async def test_our_client_s_log_over_a_killed_server(tmp_path: Path) -> None:
         await killed.reached()
         await scene.server.restart()
         await sending
-        found = read(scene, tmp_path)
+        found = await read(scene, tmp_path)
         welcomes = [frame for frame in found.frames if (frame.role, frame.type) == ("sender", "welcome")]
         assert len(welcomes) == 2
 
 
 async def test_our_client_s_wrong_code(scene: Scene, tmp_path: Path) -> None:
     await our_transfer(scene, tmp_path, "7-wrong-code", "--text", TEXT)
-    assert "transfer" not in causes(read(scene, tmp_path), "sender")
+    assert "transfer" not in causes(await read(scene, tmp_path), "sender")
     sent, received = tmp_path / "send.json", tmp_path / "receive.json"
     remarks: list[str] = []
     for logs, roles in (([sent], ["sender"]), ([received], ["receiver"]), ([received, sent], ["receiver", "sender"])):
