@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shutil
 import sys
 import tarfile
 import venv
@@ -22,7 +23,7 @@ from restante.common.errors import Misuse
 from support.bounds import PATIENCE
 from support.documents import ROOT, Document
 from support.mailbox.clients import Clients
-from support.packages import ENV, build_packages, install, program, uv, write_constraints
+from support.packages import ENV, build_packages, changed_sources, install, program, uv, write_constraints
 from support.processes import called, child, run, serving
 from support.tools import MissingError, build, fetch
 from support.waku.processes import node_process
@@ -264,20 +265,32 @@ def test_the_commands_of_the_guide_to_a_first_server_install_the_wheel(
     assert run(*program(tmp_path / "restante/bin"), "--version").stdout == f"restante {__version__}\n"
 
 
+def installers(folder: Path) -> dict[str, str]:
+    """Return variables with which uv and pipx install into a folder, with the versions of uv.lock."""
+    constraints = str(write_constraints(folder))
+    return {
+        "PYTHONPATH": "",
+        "VIRTUAL_ENV": "",
+        "PIP_CONSTRAINT": constraints,
+        "UV_CONSTRAINT": constraints,
+        "UV_PYTHON": sys.executable,
+        "UV_TOOL_DIR": f"{folder}/tools",
+        "UV_TOOL_BIN_DIR": f"{folder}/bin/uv",
+        "PIPX_HOME": f"{folder}/pipx",
+        "PIPX_BIN_DIR": f"{folder}/bin/pipx",
+        "PIPX_MAN_DIR": f"{folder}/man",
+        "XDG_DATA_HOME": str(folder / "share"),  # where pipx makes links to the completions
+    }
+
+
 @pytest.mark.thorough
 def test_plain_pip_uv_tool_install_and_pipx_install_the_wheel(packages: tuple[Path, Path], tmp_path: Path) -> None:
-    wheel, constraints = packages[0], write_constraints(tmp_path)
-    bin_folder, variables = tmp_path / "bin", {"PYTHONPATH": "", "VIRTUAL_ENV": ""}
-    variables |= {"UV_TOOL_DIR": str(tmp_path / "tools"), "UV_TOOL_BIN_DIR": str(bin_folder / "uv")}
-    variables |= {"PIPX_HOME": str(tmp_path / "pipx"), "PIPX_BIN_DIR": str(bin_folder / "pipx")}
-    variables |= {"PIPX_MAN_DIR": str(tmp_path / "man"), "PIP_CONSTRAINT": str(constraints)}
+    wheel, bin_folder, variables = packages[0], tmp_path / "bin", installers(tmp_path)
     venv.create(tmp_path / "pip", with_pip=True)
-    python = ("--python", sys.executable)
     try:
         fetch("pip", tmp_path / "pip/bin/pip", "install", "--quiet", wheel, cwd=tmp_path, variables=variables)
-        fetch("uv", uv(), "tool", "install", *python, "-c", constraints, wheel, cwd=tmp_path, variables=variables)
-        pipx = (uv(), "tool", "run", *python, "pipx", "install", wheel)
-        fetch("uv", *pipx, cwd=tmp_path, variables=variables)
+        fetch("uv", uv(), "tool", "install", wheel, cwd=tmp_path, variables=variables)
+        fetch("uv", uv(), "tool", "run", "pipx", "install", wheel, cwd=tmp_path, variables=variables)
     except MissingError as missing:
         pytest.skip(str(missing))
     assert (tmp_path / "man" / "man1" / "restante.1").exists()
@@ -286,3 +299,36 @@ def test_plain_pip_uv_tool_install_and_pipx_install_the_wheel(packages: tuple[Pa
         assert run(*program(program_of), "--version").stdout == f"restante {__version__}\n", program_of
     assert "uv tool install --force 'restante[waku]'" in run(*program(bin_folder / "uv"), "waku", "check").stderr
     assert "pipx install --force 'restante[waku]'" in run(*program(bin_folder / "pipx"), "waku", "check").stderr
+
+
+@pytest.mark.thorough
+def test_the_commands_of_the_guides_upgrade_a_wheel_and_go_back(packages: tuple[Path, Path], tmp_path: Path) -> None:
+    """Both wheels have the same version and the same path, as two builds of a checkout have."""
+    for name in ("sources", "newer", "dist"):
+        (tmp_path / name).mkdir()
+    newer, _ = build_packages(tmp_path / "newer", changed_sources(tmp_path / "sources", "segno>=1.6"))
+    wheel, variables = tmp_path / "dist" / newer.name, installers(tmp_path)
+    assert newer.name == packages[0].name
+    with_pip = Document("docs/install.md").blocks["upgrade"]
+    assert with_pip == Document("docs/mailbox/operating.md").blocks["install"]
+    commands = with_pip + Document("docs/install.md").blocks["upgrade for one user"]
+    for said, meant in (
+        ("/opt/restante", str(tmp_path / "pip")),
+        ("/path/to/restante", str(wheel)),
+        ("pipx ", f"{uv()} tool run pipx "),
+        ("uv ", f"{uv()} "),
+    ):
+        commands = re.sub(rf"(?<![\w/]){said}", meant, commands)
+    venv.create(tmp_path / "pip", with_pip=True)
+    environments = (tmp_path / "pip", tmp_path / "tools/restante", tmp_path / "pipx/venvs/restante")
+    for build_of, changed in ((packages[0], False), (newer, True), (packages[0], False)):
+        shutil.copy(build_of, wheel)
+        try:
+            fetch("pip", "sh", "-e", "-c", commands, cwd=tmp_path, variables=variables)
+        except MissingError as missing:
+            pytest.skip(str(missing))
+        for each in environments:
+            said = run(*ENV, each / "bin/python", "-c", "import restante; print(hasattr(restante, 'CHANGED'))")
+            assert said.stdout == f"{changed}\n", (each, said.stderr)
+        if changed:
+            assert run(*ENV, environments[0] / "bin/python", "-c", "import segno").returncode == 0

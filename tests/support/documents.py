@@ -35,7 +35,10 @@ EXECUTED: Final[Mapping[str, Mapping[str, str]]] = {
     ),
     "docs/timing/guide.md": dict.fromkeys(("send", "receive", "render", "compare"), "timing/test_guide.py"),
     "docs/waku/guide.md": dict.fromkeys(("serve", "post", "request", "live"), "test_docs.py"),
-    "docs/install.md": {"shell files": "test_shell_files.py"},
+    "docs/install.md": {
+        "shell files": "test_shell_files.py",
+        **dict.fromkeys(("upgrade", "upgrade for one user"), "test_packages.py"),
+    },
     "docs/mailbox/first-server.md": {
         "install": "test_packages.py",
         **dict.fromkeys(("serve", "send", "receive", "check"), "test_first_server.py"),
@@ -47,6 +50,7 @@ EXECUTED: Final[Mapping[str, Mapping[str, str]]] = {
         **dict.fromkeys(("tls", "proxy headers"), "test_docs.py"),
         **dict.fromkeys(("serve", "backup", "daily", "restore", "results", "import", "export"), "test_docs.py"),
         **dict.fromkeys(("upgrade", "go back", "often"), "test_docs.py"),
+        "install": "test_packages.py",
         **dict.fromkeys(("nginx", "haproxy", "proxy", "caddy"), "support/mailbox/reverse_proxies.py"),
     },
     "docs/monitoring.md": {"health": "test_health.py"},

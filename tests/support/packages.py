@@ -30,6 +30,24 @@ def build_packages(folder: Path, source: Path = ROOT) -> tuple[Path, Path]:
     return wheel, sdist
 
 
+def changed_sources(folder: Path, dependency: str) -> Path:
+    """Copy what a build needs, with a name `CHANGED` in the package and one more dependency; return the folder.
+
+    The version stays, as it does between two releases.
+    """
+    for name in ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", ".gitignore"):
+        shutil.copy(ROOT / name, folder)
+    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    with (folder / "src" / "restante" / "__init__.py").open("a") as file:
+        file.write("CHANGED = True\n")
+    project = folder / "pyproject.toml"
+    before = project.read_text()
+    after = before.replace("\ndependencies = [\n", f'\ndependencies = [\n    "{dependency}",\n')
+    assert after != before
+    project.write_text(after)
+    return folder
+
+
 def write_constraints(folder: Path) -> Path:
     """Write the versions of uv.lock, as constraints."""
     file = folder / "constraints.txt"
