@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import re
 import signal
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
 
 from support.documents import ROOT
 from support.images import DOCKERFILE, Buildah, check_tools, running
+from support.isolation import isolated_network, unavailable
+from support.processes import child, run
 from support.tools import MissingError
 
 COMPOSE: Final = DOCKERFILE.with_name("compose.yaml")
 CADDYFILE: Final = DOCKERFILE.with_name("Caddyfile")
+SERVERS: Final = ("server", "waku")
+"""The targets whose images run a server."""
 
 
 @pytest.fixture(scope="module")
@@ -44,15 +52,46 @@ def test_a_build_is_sent_the_files_that_it_copies_and_no_others() -> None:
     assert all((ROOT / each).exists() for each in copied)
 
 
-def test_images_have_a_user_of_their_own_and_a_health_check() -> None:
-    text = DOCKERFILE.read_text()
-    stages = re.split(r"^FROM ", text, flags=re.MULTILINE)
-    assert stages[0].rstrip().endswith("ARG BASE=python:3.12-slim")
-    for name in ("pipeline", "server"):
-        [stage] = (each for each in stages if each.startswith(f"${{BASE}} AS {name}\n"))
-        assert "\nUSER 10001:10001\n" in stage
-    assert stages[-1].startswith("${BASE} AS server\n"), "the default"
-    assert ' CMD ["restante", "health"]\n' in stages[-1]
+def stages() -> dict[str, str]:
+    """Return the images of the Dockerfile, by their targets."""
+    first, *others = re.split(r"^FROM ", DOCKERFILE.read_text(), flags=re.MULTILINE)
+    assert first.rstrip().endswith("ARG BASE=python:3.12-slim")
+    texts = [each.partition("\n") for each in others]
+    return {line.removeprefix("${BASE} AS "): text for line, _, text in texts if line.startswith("${BASE} AS ")}
+
+
+def words(target: str, instruction: str) -> list[str]:
+    """Return the words of an instruction of an image."""
+    [found] = re.findall(rf"^{instruction} .*?(\[.*\])$", stages()[target], re.MULTILINE)
+    read: list[str] = json.loads(found)
+    return read
+
+
+def test_images_have_a_user_of_their_own() -> None:
+    assert list(stages()) == ["build", "pipeline", "waku", "server"], "the last is the default"
+    for name in SERVERS + ("pipeline",):
+        assert "\nUSER 10001:10001\n" in stages()[name]
+
+
+@pytest.mark.parametrize("target", SERVERS)
+async def test_the_health_check_of_an_image_finds_its_server_healthy(target: str, tmp_path: Path) -> None:
+    """The command of the image runs with the image's settings and ports, in a network of its own."""
+    if reason := unavailable():
+        pytest.skip(reason)
+    settings = dict(re.findall(r"(RESTANTE_\w+)=(\S+)", stages()[target]))
+    [data] = (name for name, value in settings.items() if value == "/data")
+    [listen] = (value for name, value in settings.items() if name.endswith("LISTEN"))
+    assert f"\nEXPOSE {listen.removeprefix('*:')}\n" in stages()[target]
+    variables = [f"{name}={value}" for name, value in (settings | {data: str(tmp_path / "data")}).items()]
+    program, *start = [*words(target, "ENTRYPOINT"), *words(target, "CMD")]
+    asked, *check = words(target, "HEALTHCHECK")
+    assert (program, asked) == ("restante", "restante")
+    async with isolated_network(tmp_path) as inside:
+        command = (*inside, "env", *variables, sys.executable, "-m", "restante")
+        async with child(*command, *start, "--log-format", "json") as server:
+            await server.says('"event": "listening"')
+            done = await asyncio.to_thread(run, *command, *check)
+            assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
 
 
 def test_the_example_of_compose_lets_the_server_do_little_and_trusts_the_proxy() -> None:
@@ -73,6 +112,17 @@ def test_the_guide_names_the_files() -> None:
         assert file.exists()
     for name in ("deploy/container/Dockerfile", "deploy/container/compose.yaml", "--target pipeline"):
         assert name in guide
+
+
+@pytest.mark.thorough
+async def test_the_image_of_the_waku_node_is_healthy(buildah: Buildah) -> None:
+    image = built(buildah, "waku")
+    configuration = buildah.configuration(image)
+    async with running(buildah, image) as container:
+        await container.process.says('"event": "listening"')
+        assert container.call(*configuration["Healthcheck"]["Test"][1:]) == (0, "ok\n")
+        os.kill(container.first_pid, signal.SIGTERM)
+        assert await container.process.ended() == 0
 
 
 @pytest.mark.thorough
