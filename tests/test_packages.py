@@ -13,12 +13,14 @@ import zipfile
 from collections.abc import Callable
 from email import message_from_string
 from email.message import Message
+from importlib.metadata import PathDistribution
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from restante import __version__
-from restante.cli import extras
+from restante.common import extras
 from restante.common.errors import Misuse
 from support.bounds import PATIENCE
 from support.documents import ROOT, Document
@@ -154,7 +156,31 @@ def test_a_command_without_its_extra_says_how_to_install_it(extra: str, monkeypa
         monkeypatch.setitem(sys.modules, module, None)
     said = called(*COMMANDS[extra])
     assert (said.returncode, said.stdout) == (2, "")
-    assert said.stderr == f"restante: this command needs the extra '{extra}': pip install 'restante[{extra}]'\n"
+    assert said.stderr == f"restante: this command needs the extra '{extra}': {extras.how_to_install(extra)}\n"
+
+
+ORIGINS = [
+    ({"url": "file:///a/r-1-py3-none-any.whl", "archive_info": {}}, "'/a/r-1-py3-none-any.whl[waku]'"),
+    ({"url": "file:///it%27s%20here", "dir_info": {}}, """'/it'"'"'s here[waku]'"""),
+    ({"url": "file:///a/checkout", "dir_info": {"editable": True}}, "-e '/a/checkout[waku]'"),
+    ({"url": "https://h/r.whl", "archive_info": {}}, "'restante[waku] @ https://h/r.whl'"),
+    (
+        {"url": "https://h/r", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
+        "'restante[waku] @ git+https://h/r@abc'",
+    ),
+    (None, "'restante[waku]'"),
+]
+"""From where Restante was installed, and how the command names it."""
+
+
+@pytest.mark.parametrize(("origin", "named"), ORIGINS)
+def test_the_command_installs_from_where_restante_was_installed(
+    origin: dict[str, Any] | None, named: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if origin is not None:
+        (tmp_path / "direct_url.json").write_text(json.dumps(origin))
+    monkeypatch.setattr(extras, "distribution", lambda _: PathDistribution(tmp_path))
+    assert extras.how_to_install("waku") == f"pip install {named}"
 
 
 @pytest.mark.parametrize(
@@ -166,8 +192,9 @@ def test_in_an_environment_of_uv_or_pipx_the_command_names_the_extras_that_are_t
 ) -> None:
     (tmp_path / file).touch()
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    monkeypatch.setitem(sys.modules, "coincurve", None)
-    monkeypatch.setitem(sys.modules, "pyspark", None)
+    for module in ("coincurve", "pyspark", "plyvel"):
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setattr(extras, "_origin", dict)
     with pytest.raises(Misuse) as found:
         extras.require_extra("waku")
     assert str(found.value) == f"this command needs the extra 'waku': {command} 'restante[client,waku]'"
@@ -177,7 +204,9 @@ def test_in_an_environment_of_uv_or_pipx_the_command_names_the_extras_that_are_t
 
 
 @pytest.mark.thorough
-async def test_the_wheel_alone_serves_mailboxes(installed: Callable[[str], tuple[str, ...]], tmp_path: Path) -> None:
+async def test_the_wheel_alone_serves_mailboxes(
+    packages: tuple[Path, Path], installed: Callable[[str], tuple[str, ...]], tmp_path: Path
+) -> None:
     restante = installed("")
     async with serving(tmp_path / "data", restante) as server, Clients() as clients:
         one = await clients.opened(server.url, "app", "a", "m")
@@ -193,7 +222,8 @@ async def test_the_wheel_alone_serves_mailboxes(installed: Callable[[str], tuple
     for extra, words in COMMANDS.items():
         said = run(*restante, *words)
         assert said.returncode == 2
-        assert said.stderr == f"restante: this command needs the extra '{extra}': pip install 'restante[{extra}]'\n"
+        command = f"pip install '{packages[0]}[{extra}]'"
+        assert said.stderr == f"restante: this command needs the extra '{extra}': {command}\n"
     python = str(Path(restante[-1]).parent / "python")
     for package in ("pyspark", "pyarrow", "nacl", "coincurve"):
         assert "ModuleNotFoundError" in run(*ENV, python, "-c", f"import {package}").stderr
@@ -297,8 +327,16 @@ def test_plain_pip_uv_tool_install_and_pipx_install_the_wheel(packages: tuple[Pa
     assert (tmp_path / "tools" / "restante" / "share" / "bash-completion" / "completions" / "restante").exists()
     for program_of in (tmp_path / "pip/bin", bin_folder / "uv", bin_folder / "pipx"):
         assert run(*program(program_of), "--version").stdout == f"restante {__version__}\n", program_of
-    assert "uv tool install --force 'restante[waku]'" in run(*program(bin_folder / "uv"), "waku", "check").stderr
-    assert "pipx install --force 'restante[waku]'" in run(*program(bin_folder / "pipx"), "waku", "check").stderr
+    for name, environment in (("uv", "tools/restante"), ("pipx", "pipx/venvs/restante")):
+        said = run(*program(bin_folder / name), "send", "--text", "hi").stderr
+        command = said.partition("the extra 'client': ")[2]
+        assert command == f"{'uv tool' if name == 'uv' else 'pipx'} install --force '{wheel}[client]'\n"
+        command = command.replace("pipx ", "uv tool run pipx ").replace("uv ", f"{uv()} ", 1)
+        try:
+            fetch("uv", "sh", "-c", command, cwd=tmp_path, variables=variables)
+        except MissingError as missing:
+            pytest.skip(str(missing))
+        assert run(*ENV, tmp_path / environment / "bin/python", "-c", "import nacl").returncode == 0
 
 
 @pytest.mark.thorough

@@ -36,6 +36,7 @@ from restante.client import (
     WrongPasswordError,
     abandon_transfer,
 )
+from restante.common.extras import how_to_install
 from support.bounds import bounded
 from support.mailbox.wormhole import Client
 from support.processes import RESTANTE, Child, Serving, called, child, serving, spawn
@@ -562,7 +563,7 @@ async def test_without_the_extra_a_sentence_says_how_to_install_it() -> None:
     async with child(sys.executable, "-c", f"{code}; m.main()") as receiver:
         assert await receiver.ended() == 2, receiver.said
     assert receiver.said["stderr"] == (
-        "restante: this command needs the extra 'client': pip install 'restante[client]'\n"
+        f"restante: this command needs the extra 'client': {how_to_install('client')}\n"
     )
 
 

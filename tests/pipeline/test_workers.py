@@ -23,7 +23,8 @@ from support.bounds import PATIENCE
 from support.pipeline.clusters import cluster_environment
 
 ADVICE: Final = (
-    f"install restante[pipeline] {__version__} there, or set PYSPARK_PYTHON to a Python of the workers that has it"
+    f"install Restante {__version__} with the extra 'pipeline' there, or set PYSPARK_PYTHON to a Python of the"
+    " workers that has it"
 )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from restante.common.extras import how_to_install
 from restante.waku.archive.schema import FILE
 from restante.waku.archive.sqlite import open_archive
 from restante.waku.envelope.envelope import make
@@ -192,4 +193,4 @@ def test_without_the_extra_its_name_is_printed(tmp_path: Path) -> None:
     )
     result = run(sys.executable, "-c", code)
     assert result.returncode == 2
-    assert said(result) == "restante: this command needs the extra 'waku': pip install 'restante[waku]'"
+    assert said(result) == f"restante: this command needs the extra 'waku': {how_to_install('waku')}"

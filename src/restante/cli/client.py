@@ -12,8 +12,8 @@ from typing import Annotated
 
 import typer
 
-from restante.cli.extras import require_extra
 from restante.common.errors import Misuse
+from restante.common.extras import require_extra
 
 app = typer.Typer()
 

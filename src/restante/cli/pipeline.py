@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from restante.cli import pipeline_demo, pipeline_gaps, pipeline_query, pipeline_report
-from restante.cli.extras import require_extra
 from restante.cli.pipeline_options import DEFAULT_LAKE, DEFAULT_MEMORY, LakeDir, Memory, Verbose
 from restante.common.errors import Misuse
+from restante.common.extras import require_extra
 from restante.common.plural import counted
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import typer
 
 from restante.cli import waku_archive, waku_requests
-from restante.cli.extras import require_extra
 from restante.cli.serve_options import (
     AdminHosts,
     AdminTokenFile,
@@ -21,6 +20,7 @@ from restante.cli.serve_options import (
     prepare,
     with_options,
 )
+from restante.common.extras import require_extra
 from restante.common.settings import Part, shown
 
 app = typer.Typer(no_args_is_help=True)

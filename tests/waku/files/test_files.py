@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.common.errors import Misuse, StoreError
+from restante.common.extras import how_to_install
 from restante.waku.archive.records import Archived
 from restante.waku.envelope import rlp
 from restante.waku.envelope.envelope import Envelope
@@ -289,5 +290,5 @@ def test_without_the_library_its_extra_is_named(tmp_path: Path) -> None:
     script = code.format(f"__import__('pathlib').Path({str(tmp_path)!r})")
     result = run(sys.executable, "-c", script)
     assert result.stderr.splitlines()[-1] == (
-        "restante.common.errors.Misuse: a LevelDB archive needs the extra 'leveldb': pip install 'restante[leveldb]'"
+        f"restante.common.errors.Misuse: a LevelDB archive needs the extra 'leveldb': {how_to_install('leveldb')}"
     )

@@ -96,7 +96,7 @@ JAVA_OPTIONS_SETTING: Final = "spark.driver.extraJavaOptions"
 SMALL_JOBS_SETTING: Final = "spark.restante.smallJobs"
 """A setting of ours: whether a Java was started for small jobs."""
 
-SPARK_MISSING: Final = "Spark is not installed: install restante[pipeline], or start with ./run pipeline"
+SPARK_MISSING: Final = "Spark is not installed: install the extra 'pipeline', or start with ./run pipeline"
 
 
 @contextmanager

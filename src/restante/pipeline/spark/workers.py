@@ -95,7 +95,8 @@ def _fault(worker: _Worker) -> str:
 
 
 _ADVICE: Final = (
-    f"install restante[pipeline] {__version__} there, or set PYSPARK_PYTHON to a Python of the workers that has it"
+    f"install Restante {__version__} with the extra 'pipeline' there, or set PYSPARK_PYTHON to a Python of the"
+    " workers that has it"
 )
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from restante.common.errors import Misuse, StoreError, plain
+from restante.common.extras import how_to_install
 from restante.waku import files
 
 KEY_ID_BYTES: Final = 36
@@ -42,7 +43,7 @@ def read(folder: Path) -> files.FileItems:
     try:
         import plyvel
     except ModuleNotFoundError:
-        raise Misuse("a LevelDB archive needs the extra 'leveldb': pip install 'restante[leveldb]'") from None
+        raise Misuse(f"a LevelDB archive needs the extra 'leveldb': {how_to_install('leveldb')}") from None
     if not is_archive(folder):
         raise StoreError(f"{folder} is not a LevelDB database: it has no file CURRENT")
     with _copied(folder) as copy:

@@ -1,0 +1,71 @@
+"""The extras of the package: which of them are installed, and how to install one that is needed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shlex
+import sys
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from restante.common.errors import Misuse
+
+MODULES: Final = {
+    "client": ("nacl",),
+    "waku": ("coincurve",),
+    "pipeline": ("pyspark", "deltalake"),
+    "leveldb": ("plyvel",),
+}
+"""For each extra the modules that show whether it is installed: nothing else of ours depends on them."""
+
+INSTALLERS: Final = {"uv-receipt.toml": "uv tool install --force", "pipx_metadata.json": "pipx install --force"}
+"""Files in the environments that uv and pipx make for one program, and the commands that add an extra there."""
+
+
+def require_extra(extra: str) -> None:
+    """Raise Misuse with the command that installs an extra, if it is not installed."""
+    if not _installed(extra):
+        raise Misuse(f"this command needs the extra '{extra}': {how_to_install(extra)}")
+
+
+def how_to_install(extra: str) -> str:
+    """Return the command that installs an extra into this environment, from where Restante was installed."""
+    prefix = Path(sys.prefix)
+    for file, command in INSTALLERS.items():
+        if (prefix / file).exists():  # these commands replace what is there: name the other extras, too
+            return f"{command} {_requirement(*(each for each in MODULES if each == extra or _installed(each)))}"
+    return f"pip install {_requirement(extra)}"
+
+
+def _requirement(*extras: str) -> str:
+    """Return the words that name Restante with extras.
+
+    They name the file, the folder or the URL from which it was installed. They name the package only if it came from
+    an index: on an index, somebody else may have registered this name.
+    """
+    origin, named = _origin(), f"[{','.join(extras)}]"
+    if not origin:
+        return shlex.quote(f"restante{named}")
+    url = origin["url"]
+    if url.startswith("file:"):
+        editable = "-e " if origin.get("dir_info", {}).get("editable") else ""
+        return editable + shlex.quote(unquote(urlsplit(url).path) + named)
+    if vcs := origin.get("vcs_info"):
+        url = f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
+    return shlex.quote(f"restante{named} @ {url}")
+
+
+def _origin() -> dict[str, Any]:
+    """Return from where Restante was installed (PEP 610); nothing if it was an index."""
+    try:
+        text = distribution("restante").read_text("direct_url.json")
+    except PackageNotFoundError:  # its folder is on the path, and it is not installed
+        return {}
+    return json.loads(text) if text else {}
+
+
+def _installed(extra: str) -> bool:
+    return all(importlib.util.find_spec(module) for module in MODULES[extra])
