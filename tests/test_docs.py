@@ -32,7 +32,7 @@ from restante.waku.settings import WakuServe
 from support.bounds import PATIENCE
 from support.certificates import Certificate
 from support.document_shell import shell
-from support.documents import DOCUMENTS, EXECUTED, NOT_RUN, ROOT, Document, blocks
+from support.documents import DOCUMENTS, EXECUTED, NOT_RUN, ROOT, STEP_BY_STEP, Document, blocks, inline_commands
 from support.mailbox.conversation import read_scripts
 from support.mailbox.raw_socket import RawSocket, handshake
 from support.processes import run
@@ -88,6 +88,24 @@ def test_blocks_that_no_test_executes_say_why_and_are_counted(path: str) -> None
         assert len(reason.split()) > 3, reason
         for file in re.findall(r"tests/[\w/]+\.py", reason):
             assert (ROOT / file).exists(), reason
+
+
+@pytest.mark.parametrize("path", STEP_BY_STEP)
+def test_a_guide_of_steps_has_its_commands_in_blocks(path: str) -> None:
+    assert inline_commands((ROOT / path).read_text()) == []
+
+
+def test_commands_in_sentences_are_found_and_mentions_are_not() -> None:
+    commands = (
+        "apt install caddy",
+        "pipx install\nmagic-wormhole",
+        "/opt/a/bin/pip install 'x[y]'",
+        "chmod 600 file",
+    )
+    commands += ("systemctl edit restante", "restante waku serve --data waku", "restante waku probe ENODE")
+    mentions = ("restante send", "systemctl status restante", "--data", "uv", "restante pipeline gaps", "apt")
+    text = "".join(f"Run `{each}` now.\n" for each in (*commands, *mentions)) + "\n    apt install block\n"
+    assert inline_commands(text) == [" ".join(each.split()) for each in commands]
 
 
 def test_blocks_of_commands_are_found_in_every_form() -> None:

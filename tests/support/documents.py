@@ -69,7 +69,7 @@ EXECUTED: Final[Mapping[str, Mapping[str, str]]] = {
         **dict.fromkeys(("cluster", "remote"), "pipeline/test_masters.py"),
     },
     "docs/waku/from-status-go.md": dict.fromkeys(
-        ("key", "first pass", "last pass", "postgresql"), "waku/test_from_status_go.py"
+        ("key", "nodekey", "first pass", "last pass", "trial", "probe", "postgresql"), "waku/test_from_status_go.py"
     ),
     "examples/address-book/README.md": dict.fromkeys(("serve", "invite", "accept", "exchange"), "test_docs.py"),
     "docs/waku/history.md": dict.fromkeys(("requests", "program"), "waku/test_history_guide.py"),
@@ -84,16 +84,20 @@ NOT_RUN: Final[Mapping[str, int]] = {
     "bench/README.md": 16,
     "docs/client/guide.md": 1,
     "docs/install.md": 6,
-    "docs/mailbox/first-server.md": 2,
+    "docs/mailbox/first-server.md": 10,
     "docs/mailbox/operating.md": 3,
     "docs/monitoring.md": 2,
     "docs/pipeline/operating.md": 1,
     "docs/pipeline/tables.md": 1,
     "docs/releasing.md": 2,
     "docs/testing.md": 7,
+    "docs/waku/from-status-go.md": 1,
     "docs/waku/library.md": 1,
 }
 """Document → how many blocks of commands it has that no test executes. Each has its reason in the document."""
+
+STEP_BY_STEP: Final = ("docs/mailbox/first-server.md", "docs/waku/from-status-go.md")
+"""Guides whose readers execute one command after the other. All their commands are in blocks, none in a sentence."""
 
 NO_COMMANDS: Final = (
     "a frame's text ── parse ──▶ message",
@@ -126,6 +130,18 @@ _PROGRAM: Final = re.compile(
     re.MULTILINE,
 )
 """How a line begins that is a command, in a block that should have none."""
+
+
+_INLINE: Final = re.compile(
+    r"`((?:sudo )?(?:(?:\S*/)?(?:apt|apt-get|pip|pipx|uv|cargo) (?:tool )?install|systemctl (?!status)|chmod"
+    r"|restante (?:\w+ )*(?:--\w+ |[A-Z]{3,}))\s*[^`]*)`"
+)
+"""A command in a sentence that installs something, changes a file or a service, or has an option with a value."""
+
+
+def inline_commands(text: str) -> list[str]:
+    """Return the commands of a document that are in its sentences and tables, not in blocks of code."""
+    return [" ".join(found.split()) for found in _INLINE.findall(_INDENTED.sub("", _FENCE.sub("", text)))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keys import node_id
 from restante.waku.limits import Limits
 from restante.waku.settings import WakuServe
+from support.document_shell import shell as document_shell
 from support.documents import Document
 from support.processes import child, run
 from support.waku import leveldbs
@@ -57,6 +58,26 @@ async def test_the_node_keeps_its_name_and_its_key_to_itself(tmp_path: Path) -> 
     assert (tmp_path / "waku" / "node.key").stat().st_mode & 0o777 == 0o600
     async with node_process(tmp_path / "waku") as node:
         assert node_id(node.enode.public).hex() == NODE_ID
+
+
+async def test_a_key_in_a_file_of_its_own_is_copied(tmp_path: Path) -> None:
+    (tmp_path / "status-go").mkdir()
+    (tmp_path / "status-go" / "nodekey").write_text(NODE_KEY)
+    await asyncio.to_thread(shell, GUIDE.blocks["nodekey"], tmp_path)
+    assert (tmp_path / "waku").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "waku" / "node.key").stat().st_mode & 0o777 == 0o600
+    async with node_process(tmp_path / "waku") as node:
+        assert node_id(node.enode.public).hex() == NODE_ID
+
+
+def test_a_trial_beside_status_go(tmp_path: Path) -> None:
+    [trial], [probe] = GUIDE.lines("trial"), GUIDE.lines("probe")
+    with document_shell(tmp_path, 30304) as here, here.running(trial) as node:
+        assert node.stdout is not None
+        enode = next(line.strip() for line in node.stdout if line.startswith("enode://"))
+        assert here.run(probe.replace("enode://…", enode)).startswith("all is well")
+    assert (tmp_path / "trial.key").exists()
+    assert not (tmp_path / "waku" / "node.key").exists()
 
 
 @pytest.mark.leveldb
