@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import stat
 import subprocess
@@ -15,11 +16,14 @@ from client.live import meet, wormhole
 from restante.common.errors import Misuse
 from restante.common.listening import ListenAddress, listen_address, unix_socket
 from support.bounds import bounded
+from support.documents import Document
 from support.loops import on_uvloop
 from support.mailbox.live import open_live
 from support.mailbox.raw_socket import RawSocket, handshake
 from support.processes import called, environment, serving
 from support.rows import every
+
+GUIDE = Document("docs/mailbox/operating.md")
 
 FORMS = {
     "IPv4": ("127.0.0.1:4000", ListenAddress("127.0.0.1:4000", "127.0.0.1", 4000)),
@@ -207,3 +211,24 @@ def test_a_setting_with_a_nul_is_refused_by_name(tmp_path: Path, line: str) -> N
     assert ended.returncode == 2
     assert ended.stderr.startswith(f"restante: {file}: {line.partition(' ')[0]}: ")
     assert ended.stderr.endswith("has a NUL, which no name and no text here may have\n")
+
+
+def test_the_guide_explains_each_message_of_an_address_or_a_certificate_that_cannot_be_used(tmp_path: Path) -> None:
+    table = GUIDE.text.partition("## When something is wrong")[2].partition("The server stops, or hangs:")[0]
+    rows = re.findall(r"^\| (.+?) \| .+ \|$", table, re.MULTILINE)
+    known = [re.escape(each).replace("…", ".+") for row in rows for each in re.findall(r"`([^`]+)`", row)]
+    (tmp_path / "file").touch()
+    (tmp_path / "taken").mkdir()
+    with unix_socket(str(tmp_path / "taken" / "s"), "--listen") as taken:
+        taken.listen()
+        cases = (
+            ("--listen", f"unix:{tmp_path}/file"),
+            ("--listen", f"unix:{tmp_path}/taken/s"),
+            ("--listen", f"unix:{tmp_path}/missing/s"),
+            ("--listen", "fd:999"),
+            ("--tls-cert", f"{tmp_path}/missing", "--tls-key", f"{tmp_path}/missing"),
+        )
+        for number, words in enumerate(cases):
+            ended = called("serve", "--data", tmp_path / f"data-{number}", "--admin", "off", *words)
+            assert ended.returncode == 2, ended.stderr
+            assert [each for each in known if re.search(each, ended.stderr)], ended.stderr

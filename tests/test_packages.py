@@ -65,11 +65,12 @@ def installed(
 
 
 def files_of_the_sources() -> set[str]:
-    """Return the files below `src/` that git knows or would take in."""
+    """Return the files below `src/` and the units that git knows or would take in."""
+    folders = ("src", "deploy/systemd")
     if not (ROOT / ".git").exists():
-        found = {str(each.relative_to(ROOT)) for each in (ROOT / "src").rglob("*") if each.is_file()}
-        return {each for each in found if "__pycache__" not in each}
-    listed = run("git", "ls-files", "--cached", "--others", "--exclude-standard", "src", cwd=ROOT)
+        files = (each for folder in folders for each in (ROOT / folder).rglob("*") if each.is_file())
+        return {str(each.relative_to(ROOT)) for each in files if "__pycache__" not in each.parts}
+    listed = run("git", "ls-files", "--cached", "--others", "--exclude-standard", *folders, cwd=ROOT)
     return {each for each in listed.stdout.splitlines() if (ROOT / each).exists()}
 
 
@@ -91,11 +92,12 @@ def test_the_wheel_has_every_file_of_the_package(packages: tuple[Path, Path]) ->
         shared = {each.partition("/data/share/")[2] for each in opened.namelist() if "/data/share/" in each}
         entry_points = opened.read(f"restante-{__version__}.dist-info/entry_points.txt").decode()
         licence = opened.read(f"restante-{__version__}.dist-info/licenses/LICENSE").decode()
-    assert names == {each.removeprefix("src/") for each in files_of_the_sources()}
+    assert names == {each.removeprefix("src/") for each in files_of_the_sources() if each.startswith("src/")}
     assert "restante/py.typed" in names
     assert shared == {
         *("man/man1/restante.1", "bash-completion/completions/restante", "zsh/site-functions/_restante"),
         "fish/vendor_completions.d/restante.fish",
+        *(f"restante/systemd/{each.name}" for each in (ROOT / "deploy/systemd").iterdir()),
     }
     assert entry_points == "[console_scripts]\nrestante = restante.cli.main:main\n"
     assert licence == (ROOT / "LICENSE").read_text()
@@ -293,6 +295,9 @@ def test_the_commands_of_the_guide_to_a_first_server_install_the_wheel(
     except MissingError as missing:
         pytest.skip(str(missing))
     assert run(*program(tmp_path / "restante/bin"), "--version").stdout == f"restante {__version__}\n"
+    copied = re.findall(r"cp /opt/restante/(\S+)", Document("docs/mailbox/first-server.md").text)
+    assert copied
+    assert all(list((tmp_path / "restante").glob(each)) for each in copied)
 
 
 def installers(folder: Path) -> dict[str, str]:
@@ -366,7 +371,7 @@ def test_the_commands_of_the_guides_upgrade_a_wheel_and_go_back(packages: tuple[
         except MissingError as missing:
             pytest.skip(str(missing))
         for each in environments:
-            said = run(*ENV, each / "bin/python", "-c", "import restante; print(hasattr(restante, 'CHANGED'))")
-            assert said.stdout == f"{changed}\n", (each, said.stderr)
+            found = run(*ENV, each / "bin/python", "-c", "import restante; print(hasattr(restante, 'CHANGED'))")
+            assert found.stdout == f"{changed}\n", (each, found.stderr)
         if changed:
             assert run(*ENV, environments[0] / "bin/python", "-c", "import segno").returncode == 0

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shlex
 import shutil
+import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,8 +19,10 @@ import typer.main
 
 from restante.cli.main import application
 from restante.mailbox.store.schema import connect
-from support.documents import ROOT
-from support.processes import called, run
+from support.bounds import PATIENCE
+from support.documents import ROOT, Document
+from support.mailbox.raw_socket import RawSocket, handshake
+from support.processes import called, environment, run
 
 UNITS: Final = ROOT / "deploy" / "systemd"
 SERVICES: Final = sorted(each.name for each in UNITS.glob("*.service"))
@@ -156,3 +161,52 @@ def test_the_addresses_of_the_units_can_be_listened_on() -> None:
     for unit, command in (("restante.service", ("config", "show")), ("restante-waku.service", ("waku", "config"))):
         [listen] = re.findall(r"--listen (\S+)", settings(unit)["ExecStart"][0])
         assert called(*command, "--listen", listen).returncode == 0
+
+
+# ── socket activation ────────────────────────────────────────────────────────────────────────────
+
+GUIDE = Document("docs/mailbox/operating.md")
+
+PASS_ON: Final = """
+import os, sys
+listening, *command = sys.argv[1:]
+os.dup2(int(listening), 3)
+os.environ.update(LISTEN_FDS="1", LISTEN_PID=str(os.getpid()))
+os.execvp(command[0], command)
+"""
+"""Starts a command with a listening socket, as systemd does (man 3 sd_listen_fds)."""
+
+
+def test_systemd_knows_every_line_of_the_socket_in_the_guide(tmp_path: Path) -> None:
+    (tmp_path / "restante.socket").write_text(GUIDE.blocks["socket"])
+    (tmp_path / "restante.service").write_text((UNITS / "restante.service").read_text().replace(PROGRAM, "/bin/true"))
+    changes = tmp_path / "restante.service.d" / "override.conf"
+    changes.parent.mkdir()
+    changes.write_text(GUIDE.blocks["socket service"].replace(PROGRAM, "/bin/true"))
+    units = (tmp_path / "restante.socket", tmp_path / "restante.service")
+    assert systemd_analyze("verify", "--man=no", *units) == ""
+    changes.write_text("[Service]\nNoSuchLine=yes\n")  # it reads the file of changes, too
+    assert "NoSuchLine" in systemd_analyze("verify", "--man=no", *units)
+
+
+async def test_the_server_of_the_socket_unit_serves_a_client_that_came_before_it(tmp_path: Path) -> None:
+    [start] = re.findall(r"^ExecStart=(.+)$", GUIDE.blocks["socket service"], re.MULTILINE)
+    start = start.replace(PROGRAM, f"{sys.executable} -m restante").replace(
+        "${STATE_DIRECTORY}", str(tmp_path / "data")
+    )
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        os.set_inheritable(listening.fileno(), True)
+        client = RawSocket(*await asyncio.open_connection(*listening.getsockname()))
+        client.write(handshake())
+        words = (sys.executable, "-c", PASS_ON, str(listening.fileno()), *shlex.split(start), "--admin", "off")
+        server = await asyncio.create_subprocess_exec(
+            *words, pass_fds=[listening.fileno()], stderr=subprocess.DEVNULL, env=environment()
+        )
+        try:
+            await asyncio.wait_for(client.reader.readuntil(b"\r\n\r\n"), PATIENCE)
+            assert (await client.hear())["type"] == "welcome"
+            client.cut()
+        finally:
+            server.terminate()
+            code = await server.wait()
+        assert code == 0

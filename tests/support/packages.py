@@ -37,7 +37,8 @@ def changed_sources(folder: Path, dependency: str) -> Path:
     """
     for name in ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", ".gitignore"):
         shutil.copy(ROOT / name, folder)
-    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("src", "deploy/systemd"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     with (folder / "src" / "restante" / "__init__.py").open("a") as file:
         file.write("CHANGED = True\n")
     project = folder / "pyproject.toml"
