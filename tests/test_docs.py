@@ -12,6 +12,7 @@ import sqlite3
 import ssl
 import stat
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +28,7 @@ from restante.mailbox.core import admission, quotas, rules, session
 from restante.mailbox.core.limits import Limits
 from restante.mailbox.protocol import parsing
 from restante.mailbox.settings import Serve
+from restante.mailbox.store.schema import connect
 from restante.waku import limits as waku_limits
 from restante.waku.settings import WakuServe
 from support.bounds import PATIENCE
@@ -210,6 +212,30 @@ def test_the_commands_of_the_operations_guide(tmp_path: Path) -> None:
         assert len(list((tmp_path / "backups").iterdir())) == 2
     assert (tmp_path / "new-post" / "restante.sqlite").exists()
     assert (tmp_path / "usage-copy.sqlite").exists()
+
+
+def test_the_line_of_the_crontab(tmp_path: Path) -> None:
+    """The command is executed as cron does it (crontab(5)): by /bin/sh, with few variables, in the home directory."""
+    [line] = Document("docs/mailbox/operating.md").lines("crontab")
+    *times, command = line.split(maxsplit=5)
+    assert times == ["*/5", "*", "*", "*", "*"]
+    command, *stdin = re.split(r"(?<!\\)%", command)
+    assert stdin == [], "what follows a bare % is the input of the command"
+    command = command.replace("\\%", "%").replace("/opt/restante/bin/restante", f"{sys.executable} -m restante")
+    command = command.replace("/var/lib", str(tmp_path))
+    backups, data = tmp_path / "restante-standby" / "backups", tmp_path / "restante"
+    backups.mkdir(parents=True)
+    data.mkdir()
+    connect(str(data / "restante.sqlite")).close()
+    for name, minutes in (("old", 61), ("new", 59)):
+        (backups / f"{name}.sqlite").touch()
+        os.utime(backups / f"{name}.sqlite", (time.time() - minutes * 60,) * 2)
+    cron = ("env", "-i", f"HOME={tmp_path}", "LOGNAME=root", "SHELL=/bin/sh", "PATH=/usr/bin:/bin", "/bin/sh", "-c")
+    done = run(*cron, command, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    made = {each.name for each in backups.iterdir()} - {"new.sqlite"}
+    assert len(made) == 1
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d{6}\.sqlite", made.pop())
 
 
 def test_an_upgrade_and_the_way_back(tmp_path: Path) -> None:

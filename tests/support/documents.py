@@ -49,7 +49,7 @@ EXECUTED: Final[Mapping[str, Mapping[str, str]]] = {
     "docs/mailbox/operating.md": {
         **dict.fromkeys(("tls", "proxy headers"), "test_docs.py"),
         **dict.fromkeys(("serve", "backup", "daily", "restore", "results", "import", "export"), "test_docs.py"),
-        **dict.fromkeys(("upgrade", "go back", "often"), "test_docs.py"),
+        **dict.fromkeys(("upgrade", "go back", "often", "crontab"), "test_docs.py"),
         "install": "test_packages.py",
         **dict.fromkeys(("socket", "socket service"), "test_systemd.py"),
         **dict.fromkeys(("nginx", "haproxy", "proxy", "caddy"), "support/mailbox/reverse_proxies.py"),
@@ -86,7 +86,7 @@ NOT_RUN: Final[Mapping[str, int]] = {
     "docs/client/guide.md": 1,
     "docs/install.md": 6,
     "docs/mailbox/first-server.md": 10,
-    "docs/mailbox/operating.md": 5,
+    "docs/mailbox/operating.md": 6,
     "docs/monitoring.md": 2,
     "docs/pipeline/operating.md": 1,
     "docs/pipeline/tables.md": 1,
@@ -114,7 +114,7 @@ NO_COMMANDS: Final = (
 )
 """How each indented block begins that has no commands."""
 
-_EXECUTABLE: Final = ("sh", "python", "sql", "nginx", "haproxy", "caddy", "ini")
+_EXECUTABLE: Final = ("sh", "python", "sql", "nginx", "haproxy", "caddy", "ini", "cron")
 """Languages of fenced blocks that are executed."""
 
 _DATA: Final = ("", "toml", "json")
