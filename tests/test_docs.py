@@ -99,12 +99,9 @@ def test_a_guide_of_steps_has_its_commands_in_blocks(path: str) -> None:
 
 def test_commands_in_sentences_are_found_and_mentions_are_not() -> None:
     commands = (
-        "apt install caddy",
-        "pipx install\nmagic-wormhole",
-        "/opt/a/bin/pip install 'x[y]'",
-        "chmod 600 file",
+        *("apt install caddy", "pipx install\nmagic-wormhole", "/opt/a/bin/pip install 'x[y]'", "chmod 600 file"),
+        *("systemctl edit restante", "restante waku serve --data waku", "restante waku probe ENODE"),
     )
-    commands += ("systemctl edit restante", "restante waku serve --data waku", "restante waku probe ENODE")
     mentions = ("restante send", "systemctl status restante", "--data", "uv", "restante pipeline gaps", "apt")
     text = "".join(f"Run `{each}` now.\n" for each in (*commands, *mentions)) + "\n    apt install block\n"
     assert inline_commands(text) == [" ".join(each.split()) for each in commands]

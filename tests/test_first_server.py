@@ -114,6 +114,11 @@ def test_the_team_uses_tls_and_a_relay_of_its_own(here: Shell) -> None:
     assert (here.folder / "bob" / "letter.txt").read_text() == TEXT
 
 
+def test_the_caddyfile_is_that_of_the_operations_guide() -> None:
+    """Which Caddy reads in tests/interop/test_reverse_proxies.py and test_over_tls.py."""
+    assert GUIDE.blocks["caddy"] == Document("docs/mailbox/operating.md").blocks["caddy"]
+
+
 def test_the_drop_in_for_a_proxy_sets_what_the_flag_sets() -> None:
     [(name, value)] = re.findall(r"^Environment=(\w+)=(\S+)$", GUIDE.blocks["proxy"], re.MULTILINE)
     shown = called("config", "show", **{name: value})

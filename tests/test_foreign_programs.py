@@ -67,11 +67,18 @@ def bare(package: str) -> Program:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("package", ["haproxy", "nginx"])
-def test_an_unpacked_proxy_finds_its_libraries_beside_it(package: str) -> None:
+@pytest.mark.parametrize(
+    ("package", "word", "said"),
+    [
+        ("haproxy", "-v", "haproxy version"),
+        ("nginx", "-v", "nginx version"),
+        ("caddy", "help", "caddy is an extensible server"),
+    ],
+)
+def test_an_unpacked_proxy_finds_its_libraries_beside_it(package: str, word: str, said: str) -> None:
     program = bare(package)
-    said = run(program.path, "-v", variables=program.variables)
-    assert package in (said.stdout + said.stderr).lower()
+    done = run(program.path, word, variables=program.variables)
+    assert said in (done.stdout + done.stderr).lower()
     libraries = run("ldd", program.path, variables=program.variables).stdout
     elsewhere = [line.split()[0] for line in libraries.splitlines() if ".tools" not in line]
     assert {name.partition(".")[0] for name in elsewhere} <= {"linux-vdso", "libc", "libm", "/lib64/ld-linux-x86-64"}

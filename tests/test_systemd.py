@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 from typing import Any, Final
 
@@ -94,6 +95,15 @@ def test_each_unit_is_described_where_it_says() -> None:
             assert page == guide
             title = re.compile(rf"^#+ {anchor.replace('-', '[- ]')}$", re.MULTILINE | re.IGNORECASE)
             assert title.search((ROOT / page).read_text()), first
+
+
+@pytest.mark.parametrize("unit", SERVICES)
+def test_a_service_names_its_man_page_also_by_the_file_that_a_wheel_installs(unit: str) -> None:
+    """man looks below /opt/restante only if its `bin` is on the PATH (man 5 manpath)."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        shared = tomllib.load(file)["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-data"]
+    page = f"/opt/restante/{shared['src/restante/cli/share/restante.1']}"
+    assert settings(unit)["Documentation"] == [f"man:restante(1) file:{page}"]
 
 
 @pytest.mark.parametrize("unit", SERVERS)

@@ -42,7 +42,7 @@ EXECUTED: Final[Mapping[str, Mapping[str, str]]] = {
     "docs/mailbox/first-server.md": {
         "install": "test_packages.py",
         **dict.fromkeys(("serve", "send", "receive", "check"), "test_first_server.py"),
-        **dict.fromkeys(("proxy", "certificate"), "test_first_server.py"),
+        **dict.fromkeys(("caddy", "proxy", "certificate"), "test_first_server.py"),
         **dict.fromkeys(("profile", "team sends", "team receives"), "test_first_server.py"),
         **dict.fromkeys(("relay", "relay profile"), "test_first_server.py"),
     },
