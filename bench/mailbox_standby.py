@@ -1,6 +1,7 @@
 """What is lost if a mailbox server's machine is lost, and another one goes on with a copy. See bench/README.md.
 
-python bench/mailbox_standby.py [--copy COMMAND] [--beside COMMAND --after COMMAND] [--every N] [--json FILE]
+python bench/mailbox_standby.py [--copy COMMAND] [--beside COMMAND --after COMMAND] [--restarts N] [--every N]
+    [--json FILE]
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import bisect
 import contextlib
 import random
 import shlex
-import signal
 import sqlite3
 import statistics
 import subprocess
@@ -43,6 +43,9 @@ RESTANTE: Final = f"{sys.executable} -m restante"
 BACKUP: Final = RESTANTE + " backup {copy} --data {data}"
 LIMITS: Final = ("--limit", "mailbox_messages=0", "--limit", "mailbox_bytes=0", "--limit", "address_bytes=0")
 COMMAND_SECONDS: Final = 300.0
+KILLED: Final = (("server",), ("beside",), ("server", "beside"))
+"""What is killed and started again, one of these each time."""
+
 END_SECONDS: Final = 30.0
 """How long a program beside the server may take to end."""
 
@@ -57,8 +60,9 @@ class Sender:
     delays: list[float] = field(default_factory=list)
 
     async def run(self, port: int) -> None:
-        """Add messages until the server ends."""
+        """Add messages until the server ends. Continues after the last message that was acknowledged."""
         connection = Connection(port)
+        connection.side = self.mailbox  # a mailbox has two sides, however often they connect
         try:
             await connection.greet()
             await connection.bind()
@@ -129,9 +133,8 @@ def judge(copy: Copy, senders: list[Sender], end: float) -> Verdict:
     return found
 
 
-async def copies(options: argparse.Namespace, data: Path, folder: Path) -> list[Copy]:
+async def copies(options: argparse.Namespace, data: Path, folder: Path, made: list[Copy]) -> None:
     """Make a copy every so many seconds, until the time is over."""
-    made: list[Copy] = []
     end = time.perf_counter() + options.seconds * random.uniform(0.75, 1)
     while (left := end - time.perf_counter()) > 0:
         await asyncio.sleep(min(options.every, left))
@@ -140,28 +143,47 @@ async def copies(options: argparse.Namespace, data: Path, folder: Path) -> list[
             began = time.perf_counter()
             done = await asyncio.to_thread(call, options.copy, data, copy)
             made.append(Copy(copy, began, time.perf_counter(), done.stderr if done.returncode else ""))
-    return made
 
 
 async def one_round(options: argparse.Namespace, bench: Bench) -> dict[str, Any]:
-    """Serve clients, copy, kill the server, and judge the copies."""
+    """Serve clients, copy, kill the server, and judge the copies.
+
+    With `--restarts`, the server and the program beside it are killed and started again before that.
+    """
     data, folder = bench.folder(), bench.folder()
-    server: Server = await bench.start("restante", data, *LIMITS)
     senders = [Sender(f"mailbox-{n}") for n in range(SENDERS)]
-    running = [asyncio.create_task(each.run(server.port)) for each in senders]
-    beside = None
-    if options.beside:
-        beside = start_beside(options.beside.format(data=data, copy=folder / "replica"))
+    running: list[asyncio.Task[None]] = []
+    made: list[Copy] = []
+    server: Server | None = None
+    beside: subprocess.Popen[bytes] | None = None
+    end = 0.0
+    kills = {"server": 0, "beside": 0}
     try:
-        made = await copies(options, data, folder)
+        for left in reversed(range(options.restarts + 1)):
+            if server is None:
+                server = await bench.start("restante", data, *LIMITS)
+                running = [asyncio.create_task(each.run(server.port)) for each in senders]
+            if options.beside and beside is None:
+                beside = start_beside(options.beside.format(data=data, copy=folder / "replica"))
+            await copies(options, data, folder, made)
+            killed = random.choice(KILLED) if left and beside else KILLED[-1]  # at last the machine: both end at once
+            if beside and "beside" in killed:
+                beside.kill()
+                kills["beside"] += 1
+            if "server" in killed:
+                server.kill()
+                kills["server"] += 1
+                end = time.perf_counter()
+                await asyncio.gather(*running)
+                server = None
+            if beside and "beside" in killed:
+                beside.wait(END_SECONDS)
+                beside = None
     finally:
         if beside is not None:
-            beside.send_signal(signal.SIGKILL)  # the machine is lost: both end at once
-        server.kill()
-        end = time.perf_counter()
-        if beside is not None:
+            beside.kill()
             beside.wait(END_SECONDS)
-    await asyncio.gather(*running)
+    wal = data / "restante.sqlite-wal"
     if options.after:
         copy = folder / "restored"
         began = time.perf_counter()
@@ -173,6 +195,8 @@ async def one_round(options: argparse.Namespace, bench: Bench) -> dict[str, Any]
     return {
         "acknowledged": sum(len(each.acked) for each in senders),
         "copies": len(made),
+        "kills": kills,
+        "wal_bytes": wal.stat().st_size if wal.exists() else 0,
         "unusable": sum(not each.usable for each in verdicts),
         "incomplete": sum(each.lost_before > 0 for each in verdicts) if not options.after else 0,
         "lost": finished[-1].lost if finished and finished[-1].usable else None,
@@ -190,7 +214,12 @@ def main() -> int:
     parser.add_argument("--beside", default="", metavar="COMMAND", help="runs beside the server, and writes {copy}")
     parser.add_argument("--after", default="", metavar="COMMAND", help="makes {copy} of what --beside wrote, {data}")
     parser.add_argument("--every", type=float, default=5, metavar="N", help="seconds between two copies")
-    parser.add_argument("--seconds", type=float, default=20, metavar="N", help="of a round, at most; 75 %% at least")
+    parser.add_argument(
+        "--seconds", type=float, default=20, metavar="N", help="until a kill, at most; 75 %% at least"
+    )
+    parser.add_argument(
+        "--restarts", type=int, default=0, metavar="N", help="kills before the last one, in each round"
+    )
     parser.add_argument("--rounds", type=int, default=3, metavar="N")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures to FILE")
     parser.add_argument("--scratch", type=Path, metavar="DIR", help="where the servers keep their data")

@@ -144,6 +144,19 @@ def test_the_bench_of_a_lost_machine_restores_every_copy(tmp_path: Path) -> None
     assert found["lost"] is None or 0 <= found["lost"] <= found["acknowledged"]
 
 
+def test_the_bench_of_a_lost_machine_kills_and_starts_again_before_the_end(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    program = ROOT / "bench" / "mailbox_standby.py"
+    few = ("--every", "1", "--seconds", "2", "--rounds", "1", "--restarts", "2")
+    beside = ("--beside", f"sh -c 'echo started >>{tmp_path}/started; exec sleep 600'")
+    ended = run(sys.executable, program, *few, *beside, "--scratch", tmp_path, "--json", file, bound=PATIENCE)
+    assert ended.returncode == 0, ended.stderr
+    [found] = json.loads(file.read_text())["rounds"]
+    assert (found["unusable"], found["incomplete"]) == (0, 0)
+    assert sum(found["kills"].values()) >= 4, "two restarts, and both at last"
+    assert len((tmp_path / "started").read_text().splitlines()) == found["kills"]["beside"]
+
+
 METRICS_PROGRAM = """
 import json
 from mailbox_instructions import Instructions, counted
