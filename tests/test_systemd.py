@@ -213,7 +213,8 @@ async def test_the_server_of_the_socket_unit_serves_a_client_that_came_before_it
             *words, pass_fds=[listening.fileno()], stderr=subprocess.DEVNULL, env=environment()
         )
         try:
-            await asyncio.wait_for(client.reader.readuntil(b"\r\n\r\n"), PATIENCE)
+            async with asyncio.timeout(PATIENCE):
+                await client.reader.readuntil(b"\r\n\r\n")
             assert (await client.hear())["type"] == "welcome"
             client.cut()
         finally:
