@@ -89,7 +89,7 @@ class Copy:
     began: float
     ended: float
     error: str = ""
-    """What the command said, if it failed."""
+    """What the command said, if it failed, or else `restante restore`, if that refused the copy."""
 
 
 @dataclass
@@ -119,7 +119,11 @@ def judge(copy: Copy, senders: list[Sender], end: float) -> Verdict:
     file = copy.path / "restante.sqlite" if copy.path.is_dir() else copy.path
     with tempfile.TemporaryDirectory(dir=copy.path.parent) as name:
         words = [*shlex.split(RESTANTE), "restore", str(file), "--data", f"{name}/new"]
-        if copy.error or subprocess.run(words, capture_output=True, check=False).returncode != 0:
+        if copy.error:
+            return Verdict(usable=False)
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            copy.error = done.stderr
             return Verdict(usable=False)
         with contextlib.closing(sqlite3.connect(f"{name}/new/restante.sqlite")) as database:
             query = "SELECT mailbox_id, phase FROM messages JOIN mailboxes ON mailbox = mailboxes.key"
