@@ -203,14 +203,21 @@ def test_proxies_without_a_name_could_serve_nobody(tmp_path: Path, command: list
     assert not (tmp_path / "data").exists()
 
 
-@every("line", ['listen = "unix:a\\u0000b"', 'tls_cert = "a\\u0000b"', 'listen = ["127.0.0.1:0", "unix:a\\u0000b"]'])
+@every(
+    "line",
+    [
+        'listen = "unix:a\\u0000b"',
+        'tls_cert = "a\\u0000b"\ntls_key = "k"',
+        'listen = ["127.0.0.1:0", "unix:a\\u0000b"]',
+    ],
+)
 def test_a_setting_with_a_nul_is_refused_by_name(tmp_path: Path, line: str) -> None:
     file = tmp_path / "restante.toml"
     file.write_text(f"[serve]\n{line}\n")
     ended = called("serve", "--data", tmp_path / "data", "--admin", "off", "--config", file)
     assert ended.returncode == 2
     assert ended.stderr.startswith(f"restante: {file}: {line.partition(' ')[0]}: ")
-    assert ended.stderr.endswith("has a NUL, which no name and no text here may have\n")
+    assert ended.stderr.endswith("has a NUL, which no path and no address may have\n")
 
 
 def test_the_guide_explains_each_message_of_an_address_or_a_certificate_that_cannot_be_used(tmp_path: Path) -> None:

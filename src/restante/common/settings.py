@@ -186,6 +186,10 @@ def resolve(
         sources.append(Source(shown, value, source, fixed))
     settings = part.settings(**values[part.table], limits=part.limits(**values[LIMITS]))
     part.check(settings, places)
+    for each in sources:
+        texts = each.value if isinstance(each.value, tuple) else (str(each.value),)
+        if "\0" in "".join(texts):
+            raise Misuse(f"{places[each.name]}: {each.value!r} has a NUL, which no path and no address may have")
     return settings, sources
 
 
@@ -198,9 +202,6 @@ def shown(sources: Iterable[Source]) -> Iterator[str]:
 
 def convert(value: Any, wanted: Any, name: str, *, strict: bool = False) -> Any:
     """Convert a value, which may be text, to a type. Raises Misuse that says what to write."""
-    texts = value if isinstance(value, list) else [value]
-    if any(isinstance(each, str) and "\0" in each for each in texts):
-        raise Misuse(f"{name}: {_quoted(value)} has a NUL, which no name and no text here may have")
     try:
         return msgspec.convert(value, wanted, strict=strict)
     except msgspec.ValidationError:
