@@ -1,4 +1,7 @@
-"""The tests of the rules for Prometheus fail if any number of a rule is wrong."""
+"""The tests of the rules for Prometheus fail if a number of a rule is wrong or a label is not asked for.
+
+A limit is wrong by a tenth, a duration before an alert by a minute, and a window by half or as much again.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,17 @@ def test_mutants_have_every_number_of_every_expression_too_small_and_too_large()
         start, end = expression(text)
         # What is left without strings, names and units. A name may contain digits.
         numbers = re.findall(r"[\d.]+", re.sub(r'"[^"]*"|[a-zA-Z_][\w:]*', " ", text[start:end]))
-        found = [each for each in mutants(name) if each.kind != "for"]
+        found = [each for each in mutants(name) if each.kind not in {"for", "matcher"}]
         assert len(numbers) >= 1, name
         assert len(found) == 2 * len(numbers), name
         assert len({each.rules for each in found} | {rules_for(name, text)}) == len(found) + 1, name
+
+
+def test_mutants_leave_out_every_label_that_is_asked_for() -> None:
+    asked = {name: set(re.findall(r'"([^"]*)"', text[slice(*expression(text))])) for name, text in rules().items()}
+    found = {name: [each for each in mutants(name) if each.kind == "matcher"] for name in asked}
+    assert {name: len(values) for name, values in asked.items()} == {name: len(each) for name, each in found.items()}
+    assert sum(len(each) for each in found.values()) >= 8
 
 
 def test_every_rule_has_tests_of_its_own() -> None:

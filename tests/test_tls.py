@@ -26,7 +26,7 @@ from restante.mailbox.core.limits import UNLIMITED, Limits
 from restante.mailbox.server import metrics, tls_handshake
 from restante.mailbox.server.newcomer import PENDING_BYTES
 from restante.mailbox.server.refusals import NO_ROOM_FOR_REQUESTS
-from restante.mailbox.server.tls_transport import MAX_RECORDS_WITHOUT_DATA
+from restante.mailbox.server.tls_transport import MAX_RECORDS_WITHOUT_DATA, RECORDS_AT_ONCE
 from support.bounds import bounded
 from support.certificates import Certificate
 from support.loops import on_uvloop
@@ -317,7 +317,11 @@ async def test_a_long_hello_is_refused_before_it_takes_memory(tmp_path: Path) ->
             long.write(bytes.fromhex("16 0301 4000 01") + size.to_bytes(3))
             async with bounded("the end"):
                 assert await long.rest() == b""
-        await here.failed(2)
+        parts = await here.connect()
+        parts.write(bytes.fromhex("16 0301 0002 0100  16 0301 4000 ffff"))  # the length is in two records
+        async with bounded("the end"):
+            assert await parts.rest() == b""
+        await here.failed(3)
         longest = await here.connect()
         longest.write(bytes.fromhex("16 0301 4000 01") + tls_handshake.MAX_HELLO_BYTES.to_bytes(3))
         await here.holds(PENDING_BYTES + tls_handshake.TLS_BYTES)
@@ -371,28 +375,69 @@ class Records:
         return update
 
 
+def client_secret(keys: Path) -> bytes:
+    """Return the client's first traffic secret from a file of keys (draft-ietf-tls-keylogfile)."""
+    [line] = [line for line in keys.read_text().splitlines() if "CLIENT_TRAFFIC_SECRET_0" in line]
+    return bytes.fromhex(line.rpartition(" ")[2])
+
+
+async def key_changer(here: Secure, keys: Path) -> tuple[RawSocket, ByHand, Records]:
+    """Return a WebSocket over TLS, and what encrypts its records."""
+    socket = await here.connect()
+    tls = here.certificate.client
+    tls.keylog_filename = str(keys)
+    client = ByHand(tls, socket)
+    socket.write(client.hello())
+    await client.finish()
+    socket.write(client.say(b""))
+    records = Records(client_secret(keys))
+    socket.write(records.record(handshake()))
+    await client.until(b"101 Switching")
+    return socket, client, records
+
+
+UPDATES: Final = MAX_RECORDS_WITHOUT_DATA - 3 - 1
+"""Records without data that may follow the three of the handshake, if one whose data is not decrypted yet counts."""
+
+
 @on_uvloop
 async def test_a_client_that_changes_its_key_again_and_again_is_closed(tmp_path: Path) -> None:
     """Each KeyUpdate costs the server 15 µs, and no limit of commands or bytes counts it."""
     async with secure(tmp_path) as here:
-        socket = await here.connect()
-        tls = here.certificate.client
-        tls.keylog_filename = str(tmp_path / "keys")
-        client = ByHand(tls, socket)
-        socket.write(client.hello())
-        await client.finish()
-        socket.write(client.say(b""))
-        [line] = [line for line in (tmp_path / "keys").read_text().splitlines() if "CLIENT_TRAFFIC_SECRET_0" in line]
-        records = Records(bytes.fromhex(line.rpartition(" ")[2]))
-        socket.write(records.record(handshake()))
-        await client.until(b"101 Switching")
-        others = 3 + 1  # of the handshake, and the one whose data is not decrypted yet
-        updates = [records.key_update() for _ in range(MAX_RECORDS_WITHOUT_DATA - others)]
+        socket, client, records = await key_changer(here, tmp_path / "keys")
+        updates = [records.key_update() for _ in range(UPDATES)]
         socket.write(b"".join(updates) + records.record(frame(PING, b"still here")))
         await client.until(b"still here")
         socket.write(records.key_update() + records.key_update())
         async with bounded("the end"):
             await socket.rest()
+
+
+@on_uvloop
+async def test_the_server_reads_few_changes_of_keys_in_a_turn_of_the_loop(tmp_path: Path) -> None:
+    async with secure(tmp_path) as here:
+        changers = [await key_changer(here, tmp_path / f"keys-{number}") for number in range(10)]
+        said = []
+        for _, _, records in changers:
+            updates = b"".join([records.key_update() for _ in range(UPDATES)])
+            said.append(updates + records.record(frame(PING, b"here")))
+        turns, answered = 0, asyncio.Event()
+
+        async def count() -> None:
+            nonlocal turns
+            while not answered.is_set():
+                turns += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.create_task(count())
+        for (socket, _, _), whole in zip(changers, said, strict=True):
+            socket.write(whole)
+        for _, client, _ in changers:
+            await client.until(b"here")
+        answered.set()
+        await counting
+        most_in_a_turn = 4 * RECORDS_AT_ONCE
+        assert turns >= len(changers) * UPDATES // most_in_a_turn
 
 
 async def heard(socket: RawSocket, kind: str) -> dict[str, Any]:

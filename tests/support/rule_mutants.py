@@ -1,4 +1,7 @@
-"""Rules for Prometheus in each of which one number is wrong, to test that the tests of the rules notice it."""
+"""Rules for Prometheus in each of which one number is wrong or one label is not asked for.
+
+With them it is tested that the tests of the rules notice it.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +26,21 @@ SPAN: Final = re.compile(r"(?:(?<=\[)|(?<=offset ))(\d+)([mhd])\b")
 NUMBER: Final = re.compile(r"(?<![\w.:])\d+(?:\.\d+)?(?![\w.:])")
 """A number that is neither part of a name nor a duration: a limit, a part of one, or a quantile."""
 
+MATCHER: Final = re.compile(r'\w+=~?"[^"]*"')
+"""What a label of a series must be."""
+
 SECONDS: Final = {"m": 60, "h": 3600, "d": 86400}
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A rule with one wrong number."""
+    """A rule with one change."""
 
     kind: str
-    """What the number is: `for`, `span`, `quantile` or `limit`."""
+    """What is changed: `for`, `span`, `quantile`, `limit` or `matcher`."""
 
     change: str
-    """The number with the text before it, and the wrong number."""
+    """The number with the text before it, and the wrong number; or the matcher that is left out."""
 
     rules: str
     """A file with the rule, and with the records that it is made from."""
@@ -72,8 +78,12 @@ def own_tests(name: str) -> str:
 
 
 def mutants(name: str) -> Iterator[Mutant]:
-    """Yield a rule with each of its numbers a little too small, and a little too large."""
+    """Yield a rule with each of its numbers a little too small and too large, and without each of its matchers."""
     text = rules()[name]
+    start, end = expression(text)
+    for matcher in dict.fromkeys(MATCHER.findall(text, start, end)):
+        changed = re.sub(re.escape(matcher) + "(, )?", "", text[start:end])
+        yield Mutant("matcher", f"without {matcher}", rules_for(name, text[:start] + changed + text[end:]))
     for kind, number, wrong_numbers in _numbers(text):
         before = " ".join(text[max(0, number.start() - 20) : number.start()].split())
         for wrong in wrong_numbers:

@@ -33,6 +33,10 @@ HELLO_HEADER_BYTES: Final = 9
 """Bytes up to the end of the length of a ClientHello: the header of a record has five, and that of the message a type
 and a length of three bytes (RFC 8446 sections 4 and 5.1)."""
 
+MESSAGE_HEADER_BYTES: Final = 4
+"""Bytes of the type and the length of a message. The first record must have them, though a message may be split over
+records (section 5.1): no client sends them apart."""
+
 MAX_HELLO_BYTES: Final = 16 * KIB
 """Bytes of a ClientHello. OpenSSL allocates what its length says, up to 128 KiB, when the first bytes have come."""
 
@@ -100,7 +104,8 @@ class TlsHandshake(asyncio.BufferedProtocol):
             transport.write(NO_TLS)
             transport.close()
         elif len(self._read) >= HELLO_HEADER_BYTES:
-            if int.from_bytes(self._read[6:9]) > MAX_HELLO_BYTES:
+            fragment, hello = int.from_bytes(self._read[3:5]), int.from_bytes(self._read[6:9])
+            if fragment < MESSAGE_HEADER_BYTES or hello > MAX_HELLO_BYTES:
                 transport.abort()
                 return
             transport.pause_reading()

@@ -20,9 +20,11 @@ PIECE_BYTES: Final = 8 * 1024
 HEADER_BYTES: Final = 5
 """Bytes of a record before its content (RFC 8446 section 5.1). The last two are the length of the content."""
 
-RECORDS_AT_ONCE: Final = 32
-"""Records that OpenSSL is given at once. It reads all that have no data before it returns. A KeyUpdate takes 15 µs
-(RFC 8446 section 4.6.3)."""
+RECORDS_AT_ONCE: Final = 16
+"""Records that OpenSSL is given at once. It reads all that have no data before it returns."""
+
+FRAMES_WITHOUT_DATA: Final = 10
+"""Frames that take as long as a record without data, such as a KeyUpdate (RFC 8446 section 4.6.3): 15 µs."""
 
 MAX_RECORDS_WITHOUT_DATA: Final = 200
 """Records without data after which a connection is closed: 3 ms of KeyUpdates. A handshake has three, a client that
@@ -34,6 +36,9 @@ key, 0.9 ms with RSA of 2048 bits, and 5 ms with 4096 bits."""
 
 HANDSHAKE_END_FRAMES: Final = 60
 """Frames that take as long as the end of a handshake (read_budget.py): 0.1 ms."""
+
+CLOSE_SECONDS: Final = 2.0
+"""Seconds within which a client must read what was sent before the connection is closed."""
 
 _ROOM: Final = memoryview(bytearray(PIECE_BYTES))
 """Where all sockets are read to. What was read is copied before the loop reads another one."""
@@ -56,8 +61,9 @@ class TlsTransport(asyncio.BufferedProtocol):
     """The protocol of a socket's transport, and the transport of another protocol, which sees no TLS."""
 
     __slots__ = (
-        *("_backlog", "_budget", "_closing", "_handshake", "_header", "_incoming", "_left", "_outgoing", "_paused"),
-        *("_protocol", "_received", "_records", "_stuck", "_tls", "_told", "_transport", "_unread", "_waiting"),
+        *("_backlog", "_budget", "_charged", "_closing", "_handshake", "_header", "_incoming", "_outgoing"),
+        *("_paused", "_protocol", "_received", "_records", "_stuck", "_tls", "_told", "_transport", "_unread"),
+        "_waiting",
     )
 
     def __init__(
@@ -79,6 +85,8 @@ class TlsTransport(asyncio.BufferedProtocol):
         """The beginning of a record's header, if the rest has not come yet."""
         self._records = 0
         """Records that OpenSSL was given, less those that had data."""
+        self._charged = 0
+        """How many of those were charged to the read budget."""
         self._paused = False
         """Whether the protocol does not want to read."""
         self._waiting = False
@@ -105,9 +113,10 @@ class TlsTransport(asyncio.BufferedProtocol):
         self._go_on()
 
     def eof_received(self) -> None:
-        """Close the connection, as if the client had ended TLS first: WebSocket has an end of its own."""
+        """Let the connection be closed, as if the client had ended TLS first: WebSocket has an end of its own."""
         if self._protocol is not None:
             self._protocol.eof_received()
+        self._abort_later()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._closing = True
@@ -154,6 +163,7 @@ class TlsTransport(asyncio.BufferedProtocol):
             size = cast("int", self._tls.read(len(room), room))
         except ssl.SSLWantReadError:
             self._send()  # the answer to a KeyUpdate
+            self._charge_records()
             return False
         if not size:  # the client has ended TLS
             protocol.eof_received()
@@ -206,6 +216,13 @@ class TlsTransport(asyncio.BufferedProtocol):
         self._incoming.write(memoryview(received)[:at])
         self._received = received[at:]
 
+    def _charge_records(self) -> None:
+        """Charge the records without data that OpenSSL has read."""
+        read = self._records - (self._unread > 0 or self._header != b"")  # without one whose end has not come
+        if read > self._charged:
+            self._charge(FRAMES_WITHOUT_DATA * (read - self._charged))
+            self._charged = read
+
     def _charge(self, frames: int) -> None:
         self._budget.frames += frames
         self._budget.renew_soon()
@@ -229,6 +246,7 @@ class TlsTransport(asyncio.BufferedProtocol):
         self._backlog = []
         self._send()
         self._transport.close()
+        self._abort_later()
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────
 
@@ -318,6 +336,12 @@ class TlsTransport(asyncio.BufferedProtocol):
             self._closing = True
             self._pause_or_resume()
             self._write_on()
+            self._abort_later()
+
+    def _abort_later(self) -> None:
+        """Abort the connection after a time if the client does not read what was sent."""
+        if self.get_write_buffer_size():
+            asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._transport.abort)
 
     def abort(self) -> None:
         """Close the connection at once."""
