@@ -2,8 +2,8 @@
 
 python bench/mailbox_unmeasured.py ARGUMENTS-OF-RESTANTE
 
-What is replaced is all that the metrics do for each command and each batch. Where that is a line of a longer
-function, the whole function is here without the line.
+What is replaced is what the metrics do for each command and each batch, but for the times of the `add`s: to note them
+takes 0.03 % of a session. Where it is a line of a longer function, the whole function is here without the line.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shlex
 import shutil
 import sys
 import tarfile
@@ -182,7 +183,7 @@ def test_the_command_installs_from_where_restante_was_installed(
     if origin is not None:
         (tmp_path / "direct_url.json").write_text(json.dumps(origin))
     monkeypatch.setattr(extras, "distribution", lambda _: PathDistribution(tmp_path))
-    assert extras.how_to_install("waku") == f"pip install {named}"
+    assert extras.how_to_install("waku") == f"{shlex.quote(sys.executable)} -m pip install {named}"
 
 
 @pytest.mark.parametrize(
@@ -224,8 +225,11 @@ async def test_the_wheel_alone_serves_mailboxes(
     for extra, words in COMMANDS.items():
         said = run(*restante, *words)
         assert said.returncode == 2
-        command = f"pip install '{packages[0]}[{extra}]'"
-        assert said.stderr == f"restante: this command needs the extra '{extra}': {command}\n"
+        command = (
+            rf"{re.escape(str(Path(restante[-1]).parent))}/python\S* -m pip install '{re.escape(str(packages[0]))}"
+        )
+        words_said = rf"restante: this command needs the extra '{extra}': {command}\[{extra}\]'\n"
+        assert re.fullmatch(words_said, said.stderr), said.stderr
     python = str(Path(restante[-1]).parent / "python")
     for package in ("pyspark", "pyarrow", "nacl", "coincurve"):
         assert "ModuleNotFoundError" in run(*ENV, python, "-c", f"import {package}").stderr

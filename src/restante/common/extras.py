@@ -37,7 +37,7 @@ def how_to_install(extra: str) -> str:
     for file, command in INSTALLERS.items():
         if (prefix / file).exists():  # these commands replace what is there: name the other extras, too
             return f"{command} {_requirement(*(each for each in MODULES if each == extra or _installed(each)))}"
-    return f"pip install {_requirement(extra)}"
+    return f"{shlex.quote(sys.executable)} -m pip install {_requirement(extra)}"
 
 
 def _requirement(*extras: str) -> str:
