@@ -100,3 +100,28 @@ async def test_a_file_offered_at_the_reference_is_received_here(scene: Scene) ->
             assert outcome.exit_code == 0, outcome
         assert scene.received("parcel.bin") == FILE
         scene.assert_one_happy_session()
+
+
+async def test_going_back_to_the_reference_server(scene: Scene) -> None:
+    """As the guide says: the reference server starts on its own files, with the usage records of both servers."""
+
+    async def transfer() -> None:
+        sender = await scene.send_text(TEXT)
+        await assert_text_arrives(sender, await scene.receive(await sender.code()), TEXT)
+
+    theirs = scene.server
+    await transfer()
+    await theirs.stop()
+    async with taken_over(scene):
+        ours = scene.server
+        await transfer()
+        await ours.stop()
+    usage = theirs.folder / "usage.sqlite"
+    usage.unlink()
+    async with child(*RESTANTE, "export", str(usage), "--data", str(ours.folder / "data")) as exporting:
+        assert await exporting.ended() == 0, exporting.said
+    scene.server = theirs
+    await theirs.start()
+    await transfer()
+    assert theirs.usage() == (["happy"] * 3, ["happy"] * 3)
+    assert theirs.live() == {}
