@@ -14,6 +14,7 @@ from typing import Final
 
 import pytest
 
+from support import foreign
 from support.documents import ROOT
 from support.images import DOCKERFILE, Buildah, check_tools, running
 from support.isolation import isolated_network, unavailable
@@ -104,6 +105,18 @@ def test_the_example_of_compose_lets_the_server_do_little_and_trusts_the_proxy()
     assert "ports:" not in service, "only Caddy is reached from outside"
     assert "reverse_proxy restante:4000 {" in CADDYFILE.read_text()
     assert "header_up X-Real-IP {remote_host}" in CADDYFILE.read_text()
+
+
+def test_caddy_reads_the_example_and_passes_clients_on_to_the_server(tmp_path: Path) -> None:
+    caddy = foreign.caddy()
+    homes = {"HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
+    done = run(
+        *(caddy.path, "adapt", "--validate", "--adapter", "caddyfile", "--config", CADDYFILE),
+        variables={**caddy.variables, **homes, "RELAY_HOST": "relay.example.org"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert '"upstreams":[{"dial":"restante:4000"}]' in done.stdout
+    assert '"host":["relay.example.org"]' in done.stdout
 
 
 def test_the_guide_names_the_files() -> None:
