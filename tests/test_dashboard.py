@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
+import aiohttp.web
 import pytest
 import pytest_asyncio
 from axe_playwright_python.async_playwright import Axe
@@ -404,6 +405,63 @@ async def test_a_change_that_is_not_the_operators_or_is_wrong_is_refused(
         async with session.get(f"{busy.admin}settings", headers=AUTHORIZED) as answer:
             assert answer.status == 405
     assert set(await welcome(busy.server.port)) & {"motd", "permission-required"} == set()
+
+
+ANOTHER: Final = f"""async (admin) => {{
+    const tried = async (path, options) => {{
+        try {{
+            const answer = await fetch(admin + path, options);
+            return `${{answer.type}} ${{answer.status}}`;
+        }} catch (error) {{
+            return error.name;
+        }}
+    }};
+    const change = {{ method: "POST", body: '{BODY.decode()}' }};
+    const headers = {{ "Content-Type": "application/json", Authorization: "Bearer {TOKEN}" }};
+    return {{
+        read: await tried("varz"), events: await tried("events"),
+        change: await tried("settings", {{ ...change, headers }}),
+        blind: await tried("settings", {{ ...change, mode: "no-cors" }}),
+    }};
+}}"""
+"""What a page of another site tries: to read, to change with the token, and to change without seeing the answer."""
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+async def test_a_page_of_another_site_can_neither_read_nor_change(browser: Browser, busy: Watched, host: str) -> None:
+    async def page_of_another(_: aiohttp.web.BaseRequest) -> aiohttp.web.Response:
+        return aiohttp.web.Response(text="<title>another</title>", content_type="text/html")
+
+    runner = aiohttp.web.ServerRunner(aiohttp.web.Server(page_of_another))
+    await runner.setup()
+    try:
+        site = aiohttp.web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        port = runner.addresses[0][1]
+        page = await browser.new_page()
+        await page.goto(f"http://{host}:{port}/")
+        outcome = await page.evaluate(ANOTHER, busy.admin)
+        await page.close()
+    finally:
+        await runner.cleanup()
+    assert outcome == dict.fromkeys(("read", "events", "change", "blind"), "TypeError")
+    assert "motd" not in await welcome(busy.server.port)
+
+
+async def test_a_name_of_another_site_that_leads_to_this_machine_shows_nothing(busy: Watched) -> None:
+    """DNS rebinding: to the browser the page and the server are of one origin."""
+    options = launch_options()
+    options["args"] = [*options["args"], "--host-resolver-rules=MAP rebound.example 127.0.0.1"]
+    async with async_playwright() as playwright:
+        rebound = await playwright.chromium.launch(**options)
+        page = await rebound.new_page()
+        answer = await page.goto(busy.admin.replace("127.0.0.1", "rebound.example"))
+        assert answer is not None
+        assert answer.status == 421
+        same_origin = await page.evaluate(ANOTHER, "/")
+        await rebound.close()
+    assert same_origin == dict.fromkeys(("read", "events", "change", "blind"), "basic 421")
+    assert "motd" not in await welcome(busy.server.port)
 
 
 async def test_a_message_of_several_lines_is_set_and_one_that_steers_terminals_is_explained(busy: Watched) -> None:
