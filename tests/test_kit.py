@@ -66,6 +66,18 @@ def test_a_thorough_run_has_more_rounds(pytestconfig: pytest.Config) -> None:
     assert rounds(3, 50) == (50 if pytestconfig.option.thorough else 3)
 
 
+def test_thorough_only_has_what_does_more_than_in_a_quick_run_and_nothing_else() -> None:
+    command = [sys.executable, "-m", "pytest", "-n0", "--collect-only", "-q", "--thorough-only"]
+    files = ["tests/test_certificate_dates.py", "tests/test_bench.py", "tests/durability/test_copies.py"]
+    done = subprocess.run([*command, *files], cwd=ROOT, capture_output=True, text=True, timeout=BOUND, check=True)
+    found = [line for line in done.stdout.splitlines() if "::" in line]
+    names = {line.partition("::")[2] for line in found}
+    assert "test_what_is_cut_off_has_no_date" in names, "a property"
+    assert "test_the_clients_bench_measures_both_clients" not in names, "it has neither rounds nor a mark"
+    assert "test_the_bench_of_the_metrics_measures_servers_with_and_without_them" in names, "marked"
+    assert any(line.startswith(files[2]) for line in found), "its file asks for rounds"
+
+
 def test_a_seed_s_order_is_repeated_and_keeps_the_tests_of_a_file_together() -> None:
     class Item:
         def __init__(self, nodeid: str) -> None:

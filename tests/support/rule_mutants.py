@@ -105,7 +105,7 @@ def _numbers(text: str) -> Iterator[tuple[str, re.Match[str], tuple[str, str]]]:
         if before.endswith("histogram_quantile("):
             yield "quantile", found, (f"{1 - 2 * (1 - value):g}", f"{1 - (1 - value) / 2:g}")
         elif value == 0 or before.endswith("== ") or "changes(" in text:
-            # A tenth of 0 is none, and what is equal to a number or counts something is whole.
+            # A tenth of 0 is 0, and where a number of things is counted, 10 % less or more is no whole number.
             yield "limit", found, (f"{value - 1:g}", f"{value + 1:g}")
         else:
             yield "limit", found, (f"{value * 0.9:g}", f"{value * 1.1:g}")

@@ -94,15 +94,17 @@ def listen_addresses(texts: Sequence[str], flag: str) -> list[ListenAddress]:
     return [listen_address(each, flag) for each in texts]
 
 
-def check_listen_addresses(texts: Sequence[str], trusted: Sequence[str], places: Mapping[str, str]) -> None:
-    """Check `listen` and `trust_proxy` of a server. Raises Misuse that names their places."""
+def checked_addresses(texts: Sequence[str], trusted: Sequence[str], places: Mapping[str, str]) -> list[ListenAddress]:
+    """Parse `listen` of a server, and check it with `trust_proxy`. Raises Misuse that names their places."""
     networks(trusted, places["trust_proxy"])
-    for each in listen_addresses(texts, places["listen"]):
+    found = listen_addresses(texts, places["listen"])
+    for each in found:
         if each.proxied and not trusted:
             raise Misuse(
                 f"{places['listen']}: '{each.text}' needs a proxy that may name clients: name its network with"
                 f" {places['trust_proxy']}"
             )
+    return found
 
 
 def refuse_unusable_addresses(texts: Sequence[str], flag: str) -> None:

@@ -70,12 +70,12 @@ class ServerCertificate:
             raise Misuse(f"{key} is encrypted: remove its password, because nobody is there to type it") from None
         return context, expires(text)
 
-    def _read_better(self) -> tuple[ssl.SSLContext, float]:
-        """Read both files. Raises Misuse if they cannot be used or if only the new certificate has expired."""
-        found = self._read()
-        if found[1] <= time.time() < self.expires:
+    def _read_again(self) -> tuple[ssl.SSLContext, float]:
+        """Read both files. Raises Misuse if they cannot be used, or if only the new certificate has expired."""
+        context, expiry = self._read()
+        if expiry <= time.time() < self.expires:
             raise Misuse(f"{self._files[0]} has expired (--tls-cert)")
-        return found
+        return context, expiry
 
     def _stamp(self) -> Stamp:
         """Return the stamp of those files that can be found. `_read` says what is wrong with the others."""
@@ -116,7 +116,7 @@ class ServerCertificate:
         """Read the files again, now."""
         self._loaded = self._seen = await asyncio.to_thread(self._stamp)
         try:
-            self.context, self.expires = await asyncio.to_thread(self._read_better)
+            self.context, self.expires = await asyncio.to_thread(self._read_again)
         except Misuse as error:
             log.error("the new certificate is not used; the previous one stays in use", error=str(error))
         else:

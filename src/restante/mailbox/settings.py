@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from restante.common.errors import Misuse
-from restante.common.listening import check_listen_addresses
+from restante.common.listening import checked_addresses
 from restante.common.settings import PREFIX, Part, Places, ReportsUrl, address, check_host_names
 from restante.common.texts import unsuitable
 from restante.mailbox.core.limits import Limits
@@ -61,7 +61,7 @@ def check_shown(settings: Serve, places: Places) -> None:
 
 def _check(settings: Serve, places: Places) -> None:
     check_shown(settings, places)
-    check_listen_addresses(settings.listen, settings.trust_proxy, places)
+    checked_addresses(settings.listen, settings.trust_proxy, places)
     if (settings.tls_cert is None) != (settings.tls_key is None):
         raise Misuse(f"{places['tls_cert']} and {places['tls_key']} belong together: set both or neither")
     if settings.admin != "off":

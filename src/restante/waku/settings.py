@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from restante.common.errors import Misuse
-from restante.common.listening import check_listen_addresses, listen_addresses
+from restante.common.listening import checked_addresses
 from restante.common.settings import PREFIX, Part, Places, ReportsUrl, address, check_host_names
 from restante.waku.devp2p import enode
 from restante.waku.limits import Limits
@@ -59,8 +59,7 @@ def read_topic(text: str, flag: str) -> bytes:
 
 
 def _check(settings: WakuServe, places: Places) -> None:
-    check_listen_addresses(settings.listen, settings.trust_proxy, places)
-    for listen in listen_addresses(settings.listen, places["listen"]):
+    for listen in checked_addresses(settings.listen, settings.trust_proxy, places):
         if listen.plain and not listen.is_unix:
             raise Misuse(f"{places['listen']}: '{listen.text}': leave plain: out, since the node has no TLS")
     if settings.admin != "off":

@@ -35,7 +35,7 @@ and a length of three bytes (RFC 8446 sections 4 and 5.1)."""
 
 MESSAGE_HEADER_BYTES: Final = 4
 """Bytes of the type and the length of a message. The first record must have them, though a message may be split over
-records (section 5.1): no client sends them apart."""
+records (section 5.1): none of the clients that are tested sends them apart."""
 
 MAX_HELLO_BYTES: Final = 16 * KIB
 """Bytes of a ClientHello. OpenSSL allocates what its length says, up to 128 KiB, when the first bytes have come."""
@@ -44,7 +44,8 @@ RETRY_RANDOM: Final = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167ab
 """The random of a ServerHello that asks for another ClientHello (RFC 8446 section 4.1.3)."""
 
 RETRY_BYTES: Final = 128 * KIB
-"""Bytes of memory that the second ClientHello may take. Few clients need one."""
+"""Bytes of memory that the second ClientHello may take. A client sends one if it has guessed a key exchange that the
+server does not have."""
 
 TLS_BYTES: Final = 65 * KIB
 """Bytes of memory that a connection takes during the handshake, in addition to PENDING_BYTES."""

@@ -31,8 +31,8 @@ MAX_RECORDS_WITHOUT_DATA: Final = 200
 leaves sends one, and a KeyUpdate is needed after 2^24 records (RFC 8446 section 5.5)."""
 
 HANDSHAKE_FRAMES: Final = MAX_FRAMES_PER_TURN
-"""Frames that take as long as the server's part of a handshake: a whole turn of the loop. That is 0.5 ms with a P-256
-key, 0.9 ms with RSA of 2048 bits, and 5 ms with 4096 bits."""
+"""Frames for which the server's part of a handshake counts. A turn of the loop has so many, so one is done in a turn.
+It takes 0.5 ms with a P-256 key, 0.9 ms with RSA of 2048 bits, and 5 ms with 4096 bits."""
 
 HANDSHAKE_END_FRAMES: Final = 60
 """Frames that take as long as the end of a handshake (read_budget.py): 0.1 ms."""
@@ -45,7 +45,7 @@ _ROOM: Final = memoryview(bytearray(PIECE_BYTES))
 
 
 class HandshakeListener(Protocol):
-    """Learns how a handshake ends."""
+    """What a TlsTransport calls during the handshake and at its end."""
 
     def handshake_sent(self, records: bytes) -> None:
         """Record what the server says during the handshake."""
@@ -290,7 +290,7 @@ class TlsTransport(asyncio.BufferedProtocol):
     # ── the transport of the protocol ─────────────────────────────────────────────────────────────
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Encrypt data and send it, in one piece of the socket's buffer or in several."""
+        """Encrypt data and send it, as far as the socket takes it. The rest follows when the socket takes more."""
         if data and not self.is_closing():
             self._backlog.append(memoryview(data))
             if len(self._backlog) == 1:
