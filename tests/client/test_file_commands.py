@@ -195,6 +195,20 @@ async def test_a_file_does_not_replace_a_directory_and_the_sender_is_told(
     assert "is a directory, and a file does not replace it" in sides[0].said["stderr"]
 
 
+@pytest.mark.parametrize("log", ["parcel", "link", "folder/log"])
+async def test_the_timing_log_does_not_replace_what_the_sender_names(
+    server: Serving, parcel: Path, to: Path, log: str
+) -> None:
+    (to / "link").symlink_to("parcel")
+    (to / "folder").mkdir()
+    sent = parcel.parent / ("folder" if "/" in log else "parcel")
+    (parcel.parent / "folder").mkdir()
+    sides = await both(server, sent, to, "--accept", "--replace", "--dump-timing", log)
+    assert exits(sides) == (1, 2)
+    assert f"--dump-timing writes its log to {sent.name}: --output names another" in sides[1].said["stderr"]
+    assert json.loads((to / log).read_bytes())
+
+
 @pytest.mark.parametrize("shell", ["2>&-", "2>/dev/full", ">&-", "<&-"])
 async def test_no_standard_stream_is_needed(server: Serving, parcel: Path, to: Path, shell: str) -> None:
     sides = await both(server, parcel, to, "--accept", shell=shell)
@@ -295,6 +309,22 @@ async def test_unpack_makes_a_directory_of_a_tar_file(
     assert exits(sides) == (0, 0), [each.said for each in sides]
     assert (to / place).read_bytes() == CONTENT
     assert names(to) == [place.partition("/")[0]]
+
+
+@pytest.mark.parametrize(
+    ("name", "output"), [("..tar", ()), (".tar", ("--output", "folder/")), ("...tar", ("--output", "folder/"))]
+)
+async def test_a_tar_file_whose_name_is_only_the_suffix_is_stored_as_a_file(
+    server: Serving, parcel: Path, to: Path, name: str, output: tuple[str, ...]
+) -> None:
+    """What is left without the suffix means the folder that it would be stored in, which `--replace` replaced."""
+    (parcel.parent / name).write_bytes(bytes(1024))
+    (to / "folder").mkdir()
+    (to / "folder/mine").touch()
+    sides = await both(server, parcel.parent / name, to, "--unpack", "--accept", "--replace", *output)
+    assert exits(sides) == (0, 0), [each.said for each in sides]
+    assert (to / "/".join((*output[1:], name))).read_bytes() == bytes(1024)
+    assert (to / "folder/mine").exists()
 
 
 async def test_unpack_refuses_a_tar_file_that_is_none(server: Serving, parcel: Path, to: Path) -> None:
@@ -481,3 +511,10 @@ async def test_a_timing_log_that_cannot_be_written_ends_with_2(path: str, tmp_pa
     said = called("receive", "7-a-b", "--dump-timing", tmp_path / path)
     assert said.returncode == 2
     assert "for the timing log" in said.stderr
+
+
+async def test_the_timing_log_does_not_replace_a_file_that_is_sent(parcel: Path) -> None:
+    said = called("send", parcel.parent, parcel, "--dump-timing", parcel.parent / "../from/parcel")
+    assert said.returncode == 2
+    assert "is sent: name another file for the timing log" in said.stderr
+    assert (parcel.parent / "parcel").read_bytes() == CONTENT

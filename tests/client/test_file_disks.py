@@ -5,11 +5,12 @@ Root may do everything, so each command runs in a user namespace and a mount nam
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 import pytest_asyncio
@@ -31,6 +32,7 @@ MIB: Final = 1 << 20
 HERE: Final = 'cd "$PWD" && "$@"; ended=$?; ls -A; exit $ended'
 """Run a command on what was mounted at the working directory. Then list what is there."""
 SMALL: Final = f'mount -t tmpfs -o size=4m,nr_inodes=20 none "$PWD" && {HERE}'
+DIRECTORY: Final = {"mode": "zipfile", "dirname": "parcel", "zipsize": 1, "numbytes": 1, "numfiles": 1}
 READ_ONLY: Final = f'mount --bind "$PWD" "$PWD" && mount -o remount,bind,ro "$PWD" && {HERE}'
 
 codes = (f"{number}-c-d" for number in count(1))
@@ -62,10 +64,10 @@ async def unshared(namespaces: tuple[str, ...], script: str, folder: Path, *word
 
 
 @asynccontextmanager
-async def receiving(server: Serving, disk: str, to: Path) -> AsyncIterator[tuple[Child, Wormhole]]:
+async def receiving(server: Serving, disk: str, to: Path, *options: str) -> AsyncIterator[tuple[Child, Wormhole]]:
     """Receive into a folder on a disk of this kind. Yields the command, and the sender's wormhole."""
     code = next(codes)
-    words = ("receive", "--server", server.url, "--transit-relay", "", "--accept", code)
+    words = ("receive", "--server", server.url, "--transit-relay", "", "--accept", *options, code)
     namespaces = ("--user", "--mount", "--map-root-user")
     async with (
         bounded("the end of both"),
@@ -124,16 +126,30 @@ async def test_a_disk_that_fills_while_a_directory_is_unpacked_keeps_nothing(
 
 @pytest.mark.parametrize("kind", ["file", "directory"])
 async def test_a_read_only_folder_ends_both(server: Serving, to: Path, kind: str) -> None:
-    offers: dict[str, Any] = {
-        "file": {"filename": "parcel", "filesize": 1},
-        "directory": {"mode": "zipfile", "dirname": "parcel", "zipsize": 1, "numbytes": 1, "numfiles": 1},
-    }
+    offers = {"file": {"filename": "parcel", "filesize": 1}, "directory": DIRECTORY}
     async with receiving(server, READ_ONLY, to) as (receiver, sender):
         await play(sender, Role.SENDER, until_closed, {kind: offers[kind]})
         assert (await heard(sender, "error"))[0] == "cannot store it: Read-only file system"
         assert await receiver.ended() == 1
     assert receiver.said["stderr"].count("Read-only file system\n") == 1
     assert names(to) == []
+
+
+@pytest.mark.parametrize("mount", ["-t tmpfs none", '--bind "$PWD/parcel/in side"'])
+@pytest.mark.parametrize("mount_point", ["parcel", "parcel/in side"])
+async def test_what_is_on_a_mounted_disk_is_not_replaced(
+    server: Serving, to: Path, mount: str, mount_point: str
+) -> None:
+    """Who unpacks into a folder, and has a disk mounted there, would lose what is on the disk."""
+    (to / "parcel/in side").mkdir(parents=True)
+    mounted = f'"$PWD/{mount_point}"'
+    disk = f'mount {mount} {mounted} && touch {mounted}/mine && {{ "$@"; ended=$?; ls -A {mounted}; exit $ended; }}'
+    async with receiving(server, disk, to, "--replace") as (receiver, sender):
+        await sender.send(json.dumps({"offer": {"directory": DIRECTORY}}).encode())
+        assert (await heard(sender, "error"))[0] == "its place is a directory that is not replaced"
+        assert await receiver.ended() == 2
+    assert "'parcel' is a mount point, or contains one, and is not replaced" in receiver.said["stderr"]
+    assert receiver.said["stdout"] == "mine\n"
 
 
 # ── files that the user may not read ─────────────────────────────────────────────────────────────

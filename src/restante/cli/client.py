@@ -173,7 +173,7 @@ def send(
         if isinstance(item, Files):  # a text needs no transit connection
             show_own_hints(transit)
         return
-    with timed(dump_timing, "cmd_send") as timing:
+    with timed(dump_timing, "cmd_send", paths or ()) as timing:
         run(send_item(place, item, chosen, words=words, verify=verify, qr=qr, timing=timing))
 
 
@@ -234,7 +234,7 @@ def receive(
     place = Place.of(code, server, proxy, appid)
     where = output_path(output, may_be_file=not accept or replace)
     transit = transit_of(transit_relay, listen=listen, proxy=proxy)
-    storing = Storing(where, accept, replace, unpack, dry_run, transit)
+    storing = Storing(where, accept, replace, unpack, dry_run, transit, dump_timing)
     with timed(dump_timing, "cmd_receive") as timing:
         if place.code is None and not allocate and sys.stdin is not None and sys.stdin.isatty():
             with span(timing, "input code", waiting=USER):

@@ -20,7 +20,7 @@ from restante.client.files.draft import EXISTS, is_special
 from restante.client.files.names import shown_path
 from restante.client.timing_log import USER, span
 from restante.client.transfer.messages import reasons_sent, unless_given_up
-from restante.client.transfer.receiving import TAR, OfferedDirectory, OfferedFile, OfferedText
+from restante.client.transfer.receiving import OfferedDirectory, OfferedFile, OfferedText
 from restante.client.transfer.sending import Outgoing, outgoing_directory, outgoing_file, send_outgoing
 from restante.client.transfer.stream import OnProgress
 from restante.client.transit.connecting import Transit, TransitOptions
@@ -54,6 +54,8 @@ class Storing(msgspec.Struct, frozen=True):
     dry_run: bool = False
     """Whether the offer is shown, and nothing received."""
     transit: TransitOptions = TransitOptions()
+    timing_log: Path | None = None
+    """Where the timing log is written at the end."""
 
     def path(self, name: str) -> Path:
         """Return where something of this name is stored."""
@@ -65,6 +67,11 @@ class Storing(msgspec.Struct, frozen=True):
     def is_in_the_way(self, path: Path) -> bool:
         """Return whether something is there, and may not be replaced unless the user says so."""
         return os.path.lexists(path) and not self.replace
+
+    def is_replaced_by_log(self, path: Path) -> bool:
+        """Return whether the timing log would be written over what is stored at a path, or into it."""
+        log = self.timing_log
+        return log is not None and Path(os.path.realpath(log)).is_relative_to(os.path.realpath(path))
 
 
 def transit_of(relay: str | None, *, listen: bool, proxy: str | None) -> TransitOptions:
@@ -177,10 +184,13 @@ def show_own_hints(options: TransitOptions) -> None:
 
 async def store(offered: OfferedFile | OfferedDirectory, storing: Storing) -> None:
     """Ask the user, then receive what is offered and store it. Raises Declined if it is not wanted."""
-    unpacks = storing.unpack and isinstance(offered, OfferedFile) and offered.name.endswith(TAR)
-    path = storing.path(offered.name.removesuffix(TAR) if unpacks else offered.name)
+    directory_name = offered.directory_name if storing.unpack and isinstance(offered, OfferedFile) else None
+    path = storing.path(directory_name or offered.name)
     words = _offered(offered)
     replace = storing.replace
+    if storing.is_replaced_by_log(path):
+        await offered.reject(EXISTS)
+        raise Misuse(f"--dump-timing writes its log to {visible(str(path))}: --output names another place")
     if storing.is_in_the_way(path):
         if storing.accept:
             await offered.reject(EXISTS)
@@ -192,7 +202,7 @@ async def store(offered: OfferedFile | OfferedDirectory, storing: Storing) -> No
         say(f"Receiving the {words} as {visible(str(path))}")
     size = offered.size if isinstance(offered, OfferedFile) else offered.archive_size
     with stop_explained(), bar(size, "storing") as on_progress:
-        if isinstance(offered, OfferedFile) and unpacks:
+        if isinstance(offered, OfferedFile) and directory_name is not None:
             await offered.unpack(path, replace=replace, on_progress=on_progress)
         else:
             await offered.accept(path, replace=replace, on_progress=on_progress)

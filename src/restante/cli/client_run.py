@@ -12,7 +12,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -216,15 +216,18 @@ def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 
 
 @contextmanager
-def timed(path: Path | None, which: str) -> Iterator[TimingLog | None]:
+def timed(path: Path | None, which: str, sent: Iterable[str] = ()) -> Iterator[TimingLog | None]:
     """Yield a timing log if a path is given, and write it at the end, even after an error. Raises Misuse.
 
-    `which` is what `wormhole` calls the command in its logs: cmd_send or cmd_receive.
+    `which` is what `wormhole` calls the command in its logs: cmd_send or cmd_receive. `sent` are the files that are
+    sent, which the log does not replace.
     """
     if path is None:
         yield None
         return
     check_timing_path(path)
+    if os.path.realpath(path) in map(os.path.realpath, sent):
+        raise Misuse(f"{visible(str(path))} is sent: name another file for the timing log")
     timing = TimingLog()
     timing.event("command dispatch", which=which)
     try:

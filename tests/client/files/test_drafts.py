@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from restante.client.files import draft
 from restante.client.files.draft import (
     OpenDraft,
     check_free_space,
@@ -125,6 +126,83 @@ def test_a_device_or_pipe_is_never_replaced(tmp_path: Path, kind: str, there: st
     place = tmp_path / ("pipe" if there == "pipe" else "link")
     with pytest.raises(Misuse, match="leads to a device, a pipe or a socket"):
         check_place(place, replace=True, directory=kind == "directory")
+
+
+@both
+@pytest.mark.parametrize("place", ["", ".", "..", "/", "folder/.."])
+def test_a_path_that_ends_without_a_name_is_refused(
+    tmp_path: Path, place: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path / "folder", "directory")
+    monkeypatch.chdir(tmp_path / "folder")
+    with pytest.raises(Misuse, match="does not end with a name"), draft_of_a(kind, Path(place), replace=True):
+        pytest.fail("it began")
+    assert content_of(tmp_path / "folder") == "directory"
+
+
+@both
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ("work/here", "leads to a directory that it is in"),
+        ("work/above", "leads to a directory that it is in"),
+        ("work", "is the working directory, or contains it"),
+        ("folder", "is the working directory, or contains it"),
+        ("to work", "is the working directory, or contains it"),
+        ("user", "is the home directory, or contains it"),
+        ("users", "is the home directory, or contains it"),
+        ("to user", "is the home directory, or contains it"),
+    ],
+)
+def test_what_others_need_is_never_replaced(
+    tmp_path: Path, place: str, why: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever agrees to replace something means what came under this name before."""
+    for folder in ("folder/work/inside", "users/user"):
+        (tmp_path / folder).mkdir(parents=True)
+    for link, target in {
+        "work": "folder/work",
+        "user": "users/user",
+        "to work": "folder/work/inside/..",
+        "to user": "users/../users/user",
+        "folder/work/here": ".",
+        "folder/work/above": "../..",
+    }.items():
+        (tmp_path / link).symlink_to(target)
+    monkeypatch.chdir(tmp_path / "folder/work")
+    monkeypatch.setenv("HOME", str(tmp_path / "users/user"))
+    before = listing(tmp_path)
+    with pytest.raises(Misuse, match=why), draft_of_a(kind, tmp_path / place, replace=True):
+        pytest.fail("it began")
+    assert listing(tmp_path) == before
+
+
+@both
+def test_a_working_directory_that_was_removed_is_no_obstacle(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    make(tmp_path / "name", "file")
+    with draft_of_a(kind, tmp_path / "name", replace=True) as unfinished:
+        fill(unfinished)
+    assert content(tmp_path / "name") == "new"
+
+
+def test_what_a_directory_replaces_stays_until_the_new_name_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path / "name", "directory")
+
+    def fails(_: Path) -> None:
+        raise OSError(errno.EIO, "")
+
+    monkeypatch.setattr(draft, "flush", fails)
+    with pytest.raises(StoreError), draft_directory(tmp_path / "name", replace=True) as new:
+        fill(new)
+    old, name = sorted(tmp_path.iterdir())
+    assert (content_of(old), content(name)) == ("directory", "new")
 
 
 def test_what_was_moved_aside_comes_back_if_the_new_directory_cannot_have_its_name(

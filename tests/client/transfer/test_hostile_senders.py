@@ -103,6 +103,57 @@ async def test_an_unsafe_name_is_refused_and_the_sender_is_told(server: ServerOf
     assert words.isprintable()
 
 
+@pytest.mark.parametrize(
+    ("name", "directory_name"),
+    [
+        ("x.tar", "x"),
+        ("x.tar.tar", "x.tar"),
+        ("x", None),
+        ("x.TAR", None),
+        (".tar", None),
+        ("..tar", None),
+        ("...tar", None),
+        ("....tar", "..."),
+        (" .tar", None),
+        ("\u3164.tar", None),
+    ],
+)
+async def test_a_tar_file_s_name_without_its_suffix_is_checked_again(
+    server: ServerOfDays, name: str, directory_name: str | None
+) -> None:
+    async with pair(server) as (ours, theirs):
+        await say(theirs, offer={"file": {**FILE, "filename": name}})
+        offered = await receive(ours, DIRECT)
+        assert isinstance(offered, OfferedFile)
+        assert offered.directory_name == directory_name
+        await offered.reject()
+
+
+@pytest.mark.parametrize("name", [".tar", "..tar", "...tar"])
+async def test_a_program_that_cuts_the_suffix_itself_keeps_its_folder(
+    server: ServerOfDays, folder: Path, name: str
+) -> None:
+    (folder / "mine").touch()
+    async with pair(server) as (ours, theirs):
+        await say(theirs, offer={"file": {**FILE, "filename": name}})
+        offered = await receive(ours, DIRECT)
+        assert isinstance(offered, OfferedFile)
+        with pytest.raises(Misuse, match="accept it as a file"):
+            await offered.unpack(folder / name.removesuffix(".tar"), replace=True)
+        assert (await heard(theirs, "error"))[0] == f"'{name}' is not named like a directory's tar file"
+    assert names(folder) == ["mine"]
+
+
+@pytest.mark.parametrize("kind", ["accept", "unpack"])
+async def test_a_path_without_a_name_is_refused_and_the_sender_is_told(server: ServerOfDays, kind: str) -> None:
+    async with pair(server) as (ours, theirs):
+        await say(theirs, offer={"file": {**FILE, "filename": "x.tar"}})
+        offered = await receive(ours, DIRECT)
+        with pytest.raises(Misuse, match="does not end with a name"):
+            await getattr(offered, kind)(Path(), replace=True)
+        assert (await heard(theirs, "error"))[0] == "its place has no name"
+
+
 async def test_two_receivers_do_not_wait_for_one_another(server: ServerOfDays) -> None:
     async with pair(server) as (ours, theirs):
         await say(theirs, answer={"file_ack": "ok"})

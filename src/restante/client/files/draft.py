@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -116,11 +117,12 @@ def draft_directory(
         before_naming()
         check_place(place, replace=replace, directory=True)
         with _store_errors("write", place):
-            if os.path.lexists(place):
-                _exchange(draft, place)
-            else:
+            replaced = _exchange(draft, place) if os.path.lexists(place) else None
+            if replaced is None:
                 draft.rename(place)  # fails if it is there by now, unless it is an empty directory (rename(2))
             flush(place.parent)
+        if replaced is not None:  # and not before the new directory has its name on disk
+            _remove(replaced)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
@@ -139,6 +141,9 @@ def scratch_file(folder: Path) -> Iterator[OpenDraft]:
 
 def check_place(place: Path, *, replace: bool, directory: bool) -> None:
     """Raise Misuse if nothing may be stored at a place."""
+    if place.name in {"", ".."}:  # a Path that ends with `.` has lost it
+        words = f"{shown_path(str(place))} does not end with a name: add the name under which to store it"
+        raise Misuse(words).with_peer_words("its place has no name")
     if not os.path.isdir(place.parent):  # noqa: PTH112 - Path's raises an error for a name that is too long
         words = f"there is no directory {shown_path(str(place.parent))} to write {shown(place.name)} in"
         raise Misuse(words).with_peer_words("there is no directory to store it in")
@@ -150,9 +155,51 @@ def check_place(place: Path, *, replace: bool, directory: bool) -> None:
     if is_special(place):
         words = "leads to a device, a pipe or a socket, which is not replaced"
         raise Misuse(f"{shown_path(str(place))} {words}").with_peer_words(f"its place {words}")
+    if why := _never_replaced(place):
+        words = f"{shown_path(str(place))} {why}, and is not replaced: name another place"
+        raise Misuse(words).with_peer_words("its place is a directory that is not replaced")
     if not directory and place.is_dir() and not place.is_symlink():
         words = "is a directory, and a file does not replace it"
         raise Misuse(f"{shown_path(str(place))} {words}").with_peer_words(f"its place {words}")
+
+
+def _never_replaced(place: Path) -> str:
+    """Return why what a path leads to is not replaced, even if the user agrees, or nothing.
+
+    Directories are compared by device and inode: links, bind mounts and file systems that ignore case give one
+    directory several paths.
+    """
+    try:
+        target = place.stat()
+    except OSError:  # a link to nothing
+        return ""
+    for folder, why in (
+        (place.parent, "leads to a directory that it is in"),
+        (Path(), "is the working directory, or contains it"),
+        (Path(os.path.expanduser("~")), "is the home directory, or contains it"),  # noqa: PTH111 - never raises
+    ):
+        if any(os.path.samestat(status, target) for status in _self_and_parents(folder)):
+            return why
+    real = os.path.realpath(place)
+    if any(mount_point.is_relative_to(real) for mount_point in _mount_points()):
+        return "is a mount point, or contains one"
+    return ""
+
+
+def _self_and_parents(folder: Path) -> Iterator[os.stat_result]:
+    with suppress(OSError):  # the working directory was removed
+        real = Path(os.path.realpath(folder))
+        for path in (real, *real.parents):
+            with suppress(OSError):  # it is in a directory without permission to search, which also forbids renaming
+                yield path.stat()
+
+
+def _mount_points() -> Iterator[Path]:
+    """Yield where file systems are mounted (proc(5), mountinfo). Of bind mounts os.path.ismount sees only some."""
+    with suppress(OSError):  # /proc is not mounted
+        for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
+            path = re.sub(rb"\\([0-7]{3})", lambda escape: bytes([int(escape[1], 8)]), line.split(b" ")[4])
+            yield Path(os.fsdecode(path))
 
 
 def is_special(place: Path) -> bool:
@@ -205,8 +252,8 @@ def _name(draft: Path, place: Path) -> None:
         draft.replace(place)
 
 
-def _exchange(draft: Path, place: Path) -> None:
-    """Rename a directory to a name that something has, which is moved aside and then removed."""
+def _exchange(draft: Path, place: Path) -> Path:
+    """Rename a directory to a name that something has. Return the path to which that was moved."""
     aside = _beside(place, "old")
     place.rename(aside)
     try:
@@ -214,7 +261,11 @@ def _exchange(draft: Path, place: Path) -> None:
     except OSError:
         aside.rename(place)
         raise
-    # The new directory is stored. What cannot be removed of the old one remains, as that of others may.
+    return aside
+
+
+def _remove(aside: Path) -> None:
+    """Remove what a new directory replaced. What cannot be removed remains, as that of others may."""
     if aside.is_dir() and not aside.is_symlink():
         shutil.rmtree(aside, ignore_errors=True)
     else:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from restante.client.arguments import check_path
-from restante.client.errors import PeerMessageError
+from restante.client.errors import PeerMessageError, UnsafeNameError
 from restante.client.files.draft import check_free_space, check_place, draft_directory, draft_file, scratch_file
-from restante.client.files.names import file_name
+from restante.client.files.names import file_name, shown
 from restante.client.files.unpacking import unpack
 from restante.client.timing_log import span
 from restante.client.transfer.messages import (
@@ -97,6 +97,9 @@ class OfferedFile(_OfferedBytes):
         super().__init__(wormhole, transfer)
         self.name: str = file_name(offer.filename)
         """The file's name, which is safe to use in any directory."""
+        self.directory_name: str | None = _directory_name(self.name)
+        """If the file is named `NAME.tar`: `NAME`, which is as safe. magic-wormhole.rs sends a directory of this name
+        so. None if the file has another name."""
         self.size: int = offer.filesize
         """The file's size in bytes."""
 
@@ -135,12 +138,25 @@ class OfferedFile(_OfferedBytes):
     async def unpack(self, path: Path, *, replace: bool = False, on_progress: OnProgress | None = None) -> None:
         """Receive a tar file, and store its contents as a directory. magic-wormhole.rs sends directories as such.
 
-        The arguments and errors are those of `OfferedDirectory.accept`.
+        The arguments and errors are those of `OfferedDirectory.accept`. It also raises Misuse if the file has no
+        `directory_name`.
         """
         check_path(path)
         self._answer()
-        archive = _Archive(self.size, self.size, self.size // TAR_BLOCK_BYTES, self.name.removesuffix(TAR))
+        if self.directory_name is None:
+            words = f"{shown(self.name)} is not named like a directory's tar file"
+            async with reasons_sent(self.wormhole, Role.RECEIVER):
+                raise Misuse(f"{words}: accept it as a file").with_peer_words(words)
+        archive = _Archive(self.size, self.size, self.size // TAR_BLOCK_BYTES, self.directory_name)
         await self._transfer.run_archive(archive, path, replace, on_progress)
+
+
+def _directory_name(name: str) -> str | None:
+    """Return the name of the directory that a tar file contains. What is left of `.tar` and `..tar` is no name."""
+    try:
+        return file_name(name.removesuffix(TAR)) if name.endswith(TAR) else None
+    except UnsafeNameError:
+        return None
 
 
 class OfferedDirectory(_OfferedBytes):
