@@ -205,8 +205,31 @@ async def test_the_timing_log_does_not_replace_what_the_sender_names(
     (parcel.parent / "folder").mkdir()
     sides = await both(server, sent, to, "--accept", "--replace", "--dump-timing", log)
     assert exits(sides) == (1, 2)
-    assert f"--dump-timing writes its log to {sent.name}: --output names another" in sides[1].said["stderr"]
+    assert f"--dump-timing would write over {sent.name}, or into it: --output" in sides[1].said["stderr"]
     assert json.loads((to / log).read_bytes())
+
+
+async def test_a_folder_that_has_gone_is_not_what_comes(server: Serving, parcel: Path, to: Path) -> None:
+    """It may come back during the transfer, and `--replace` would replace it."""
+    (to / "folder").mkdir()
+    code = next(codes)
+    async with command(server, to, "receive", code, "--accept", "--replace", "-o", "folder/") as receiver:
+        await receiver.says("Waiting for the other side")
+        (to / "folder").rename(to / "away")
+        async with command(server, parcel.parent, "send", "parcel", "--code", code) as sender, bounded("both"):
+            assert (await receiver.ended(), await sender.ended()) == (2, 1), (receiver.said, sender.said)
+    assert "there is no directory 'folder' to write 'parcel' in" in receiver.said["stderr"]
+    assert names(to) == ["away"]
+
+
+async def test_what_is_never_replaced_is_refused_without_a_question(server: Serving, parcel: Path, to: Path) -> None:
+    (to / "parcel").symlink_to(".")
+    sides = await both(server, parcel, to, stdin=b"yes\n")
+    assert exits(sides) == (1, 2)
+    assert sides[1].said["stderr"].splitlines()[-1] == (
+        "restante: 'parcel' leads to a directory that it is in, and is not replaced: name another place"
+    )
+    assert "(yes/no)" not in sides[1].said["stderr"]
 
 
 @pytest.mark.parametrize("shell", ["2>&-", "2>/dev/full", ">&-", "<&-"])

@@ -234,7 +234,8 @@ def receive(
     place = Place.of(code, server, proxy, appid)
     where = output_path(output, may_be_file=not accept or replace)
     transit = transit_of(transit_relay, listen=listen, proxy=proxy)
-    storing = Storing(where, accept, replace, unpack, dry_run, transit, dump_timing)
+    into_output = where is not None and where.is_dir()
+    storing = Storing(where, into_output, accept, replace, unpack, dry_run, transit, dump_timing)
     with timed(dump_timing, "cmd_receive") as timing:
         if place.code is None and not allocate and sys.stdin is not None and sys.stdin.isatty():
             with span(timing, "input code", waiting=USER):

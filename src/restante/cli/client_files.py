@@ -7,7 +7,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +16,7 @@ from rich.filesize import decimal
 
 from restante.cli.terminal import Declined, answered_yes, say
 from restante.client.errors import WormholeError
-from restante.client.files.draft import EXISTS, is_special
+from restante.client.files.draft import EXISTS, check_place, is_special
 from restante.client.files.names import shown_path
 from restante.client.timing_log import USER, span
 from restante.client.transfer.messages import reasons_sent, unless_given_up
@@ -46,6 +46,8 @@ class Storing(msgspec.Struct, frozen=True):
 
     output: Path | None = None
     """A directory to store it in, or what it is called here. None: its name, in the working directory."""
+    into_output: bool = False
+    """Whether `output` was a directory when the command began. It may have gone since, and come back later."""
     accept: bool = False
     """Whether the user is asked nothing."""
     replace: bool = False
@@ -62,7 +64,7 @@ class Storing(msgspec.Struct, frozen=True):
         if self.output is None:
             return Path(name)
         is_directory = os.path.isdir(self.output)  # noqa: PTH112 - Path's raises an error for a long name
-        return self.output / name if is_directory else self.output
+        return self.output / name if self.into_output or is_directory else self.output
 
     def is_in_the_way(self, path: Path) -> bool:
         """Return whether something is there, and may not be replaced unless the user says so."""
@@ -70,8 +72,10 @@ class Storing(msgspec.Struct, frozen=True):
 
     def is_replaced_by_log(self, path: Path) -> bool:
         """Return whether the timing log would be written over what is stored at a path, or into it."""
-        log = self.timing_log
-        return log is not None and Path(os.path.realpath(log)).is_relative_to(os.path.realpath(path))
+        with suppress(OSError):  # the working directory was removed
+            log = self.timing_log
+            return log is not None and Path(os.path.realpath(log)).is_relative_to(os.path.realpath(path))
+        return False
 
 
 def transit_of(relay: str | None, *, listen: bool, proxy: str | None) -> TransitOptions:
@@ -187,14 +191,16 @@ async def store(offered: OfferedFile | OfferedDirectory, storing: Storing) -> No
     directory_name = offered.directory_name if storing.unpack and isinstance(offered, OfferedFile) else None
     path = storing.path(directory_name or offered.name)
     words = _offered(offered)
-    replace = storing.replace
+    replace, is_directory = storing.replace, directory_name is not None or isinstance(offered, OfferedDirectory)
     if storing.is_replaced_by_log(path):
-        await offered.reject(EXISTS)
-        raise Misuse(f"--dump-timing writes its log to {visible(str(path))}: --output names another place")
+        await offered.reject("the receiver has another use for this name")
+        raise Misuse(f"--dump-timing would write over {visible(str(path))}, or into it: --output names another place")
     if storing.is_in_the_way(path):
         if storing.accept:
             await offered.reject(EXISTS)
             raise Misuse(in_the_way(path))
+        async with reasons_sent(offered.wormhole, Role.RECEIVER):
+            check_place(path, replace=True, directory=is_directory)
         replace = await _wanted(offered, f"{visible(str(path))} exists already. Replace it by the {words}?")
     elif not storing.accept:
         await _wanted(offered, f"Receive the {words} as {visible(str(path))}?")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pwd
 import stat
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -177,8 +178,72 @@ def test_what_others_need_is_never_replaced(
     assert listing(tmp_path) == before
 
 
+def test_the_home_of_the_account_is_never_replaced_whatever_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path / "user", "directory")
+    monkeypatch.setenv("HOME", "")
+    account = pwd.struct_passwd(("user", "", os.getuid(), 0, "", str(tmp_path / "user"), ""))
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: account)
+    with pytest.raises(Misuse, match="is the home directory"), draft_directory(tmp_path / "user", replace=True):
+        pytest.fail("it began")
+
+
+def test_a_directory_that_came_meanwhile_is_never_replaced(tmp_path: Path) -> None:
+    with pytest.raises(Misuse, match="exists already"), draft_directory(tmp_path / "name", replace=True):
+        make(tmp_path / "name", "directory")
+    assert [path.name for path in tmp_path.iterdir()] == ["name"]
+    assert content_of(tmp_path / "name") == "directory"
+
+
+def test_a_directory_is_replaced_whose_path_leads_through_itself(tmp_path: Path) -> None:
+    make(tmp_path / "name", "directory")
+    with draft_directory(tmp_path / "name/../name", replace=True) as new:
+        fill(new)
+    assert content(tmp_path / "name") == "new"
+
+
 @both
-def test_a_working_directory_that_was_removed_is_no_obstacle(
+def test_a_relative_path_is_the_same_after_the_program_changed_its_directory(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+    with draft_of_a(kind, Path("name")) as unfinished:
+        fill(unfinished)
+        monkeypatch.chdir("other")
+    assert content(tmp_path / "name") == "new"
+
+
+def test_a_file_of_another_program_is_not_replaced_when_what_was_there_would_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path / "name", "file")
+    rename = Path.rename
+
+    def writes_before_it_fails(self: Path, target: Path) -> Path:
+        if ".part-" in self.name:
+            target.write_text("of another program")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", writes_before_it_fails)
+    with pytest.raises(StoreError), draft_directory(tmp_path / "name", replace=True) as new:
+        fill(new)
+    old, name = sorted(tmp_path.iterdir())
+    assert (content_of(old), content_of(name)) == ("file", "of another program")
+
+
+def test_what_was_mounted_after_the_check_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path / "name", "directory")
+    monkeypatch.setattr(draft, "_has_mount_point", lambda path: ".old-" in path.name)
+    with draft_directory(tmp_path / "name", replace=True) as new:
+        fill(new)
+    old, name = sorted(tmp_path.iterdir())
+    assert (content_of(old), content(name)) == ("directory", "new")
+
+
+@both
+def test_a_working_directory_that_was_removed_is_no_obstacle_to_an_absolute_path(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "gone").mkdir()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import pwd
 import re
 import secrets
 import shutil
@@ -71,7 +72,8 @@ def draft_file(
     `replace` is not set, or if it is a directory; StoreError if the disk fails.
     """
     check_place(place, replace=replace, directory=False)
-    draft = _beside(place, "part")
+    real = _resolved(place)
+    draft = _beside(real, "part")
     with _store_errors("write", place):
         made = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
@@ -85,13 +87,13 @@ def draft_file(
             with suppress(OSError):  # what was not written by then is not needed
                 file.close()
         before_naming()
-        check_place(place, replace=replace, directory=False)
+        check_place(real, replace=replace, directory=False)
         with _store_errors("write", place):
             if replace:
-                draft.replace(place)
+                draft.replace(real)
             else:
-                _name(draft, place)
-            flush(place.parent)
+                _name(draft, real)
+            flush(real.parent)
     finally:
         with suppress(OSError):
             draft.unlink()
@@ -103,11 +105,14 @@ def draft_directory(
 ) -> Iterator[Path]:
     """Yield a new directory beside `place`; on success flush it and give it the name, on an error remove it.
 
-    With `replace` what has the name is moved aside, and removed when the new directory has its name. Raises as
-    `draft_file` does; a directory may replace a file, and a file no directory.
+    With `replace` what has the name is moved aside, and removed when the new directory has its name. A directory that
+    came meanwhile is not replaced: nobody agreed to it. Raises as `draft_file` does; a directory may replace a file,
+    and a file no directory.
     """
     check_place(place, replace=replace, directory=True)
-    draft = _beside(place, "part")
+    real = _resolved(place)
+    replaceable = _directory_at(real)
+    draft = _beside(real, "part")
     with _store_errors("create", place):
         draft.mkdir()
     try:
@@ -115,14 +120,16 @@ def draft_directory(
         with _store_errors("write", place):
             _flush_file_system(draft)
         before_naming()
-        check_place(place, replace=replace, directory=True)
+        came = _directory_at(real) not in {None, replaceable}
+        check_place(real, replace=replace and not came, directory=True)
         with _store_errors("write", place):
-            replaced = _exchange(draft, place) if os.path.lexists(place) else None
-            if replaced is None:
-                draft.rename(place)  # fails if it is there by now, unless it is an empty directory (rename(2))
-            flush(place.parent)
-        if replaced is not None:  # and not before the new directory has its name on disk
-            _remove(replaced)
+            aside = _exchange(draft, real) if os.path.lexists(real) else None
+            if aside is None:
+                draft.rename(real)  # fails if it is there by now, unless it is an empty directory (rename(2))
+        with _store_errors("flush", place.parent):
+            flush(real.parent)
+        if aside is not None:  # and not before the new directory has its name on disk
+            _remove(aside)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
@@ -155,9 +162,11 @@ def check_place(place: Path, *, replace: bool, directory: bool) -> None:
     if is_special(place):
         words = "leads to a device, a pipe or a socket, which is not replaced"
         raise Misuse(f"{shown_path(str(place))} {words}").with_peer_words(f"its place {words}")
-    if why := _never_replaced(place):
+    with _store_errors("replace", place):
+        why = _never_replaced(place)
+    if why:
         words = f"{shown_path(str(place))} {why}, and is not replaced: name another place"
-        raise Misuse(words).with_peer_words("its place is a directory that is not replaced")
+        raise Misuse(words).with_peer_words("what is at its place is never replaced")
     if not directory and place.is_dir() and not place.is_symlink():
         words = "is a directory, and a file does not replace it"
         raise Misuse(f"{shown_path(str(place))} {words}").with_peer_words(f"its place {words}")
@@ -173,17 +182,22 @@ def _never_replaced(place: Path) -> str:
         target = place.stat()
     except OSError:  # a link to nothing
         return ""
-    for folder, why in (
-        (place.parent, "leads to a directory that it is in"),
-        (Path(), "is the working directory, or contains it"),
-        (Path(os.path.expanduser("~")), "is the home directory, or contains it"),  # noqa: PTH111 - never raises
-    ):
+    protected = [(place.parent, "leads to a directory that it is in")]
+    protected += [(Path(), "is the working directory, or contains it")]
+    protected += [(home, "is the home directory, or contains it") for home in _homes()]
+    for folder, why in protected:
         if any(os.path.samestat(status, target) for status in _self_and_parents(folder)):
             return why
-    real = os.path.realpath(place)
-    if any(mount_point.is_relative_to(real) for mount_point in _mount_points()):
+    if _has_mount_point(Path(os.path.realpath(place))):
         return "is a mount point, or contains one"
     return ""
+
+
+def _homes() -> Iterator[Path]:
+    """Yield the home directory that the environment names, and that of the account."""
+    yield Path(os.path.expanduser("~"))  # noqa: PTH111 - Path's raises an error if there is none
+    with suppress(KeyError):  # an account without an entry, as in containers
+        yield Path(pwd.getpwuid(os.getuid()).pw_dir)
 
 
 def _self_and_parents(folder: Path) -> Iterator[os.stat_result]:
@@ -194,12 +208,36 @@ def _self_and_parents(folder: Path) -> Iterator[os.stat_result]:
                 yield path.stat()
 
 
-def _mount_points() -> Iterator[Path]:
-    """Yield where file systems are mounted (proc(5), mountinfo). Of bind mounts os.path.ismount sees only some."""
+def _has_mount_point(real: Path) -> bool:
+    """Return whether a file system is mounted at a path without links, or below it (proc(5), mountinfo).
+
+    os.path.ismount does not see all bind mounts.
+    """
     with suppress(OSError):  # /proc is not mounted
-        for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
+        for line in Path("/proc/self/mountinfo").read_bytes().split(b"\n")[:-1]:
             path = re.sub(rb"\\([0-7]{3})", lambda escape: bytes([int(escape[1], 8)]), line.split(b" ")[4])
-            yield Path(os.fsdecode(path))
+            if Path(os.fsdecode(path)).is_relative_to(real):
+                return True
+    return False
+
+
+def _resolved(place: Path) -> Path:
+    """Return the same place by a path without links above it.
+
+    `x/../x` would lead nowhere while x is moved aside, and a relative path elsewhere once the program changes its
+    working directory.
+    """
+    with _store_errors("write", place):
+        return Path(os.path.realpath(place.parent)) / place.name
+
+
+def _directory_at(place: Path) -> tuple[int, int] | None:
+    """Return the device and inode of the directory at a path. None: nothing is there, or something else."""
+    with suppress(OSError):
+        status = place.lstat()
+        if stat.S_ISDIR(status.st_mode):
+            return status.st_dev, status.st_ino
+    return None
 
 
 def is_special(place: Path) -> bool:
@@ -259,18 +297,19 @@ def _exchange(draft: Path, place: Path) -> Path:
     try:
         draft.rename(place)
     except OSError:
-        aside.rename(place)
+        if not os.path.lexists(place):  # else another program has the name now, and what was there stays aside
+            aside.rename(place)
         raise
     return aside
 
 
 def _remove(aside: Path) -> None:
     """Remove what a new directory replaced. What cannot be removed remains, as that of others may."""
-    if aside.is_dir() and not aside.is_symlink():
-        shutil.rmtree(aside, ignore_errors=True)
-    else:
+    if aside.is_symlink() or not aside.is_dir():
         with suppress(OSError):
             aside.unlink()
+    elif not _has_mount_point(aside):  # mounted after the check
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _start_write_out(file: int, offset: int, count: int) -> None:
