@@ -123,6 +123,18 @@ def test_misuse_is_one_sentence_and_exit_code_2(words: tuple[str, ...], said: st
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("status", "backup b", "restore b", "import --usage u", "export u"),
+        *("waku export e.rlp", "waku import e.rlp", "waku check", "waku backup b"),
+    ],
+)
+def test_a_data_directory_without_a_name_is_refused(command: str) -> None:
+    result = called(*command.split(), "--data", "")
+    assert (result.returncode, result.stderr) == (2, "restante: --data: '' is not a name\n")
+
+
 def test_a_port_in_use_names_the_flag(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

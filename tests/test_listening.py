@@ -125,6 +125,20 @@ async def test_no_unix_socket_is_left_if_the_next_address_cannot_be_used(tmp_pat
         assert not is_there(path)
 
 
+@on_uvloop
+async def test_a_socket_or_file_that_took_the_path_is_left(tmp_path: Path) -> None:
+    socket_path, file = tmp_path / "s", tmp_path / "f"
+    async with open_live(tmp_path / "data") as live:
+        for path in (socket_path, file):
+            await live.server.listeners.listen(listen_address(f"unix:{path}", "--listen"))
+            path.unlink()
+        file.touch()
+        with unix_socket(str(socket_path), "--listen"):
+            live.server.listeners.close(0)
+            assert is_there(socket_path)
+            assert is_there(file)
+
+
 def is_there(path: Path) -> bool:
     return path.exists()
 

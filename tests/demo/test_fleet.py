@@ -23,6 +23,7 @@ from unittest.mock import patch
 import pytest
 from msgspec.structs import replace
 
+from restante.cli.pipeline_demo import demo as pipeline_demo
 from restante.common.errors import Misuse, StoreError
 from restante.common.lock_file import lock_file
 from restante.demo import usage as served
@@ -355,6 +356,7 @@ def test_what_a_killed_run_left_is_made_anew(tmp_path: Path) -> None:
     left.mkdir(parents=True)
     (left / "restante.sqlite").write_text("half of it")
     (tmp_path / UNFINISHED / TRUTH).write_text("{")
+    (tmp_path / UNFINISHED / "lock").touch()
     assert find(tmp_path) is None
     truth = make(TINY, tmp_path, lambda _: None, processes=1)
     assert find(tmp_path) == truth
@@ -378,8 +380,25 @@ def test_two_demos_are_not_made_in_one_folder_at_a_time(tmp_path: Path) -> None:
     try:
         with pytest.raises(Misuse, match="another demo is being made"):
             make(TINY, tmp_path, lambda _: None, processes=1)
+        with patch("restante.cli.pipeline_run.end_run_on_signals") as handled, pytest.raises(Misuse):
+            pipeline_demo(tmp_path)
+        assert not handled.called, "Ctrl-C would remove what the other one has made"
     finally:
         os.close(held)
+
+
+def test_an_unfinished_folder_that_no_demo_made_stays(tmp_path: Path) -> None:
+    (tmp_path / "precious" / "deeds").mkdir(parents=True)
+    linked, theirs = tmp_path / "linked", tmp_path / "theirs"
+    linked.mkdir()
+    (linked / UNFINISHED).symlink_to(tmp_path / "precious")
+    (theirs / UNFINISHED / "deeds").mkdir(parents=True)
+    for folder in (linked, theirs):
+        with pytest.raises(Misuse, match="was not made by a demo: remove it, or name another folder"):
+            make(TINY, folder, lambda _: None, processes=1)
+        assert [each.name for each in (folder / UNFINISHED).iterdir()] == ["deeds"]
+    with patch("os.getuid", lambda: 4_000_000), pytest.raises(Misuse, match="was not made by a demo"):
+        make(TINY, tmp_path / "new", lambda _: None, processes=1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

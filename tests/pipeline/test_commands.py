@@ -470,7 +470,7 @@ def test_a_damaged_lake_is_reported(lake: LakeWorld) -> None:
 
 
 def test_vacuum_removes_unused_files_and_its_plan_counts_them(lake: LakeWorld) -> None:
-    left = lake.path / "nameplates" / "run-0" / "part.parquet"
+    left = lake.path / "nameplates" / f"run-{'0' * 32}-{'1' * 32}" / "part.parquet"
     left.parent.mkdir()
     left.write_bytes(b"12345")
     assert command("vacuum", "--lake", lake.path, "--plan").stdout == "1 file to remove, 5 bytes\n"

@@ -284,6 +284,38 @@ def test_a_table_that_was_never_committed_to_is_cleaned_too(tmp_path: Path) -> N
         assert files(tmp_path) == set()
 
 
+@pytest.mark.parametrize("lost", ["the log", "its entries"])
+def test_vacuum_keeps_the_files_of_a_table_whose_log_is_lost(tmp_path: Path, lost: str) -> None:
+    with opened(tmp_path) as table:
+        add(table, [letter(1)])
+    log = tmp_path / "letters" / "_delta_log"
+    shutil.rmtree(log)
+    if lost == "its entries":
+        log.mkdir()
+        (log / "README").touch()
+    before = files(tmp_path)
+    with opened(tmp_path) as table:
+        table.stage(held([letter(2)]))
+        assert len(vacuum(table, grace=0, now=4e9)) == 1
+    assert files(tmp_path) == before
+
+
+def test_only_the_folders_of_jobs_are_removed(tmp_path: Path) -> None:
+    with opened(tmp_path) as table:
+        add(table, [letter(1)])
+        (tmp_path / "precious").mkdir()
+        (tmp_path / "precious" / "deed.txt").touch()
+        staging.job_folder(table.folder, "0" * 32).symlink_to(tmp_path / "precious")
+        staging.job_folder(table.folder, "1" * 32).touch()
+        (table.folder / "run-2024").mkdir()
+        (table.folder / "run-2024" / "results.parquet").touch()
+        (table.folder / "run-notes.txt").touch()
+        before = set(tmp_path.rglob("*"))
+        assert vacuum(table, grace=0, now=4e9) == []
+        table.stage(held([letter(2)])).discard()
+        assert set(tmp_path.rglob("*")) == before
+
+
 def test_the_next_writer_of_a_table_removes_what_a_killed_run_left(tmp_path: Path) -> None:
     other = LETTERS._replace(name="other")
     for table in (LETTERS, other):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import errno
 import hashlib
 import io
 import json
@@ -11,6 +12,7 @@ import re
 from html import escape
 from pathlib import Path, PurePosixPath
 from typing import Any
+from unittest.mock import Mock
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -19,7 +21,10 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 import restante
+from restante.cli import report_output
+from restante.cli.report_output import write_report
 from restante.common.csv_fields import FORMULA
+from restante.common.errors import StoreError
 from restante.pipeline.report.changes.measure import quoted
 from restante.pipeline.report.csv_file import as_csv
 from restante.pipeline.report.files import report_files
@@ -383,3 +388,32 @@ def test_a_figure_without_a_chart_has_a_table() -> None:
     content = page(Report(WHOLE.period, WHOLE.made, (Section("of", "Of", (figure,)),)))
     assert b'class="chart"' not in content
     assert b"not judged" in content
+
+
+def test_a_new_report_removes_only_files_that_earlier_ones_had(tmp_path: Path) -> None:
+    folder = tmp_path / WHOLE.period.name
+    folder.mkdir()
+    (folder / "mine.csv").touch()
+    (folder / "gaps.csv").symlink_to("mine.csv")
+    (folder / "coverage.csv").touch()
+    write_report(WHOLE, tmp_path)
+    left = {path.name for path in folder.iterdir()} - {name.name for name, _ in report_files(WHOLE)}
+    assert left == {"mine.csv", "gaps.csv"}
+
+
+def test_a_report_removes_nothing_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "gaps.csv").touch()
+    (tmp_path / WHOLE.period.name).symlink_to("elsewhere")
+    write_report(WHOLE, tmp_path)
+    assert (tmp_path / "elsewhere" / "gaps.csv").exists()
+
+
+def test_old_files_stay_if_a_report_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / WHOLE.period.name
+    folder.mkdir()
+    (folder / "gaps.csv").touch()
+    monkeypatch.setattr(report_output, "write_output", Mock(side_effect=OSError(errno.ENOSPC, "")))
+    with pytest.raises(StoreError, match="cannot write"):
+        write_report(WHOLE, tmp_path)
+    assert [path.name for path in folder.iterdir()] == ["gaps.csv"]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from restante.pipeline.report.files import FIGURE_IDS
 from restante.pipeline.report.making import TABLES_READ, lake_days, made_report
 from restante.pipeline.report.model import Figure, Report, ValueKind, drawn, figures
 from restante.pipeline.report.page import page
@@ -41,6 +42,10 @@ def made(rows: Tables, period: Period = WEEK, when: datetime = AFTER) -> Report:
 
 REPORT = made(LAKE)
 FIGURES = {figure.id: figure for _, figure in figures(REPORT)}
+
+
+def test_the_files_of_all_figures_are_removed_once_a_report_lacks_them() -> None:
+    assert FIGURES.keys() <= {*FIGURE_IDS}
 
 
 def within(table: str, period: Period = WEEK, where: Callable[[Row], Any] = lambda _: True) -> list[Row]:

@@ -96,3 +96,20 @@ def test_a_link_with_the_name_of_a_scratch_folder_is_not_followed(temporary: Pat
         pass
     assert (tmp_path / "precious").is_dir()
     assert link.is_symlink()
+
+
+@pytest.mark.parametrize("name", ["mylake", "my_notes"])
+def test_a_folder_of_the_user_with_such_a_name_stays(temporary: Path, name: str) -> None:
+    theirs = temporary / f"{SCRATCH_PREFIX}{name}"
+    theirs.mkdir(mode=0o700)
+    (theirs / "thesis.txt").touch()
+    with scratch():
+        pass
+    assert [path.name for path in temporary.glob("*/*")] == ["thesis.txt"]
+
+
+def test_a_scratch_folder_of_a_run_that_was_killed_before_it_locked_it_is_removed(temporary: Path) -> None:
+    tempfile.mkdtemp(prefix=SCRATCH_PREFIX)
+    with scratch():
+        pass
+    assert list(temporary.iterdir()) == []

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from reference_import.taking import refused, rows, state, taking
+from restante.common.errors import Misuse
 from restante.mailbox.store.schema import connect
 from support.mailbox.reference_sources import CHANNEL_V2, Their, alter, usage_v1
 from support.processes import run
@@ -80,6 +81,18 @@ def test_rows_that_are_only_in_the_wal_are_imported(their: Their, data: Path) ->
     assert prints(their.relay.parent) == before
 
 
+def test_rows_in_the_wal_of_a_database_that_a_link_names_are_imported(their: Their, data: Path) -> None:
+    their.add("a", "m", "p", "b", 1000)
+    their.stop()
+    link = their.relay.parent.with_name("link.sqlite")
+    link.symlink_to(their.relay)
+    with closing(sqlite3.connect(their.relay, isolation_level=None)) as database:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("UPDATE messages SET phase = 'late'")
+        taking(data, link)
+    assert rows(data, "SELECT phase FROM messages") == [('"late"',)]
+
+
 def test_a_source_that_changes_while_it_is_copied_is_refused(
     their: Their, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,6 +119,28 @@ def test_the_copies_are_private_and_are_removed(their: Their, data: Path, monkey
     taking(data, their.relay, their.usage)
     assert seen == [(0o700, True)] * 2
     assert sorted(file.name for file in data.iterdir()) == ["lock", "restante.sqlite"]
+
+
+def test_a_database_in_the_folder_of_the_copies_is_refused_and_stays(their: Their, data: Path) -> None:
+    their.stop()
+    (data / "importing").mkdir(parents=True)
+    own = their.usage.rename(data / "importing" / "usage.sqlite")
+    link = data.with_name("link.sqlite")
+    link.symlink_to(own)
+    for path in (own, link):
+        with pytest.raises(Misuse, match=r"--usage: .* is in .*importing, .*: move it to another folder"):
+            taking(data, usage=path)
+    assert own.exists()
+
+
+def test_a_folder_with_files_of_others_is_refused_and_stays(their: Their, data: Path) -> None:
+    theirs = data / "importing" / "notes.txt"
+    theirs.parent.mkdir(parents=True)
+    theirs.touch()
+    with pytest.raises(Misuse, match=r"importing has files that no import makes, like notes\.txt: move"):
+        taking(data, their.relay)
+    assert sorted(file.name for file in data.iterdir()) == ["importing", "lock"]
+    assert theirs.exists()
 
 
 def test_a_file_may_have_any_name(their: Their, data: Path) -> None:

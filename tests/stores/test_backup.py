@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import sqlite3
@@ -182,18 +183,18 @@ def test_a_backup_and_a_restore_are_flushed_before_they_get_their_names(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[str] = []
-    flush, rename = os.fsync, Path.rename
+    flush, link = os.fsync, os.link
 
     def flushed(descriptor: int) -> None:
         steps.append("directory" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
         flush(descriptor)
 
-    def renamed(draft: Path, file: Path) -> Path:
+    def linked(draft: Path, file: Path) -> None:
         steps.append(file.name)
-        return rename(draft, file)
+        link(draft, file)
 
     monkeypatch.setattr(os, "fsync", flushed)
-    monkeypatch.setattr(Path, "rename", renamed)
+    monkeypatch.setattr(os, "link", linked)
     back_up(data, tmp_path / "b.sqlite", quietly)
     restore(tmp_path / "b.sqlite", tmp_path / "new", quietly)
     assert steps == ["file", "b.sqlite", "directory", "file", FILE, "directory"]
@@ -248,7 +249,37 @@ def test_a_backup_never_replaces_a_file_even_one_that_appears_meanwhile(data: Pa
     assert names(tmp_path) == ["b.sqlite", "data"]
 
 
-async def test_a_backup_after_a_crash_has_what_is_in_the_log(tmp_path: Path) -> None:
+def test_a_backup_does_not_replace_a_file_that_appears_while_it_is_flushed(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "b.sqlite"
+    monkeypatch.setattr(os, "fsync", lambda _: file.write_text("somebody else's"))
+    with pytest.raises(Misuse, match=r"b\.sqlite exists already: name another file"):
+        back_up(data, file, quietly)
+    assert file.read_text() == "somebody else's"
+    assert names(tmp_path) == ["b.sqlite", "data"]
+
+
+def test_a_backup_does_not_replace_a_link_to_nothing(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "b.sqlite").symlink_to("unmounted/b.sqlite")
+    with pytest.raises(Misuse, match=r"b\.sqlite exists already: name another file"):
+        back_up(data, tmp_path / "b.sqlite", quietly)
+    assert (tmp_path / "b.sqlite").is_symlink()
+
+
+def test_a_backup_is_made_on_a_file_system_without_hard_links(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_links(*_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", no_links)
+    assert back_up(data, tmp_path / "b.sqlite", quietly).messages == 30
+    assert names(tmp_path) == ["b.sqlite", "data"]
+    assert (tmp_path / "b.sqlite").stat().st_size > 0
+
+
+async def test_a_backup_after_a_crash_has_what_is_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with SqliteInAFile() as engine:
         ledger = await Ledger.begin(engine.store)
         await commit(engine.store, ledger, [("add", "a", "box1", 5000)])
@@ -264,6 +295,13 @@ async def test_a_backup_after_a_crash_has_what_is_in_the_log(tmp_path: Path) -> 
     (tmp_path / "crashed" / FILE).rename(tmp_path / "by-hand")
     (tmp_path / "crashed" / f"{FILE}-wal").rename(tmp_path / "by-hand-wal")
     assert await restored(tmp_path / "by-hand", tmp_path / "newer") == wanted
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / FILE).symlink_to(tmp_path / "by-hand")
+    assert await restored(tmp_path / "links" / FILE, tmp_path / "newest") == wanted
+    # If a directory is read-only, the file is read alone, unless there is a log.
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    back_up(tmp_path / "links", tmp_path / "linked", quietly)
+    assert await restored(tmp_path / "linked", tmp_path / "last") == wanted
 
 
 def test_a_backup_by_sqlite_itself_is_restored_and_left_as_it_is(data: Path, tmp_path: Path) -> None:

@@ -6,11 +6,13 @@ import fcntl
 import json
 import os
 import random
+import stat
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from restante.common.atomic_file import write_output
 from support.processes import called
 from support.timing.drawn import SIDES, draw
 from support.timing.drawn import Path as Route
@@ -132,6 +134,28 @@ def test_a_link_stays_a_link(logs: Path) -> None:
         assert render(*BOTH, "--json", "-o", "link").returncode == 0
         assert json.loads((logs / "out").read_text())["version"] == 1
         assert (logs / "link").is_symlink()
+
+
+@pytest.mark.parametrize("path", ["/proc/self/fd/{}", "/dev/fd/{}", "link"])
+def test_a_file_that_a_process_has_open_is_appended_to(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `-o /dev/stdout >> FILE` does."""
+    monkeypatch.chdir(tmp_path)
+    with (tmp_path / "file").open("w") as file:
+        file.write("before\n")
+        file.flush()
+        (tmp_path / "link").symlink_to(f"/proc/self/fd/{file.fileno()}")  # as /dev/stdout is one
+        write_output(Path(path.format(file.fileno())), b"after\n")
+    assert (tmp_path / "file").read_text() == "before\nafter\n"
+
+
+def test_a_file_that_is_replaced_keeps_its_mode(tmp_path: Path) -> None:
+    for mode in (0o644, 0o600):
+        (tmp_path / "out").touch()
+        (tmp_path / "out").chmod(mode)
+        write_output(tmp_path / "out", b"new")
+        assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == mode
 
 
 @pytest.mark.usefixtures("logs")

@@ -335,6 +335,23 @@ def test_a_state_with_an_invalid_hash_is_reported_in_one_sentence(wrong: str, tm
     assert f"{state} is not a state file" in sentence
 
 
+def test_a_json_file_that_is_no_state_is_reported_and_stays(tmp_path: Path) -> None:
+    package = tmp_path / "package.json"
+    package.write_text('{"name": "app"}')
+    result = waku("request", NOBODY, *PLAIN, "--state", package)
+    assert result.code == 2
+    assert f"{package} is not a state file" in result.err
+    assert package.read_text() == '{"name": "app"}'
+
+
+def test_a_file_that_has_the_name_of_the_lock_stays(tmp_path: Path) -> None:
+    (tmp_path / "uv.lock").write_text("dependencies")
+    result = waku("request", NOBODY, *PLAIN, "--state", tmp_path / "uv")
+    assert result.code == 2
+    assert f"{tmp_path / 'uv.lock'} is not empty, so it is no lock: name another state file" in result.err
+    assert (tmp_path / "uv.lock").read_text() == "dependencies"
+
+
 WAYS = [(suffix, number) for suffix in ("jsonl", "rlp", "parquet") for number in (signal.SIGINT, signal.SIGTERM)]
 
 

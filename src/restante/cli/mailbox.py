@@ -15,6 +15,7 @@ from restante.cli.serve_options import (
     LogFormat,
     ReadSettings,
     ReportsUrl,
+    data_directory,
     prepare,
     with_options,
 )
@@ -151,7 +152,9 @@ def config_show(read_settings: ReadSettings) -> None:
     print("\n".join(shown(read_settings()[1])))
 
 
-Data = Annotated[Path, typer.Option(metavar="DIR", envvar="RESTANTE_DATA", help="Data directory.")]
+Data = Annotated[
+    Path, typer.Option(metavar="DIR", envvar="RESTANTE_DATA", parser=data_directory, help="Data directory.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 DATA = Path("restante-data")
 
@@ -185,7 +188,13 @@ def backup(
 def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Backup to restore; it is not changed.")],
     data: Annotated[
-        Path, typer.Option(metavar="DIR", envvar="RESTANTE_DATA", help="Data directory; it must be new or empty.")
+        Path,
+        typer.Option(
+            metavar="DIR",
+            envvar="RESTANTE_DATA",
+            parser=data_directory,
+            help="Data directory; it must be new or empty.",
+        ),
     ] = DATA,
     json: Json = False,
 ) -> None:

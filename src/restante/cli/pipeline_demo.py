@@ -75,7 +75,7 @@ def demo(
     """
     from restante.cli.pipeline_run import build_into, end_run_on_signals, ingest_into, open_run, show_failures
     from restante.cli.report_output import write_reports
-    from restante.demo.generate import LAKE, REPORTS, UNFINISHED, find, make, source_specs
+    from restante.demo.generate import LAKE, REPORTS, find, make, source_specs
     from restante.pipeline.sources.recognise import recognise
     from restante.pipeline.steps import Steps
 
@@ -85,9 +85,8 @@ def demo(
     steps = Steps("demo")
     if truth is None:
         fleet = _fleet(wanted)
-        end_run_on_signals(folder / UNFINISHED)
         with steps.step("fleet") as step:
-            truth = make(fleet, folder, step.so_far)
+            truth = make(fleet, folder, step.so_far, locked=end_run_on_signals)
     else:
         _check_same(truth, wanted, folder)
         steps.say(f"the fleet in {folder} is used as it is")

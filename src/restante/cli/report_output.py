@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -15,7 +15,7 @@ from restante.common.atomic_file import write_output
 from restante.common.errors import Misuse, StoreError, plain
 from restante.common.plural import counted
 from restante.pipeline.ingest import Run
-from restante.pipeline.report.files import page_name, report_files
+from restante.pipeline.report.files import CHANGES_FILE, FIGURE_IDS, page_name, report_files
 from restante.pipeline.report.model import Report
 from restante.pipeline.report.periods import Period
 from restante.pipeline.report.reading import read_report
@@ -28,24 +28,29 @@ SUMMARY_WIDTH: Final = 80
 def write_report(report: Report, folder: Path) -> Path:
     """Write the files of a report, and return the page's path.
 
-    First remove the CSV files that an earlier report of the period has and this one does not. Raises Misuse if the
-    folder is a file, StoreError if it cannot be written.
+    Then remove the CSV files that an earlier report of the period has and this one does not, but none through a link.
+    Raises Misuse if the folder is a file, StoreError if it cannot be written.
     """
     files = {folder / name: content for name, content in report_files(report)}
     csv_folder = folder / report.period.name
     _make_folder(csv_folder)
-    try:
-        for path in csv_folder.glob("*.csv"):
-            if path not in files:
-                path.unlink()
-    except OSError as error:
-        raise StoreError(f"cannot remove an old file in {csv_folder}: {plain(error)}") from error
     for path, content in files.items():
         try:
             write_output(path, content)
         except OSError as error:
             raise StoreError(f"cannot write {path}: {plain(error)}") from error
+    if not csv_folder.is_symlink():
+        _remove_old({csv_folder / name for name in (CHANGES_FILE, *(f"{id_}.csv" for id_ in FIGURE_IDS))} - {*files})
     return folder / page_name(report.period)
+
+
+def _remove_old(paths: Iterable[Path]) -> None:
+    for path in paths:
+        try:
+            if path.is_file() and not path.is_symlink():
+                path.unlink()
+        except OSError as error:
+            raise StoreError(f"cannot remove the old file {path}: {plain(error)}") from error
 
 
 def _make_folder(path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from restante.common.errors import Misuse
 from restante.common.settings import Part, Source, address, resolve
 
 ReadSettings = Callable[[], tuple[Any, list[Source]]]
@@ -22,6 +23,13 @@ LogFormat = Annotated[
         help="Format of the log; auto is console on a terminal, else json. Default: auto.",
     ),
 ]
+
+
+def data_directory(name: str | Path) -> Path:
+    """Return the path that --data names. Raises Misuse for an empty name, which a Path takes for `.`."""
+    if name == "":
+        raise Misuse("--data: '' is not a name")
+    return Path(name)
 
 
 AdminTokenFile = Annotated[

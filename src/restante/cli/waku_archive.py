@@ -10,12 +10,15 @@ from typing import Annotated
 
 import typer
 
+from restante.cli.serve_options import data_directory
 from restante.common.plural import counted
 
 app = typer.Typer()
 
 
-DataOption = Annotated[Path, typer.Option(metavar="DIR", envvar="RESTANTE_WAKU_DATA", help="Data directory.")]
+DataOption = Annotated[
+    Path, typer.Option(metavar="DIR", envvar="RESTANTE_WAKU_DATA", parser=data_directory, help="Data directory.")
+]
 DEFAULT_DATA = Path("restante-waku")
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from restante.common.errors import Misuse, StoreError
+
+NO_HARDLINK_CODES: Final = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+"""What link(2) answers on a file system without hard links, as on USB sticks (FAT)."""
 
 
 @contextmanager
 def new_file(file: Path) -> Iterator[Path]:
-    """Yield a temporary file in the same directory; on success flush it and rename it to `file`.
+    """Yield a temporary file in the same directory; on success flush it and give it the name.
 
     On an error the temporary file is removed. Raises Misuse if the file exists or its directory does not, StoreError
     if it cannot be written.
@@ -22,20 +27,26 @@ def new_file(file: Path) -> Iterator[Path]:
     if not file.parent.is_dir():
         raise Misuse(f"there is no directory {file.parent} to write {file.name} in")
     try:
-        with draft_of(file) as unfinished:
+        with draft_of(file, replace=False) as unfinished:
             yield unfinished
             _refuse_existing(file)  # another process may have written it meanwhile
+    except FileExistsError:  # or while it was flushed
+        raise _existing(file) from None
     except OSError as error:
         raise StoreError(f"cannot write {file}: {error.strerror or error}") from error
 
 
 def _refuse_existing(file: Path) -> None:
     try:
-        exists = file.exists()
+        exists = file.is_symlink() or file.exists()
     except OSError as error:
         raise Misuse(f"cannot write {file}: {error.strerror}") from error
     if exists:
-        raise Misuse(f"{file} exists already: name another file, or move it away")
+        raise _existing(file)
+
+
+def _existing(file: Path) -> Misuse:
+    return Misuse(f"{file} exists already: name another file, or move it away")
 
 
 @contextmanager
@@ -53,23 +64,46 @@ def draft_of(file: Path, *, mode: int = 0o600, replace: bool = True) -> Iterator
         if replace:
             draft.rename(file)
         else:
-            os.link(draft, file)
+            give_name(draft, file)
         flush(file.parent)
     finally:
         os.close(made)
         draft.unlink(missing_ok=True)
 
 
-def write_output(file: Path, content: bytes) -> None:
-    """Write a file that the user named: replace it in one step. Raises OSError.
+def give_name(draft: Path, file: Path) -> None:
+    """Rename a file. Raises FileExistsError if something has the name, and other OSErrors."""
+    try:
+        os.link(draft, file)
+    except OSError as error:
+        if error.errno not in NO_HARDLINK_CODES:
+            raise
+        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC))  # reserves the name
+        draft.rename(file)
 
-    A link stays one. A device or a pipe, like /dev/stdout, is not replaced; the content is written into it.
+
+def write_output(file: Path, content: bytes) -> None:
+    """Write a file that the user named: replace it in one step, and keep its mode. Raises OSError.
+
+    A link stays one. A device, a pipe, or what a process has open, like /dev/stdout, is not replaced; the content is
+    appended to it.
     """
-    if file.exists() and not file.is_file():
-        file.write_bytes(content)
+    if file.exists() and (not file.is_file() or leads_to_open_file(file)):
+        with file.open("ab") as opened:
+            opened.write(content)
         return
-    with draft_of(Path(os.path.realpath(file))) as draft:
+    mode = file.stat().st_mode & 0o777 if file.exists() else 0o600
+    with draft_of(Path(os.path.realpath(file)), mode=mode) as draft:
         draft.write_bytes(content)
+
+
+def leads_to_open_file(path: Path) -> bool:
+    """Return whether a path that exists is a link in /proc, or leads to one, as /dev/stdout and /dev/fd/1 do."""
+    while path.is_symlink():
+        if os.path.realpath(path.parent).startswith("/proc/"):
+            return True
+        path = path.parent / path.readlink()
+    return False
 
 
 def flush(path: Path) -> None:

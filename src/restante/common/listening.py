@@ -118,15 +118,18 @@ def refuse_unusable_addresses(texts: Sequence[str], flag: str) -> None:
 
 async def listen(
     where: ListenAddress, protocol: Callable[[], Any], *, backlog: int, flag: str
-) -> tuple[asyncio.Server, list[socket.socket]]:
-    """Listen. Return the listener, and duplicates of its sockets. Raises Misuse if the address cannot be used.
+) -> tuple[asyncio.Server, list[socket.socket], os.stat_result | None]:
+    """Listen. Return the listener, duplicates of its sockets, and the status of a path that was bound.
 
-    `protocol` makes the protocol of a connection.
+    `protocol` makes the protocol of a connection. Raises Misuse if the address cannot be used.
     """
     loop = asyncio.get_running_loop()
+    bound = None
     try:
         if where.path:
-            listener = await accept(unix_socket(where.path, flag), protocol, backlog=backlog)
+            made = unix_socket(where.path, flag)
+            bound = os.lstat(where.path)
+            listener = await accept(made, protocol, backlog=backlog)
         elif where.descriptor >= 0:
             listener = await accept(_inherited(where, flag), protocol, backlog=backlog)
         else:
@@ -135,7 +138,7 @@ async def listen(
         if where.path or where.descriptor >= 0:
             raise Misuse(f"cannot listen on {where.text}: {plain(error)} ({flag})") from error
         raise unusable(where.host, where.port, flag, error) from error
-    return listener, [socket.socket(fileno=os.dup(each.fileno())) for each in listener.sockets]
+    return listener, [socket.socket(fileno=os.dup(each.fileno())) for each in listener.sockets], bound
 
 
 async def accept(listening: socket.socket, protocol: Callable[[], Any], *, backlog: int) -> asyncio.Server:
@@ -185,10 +188,14 @@ def _inherited(where: ListenAddress, flag: str) -> socket.socket:
     return found
 
 
-def remove_path(where: ListenAddress) -> None:
-    """Remove the path of a Unix socket that `listen` has bound, when nobody listens on it any more."""
-    if where.path:
-        Path(where.path).unlink(missing_ok=True)
+def remove_path(where: ListenAddress, bound: os.stat_result | None) -> None:
+    """Remove the path of a Unix socket that `listen` has bound, unless another file has taken it.
+
+    Close the socket afterwards: until then no other file has its inode.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        if bound is not None and os.path.samestat(bound, os.lstat(where.path)):
+            Path(where.path).unlink()
 
 
 def shown_address(listening: socket.socket) -> str:

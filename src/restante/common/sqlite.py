@@ -154,7 +154,8 @@ def schema_of(database: sqlite3.Connection) -> int:
 
 
 def _log(path: Path) -> Path:
-    return path.with_name(f"{path.name}-wal")
+    """Return the path of a database's log. If the database is a link, its log is beside the target."""
+    return Path(f"{os.path.realpath(path)}-wal")
 
 
 def _announce(path: str, version: int, newest: int) -> None:

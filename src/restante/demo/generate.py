@@ -137,25 +137,43 @@ def find(folder: Path) -> GroundTruth | None:
         raise Misuse(f"{folder} has no fleet of this version's demo ({why}): name a new folder") from error
 
 
-def make(fleet: Fleet, folder: Path, made: Callable[[str], None], *, processes: int | None = None) -> GroundTruth:
-    """Make a fleet in the folder of a demo. Its sources appear when they are complete."""
+def make(
+    fleet: Fleet,
+    folder: Path,
+    made: Callable[[str], None],
+    *,
+    processes: int | None = None,
+    locked: Callable[[Path], None] = lambda _: None,
+) -> GroundTruth:
+    """Make a fleet in the folder of a demo. Its sources appear when they are complete.
+
+    `locked` is called with the folder in which they are made, once no other demo is made there. Raises Misuse if
+    another one is, or if this folder is not of a demo.
+    """
     unfinished = folder / UNFINISHED
     try:
         unfinished.mkdir(parents=True, exist_ok=True)
+        if (
+            unfinished.is_symlink()
+            or unfinished.stat().st_uid != os.getuid()
+            or (any(unfinished.iterdir()) and not (unfinished / _LOCK).exists())
+        ):
+            raise Misuse(f"{unfinished} was not made by a demo: remove it, or name another folder for the demo")
         lock = lock_file(unfinished / _LOCK)
     except BlockingIOError as error:
         raise Misuse(f"another demo is being made in {folder}: wait for it, or name another folder") from error
     except OSError as error:
         raise Misuse(f"cannot write in {folder}: {plain(error)}") from error
     try:
+        locked(unfinished)
         for each in unfinished.iterdir():
             if each.is_dir():
                 shutil.rmtree(each)
             elif each.name != _LOCK:
                 each.unlink()
         truth = generate(fleet, unfinished, made, processes=processes)
-        (unfinished / _LOCK).unlink()
         unfinished.rename(folder / SOURCES)
+        (folder / SOURCES / _LOCK).unlink()
         flush(folder)
     except OSError as error:
         raise StoreError(f"cannot make the demo in {folder}: {plain(error)}; run this again") from error

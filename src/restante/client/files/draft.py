@@ -7,7 +7,6 @@ replaces is `.NAME.old-0123456789abcdef` until it is removed.
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import pwd
 import re
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from restante.client.files.names import MAX_NAME_BYTES, shown, shown_path
-from restante.common.atomic_file import flush
+from restante.common.atomic_file import flush, give_name, leads_to_open_file
 from restante.common.errors import Misuse, StoreError, plain
 from restante.common.plural import counted
 
@@ -37,9 +36,6 @@ WRITE_OUT_BYTES: Final = 16 << 20
 
 SYNC_FILE_RANGE_WRITE: Final = 2
 """linux/fs.h. Python's os module has no sync_file_range(2)."""
-
-NO_HARDLINK_CODES: Final = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
-"""What link(2) answers on a file system without hard links, as on USB sticks (FAT)."""
 
 
 class OpenDraft:
@@ -92,7 +88,7 @@ def draft_file(
             if replace:
                 draft.replace(real)
             else:
-                _name(draft, real)
+                give_name(draft, real)
             flush(real.parent)
     finally:
         with suppress(OSError):
@@ -243,12 +239,10 @@ def _directory_at(place: Path) -> tuple[int, int] | None:
 def is_special(place: Path) -> bool:
     """Return whether a path leads to a device, a pipe or a socket, also through links, as /dev/stdout does."""
     try:
-        if place.is_symlink() and place.readlink().is_relative_to("/proc"):
-            return True  # /dev/stdout, whatever is open there
         mode = place.stat().st_mode
     except OSError:  # there is nothing, or it is a link to nothing
         return False
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+    return leads_to_open_file(place) or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def check_free_space(folder: Path, needed: int) -> None:
@@ -277,17 +271,6 @@ def _beside(place: Path, kind: str) -> Path:
     ending = f".{kind}-{secrets.token_hex(8)}"
     start = os.fsencode(place.name)[: MAX_NAME_BYTES - len(ending) - 1]
     return place.with_name(f".{start.decode(errors='ignore')}{ending}")
-
-
-def _name(draft: Path, place: Path) -> None:
-    """Rename a file unless something has the name."""
-    try:
-        os.link(draft, place)
-    except OSError as error:
-        if error.errno not in NO_HARDLINK_CODES:
-            raise
-        os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC))  # reserves the name
-        draft.replace(place)
 
 
 def _exchange(draft: Path, place: Path) -> Path:

@@ -27,6 +27,9 @@ COPIES_FOLDER: Final = "importing"
 """Folder in the data directory for the copies while an import runs. It is private: anyone who reads them can join
 any live mailbox."""
 
+_COPIES: Final = {f"{kind.name}.sqlite{end}" for kind in (CHANNEL, USAGE) for end in ("", "-journal", "-wal", "-shm")}
+"""Names of all files that an import makes in this folder."""
+
 RECORDS_PER_CHUNK: Final = 10_000
 """Usage records that are in memory at once."""
 
@@ -43,14 +46,17 @@ _RECORD_TABLES: Final = (
 def import_databases(data: Path, channel: Path | None, usage: Path | None, *, merge: bool) -> Report:
     """Import databases of the reference server. Both servers must be stopped.
 
-    Raises Misuse if no file is named or a file cannot be opened, StoreError if its content cannot be imported. Then
-    nothing is changed.
+    Raises Misuse if no file is named, a file cannot be opened, or the folder of the copies has other files;
+    StoreError if the content of a file cannot be imported. Then nothing is changed.
     """
     wanted = [(kind, path) for kind, path in ((CHANNEL, channel), (USAGE, usage)) if path is not None]
     if not wanted:
         raise Misuse("nothing to import: name --channel FILE, --usage FILE or both")
+    copies = data / COPIES_FOLDER
     for kind, path in wanted:
         must_exist(kind, path)
+        if Path(os.path.realpath(path)).is_relative_to(os.path.realpath(copies)):
+            raise Misuse(f"{kind.flag}: {path} is in {copies}, which an import removes: move it to another folder")
     held = lock(data)
     try:
         with _private_folder(data) as folder, ExitStack() as open_copies:
@@ -66,9 +72,13 @@ def _private_folder(data: Path) -> Iterator[Path]:
     """Create an empty folder for the copies, and remove it at the end.
 
     If a killed import left a folder behind, it is removed first. The caller must hold the lock of the data directory.
+    Raises Misuse if the folder has files that no import makes.
     """
     folder = data / COPIES_FOLDER
     try:
+        others = sorted({path.name for path in folder.iterdir()} - _COPIES) if folder.exists() else []
+        if others:
+            raise Misuse(f"{folder} has files that no import makes, like {others[0]}: move them away")
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700)
     except OSError as error:

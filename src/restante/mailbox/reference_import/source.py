@@ -118,6 +118,7 @@ def must_exist(kind: DatabaseKind, path: Path) -> None:
 
 def _copy(called: str, path: Path, copy: Path) -> None:
     """Copy a database with its -journal and -wal. Raises StoreError if they change meanwhile."""
+    path = Path(os.path.realpath(path))  # if it is a link, the others are beside its target
     before = _fingerprints(path)
     try:
         for end in before:

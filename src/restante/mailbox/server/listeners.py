@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Callable
 from functools import partial
@@ -41,7 +42,7 @@ class Listeners:
         self._many = RESERVED_DESCRIPTORS
         """Free descriptors at which waiting connections are accepted again."""
         self._accepting: list[asyncio.Server] = []
-        self._sockets: list[tuple[socket.socket, ListenAddress]] = []
+        self._sockets: list[tuple[socket.socket, ListenAddress, os.stat_result | None]] = []
         """Duplicates of the listening sockets. While one is open, the kernel goes on queueing connections."""
 
     async def listen(self, address: ListenAddress) -> list[str]:
@@ -57,12 +58,12 @@ class Listeners:
 
     async def _listen(self, address: ListenAddress) -> list[str]:
         protocol = partial(self._connected, address)
-        listener, sockets = await listening.listen(address, protocol, backlog=ACCEPT_BACKLOG, flag="--listen")
+        listener, sockets, bound = await listening.listen(address, protocol, backlog=ACCEPT_BACKLOG, flag="--listen")
         self._accepting.append(listener)
         for each in sockets:
             # Accepted sockets inherit it.
             each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_RECEIVE_BUFFER_BYTES)
-            self._sockets.append((each, address))
+            self._sockets.append((each, address, bound))
         free = self._free_descriptors(2 * RESERVED_DESCRIPTORS)
         if free < RESERVED_DESCRIPTORS:
             raise too_few_descriptors(self._descriptors, needed_descriptors(open_descriptors()))
@@ -96,16 +97,16 @@ class Listeners:
             log.info("new connections are accepted again", connections=connections)
             self._accepting = [
                 await listening.accept(each.dup(), partial(self._connected, address), backlog=ACCEPT_BACKLOG)
-                for each, address in self._sockets
+                for each, address, _ in self._sockets
             ]
 
     def close(self, connections: int) -> None:
         """Refuse new connections from now on."""
         sockets, self._sockets = self._sockets, []
         self.stop_accepting(connections)
-        for each, address in sockets:
+        for each, address, bound in sockets:
+            listening.remove_path(address, bound)
             each.close()
-            listening.remove_path(address)
 
     def _free_descriptors(self, at_most: int) -> int:
         return free_descriptors(self._sockets[0][0].fileno(), self.most, at_most)

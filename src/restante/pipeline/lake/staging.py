@@ -8,6 +8,7 @@ a time holds the lake's lock, so the folders of other runs belong to runs that w
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -37,6 +38,8 @@ RUN_PREFIX: Final = "run-"
 
 GONE_SUFFIX: Final = ".gone"
 """Suffix of that name while the folder is being removed."""
+
+_JOB_FOLDER: Final = re.compile(rf"{RUN_PREFIX}[0-9a-f]{{32}}-[0-9a-f]{{32}}({re.escape(GONE_SUFFIX)})?")
 
 
 class Staged(NamedTuple):
@@ -73,6 +76,12 @@ def job_folder(table: Path, run: str) -> Path:
     return table / f"{RUN_PREFIX}{run}-{uuid.uuid4().hex}"
 
 
+def job_folders(table: Path) -> list[Path]:
+    """Return the folders of jobs in a table's folder. x.gone comes before x, which is renamed to x.gone."""
+    named = (path for path in table.glob(f"{RUN_PREFIX}*") if _JOB_FOLDER.fullmatch(path.name))
+    return sorted((path for path in named if path.is_dir() and not path.is_symlink()), reverse=True)
+
+
 def stage(frame: DataFrame, folder: Path, table: Table, run: str) -> Staged:
     """Write rows for a table with Spark, and remove what other runs left in the table's folder.
 
@@ -82,9 +91,7 @@ def stage(frame: DataFrame, folder: Path, table: Table, run: str) -> Staged:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    for left in sorted(
-        folder.glob(f"{RUN_PREFIX}*"), reverse=True
-    ):  # x.gone comes before x, which is renamed to x.gone
+    for left in job_folders(folder):
         if not left.name.startswith(f"{RUN_PREFIX}{run}-"):
             _remove(left)
     job = job_folder(folder, run)

@@ -28,25 +28,22 @@ def waste(table: LakeTable, *, grace: float, now: float) -> list[Waste]:
     Readers of an older version must finish within `grace`, which is at most delta_log.LOG_RETENTION_SECONDS. The time
     of a file that was never in a version counts from when it was written, since another program may be about to
     commit it. So does that of a file whose removal is in an entry that is no longer kept: it was removed longer ago
-    than that. `now` is in seconds since 1970. The lake must be open for writing, so that no other run is active.
-    Raises StoreError if the log is damaged.
+    than that. Of a table without a version only the files of killed runs are returned: its log may be lost. `now` is
+    in seconds since 1970. The lake must be open for writing, so that no other run is active. Raises StoreError if the
+    log is damaged.
     """
     assert table.writing, "the lake is not open for writing"
     current = {file.path for file in table.files()}
     removed = {} if table.version is None else delta_log.removals(table.folder, table.version)
     found = []
-    for path in _parquet(table.folder):
+    for path in () if table.version is None else _parquet(table.folder):
         written = path.stat()
         # A time in the future is of a clock that was set back since: with a grace of 0 the file may go.
         age = max(0.0, now - removed.get(path, written.st_mtime))
         if path not in current and age >= grace:
             found.append(Waste(path, written.st_size))
-    left = (path for run in _runs(table.folder) for path in run.rglob("*") if path.is_file())
+    left = (path for job in staging.job_folders(table.folder) for path in job.rglob("*") if path.is_file())
     return found + [Waste(path, path.stat().st_size) for path in left]
-
-
-def _runs(folder: Path) -> list[Path]:
-    return sorted(folder.glob(f"{staging.RUN_PREFIX}*"))
 
 
 def _parquet(folder: Path) -> Iterator[Path]:
@@ -64,8 +61,8 @@ def vacuum(table: LakeTable, *, grace: float, now: float) -> list[Waste]:
     try:
         for each in found:
             each.path.unlink()
-        for run in _runs(table.folder):
-            shutil.rmtree(run)
+        for job in staging.job_folders(table.folder):
+            shutil.rmtree(job)
     except OSError as error:
         raise StoreError(f"cannot remove files from {table.folder}: {plain(error)}") from error
     emptied = {folder for each in found for folder in each.path.parents if table.folder in folder.parents}

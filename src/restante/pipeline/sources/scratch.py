@@ -2,14 +2,17 @@
 
 It is outside the lake, and no other user may read it: copies hold data that the lake never has. A run that was killed
 leaves its folder behind. A lock shows which folders are in use; the kernel releases it when the process ends. The
-next run removes unused folders, whichever lake it works on.
+next run removes unused folders, whichever lake it works on. The sticky bit marks the folders of runs: users may have
+folders of such names, too.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,6 +23,13 @@ from restante.common.errors import StoreError, plain
 
 SCRATCH_PREFIX: Final = "restante-pipeline-"
 
+_NAME: Final = re.compile(rf"{SCRATCH_PREFIX}[a-z0-9_]{{8}}")
+"""A name that mkdtemp makes."""
+
+_MARKED: Final = stat.S_ISVTX | 0o700
+"""The mode of a run's folder. The mark is no file: a run that is killed while it removes the folder may have removed
+the file already."""
+
 
 @contextmanager
 def scratch() -> Iterator[Path]:
@@ -27,7 +37,7 @@ def scratch() -> Iterator[Path]:
     try:
         for left in Path(tempfile.gettempdir()).glob(f"{SCRATCH_PREFIX}*"):
             with suppress(OSError):
-                if left.lstat().st_uid == os.getuid() and not left.is_symlink():
+                if _NAME.fullmatch(left.name) and left.lstat().st_uid == os.getuid():
                     _remove_unused(left)
         place, held = _own()
     except OSError as error:
@@ -42,22 +52,29 @@ def scratch() -> Iterator[Path]:
 
 
 def _own() -> tuple[Path, int]:
-    """Make a folder and lock it. Try again if another run removed it in between."""
+    """Make a folder, lock it and mark it. Try again if another run removed it in between."""
     while True:
         place = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX))
         with suppress(FileNotFoundError):
             held = os.open(place, os.O_RDONLY)
             fcntl.flock(held, fcntl.LOCK_SH)
             if os.fstat(held).st_nlink:
+                os.fchmod(held, _MARKED)
                 return place, held
             os.close(held)
 
 
 def _remove_unused(folder: Path) -> None:
-    """Remove a folder. Raises BlockingIOError if a run is using it."""
-    held = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
+    """Remove a run's folder, or an empty one: a run may have been killed before it marked it.
+
+    Raises OSError if a run is using it, if it is a link, or if it has files and no mark.
+    """
+    held = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder, ignore_errors=True)
+        if stat.S_IMODE(os.fstat(held).st_mode) == _MARKED:
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            folder.rmdir()
     finally:
         os.close(held)

@@ -57,7 +57,7 @@ class HistoryQuery(msgspec.Struct, frozen=True):
         return "" if bloom.passes(self.bloom, envelope.topic) else "of another topic"
 
 
-class FetchState(msgspec.Struct):
+class FetchState(msgspec.Struct, forbid_unknown_fields=True):
     """What a requester keeps from one run to the next."""
 
     known: dict[str, list[Range]] = msgspec.field(default_factory=dict)

@@ -17,9 +17,10 @@ from restante.waku.client.ranges import FetchState
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Lock a state file for this process during the block. Raises Misuse if another process has locked it.
+    """Lock a state file for this process during the block.
 
-    The lock is on a file next to it, because the state file itself is replaced. The lock file is removed at the end.
+    The lock is on an empty file next to it, because the state file itself is replaced. The lock file is removed at
+    the end. Raises Misuse if another process has locked it, or if it is not empty.
     """
     try:
         is_directory = path.is_dir()
@@ -34,6 +35,9 @@ def held(path: Path) -> Iterator[None]:
         raise Misuse(f"another process is using {path}: wait for it (--state)") from None
     except OSError as error:
         raise Misuse(f"cannot write {beside}: {error.strerror} (--state)") from error
+    if os.fstat(lock).st_size:
+        os.close(lock)
+        raise Misuse(f"{beside} is not empty, so it is no lock: name another state file (--state)")
     try:
         yield
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -129,7 +130,7 @@ class Node:
         self.unfinished = 0
         self._digesting: set[asyncio.Task[None]] = set()
         self._unflushed: set[PeerConnection] = set()
-        self._listeners: list[tuple[asyncio.Server, ListenAddress]] = []
+        self._listeners: list[tuple[asyncio.Server, ListenAddress, os.stat_result | None]] = []
 
     def ready(self) -> str:
         """Return why load balancers should not send clients here, or an empty text."""
@@ -152,11 +153,11 @@ class Node:
         `proxies` are those whose PROXY headers count, if the address demands one.
         """
         protocol = partial(self._connected, address, proxies)
-        listener, sockets = await listening.listen(address, protocol, backlog=1024, flag="--listen")
+        listener, sockets, bound = await listening.listen(address, protocol, backlog=1024, flag="--listen")
         for each in sockets:
             # Accepted connections inherit it.
             each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
-        self._listeners.append((listener, address))
+        self._listeners.append((listener, address, bound))
         shown = [listening.shown_address(each) for each in sockets]
         for each in sockets:
             each.close()
@@ -355,9 +356,9 @@ class Node:
 
     async def drain(self, running: asyncio.Task[None]) -> None:
         """Stop listening and reading, archive and confirm what was read, and disconnect all peers."""
-        for listener, address in self._listeners:
+        for listener, address, bound in self._listeners:
+            listening.remove_path(address, bound)
             listener.close()
-            listening.remove_path(address)
         for connection in self.connections:
             connection.reading.pause(PAUSED_BY_DRAIN)
         if self._digesting:
