@@ -56,6 +56,28 @@ def test_our_own_zip_is_unpacked(tmp_path: Path, into: Path) -> None:
     assert (into / "empty").is_dir()
 
 
+def test_nothing_is_written_through_a_link_that_another_program_put_there(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to("elsewhere")
+    with pytest.raises(StoreError, match="cannot unpack"):
+        unpack(io.BytesIO(zip_of(CONTENTS)), tmp_path / "link", **ROOM, progress=lambda _: None)
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_what_is_unpacked_goes_into_the_directory_and_not_to_its_path(tmp_path: Path, into: Path) -> None:
+    into.mkdir()
+    (tmp_path / "elsewhere").mkdir()
+
+    def swap(_: int) -> None:
+        if not into.is_symlink():
+            into.rename(tmp_path / "moved")
+            into.symlink_to("elsewhere")
+
+    unpack(io.BytesIO(zip_of(CONTENTS)), into, **ROOM, progress=swap)
+    assert files_in(tmp_path / "moved") == CONTENTS
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
 @pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT])
 def test_a_tar_as_the_rust_client_sends_it_is_unpacked_without_its_folder(into: Path, form: int) -> None:
     files = {f"NAME/{name}": data for name, data in CONTENTS.items()} | {f"NAME/{'long/' * 19}file": b"deep"}
@@ -385,4 +407,4 @@ def test_a_full_disk_is_one_sentence(into: Path) -> None:
 
 def test_a_disk_that_nothing_can_be_created_on_is_one_sentence() -> None:
     with pytest.raises(StoreError, match="cannot write 'a': "):
-        unpack(io.BytesIO(zip_of({"a": b"1"})), Path("/proc/self"), **ROOM, progress=lambda _: None)
+        unpack(io.BytesIO(zip_of({"a": b"1"})), Path("/proc/self").resolve(), **ROOM, progress=lambda _: None)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -43,24 +44,39 @@ def unpack(
     Raises ArchiveError and UnsafeNameError for what the peer did, StoreError for the disk. Times are not restored:
     Python's and Go's clients restore none.
     """
-    target = _Target(into, max_files, max_bytes, progress, top)
+    with _opened(into) as directory:
+        target = _Target(directory, max_files, max_bytes, progress, top)
+        try:
+            archive.seek(0)
+            is_zip = archive.read(2) == b"PK"
+            for member in zip_members(archive) if is_zip else tar_members(archive):
+                target.add(member)
+        except OSError as error:  # of the archive; those of the target are told apart below
+            words = f"cannot read what was received: {plain(error)}"
+            raise StoreError(words).with_peer_words(words) from error
+
+
+@contextmanager
+def _opened(directory: Path) -> Iterator[int]:
+    """Open a directory. What is then written goes into it, even if another program puts a link at its path."""
     try:
-        archive.seek(0)
-        is_zip = archive.read(2) == b"PK"
-        for member in zip_members(archive) if is_zip else tar_members(archive):
-            target.add(member)
-    except OSError as error:  # of the archive; those of the target are told apart below
-        words = f"cannot read what was received: {plain(error)}"
+        opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        words = f"cannot unpack what was received: {plain(error)}"
         raise StoreError(words).with_peer_words(words) from error
+    try:
+        yield opened
+    finally:
+        os.close(opened)
 
 
 class _Target:
     """A directory that is being filled, and what it may still get."""
 
     def __init__(
-        self, into: Path, max_files: int, max_bytes: int, progress: Callable[[int], None], top: str | None
+        self, directory: int, max_files: int, max_bytes: int, progress: Callable[[int], None], top: str | None
     ) -> None:
-        self._into = os.fspath(into)
+        self._directory = directory
         self._files_left = max_files
         self._bytes_left = max_bytes
         self._entries_left = MAX_ENTRIES
@@ -124,18 +140,18 @@ class _Target:
     def _create(self, parts: list[str], mode: int) -> int:
         # With O_EXCL neither an existing file nor a link is written to (open(2)).
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        return os.open("/".join((self._into, *parts)), flags, mode)
+        return os.open("/".join(parts), flags, mode, dir_fd=self._directory)
 
     def _add_directories(self, parts: list[str], mode: int) -> None:
         """Create a directory and those above it. One that is there already keeps its mode."""
-        path = self._into
-        for number, part in enumerate(parts, 1):
-            path = f"{path}/{part}"
+        for number in range(1, len(parts) + 1):
+            path = "/".join(parts[:number])
             self._count()
+            own_mode = mode if number == len(parts) else PERMISSIONS
             try:
-                os.mkdir(path, (mode if number == len(parts) else PERMISSIONS) & PERMISSIONS | 0o700)  # noqa: PTH102
+                os.mkdir(path, own_mode & PERMISSIONS | 0o700, dir_fd=self._directory)
             except FileExistsError:
-                if not stat.S_ISDIR(os.lstat(path).st_mode):
+                if not stat.S_ISDIR(os.lstat(path, dir_fd=self._directory).st_mode):
                     raise
                 self._entries_left += 1
 
