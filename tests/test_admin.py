@@ -327,18 +327,6 @@ async def test_a_probe_that_ended_while_nobody_waited_is_not_believed_later(
             pass
 
 
-async def test_a_probe_leaves_the_file_to_which_a_link_leads(tmp_path: Path) -> None:
-    (tmp_path / "other").write_text("important")
-    for target in ("other", "missing"):
-        (tmp_path / FILE).symlink_to(target)
-        probe = disk_probe.DiskProbe(tmp_path)
-        assert await probe.problem(BOUND) == ""
-        probe.close()
-        assert not (tmp_path / FILE).exists()
-    assert not (tmp_path / "missing").exists()
-    assert (tmp_path / "other").read_text() == "important"
-
-
 async def test_a_disk_that_is_full_shows_without_a_client(tmp_path: Path) -> None:
     async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
         (tmp_path / FILE).symlink_to("/dev/full")

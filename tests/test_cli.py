@@ -132,7 +132,7 @@ def test_misuse_is_one_sentence_and_exit_code_2(words: tuple[str, ...], said: st
 )
 def test_a_data_directory_without_a_name_is_refused(command: str) -> None:
     result = called(*command.split(), "--data", "")
-    assert (result.returncode, result.stderr) == (2, "restante: --data: '' is not a name\n")
+    assert (result.returncode, result.stderr) == (2, "restante: --data is empty: name a directory\n")
 
 
 def test_a_port_in_use_names_the_flag(tmp_path: Path) -> None:

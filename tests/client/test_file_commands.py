@@ -227,9 +227,17 @@ async def test_what_is_never_replaced_is_refused_without_a_question(server: Serv
     sides = await both(server, parcel, to, stdin=b"yes\n")
     assert exits(sides) == (1, 2)
     assert sides[1].said["stderr"].splitlines()[-1] == (
-        "restante: 'parcel' leads to a directory that it is in, and is not replaced: name another place"
+        "restante: 'parcel' leads to a directory that contains it, and is not replaced: name another place"
     )
     assert "(yes/no)" not in sides[1].said["stderr"]
+
+
+async def test_replace_without_accept_asks_whether_to_replace(server: Serving, parcel: Path, to: Path) -> None:
+    (to / "parcel").write_bytes(b"mine")
+    sides = await both(server, parcel, to, "--replace", stdin=b"no\n")
+    assert exits(sides) == (1, 1)
+    assert "parcel exists already. Replace it by the file 'parcel' (10 bytes)?" in sides[1].said["stderr"]
+    assert (to / "parcel").read_bytes() == b"mine"
 
 
 @pytest.mark.parametrize("shell", ["2>&-", "2>/dev/full", ">&-", "<&-"])
@@ -335,18 +343,23 @@ async def test_unpack_makes_a_directory_of_a_tar_file(
 
 
 @pytest.mark.parametrize(
-    ("name", "output"), [("..tar", ()), (".tar", ("--output", "folder/")), ("...tar", ("--output", "folder/"))]
+    ("name", "options", "path"),
+    [
+        ("..tar", ("--accept", "--replace"), "..tar"),
+        (".tar", ("--accept", "--replace", "--output", "folder/"), "folder/.tar"),
+        ("...tar", ("--output", "folder/"), "folder/...tar"),
+    ],
 )
 async def test_a_tar_file_whose_name_is_only_the_suffix_is_stored_as_a_file(
-    server: Serving, parcel: Path, to: Path, name: str, output: tuple[str, ...]
+    server: Serving, parcel: Path, to: Path, name: str, options: tuple[str, ...], path: str
 ) -> None:
     """What is left without the suffix means the folder that it would be stored in, which `--replace` replaced."""
     (parcel.parent / name).write_bytes(bytes(1024))
     (to / "folder").mkdir()
     (to / "folder/mine").touch()
-    sides = await both(server, parcel.parent / name, to, "--unpack", "--accept", "--replace", *output)
+    sides = await both(server, parcel.parent / name, to, "--unpack", *options, stdin=b"yes\n")
     assert exits(sides) == (0, 0), [each.said for each in sides]
-    assert (to / "/".join((*output[1:], name))).read_bytes() == bytes(1024)
+    assert (to / path).read_bytes() == bytes(1024)
     assert (to / "folder/mine").exists()
 
 

@@ -135,20 +135,23 @@ async def test_a_read_only_folder_ends_both(server: Serving, to: Path, kind: str
     assert names(to) == []
 
 
-@pytest.mark.parametrize("mount", ["-t tmpfs none", '--bind "$PWD/parcel/in\rside"'])
-@pytest.mark.parametrize("mount_point", ["parcel", "parcel/in\rside"])
+@pytest.mark.parametrize("mount", ["-t tmpfs none", '--bind "$PWD/parcel/in\r side"'])
+@pytest.mark.parametrize("mount_point", ["parcel", "parcel/in\r side"])
 async def test_what_is_on_a_mounted_disk_is_not_replaced(
     server: Serving, to: Path, mount: str, mount_point: str
 ) -> None:
     """Who unpacks into a folder, and has a disk mounted there, would lose what is on the disk."""
-    (to / "parcel/in\rside").mkdir(parents=True)
+    (to / "parcel/in\r side").mkdir(parents=True)
     mounted = f'"$PWD/{mount_point}"'
     disk = f'mount {mount} {mounted} && touch {mounted}/mine && {{ "$@"; ended=$?; ls -A {mounted}; exit $ended; }}'
     async with receiving(server, disk, to, "--replace") as (receiver, sender):
         await sender.send(json.dumps({"offer": {"directory": DIRECTORY}}).encode())
         assert (await heard(sender, "error"))[0] == "what is at its place is never replaced"
         assert await receiver.ended() == 2
-    assert "'parcel' is a mount point, or contains one, and is not replaced" in receiver.said["stderr"]
+    assert (
+        "'parcel' leads to a mount point, or to a directory that contains one, and is not replaced"
+        in receiver.said["stderr"]
+    )
     assert receiver.said["stdout"] == "mine\n"
 
 

@@ -90,12 +90,19 @@ def test_a_scratch_folder_that_cannot_be_created_is_reported_in_one_sentence(
 
 def test_a_link_with_the_name_of_a_scratch_folder_is_not_followed(temporary: Path, tmp_path: Path) -> None:
     (tmp_path / "precious").mkdir()
-    link = temporary / f"{SCRATCH_PREFIX}x"
+    link = temporary / f"{SCRATCH_PREFIX}xxxxxxxx"
     link.symlink_to(tmp_path / "precious")
     with scratch():
         pass
     assert (tmp_path / "precious").is_dir()
     assert link.is_symlink()
+
+
+def test_an_empty_folder_of_the_user_stays(temporary: Path) -> None:
+    (temporary / f"{SCRATCH_PREFIX}mylake").mkdir()
+    with scratch():
+        pass
+    assert (temporary / f"{SCRATCH_PREFIX}mylake").is_dir()
 
 
 @pytest.mark.parametrize("name", ["mylake", "my_notes"])

@@ -19,6 +19,7 @@ from restante.waku.client.actions import Timeouts
 from restante.waku.client.fetch import RequestOptions, fetch
 from restante.waku.client.post import post as hand_over
 from restante.waku.client.ranges import HistoryQuery
+from restante.waku.client.state_file import held
 from restante.waku.envelope.envelope import make
 from restante.waku.envelope.payload import SymmetricKey, seal, topic_of
 from restante.waku.files import parquet, rlp_file
@@ -344,12 +345,11 @@ def test_a_json_file_that_is_no_state_is_reported_and_stays(tmp_path: Path) -> N
     assert package.read_text() == '{"name": "app"}'
 
 
-def test_a_file_that_has_the_name_of_the_lock_stays(tmp_path: Path) -> None:
-    (tmp_path / "uv.lock").write_text("dependencies")
-    result = waku("request", NOBODY, *PLAIN, "--state", tmp_path / "uv")
-    assert result.code == 2
-    assert f"{tmp_path / 'uv.lock'} is not empty, so it is no lock: name another state file" in result.err
-    assert (tmp_path / "uv.lock").read_text() == "dependencies"
+def test_a_lock_file_of_another_program_stays(tmp_path: Path) -> None:
+    (tmp_path / "uv.lock").touch()
+    with held(tmp_path / "uv"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["uv.lock"]
 
 
 WAYS = [(suffix, number) for suffix in ("jsonl", "rlp", "parquet") for number in (signal.SIGINT, signal.SIGTERM)]

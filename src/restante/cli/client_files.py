@@ -66,10 +66,6 @@ class Storing(msgspec.Struct, frozen=True):
         is_directory = os.path.isdir(self.output)  # noqa: PTH112 - Path's raises an error for a long name
         return self.output / name if self.into_output or is_directory else self.output
 
-    def is_in_the_way(self, path: Path) -> bool:
-        """Return whether something is there, and may not be replaced unless the user says so."""
-        return os.path.lexists(path) and not self.replace
-
     def is_replaced_by_log(self, path: Path) -> bool:
         """Return whether the timing log would be written over what is stored at a path, or into it."""
         with suppress(OSError):  # the working directory was removed
@@ -195,10 +191,11 @@ async def store(offered: OfferedFile | OfferedDirectory, storing: Storing) -> No
     if storing.is_replaced_by_log(path):
         await offered.reject("the receiver has another use for this name")
         raise Misuse(f"--dump-timing would write over {visible(str(path))}, or into it: --output names another place")
-    if storing.is_in_the_way(path):
-        if storing.accept:
-            await offered.reject(EXISTS)
-            raise Misuse(in_the_way(path))
+    exists = os.path.lexists(path)  # noqa: ASYNC240 - one look at a directory
+    if exists and storing.accept and not replace:
+        await offered.reject(EXISTS)
+        raise Misuse(in_the_way(path))
+    if exists and not storing.accept:
         async with reasons_sent(offered.wormhole, Role.RECEIVER):
             check_place(path, replace=True, directory=is_directory)
         replace = await _wanted(offered, f"{visible(str(path))} exists already. Replace it by the {words}?")

@@ -28,7 +28,8 @@ SUMMARY_WIDTH: Final = 80
 def write_report(report: Report, folder: Path) -> Path:
     """Write the files of a report, and return the page's path.
 
-    Then remove the CSV files that an earlier report of the period has and this one does not, but none through a link.
+    Afterwards remove the CSV files that an earlier report of the period has and this one does not, but none through a
+    link.
     Raises Misuse if the folder is a file, StoreError if it cannot be written.
     """
     files = {folder / name: content for name, content in report_files(report)}

@@ -28,7 +28,7 @@ LogFormat = Annotated[
 def data_directory(name: str | Path) -> Path:
     """Return the path that --data names. Raises Misuse for an empty name, which a Path takes for `.`."""
     if name == "":
-        raise Misuse("--data: '' is not a name")
+        raise Misuse("--data is empty: name a directory")
     return Path(name)
 
 

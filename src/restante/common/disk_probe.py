@@ -90,9 +90,7 @@ class DiskProbe:
 
     def _write(self) -> str:
         try:
-            if self._file.is_file() or not self._file.exists():  # also a link: the file to which it leads is not ours
-                self._file.unlink(missing_ok=True)
-            descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
                 if os.write(descriptor, CONTENT) < len(CONTENT):
                     return f"the disk cannot be written: {os.strerror(errno.ENOSPC)}"

@@ -145,32 +145,32 @@ def test_a_path_that_ends_without_a_name_is_refused(
 @pytest.mark.parametrize(
     ("place", "why"),
     [
-        ("work/here", "leads to a directory that it is in"),
-        ("work/above", "leads to a directory that it is in"),
-        ("work", "is the working directory, or contains it"),
-        ("folder", "is the working directory, or contains it"),
-        ("to work", "is the working directory, or contains it"),
-        ("user", "is the home directory, or contains it"),
-        ("users", "is the home directory, or contains it"),
-        ("to user", "is the home directory, or contains it"),
+        ("desk/here", "leads to a directory that contains it"),
+        ("desk/above", "leads to a directory that contains it"),
+        ("desk", "leads to the working directory, or to one that contains it"),
+        ("folder", "leads to the working directory, or to one that contains it"),
+        ("to desk", "leads to the working directory, or to one that contains it"),
+        ("user", "leads to the home directory, or to one that contains it"),
+        ("users", "leads to the home directory, or to one that contains it"),
+        ("to user", "leads to the home directory, or to one that contains it"),
     ],
 )
 def test_what_others_need_is_never_replaced(
     tmp_path: Path, place: str, why: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever agrees to replace something means what came under this name before."""
-    for folder in ("folder/work/inside", "users/user"):
+    for folder in ("folder/desk/inside", "users/user"):
         (tmp_path / folder).mkdir(parents=True)
     for link, target in {
-        "work": "folder/work",
+        "desk": "folder/desk",
         "user": "users/user",
-        "to work": "folder/work/inside/..",
+        "to desk": "folder/desk/inside/..",
         "to user": "users/../users/user",
-        "folder/work/here": ".",
-        "folder/work/above": "../..",
+        "folder/desk/here": ".",
+        "folder/desk/above": "../..",
     }.items():
         (tmp_path / link).symlink_to(target)
-    monkeypatch.chdir(tmp_path / "folder/work")
+    monkeypatch.chdir(tmp_path / "folder/desk")
     monkeypatch.setenv("HOME", str(tmp_path / "users/user"))
     before = listing(tmp_path)
     with pytest.raises(Misuse, match=why), draft_of_a(kind, tmp_path / place, replace=True):
@@ -185,14 +185,35 @@ def test_the_home_of_the_account_is_never_replaced_whatever_the_environment_says
     monkeypatch.setenv("HOME", "")
     account = pwd.struct_passwd(("user", "", os.getuid(), 0, "", str(tmp_path / "user"), ""))
     monkeypatch.setattr(pwd, "getpwuid", lambda _: account)
-    with pytest.raises(Misuse, match="is the home directory"), draft_directory(tmp_path / "user", replace=True):
+    with pytest.raises(Misuse, match="leads to the home directory"), draft_directory(tmp_path / "user", replace=True):
         pytest.fail("it began")
 
 
-def test_a_directory_that_came_meanwhile_is_never_replaced(tmp_path: Path) -> None:
-    with pytest.raises(Misuse, match="exists already"), draft_directory(tmp_path / "name", replace=True):
-        make(tmp_path / "name", "directory")
+@pytest.mark.parametrize("before", ["nothing", "file", "empty"])
+def test_a_directory_that_came_meanwhile_is_never_replaced(tmp_path: Path, before: str) -> None:
+    """A file system may give a new directory the inode of one that was removed."""
+    place = tmp_path / "name"
+    if before != "nothing":
+        make(place, before)
+    with pytest.raises(StoreError, match="File exists"), draft_directory(place, replace=True):  # noqa: PT012
+        if before == "empty":
+            place.rmdir()
+        place.unlink(missing_ok=True)
+        make(place, "directory")
     assert [path.name for path in tmp_path.iterdir()] == ["name"]
+    assert content_of(place) == "directory"
+
+
+def test_a_directory_that_came_after_the_last_check_is_not_replaced_without_consent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def checked(place: Path, **_: bool) -> None:
+        if any(tmp_path.iterdir()):  # the draft is there, so it is the last check
+            make(place, "directory")
+
+    monkeypatch.setattr(draft, "check_place", checked)
+    with pytest.raises(StoreError), draft_directory(tmp_path / "name"):
+        pass
     assert content_of(tmp_path / "name") == "directory"
 
 
@@ -227,10 +248,11 @@ def test_a_file_of_another_program_is_not_replaced_when_what_was_there_would_com
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", writes_before_it_fails)
-    with pytest.raises(StoreError), draft_directory(tmp_path / "name", replace=True) as new:
+    with pytest.raises(StoreError) as raised, draft_directory(tmp_path / "name", replace=True) as new:
         fill(new)
     old, name = sorted(tmp_path.iterdir())
     assert (content_of(old), content_of(name)) == ("file", "of another program")
+    assert str(raised.value).endswith(f"; what was there before is '{old}' now")
 
 
 def test_what_was_mounted_after_the_check_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

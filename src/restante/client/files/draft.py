@@ -7,6 +7,7 @@ replaces is `.NAME.old-0123456789abcdef` until it is removed.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import pwd
 import re
@@ -107,22 +108,21 @@ def draft_directory(
     """
     check_place(place, replace=replace, directory=True)
     real = _resolved(place)
-    replaceable = _directory_at(real)
     draft = _beside(real, "part")
     with _store_errors("create", place):
         draft.mkdir()
     try:
-        yield draft
-        with _store_errors("write", place):
-            _flush_file_system(draft)
-        before_naming()
-        came = _directory_at(real) not in {None, replaceable}
-        check_place(real, replace=replace and not came, directory=True)
-        with _store_errors("write", place):
-            aside = _exchange(draft, real) if os.path.lexists(real) else None
-            if aside is None:
-                draft.rename(real)  # fails if it is there by now, unless it is an empty directory (rename(2))
-        with _store_errors("flush", place.parent):
+        with _opened_directory(real) as agreed:
+            yield draft
+            with _store_errors("write", place):
+                _flush_file_system(draft)
+            before_naming()
+            check_place(real, replace=replace, directory=True)
+            with _store_errors("write", place):
+                aside = _exchange(draft, real, agreed) if replace and os.path.lexists(real) else None
+                if aside is None:
+                    draft.rename(real)  # fails if it is there by now, unless it is an empty directory (rename(2))
+        with _store_errors("flush", place.parent, aside):
             flush(real.parent)
         if aside is not None:  # and not before the new directory has its name on disk
             _remove(aside)
@@ -178,14 +178,14 @@ def _never_replaced(place: Path) -> str:
         target = place.stat()
     except OSError:  # a link to nothing
         return ""
-    protected = [(place.parent, "leads to a directory that it is in")]
-    protected += [(Path(), "is the working directory, or contains it")]
-    protected += [(home, "is the home directory, or contains it") for home in _homes()]
+    protected = [(place.parent, "leads to a directory that contains it")]
+    protected += [(Path(), "leads to the working directory, or to one that contains it")]
+    protected += [(home, "leads to the home directory, or to one that contains it") for home in _homes()]
     for folder, why in protected:
         if any(os.path.samestat(status, target) for status in _self_and_parents(folder)):
             return why
     if _has_mount_point(Path(os.path.realpath(place))):
-        return "is a mount point, or contains one"
+        return "leads to a mount point, or to a directory that contains one"
     return ""
 
 
@@ -227,13 +227,20 @@ def _resolved(place: Path) -> Path:
         return Path(os.path.realpath(place.parent)) / place.name
 
 
-def _directory_at(place: Path) -> tuple[int, int] | None:
-    """Return the device and inode of the directory at a path. None: nothing is there, or something else."""
+@contextmanager
+def _opened_directory(path: Path) -> Iterator[int | None]:
+    """Yield a descriptor of the directory at a path: while it is open, no other directory gets its inode.
+
+    None: nothing is there, or something else.
+    """
+    opened = None
     with suppress(OSError):
-        status = place.lstat()
-        if stat.S_ISDIR(status.st_mode):
-            return status.st_dev, status.st_ino
-    return None
+        opened = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield opened
+    finally:
+        if opened is not None:
+            os.close(opened)
 
 
 def is_special(place: Path) -> bool:
@@ -256,14 +263,15 @@ def check_free_space(folder: Path, needed: int) -> None:
 
 
 @contextmanager
-def _store_errors(doing: str, place: Path) -> Iterator[None]:
+def _store_errors(doing: str, place: Path, aside: Path | None = None) -> Iterator[None]:
+    """Raise a StoreError for an OSError. It names `aside`, if what was at the place is there now."""
     try:
         yield
     except OSError as error:
         why = plain(error)
-        raise StoreError(f"cannot {doing} {shown_path(str(place))}: {why}").with_peer_words(
-            f"cannot store it: {why}"
-        ) from error
+        words = f"cannot {doing} {shown_path(str(place))}: {why}"
+        words += "" if aside is None else f"; what was there before is {shown_path(str(aside))} now"
+        raise StoreError(words).with_peer_words(f"cannot store it: {why}") from error
 
 
 def _beside(place: Path, kind: str) -> Path:
@@ -273,15 +281,23 @@ def _beside(place: Path, kind: str) -> Path:
     return place.with_name(f".{start.decode(errors='ignore')}{ending}")
 
 
-def _exchange(draft: Path, place: Path) -> Path:
-    """Rename a directory to a name that something has. Return the path to which that was moved."""
+def _exchange(draft: Path, place: Path, agreed: int | None) -> Path:
+    """Rename a directory to a name that something has. Return the path to which that was moved.
+
+    `agreed` is a descriptor of the directory that may be replaced. Raises FileExistsError for another directory.
+    """
     aside = _beside(place, "old")
     place.rename(aside)
     try:
+        status = aside.lstat()
+        if stat.S_ISDIR(status.st_mode) and (agreed is None or not os.path.samestat(status, os.fstat(agreed))):
+            raise FileExistsError(errno.EEXIST, "")
         draft.rename(place)
     except OSError:
-        if not os.path.lexists(place):  # else another program has the name now, and what was there stays aside
-            aside.rename(place)
+        if os.path.lexists(place):  # of another program
+            with _store_errors("write", place, aside):
+                raise
+        aside.rename(place)
         raise
     return aside
 

@@ -17,10 +17,10 @@ from restante.waku.client.ranges import FetchState
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Lock a state file for this process during the block.
+    """Lock a state file for this process during the block. Raises Misuse if another process has locked it.
 
-    The lock is on an empty file next to it, because the state file itself is replaced. The lock file is removed at
-    the end. Raises Misuse if another process has locked it, or if it is not empty.
+    The lock is on a file next to it, because the state file itself is replaced. The lock file is removed at the end.
+    Other programs have a FILE.lock, too, so it has a name that no other program uses.
     """
     try:
         is_directory = path.is_dir()
@@ -28,16 +28,13 @@ def held(path: Path) -> Iterator[None]:
         raise Misuse(f"cannot read {path}: {error.strerror} (--state)") from error
     if is_directory:
         raise Misuse(f"cannot read {path}: it is a directory (--state)")
-    beside = path.with_name(f"{path.name}.lock")
+    beside = path.with_name(f".{path.name}.restante-lock")
     try:
         lock = _lock(beside)
     except BlockingIOError:
         raise Misuse(f"another process is using {path}: wait for it (--state)") from None
     except OSError as error:
         raise Misuse(f"cannot write {beside}: {error.strerror} (--state)") from error
-    if os.fstat(lock).st_size:
-        os.close(lock)
-        raise Misuse(f"{beside} is not empty, so it is no lock: name another state file (--state)")
     try:
         yield
     finally:
