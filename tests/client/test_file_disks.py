@@ -32,7 +32,7 @@ MIB: Final = 1 << 20
 HERE: Final = 'cd "$PWD" && "$@"; ended=$?; ls -A; exit $ended'
 """Run a command on what was mounted at the working directory. Then list what is there."""
 SMALL: Final = f'mount -t tmpfs -o size=4m,nr_inodes=20 none "$PWD" && {HERE}'
-DIRECTORY: Final = {"mode": "zipfile", "dirname": "parcel", "zipsize": 1, "numbytes": 1, "numfiles": 1}
+DIRECTORY: Final = {"mode": "zipfile", "dirname": "a parcel", "zipsize": 1, "numbytes": 1, "numfiles": 1}
 READ_ONLY: Final = f'mount --bind "$PWD" "$PWD" && mount -o remount,bind,ro "$PWD" && {HERE}'
 
 codes = (f"{number}-c-d" for number in count(1))
@@ -135,13 +135,13 @@ async def test_a_read_only_folder_ends_both(server: Serving, to: Path, kind: str
     assert names(to) == []
 
 
-@pytest.mark.parametrize("mount", ["-t tmpfs none", '--bind "$PWD/parcel/in\r side"'])
-@pytest.mark.parametrize("mount_point", ["parcel", "parcel/in\r side"])
+@pytest.mark.parametrize("mount", ["-t tmpfs none", '--bind "$PWD/a parcel/in\rside"'])
+@pytest.mark.parametrize("mount_point", ["a parcel", "a parcel/in\rside"])
 async def test_what_is_on_a_mounted_disk_is_not_replaced(
     server: Serving, to: Path, mount: str, mount_point: str
 ) -> None:
     """Who unpacks into a folder, and has a disk mounted there, would lose what is on the disk."""
-    (to / "parcel/in\r side").mkdir(parents=True)
+    (to / "a parcel/in\rside").mkdir(parents=True)
     mounted = f'"$PWD/{mount_point}"'
     disk = f'mount {mount} {mounted} && touch {mounted}/mine && {{ "$@"; ended=$?; ls -A {mounted}; exit $ended; }}'
     async with receiving(server, disk, to, "--replace") as (receiver, sender):
@@ -149,7 +149,7 @@ async def test_what_is_on_a_mounted_disk_is_not_replaced(
         assert (await heard(sender, "error"))[0] == "what is at its place is never replaced"
         assert await receiver.ended() == 2
     assert (
-        "'parcel' leads to a mount point, or to a directory that contains one, and is not replaced"
+        "'a parcel' leads to a mount point, or to a directory that contains one, and is not replaced"
         in receiver.said["stderr"]
     )
     assert receiver.said["stdout"] == "mine\n"

@@ -204,17 +204,18 @@ def test_a_directory_that_came_meanwhile_is_never_replaced(tmp_path: Path, befor
     assert content_of(place) == "directory"
 
 
-def test_a_directory_that_came_after_the_last_check_is_not_replaced_without_consent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("there", ["file", "directory"])
+def test_what_came_after_the_last_check_is_not_replaced_without_consent(
+    tmp_path: Path, there: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def checked(place: Path, **_: bool) -> None:
         if any(tmp_path.iterdir()):  # the draft is there, so it is the last check
-            make(place, "directory")
+            make(place, there)
 
     monkeypatch.setattr(draft, "check_place", checked)
     with pytest.raises(StoreError), draft_directory(tmp_path / "name"):
         pass
-    assert content_of(tmp_path / "name") == "directory"
+    assert content_of(tmp_path / "name") == there
 
 
 def test_a_directory_is_replaced_whose_path_leads_through_itself(tmp_path: Path) -> None:
