@@ -98,8 +98,8 @@ class OfferedFile(_OfferedBytes):
         self.name: str = file_name(offer.filename)
         """The file's name, which is safe to use in any directory."""
         self.directory_name: str | None = _directory_name(self.name)
-        """If the file is named `NAME.tar`: `NAME`, which is as safe. magic-wormhole.rs sends a directory of this name
-        so. None if the file has another name."""
+        """The name of the directory in a tar file `NAME.tar`: `NAME`, checked as `name` is. magic-wormhole.rs sends
+        directories as such files. None for any other file."""
         self.size: int = offer.filesize
         """The file's size in bytes."""
 
@@ -115,7 +115,8 @@ class OfferedFile(_OfferedBytes):
                 with it.
 
         Raises:
-            Misuse: something is at the path, and may not be replaced; or the offer was accepted or rejected before.
+            Misuse: the path does not end with a name; something is at it that may not be replaced, or that never is;
+                or the offer was accepted or rejected before.
             StoreError: the file cannot be stored. The sender is told.
             TransferError: the sender gave up, or the two sides cannot be connected.
             ConnectionLostError: the connection was lost.
@@ -146,7 +147,7 @@ class OfferedFile(_OfferedBytes):
         if self.directory_name is None:
             words = f"{shown(self.name)} is not named like a directory's tar file"
             async with reasons_sent(self.wormhole, Role.RECEIVER):
-                raise Misuse(f"{words}: accept it as a file").with_peer_words(words)
+                raise Misuse(f"{words}: call accept if directory_name is None").with_peer_words(words)
         archive = _Archive(self.size, self.size, self.size // TAR_BLOCK_BYTES, self.directory_name)
         await self._transfer.run_archive(archive, path, replace, on_progress)
 
@@ -185,7 +186,8 @@ class OfferedDirectory(_OfferedBytes):
                 transfer ends with it.
 
         Raises:
-            Misuse: something is at the path, and may not be replaced; or the offer was accepted or rejected before.
+            Misuse: the path does not end with a name; something is at it that may not be replaced, or that never is;
+                or the offer was accepted or rejected before.
             StoreError: the directory cannot be stored. The sender is told.
             TransferError: the sender gave up, or the two sides cannot be connected.
             ConnectionLostError: the connection was lost.
