@@ -6,38 +6,29 @@ import importlib.util
 import os
 import random
 import signal
+from collections.abc import Generator
 from typing import Any, Final
 from xml.etree import ElementTree as ET
 
 import pytest
 
-from support import effort
+from support import costs, effort
 
 OWN_SPARK: Final = ("tests/pipeline/test_masters.py",)
-"""Files that have a Spark session of their own, on another worker than all others: to start clusters and to build all
-tables on them takes as long as all other tests that need Spark."""
+"""Files that have a Spark session of their own, on another worker than all others: they start clusters."""
 
-LONG_GROUPS: Final = (
-    *OWN_SPARK,
-    "spark",
-    "tests/pipeline/test_closing_gaps.py",
-    "tests/client/test_address_book.py",
-    "large files",
-    "tests/interop/test_client_files.py",
-    "tests/interop/test_clients.py",
-    "tests/interop/test_files_apart.py",
-    "tests/interop/test_files.py",
-)
-"""The groups that take longest, the longest first. pytest-xdist hands out groups in the order of their first tests.
-So none of these begins when there is nothing left for the other workers."""
+SECONDS: Final[dict[str, tuple[int, int]]] = {}
+"""Processor seconds of the quick and of the thorough tests of files that take long. Others are taken to need 1 and 2.
+
+The files that take longest begin first, for a run is as long as its last worker. `--shard` makes parts of equal sums.
+"""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("restante")
-    group.addoption("--thorough", action="store_true", help="more rounds, examples, cases")
-    group.addoption("--thorough-only", action="store_true", help="--thorough without what a quick run does as well")
+    group.addoption("--thorough", action="store_true", help="what a quick run leaves out, and other examples")
+    group.addoption("--shard", metavar="K/N", help="the Kth of N parts that take about the same time")
     group.addoption("--effort", type=int, metavar="N", help="N times as many examples of hypothesis")
-    group.addoption("--pictures", action="store_true", help="store the pictures of the dashboards in docs/dashboard")
     group.addoption("--seed", type=int, metavar="N", help="repeat the run that printed this seed")
 
 
@@ -49,14 +40,25 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     option = config.option
-    option.thorough = option.thorough or option.thorough_only
+    if option.shard is not None:
+        option.shard = _shard(option.shard)
     if hasattr(config, "workerinput"):
         option.seed = config.workerinput["seed"]
     elif option.thorough and option.seed is None:
         option.seed = random.SystemRandom().randrange(1 << 32)
     if option.seed is not None:
         option.hypothesis_seed = option.seed
+    config.pluginmanager.register(costs)
     effort.configure(thorough=option.thorough, effort=option.effort, seed=option.seed)
+
+
+def _shard(text: str | tuple[int, int]) -> tuple[int, int]:
+    if isinstance(text, tuple):  # a worker gets the options of the run that started it
+        return text
+    number, _, parts = text.partition("/")
+    if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
+        raise pytest.UsageError(f"--shard {text}: write K/N with K from 1 to N, as in 3/8")
+    return int(number), int(parts)
 
 
 def pytest_configure_node(node: Any) -> None:
@@ -82,19 +84,26 @@ def pytest_xdist_auto_num_workers() -> int:
     return 2 * len(os.sched_getaffinity(0))
 
 
+# ── which tests run, on which worker, in which order ─────────────────────────────────────────────
+
+
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in this hook, too
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what this run does not want; say which tests share a worker; order them (thorough: randomly)."""
-    unwanted = [item for item in items if not _wanted(item, config)]
-    if unwanted:
-        config.hook.pytest_deselected(items=unwanted)
-        items[:] = [item for item in items if item not in set(unwanted)]
+    option = config.option
+    wanted = [item for item in items if _wanted(item, thorough=option.thorough)]
+    if option.shard is not None:
+        files = _files_of_shard(wanted, *option.shard)
+        wanted = [item for item in wanted if _file(item) in files]
+    config.hook.pytest_deselected(items=list(set(items) - set(wanted)))
+    items[:] = wanted
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(_group(item)))
-    if config.option.seed is not None:
-        _shuffle(items, random.Random(config.option.seed))
-    _put_long_groups_first(items)
+    if option.seed is not None:
+        _shuffle(items, random.Random(option.seed))
+    # pytest-xdist hands out groups in the order of their first tests.
+    items.sort(key=lambda item: -SECONDS.get(_file(item), (1, 2))[option.thorough])
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -103,53 +112,39 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         assert all("@" in item.nodeid for item in session.items), "pytest-xdist's groups have no effect"
 
 
-def _wanted(item: pytest.Item, config: pytest.Config) -> bool:
+def _file(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
+
+
+def _wanted(item: pytest.Item, *, thorough: bool) -> bool:
+    """Say whether a run has a test. A property has other examples in a thorough run, so both have it."""
     if item.get_closest_marker("leveldb") and importlib.util.find_spec("plyvel") is None:
         return False  # plyvel has no wheel for this Python
-    if config.option.thorough_only:
-        return _does_more(item)
-    return config.option.thorough or item.get_closest_marker("thorough") is None
+    marked = item.get_closest_marker("thorough") is not None
+    return marked == thorough or (thorough and getattr(getattr(item, "obj", None), "is_hypothesis_test", False))
 
 
-def _does_more(item: pytest.Item) -> bool:
-    """Say whether a test does more with --thorough than without it.
-
-    A property has more examples. A file that asks for the effort has more rounds or other dice in some of its tests.
-    Spark compiles its plans (tests/pipeline/conftest.py).
-    """
-    if item.get_closest_marker("thorough") or "spark" in getattr(item, "fixturenames", ()):
-        return True
-    if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
-        return True
-    asked = (effort.rounds, effort.dice, effort.is_thorough)
-    return any(value is each for value in vars(getattr(item, "module", effort)).values() for each in asked)
+def _files_of_shard(items: list[pytest.Item], number: int, parts: int) -> set[str]:
+    """Return the files of one part. The longest first, each file goes to the part that has the least so far."""
+    weights = {file: SECONDS.get(file, (1, 2))[1] for file in map(_file, items)}
+    shards: list[set[str]] = [set() for _ in range(parts)]
+    for file in sorted(weights, key=lambda name: (-weights[name], name)):
+        min(shards, key=lambda files: sum(weights[name] for name in files)).add(file)
+    return shards[number - 1]
 
 
 def _group(item: pytest.Item) -> str:
     """Return the worker's group: one has the Spark session; elsewhere a file's tests share what the file set up."""
-    file = item.nodeid.partition("::")[0]
-    if "spark" in getattr(item, "fixturenames", ()) and file not in OWN_SPARK:
+    if "spark" in getattr(item, "fixturenames", ()) and _file(item) not in OWN_SPARK:
         return "spark"
-    return file
-
-
-def _put_long_groups_first(items: list[pytest.Item]) -> None:
-    """Move the tests of long groups to the front; the order within a group and that of the others stays."""
-    rank = {group: number for number, group in enumerate(LONG_GROUPS)}
-
-    def place(item: pytest.Item) -> int:
-        mark = item.get_closest_marker("xdist_group")
-        assert mark is not None
-        return rank.get(mark.args[0], len(rank))
-
-    items.sort(key=place)
+    return _file(item)
 
 
 def _shuffle(items: list[pytest.Item], dice: random.Random) -> None:
     """Shuffle the files, and the tests of each: a file's tests stay together for what they share."""
     files: dict[str, list[pytest.Item]] = {}
     for item in items:
-        files.setdefault(item.nodeid.partition("::")[0], []).append(item)
+        files.setdefault(_file(item), []).append(item)
     shuffled = list(files.values())
     dice.shuffle(shuffled)
     for tests in shuffled:
@@ -157,14 +152,29 @@ def _shuffle(items: list[pytest.Item], dice: random.Random) -> None:
     items[:] = [item for tests in shuffled for item in tests]
 
 
-@pytest.hookimpl(trylast=True)  # after pytest-cov's own lines
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print the seed again, below the failures and also with -q; and the coverage (--cov)."""
+# ── how the run ends ─────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # below what pytest and its plugins print
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> Generator[None]:
+    """Print what the tests cost, which were run again and why, the seed, and the coverage (--cov)."""
+    yield
+    for line in costs.table(config):
+        terminalreporter.line(line)
+    for report in terminalreporter.stats.get("rerun", []):
+        terminalreporter.line(f"run again: {report.nodeid}: {_reason(report)}")
     if seed := _seed(config):
         terminalreporter.line(seed)
     measured = config.pluginmanager.get_plugin("_cov")
     if measured is not None and getattr(measured, "cov_total", None) is not None:
         rates = ET.parse(measured.options.cov_report["xml"]).getroot().attrib
-        branches, lines = (100 * float(rates[each]) for each in ("branch-rate", "line-rate"))
+        branches, lines = (100 * float(rates[name]) for name in ("branch-rate", "line-rate"))
         figures = f"{branches:.1f} % of branches, {lines:.1f} % of lines"
         terminalreporter.line(f"covered in the tests' own processes: {figures}")
+
+
+def _reason(report: pytest.TestReport) -> str:
+    """Return the first line of the error of a test that failed."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = crash.message if crash is not None else report.longreprtext
+    return str(text).partition("\n")[0]

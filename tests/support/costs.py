@@ -1,0 +1,149 @@
+"""What the tests cost in processor time, by folder: a plugin of pytest, whose table conftest.py prints at the end.
+
+Processor time depends on other work of the machine much less than the time of a clock. That of all processes that a
+test starts counts, also while they still run (a Java, a server that many tests share).
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections import defaultdict
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from support import tools
+
+TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+BUDGETS: Final = {
+    "tests": 1.8,
+    "tests/client": 1.3,
+    "tests/demo": 0.1,
+    "tests/durability": 0.3,
+    "tests/hostile": 0.4,
+    "tests/interop": 0.5,
+    "tests/machine": 0.2,
+    "tests/pipeline": 3.0,
+    "tests/reference_import": 0.2,
+    "tests/stores": 0.2,
+    "tests/timing": 0.2,
+    "tests/waku": 1.3,
+    "start": 0.5,
+}
+"""Processor minutes that the quick tests of each folder may take.
+
+`start` is what pytest needs to import and collect them, once in each of its processes.
+"""
+
+LIMIT: Final = 12.0
+"""Processor minutes of all quick tests: above the sum of the budgets, for hosts differ by a half."""
+
+START: Final = "start"
+INSTALLED: Final = "installed once, not in the sum"
+SECONDS: Final = "processor seconds"
+"""The name of the property of a report: it has such seconds by row of the table."""
+
+_spent: Final[dict[str, float]] = defaultdict(float)
+"""Processor seconds by row of the table, in the process that controls the run."""
+
+_start: Final[list[float]] = []
+"""What it took to start and to collect, until a report has it."""
+
+
+class Meter:
+    """The processor seconds of this process and its descendants since the last reading."""
+
+    def __init__(self) -> None:
+        self._last = 0.0
+
+    def read(self) -> float:
+        running = sum(_ticks(pid) for pid in _descendants(os.getpid())) / TICKS
+        now = _used(resource.RUSAGE_SELF) + _used(resource.RUSAGE_CHILDREN) + running
+        seconds, self._last = now - self._last, now
+        return max(seconds, 0.0)  # a process whose parent ignores how it ended is lost
+
+
+_meter: Final = Meter()
+
+
+def pytest_collection_finish() -> None:
+    _start.append(_meter.read())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Write into the last report of a test what it took: the process that controls the run gets all reports."""
+    report = yield
+    if call.when == "teardown":
+        installed = sum(seconds for _, _, seconds in tools.installations)
+        tools.installations.clear()
+        taken = {_folder(item.nodeid): _meter.read() - installed, INSTALLED: installed, START: sum(_start)}
+        _start.clear()
+        report.user_properties.append((SECONDS, taken))
+    return report
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    for name, value in report.user_properties:
+        if name == SECONDS:
+            for row, seconds in value.items():
+                _spent[row] += seconds
+
+
+def table(config: pytest.Config) -> list[str]:
+    """Return the lines of the summary: processor minutes by folder, those of a quick run beside their budgets."""
+    quick, rows = not config.option.thorough, dict(sorted(_spent.items()))
+    if config.pluginmanager.hasplugin("dsession"):  # this process has distributed, and others have tested
+        rows[START] = rows.get(START, 0.0) + _used(resource.RUSAGE_SELF)
+    installed = rows.pop(INSTALLED, 0.0)
+    total = sum(rows.values()) / 60
+    rows["in all"] = 60 * total
+    budgets = BUDGETS | {"in all": sum(BUDGETS.values())}
+    lines = ["processor minutes of the tests" + (", and their budgets" if quick else "")]
+    for name, seconds in rows.items():
+        budget = f"{budgets.get(name, 0):8.1f}" if quick else ""
+        lines.append(f"  {name:<24}{seconds / 60:8.1f}{budget}")
+    if installed >= 1:
+        lines.append(f"  {INSTALLED:<24}{installed / 60:8.1f}")
+    if quick and total > LIMIT:
+        lines.append(f"OVER BUDGET: the quick tests took {total:.1f} processor minutes; at most {LIMIT:g}")
+    return lines
+
+
+def _folder(nodeid: str) -> str:
+    """Return the folder of a test, at most two names deep."""
+    return "/".join(nodeid.partition("::")[0].split("/")[:-1][:2])
+
+
+def _used(who: int) -> float:
+    usage = resource.getrusage(who)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _ticks(pid: int) -> int:
+    """Return what a process and its children that have ended took (proc_pid_stat(5), fields 14 to 17)."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return sum(map(int, fields[11:15]))
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    """Yield the processes that a process, its children and theirs have started and that still run."""
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return
+    for thread in threads:
+        try:
+            children = (thread / "children").read_text().split()
+        except OSError:
+            continue
+        for child in map(int, children):
+            yield child
+            yield from _descendants(child)
