@@ -89,7 +89,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     for name, value in report.user_properties:
-        if name == SECONDS:
+        if name == SECONDS and isinstance(value, dict):
             for row, seconds in value.items():
                 _spent[row] += seconds
 
