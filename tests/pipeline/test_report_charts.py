@@ -6,6 +6,7 @@ import math
 import re
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
+from random import Random
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -32,12 +33,12 @@ from restante.pipeline.report.model import (
 )
 from restante.pipeline.report.periods import parse
 from restante.pipeline.report.values import json_value
-from support.effort import dice, examples
+from support.effort import examples
 from support.pipeline import reports
 from support.pipeline.report_lakes import LakeTables, lake
 
 CHARTS = {figure.id: figure for figure in reports.charts()}
-every_chart = pytest.mark.parametrize("name", CHARTS)
+each_chart = pytest.mark.parametrize("figure", CHARTS.values(), ids=CHARTS)
 
 
 def marks(figure: Figure) -> list[tuple[int, str, str, ET.Element]]:
@@ -53,44 +54,53 @@ def rects(figure: Figure) -> list[tuple[float, ET.Element]]:
     return [(float(value), each.findall("rect")[-1]) for _, _, value, each in marks(figure)]
 
 
-ALL_DAYS = [date(2026, 11, 3) + timedelta(number) for number in range(28)]
-LAKE = LakeTables(lake(dice("charts"), ALL_DAYS))
+LAKE = LakeTables(lake(Random(1), [date(2026, 11, 3) + timedelta(number) for number in range(28)]))
 MADE = datetime(2026, 12, 1, 6, tzinfo=UTC)
-OF_LAKE = {
+CHARTS_OF_LAKE = {
     f"{period} {figure.id}": figure
-    for period in ("2026-11-20", "2026-W47", "2026-11")
+    for period in ("2026-11-20", "2026-W47")
     for _, figure in figures(made_report(LAKE.fetch, parse(period), MADE.date(), MADE))
     if figure.chart
 }
-"""All charts of a day, a week and a month, of which a lake has all tables."""
+ALL_CHARTS = CHARTS | CHARTS_OF_LAKE
 
 
-@pytest.mark.parametrize("figure", [pytest.param(each, id=name) for name, each in {**CHARTS, **OF_LAKE}.items()])
-def test_every_mark_has_the_number_of_its_cell(figure: Figure) -> None:
-    found = marks(figure)
-    assert found
-    for row, column, value, _ in found:
+@pytest.mark.parametrize("figure", ALL_CHARTS.values(), ids=ALL_CHARTS)
+def test_every_number_of_the_table_has_a_mark_within_the_chart(figure: Figure) -> None:
+    drawn_marks = marks(figure)
+    assert drawn_marks
+    for row, column, value, _ in drawn_marks:
         assert str(json_value(figure.table.rows[row][figure.table.place(column)])) == value
-    shown = {(row, column) for row, column, _, _ in found}
-    assert len(shown) == len(found)
+    cells = {(row, column) for row, column, _, _ in drawn_marks}
+    assert len(cells) == len(drawn_marks)
     for column in drawn(figure.chart):
         for row, number in enumerate(figure.table.numbers(column)):
-            assert ((row, column) in shown) or not number
+            assert ((row, column) in cells) or not number
+    svg = ET.fromstring(picture(figure))
+    width, height = map(float, svg.attrib["viewBox"].split()[2:])
+    assert width == WIDTH
+    for rect in svg.iter("rect"):
+        x, y, w, h = (float(rect.attrib[key]) for key in ("x", "y", "width", "height"))
+        assert -0.01 <= x <= x + w <= width + 0.5, ET.tostring(rect)
+        assert -0.01 <= y <= y + h <= height + 0.01, ET.tostring(rect)
+    for text in svg.iter("text"):
+        room = cell_len(text.text or "") * CHARACTER_WIDTH
+        at = float(text.attrib["x"]) - {"middle": room / 2, "end": room}.get(text.attrib.get("class", ""), 0)
+        assert -0.5 <= at <= at + room <= width + 0.5, ET.tostring(text)
+        assert 0 < float(text.attrib["y"]) <= height
 
 
-@every_chart
-def test_a_value_that_is_not_known_is_a_question_mark(name: str) -> None:
-    figure = CHARTS[name]
+@each_chart
+def test_a_value_that_is_not_known_is_a_question_mark(figure: Figure) -> None:
     unknown = {
         row for column in drawn(figure.chart) for row, n in enumerate(figure.table.numbers(column)) if n is None
     }
-    words = [each.text for each in ET.fromstring(picture(figure)).iter("text")]
-    assert words.count("?") == len(unknown) + (name == "versions")  # the last version has no name
+    words = [text.text for text in ET.fromstring(picture(figure)).iter("text")]
+    assert words.count("?") == len(unknown) + (figure.id == "versions")  # the last version has no name
 
 
-@every_chart
-def test_a_chart_is_an_image_with_a_title_and_a_description(name: str) -> None:
-    figure = CHARTS[name]
+@each_chart
+def test_a_chart_is_an_image_with_a_title_and_a_description(figure: Figure) -> None:
     svg = ET.fromstring(picture(figure))
     assert svg.attrib["role"] == "img"
     title, description, *_ = list(svg)
@@ -99,32 +109,8 @@ def test_a_chart_is_an_image_with_a_title_and_a_description(name: str) -> None:
     assert str(description.text).startswith(figure.reading)
 
 
-def test_a_page_of_a_lake_has_every_kind_of_chart() -> None:
-    kinds = {type(figure.chart) for figure in CHARTS.values()}
-    for period in ("2026-11-20", "2026-W47", "2026-11"):
-        assert {type(each.chart) for name, each in OF_LAKE.items() if name.startswith(f"{period} ")} == kinds
-
-
-@pytest.mark.parametrize("figure", [pytest.param(each, id=name) for name, each in {**CHARTS, **OF_LAKE}.items()])
-def test_nothing_is_drawn_outside_of_a_chart(figure: Figure) -> None:
-    svg = ET.fromstring(picture(figure))
-    width, height = map(float, svg.attrib["viewBox"].split()[2:])
-    assert width == WIDTH
-    for each in svg.iter():
-        if each.tag == "rect":
-            x, y, w, h = (float(each.attrib[key]) for key in ("x", "y", "width", "height"))
-            assert -0.01 <= x <= x + w <= width + 0.5, ET.tostring(each)
-            assert -0.01 <= y <= y + h <= height + 0.01, ET.tostring(each)
-        if each.tag == "text":
-            room = cell_len(each.text or "") * CHARACTER_WIDTH
-            at = float(each.attrib["x"]) - {"middle": room / 2, "end": room}.get(each.attrib.get("class", ""), 0)
-            assert -0.5 <= at <= at + room <= width + 0.5, ET.tostring(each)
-            assert 0 < float(each.attrib["y"]) <= height
-
-
-@every_chart
-def test_a_chart_of_no_rows_is_none_and_of_nothing_but_zeros_is_one(name: str) -> None:
-    figure = CHARTS[name]
+@each_chart
+def test_a_chart_of_no_rows_is_none_and_of_nothing_but_zeros_is_one(figure: Figure) -> None:
     empty = Figure("a", "A", "A.", ReportTable(figure.table.columns, ()), figure.chart)
     assert picture(empty) == legend(empty) == ""
     places = [figure.table.place(column) for column in drawn(figure.chart)]
@@ -244,26 +230,19 @@ def test_hatchings_and_shapes_suffice_and_differ() -> None:
 
 @given(st.floats(0, 300), st.floats(0, 200), st.floats(0.01, 300), st.floats(0.01, 200))
 def test_hatching_is_in_its_area_and_in_every_area_that_is_not_thin(
-    x: float, y: float, width: float, height: float
+    left: float, top: float, width: float, height: float
 ) -> None:
     plain, *others = HATCHINGS
-    assert hatch(plain, x, y, width, height) == ""
-    for each in others:
-        lines = hatch(each, x, y, width, height)
-        assert bool(lines) == (min(width, height) >= MIN_HATCHED)
-        for start, end in segments(lines):
-            assert all(x - 0.02 <= at <= x + width + 0.02 for at in (start[0], end[0])), each.name
-            assert all(y - 0.02 <= at <= y + height + 0.02 for at in (start[1], end[1])), each.name
-
-
-def segments(lines: str) -> list[tuple[tuple[float, float], tuple[float, float]]]:
-    """Return the ends of each line of a path."""
-    found = []
-    for x, y, how, by in re.findall(r"M([-.0-9]+) ([-.0-9]+)([hvl])([-.0-9 ]+)", lines):
-        dx, dy = {"h": f"{by} 0", "v": f"0 {by}", "l": by}[how].split()
-        found.append(((float(x), float(y)), (float(x) + float(dx), float(y) + float(dy))))
-    assert len(found) == lines.count("M")
-    return found
+    assert hatch(plain, left, top, width, height) == ""
+    for hatching in others:
+        path = hatch(hatching, left, top, width, height)
+        assert bool(path) == (min(width, height) >= MIN_HATCHED)
+        lines = re.findall(r"M([-.0-9]+) ([-.0-9]+)([hvl])([-.0-9 ]+)", path)
+        assert len(lines) == path.count("M")
+        for x, y, direction, by in lines:
+            dx, dy = {"h": f"{by} 0", "v": f"0 {by}", "l": by}[direction].split()
+            assert all(left - 0.02 <= at <= left + width + 0.02 for at in (float(x), float(x) + float(dx)))
+            assert all(top - 0.02 <= at <= top + height + 0.02 for at in (float(y), float(y) + float(dy)))
 
 
 @pytest.mark.parametrize("name", ["results", "versions", "coverage"])

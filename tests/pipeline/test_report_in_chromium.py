@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,14 +15,13 @@ from playwright.sync_api import Browser, expect
 from restante.pipeline.report.making import made_report
 from restante.pipeline.report.page import page
 from restante.pipeline.report.periods import parse
-from support.effort import dice
 from support.pipeline import reports
 from support.pipeline.report_lakes import LakeTables, lake
 from support.timing.browser import RULES, chromium, opened
 
 MADE = datetime(2026, 12, 1, 6, tzinfo=UTC)
 DAYS = [date(2026, 11, 3) + timedelta(number) for number in range(28)]
-MONTH = page(made_report(LakeTables(lake(dice("browser"), DAYS)).fetch, parse("2026-11"), MADE.date(), MADE))
+MONTH = page(made_report(LakeTables(lake(Random(1), DAYS)).fetch, parse("2026-11"), MADE.date(), MADE))
 PAGES = {"month": MONTH, "whole": page(reports.whole()), "hostile": page(reports.hostile())}
 
 WIDE: dict[str, Any] = {"viewport": {"width": 1400, "height": 900}}
@@ -33,8 +33,6 @@ VIEWS: dict[str, dict[str, Any]] = {
     "forced colours": {**WIDE, "forced_colors": "active"},
 }
 
-AXE = Axe()
-
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
@@ -42,56 +40,75 @@ def browser() -> Iterator[Browser]:
         yield found
 
 
-@pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("name", PAGES)
+TEXTS = """() => {
+    const outside = [], small = [], overlapping = [];
+    for (const chart of document.querySelectorAll("svg.chart")) {
+        const frame = chart.getBoundingClientRect();
+        const texts = [...chart.querySelectorAll("text")]
+            .map((text) => [text.textContent, text.getBoundingClientRect()]);
+        texts.forEach(([words, box], at) => {
+            if (box.height < 10) small.push(words);
+            if (box.left < frame.left - 4 || box.right > frame.right + 4 || box.bottom > frame.bottom + 4)
+                outside.push(words);
+            overlapping.push(...texts.slice(at + 1)
+                .filter(([, other]) => box.left < other.right - 1 && other.left < box.right - 1
+                    && box.top < other.bottom - 5 && other.top < box.bottom - 5)
+                .map(([others]) => [words, others]));
+        });
+    }
+    return [outside, small, overlapping];
+}"""
+"""Finds the texts of charts that are outside of them, or small, and pairs that overlap."""
+
+CUT = """() => [...document.querySelectorAll(".scrolled")]
+    .filter((box) => box.scrollWidth > box.clientWidth && box.offsetWidth < box.closest("section").clientWidth)
+    .map((box) => box.getAttribute("aria-labelledby"))"""
+"""Finds the tables that are cut although the page is wider."""
+
+
+@pytest.mark.parametrize(
+    ("name", "view"),
+    [
+        ("month", "wide"),
+        ("hostile", "phone"),
+        *(
+            pytest.param(name, view, marks=pytest.mark.thorough)
+            for name in PAGES
+            for view in VIEWS
+            if (name, view) not in {("month", "wide"), ("hostile", "phone")}
+        ),
+    ],
+)
 def test_a_page_fits_and_loads_nothing(browser: Browser, tmp_path: Path, name: str, view: str) -> None:
-    with opened(browser, PAGES[name], tmp_path, java_script_enabled=True, **VIEWS[view]) as found:
+    with opened(browser, PAGES[name], tmp_path, **VIEWS[view]) as found:
         # Not innerWidth: a phone shows all of a page that is too wide, and makes it smaller.
         assert found.page.evaluate("document.documentElement.scrollWidth") <= VIEWS[view]["viewport"]["width"]
-        for box in found.page.locator("svg.chart").all():
-            size = box.bounding_box()
+        for chart in found.page.locator("svg.chart").all():
+            size = chart.bounding_box()
             assert size is not None
             assert size["width"] > 300
+        if name == "month":
+            assert found.page.evaluate(TEXTS) == [[], [], []]
+        if VIEWS[view]["viewport"] == WIDE["viewport"]:
+            assert found.page.evaluate(CUT) == []
         assert found.complaints == []
         assert found.foreign == []
-        found.page.screenshot(path=tmp_path / f"{name}-{view}.png", full_page=True)  # to look at
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("view", ["wide", "phone", "dark"])
 @pytest.mark.parametrize("name", PAGES)
 def test_axe_finds_no_violation(browser: Browser, tmp_path: Path, name: str, view: str) -> None:
     with opened(browser, PAGES[name], tmp_path, bypass_csp=True, **VIEWS[view]) as found:
         # It does not judge the contrast of texts above a gradient.
         found.page.add_style_tag(content=".scrolled { background: none }")
-        results = AXE.run(found.page, options=RULES)
+        results = Axe().run(found.page, options=RULES)
     assert results.violations_count == 0, results.generate_report()
-    assert {"color-contrast", "heading-order", "region", "svg-img-alt"} <= {
-        each["id"] for each in results.response["passes"]
-    }
+    passed = {rule["id"] for rule in results.response["passes"]}
+    assert {"color-contrast", "heading-order", "region", "svg-img-alt"} <= passed
 
 
-@pytest.mark.parametrize("view", ["wide", "phone"])
-def test_the_texts_of_charts_are_readable_and_inside_of_them(browser: Browser, tmp_path: Path, view: str) -> None:
-    with opened(browser, MONTH, tmp_path, **VIEWS[view]) as found:
-        outside, heights = found.page.evaluate(
-            """() => {
-                const outside = [], heights = [];
-                for (const chart of document.querySelectorAll("svg.chart")) {
-                    const frame = chart.getBoundingClientRect();
-                    for (const text of chart.querySelectorAll("text")) {
-                        const box = text.getBoundingClientRect();
-                        heights.push(box.height);
-                        if (box.left < frame.left - 4 || box.right > frame.right + 4 || box.bottom > frame.bottom + 4)
-                            outside.push(text.textContent);
-                    }
-                }
-                return [outside, heights];
-            }"""
-        )
-    assert outside == []
-    assert min(heights) >= 10
-
-
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["\u05d0\u05d1\u05d2", "\u0627\u0644\u0639", "1.2"])
 def test_the_words_of_a_sentence_keep_their_order_around_names(browser: Browser, tmp_path: Path, name: str) -> None:
     with opened(browser, page(reports.with_names(name, name)), tmp_path, **WIDE) as found:
@@ -117,21 +134,7 @@ def test_the_words_of_a_sentence_keep_their_order_around_names(browser: Browser,
     assert places == sorted(set(places))
 
 
-def test_labels_of_a_chart_do_not_overlap(browser: Browser, tmp_path: Path) -> None:
-    with opened(browser, MONTH, tmp_path, **WIDE) as found:
-        overlapping = found.page.evaluate(
-            """() => [...document.querySelectorAll("svg.chart")].flatMap((chart) => {
-                const texts = [...chart.querySelectorAll("text")]
-                    .map((text) => [text.textContent, text.getBoundingClientRect()]);
-                return texts.flatMap(([words, box], at) => texts.slice(at + 1)
-                    .filter(([, other]) => box.left < other.right - 1 && other.left < box.right - 1
-                        && box.top < other.bottom - 5 && other.top < box.bottom - 5)
-                    .map(([others]) => [chart.ariaLabelledByElements?.[0]?.id ?? "", words, others]));
-            })"""
-        )
-    assert overlapping == []
-
-
+@pytest.mark.thorough
 def test_a_screen_reader_gets_names_for_charts_and_scrolled_tables(browser: Browser, tmp_path: Path) -> None:
     with opened(browser, PAGES["whole"], tmp_path, **WIDE) as found:
         for figure in reports.charts():
@@ -141,50 +144,31 @@ def test_a_screen_reader_gets_names_for_charts_and_scrolled_tables(browser: Brow
         assert found.page.get_by_role("rowheader", name="2026-11-01").count() >= 1
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_a_table_is_cut_only_if_it_is_wider_than_the_page(browser: Browser, tmp_path: Path, name: str) -> None:
-    with opened(browser, PAGES[name], tmp_path, **WIDE) as found:
-        cut = found.page.evaluate(
-            """() => [...document.querySelectorAll(".scrolled")]
-                .filter((box) => box.scrollWidth > box.clientWidth
-                    && box.offsetWidth < box.closest("section").clientWidth)
-                .map((box) => box.getAttribute("aria-labelledby"))"""
-        )
-    assert cut == []
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_a_printed_page_fits_its_paper(browser: Browser, tmp_path: Path, name: str) -> None:
-    with opened(browser, PAGES[name], tmp_path, viewport={"width": 700, "height": 1000}) as found:
-        found.page.emulate_media(media="print")
-        assert found.page.evaluate("document.documentElement.scrollWidth") <= 700  # A4, 12 mm of margin on both sides
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_a_page_is_the_same_without_a_script(browser: Browser, tmp_path: Path, name: str) -> None:
-    pictures = []
-    for is_enabled in (True, False):
-        with opened(browser, PAGES[name], tmp_path, java_script_enabled=is_enabled, **WIDE) as found:
-            box = found.page.locator("details.meanings").last
-            expect(box.locator(":scope > :not(summary)")).to_be_hidden()
-            box.locator("summary").click()
-            expect(box.locator(":scope > :not(summary)")).to_be_visible()
-            pictures.append(found.page.screenshot(full_page=True))
-    assert pictures[0] == pictures[1]
+@pytest.mark.thorough
+def test_the_meanings_are_opened_without_a_script(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, PAGES["whole"], tmp_path, java_script_enabled=False, **WIDE) as found:
+        box = found.page.locator("details.meanings").last
+        expect(box.locator(":scope > :not(summary)")).to_be_hidden()
+        box.locator("summary").click()
+        expect(box.locator(":scope > :not(summary)")).to_be_visible()
 
 
 MAX_PDF_BYTES = 1_000_000
 """The PDF of a month with its tables and charts has 160 kB. Areas that are printed as bitmaps make it 90 MB."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", PAGES)
-def test_the_pdf_of_a_page_is_small(browser: Browser, tmp_path: Path, name: str) -> None:
-    with opened(browser, PAGES[name], tmp_path) as found:
+def test_a_printed_page_fits_its_paper_and_its_pdf_is_small(browser: Browser, tmp_path: Path, name: str) -> None:
+    with opened(browser, PAGES[name], tmp_path, viewport={"width": 700, "height": 1000}) as found:
+        found.page.emulate_media(media="print")
+        assert found.page.evaluate("document.documentElement.scrollWidth") <= 700  # A4, 12 mm of margin on both sides
         content = found.page.pdf(format="A4")
     assert content.startswith(b"%PDF")
     assert len(content) < MAX_PDF_BYTES
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("view", ["forced colours", "print"])
 def test_the_areas_of_a_legend_differ_without_colour(browser: Browser, tmp_path: Path, view: str) -> None:
     with opened(browser, PAGES["whole"], tmp_path, bypass_csp=True, **VIEWS.get(view, WIDE)) as found:
@@ -196,6 +180,7 @@ def test_the_areas_of_a_legend_differ_without_colour(browser: Browser, tmp_path:
         assert len({swatches.nth(at).screenshot() for at in range(6)}) == 6
 
 
+@pytest.mark.thorough
 def test_a_table_is_scrolled_by_keys(browser: Browser, tmp_path: Path) -> None:
     with opened(browser, PAGES["whole"], tmp_path, **PHONE) as found:
         box = found.page.locator(".scrolled").first
@@ -207,6 +192,7 @@ def test_a_table_is_scrolled_by_keys(browser: Browser, tmp_path: Path) -> None:
         expect(last_row).to_be_in_viewport()
 
 
+@pytest.mark.thorough
 def test_a_printed_page_is_light_and_shows_all_rows(browser: Browser, tmp_path: Path) -> None:
     with opened(browser, PAGES["whole"], tmp_path, **VIEWS["dark"]) as found:
         dark = found.page.evaluate("getComputedStyle(document.body).backgroundColor")

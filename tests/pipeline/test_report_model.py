@@ -148,11 +148,3 @@ def test_the_rows_of_names_add_up_to_all_of_them(names: list[tuple[str | None, .
     assert top_rows(data.draw(st.permutations(rows)), 1, most) == found
     left_out = set(names) - {each.name for each in named}
     assert all(dict(rows)[name][1] <= named[-1].counts[1] for name in left_out)
-
-
-def test_a_hundred_thousand_names_are_twenty_rows() -> None:
-    rows = [((f"app {number}",), (number,)) for number in range(100_000)]
-    found = top_rows(rows, 0)
-    assert found[0].name == ("app 99999",)
-    assert (found[-1].name, found[-1].names) == (None, 99_981)
-    assert sum(each.counts[0] for each in found) == sum(range(100_000))

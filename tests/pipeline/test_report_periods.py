@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, timedelta
+from datetime import date
 
 import pytest
 from hypothesis import given
@@ -16,7 +16,6 @@ from restante.pipeline.report.periods import (
     chosen,
     containing,
     extent,
-    last_over,
     parse,
     remarks,
 )
@@ -34,27 +33,6 @@ def test_each_day_is_in_one_period_of_each_kind(kind: PeriodKind, day: date) -> 
     period = containing(kind, day)
     assert day in period.days
     assert all(containing(kind, each) == period for each in period.days)
-
-
-@given(PERIODS)
-def test_each_period_begins_on_the_day_after_the_one_before_it(period: Period) -> None:
-    assert period.after.before == period == period.before.after
-    assert period.last + timedelta(1) == period.after.first
-    assert period.before.last + timedelta(1) == period.first
-    assert period.days[0] == period.first
-    assert period.days[-1] == period.last
-
-
-@given(PERIODS)
-def test_a_name_is_read_as_the_period_that_it_names(period: Period) -> None:
-    assert parse(period.name) == period
-
-
-@given(KINDS, DAYS)
-def test_the_last_period_that_is_over_ends_before_today(kind: PeriodKind, today: date) -> None:
-    period = last_over(kind, today)
-    assert period.last < today
-    assert today in period.after.days
 
 
 def test_a_kind_stands_for_the_last_period_that_is_over() -> None:
@@ -117,12 +95,6 @@ def test_nothing_is_missing_of_a_period_if_every_day_of_it_is_over_and_within_th
     assert (found == (0, False, 0, 0)) == is_whole(period, held, today)
     assert 0 <= found.future <= len(period.days)
     assert found.future == sum(day > today for day in period.days)
-
-
-@given(PERIODS, HELD, DAYS)
-def test_a_whole_period_after_a_whole_one_needs_no_remark(period: Period, held: LakeDays | None, today: date) -> None:
-    both = is_whole(period, held, today) and is_whole(period.before, held, today)
-    assert (remarks(period, held, today) == []) == both
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import os
 import random
 import stat
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -32,30 +33,14 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for event in events:
             message = event["details"].get("message", event["details"])
             message |= {"nameplate": planted[0], "mailbox": planted[1], "body": planted[2], "welcome": planted[3]}
-        events += [
-            {"name": planted[4], "start": began, "stop": began + 1, "details": {"waiting": planted[5]}},
-            {
-                "name": "input code",
-                "start": began,
-                "stop": began + 1,
-                "details": {"waiting": "user", "code": planted[0]},
-            },
-            {
-                "name": "ws_send",
-                "start": began,
-                "stop": None,
-                "details": {"_side": side, "type": planted[1], "id": "x"},
-            },
-            {
-                "name": "ws_receive",
-                "start": began,
-                "stop": None,
-                "details": {
-                    "_side": side,
-                    "message": {"type": "message", "side": side, "phase": planted[2], "id": planted[3]},
-                },
-            },
-        ]
+        message = {"type": "message", "side": side, "phase": planted[2], "id": planted[3]}
+        for name, stop, details in (
+            (planted[4], began + 1, {"waiting": planted[5]}),
+            ("input code", began + 1, {"waiting": "user", "code": planted[0]}),
+            ("ws_send", None, {"_side": side, "type": planted[1], "id": "x"}),
+            ("ws_receive", None, {"_side": side, "message": message}),
+        ):
+            events.append({"name": name, "start": began, "stop": stop, "details": details})
         (tmp_path / f"{role}.json").write_text(json.dumps(events))
     for line in drawn.trace:
         line |= {"nameplate": SECRETS[0], "connection_of": {"address": SECRETS[1]}}
@@ -71,57 +56,38 @@ def render(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return called("timing", "render", *arguments)
 
 
+def compare(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return called("timing", "compare", *arguments)
+
+
 BOTH = ("sender.json", "receiver.json", "--server", "trace.jsonl")
-FORMS = {"page": ("-o", "out"), "text": ("--text",), "json": ("--json",), "trace events": ("--trace-event",)}
+FORMS = {"page": (), "text": ("--text",), "json": ("--json",), "trace events": ("--trace-event",)}
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_no_output_has_anything_that_the_clients_kept_between_themselves(logs: Path, form: str) -> None:
-    said = render(*BOTH, *FORMS[form])
-    assert said.returncode == 0, said.stderr
-    shown = said.stdout + said.stderr + ((logs / "out").read_text() if form == "page" else "")
-    assert len(shown) > 1000
-    assert [secret for secret in (*SECRETS, *SIDES.values()) if secret in shown] == []
-
-
-@pytest.mark.parametrize("options", [(), ("--json",)])
-def test_a_comparison_has_nothing_that_the_clients_kept_between_themselves(
-    logs: Path, options: tuple[str, ...]
-) -> None:
-    (logs / "again.json").write_bytes((logs / "sender.json").read_bytes())
-    said = compare("--server", "trace.jsonl", *options, "sender.json", "--", "again.json")
-    assert said.returncode == 0, said.stderr
-    shown = said.stdout + said.stderr
-    assert len(shown) > 500
-    assert [secret for secret in (*SECRETS, *SIDES.values()) if secret in shown] == []
-
-
-@pytest.mark.usefixtures("logs")
-def test_the_forms_exclude_each_other() -> None:
-    said = render(*BOTH, "--json", "--text")
-    assert (said.returncode, said.stdout) == (2, "")
-    assert "--text and --json exclude each other" in said.stderr
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_file_is_written_whole_or_not_at_all(logs: Path, form: str) -> None:
-    options = (*(each for each in FORMS[form] if each not in {"-o", "out"}), "-o", "nowhere/out")
-    said = render(*BOTH, *options)
-    assert said.returncode == 1
-    assert "cannot write nowhere/out: No such file or directory" in said.stderr
-    assert not (logs / "nowhere").exists()
+    done = render(*BOTH, *FORMS[form], "-o", "out")
+    assert done.returncode == 0, done.stderr
+    if form in {"text", "json"}:
+        (logs / "again.json").write_bytes((logs / "sender.json").read_bytes())
+        options = () if form == "text" else ("--json",)
+        compared = compare("--server", "trace.jsonl", *options, "sender.json", "--", "again.json")
+        assert compared.returncode == 0, compared.stderr
+        done.stdout += compared.stdout + compared.stderr
+    output = (logs / "out").read_text() + done.stdout + done.stderr
+    assert len(output) > 1000
+    assert [secret for secret in (*SECRETS, *SIDES.values()) if secret in output] == []
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_pipe_is_written_and_stays_a_pipe(logs: Path, form: str) -> None:
     """Also /dev/stdout: a file in its place would be lost to the reader, and the device to everyone."""
     os.mkfifo(logs / "pipe")
-    options = (each for each in FORMS[form] if each not in {"-o", "out"})
     reader = os.open(logs / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     try:
-        fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 1 << 20)  # the whole output fits, so nobody needs to read meanwhile
-        said = render(*BOTH, *options, "-o", "pipe")
-        assert said.returncode == 0, said.stderr
+        fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 1 << 20)  # all of the output fits, so nobody needs to read meanwhile
+        done = render(*BOTH, *FORMS[form], "-o", "pipe")
+        assert done.returncode == 0, done.stderr
         assert len(os.read(reader, 1 << 20)) > 1000
     finally:
         os.close(reader)
@@ -150,78 +116,57 @@ def test_a_file_that_a_process_has_open_is_appended_to(
     assert (tmp_path / "file").read_text() == "before\nafter\n"
 
 
-def test_a_file_that_is_replaced_keeps_its_mode(tmp_path: Path) -> None:
-    for mode in (0o644, 0o600):
-        (tmp_path / "out").touch()
-        (tmp_path / "out").chmod(mode)
-        write_output(tmp_path / "out", b"new")
-        assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == mode
+@pytest.mark.parametrize("mode", [0o644, 0o600])
+def test_a_file_that_is_replaced_keeps_its_mode(tmp_path: Path, mode: int) -> None:
+    (tmp_path / "out").touch()
+    (tmp_path / "out").chmod(mode)
+    write_output(tmp_path / "out", b"new")
+    assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == mode
 
 
-@pytest.mark.usefixtures("logs")
-def test_a_device_that_is_full_is_one_sentence(logs: Path) -> None:
+NO_SKEW = "write sender=SECONDS or receiver=SECONDS"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ((*BOTH, "--json", "--text"), 2, "--text and --json exclude each other"),
+        (("sender.json", "receiver.json", "sender.json"), 2, "3 logs were given"),
+        (("sender.json", "--skew", "receiver=1"), 2, "--skew receiver=…: no log of the receiver was given"),
+        *(
+            ((*BOTH, "--skew", skew), 2, NO_SKEW)
+            for skew in ("", "sender", "sender=", "server=1", "sender=x", "sender=nan", "sender=1e10", "=1")
+        ),
+        ((*BOTH, "-o", "."), 2, ". is a directory: name a file with --output"),
+        *(
+            ((*BOTH, "-o", name), 2, "is one of the files that are read")
+            for name in ("sender.json", "./receiver.json", "trace.jsonl")
+        ),
+        ((*BOTH, "--json", "-o", "nowhere/out"), 1, "cannot write nowhere/out: No such file or directory"),
+        ((*BOTH, "-o", "nowhere/out"), 1, "cannot write nowhere/out: No such file or directory"),
+        (("sender.json", "-o", "full"), 1, "restante: cannot write full: No space left on device\n"),
+        (("loop", "-o", "out"), 2, "restante: cannot read loop: Too many levels of symbolic links\n"),
+    ],
+)
+def test_what_cannot_be_done_is_said_and_changes_no_file(
+    logs: Path, arguments: tuple[str, ...], code: int, words: str
+) -> None:
     (logs / "full").symlink_to("/dev/full")
-    said = render("sender.json", "-o", "full")
-    assert (said.returncode, said.stderr) == (1, "restante: cannot write full: No space left on device\n")
-
-
-def test_links_that_lead_to_each_other_are_one_sentence(logs: Path) -> None:
-    (logs / "one").symlink_to("other")
-    (logs / "other").symlink_to("one")
-    for said in (render("one", "-o", "out"), compare("one", "--", "other")):
-        assert (said.returncode, said.stderr) == (
-            2,
-            "restante: cannot read one: Too many levels of symbolic links\n",
-        )
-    assert render(*BOTH, "-o", "one").returncode == 0
-    assert (logs / "one").read_text().startswith("<!DOCTYPE html>")
-
-
-@pytest.mark.usefixtures("logs")
-def test_the_output_may_not_be_a_directory() -> None:
-    said = render(*BOTH, "-o", ".")
-    assert said.returncode == 2
-    assert ". is a directory: name a file with --output" in said.stderr
-
-
-@pytest.mark.parametrize("name", ["sender.json", "./receiver.json", "trace.jsonl"])
-def test_the_output_may_not_replace_an_input(logs: Path, name: str) -> None:
-    before = (logs / name).read_bytes()
-    said = render(*BOTH, "-o", name)
-    assert said.returncode == 2
-    assert "is one of the files that are read" in said.stderr
-    assert (logs / name).read_bytes() == before
-
-
-@pytest.mark.usefixtures("logs")
-def test_three_logs_are_refused() -> None:
-    said = render("sender.json", "receiver.json", "sender.json")
-    assert said.returncode == 2
-    assert "3 logs were given" in said.stderr
+    (logs / "loop").symlink_to("loop")
+    before = {path.name: path.read_bytes() for path in logs.glob("*.json*")}
+    done = render(*arguments)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert words in done.stderr
+    assert {path.name: path.read_bytes() for path in logs.glob("*.json*")} == before
+    assert not (logs / "nowhere").exists()
 
 
 @pytest.mark.usefixtures("logs")
 def test_the_skew_of_the_user_replaces_the_estimate() -> None:
-    said = render(*BOTH, "--json", "--skew", "sender=2.5")
-    sender, receiver = json.loads(said.stdout)["clients"]
+    sender, receiver = json.loads(render(*BOTH, "--json", "--skew", "sender=2.5").stdout)["clients"]
     assert (sender["offset_us"], sender["error_us"], sender["given"]) == (2_500_000, 0, True)
     assert not receiver["given"]
     assert abs(receiver["offset_us"] + 500_000) <= receiver["error_us"]
-
-
-@pytest.mark.usefixtures("logs")
-@pytest.mark.parametrize("skew", ["", "sender", "sender=", "server=1", "sender=x", "sender=nan", "sender=1e10", "=1"])
-def test_a_skew_that_is_none_is_refused(skew: str) -> None:
-    said = render(*BOTH, "--skew", skew)
-    assert said.returncode == 2
-    assert "write sender=SECONDS or receiver=SECONDS" in said.stderr
-
-
-@pytest.mark.usefixtures("logs")
-def test_a_skew_of_a_client_without_a_log_is_refused() -> None:
-    said = render("sender.json", "--skew", "receiver=1")
-    assert said.returncode == 2
-    assert "--skew receiver=…: no log of the receiver was given" in said.stderr
 
 
 # ── compare ──────────────────────────────────────────────────────────────────────────────────────
@@ -242,44 +187,31 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 OLD, NEW = ([f"{group}{number}" for number in range(8)] for group in ("old", "new"))
 
 
-def compare(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return called("timing", "compare", *arguments)
-
-
 @pytest.mark.usefixtures("runs")
 def test_a_slower_network_is_found_and_nothing_else() -> None:
-    said = compare("--json", *OLD, "--", *NEW)
-    assert said.returncode == 0, said.stderr
-    found = json.loads(said.stdout)
-    verdicts = {(each["kind"], each["name"]): each["verdict"] for each in found["changes"]}
+    done = compare("--json", *OLD, "--", *NEW)
+    assert done.returncode == 0, done.stderr
+    verdicts = {(each["kind"], each["name"]): each["verdict"] for each in json.loads(done.stdout)["changes"]}
     assert verdicts["elapsed", "network"] == verdicts["median", "network"] == "slower"
     assert "faster" not in verdicts.values()
     assert verdicts["elapsed", "server"] == "cannot tell"
     assert "Slower: " in compare(*OLD, "--", *NEW).stdout
+    assert "Cannot tell: there are too few runs. " in compare(*OLD[:3], "--", *NEW[:3]).stdout
 
 
-@pytest.mark.usefixtures("runs")
-def test_too_few_runs_cannot_tell() -> None:
-    said = compare(*OLD[:3], "--", *NEW[:3])
-    assert said.returncode == 0
-    assert "Cannot tell: there are too few runs. Each group needs at least " in said.stdout
-
-
-REFUSED = {
-    "one group": ((*OLD,), "there is no second group"),
-    "nothing after the dashes": ((*OLD, "--"), "there is no second group"),
-    "a log twice": (("old0", "old1", "--", "old1"), "old1 was given twice"),
-    "a log that is missing": (("old0", "--", "new9"), "cannot read new9: No such file or directory"),
-    "other clients": (("old0", "--", "receiver"), "one group has the sender's logs only"),
-}
-
-
-@pytest.mark.parametrize("kind", REFUSED)
-def test_groups_that_cannot_be_compared_are_refused(runs: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (OLD, "there is no second group"),
+        ((*OLD, "--"), "there is no second group"),
+        (("old0", "old1", "--", "old1"), "old1 was given twice"),
+        (("old0", "--", "new9"), "cannot read new9: No such file or directory"),
+        (("old0", "--", "receiver"), "one group has the sender's logs only"),
+    ],
+)
+def test_groups_that_cannot_be_compared_are_refused(runs: Path, arguments: Sequence[str], words: str) -> None:
     asked = {"name": "input code", "start": 1.8e9, "stop": 1.8e9, "details": {"waiting": "user"}}
     (runs / "receiver").write_text(json.dumps([asked]))
-    arguments, words = REFUSED[kind]
-    said = compare(*arguments)
-    assert said.returncode == 2
-    assert words in said.stderr
-    assert said.stdout == ""
+    done = compare(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in done.stderr

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
-import pytest
 
 from restante.timing.comparison.compare import Change, Comparison
 from restante.timing.model.elapsed import CAUSES
@@ -37,40 +36,33 @@ def keys(struct: Any) -> Iterator[tuple[str, list[str]]]:
                 yield from keys(inner)
 
 
-@pytest.mark.parametrize("where", [where for where, _ in keys(Timeline)])
-def test_the_guide_has_every_key_of_the_json(where: str) -> None:
-    (names,) = [names for each, names in keys(Timeline) if each == where]
-    if where == "spent":  # described in the row of `clients`
-        described = next(line for line in GUIDE.splitlines() if line.startswith("| `spent`"))
-    else:
-        described = GUIDE.partition(f"| in `{where}` |")[2].partition("\n\n")[0]
-    assert set(names) <= set(re.findall(r"`(\w+)`", described))
+def names(text: str) -> set[str]:
+    return set(re.findall(r"`([\w ]+)`", text))
 
 
-def test_the_guide_has_the_first_level_of_the_json() -> None:
-    described = GUIDE.partition("| key | content |")[2].partition("\n\n")[0]
-    assert {field.name for field in msgspec.structs.fields(Timeline)} <= set(re.findall(r"`(\w+)`", described))
+def table(head: str) -> set[str]:
+    """Return the names in the table that has this head."""
+    return names(GUIDE.partition(head)[2].partition("\n\n")[0])
 
 
-def test_the_guide_explains_every_cause() -> None:
-    described = GUIDE.partition("| cause | what happened |")[2].partition("\n\n")[0]
-    assert set(re.findall(r"`([\w ]+)`", described)) == set(CAUSES)
+def row(head: str) -> set[str]:
+    """Return the names in the row that begins with this."""
+    return names(next(line for line in GUIDE.splitlines() if line.startswith(head)))
 
 
-def test_the_guide_names_every_author() -> None:
-    described = next(line for line in GUIDE.splitlines() if line.startswith("| `author`"))
-    assert set(get_args(Author)) <= set(re.findall(r"`(\w+)`", described))
+def test_the_guide_has_every_key_of_the_json() -> None:
+    assert set(Timeline.__struct_fields__) <= table("| key | content |")
+    for where, fields in keys(Timeline):
+        assert set(fields) <= (row("| `spent`") if where == "spent" else table(f"| in `{where}` |")), where
+    of_comparison = {*Comparison.__struct_fields__, *Change.__struct_fields__}
+    assert of_comparison <= names(GUIDE.partition("## Compare runs")[2])
 
 
-def test_the_specification_has_every_phase() -> None:
+def test_the_guide_explains_every_cause_author_and_phase() -> None:
+    assert table("| cause | what happened |") == set(CAUSES)
+    assert set(get_args(Author)) <= row("| `author`")
     phases = (ROOT / "docs/timing/specification.md").read_text().partition("## Phases")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `([\w ]+)`", phases, re.MULTILINE)) == set(ALL_PHASES)
-
-
-def test_the_guide_has_every_key_of_a_comparison() -> None:
-    described = GUIDE.partition("## Compare runs")[2]
-    names = {field.name for struct in (Comparison, Change) for field in msgspec.structs.fields(struct)}
-    assert names <= set(re.findall(r"`(\w+)`", described))
 
 
 # ── its commands ─────────────────────────────────────────────────────────────────────────────────
@@ -120,12 +112,9 @@ async def test_logs_are_written_and_rendered_as_the_guide_says(tmp_path: Path) -
 def test_runs_are_compared_as_the_guide_says(tmp_path: Path) -> None:
     for group, delay in (("old", 0.05), ("new", 0.01)):
         (tmp_path / group).mkdir()
+        routes = dict.fromkeys(SIDES, Route(delay, delay, 0.001))
         for number in range(8):
-            drawn = draw(
-                random.Random(f"{group} {number}"),
-                dict.fromkeys(SIDES, 0.0),
-                dict.fromkeys(SIDES, Route(delay, delay, 0.001)),
-            )
+            drawn = draw(random.Random(f"{group} {number}"), dict.fromkeys(SIDES, 0.0), routes)
             (tmp_path / group / f"{number}.json").write_bytes(drawn.log("receiver"))
     line = DOCUMENT.blocks["compare"].removeprefix("restante ")
     said = run("sh", "-c", f"{shlex.join(RESTANTE)} {line}", cwd=tmp_path)

@@ -11,10 +11,7 @@ import pytest
 from restante.timing.logs.records import Event, TraceLine, read_event, read_line
 from restante.timing.model.exchanges import exchanges
 from restante.timing.model.offsets import Offset, best, offsets
-from support.effort import rounds
 from support.timing.drawn import Drawn, Path, draw
-
-DAY = 86_400
 
 
 def logged(drawn: Drawn, role: str) -> list[Event]:
@@ -53,11 +50,12 @@ def drift(log: list[dict[str, Any]], ppm: float) -> None:
         event["start"] += (event["start"] - first) * ppm * 1e-6
 
 
-def test_the_offset_is_within_its_error_in_each_drawn_log() -> None:
-    """In 10,000 logs with --thorough. Half of the clocks drift, by 30 ppm at most."""
+@pytest.mark.parametrize("logs", [200, pytest.param(5_000, marks=pytest.mark.thorough)])
+def test_the_offset_is_within_its_error_in_each_drawn_log(logs: int) -> None:
+    """Half of the clocks drift, by 30 ppm at most."""
     dice = random.Random(17)
     wrong = []
-    for number in range(rounds(500, 5_000)):
+    for number in range(logs):
         skews = {
             "sender": dice.choice((0.0, dice.gauss(0, 0.01), dice.gauss(0, 1000))),
             "receiver": dice.gauss(0, 1),
@@ -115,18 +113,11 @@ def test_a_clock_that_drifts_is_found() -> None:
         assert abs(found.us - (event["start"] - first) * 200) <= found.error_us + 1
 
 
-def test_a_log_without_an_answer_has_no_offset() -> None:
-    dice = random.Random(4)
+def test_a_log_without_an_answer_or_with_one_id_for_all_commands_has_no_offset() -> None:
     skews = {"sender": 0.0, "receiver": 0.0}
-    drawn = draw(dice, skews, {role: Path(0.001, 0.001, 0.0) for role in skews})
+    drawn = draw(random.Random(4), skews, {role: Path(0.001, 0.001, 0.0) for role in skews})
     events = [event for event in logged(drawn, "sender") if event.name == "ws_send"]
     assert offsets(exchanges(events, traced(drawn)), events) == {}
-
-
-def test_ids_that_several_commands_share_give_no_offset() -> None:
-    dice = random.Random(5)
-    skews = {"sender": 0.0, "receiver": 0.0}
-    drawn = draw(dice, skews, {role: Path(0.001, 0.001, 0.0) for role in skews})
     events = logged(drawn, "sender")
     for event in events:
         if event.id is not None:
@@ -134,11 +125,8 @@ def test_ids_that_several_commands_share_give_no_offset() -> None:
     assert offsets(exchanges(events, {}), events) == {}
 
 
-def test_of_several_days_the_best_offset_counts_for_the_whole_lane() -> None:
+def test_of_several_days_the_best_offset_counts_and_contradictions_show_that_the_clock_moved() -> None:
     assert best([]) is None
     assert best([Offset(100, 50), Offset(120, 10)]) == Offset(120, 10)
-
-
-def test_offsets_of_days_that_contradict_each_other_show_that_the_clock_moved() -> None:
     assert best([Offset(0, 10), Offset(1000, 20)]) == Offset(0, 1020, moved_us=970)
     assert best([Offset(0, 10, moved_us=5), Offset(1, 20)]) == Offset(0, 21, moved_us=5)

@@ -52,25 +52,9 @@ def press(found: Opened, *keys: str) -> None:
     found.next_frame()
 
 
-def test_the_lanes_and_lines_are_drawn(wide: Opened) -> None:
-    assert wide.text("#lanes").split("\n") == ["Sender", "clock ± 500 µs", "Receiver", "clock ± 2 ms", "Server"]
-    colours = wide.drawn()
-    assert len(colours) > 50
-    whole = sum(colours.values())
-    assert max(colours.values()) < 0.9 * whole
-    assert wide.drawn("#marks") == {"0,0,0,0": whole}
-
-
-def test_a_page_without_messages_differs_from_one_with_them(browser: Browser, tmp_path: Path) -> None:
-    pictures = []
-    for timeline in (timelines.of_one("sender"), timelines.without_commands()):
-        with opened(browser, page(timeline), tmp_path, **WIDE) as found:
-            pictures.append(found.picture())
-            assert found.complaints == []
-    assert pictures[0] != pictures[1]
-
-
 def test_the_pointer_shows_the_numbers_of_a_message(wide: Opened) -> None:
+    assert wide.text("#lanes").split("\n") == ["Sender", "clock ± 500 µs", "Receiver", "clock ± 2 ms", "Server"]
+    assert len(wide.drawn()) > 50
     assert not wide.page.locator("#tooltip").is_visible()
     wide.page.mouse.move(*labelled(wide, "pake"))
     wide.page.locator("#tooltip").wait_for()
@@ -82,6 +66,7 @@ def test_the_pointer_shows_the_numbers_of_a_message(wide: Opened) -> None:
     wide.page.locator("#tooltip").wait_for(state="hidden")
 
 
+@pytest.mark.thorough
 def test_the_pointer_shows_who_waited_for_whom(wide: Opened) -> None:
     box = wide.page.locator("#plot").bounding_box()
     pake = labelled(wide, "pake")
@@ -92,6 +77,7 @@ def test_the_pointer_shows_who_waited_for_whom(wide: Opened) -> None:
     assert said.startswith("sender: peer from 0.285 s to 2.940 s duration 2.65 s Meanwhile the receiver: not running")
 
 
+@pytest.mark.thorough
 def test_a_click_keeps_the_tooltip_until_escape(wide: Opened) -> None:
     wide.page.mouse.click(*labelled(wide, "pake"))
     wide.page.mouse.move(5, 5)
@@ -105,9 +91,8 @@ def test_a_click_keeps_the_tooltip_until_escape(wide: Opened) -> None:
 def test_the_keyboard_alone_suffices(wide: Opened) -> None:
     keys = wide.page.keyboard
     for _ in range(12):
-        keys.press("Tab")
-        if wide.page.evaluate("document.activeElement.id") == "plot":
-            break
+        if wide.page.evaluate("document.activeElement.id") != "plot":
+            keys.press("Tab")
     assert wide.page.evaluate("document.activeElement.id") == "plot"
     press(wide, "Home", "ArrowDown")
     said = wide.text("#announcer")
@@ -146,6 +131,7 @@ def test_the_keyboard_alone_suffices(wide: Opened) -> None:
     assert wide.page.evaluate("document.activeElement.id") != "plot"
 
 
+@pytest.mark.thorough
 def test_zoom_by_buttons_wheel_and_back(wide: Opened) -> None:
     first, axis = wide.picture(), ticks(wide)
     wide.page.click("#zoom-in")
@@ -173,6 +159,7 @@ def test_zoom_by_buttons_wheel_and_back(wide: Opened) -> None:
     assert ticks(wide) == axis
 
 
+@pytest.mark.thorough
 def test_waits_can_be_shortened(wide: Opened) -> None:
     """Between the pake and the receiver's start are 2.38 s without any event."""
     axis = ticks(wide)
@@ -189,13 +176,7 @@ def test_waits_can_be_shortened(wide: Opened) -> None:
     assert ticks(wide) == axis
 
 
-def test_a_transfer_without_waits_has_no_button_for_them(browser: Browser, tmp_path: Path) -> None:
-    with opened(browser, page(timelines.lasting([10] * 100)), tmp_path, **WIDE) as found:
-        assert not found.page.locator("#fold").is_visible()
-        found.page.keyboard.press("w")
-        assert found.complaints == []
-
-
+@pytest.mark.thorough
 def test_search_counts_and_steps(wide: Opened) -> None:
     query = wide.page.locator("#query")
     query.fill("add")
@@ -214,6 +195,7 @@ def test_search_counts_and_steps(wide: Opened) -> None:
     assert wide.page.locator("#next").is_disabled()
 
 
+@pytest.mark.thorough
 def test_the_table_has_every_message_and_chooses_one(wide: Opened) -> None:
     rows = wide.page.locator("#list tbody tr[data-at]")
     assert wide.page.locator("#list").get_attribute("aria-rowcount") == "22"
@@ -230,6 +212,7 @@ CUT_OFF = """(selector) => [...document.querySelectorAll(selector)]
 """Returns the texts that do not fit into their elements."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
 def test_no_number_is_cut_off(browser: Browser, tmp_path: Path, size: dict[str, Any]) -> None:
     minute = 60_000_000
@@ -238,18 +221,11 @@ def test_no_number_is_cut_off(browser: Browser, tmp_path: Path, size: dict[str, 
         with opened(browser, page(timeline), tmp_path, **size) as found:
             assert found.page.locator("#rows td.number").count() > 20
             assert found.page.evaluate(CUT_OFF, "#rows td.number, #rows th") == []
-
-
-@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
-def test_the_numbers_of_a_tooltip_are_within_it(browser: Browser, tmp_path: Path, size: dict[str, Any]) -> None:
-    with opened(browser, page(timelines.waited()), tmp_path, **size) as found:
-        rows = found.page.locator("#list tbody tr[data-at]")
-        for number in range(rows.count()):
-            rows.nth(number).click()
+            found.page.locator("#list tbody tr[data-at]").first.click()
             assert found.page.evaluate(CUT_OFF, "#tooltip") == []
-        assert found.complaints == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone_needs_no_sideways_scrolling(browser: Browser, tmp_path: Path, scheme: str) -> None:
     with opened(browser, page(timelines.waited()), tmp_path, color_scheme=scheme, **PHONE) as found:
@@ -264,6 +240,7 @@ def test_a_phone_needs_no_sideways_scrolling(browser: Browser, tmp_path: Path, s
         assert found.complaints == []
 
 
+@pytest.mark.thorough
 def test_two_fingers_zoom(browser: Browser, tmp_path: Path) -> None:
     with opened(browser, page(timelines.waited()), tmp_path, **PHONE) as found:
         plot = found.page.locator("#plot")
@@ -282,65 +259,28 @@ def test_two_fingers_zoom(browser: Browser, tmp_path: Path) -> None:
         assert found.complaints == []
 
 
-CONTRAST = """() => {
-    const channel = (value) => (value <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
-    const pen = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-    const light = (colour) => {
-        pen.fillStyle = colour;
-        pen.fillRect(0, 0, 1, 1);
-        const [r, g, b] = [...pen.getImageData(0, 0, 1, 1).data].map((each) => channel(each / 255));
-        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-    };
-    const ratio = (one, other) => {
-        const [high, low] = [light(one), light(other)].sort((a, b) => b - a);
-        return (high + 0.05) / (low + 0.05);
-    };
-    const style = getComputedStyle(document.documentElement);
-    const colour = (name) => style.getPropertyValue("--" + name).trim();
-    const found = {};
-    for (const paper of ["paper", "lane", "raised"]) {
-        for (const name of ["ink", "soft"]) found[`text ${name} on ${paper}`] = ratio(colour(name), colour(paper));
-        for (const name of ["line", "accent", "mark", "human", "peer", "transfer", "crypto", "network", "server",
-            "program"]) found[`shape ${name} on ${paper}`] = ratio(colour(name), colour(paper));
-    }
-    found["text on-accent on accent"] = ratio(colour("on-accent"), colour("accent"));
-    return found;
-}"""
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_colours_have_enough_contrast(browser: Browser, tmp_path: Path, scheme: str) -> None:
-    """WCAG 2.2 AA: 4.5 for text, 3 for shapes."""
-    with opened(browser, page(timelines.waited()), tmp_path, color_scheme=scheme) as found:
-        ratios: dict[str, float] = found.page.evaluate(CONTRAST)
-        least = {"text": 4.5, "shape": 3.0}
-        assert {name: ratio for name, ratio in ratios.items() if ratio < least[name.partition(" ")[0]]} == {}
-
-
-def test_the_dark_is_dark_also_if_it_comes_later(browser: Browser, tmp_path: Path) -> None:
+@pytest.mark.thorough
+def test_the_dark_is_dark_also_if_it_comes_later(wide: Opened) -> None:
     papers = {"light": (255, 255, 255), "dark": (16, 19, 24)}
     lanes = {"light": (244, 245, 247), "dark": (25, 29, 36)}
-
-    def shown(found: Opened) -> tuple[str, set[str]]:
-        """Return the colour of the page, and the two that cover most of the diagram."""
-        found.next_frame()
-        colours = found.drawn()
-        most = sorted(colours, key=colours.__getitem__)[-2:]
-        return found.page.evaluate("getComputedStyle(document.body).backgroundColor"), set(most)
-
-    schemes: tuple[Literal["light", "dark"], Literal["light", "dark"]] = ("light", "dark")
-    for each in (schemes, reversed(schemes)):
-        with opened(browser, page(timelines.waited()), tmp_path, color_scheme="light") as found:
-            for scheme in each:
-                found.page.emulate_media(color_scheme=scheme)
-                body = f"rgb({', '.join(map(str, papers[scheme]))})"
-                both = {",".join(map(str, (*each[scheme], 255))) for each in (papers, lanes)}
-                assert shown(found) == (body, both)
+    schemes: tuple[Literal["light", "dark"], ...] = ("light", "dark", "light")
+    for scheme in schemes:
+        wide.page.emulate_media(color_scheme=scheme)
+        wide.next_frame()
+        colours = wide.drawn()
+        commonest = sorted(colours, key=colours.__getitem__)[-2:]
+        assert set(commonest) == {",".join(map(str, (*of[scheme], 255))) for of in (papers, lanes)}
+        body = wide.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert body == f"rgb({', '.join(map(str, papers[scheme]))})"
 
 
-def test_print_has_every_row_on_white(browser: Browser, tmp_path: Path) -> None:
+@pytest.mark.thorough
+def test_only_visible_rows_exist_and_print_has_every_row_on_white(browser: Browser, tmp_path: Path) -> None:
     with opened(browser, page(timelines.lasting([1000] * 500)), tmp_path, color_scheme="dark", **WIDE) as found:
+        found.page.focus("#plot")
+        press(found, "End")
         assert found.page.locator("#list tbody tr[data-at]").count() < 100
+        assert found.page.locator("#list tbody tr[data-at]").last.get_attribute("aria-rowindex") == "501"
         found.page.emulate_media(media="print")
         found.next_frame()
         assert found.page.locator("#list tbody tr[data-at]").count() == 500
@@ -353,6 +293,7 @@ def test_print_has_every_row_on_white(browser: Browser, tmp_path: Path) -> None:
         assert found.complaints == []
 
 
+@pytest.mark.thorough
 def test_without_a_script_the_tables_are_there(browser: Browser, tmp_path: Path) -> None:
     with opened(browser, page(timelines.waited()), tmp_path, java_script_enabled=False, **WIDE) as found:
         assert found.page.locator("table").count() >= 3
@@ -362,16 +303,16 @@ def test_without_a_script_the_tables_are_there(browser: Browser, tmp_path: Path)
         assert found.complaints == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("timeline", "lanes"),
     [
-        (timelines.of_one("sender"), "Sender Server"),
         (timelines.of_one("receiver"), "Receiver Server"),
         (timelines.not_compared(), "Sender Server"),
         (timelines.without_commands(), "Sender Server"),
         (timelines.of_a_moment(), "Receiver Server"),
     ],
-    ids=["sender", "receiver", "not compared", "no commands", "a moment"],
+    ids=["receiver", "not compared", "no commands", "a moment"],
 )
 def test_what_lacks_something_is_shown(browser: Browser, tmp_path: Path, timeline: Timeline, lanes: str) -> None:
     with opened(browser, page(timeline), tmp_path, **WIDE) as found:
@@ -385,6 +326,7 @@ def test_what_lacks_something_is_shown(browser: Browser, tmp_path: Path, timelin
         assert found.complaints == []
 
 
+@pytest.mark.thorough
 def test_words_of_a_log_are_words_of_the_page(browser: Browser, tmp_path: Path) -> None:
     words = "</script><img src=x onerror=alert(1)>\u2028"
     with opened(browser, page(timelines.hostile(words)), tmp_path, **WIDE) as found:
@@ -396,39 +338,13 @@ def test_words_of_a_log_are_words_of_the_page(browser: Browser, tmp_path: Path) 
         assert found.foreign == []
 
 
+@pytest.mark.thorough
 def test_durations_are_written_as_in_the_tables(browser: Browser, tmp_path: Path) -> None:
     minute = 60_000_000
-    times = [
-        0,
-        1,
-        999,
-        1_000,
-        1_125,
-        1_375,
-        9_995,
-        9_999,
-        99_950,
-        999_499,
-        999_500,
-        1_000_000,
-        59_499_999,
-        59_500_000,
-    ]
-    times += [minute, 61_000_000, 3599 * 1_000_000 + 500_000, 60 * minute, 90 * minute, 1440 * minute, 1500 * minute]
+    times = [0, 1, 999, 1_000, 1_125, 1_375, 9_995, 9_999, 99_950, 999_499, 999_500, 1_000_000]
+    times += [59_499_999, 59_500_000, minute, 61_000_000, 3_599_500_000]
+    times += [60 * minute, 90 * minute, 1440 * minute, 1500 * minute]
     times += [12_345, 123_456, 1_234_567, 12_345_678, 2_625, 2_500, 10_250, 10_750, 100_500, 101_500]
     with opened(browser, page(timelines.lasting(times)), tmp_path, **WIDE) as found:
         rows = found.page.locator("#list tbody tr[data-at] td:nth-child(3)").all_inner_texts()
         assert rows == [duration(each) for each in times]
-
-
-def test_of_many_messages_only_the_visible_rows_exist(browser: Browser, tmp_path: Path) -> None:
-    with opened(browser, page(timelines.lasting([1000] * 10_000)), tmp_path, **WIDE) as found:
-        rows = found.page.locator("#list tbody tr[data-at]")
-        assert rows.count() < 100
-        found.page.focus("#plot")
-        press(found, "End")
-        found.next_frame()
-        assert rows.count() < 100
-        assert rows.last.get_attribute("aria-rowindex") == "10001"
-        assert found.page.locator(".labels span").count() < 300
-        assert found.complaints == []

@@ -96,10 +96,6 @@ def test_a_file_that_cannot_be_read_is_named(files: Files) -> None:
     assert files.refused(files.folder) == f"cannot read {files.folder}: Is a directory"
 
 
-def test_the_name_of_a_file_cannot_steer_a_terminal(files: Files) -> None:
-    assert "\x1b" not in files.refused(files.write("\x1b[31mred", ""))
-
-
 def received(message: dict[str, Any]) -> dict[str, Any]:
     return {**EVENT, "name": "ws_receive", "details": {"_side": "a", "message": message}}
 
@@ -157,17 +153,6 @@ def test_a_log_with_too_many_events_is_refused(files: Files, monkeypatch: pytest
     assert len(read_log(files.write("log", [EVENT] * 10), files.hear).events) == 10
 
 
-def test_a_log_of_300_000_events_is_refused_without_reading_it_all(files: Files) -> None:
-    log = files.write("log", "[" + ",".join([json.dumps(EVENT)] * 300_000) + "]")
-    assert files.refused(log) == "log has more than 200,000 events, the most that can be shown"
-
-
-def test_a_file_that_is_too_large_is_refused(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "MAX_LOG_BYTES", 1 << 20)
-    log = files.write("log", b"[" + b" " * (1 << 20))
-    assert files.refused(log) == "log is larger than 1 MiB, so it is no timing log"
-
-
 # ── two logs ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -203,19 +188,6 @@ def test_a_log_says_its_role_also_if_the_rest_looks_like_the_other_one(
     asked = {"name": "permission", "start": T, "stop": T + 1, "details": {"waiting": "user"}}
     found = files.read(files.write("log", [began, asked, *one.logs["sender"]]))
     assert [client.role for client in found.clients] == [role]
-
-
-def test_two_logs_that_do_not_say_their_roles_are_shown_as_they_are_given(files: Files, one: Drawn) -> None:
-    logs = [[each for each in one.logs[role] if each["name"] != "ws_send"] for role in ("receiver", "sender")]
-    found = files.read(files.write("a", logs[0]), files.write("b", logs[1]))
-    assert [client.role for client in found.clients] == ["sender", "receiver"]
-    assert files.said[0] == "a and b do not say which one is the sender's: a is shown as the sender's"
-
-
-def test_the_log_of_a_receiver_that_asked_for_the_code_is_known_as_such(files: Files, one: Drawn) -> None:
-    asked = {"name": "input code", "start": T, "stop": T + 1, "details": {"waiting": "user"}}
-    found = files.read(files.write("log", [asked, *one.logs["receiver"]]))
-    assert [client.role for client in found.clients] == ["receiver"]
 
 
 def test_the_same_log_twice_is_refused(files: Files, one: Drawn) -> None:

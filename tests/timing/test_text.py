@@ -8,10 +8,9 @@ import msgspec
 import pytest
 
 from restante.common.units import columns, duration, moment, percent
-from restante.timing.model.elapsed import CAUSES, NOT_RUNNING
 from restante.timing.model.timeline import Timeline
 from restante.timing.outputs.diagram import MAX_ROWS, diagram
-from restante.timing.outputs.text import CLAUSES, text
+from restante.timing.outputs.text import text
 from support.timing.timelines import drawn_timeline, waiting_human
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
@@ -96,10 +95,6 @@ def test_with_one_log_the_other_client_is_not_named() -> None:
     assert "it waited for the other client." in written
 
 
-def test_each_cause_has_words() -> None:
-    assert set(CLAUSES) == {*CAUSES, NOT_RUNNING}
-
-
 def test_an_unknown_clock_is_said() -> None:
     assert "The sender's clock could not be compared with the server's" in text(TIMELINES["without clock"], 200)
 
@@ -141,14 +136,6 @@ def test_a_message_that_was_delivered_at_once_goes_through_the_server() -> None:
     }
 
 
-def test_an_own_message_that_comes_back_goes_to_nobody() -> None:
-    whole = TIMELINES["both"]
-    own = [each for each in whole.frames if each.author == each.role]
-    lines = diagram(msgspec.structs.replace(whole, frames=own), 80)
-    assert own
-    assert not [line for line in lines if line.count(">") == 2 or line.count("<") == 2]
-
-
 def test_a_stored_message_has_a_row_when_it_is_sent_on() -> None:
     whole = TIMELINES["both"]
     at, frame = next(
@@ -159,10 +146,6 @@ def test_a_stored_message_has_a_row_when_it_is_sent_on() -> None:
     )
     frames = [*whole.frames[:at], late, *whole.frames[at + 1 :]]
     assert len(diagram(msgspec.structs.replace(whole, frames=frames), 80)) > len(diagram(whole, 80))
-
-
-def test_a_timeline_without_messages_has_no_diagram() -> None:
-    assert diagram(TIMELINES["without clock"], 80) == ["No messages."]
 
 
 @pytest.mark.parametrize(

@@ -98,16 +98,6 @@ def test_the_causes_of_a_client_add_up_to_its_time(drawn: Drawn, trace: bool) ->
         assert all(before.stop_us == after.start_us for before, after in pairwise(own))
 
 
-def test_the_causes_add_up_over_midnight(drawn: Drawn) -> None:
-    """The clock was set between the days, too."""
-    for role, events in drawn.logs.items():
-        for event in events[len(events) // 2 :]:
-            event["start"] += 86_400 + (7 if role == "sender" else 0)
-    found = of(drawn, "sender", "receiver")
-    for client in found.clients:
-        assert sum(spent.us for spent in client.spent) == client.stop_us - client.start_us
-
-
 def test_what_the_peer_did_is_not_known_if_a_clock_is_not(drawn: Drawn) -> None:
     drawn.logs["receiver"] = [event for event in drawn.logs["receiver"] if event["name"] == "ws_send"]
     found = of(drawn, "sender", "receiver")
@@ -144,10 +134,6 @@ ADDED = (
     received(2.4, 2.25, type="message", side="me", phase="0", id="a", server_rx=BEGAN + 2.15),
 )
 """Each way takes as long as the way back, so the offset is exact."""
-
-
-def test_a_log_of_one_moment_has_one_cause() -> None:
-    assert causes(event("exit", 1.0)) == [("program", 0.0)]
 
 
 def test_a_message_on_its_way_is_in_the_network_or_in_the_server() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,23 +26,3 @@ def test_the_order_of_the_log_and_of_the_trace_changes_nothing() -> None:
 
 def test_every_phase_is_in_a_vector() -> None:
     assert {row[2] for vector in VECTORS for row in vector_rows(vector)} == set(ALL_PHASES)
-
-
-def test_no_two_vectors_have_the_same_name_or_the_same_log_and_trace() -> None:
-    assert len({vector["name"] for vector in VECTORS}) == len(VECTORS)
-    assert len({json.dumps([vector["log"], vector["trace"]]) for vector in VECTORS}) == len(VECTORS)
-
-
-@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: str(vector["name"]))
-def test_the_parts_of_a_command_add_up(vector: Mapping[str, Any]) -> None:
-    commands: dict[int, dict[str, int | None]] = {}
-    for at, what, phase, us, *_ in vector_rows(vector):
-        if what != "ws_send":  # a wait, beside the command's own phases
-            commands.setdefault(at, {})[phase] = us
-    for spent in (each for each in commands.values() if "round trip" in each):
-        ways = [spent["network out"], spent["server"], spent["network in"]]
-        if None not in ways:
-            assert sum(filter(None, ways)) == spent["round trip"]
-        parts = [spent[each] for each in ("queue", "commit", "queue and commit", "answer") if each in spent]
-        if parts and None not in (*parts, spent["server"]):
-            assert abs(sum(filter(None, parts)) - (spent["server"] or 0)) <= 2  # server_tx is rounded in frames
