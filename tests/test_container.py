@@ -5,40 +5,32 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import platform
 import re
+import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 from support import foreign
+from support.bounds import PATIENCE
+from support.debian import debian_release
 from support.documents import ROOT
-from support.images import DOCKERFILE, Buildah, check_tools, running
 from support.isolation import isolated_network, unavailable
-from support.processes import child, run
-from support.tools import MissingError
+from support.processes import Child, child, run
+from support.tools import MissingError, fetch, installed
 
+DOCKERFILE: Final = ROOT / "deploy" / "container" / "Dockerfile"
 COMPOSE: Final = DOCKERFILE.with_name("compose.yaml")
 CADDYFILE: Final = DOCKERFILE.with_name("Caddyfile")
 SERVERS: Final = ("server", "waku")
 """The targets whose images run a server."""
-
-
-@pytest.fixture(scope="module")
-def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
-    """A storage of images, with the base."""
-    try:
-        check_tools()
-        storage = Buildah(tmp_path_factory.mktemp("images"))
-        storage.make_base()
-    except MissingError as missing:
-        pytest.skip(str(missing))
-    yield storage
-    storage.call("rm", "--all")
-    storage.call("rmi", "--all", "--force")
 
 
 def test_a_build_is_sent_the_files_that_it_copies_and_no_others() -> None:
@@ -119,17 +111,133 @@ def test_caddy_reads_the_example_and_passes_clients_on_to_the_server(tmp_path: P
     assert '"host":["relay.example.org"]' in done.stdout
 
 
-def test_the_guide_names_the_files() -> None:
-    guide = (ROOT / "docs" / "install.md").read_text()
-    for file in (DOCKERFILE, COMPOSE, CADDYFILE):
-        assert file.exists()
-    for name in ("deploy/container/Dockerfile", "deploy/container/compose.yaml", "--target pipeline"):
-        assert name in guide
+# ── images that are built and run ────────────────────────────────────────────────────────────────
+
+BASE: Final = "localhost/debian-python"
+SUITE: Final = "bookworm"
+CERTIFICATES: Final = Path("/etc/ssl/certs")
+"""Where Debian has certificates. A build that reaches the registry through this machine trusts what it trusts."""
+
+READ_ONLY: Final = """\
+set -e
+mount --make-rprivate /
+hostname container
+echo "127.0.0.1 localhost container" >"$0/etc/hosts"
+mount --bind "$0" "$0"
+mount -o remount,bind,ro "$0"
+mount -t tmpfs -o mode=0700,uid=10001,gid=10001 none "$0/data"
+mount -t tmpfs none "$0/tmp"
+mount --bind /dev "$0/dev"
+mount -t tmpfs -o mode=1777 none "$0/dev/shm"
+mount -t proc none "$0/proc"
+ip link set lo up
+root=$0
+exec chroot --userspec=10001:10001 "$root" "$@"
+"""
+"""Runs a command in an image, in namespaces of its own: the root cannot be written, the user has no rights. As a
+container engine does, it names the host in /etc/hosts."""
+
+
+@dataclass(frozen=True)
+class Buildah:
+    """A storage of images."""
+
+    folder: Path
+
+    def call(self, *words: str | Path) -> str:
+        """Run buildah. Raises MissingError if a registry cannot be reached."""
+        places = ("--root", self.folder / "images", "--runroot", self.folder / "run", "--storage-driver", "vfs")
+        return fetch("buildah", "buildah", *places, *words, cwd=self.folder, seconds=PATIENCE)
+
+    def make_base(self) -> None:
+        """Make the base image from Debian's packages."""
+
+        def install(new: Path) -> None:
+            packages = "--include=python3,python3-venv,ca-certificates"
+            fetch("apt", "debootstrap", "--variant=minbase", packages, SUITE, new / "root", cwd=new)
+
+        key = f"{SUITE} {platform.machine()} {debian_release()}".encode()
+        root = installed("debian-python", key, install) / "root"
+        container = self.call("from", "scratch").strip()
+        self.call("add", "--quiet", container, root, "/")
+        self.call("commit", "--quiet", "--rm", container, BASE)
+
+    def build(self, target: str) -> str:
+        """Build a target of the Dockerfile, and return its image. Skip the test without a registry."""
+        name = f"localhost/{target}"
+        options = ("--isolation", "chroot", "--format", "docker", "--build-arg", f"BASE={BASE}", "--target", target)
+        certificates = f"SSL_CERT_FILE={CERTIFICATES / 'ca-certificates.crt'}"
+        trust = ("--volume", f"{CERTIFICATES}:{CERTIFICATES}:ro", "--env", certificates)
+        try:
+            self.call("build", *options, *trust, "--file", DOCKERFILE, "--tag", name, ROOT)
+        except MissingError as missing:
+            pytest.skip(str(missing))
+        return name
+
+    def configuration(self, image: str) -> dict[str, Any]:
+        """Return how an image says that it is run."""
+        found: dict[str, Any] = json.loads(self.call("inspect", "--type", "image", image))["Docker"]["config"]
+        return found
+
+    def root_of(self, image: str) -> Path:
+        """Return the folder with the files of an image."""
+        return Path(self.call("mount", self.call("from", image).strip()).strip())
+
+
+@dataclass(frozen=True)
+class Container:
+    """A running image."""
+
+    process: Child
+    """unshare, whose child is the image's first process."""
+    root: Path
+    environment: tuple[str, ...]
+
+    @property
+    def first_pid(self) -> int:
+        pid = self.process.pid
+        return int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
+
+    def call(self, *words: str) -> tuple[int, str]:
+        """Run a command in it; return its exit code and what it says."""
+        enter = ("nsenter", "--target", str(self.first_pid), "--mount", "--net", "--pid")
+        inside = ("chroot", "--userspec=10001:10001", str(self.root), *self.environment, *words)
+        done = run(*enter, *inside)
+        return done.returncode, done.stdout + done.stderr
+
+
+@asynccontextmanager
+async def running(buildah: Buildah, image: str, *words: str) -> AsyncIterator[Container]:
+    """Run an image, with other words behind its entry point if there are some."""
+    configuration, root = buildah.configuration(image), buildah.root_of(image)
+    environment = ("env", "-i", *configuration["Env"])
+    command = (*environment, *configuration["Entrypoint"], *(words or configuration["Cmd"]))
+    namespaces = ("--mount", "--net", "--pid", "--uts", "--fork", "--kill-child")
+    async with child("unshare", *namespaces, "sh", "-c", READ_ONLY, str(root), *command) as process:
+        yield Container(process, root, environment)
+
+
+@pytest.fixture(scope="module")
+def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
+    """A storage of images, with the base; the test is skipped where images cannot be built."""
+    for program, package in (("buildah", "buildah"), ("debootstrap", "debootstrap"), ("ip", "iproute2")):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is missing (Debian: apt install {package})")
+    if reason := unavailable() or ("images are built as root here" if os.geteuid() else None):
+        pytest.skip(reason)
+    storage = Buildah(tmp_path_factory.mktemp("images"))
+    try:
+        storage.make_base()
+    except MissingError as missing:
+        pytest.skip(str(missing))
+    yield storage
+    storage.call("rm", "--all")
+    storage.call("rmi", "--all", "--force")
 
 
 @pytest.mark.thorough
 async def test_the_image_of_the_waku_node_is_healthy(buildah: Buildah) -> None:
-    image = built(buildah, "waku")
+    image = buildah.build("waku")
     configuration = buildah.configuration(image)
     async with running(buildah, image) as container:
         await container.process.says('"event": "listening"')
@@ -140,7 +248,7 @@ async def test_the_image_of_the_waku_node_is_healthy(buildah: Buildah) -> None:
 
 @pytest.mark.thorough
 async def test_the_image_of_the_server_serves_with_a_root_that_cannot_be_written(buildah: Buildah) -> None:
-    image = built(buildah, "server")
+    image = buildah.build("server")
     configuration = buildah.configuration(image)
     assert configuration["User"] == "10001:10001"
     assert list(configuration["Volumes"]) == ["/data"]
@@ -160,15 +268,8 @@ async def test_the_image_of_the_server_serves_with_a_root_that_cannot_be_written
 
 @pytest.mark.thorough
 async def test_the_image_of_the_pipeline_makes_a_demo(buildah: Buildah) -> None:
-    image = built(buildah, "pipeline")
+    image = buildah.build("pipeline")
     demo = ("demo", "/data/demo", "--days", "14", "--transfers", "5")
     async with running(buildah, image, *demo) as container:
         assert await container.process.ended(600) == 0, container.process.said
         assert "restante pipeline query" in container.process.said["stdout"]
-
-
-def built(buildah: Buildah, target: str) -> str:
-    try:
-        return buildah.build(target)
-    except MissingError as missing:
-        pytest.skip(str(missing))

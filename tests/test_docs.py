@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
+import functools
 import json
 import os
 import re
@@ -16,7 +16,6 @@ import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import msgspec
 import pytest
@@ -34,22 +33,13 @@ from restante.waku.settings import WakuServe
 from support.bounds import PATIENCE
 from support.certificates import Certificate
 from support.document_shell import shell
-from support.documents import DOCUMENTS, EXECUTED, NOT_RUN, ROOT, STEP_BY_STEP, Document, blocks, inline_commands
+from support.documents import DOCUMENTS, ROOT, Document
 from support.mailbox.conversation import read_scripts
 from support.mailbox.raw_socket import RawSocket, handshake
 from support.processes import run
 from support.proxy_headers import header
 from support.waku import leveldbs
 from support.waku.archives import ROWS, archive_of, raws_of
-
-
-def test_a_server_that_ends_before_it_listens_is_not_waited_for(tmp_path: Path) -> None:
-    with (
-        shell(tmp_path) as here,
-        here.running("sh -c 'echo the disk is full; exit 3'") as server,
-        pytest.raises(pytest.fail.Exception, match="ended with 3 before it listened: the disk is full"),
-    ):
-        here.wait_for_port(server)
 
 
 def files_of_the_project() -> list[str]:
@@ -62,84 +52,40 @@ def files_of_the_project() -> list[str]:
     return [str(each) for each in paths if not any(part.startswith(".") for part in each.parts)]
 
 
-@pytest.fixture(scope="module")
-def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def test_every_named_block_is_executed_by_a_test_that_names_it_and_its_document() -> None:
+    tests = [file.read_text() for file in (ROOT / "tests").rglob("*.py")]
+    for document in DOCUMENTS:
+        path = str(document.relative_to(ROOT))
+        beside = "".join(text for text in tests if f'"{path}"' in text)
+        for name in Document(path).blocks:
+            assert f'"{name}"' in beside, f"no test executes {name} of {path}"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A folder whose `run` has set itself up: all that is left is to start the program."""
+    script = tmp_path / "run"
+    script.write_text('#!/bin/sh\n[ $# -gt 0 ] || set -- serve\nexec restante "$@"\n')
+    script.chmod(0o755)
+    return tmp_path
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
     """The files of the project, as a fresh clone has them."""
-    folder = tmp_path_factory.mktemp("clone")
     for name in files_of_the_project():
         if (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name)
-    return folder
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, tmp_path / name)
+    return tmp_path
 
 
-@pytest.mark.parametrize("path", [str(each.relative_to(ROOT)) for each in DOCUMENTS])
-def test_every_block_of_commands_is_executed_by_a_test_that_names_it(path: str) -> None:
-    executed = EXECUTED.get(path, {})
-    assert set(Document(path).blocks) == set(executed)
-    for name, test in executed.items():
-        assert name in named_beside(path, ROOT / "tests" / test), f"{test} does not execute {name} of {path}"
-
-
-@pytest.mark.parametrize("path", [str(each.relative_to(ROOT)) for each in DOCUMENTS])
-def test_blocks_that_no_test_executes_say_why_and_are_counted(path: str) -> None:
-    """If you add such a block, count it in NOT_RUN. If a test can execute it, let it."""
-    reasons = Document(path).not_run
-    assert len(reasons) == NOT_RUN.get(path, 0)
-    for reason in reasons:
-        assert len(reason.split()) > 3, reason
-        for file in re.findall(r"tests/[\w/]+\.py", reason):
-            assert (ROOT / file).exists(), reason
-
-
-@pytest.mark.parametrize("path", STEP_BY_STEP)
-def test_a_guide_of_steps_has_its_commands_in_blocks(path: str) -> None:
-    assert inline_commands((ROOT / path).read_text()) == []
-
-
-def test_commands_in_sentences_are_found_and_mentions_are_not() -> None:
-    commands = (
-        *("apt install caddy", "pipx install\nmagic-wormhole", "/opt/a/bin/pip install 'x[y]'", "chmod 600 file"),
-        *("systemctl edit restante", "restante waku serve --data waku", "restante waku probe ENODE"),
-    )
-    mentions = ("restante send", "systemctl status restante", "--data", "uv", "restante pipeline gaps", "apt")
-    text = "".join(f"Run `{each}` now.\n" for each in (*commands, *mentions)) + "\n    apt install block\n"
-    assert inline_commands(text) == [" ".join(each.split()) for each in commands]
-
-
-def test_blocks_of_commands_are_found_in_every_form() -> None:
-    text = (
-        "Words:\n\n    ./run\n\n    restante status\n\nand\n\n```sh name\nls\n    ls\n```\n\n"
-        "<!-- not run: it needs\na network -->\n    uv build\n\n* a list\n    of two lines\n\n"
-        "<!-- not run: the same -->\n```sh\nuv build\n```\n"
-    )
-    found = [(each.name, each.text.strip(), each.reason) for each in blocks(text)]
-    assert found == [
-        ("name", "ls\n    ls", None),
-        ("", "uv build", "the same"),
-        ("", "./run\n\nrestante status", None),
-        ("", "uv build", "it needs a network"),
-    ]
-
-
-def named_beside(path: str, file: Path) -> set[str]:
-    """Return the texts in those functions of a file that use a document, by its path or by a constant that has it."""
-    found, constants = set[str](), set[str]()
-    for part in ast.parse(file.read_text()).body:
-        inside = list(ast.walk(part))
-        texts = {each.value for each in inside if isinstance(each, ast.Constant) and isinstance(each.value, str)}
-        if isinstance(part, ast.Assign) and path in texts:
-            constants |= {each.id for each in inside if isinstance(each, ast.Name)}
-        elif path in texts or constants & {each.id for each in inside if isinstance(each, ast.Name)}:
-            found |= texts
-    return found
-
-
-def test_the_transfer_of_the_readme(clone: Path) -> None:
+@pytest.mark.parametrize("folder", ["checkout", pytest.param("clone", marks=pytest.mark.thorough)])
+def test_the_transfer_of_the_readme(folder: str, request: pytest.FixtureRequest) -> None:
     readme = Document("README.md")
     [serve], [send], [receive] = (readme.lines(each) for each in ("serve", "send", "receive"))
-    with shell(clone) as here, here.running(serve) as server:
-        here.wait_for_port(server)  # it sets itself up first
+    with shell(request.getfixturevalue(folder)) as here, here.running(serve) as server:
+        here.wait_for_port(server)  # in a clone it sets itself up first
         with here.running(send) as sender:
             assert sender.stdout is not None
             code = next(found[1] for line in sender.stdout if (found := re.search(r"code is: (\S+)", line)))
@@ -147,11 +93,11 @@ def test_the_transfer_of_the_readme(clone: Path) -> None:
             assert here.run(receive.replace("7-your-code", code)) == "held until called for\n"
 
 
-def test_the_waku_node_of_the_readme(clone: Path) -> None:
+def test_the_waku_node_of_the_readme(checkout: Path) -> None:
     readme = Document("README.md")
     [serve] = readme.lines("waku serve")
     post, request, check = readme.commands("waku", "waku post", "waku request", "waku check")
-    with shell(clone, 30303) as here:
+    with shell(checkout, 30303) as here:
         with here.running(serve) as node:
             assert node.stdout is not None
             enode = next(line.strip() for line in node.stdout if line.startswith("enode://"))
@@ -169,11 +115,11 @@ def test_the_pipeline_of_the_readme_is_that_of_its_guide() -> None:
     assert readme.lines("demo") == guide.lines("demo")
 
 
-def test_the_five_commands_of_the_guide(clone: Path) -> None:
+def test_the_five_commands_of_the_guide(checkout: Path) -> None:
     guide = Document("docs/waku/guide.md")
     [serve], [request], [live] = map(guide.lines, ("serve", "request", "live"))
     probe, post = guide.commands("post", "waku probe", "waku post")
-    with shell(clone, 30303) as here, here.running(serve) as server:
+    with shell(checkout, 30303) as here, here.running(serve) as server:
         here.wait_for_port(server)
         assert here.run(probe).startswith("all is well")
         posted = [here.run(post).strip()]
@@ -445,6 +391,7 @@ def links(document: Path) -> list[str]:
     return ["".join(found) for found in LINK.findall(prose(document))]
 
 
+@functools.cache
 def anchors(document: Path) -> set[str]:
     """Return the anchors of its headings, as GitHub makes them."""
     found: dict[str, int] = {}
@@ -457,52 +404,14 @@ def anchors(document: Path) -> set[str]:
     return set(found)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda each: str(each.relative_to(ROOT)))
-def test_links_lead_to_a_file_of_the_project_and_to_a_heading_in_it(document: Path) -> None:
-    files = [ROOT / each for each in files_of_the_project()]
-    there = {*files, *(folder for file in files for folder in file.parents)}
-    for target in links(document):
-        if target.startswith(("http:", "https:")):
-            continue
-        path, _, anchor = target.partition("#")
-        file = Path(os.path.normpath(document.parent / path)) if path else document
-        assert file in there, target
-        if anchor:
-            assert anchor in anchors(file), target
-
-
-def test_links_to_the_web_are_well_formed() -> None:
-    """Whether their hosts answer is not tested, because tests need no network."""
-    found = {target for each in DOCUMENTS for target in links(each) if target.startswith("http")}
-    assert len(found) > 5
-    for target in found:
-        url = urlsplit(target)
-        local = url.hostname == "127.0.0.1"
-        assert url.scheme == ("http" if local else "https"), target
-        assert url.hostname is not None
-        assert local or re.fullmatch(r"([a-z0-9-]+\.)+[a-z]{2,}", url.hostname), target
-
-
-def test_links_and_anchors_are_found(tmp_path: Path) -> None:
-    document = tmp_path / "page.md"
-    document.write_text(
-        "# `--a` and [b](c.md): it's\n## Twice\n## Twice\n```sh\n# no heading [x](y)\n```\n"
-        'See [a\nb](d.md#e), ![p](p.png), <https://example.org/>, `[n](o)` and <img src="q.png">.\n'
-    )
-    assert anchors(document) == {"--a-and-b-its", "twice", "twice-1"}
-    assert links(document) == ["c.md", "d.md#e", "p.png", "https://example.org/", "q.png"]
-
-
-# ── commands that take too long for a test ───────────────────────────────────────────────────────
-
-
-def test_every_bench_that_a_document_names_exists_and_has_the_options() -> None:
-    used: dict[str, set[str]] = {}
+def test_links_lead_to_a_file_of_the_project_and_to_a_heading_in_it() -> None:
+    files = [ROOT / name for name in files_of_the_project()]
+    existing = {*files, *(folder for file in files for folder in file.parents)}
     for document in DOCUMENTS:
-        for name, words in re.findall(r"\./run bench ([a-z_]+\b)([^|`\n]*)", document.read_text()):
-            used.setdefault(name, set()).update(re.findall(r"--[a-z-]+", words))
-    assert len(used) > 8
-    for name, options in used.items():
-        shown = run(sys.executable, ROOT / "bench" / f"{name}.py", "--help", variables={"COLUMNS": "200"})
-        assert shown.returncode == 0, shown.stderr
-        assert options <= set(re.findall(r"--[a-z-]+", shown.stdout)), name
+        for target in links(document):
+            if target.startswith(("http:", "https:")):
+                continue
+            path, _, anchor = target.partition("#")
+            file = Path(os.path.normpath(document.parent / path)) if path else document
+            assert file in existing, f"{document}: {target}"
+            assert not anchor or anchor in anchors(file), f"{document}: {target}"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import re
-import statistics
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -229,50 +227,3 @@ def test_pure_modules_import_no_io_no_clock_and_no_randomness() -> None:
         if inside(module, PURE):
             named = {name.partition(".")[0] for name in imports(module)}
             assert not named & IMPURE, f"{module} imports {named & IMPURE}"
-
-
-def test_modules_have_one_subject_each() -> None:
-    """A module of more than 400 lines has two subjects; with a median below 60 lines a newcomer would open many."""
-    lines = {name: len(path.read_text().splitlines()) for name, path in modules().items() if path.stat().st_size}
-    assert {name: count for name, count in lines.items() if count > 400} == {}
-    assert 60 <= statistics.median(lines.values()) <= 200
-
-
-def layout() -> list[tuple[str, str]]:
-    """Return the lines of the design's layout, each with its part or folder (`mailbox` or `mailbox.core`)."""
-    design = (ROOT.parent.parent / "docs" / "design.md").read_text()
-    lines, part, place = [], "", ""
-    for line in design.partition("    src/restante/\n")[2].partition("`examples/`")[0].splitlines():
-        if head := re.match(r" {6}(\w+)/ ", line):
-            part = place = head[1]
-        elif head := re.match(r" {8}(\w+)(/?)", line):
-            place = f"{part}.{head[1]}" if head[2] else part
-        lines.append((place, line))
-    return lines
-
-
-def test_the_design_s_layout_names_every_module_in_its_folder_and_no_other() -> None:
-    named = {(place, word) for place, line in layout() for word in re.findall(r"\w+", line)}
-    for module, path in modules().items():
-        part, folder = split(module)
-        place = f"{part}.{folder}" if (ROOT / part / folder).is_dir() else part
-        assert path.stem == "__init__" or (place, path.stem) in named, module
-    stems = {path.stem for path in modules().values()}
-    assert {name for _, line in layout() for name in re.findall(r"(\w+)\.py\b", line)} <= stems
-
-
-@pytest.mark.parametrize("part", LAYERS)
-def test_the_design_s_layout_has_the_order_of_the_rules(part: str) -> None:
-    heads = [line.split("  ")[4] for place, line in layout() if split(place)[0] == part and line[8:9].strip()]
-    named = re.findall(r"(\w+)(?:/|\.py)", " ".join(heads))
-    assert [each for each in named if each in LAYERS[part]] == LAYERS[part]
-
-
-def test_the_design_s_table_of_what_to_change_names_files_that_exist() -> None:
-    """A path may leave out its first folders: `mailbox/core/admission.py`, `adaptive.py`."""
-    design = (ROOT.parent.parent / "docs" / "design.md").read_text()
-    rows = design.partition("### What to change where")[2].partition("\n## ")[0]
-    named = re.findall(r"`([\w/]+(?:\.py|/))`", rows)
-    paths = [f"/{path.relative_to(ROOT)}{'/' if path.is_dir() else ''}" for path in ROOT.rglob("*")]
-    assert len(named) > 80
-    assert [each for each in named if not any(path.endswith(f"/{each}") for path in paths)] == []

