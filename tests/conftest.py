@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import random
 import signal
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any, Final
 from xml.etree import ElementTree as ET
 
@@ -14,11 +16,13 @@ import pytest
 
 from support import costs, effort
 
+ROOT: Final = Path(__file__).parents[1]
+
 OWN_SPARK: Final = ("tests/pipeline/test_masters.py",)
 """Files that have a Spark session of their own, on another worker than all others: they start clusters."""
 
 SECONDS: Final[dict[str, tuple[int, int]]] = {}
-"""Processor seconds of the quick and of the thorough tests of files that take long. Others are taken to need 1 and 2.
+"""Processor seconds of the quick and of the thorough tests of files that take long. Others take about one.
 
 The files that take longest begin first, for a run is as long as its last worker. `--shard` makes parts of equal sums.
 """
@@ -92,9 +96,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out what this run does not want; say which tests share a worker; order them (thorough: randomly)."""
     option = config.option
     wanted = [item for item in items if _wanted(item, thorough=option.thorough)]
-    if option.shard is not None:
-        files = _files_of_shard(wanted, *option.shard)
-        wanted = [item for item in wanted if _file(item) in files]
     config.hook.pytest_deselected(items=list(set(items) - set(wanted)))
     items[:] = wanted
     for item in items:
@@ -103,13 +104,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if option.seed is not None:
         _shuffle(items, random.Random(option.seed))
     # pytest-xdist hands out groups in the order of their first tests.
-    items.sort(key=lambda item: -SECONDS.get(_file(item), (1, 2))[option.thorough])
+    items.sort(key=lambda item: -_seconds(_file(item))[option.thorough])
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Check that groups have an effect: pytest-xdist writes them into ids, where pytest 9.2 does not read them."""
     if getattr(session.config.option, "loadgroup", False):
         assert all("@" in item.nodeid for item in session.items), "pytest-xdist's groups have no effect"
+
+
+def _seconds(file: str) -> tuple[int, int]:
+    return SECONDS.get(file, (1, 1))
 
 
 def _file(item: pytest.Item) -> str:
@@ -124,12 +129,23 @@ def _wanted(item: pytest.Item, *, thorough: bool) -> bool:
     return marked == thorough or (thorough and getattr(getattr(item, "obj", None), "is_hypothesis_test", False))
 
 
-def _files_of_shard(items: list[pytest.Item], number: int, parts: int) -> set[str]:
-    """Return the files of one part. The longest first, each file goes to the part that has the least so far."""
-    weights = {file: SECONDS.get(file, (1, 2))[1] for file in map(_file, items)}
-    shards: list[set[str]] = [set() for _ in range(parts)]
-    for file in sorted(weights, key=lambda name: (-weights[name], name)):
-        min(shards, key=lambda files: sum(weights[name] for name in files)).add(file)
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave the files of other parts alone: to import and to collect them takes a while."""
+    if config.option.shard is None or not collection_path.match("test_*.py"):
+        return None
+    return True if collection_path not in _files_of_shard(*config.option.shard) else None
+
+
+@functools.cache
+def _files_of_shard(number: int, parts: int) -> set[Path]:
+    """Return the test files of one part. The longest first, each file goes to the part that has the least so far."""
+    weights = {path: _seconds(path.relative_to(ROOT).as_posix())[1] for path in (ROOT / "tests").rglob("test_*.py")}
+    sums = [0] * parts
+    shards: list[set[Path]] = [set() for _ in sums]
+    for path in sorted(weights, key=lambda path: (-weights[path], path)):
+        least = sums.index(min(sums))
+        sums[least] += weights[path]
+        shards[least].add(path)
     return shards[number - 1]
 
 
