@@ -1,4 +1,4 @@
-"""A server whose days pass, two programs that know one another's code, and shorter waits."""
+"""A server in memory, one whose days pass, two programs that know one another's code, and shorter waits."""
 
 from __future__ import annotations
 
@@ -8,9 +8,20 @@ from pathlib import Path
 import pytest
 
 from client.programs import Program
+from client.virtual import Network
 from restante.client import base
-from restante.client.connection import driver
+from restante.client.connection import driver, websocket
 from support.mailbox.days import ServerOfDays, server_of_days
+from support.mailbox.givens import Options
+from support.mailbox.worlds import CoreWorld
+
+
+@pytest.fixture
+def network(monkeypatch: pytest.MonkeyPatch) -> Network:
+    """A server's core in memory, which all wormholes reach, whatever URL they have."""
+    network = Network(CoreWorld(Options()))
+    monkeypatch.setattr(websocket, "connect", network.connect)
+    return network
 
 
 @pytest.fixture

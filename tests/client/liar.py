@@ -38,18 +38,6 @@ def instead_of(kind: str, *sent: Sent) -> Lie:
     return lambda answer: list(sent) if answer["type"] == kind else [answer]
 
 
-def silent_from(kind: str) -> Lie:
-    """Answer no more from the first answer of this type on, on each connection."""
-    silent: dict[int, bool] = {}
-
-    def lie(answer: Answer) -> list[Sent]:
-        number = answer["connection"]
-        silent[number] = silent.get(number, False) or answer["type"] == kind
-        return [] if silent[number] else [answer]
-
-    return lie
-
-
 class Liar:
     """One nameplate and one mailbox, for all who come."""
 

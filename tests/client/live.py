@@ -1,4 +1,4 @@
-"""A mailbox server of our own in a process, and wormholes of asyncio programs that meet there."""
+"""Wormholes of asyncio programs that meet at a mailbox server, and what their applications are told."""
 
 from __future__ import annotations
 
@@ -6,46 +6,30 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from client.world import APP_ID
 from restante.client import Event, Wormhole
 from support.bounds import bounded
-from support.mailbox.servers import Reference, Restante
+from support.mailbox.servers import Reference, Restante, Server
 from support.ports import held_port
 
+SERVERS: Final[dict[str, type[Server]]] = {"ours": Restante, "the reference": Reference}
 
-class LiveServer(Restante):
-    """A server that can be killed, and started again on the same port."""
-
-    @property
-    def url(self) -> str:
-        return f"ws://127.0.0.1:{self.port}/v1"
+NOBODY: Final = "ws://server.example/v1"
+"""Of the fixture `network`; without it, nobody is there."""
 
 
-class LiveReference(Reference):
-    """The reference server, of which the same is asked."""
-
-    @property
-    def url(self) -> str:
-        return f"ws://127.0.0.1:{self.port}/v1"
+def url_of(server: Server) -> str:
+    return f"ws://127.0.0.1:{server.port}/v1"
 
 
 @asynccontextmanager
-async def serving_reference(folder: Path) -> AsyncIterator[LiveReference]:
-    server = LiveReference(folder / "server")
-    with held_port() as server.port:
-        try:
-            await server.start()
-            yield server
-        finally:
-            await server.end()
-
-
-@asynccontextmanager
-async def serving(folder: Path, *flags: str) -> AsyncIterator[LiveServer]:
-    server = LiveServer(folder / "server")
-    server.flags = flags
+async def serving(folder: Path, *flags: str, kind: str = "ours") -> AsyncIterator[Server]:
+    """Serve in a process that can be killed, and started again on the same port."""
+    server = SERVERS[kind](folder / "server")
+    if isinstance(server, Restante):
+        server.flags = flags
     with held_port() as server.port:
         try:
             await server.start()
@@ -70,18 +54,14 @@ class Heard:
     def of(self, kind: type[Any]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
 
-    @property
-    def kinds(self) -> list[str]:
-        return [type(event).__name__ for event in self.events]
-
     async def until(self, kind: type[Any], count: int = 1) -> None:
-        async with bounded(f"{kind.__name__}, {count} times, in {self.kinds}"):
+        async with bounded(f"{kind.__name__}, {count} times, in {self.events}"):
             while len(self.of(kind)) < count:
                 self._news.clear()
                 await self._news.wait()
 
 
-def wormhole(url: str, **options: Any) -> Wormhole:
+def wormhole(url: str = NOBODY, **options: Any) -> Wormhole:
     return Wormhole.create(APP_ID, server=url, **options)
 
 

@@ -14,7 +14,8 @@ SOCKS_NO_LOGIN, SOCKS_LOGIN = b"\x05\x00", b"\x05\x02"
 class Proxy:
     """An HTTP or SOCKS5 proxy."""
 
-    def __init__(self, *, login: bytes | None = None, refuses: bool = False) -> None:
+    def __init__(self, scheme: str, login: bytes | None, refuses: bool) -> None:
+        self._scheme = scheme
         self.port = 0
         self.targets: list[tuple[str, int]] = []
         self.heads: list[bytes] = []
@@ -24,6 +25,9 @@ class Proxy:
         self.forwarded = 0
         """Bytes, both ways."""
         self._login, self._refuses = login, refuses
+
+    def url(self, login: str = "") -> str:
+        return f"{self._scheme}://{login}127.0.0.1:{self.port}"
 
     async def serve_http(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -82,7 +86,7 @@ class Proxy:
 
 
 @asynccontextmanager
-async def proxying(kind: str, *, login: bytes | None = None, refuses: bool = False) -> AsyncIterator[Proxy]:
-    proxy = Proxy(login=login, refuses=refuses)
-    async with listening(proxy.serve_http if kind == "http" else proxy.serve_socks) as proxy.port:
+async def proxying(scheme: str, *, login: bytes | None = None, refuses: bool = False) -> AsyncIterator[Proxy]:
+    proxy = Proxy(scheme, login, refuses)
+    async with listening(proxy.serve_http if scheme == "http" else proxy.serve_socks) as proxy.port:
         yield proxy

@@ -1,4 +1,7 @@
-"""The server is killed in each phase of a conversation, and comes back, or does not."""
+"""Servers in processes of their own that are killed and come back, also with an older backup: ours and the reference.
+
+What becomes of connections that are lost in memory and in virtual time is in test_simulated.py.
+"""
 
 from __future__ import annotations
 
@@ -8,104 +11,95 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
-from client.live import Heard, LiveServer, meet, read, serving, wormhole
+from client.live import SERVERS, Heard, meet, read, serving, url_of, wormhole
 from restante.client import (
+    DEFAULT_APP_ID,
+    CodeExpiredError,
     CodeKnown,
-    Connecting,
+    CrowdedError,
     Event,
     KeyAgreed,
-    LonelyError,
     MessageStored,
     PeerConfirmed,
     Reconnecting,
-    ReplayEnded,
-    ServerGoneError,
     WaitingForPeer,
     Welcomed,
+    Wormhole,
+    receive_text,
+    seed_code,
+    send_text,
 )
+from restante.mailbox.store import backup
 from restante.mailbox.store import sqlite as store
 from restante.mailbox.store.schema import FILE
 from support.bounds import bounded
 from support.mailbox.days import server_of_days
+from support.mailbox.servers import Server
+from support.mailbox.wormhole import Client
+
+MOMENTS: Final = [
+    *(
+        (CodeKnown, 1),
+        (WaitingForPeer, 1),
+        (KeyAgreed, 1),
+        (PeerConfirmed, 1),
+        (MessageStored, 1),
+        (MessageStored, 17),
+    ),
+]
+QUICK: Final = [("ours", (WaitingForPeer, 1)), ("ours", (MessageStored, 17)), ("the reference", (MessageStored, 1))]
 
 
-@pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[LiveServer]:
-    async with serving(tmp_path) as server:
-        yield server
-
-
-class Restart:
-    """Kill the server when an event comes for the n-th time, and start it again."""
-
-    def __init__(self, server: LiveServer, heard: Heard, kind: type[Any], count: int = 1) -> None:
-        self.server, self.kind, self.count = server, kind, count
-        self.restarting: asyncio.Task[None] | None = None
-        heard.act = self.see
-
-    def see(self, event: Event) -> None:
-        self.count -= isinstance(event, self.kind)
-        if self.count == 0 and self.restarting is None:
-            self.server.kill()
-            self.restarting = asyncio.create_task(self.server.restart())
-
-    async def over(self) -> None:
-        assert self.restarting is not None, "the event did not come"
-        await self.restarting
-
-
-@pytest.mark.parametrize("kind", [Welcomed, CodeKnown, ReplayEnded, WaitingForPeer])
-async def test_a_restart_before_the_peer_comes_is_survived(
-    server: LiveServer, no_delay: None, kind: type[Any]
-) -> None:
-    heard = Heard()
-    restart = Restart(server, heard, kind)
-    async with wormhole(server.url, on_event=heard) as alice:
-        async with bounded("a code"):
-            code = await alice.allocate_code()
-        await heard.until(kind)
-        await restart.over()
-        async with wormhole(server.url) as bob, bounded("a key"):
-            await bob.set_code(code)
-            assert await alice.verifier() == await bob.verifier()
-            await bob.send(b"hello")
-            assert await read(alice, 1) == [b"hello"]
-    assert len(heard.of(CodeKnown)) == 1
-    assert heard.of(Reconnecting)
-    assert server.live() == {}
-
-
-@pytest.mark.parametrize("who", ["alice", "bob"])
 @pytest.mark.parametrize(
-    ("kind", "count"), [(KeyAgreed, 1), (PeerConfirmed, 1), (MessageStored, 1), (MessageStored, 17)]
+    ("kind", "moment"),
+    [
+        *QUICK,
+        *(
+            pytest.param(kind, moment, marks=pytest.mark.thorough)
+            for kind in SERVERS
+            for moment in MOMENTS
+            if (kind, moment) not in QUICK
+        ),
+    ],
 )
-async def test_a_restart_with_the_peer_there_is_survived(
-    server: LiveServer, no_delay: None, kind: type[Any], count: int, who: str
+async def test_a_server_that_is_killed_and_comes_back_loses_nothing(
+    tmp_path: Path, no_delay: None, kind: str, moment: tuple[type[Any], int]
 ) -> None:
-    events = {"alice": Heard(), "bob": Heard()}
-    messages = [b"%d" % number for number in range(40)]
+    event, count = moment
+    events, restarting = {"alice": Heard(), "bob": Heard()}, list[asyncio.Task[None]]()
+
+    def kill(_: Event) -> None:
+        if len(events["alice"].of(event)) == count and not restarting:
+            server.kill()
+            restarting.append(asyncio.create_task(server.restart()))
+
+    events["alice"].act = kill
+    messages = [b"%d" % number for number in range(20)]
     async with (
-        wormhole(server.url, on_event=events["alice"]) as alice,
-        wormhole(server.url, on_event=events["bob"]) as bob,
+        serving(tmp_path, kind=kind) as server,
+        wormhole(url_of(server), on_event=events["alice"]) as alice,
+        wormhole(url_of(server), on_event=events["bob"]) as bob,
     ):
-        async with bounded("the second connection"):
-            await bob.nameplates()
-        restart = Restart(server, events[who], kind, count)
-        await meet(alice, bob)
-        for message in messages:
-            await alice.send(message)
-            await bob.send(message)
-        assert await read(alice, 40) == messages
-        assert await read(bob, 40) == messages
-        await events[who].until(kind, count)
-        await restart.over()
-    for heard in events.values():
-        assert Counter(event.number for event in heard.of(MessageStored)) == Counter(range(40))
-    assert server.live() == {}
+        await bob.nameplates()  # its first connection, which must succeed
+        code = await alice.allocate_code()
+        if event is WaitingForPeer:
+            await events["alice"].until(WaitingForPeer)
+        async with bounded("everything, over a killed server"):
+            await bob.set_code(code)
+            for message in messages:
+                await alice.send(message)
+                await bob.send(message)
+            assert await read(bob, 20) == await read(alice, 20) == messages
+            await asyncio.gather(*restarting, alice.flush(), bob.flush())
+            await asyncio.gather(alice.close(), bob.close())
+        assert len(restarting) == 1
+        for heard in events.values():
+            assert Counter(each.number for each in heard.of(MessageStored)) == Counter(range(20))
+        assert server.live() == {}
 
 
 @pytest.mark.parametrize("stage", ["a code", "a message", "the close"])
@@ -147,45 +141,136 @@ async def test_a_server_that_cannot_store_for_a_while_is_asked_again(
         assert [each.reason for each in heard.of(Reconnecting)] == [words] * 3
 
 
-async def test_a_wormhole_that_is_closed_while_the_server_starts_leaves_nothing_there(server: LiveServer) -> None:
-    heard = Heard()
-    async with wormhole(server.url, on_event=heard) as alice, wormhole(server.url) as bob:
-        await meet(alice, bob)
-        server.kill()
-        await heard.until(Reconnecting, 2)  # the next attempts would be seconds away
-        restarting = asyncio.create_task(server.restart())
-    await restarting
-    assert server.live() == {}
+# ── a backup ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_server_that_is_gone_for_good_does_not_keep_a_wormhole_open(
-    server: LiveServer, no_delay: None, short_close: None
+@pytest.fixture
+async def restorable(tmp_path: Path) -> AsyncIterator[Server]:
+    async with serving(tmp_path) as server:
+        yield server
+
+
+async def back_up(server: Server) -> None:
+    await asyncio.to_thread(backup.back_up, server.folder / "data", server.folder / "b", lambda _: None)
+
+
+async def restored(server: Server) -> None:
+    """Kill the server, and start it on the same port with what the backup has."""
+    server.kill()
+    (server.folder / "data").rename(server.folder / "damaged")
+    await asyncio.to_thread(backup.restore, server.folder / "b", server.folder / "data", lambda _: None)
+    await server.restart()
+
+
+@pytest.mark.parametrize("mailbox_is_in_it", [True, False])
+async def test_connected_clients_add_again_what_the_backup_lacks(
+    restorable: Server, no_delay: None, mailbox_is_in_it: bool
 ) -> None:
-    heard = Heard()
-    async with wormhole(server.url, on_event=heard) as alice, wormhole(server.url) as bob:
+    heard, url = Heard(), url_of(restorable)
+    if not mailbox_is_in_it:
+        await back_up(restorable)
+    async with wormhole(url, on_event=heard) as alice, wormhole(url) as bob:
         await meet(alice, bob)
-        await alice.flush()
-        server.kill()
+        await alice.send(b"before")
+        assert await read(bob, 1) == [b"before"]
+        if mailbox_is_in_it:
+            await back_up(restorable)
+        for number in range(5):
+            await alice.send(b"%d" % number)
+        await heard.until(MessageStored, 6)
+        await restored(restorable)
         await heard.until(Reconnecting)
-        async with bounded("the close"):
-            await alice.close()  # all was stored: no error
-        assert len(heard.of(Connecting)) < 50, "it has tried too often"
-        await bob.send(b"lost")
-        async with bounded("the close"):
-            with pytest.raises(ServerGoneError, match="not stored"):
-                await bob.close()
+        await bob.send(b"after")
+        assert await read(alice, 1) == [b"after"]
+        assert await read(bob, 5) == [b"%d" % number for number in range(5)]
+    assert restorable.live() == {}
 
 
-async def test_who_waits_for_a_server_that_is_gone_is_told_when_the_wormhole_is_closed(
-    server: LiveServer, no_delay: None, short_close: None
-) -> None:
+async def test_a_code_that_the_backup_lacks_has_expired(restorable: Server, no_delay: None) -> None:
+    await back_up(restorable)
     heard = Heard()
-    async with wormhole(server.url, on_event=heard) as alice:
+    async with wormhole(url_of(restorable), on_event=heard) as alice, bounded("an error"):
         await alice.allocate_code()
-        server.kill()
-        waiting = asyncio.create_task(alice.verifier())
-        await heard.until(Reconnecting)
-        async with bounded("the close"):
-            await alice.close()
-            with pytest.raises(LonelyError):
-                await waiting
+        await heard.until(WaitingForPeer)
+        await restored(restorable)
+        with pytest.raises(CodeExpiredError, match="the code expired before the peer came"):
+            await alice.verifier()
+
+
+async def test_a_transfer_that_ended_after_the_backup_leaves_a_nameplate_until_it_is_pruned(
+    tmp_path: Path, no_delay: None
+) -> None:
+    async with serving(tmp_path, "--prune-after", "1", "--prune-every", "1") as server:
+        async with wormhole(url_of(server)) as alice, wormhole(url_of(server)) as bob, bounded("a key"):
+            code = await alice.allocate_code()
+            await back_up(server)
+            await bob.set_code(code)
+            await asyncio.gather(alice.verifier(), bob.verifier())
+        assert server.live() == {}
+        await restored(server)
+        async with bounded("the prune"):
+            while server.live():  # noqa: ASYNC110 - another process prunes, and tells nobody
+                await asyncio.sleep(0.05)
+        assert server.usage().mailboxes[-1] == "pruney"
+
+
+# ── the reference server ─────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+async def reference(tmp_path: Path) -> AsyncIterator[Server]:
+    async with serving(tmp_path, kind="the reference") as server:
+        yield server
+
+
+async def test_two_sides_exchange_messages_with_receipts_there_and_meet_again(reference: Server) -> None:
+    url = url_of(reference)
+    async with (
+        wormhole(url, receipts=True, seeds=True) as alice,
+        wormhole(url, receipts=True, seeds=True) as bob,
+    ):
+        await meet(alice, bob)
+        sent = [await alice.send(b"%d" % number) for number in range(50)]
+        assert await read(bob, 50) == [b"%d" % number for number in range(50)]
+        async with bounded("the receipt"):
+            await sent[-1].delivered()
+        seed = await alice.seed()
+        assert seed == await bob.seed()
+        await asyncio.gather(alice.close(), bob.close())
+    async with wormhole(url) as alice, wormhole(url) as bob, bounded("another meeting"):
+        await asyncio.gather(*(each.set_code(seed_code(seed)) for each in (alice, bob)))
+        assert await alice.verifier() == await bob.verifier()
+        await asyncio.gather(alice.close(), bob.close())
+    assert reference.usage() == (["happy", "happy"], ["happy", "happy"])
+    assert reference.live() == {}
+
+
+async def test_a_third_side_gives_back_the_number_that_it_did_not_get_there(reference: Server) -> None:
+    url = url_of(reference)
+    async with wormhole(url) as alice, wormhole(url) as bob, wormhole(url) as carol:
+        code = await alice.allocate_code()
+        await alice.nameplates()
+        await bob.set_code(code)
+        await bob.nameplates()  # the claims before are answered
+        await carol.set_code(code)
+        async with bounded("the refusal"):
+            with pytest.raises(CrowdedError):
+                await carol.verifier()
+    async with wormhole(url) as later:
+        assert await later.nameplates() == []
+
+
+async def test_texts_go_to_and_from_the_python_client_there(reference: Server, tmp_path: Path) -> None:
+    url = url_of(reference)
+    text, received = "held until called for, é", list[str]()
+    async with Wormhole.create(DEFAULT_APP_ID, server=url) as alice, bounded("a text"):
+        receiver = await Client.start(tmp_path, url, "receive", await alice.allocate_code())
+        await send_text(alice, text)
+    outcome = await receiver.leaves()
+    assert (outcome.exit_code, outcome.stdout) == (0, f"{text}\n"), outcome
+    sender = await Client.start(tmp_path, url, "send", "--text", text)
+    async with Wormhole.create(DEFAULT_APP_ID, server=url) as bob, bounded("a text"):
+        await bob.set_code(await sender.code())
+        await receive_text(bob, received.append)
+    assert received == [text]
+    assert (await sender.leaves()).exit_code == 0

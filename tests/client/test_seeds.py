@@ -12,7 +12,7 @@ from restante.client.core.outputs import Failed, MessageReceived, PeerConfirmed
 from restante.client.protocol.code import MAX_NAMEPLATE_DIGITS, nameplate_of
 from restante.client.protocol.seeds import SEED_BYTES, seed_code, seed_of
 from support.mailbox.givens import Options
-from support.mailbox.reference_world import ReferencePeer, ReferenceWorld
+from support.mailbox.reference_world import ReferenceWorld
 from support.mailbox.worlds import StoreWorld, World
 
 
@@ -23,10 +23,8 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
         with closing(StoreWorld(Options())) as ours:
             yield ours
     else:
-        peer = ReferencePeer()
-        with closing(ReferenceWorld(Options(), peer)) as reference:
+        with closing(ReferenceWorld(Options())) as reference:
             yield reference
-        peer.stop()
 
 
 def test_two_sides_that_have_met_meet_again_without_a_code(world: World) -> None:

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from client.liar import HANG_UP, Answer, Sent, honest, instead_of, listening, lying
-from client.liar import silent_from as silent
-from client.live import Heard, meet, use, wormhole
-from restante.client import Reconnecting, ServerGoneError, WelcomeError, WormholeError, base
+from client.live import Heard, use, wormhole
+from restante.client import Reconnecting, ServerGoneError, WelcomeError, base
 from restante.client.connection import driver, websocket
 from support.bounds import bounded
 
@@ -26,53 +25,12 @@ def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
 # ── silence ──────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    ("kind", "connections"), [("welcome", 1), ("allocated", 3), ("claimed", 3), ("message", 3), ("pong", 3)]
-)
-async def test_a_server_that_owes_an_answer_is_given_up(
-    monkeypatch: pytest.MonkeyPatch, kind: str, connections: int
-) -> None:
-    monkeypatch.setattr(driver, "ANSWER_SECONDS", 0.1)
-    async with lying(silent(kind)) as liar:
-        with pytest.raises(ServerGoneError, match="did not answer"):
-            await use(wormhole(liar.url))
-        assert liar.connections == connections
-
-
 async def test_a_server_that_does_not_answer_pings_is_connected_to_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(websocket, "PING_SECONDS", 0.1)
     heard = Heard()
     async with lying(honest) as liar, wormhole(liar.url, on_event=heard) as alice:
         await alice.allocate_code()
         await heard.until(Reconnecting)
-
-
-@pytest.mark.parametrize("kind", ["allocated", "claimed", "released", "closed", "pong"])
-async def test_a_close_ends_though_an_answer_is_missing(kind: str) -> None:
-    async with lying(silent(kind)) as liar, bounded("the close"), wormhole(liar.url) as alice:
-        waiting = asyncio.create_task(alice.allocate_code())
-        await asyncio.sleep(0)
-        await alice.close()
-        await asyncio.wait([waiting])
-        assert waiting.cancelled() or waiting.exception() is None or isinstance(waiting.exception(), WormholeError)
-
-
-async def test_a_close_ends_though_the_server_hangs_up_each_time() -> None:
-    heard, angry = Heard(), asyncio.Event()
-
-    def hang_up(answer: Answer) -> list[Sent]:
-        return [answer, HANG_UP] if angry.is_set() else [answer]
-
-    async with lying(hang_up) as liar, wormhole(liar.url) as alice, wormhole(liar.url, on_event=heard) as bob:
-        await meet(alice, bob)
-        angry.set()
-        await alice.send(b"hang up")
-        await heard.until(Reconnecting)
-        await bob.send(b"lost")
-        async with bounded("two closes"):
-            await alice.close()  # what it sent was stored
-            with pytest.raises(ServerGoneError, match="not stored"):
-                await bob.close()
 
 
 # ── the first request ────────────────────────────────────────────────────────────────────────────

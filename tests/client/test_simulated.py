@@ -1,33 +1,33 @@
-"""Wormholes on a simulated network: latency, lost connections and outages, in virtual time."""
+"""Wormholes on a simulated network: latency, lost connections, outages and silence, in virtual time."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from client.virtual import Network, simulate, virtual_wormhole
-from restante.client import CodeExpiredError, Event, Reconnecting, ServerGoneError, Wormhole, WrongPasswordError
+from restante.client import (
+    CodeExpiredError,
+    Connecting,
+    Event,
+    LonelyError,
+    Reconnecting,
+    ServerGoneError,
+    Wormhole,
+    WormholeError,
+    WrongPasswordError,
+)
+from restante.client.base import MAX_CLOSE_SECONDS
 from restante.client.connection import websocket
 from support.effort import examples
 from support.mailbox.givens import Options
 from support.mailbox.worlds import CoreWorld
 
-
-@pytest.fixture
-def network(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Network]:
-    """Make networks. The last one is the one that wormholes use."""
-
-    def make(**how: Any) -> Network:
-        network = Network(CoreWorld(Options()), **how)
-        monkeypatch.setattr(websocket, "connect", network.connect)
-        return network
-
-    return make
+CLOSED: float = 2 * MAX_CLOSE_SECONDS
+"""Seconds after which a close has ended, whatever the server does."""
 
 
 async def exchange(one: Wormhole, other: Wormhole, count: int) -> None:
@@ -43,6 +43,11 @@ async def exchange(one: Wormhole, other: Wormhole, count: int) -> None:
         assert [await wormhole.receive() for _ in range(count)] == messages
 
     await asyncio.gather(send(one), send(other), read(one), read(other))
+
+
+async def meet(one: Wormhole, other: Wormhole) -> None:
+    await other.set_code(await one.allocate_code())
+    await asyncio.gather(one.verifier(), other.verifier())
 
 
 @examples(40)
@@ -68,7 +73,7 @@ def test_whatever_the_network_does_each_message_arrives_once(
                 await asyncio.sleep(outage)
                 network.up = True
 
-        async def meet() -> None:
+        async def meet_and_exchange() -> None:
             async with virtual_wormhole(1) as alice, virtual_wormhole(2) as bob:
                 code = await alice.allocate_code()
                 await bob.set_code(code)
@@ -82,24 +87,24 @@ def test_whatever_the_network_does_each_message_arrives_once(
                 network.breaking = 0.0
                 await asyncio.gather(alice.close(), bob.close())
 
-        simulate(meet())
-        assert set(network.world.counts().values()) == {"0"}
+        simulate(meet_and_exchange())
+        assert network.is_empty
 
 
-def test_attempts_come_in_growing_delays_of_at_most_61_seconds(network: Callable[..., Network]) -> None:
-    net, delays = network(seed=1), list[float]()
+def test_attempts_come_in_growing_delays_of_at_most_61_seconds(network: Network) -> None:
+    delays: list[float] = []
 
     def note(event: Event) -> None:
         if isinstance(event, Reconnecting):
             delays.append(event.delay)
-            net.up = len(delays) == 12
+            network.up = len(delays) == 12
 
     async def lose() -> None:
         async with virtual_wormhole(1, on_event=note) as alice:
             await alice.allocate_code()
-            net.go_down()
+            network.go_down()
             await alice.nameplates()
-            net.go_down()
+            network.go_down()
             await asyncio.sleep(1)
             assert delays[12] < 3  # the connection in between served us, so it begins anew
             await alice.close()
@@ -109,8 +114,8 @@ def test_attempts_come_in_growing_delays_of_at_most_61_seconds(network: Callable
         assert 0 <= delay - min(1.5**number, 60) < 1
 
 
-def test_a_server_that_was_never_reached_is_gone_at_once(network: Callable[..., Network]) -> None:
-    network(seed=1).up = False
+def test_a_server_that_was_never_reached_is_gone_at_once(network: Network) -> None:
+    network.up = False
 
     async def try_it() -> None:
         async with virtual_wormhole(1) as alice:
@@ -120,81 +125,141 @@ def test_a_server_that_was_never_reached_is_gone_at_once(network: Callable[..., 
     simulate(try_it())
 
 
-@pytest.mark.parametrize("silent", [0.0, 1.0, 3.0])
-def test_a_close_waits_for_a_slow_server_for_five_seconds(network: Callable[..., Network], silent: float) -> None:
-    net = network(seed=1)
+@pytest.mark.parametrize(
+    ("kind", "connections"), [("welcome", 1), ("allocated", 3), ("claimed", 3), ("message", 3), ("pong", 3)]
+)
+def test_a_server_that_owes_an_answer_is_given_up(network: Network, kind: str, connections: int) -> None:
+    network.silent_from = kind
+    events: list[Event] = []
 
-    async def close() -> float:
-        loop = asyncio.get_running_loop()
+    async def wait() -> None:
+        async with virtual_wormhole(1, events.append) as alice:
+            await alice.allocate_code()
+            await alice.verifier()
+
+    with pytest.raises(ServerGoneError, match="did not answer"):
+        simulate(wait())
+    assert len([each for each in events if isinstance(each, Connecting)]) == connections
+
+
+# ── the close ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def seconds_to_close(wormhole: Wormhole) -> float:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    try:
+        await wormhole.close()
+    finally:
+        taken = loop.time() - began
+        assert taken <= CLOSED
+    return taken
+
+
+@pytest.mark.parametrize("silent", [0.0, 1.0, 3.0])
+def test_a_close_waits_for_a_slow_server_for_five_seconds(network: Network, silent: float) -> None:
+    async def close() -> None:
         async with virtual_wormhole(1) as alice:
             await alice.allocate_code()
-            net.go_down()
-            loop.call_later(silent, lambda: setattr(net, "up", True))
-            began = loop.time()
-            await alice.close()
-        return loop.time() - began
+            network.go_down()
+            asyncio.get_running_loop().call_later(silent, lambda: setattr(network, "up", True))
+            await seconds_to_close(alice)
 
-    assert simulate(close()) <= 10.0
-    assert set(net.world.counts().values()) == {"0"}
+    simulate(close())
+    assert network.is_empty
 
 
-def test_a_close_leaves_nothing_at_a_server_that_answers_slowly(network: Callable[..., Network]) -> None:
-    net = network(seed=1, latency=2.4)
+def test_a_close_goes_on_as_soon_as_the_server_has_stored_the_last_message(network: Network) -> None:
+    """What it waits for is no event, but the server's echo of the version of this side."""
+
+    async def close() -> None:
+        async with virtual_wormhole(1) as alice, virtual_wormhole(2) as bob:
+            await meet(alice, bob)
+            assert await seconds_to_close(alice) == 0.0
+
+    simulate(close())
+
+
+def test_a_close_leaves_nothing_at_a_server_that_answers_slowly(network: Network) -> None:
+    network.latency = 2.4
 
     async def close() -> None:
         async with virtual_wormhole(1) as alice:
             await alice.allocate_code()
-            net.go_down()
-            net.up = True
+            network.go_down()
+            network.up = True
             await alice.close()
 
     simulate(close())
-    assert set(net.world.counts().values()) == {"0"}
+    assert network.is_empty
 
 
-def test_a_close_ends_though_a_server_greets_and_hangs_up_each_time(network: Callable[..., Network]) -> None:
-    net = network(seed=1)
+@pytest.mark.parametrize("kind", ["allocated", "claimed", "released", "closed", "pong"])
+def test_a_close_ends_though_an_answer_is_missing(network: Network, kind: str) -> None:
+    network.silent_from = kind
 
-    async def close() -> float:
-        loop = asyncio.get_running_loop()
-        async with virtual_wormhole(1) as alice, virtual_wormhole(2) as bob:
-            await bob.set_code(await alice.allocate_code())
-            await asyncio.gather(alice.verifier(), bob.verifier())
-            net.frames_until_broken = 1
-            net.go_down()
-            net.up = True
-            await alice.send(b"lost")
-            began = loop.time()
+    async def close() -> None:
+        async with virtual_wormhole(1) as alice:
+            waiting = asyncio.create_task(alice.allocate_code())
+            await asyncio.sleep(0)
+            await seconds_to_close(alice)
+            (end,) = await asyncio.gather(waiting, return_exceptions=True)
+            assert isinstance(end, str | WormholeError)
+
+    simulate(close())
+
+
+@pytest.mark.parametrize("fault", ["it is gone", "it greets and hangs up"])
+def test_a_close_ends_though_the_server_is_of_no_use_any_more(network: Network, fault: str) -> None:
+    attempts: list[Event] = []
+
+    async def close() -> None:
+        async with (
+            virtual_wormhole(1, attempts.append) as alice,
+            virtual_wormhole(2) as bob,
+            virtual_wormhole(3) as c,
+        ):
+            await meet(alice, bob)
+            await alice.flush()
+            await c.allocate_code()
+            network.go_down()
+            network.frames_until_broken = 1
+            network.up = fault != "it is gone"
+            await bob.send(b"lost")
+            waiting = asyncio.create_task(c.verifier())
+            await asyncio.sleep(0)
+            await seconds_to_close(alice)  # all was stored: no error
             with pytest.raises(ServerGoneError, match="not stored"):
-                await alice.close()
-            taken = loop.time() - began
-            net.frames_until_broken = None
-        return taken
+                await seconds_to_close(bob)
+            await seconds_to_close(c)
+            with pytest.raises(LonelyError):
+                await waiting
 
-    assert simulate(close()) <= 10.0
+    simulate(close())
+    assert len([each for each in attempts if isinstance(each, Connecting)]) < 50
 
 
-def test_a_code_that_expired_while_nobody_came_says_so(network: Callable[..., Network]) -> None:
-    net = network(seed=1)
+# ── codes ────────────────────────────────────────────────────────────────────────────────────────
 
+
+def test_a_code_that_expired_while_nobody_came_says_so(network: Network) -> None:
     async def wait() -> None:
         async with virtual_wormhole(1) as alice:
             await alice.allocate_code()
             await asyncio.sleep(1)  # until its mailbox is open, too
-            net.go_down()
-            net.world.advance(3600)
-            net.world.prune()
-            net.up = True
+            network.go_down()
+            network.world.advance(3600)
+            network.world.prune()
+            network.up = True
             with pytest.raises(CodeExpiredError):
                 await alice.verifier()
 
     simulate(wait())
+    assert network.is_empty
 
 
-def test_both_sides_learn_that_their_codes_differ_however_slow_the_network_is(
-    network: Callable[..., Network],
-) -> None:
-    network(seed=1, latency=20.0)
+def test_both_sides_learn_that_their_codes_differ_however_slow_the_network_is(network: Network) -> None:
+    network.latency = 20.0
 
     async def differ() -> None:
         async with virtual_wormhole(1) as alice, virtual_wormhole(2) as bob:

@@ -1,31 +1,24 @@
-"""Two wormholes meet at a server of our own, whatever becomes of the server and of them."""
+"""Two wormholes meet at a server in memory: what their programs can do, and how they end."""
 
 from __future__ import annotations
 
 import asyncio
-import shutil
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from client.live import Heard, LiveServer, meet, read, serving, use, wormhole
-from client.world import APP_ID
+from client.live import Heard, meet, read, serving, url_of, use, wormhole
+from client.virtual import Network
 from restante.client import (
     Closed,
     ClosedError,
-    CodeError,
-    CodeExpiredError,
     CodeKnown,
     Connecting,
-    CrowdedError,
     Event,
     KeyAgreed,
     LonelyError,
     MessageStored,
-    Misuse,
     NoReceiptsError,
     PeerConfirmed,
     ReplayEnded,
@@ -39,22 +32,15 @@ from restante.client import (
 )
 from restante.client.core import unstored
 from support.bounds import bounded
-from support.mailbox.clients import Clients
+from support.mailbox.givens import Options
 from support.ports import nobodys_port
-
-
-@pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[LiveServer]:
-    async with serving(tmp_path) as server:
-        yield server
-
 
 # ── two sides meet ───────────────────────────────────────────────────────────────────────────────
 
 
-async def test_two_sides_meet_and_exchange_messages(server: LiveServer) -> None:
+async def test_two_sides_meet_and_exchange_messages(network: Network) -> None:
     heard, messages = Heard(), [b"%d" % number for number in range(100)]
-    async with wormhole(server.url, versions={"chat": 1}, on_event=heard) as alice, wormhole(server.url) as bob:
+    async with wormhole(versions={"chat": 1}, on_event=heard) as alice, wormhole() as bob:
         await alice.send(messages[0])  # before there is a peer
         code = await alice.allocate_code()
         await heard.until(WaitingForPeer)
@@ -71,18 +57,19 @@ async def test_two_sides_meet_and_exchange_messages(server: LiveServer) -> None:
         keys = [await each.derive_key("files", 40) for each in (alice, bob)]
         assert keys[0] == keys[1]
         assert len(keys[0]) == 40
+        assert len(await alice.derive_key("files", 8160)) == 8160
         assert await alice.derive_key("chat", 40) != keys[0]
         await alice.flush()
     assert heard.of(CodeKnown) == [CodeKnown(code)]
     assert [event.number for event in heard.of(MessageStored)] == list(range(100))
-    wanted = [Connecting, Welcomed, CodeKnown, ReplayEnded, WaitingForPeer, KeyAgreed, PeerConfirmed, Closed]
-    assert [kind for kind in heard.kinds if kind != "MessageStored"] == [kind.__name__ for kind in wanted]
-    assert server.usage() == (["happy"], ["happy"])
-    assert server.live() == {}
+    kinds = [Connecting, Welcomed, CodeKnown, ReplayEnded, WaitingForPeer, KeyAgreed, PeerConfirmed, Closed]
+    assert [type(event) for event in heard.events if not isinstance(event, MessageStored)] == kinds
+    assert network.moods == ["happy"]
+    assert network.is_empty
 
 
-async def test_messages_are_iterated_until_the_wormhole_is_closed(server: LiveServer) -> None:
-    async with wormhole(server.url) as alice, wormhole(server.url) as bob:
+async def test_messages_are_iterated_until_the_wormhole_is_closed(network: Network) -> None:
+    async with wormhole() as alice, wormhole() as bob:
         await meet(alice, bob)
         await alice.send(b"one")
         await alice.send(b"two")
@@ -97,9 +84,8 @@ async def test_messages_are_iterated_until_the_wormhole_is_closed(server: LiveSe
             await bob.send(b"three")
 
 
-async def test_a_message_is_known_to_be_stored_and_delivered(server: LiveServer) -> None:
-    options = {"receipts": True}
-    async with wormhole(server.url, **options) as alice, wormhole(server.url) as bob:
+async def test_a_message_is_known_to_be_stored_and_delivered(network: Network) -> None:
+    async with wormhole(receipts=True) as alice, wormhole() as bob:
         await meet(alice, bob)
         sent = await alice.send(b"hello")
         async with bounded("the server's and the peer's confirmation"):
@@ -112,18 +98,18 @@ async def test_a_message_is_known_to_be_stored_and_delivered(server: LiveServer)
             await answer.delivered()
 
 
-async def test_what_the_peer_sent_before_it_closed_can_be_read(server: LiveServer) -> None:
-    async with wormhole(server.url) as bob:
-        async with wormhole(server.url) as alice:
+async def test_what_the_peer_sent_before_it_closed_can_be_read(network: Network) -> None:
+    async with wormhole() as bob:
+        async with wormhole() as alice:
             await meet(alice, bob)
             for number in range(50):
                 await alice.send(b"%d" % number)
         assert await read(bob, 50) == [b"%d" % number for number in range(50)]
-    assert server.live() == {}
+    assert network.is_empty
 
 
-async def test_nameplates_are_listed_and_codes_completed(server: LiveServer) -> None:
-    async with wormhole(server.url) as alice, wormhole(server.url) as bob:
+async def test_nameplates_are_listed_and_codes_completed(network: Network) -> None:
+    async with wormhole() as alice, wormhole() as bob:
         assert await bob.nameplates() == []
         nameplate, *words = (await alice.allocate_code()).split("-")
         assert await bob.nameplates() == [nameplate]
@@ -131,57 +117,9 @@ async def test_nameplates_are_listed_and_codes_completed(server: LiveServer) -> 
         assert f"{nameplate}-{words[0]}-" in await bob.complete(f"{nameplate}-{words[0][:2]}")
 
 
-@pytest.mark.parametrize("code", ["", "purple-sausages", "4", "4-", "4-purple sausages", "four-purple-sausages"])
-async def test_a_text_that_is_no_code_is_refused_and_the_wormhole_goes_on(server: LiveServer, code: str) -> None:
-    async with wormhole(server.url) as alice, wormhole(server.url) as bob:
-        with pytest.raises(CodeError):
-            await bob.set_code(code)
-        await meet(alice, bob)
-
-
-async def test_what_cannot_be_used_is_refused_and_the_wormhole_goes_on(server: LiveServer) -> None:
-    text: Any = "text"
-    number: Any = 3
-    array: Any = bytearray(b"hello")
-    async with wormhole(server.url) as alice, wormhole(server.url) as bob:
-        for message in (text, number):
-            with pytest.raises(TypeError, match="a message is bytes, not "):
-                await alice.send(message)
-        await meet(alice, bob)
-        for size in (-1, 0, 8161):
-            with pytest.raises(Misuse, match="1 to 8160 bytes"):
-                await alice.derive_key("files", size)
-        assert len(await alice.derive_key("files", 8160)) == 8160
-        await alice.send(array)
-        assert await read(bob, 1) == [b"hello"]
-
-
-async def test_what_json_cannot_express_is_refused_before_anything_is_sent() -> None:
-    with pytest.raises(Misuse, match="versions"):
-        wormhole("ws://127.0.0.1:1/v1", versions={"chat": object()})
-
-
-async def test_a_wormhole_that_was_not_entered_says_so_instead_of_waiting() -> None:
-    outside = wormhole("ws://127.0.0.1:1/v1")
-    calls = (outside.allocate_code(), outside.verifier(), outside.receive(), outside.flush())
-    for call in calls:
-        async with bounded("an error"):
-            with pytest.raises(Misuse, match="async with"):
-                await call
-    await outside.close()
-
-
-async def test_a_server_that_sends_binary_frames_serves_as_well(tmp_path: Path) -> None:
-    flags = ("--frames", "binary")
-    async with serving(tmp_path, *flags) as server, wormhole(server.url) as alice, wormhole(server.url) as bob:
-        await meet(alice, bob)
-        await alice.send(b"hello")
-        assert await read(bob, 1) == [b"hello"]
-
-
-async def test_a_send_waits_while_too_much_is_not_stored(server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_send_waits_while_too_much_is_not_stored(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unstored, "MAX_UNSTORED_BYTES", 1000)
-    async with wormhole(server.url) as alice, wormhole(server.url) as bob:
+    async with wormhole() as alice, wormhole() as bob:
         await alice.send(bytes(1000))
         waiting = asyncio.create_task(alice.send(b"next"))
         code = await alice.allocate_code()
@@ -195,20 +133,20 @@ async def test_a_send_waits_while_too_much_is_not_stored(server: LiveServer, mon
 # ── it goes wrong ────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_wrong_password_is_an_error_at_both_sides(server: LiveServer) -> None:
-    async with wormhole(server.url) as alice:
+async def test_a_wrong_password_is_an_error_at_both_sides(network: Network) -> None:
+    async with wormhole() as alice:
         nameplate = (await alice.allocate_code()).partition("-")[0]
         with pytest.raises(WrongPasswordError):
-            await use(wormhole(server.url), f"{nameplate}-guess")
+            await use(wormhole(), f"{nameplate}-guess")
         async with bounded("the error at the other side"):
             with pytest.raises(WrongPasswordError):
                 await alice.receive()
-    assert server.usage().mailboxes == ["scary"]
-    assert server.live() == {}
+    assert network.moods == ["scary"]
+    assert network.is_empty
 
 
-async def test_who_is_left_alone_is_lonely(server: LiveServer) -> None:
-    async with wormhole(server.url) as alice:
+async def test_who_is_left_alone_is_lonely(network: Network) -> None:
+    async with wormhole() as alice:
         await alice.allocate_code()
         waiting = asyncio.create_task(alice.verifier())
         await asyncio.sleep(0)
@@ -216,45 +154,19 @@ async def test_who_is_left_alone_is_lonely(server: LiveServer) -> None:
         with pytest.raises(LonelyError):
             await waiting
         await alice.close()  # again
-    assert server.usage().mailboxes == ["lonely"]
-    assert server.live() == {}
+    assert network.moods == ["lonely"]
+    assert network.is_empty
 
 
-async def test_a_third_side_is_told_that_the_code_is_in_use(server: LiveServer) -> None:
-    async with Clients() as clients, wormhole(server.url) as alice:
-        code = await alice.allocate_code()
-        other = await clients.bind(server.url, APP_ID, "other")
-        await other.call("claim", nameplate=code.partition("-")[0])
-        with pytest.raises(CrowdedError):
-            await use(wormhole(server.url), code)
-
-
-async def test_the_welcome_of_a_server_that_turns_clients_away_is_an_error(tmp_path: Path) -> None:
-    async with serving(tmp_path, "--signal-error", "moved to another place") as server:
-        with pytest.raises(WelcomeError, match="moved to another place"):
-            await use(wormhole(server.url))
-
-
-async def test_a_welcome_has_the_message_of_the_day(tmp_path: Path) -> None:
+async def test_the_welcome_of_a_server_is_told(network: Network) -> None:
+    network.world.welcome_options = Options(motd="hello").welcome_options()  # type: ignore[attr-defined]
     heard = Heard()
-    flags = ("--motd", "hello", "--advertise-version", "1.2.3")
-    async with serving(tmp_path, *flags) as server, wormhole(server.url, on_event=heard):
+    async with wormhole(on_event=heard):
         await heard.until(Welcomed)
-    assert heard.of(Welcomed) == [Welcomed("hello", "1.2.3")]
-
-
-async def test_a_code_that_the_server_forgot_is_expired(server: LiveServer, no_delay: None) -> None:
-    heard = Heard()
-    async with wormhole(server.url, on_event=heard) as alice:
-        await alice.allocate_code()
-        await heard.until(WaitingForPeer)
-        server.kill()
-        shutil.rmtree(server.folder / "data")
-        await server.restart()
-        async with bounded("the error"):
-            with pytest.raises(CodeExpiredError):
-                await alice.verifier()
-    assert server.live() == {}
+    assert heard.of(Welcomed) == [Welcomed("hello", None)]
+    network.world.welcome_options = Options(error="moved").welcome_options()  # type: ignore[attr-defined]
+    with pytest.raises(WelcomeError, match="moved"):
+        await use(wormhole())
 
 
 async def test_a_server_that_cannot_be_reached_is_an_error() -> None:
@@ -264,44 +176,44 @@ async def test_a_server_that_cannot_be_reached_is_an_error() -> None:
 
 @pytest.mark.parametrize("kind", [Connecting, Welcomed, CodeKnown, ReplayEnded, WaitingForPeer])
 async def test_an_error_of_the_function_for_events_ends_the_wormhole_and_leaves_nothing_at_the_server(
-    server: LiveServer, kind: type[Event]
+    network: Network, kind: type[Event]
 ) -> None:
     def stumble(event: Event) -> None:
         if isinstance(event, kind):
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        await use(wormhole(server.url, on_event=stumble))
-    assert server.live() == {}
+        await use(wormhole(on_event=stumble))
+    assert network.is_empty
 
 
 # ── it ends ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("meeting", [False, True])
-async def test_leaving_with_an_exception_closes_with_the_right_mood(server: LiveServer, meeting: bool) -> None:
+async def test_leaving_with_an_exception_closes_with_the_right_mood(network: Network, meeting: bool) -> None:
     async def stumble(bob: Wormhole) -> None:
-        async with wormhole(server.url) as alice:
+        async with wormhole() as alice:
             if meeting:
                 await meet(alice, bob)
             else:
                 await alice.allocate_code()
             raise ZeroDivisionError
 
-    async with wormhole(server.url) as bob:
+    async with wormhole() as bob:
         with pytest.raises(ZeroDivisionError):
             await stumble(bob)
-    assert server.usage().mailboxes == ["errory" if meeting else "lonely"]
-    assert server.live() == {}
+    assert network.moods == ["errory" if meeting else "lonely"]
+    assert network.is_empty
 
 
 @pytest.mark.parametrize("stage", ["nothing", "a code", "a key"])
-async def test_a_task_that_is_cancelled_leaves_nothing_at_the_server(server: LiveServer, stage: str) -> None:
+async def test_a_task_that_is_cancelled_leaves_nothing_at_the_server(network: Network, stage: str) -> None:
     heard = Heard()
-    async with wormhole(server.url) as bob:
+    async with wormhole() as bob:
 
         async def run() -> None:
-            async with wormhole(server.url, on_event=heard) as alice:
+            async with wormhole(on_event=heard) as alice:
                 if stage == "a code":
                     await alice.allocate_code()
                 elif stage == "a key":
@@ -319,11 +231,11 @@ async def test_a_task_that_is_cancelled_leaves_nothing_at_the_server(server: Liv
             await task
         if stage != "nothing":
             assert len(heard.of(Closed)) == 1
-    assert server.live() == {}
+    assert network.is_empty
 
 
-async def test_a_call_that_is_cancelled_leaves_the_wormhole_usable(server: LiveServer) -> None:
-    async with wormhole(server.url) as alice, wormhole(server.url) as bob:
+async def test_a_call_that_is_cancelled_leaves_the_wormhole_usable(network: Network) -> None:
+    async with wormhole() as alice, wormhole() as bob:
         waiting = asyncio.create_task(bob.receive())
         await asyncio.sleep(0)
         waiting.cancel()
@@ -335,10 +247,10 @@ async def test_a_call_that_is_cancelled_leaves_the_wormhole_usable(server: LiveS
 
 
 async def test_messages_that_nobody_reads_do_not_hinder_the_close(
-    server: LiveServer, monkeypatch: pytest.MonkeyPatch
+    network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unread, "MAX_UNREAD_MESSAGES", 10)
-    async with wormhole(server.url) as alice, wormhole(server.url) as bob:
+    async with wormhole() as alice, wormhole() as bob:
         await meet(alice, bob)
         for _ in range(50):
             await alice.send(b"unread")
@@ -348,3 +260,16 @@ async def test_messages_that_nobody_reads_do_not_hinder_the_close(
         async with bounded("the close"):
             await bob.close()
         assert await read(alice, 5) == [b"last words"] * 5
+
+
+async def test_a_server_that_sends_binary_frames_on_a_real_port_serves_as_well(tmp_path: Path) -> None:
+    flags = ("--frames", "binary", "--advertise-version", "1.2.3")
+    heard = Heard()
+    async with serving(tmp_path, *flags) as server:
+        async with wormhole(url_of(server), on_event=heard) as alice, wormhole(url_of(server)) as bob:
+            await meet(alice, bob)
+            await alice.send(b"hello")
+            assert await read(bob, 1) == [b"hello"]
+        assert server.usage() == (["happy"], ["happy"])
+        assert server.live() == {}
+    assert heard.of(Welcomed) == [Welcomed(None, "1.2.3")]

@@ -1,7 +1,7 @@
-"""Wormholes of programs and a mailbox server, on a network and in a time that are simulated.
+"""Wormholes of programs and a mailbox server in one process, on a simulated network, and in virtual time if wanted.
 
-Time passes only when nothing else is left to do, so that days take no time. Frames need a while to arrive,
-connections are lost with what is under way, and the server's core is the real one.
+The server's core is the real one. Frames need a while to arrive, and connections are lost with what is under way.
+`simulate` lets time pass only when nothing else is left to do, so that days take no time.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class _Selector(selectors.SelectSelector):
         self.now = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        found = super().select(0)
-        assert found or timeout is not None, "nothing will ever happen"
-        if not found:
+        ready = super().select(0)
+        assert ready or timeout is not None, "nothing will ever happen"
+        if not ready:
             self.now += timeout or 0.0
             assert self.now < LONGEST, "it does not end"
-        return found
+        return ready
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -72,7 +72,7 @@ class Line:
         self.ended: asyncio.Future[WormholeError] = asyncio.get_running_loop().create_future()
         self.inbox: Inbox = network.world.connect()
         self._heard = 0
-        self._paused = False
+        self._paused = self._silent = False
         self._arrived = 0
         self._waiting: list[bytes] = []
         self._last = {"to": 0.0, "from": 0.0}
@@ -102,8 +102,10 @@ class Line:
         new = self.inbox.frames[self._heard :]
         self._heard += len(new)
         for frame in new:
-            text = json.dumps(frame).encode()
-            self._later("from", lambda text=text: self._arrive(text))  # type: ignore[misc]
+            self._silent = self._silent or frame["type"] == self._network.silent_from
+            if not self._silent:
+                text = json.dumps(frame).encode()
+                self._later("from", lambda text=text: self._arrive(text))  # type: ignore[misc]
 
     def _later(self, direction: str, act: Callable[[], None]) -> None:
         """Act after a while, and after all that went the same way before."""
@@ -139,20 +141,22 @@ class Line:
 class Network:
     """Where wormholes reach the server, after a while, and not always."""
 
-    def __init__(self, world: World, seed: int, *, latency: float = 0.0, breaking: float = 0.0) -> None:
+    def __init__(self, world: World, seed: int = 1, *, latency: float = 0.0, breaking: float = 0.0) -> None:
         """Begin. A frame arrives after at most `latency` seconds, and breaks its connection with a probability."""
         self.world = world
         self._chance = Random(seed)
-        self._latency = latency
+        self.latency = latency
         self.breaking = breaking
         self.frames_until_broken: int | None = None
         """After so many frames from the server each connection breaks."""
+        self.silent_from: str | None = None
+        """From the first frame of this type on, the server says nothing more on a connection."""
         self.lines: list[Line] = []
         self.up = True
         """Whether the server can be reached."""
 
     def delay(self) -> float:
-        return self._chance.random() * self._latency
+        return self._chance.random() * self.latency
 
     def breaks(self) -> bool:
         return self._chance.random() < self.breaking
@@ -169,6 +173,16 @@ class Network:
         self.up = False
         for line in self.lines.copy():
             line.end(ServerGoneError("the server was stopped"))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is left at the server."""
+        return set(self.world.counts().values()) == {"0"}
+
+    @property
+    def moods(self) -> list[str]:
+        """How the mailboxes ended, for the operator's records."""
+        return [record["result"] for record in self.world.usage().mailboxes]
 
     @asynccontextmanager
     async def connect(

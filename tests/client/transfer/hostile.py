@@ -1,19 +1,23 @@
-"""Two sides of a transfer at a real mailbox server, of which one is played by a test."""
+"""Two sides of a transfer that have met at a server in memory, of which one is played by a test."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import json
+import os
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+
 from client.live import wormhole
 from client.programs import CODE
 from restante.client import Wormhole
+from restante.client.errors import TransferError
 from restante.client.transfer.receiving import OfferedDirectory, OfferedFile, receive
 from restante.client.transfer.stream import OnProgress
 from restante.client.transit.connecting import Transit, TransitOptions
@@ -21,24 +25,29 @@ from restante.client.transit.hints import Hints, parse_hints, transit_message
 from restante.client.transit.pipe import RecordPipe
 from restante.client.transit.records import PURPOSE, Role, TransitKeys
 from restante.common.dice import SystemDice
-from support.bounds import bounded
-from support.mailbox.days import ServerOfDays
+from support.bounds import BOUND, bounded
 
 DIRECT: Final = TransitOptions(relays=())
-Script = Callable[[RecordPipe], None]
-"""What a side does with the connection, in a thread."""
+CONTENT: Final = b"0123456789"
+OFFER: Final = {"file": {"filename": "parcel", "filesize": len(CONTENT)}}
+LARGE: Final = 64 << 20
+"""More than the buffers of a connection hold (tcp_wmem, tcp_rmem of Linux)."""
 
-Messages = list[dict[str, Any]]
+Script = Callable[[RecordPipe], object]
+"""What a side does with the connection, in a thread."""
 
 
 @asynccontextmanager
-async def pair(server: ServerOfDays) -> AsyncIterator[tuple[Wormhole, Wormhole]]:
+async def pair() -> AsyncIterator[tuple[Wormhole, Wormhole]]:
     """Our side and the peer's. At the end nothing of a transfer is left in this process."""
-    async with bounded("the end of a transfer"), wormhole(server.url) as ours, wormhole(server.url) as theirs:
+    async with bounded("the end of a transfer"), wormhole() as ours, wormhole() as theirs:
         await asyncio.gather(ours.set_code(CODE), theirs.set_code(CODE))
         yield ours, theirs
     gc.collect()  # an open socket is a warning, and a warning an error
-    assert [each for each in threading.enumerate() if each.name == "restante"] == []
+    for thread in threading.enumerate():
+        if thread.name == "restante":
+            thread.join(BOUND)
+            assert not thread.is_alive()
 
 
 async def say(wormhole: Wormhole, **message: Any) -> None:
@@ -75,17 +84,51 @@ async def play(wormhole: Wormhole, role: Role, script: Script, offer: dict[str, 
         await asyncio.to_thread(script, pipe)
 
 
-async def stored(wormhole: Wormhole, folder: Path, on_progress: OnProgress | None = None) -> Path:
+def sends(wormhole: Wormhole, script: Script, offer: dict[str, Any] = OFFER) -> asyncio.Task[None]:
+    """Play a sender."""
+    return asyncio.create_task(play(wormhole, Role.SENDER, script, offer))
+
+
+def receives(wormhole: Wormhole, script: Script) -> asyncio.Task[None]:
+    """Play a receiver."""
+    return asyncio.create_task(play(wormhole, Role.RECEIVER, script))
+
+
+async def offered_file(wormhole: Wormhole, transit: TransitOptions = DIRECT) -> OfferedFile:
+    offered = await receive(wormhole, transit)
+    assert isinstance(offered, OfferedFile)
+    return offered
+
+
+async def stored(
+    wormhole: Wormhole, folder: Path, on_progress: OnProgress | None = None, transit: TransitOptions = DIRECT
+) -> Path:
     """Receive what is offered, and store it in a folder."""
-    offered = await receive(wormhole, DIRECT)
+    offered = await receive(wormhole, transit)
     assert isinstance(offered, OfferedFile | OfferedDirectory)
     await offered.accept(folder / offered.name, on_progress=on_progress)
     return folder / offered.name
 
 
+async def stops(task: asyncio.Task[Any], theirs: Wormhole, role: Role) -> list[str]:
+    """Cancel our side. The peer is told at once. Return the notes of the end."""
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError) as ended:
+        await task
+    assert (await heard(theirs, "error"))[0] == f"the {role} stopped"
+    return getattr(ended.value, "__notes__", [])
+
+
+async def gives_up(ending: Coroutine[Any, Any, object] | asyncio.Task[Any], words: str) -> TransferError:
+    """Wait for the end of our side, which says that the peer gave up, and why."""
+    with pytest.raises(TransferError, match=rf"^the other side gave up: {words}") as ended:
+        await ending
+    return ended.value
+
+
 def names(folder: Path) -> list[str]:
     """Return what is in a folder, also drafts."""
-    return sorted(each.name for each in folder.iterdir())
+    return sorted(path.name for path in folder.iterdir())
 
 
 def until_closed(pipe: RecordPipe) -> None:
@@ -93,3 +136,31 @@ def until_closed(pipe: RecordPipe) -> None:
     with suppress(ConnectionResetError):
         while pipe._socket.recv(1 << 16):
             pass
+
+
+def sends_it(pipe: RecordPipe) -> None:
+    pipe.send(CONTENT)
+    until_closed(pipe)
+
+
+def sends_half(pipe: RecordPipe) -> None:
+    pipe.send(CONTENT[:5])
+    until_closed(pipe)
+
+
+def held(begin: Script) -> tuple[Script, asyncio.Event, threading.Event]:
+    """Return a script that begins, then keeps the connection open until it is told, and the two events."""
+    loop, begun, over = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+    def script(pipe: RecordPipe) -> None:
+        begin(pipe)
+        loop.call_soon_threadsafe(begun.set)
+        over.wait()
+
+    return script, begun, over
+
+
+def sparse(path: Path, size: int = LARGE) -> Path:
+    path.touch()
+    os.truncate(path, size)
+    return path

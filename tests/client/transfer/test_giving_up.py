@@ -3,130 +3,106 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from client.files.archives import zip_of
-from client.transfer.hostile import DIRECT, Script, heard, names, pair, play, say, stored, until_closed
-from restante.client import Wormhole
-from restante.client.errors import ArchiveError, TransferError, UnsendableFileError
+from client.transfer.hostile import (
+    CONTENT,
+    DIRECT,
+    OFFER,
+    gives_up,
+    heard,
+    held,
+    names,
+    offered_file,
+    pair,
+    receives,
+    say,
+    sends,
+    sends_half,
+    sends_it,
+    sparse,
+    stored,
+    until_closed,
+)
+from client.virtual import Network
+from restante.client.errors import ArchiveError, TransferError
 from restante.client.files.unpacking import _Target
 from restante.client.transfer.messages import reasons_sent
-from restante.client.transfer.receiving import OfferedFile, OfferedText, receive
-from restante.client.transfer.sending import send_directory, send_file
+from restante.client.transfer.receiving import OfferedText, receive
+from restante.client.transfer.sending import send_file
 from restante.client.transit.connecting import TransitOptions
 from restante.client.transit.pipe import RecordPipe
 from restante.client.transit.records import Role
 from restante.common.errors import Misuse, StoreError
-from support.mailbox.days import ServerOfDays
-
-CONTENT = b"0123456789"
-OFFER = {"file": {"filename": "parcel", "filesize": len(CONTENT)}}
-LARGE = 64 << 20
-"""More than the buffers of a connection hold (tcp_wmem, tcp_rmem of Linux)."""
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    return folder
 
 
 @pytest.fixture
 def large(tmp_path: Path) -> Path:
-    path = tmp_path / "large"
-    path.touch()
-    os.truncate(path, LARGE)
-    return path
-
-
-def held(begin: Callable[[RecordPipe], object]) -> tuple[Script, asyncio.Event, threading.Event]:
-    """Return a script that begins, then keeps the connection open until it is told, and the two events."""
-    loop, begun, over = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
-
-    def script(pipe: RecordPipe) -> None:
-        begin(pipe)
-        loop.call_soon_threadsafe(begun.set)
-        over.wait()
-
-    return script, begun, over
+    return sparse(tmp_path / "large")
 
 
 # ── the peer's words end a transfer ──────────────────────────────────────────────────────────────
 
 
-async def test_a_sender_that_gives_up_in_the_middle_is_heard_at_once(server: ServerOfDays, folder: Path) -> None:
+async def test_a_sender_that_gives_up_in_the_middle_is_heard_at_once(folder: Path) -> None:
     script, begun, over = held(lambda pipe: pipe.send(CONTENT[:5]))
     received = asyncio.Event()
-    async with pair(server) as (ours, theirs):
-        sending = asyncio.create_task(play(theirs, Role.SENDER, script, OFFER))
+    async with pair() as (ours, theirs):
+        sending = sends(theirs, script)
         receiving = asyncio.create_task(stored(ours, folder, lambda _: received.set()))
         await begun.wait()
         await received.wait()
         await say(theirs, error="no paper")
         try:
-            with pytest.raises(TransferError, match=r"^the other side gave up: no paper ") as ended:
-                await receiving
+            ended = await gives_up(receiving, "no paper ")
         finally:
             over.set()
         await sending
-    assert ended.value.outcome == "after receiving 5 of 10 bytes: nothing was kept"
-    assert str(ended.value).endswith(f" ({ended.value.outcome})")
+    assert ended.outcome == "after receiving 5 of 10 bytes: nothing was kept"
+    assert str(ended).endswith(f" ({ended.outcome})")
     assert names(folder) == []
 
 
-async def test_a_receiver_that_gives_up_in_the_middle_is_heard_at_once(server: ServerOfDays, large: Path) -> None:
+async def test_a_receiver_that_gives_up_in_the_middle_is_heard_at_once(large: Path) -> None:
     script, begun, over = held(lambda pipe: pipe.receive())
-    async with pair(server) as (ours, theirs):
-        receiving = asyncio.create_task(play(theirs, Role.RECEIVER, script))
+    async with pair() as (ours, theirs):
+        receiving = receives(theirs, script)
         sending = asyncio.create_task(send_file(ours, large, transit=DIRECT))
         await begun.wait()
         await say(theirs, error="no room")
         try:
-            with pytest.raises(
-                TransferError, match=r"^the other side gave up: no room \(after sending [\d,]+ of [\d,]+ bytes"
-            ) as ended:
-                await sending
+            ended = await gives_up(sending, r"no room \(after sending [\d,]+ of [\d,]+ bytes")
         finally:
             over.set()
         await receiving
-    assert ended.value.outcome.endswith(": the receiver does not have everything")
+    assert ended.outcome.endswith(": the receiver does not have everything")
 
 
-async def test_a_sender_that_gives_up_instead_of_connecting_is_heard_at_once(
-    server: ServerOfDays, folder: Path
-) -> None:
-    async with pair(server) as (ours, theirs):
+async def test_a_peer_that_gives_up_instead_of_connecting_is_heard_at_once(folder: Path, large: Path) -> None:
+    async with pair() as (ours, theirs):
         receiving = asyncio.create_task(stored(ours, folder))
         await say(theirs, offer=OFFER)
         await heard(theirs, "answer")
         await say(theirs, error="no way")
-        with pytest.raises(TransferError, match=r"^the other side gave up: no way$"):
-            await receiving
+        await gives_up(receiving, "no way$")
     assert names(folder) == []
-
-
-async def test_a_receiver_that_gives_up_instead_of_connecting_is_heard_at_once(
-    server: ServerOfDays, large: Path
-) -> None:
-    async with pair(server) as (ours, theirs):
+    async with pair() as (ours, theirs):
         sending = asyncio.create_task(send_file(ours, large, transit=DIRECT))
         await heard(theirs, "offer")
         await say(theirs, answer={"file_ack": "ok"})
         await say(theirs, error="no way")
-        with pytest.raises(TransferError, match=r"^the other side gave up: no way$"):
-            await sending
+        await gives_up(sending, "no way$")
 
 
-@pytest.mark.parametrize("message", [b"\xff", b"{}", b'{"transit":{}}', b'{"answer":{"file_ack":"no"}}'])
-async def test_what_else_the_peer_says_in_the_middle_changes_nothing(
-    server: ServerOfDays, folder: Path, message: bytes
+@pytest.mark.parametrize("message", [None, b"\xff", b"{}", b'{"transit":{}}', b'{"answer":{"file_ack":"no"}}'])
+async def test_whatever_else_happens_at_the_server_in_the_middle_changes_nothing(
+    network: Network, folder: Path, message: bytes | None
 ) -> None:
+    """The peer says something else, or the server is gone."""
     script, begun, over = held(lambda pipe: pipe.send(CONTENT[:5]))
 
     def finishes(pipe: RecordPipe) -> None:
@@ -134,40 +110,22 @@ async def test_what_else_the_peer_says_in_the_middle_changes_nothing(
         pipe.send(CONTENT[5:])
         pipe.receive()
 
-    async with pair(server) as (ours, theirs):
-        sending = asyncio.create_task(play(theirs, Role.SENDER, finishes, OFFER))
+    async with pair() as (ours, theirs):
+        sending = sends(theirs, finishes)
         receiving = asyncio.create_task(stored(ours, folder))
         await begun.wait()
-        await (await theirs.send(message)).stored()
+        if message is None:
+            network.go_down()
+        else:
+            await (await theirs.send(message)).stored()
         over.set()
         path = await receiving
         await sending
+        network.up = True
     assert path.read_bytes() == CONTENT
 
 
-async def test_a_transfer_goes_on_without_the_mailbox_server(server: ServerOfDays, folder: Path) -> None:
-    script, begun, over = held(lambda pipe: pipe.send(CONTENT[:5]))
-
-    def finishes(pipe: RecordPipe) -> None:
-        script(pipe)
-        pipe.send(CONTENT[5:])
-        pipe.receive()
-
-    async with pair(server) as (ours, theirs):
-        sending = asyncio.create_task(play(theirs, Role.SENDER, finishes, OFFER))
-        receiving = asyncio.create_task(stored(ours, folder))
-        await begun.wait()
-        await server.stop()
-        over.set()
-        path = await receiving
-        await sending
-        await server.start()
-    assert path.read_bytes() == CONTENT
-
-
-async def test_what_is_stored_when_the_peer_gives_up_is_stored(
-    server: ServerOfDays, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_stored_when_the_peer_gives_up_is_stored(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The peer's words come while the file gets its name."""
     loop, flushing, over = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
 
@@ -184,13 +142,8 @@ async def test_what_is_stored_when_the_peer_gives_up_is_stored(
         ended.set()
 
     monkeypatch.setattr(RecordPipe, "end", ends)
-
-    def script(pipe: RecordPipe) -> None:
-        pipe.send(CONTENT)
-        until_closed(pipe)
-
-    async with pair(server) as (ours, theirs):
-        sending = asyncio.create_task(play(theirs, Role.SENDER, script, OFFER))
+    async with pair() as (ours, theirs):
+        sending = sends(theirs, sends_it)
         receiving = asyncio.create_task(stored(ours, folder))
         await flushing.wait()
         await say(theirs, error="no paper")
@@ -203,12 +156,9 @@ async def test_what_is_stored_when_the_peer_gives_up_is_stored(
     assert path.read_bytes() == CONTENT
 
 
-# ── a cancellation while an archive is unpacked ──────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("how", ["cancelled", "the peer gave up"])
 async def test_an_end_while_an_archive_is_unpacked_leaves_nothing(
-    server: ServerOfDays, folder: Path, monkeypatch: pytest.MonkeyPatch, how: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     archive = zip_of({"a": b"1" * 1000, "b": b"2" * 1000})
     directory = {"mode": "zipfile/deflated", "dirname": "x", "zipsize": len(archive), "numbytes": 2000, "numfiles": 2}
@@ -232,8 +182,8 @@ async def test_an_end_while_an_archive_is_unpacked_leaves_nothing(
         until_closed(pipe)
         closed.set()
 
-    async with pair(server) as (ours, theirs):
-        sending = asyncio.create_task(play(theirs, Role.SENDER, script, {"directory": directory}))
+    async with pair() as (ours, theirs):
+        sending = sends(theirs, script, {"directory": directory})
         receiving = asyncio.create_task(stored(ours, folder))
         await unpacking.wait()
         assert len(names(folder)) == 1
@@ -245,8 +195,7 @@ async def test_an_end_while_an_archive_is_unpacked_leaves_nothing(
                 assert (await heard(theirs, "error"))[0] == "the receiver stopped"
             else:
                 await say(theirs, error="no paper")
-                with pytest.raises(TransferError, match="no paper"):
-                    await receiving
+                await gives_up(receiving, "no paper")
         finally:
             ended.set()
         await sending
@@ -265,26 +214,17 @@ def fails(_bytes: int) -> None:
     raise ProgressError
 
 
-async def test_a_receiver_s_error_about_progress_ends_the_transfer(server: ServerOfDays, folder: Path) -> None:
-    def script(pipe: RecordPipe) -> None:
-        pipe.send(CONTENT[:5])
-        until_closed(pipe)
-
-    async with pair(server) as (ours, theirs):
-        sending = asyncio.create_task(play(theirs, Role.SENDER, script, OFFER))
-        offered = await receive(ours, DIRECT)
-        assert isinstance(offered, OfferedFile)
+async def test_an_error_about_progress_ends_the_transfer(folder: Path, large: Path) -> None:
+    async with pair() as (ours, theirs):
+        sending = sends(theirs, sends_half)
         with pytest.raises(ProgressError) as ended:
-            await offered.accept(folder / "parcel", on_progress=fails)
+            await stored(ours, folder, fails)
         await sending
         assert (await heard(theirs, "error"))[0] == "the receiver failed"
     assert ended.value.__notes__ == ["after receiving 5 of 10 bytes: nothing was kept"]
     assert names(folder) == []
-
-
-async def test_a_sender_s_error_about_progress_ends_the_transfer(server: ServerOfDays, large: Path) -> None:
-    async with pair(server) as (ours, theirs):
-        receiving = asyncio.create_task(play(theirs, Role.RECEIVER, until_closed))
+    async with pair() as (ours, theirs):
+        receiving = receives(theirs, until_closed)
         with pytest.raises(ProgressError) as ended:
             await send_file(ours, large, transit=DIRECT, on_progress=fails)
         await receiving
@@ -295,22 +235,20 @@ async def test_a_sender_s_error_about_progress_ends_the_transfer(server: ServerO
 # ── what the peer is told ────────────────────────────────────────────────────────────────────────
 
 
-async def told(ours: Wormhole, theirs: Wormhole, error: Exception) -> str:
-    with pytest.raises(type(error)):
-        async with reasons_sent(ours, Role.RECEIVER):
-            raise error
-    return str((await heard(theirs, "error"))[0])
-
-
-@pytest.mark.parametrize("error", [StoreError("cannot write '/home/alice/x'"), Misuse("'/home/alice/x' is there")])
-async def test_an_error_of_this_computer_is_not_told_in_its_own_words(server: ServerOfDays, error: Exception) -> None:
-    async with pair(server) as (ours, theirs):
-        assert await told(ours, theirs, error) == "the receiver failed"
-
-
-async def test_an_error_of_the_peer_is_told(server: ServerOfDays) -> None:
-    async with pair(server) as (ours, theirs):
-        assert await told(ours, theirs, ArchiveError("the archive has 'x' twice")) == "the archive has 'x' twice"
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (StoreError("cannot write '/home/alice/x'"), "the receiver failed"),
+        (Misuse("'/home/alice/x' is there"), "the receiver failed"),
+        (ArchiveError("the archive has 'x' twice"), "the archive has 'x' twice"),
+    ],
+)
+async def test_only_an_error_of_the_peer_is_told_in_its_own_words(error: Exception, told: str) -> None:
+    async with pair() as (ours, theirs):
+        with pytest.raises(type(error)):
+            async with reasons_sent(ours, Role.RECEIVER):
+                raise error
+        assert (await heard(theirs, "error"))[0] == told
 
 
 @pytest.mark.parametrize(
@@ -323,41 +261,31 @@ async def test_an_error_of_the_peer_is_told(server: ServerOfDays) -> None:
     ],
 )
 async def test_a_place_that_cannot_be_used_is_told_without_its_path(
-    server: ServerOfDays, folder: Path, there: str, size: int, words: str
+    folder: Path, there: str, size: int, words: str
 ) -> None:
-    place = folder / "parcel"
+    place = folder / "secret"
     if there == "no folder":
-        place = folder / "missing" / "parcel"
+        place = folder / "missing" / "secret"
     elif there == "directory":
         place.mkdir()
     elif there == "file":
-        place.touch()
-    async with pair(server) as (ours, theirs):
+        place.write_bytes(b"mine")
+    async with pair() as (ours, theirs):
         await say(theirs, offer={"file": {"filename": "parcel", "filesize": size}})
-        offered = await receive(ours, DIRECT)
-        assert isinstance(offered, OfferedFile)
+        offered = await offered_file(ours)
         with pytest.raises((Misuse, StoreError), match=str(folder)):
             await offered.accept(place, replace=there == "directory")
-        said, _ = await heard(theirs, "error")
-    assert words in said
-    assert str(folder) not in said
-
-
-async def test_the_name_under_which_a_file_is_stored_is_not_told(server: ServerOfDays, folder: Path) -> None:
-    (folder / "secret").touch()
-    async with pair(server) as (ours, theirs):
-        await say(theirs, offer=OFFER)
-        offered = await receive(ours, DIRECT)
-        assert isinstance(offered, OfferedFile)
-        with pytest.raises(Misuse, match="secret"):
-            await offered.accept(folder / "secret")
-        assert "secret" not in (await heard(theirs, "error"))[0]
+        reason, _ = await heard(theirs, "error")
+    assert words in reason
+    assert str(folder) not in reason
+    assert "secret" not in reason
+    assert there != "file" or place.read_bytes() == b"mine"
 
 
 @pytest.mark.parametrize("first", ["accept", "reject"])
 @pytest.mark.parametrize("second", ["accept", "reject"])
-async def test_an_offer_is_answered_once(server: ServerOfDays, folder: Path, first: str, second: str) -> None:
-    async with pair(server) as (ours, theirs):
+async def test_an_offer_is_answered_once(folder: Path, first: str, second: str) -> None:
+    async with pair() as (ours, theirs):
         await say(theirs, offer={"message": "text"})
         offered = await receive(ours, DIRECT)
         assert isinstance(offered, OfferedText)
@@ -365,8 +293,7 @@ async def test_an_offer_is_answered_once(server: ServerOfDays, folder: Path, fir
         with pytest.raises(Misuse, match="accepted or rejected once"):
             await getattr(offered, second)()
         await say(theirs, offer=OFFER)
-        file = await receive(ours, DIRECT)
-        assert isinstance(file, OfferedFile)
+        file = await offered_file(ours)
         with pytest.raises(Misuse, match=r"a path is a pathlib\.Path, not 'parcel'"):
             await file.accept("parcel")  # type: ignore[arg-type]
         await file.reject()  # a path of another type does not use up the offer
@@ -375,34 +302,12 @@ async def test_an_offer_is_answered_once(server: ServerOfDays, folder: Path, fir
                 await again
 
 
-async def test_what_answers_in_this_network_is_not_told(server: ServerOfDays, folder: Path) -> None:
+async def test_what_answers_in_this_network_is_not_told(folder: Path) -> None:
     """A sender that names addresses of the receiver's network would learn what is there."""
     hints = [{"type": "direct-tcp-v1", "priority": 0, "hostname": "127.0.0.1", "port": 1}]
-    async with pair(server) as (ours, theirs):
+    async with pair() as (ours, theirs):
         await say(theirs, transit={"hints-v1": hints})
         await say(theirs, offer=OFFER)
-        offered = await receive(ours, TransitOptions(relays=(), listen=False))
-        assert isinstance(offered, OfferedFile)
         with pytest.raises(TransferError, match=r"127\.0\.0\.1:1: Connection refused"):
-            await offered.accept(folder / "parcel")
+            await stored(ours, folder, transit=TransitOptions(relays=(), listen=False))
         assert (await heard(theirs, "error"))[0] == "no connection to the other side"
-
-
-@pytest.mark.parametrize("change", ["grown", "gone"])
-async def test_a_file_of_a_directory_that_changes_is_told_without_its_path(
-    server: ServerOfDays, folder: Path, change: str
-) -> None:
-    (folder / "inside").mkdir()
-    (folder / "inside/parcel").write_bytes(CONTENT)
-    async with pair(server) as (ours, theirs):
-        sending = asyncio.create_task(send_directory(ours, folder, transit=DIRECT))
-        offer, _ = await heard(theirs, "offer")
-        if change == "grown":
-            (folder / "inside/parcel").write_bytes(CONTENT + b"x")
-        else:
-            (folder / "inside/parcel").unlink()
-        await play(theirs, Role.RECEIVER, until_closed, offer)
-        with pytest.raises(UnsendableFileError, match=str(folder)):
-            await sending
-        said, _ = await heard(theirs, "error")
-    assert said.startswith("cannot send 'inside/parcel': ")

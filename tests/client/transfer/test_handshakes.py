@@ -19,6 +19,7 @@ from restante.client.transit.hints import Hints, Relay
 from restante.client.transit.pipe import RecordPipe
 from restante.client.transit.records import GO, NEVERMIND, RELAY_READY, Role
 from support.bounds import bounded
+from support.effort import examples
 
 AT_ONCE: Final = connecting.TRANSIT_SECONDS / 2
 """Seconds: the error does not wait for the time in which a connection may be made."""
@@ -59,6 +60,7 @@ class Speaker:
             await reader.read(-1)
 
 
+@examples(40)
 @given(ROLES, st.sampled_from(["hint", "visitor", "relay"]), SPEECHES, st.sampled_from(["close", "reset", "silent"]))
 def test_whatever_somebody_says_the_peer_is_met(role: Role, place: str, speech: list[bytes], end: str) -> None:
     assume(not b"".join(speech).startswith(chosen_after(role, place == "relay")))
@@ -95,6 +97,7 @@ def test_whatever_somebody_says_the_peer_is_met(role: Role, place: str, speech: 
         asyncio.run(meets())
 
 
+@examples(40)
 @given(ROLES, st.booleans(), SPEECHES, st.sampled_from(["close", "reset"]))
 def test_whatever_is_said_in_place_of_the_peer_ends_with_an_error(
     role: Role, by_relay: bool, speech: list[bytes], end: str

@@ -20,6 +20,7 @@ from restante.client.transit.hints import (
     transit_message,
 )
 from restante.common.errors import Misuse
+from support.effort import examples
 
 HERE = Address("192.0.2.7", 4001)
 HINTS = Hints((HERE, Address("2001:db8::7", 80)), (Relay((Address("relay.example.com", 4001),)),))
@@ -87,6 +88,7 @@ JSON = st.recursive(
 HINT = st.dictionaries(st.sampled_from(["type", "hostname", "port", "hints"]), st.just("direct-tcp-v1") | JSON)
 
 
+@examples(40)
 @given(JSON | st.dictionaries(st.just("hints-v1"), st.lists(HINT | JSON)))
 def test_any_json_is_read(message: Any) -> None:
     for address in parse_hints(message).direct:

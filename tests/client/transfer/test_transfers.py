@@ -8,6 +8,7 @@ import hashlib
 import os
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
@@ -17,41 +18,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.transfer.hostile import DIRECT, names, pair
-from restante.client import Wormhole
+from client.transfer.hostile import DIRECT, names, pair, stored
+from client.transfer.sides import RECEIVER, SENDER
 from restante.client.errors import ConnectionLostError, PeerMessageError, TransferError, WormholeError
 from restante.client.files.draft import draft_file
-from restante.client.transfer.receiving import OfferedDirectory, OfferedFile, receive
 from restante.client.transfer.sending import send_directory, send_file
 from restante.client.transfer.stream import Stream
 from restante.client.transfer.text import receive_text, send_text
 from restante.client.transit.connecting import TransitOptions
 from restante.client.transit.pipe import RECORD_BYTES, RecordPipe
-from restante.client.transit.records import LENGTH_BYTES, Role, TransitKeys
+from restante.client.transit.records import LENGTH_BYTES, Role
 from restante.common.errors import RestanteError
 from support.bounds import bounded
-from support.mailbox.days import ServerOfDays
-
-KEY = bytes(range(32))
-SENDER, RECEIVER = TransitKeys.of(KEY, Role.SENDER), TransitKeys.of(KEY, Role.RECEIVER)
-
-
-async def taken(wormhole: Wormhole, folder: Path, transit: TransitOptions = DIRECT, **options: Any) -> Path:
-    offered = await receive(wormhole, transit)
-    assert isinstance(offered, OfferedFile | OfferedDirectory)
-    await offered.accept(folder / offered.name, **options)
-    return folder / offered.name
 
 
 @pytest.mark.parametrize("size", [0, 1, RECORD_BYTES - 1, RECORD_BYTES, RECORD_BYTES + 1, 5 * RECORD_BYTES + 7])
-async def test_a_file_of_any_size_arrives(server: ServerOfDays, tmp_path: Path, size: int) -> None:
+async def test_a_file_of_any_size_arrives(tmp_path: Path, size: int) -> None:
     content, told = Random(size).randbytes(size), (list[int](), list[int]())
     (tmp_path / "π 🎁").write_bytes(content)
     (tmp_path / "to").mkdir()
-    async with pair(server) as (ours, theirs):
+    async with pair() as (ours, theirs):
         _, path = await asyncio.gather(
             send_file(ours, tmp_path / "π 🎁", transit=DIRECT, on_progress=told[0].append),
-            taken(theirs, tmp_path / "to", on_progress=told[1].append),
+            stored(theirs, tmp_path / "to", told[1].append),
         )
     assert path.name == "π 🎁"
     assert path.read_bytes() == content
@@ -60,28 +49,28 @@ async def test_a_file_of_any_size_arrives(server: ServerOfDays, tmp_path: Path, 
     assert names(tmp_path / "to") == [path.name]
 
 
-async def test_a_directory_arrives_with_its_empty_directories(server: ServerOfDays, tmp_path: Path) -> None:
+async def test_a_directory_arrives_with_its_empty_directories(tmp_path: Path) -> None:
     for name in ("from/a/b", "from/empty"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "from/a/b/file").write_bytes(b"content")
     (tmp_path / "to").mkdir()
-    async with pair(server) as (ours, theirs):
+    async with pair() as (ours, theirs):
         _, path = await asyncio.gather(
-            send_directory(ours, tmp_path / "from", transit=DIRECT), taken(theirs, tmp_path / "to")
+            send_directory(ours, tmp_path / "from", transit=DIRECT), stored(theirs, tmp_path / "to")
         )
     assert sorted(str(each.relative_to(path)) for each in path.rglob("*")) == ["a", "a/b", "a/b/file", "empty"]
     assert (path / "a/b/file").read_bytes() == b"content"
 
 
-async def test_two_senders_of_texts_do_not_wait_for_one_another(server: ServerOfDays) -> None:
-    async with pair(server) as (ours, theirs):
+async def test_two_senders_of_texts_do_not_wait_for_one_another() -> None:
+    async with pair() as (ours, theirs):
         ends = await asyncio.gather(send_text(ours, "a"), send_text(theirs, "b"), return_exceptions=True)
     assert "the other side sends, too" in str(ends)
     assert all(isinstance(each, WormholeError) for each in ends)
 
 
-async def test_a_text_that_is_cancelled_is_told(server: ServerOfDays) -> None:
-    async with pair(server) as (ours, theirs):
+async def test_a_text_that_is_cancelled_is_told() -> None:
+    async with pair() as (ours, theirs):
         sending = asyncio.create_task(send_text(ours, "text"))
         await theirs.receive()
         sending.cancel()
@@ -204,12 +193,8 @@ def test_a_connection_that_fails_is_a_sentence_without_terms_of_the_system(numbe
 # ── relays that lie ──────────────────────────────────────────────────────────────────────────────
 
 
-async def by_relay(
-    server: ServerOfDays, tmp_path: Path, altered: Any, monkeypatch: pytest.MonkeyPatch
-) -> tuple[list[Any], Path]:
+async def by_relay(tmp_path: Path, altered: Callable[[bytes], bytes]) -> tuple[list[Any], Path]:
     """Send a file through a relay that passes on what `altered` makes of each piece behind the handshake."""
-    monkeypatch.setattr("restante.client.transit.connecting.TRANSIT_SECONDS", 5.0)
-    monkeypatch.setattr("restante.client.transfer.messages.REASON_SECONDS", 0.1)
     waiting: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
     passing: list[asyncio.Task[None]] = []
 
@@ -235,19 +220,17 @@ async def by_relay(
 
     (tmp_path / "parcel").write_bytes(b"content")
     (tmp_path / "to").mkdir()
-    async with await asyncio.start_server(relay, "127.0.0.1") as serving, pair(server) as (ours, theirs):
+    async with await asyncio.start_server(relay, "127.0.0.1") as serving, pair() as (ours, theirs):
         port = serving.sockets[0].getsockname()[1]
         transit = TransitOptions((f"tcp:127.0.0.1:{port}",), listen=False)
         sending = send_file(ours, tmp_path / "parcel", transit=transit)
-        ends = await asyncio.gather(sending, taken(theirs, tmp_path / "to", transit), return_exceptions=True)
+        ends = await asyncio.gather(sending, stored(theirs, tmp_path / "to", transit=transit), return_exceptions=True)
         await asyncio.gather(*passing)
     return list(ends), tmp_path / "to"
 
 
-async def test_two_sides_that_both_cannot_listen_meet_at_a_relay(
-    server: ServerOfDays, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ends, folder = await by_relay(server, tmp_path, lambda some: some, monkeypatch)
+async def test_two_sides_that_both_cannot_listen_meet_at_a_relay(tmp_path: Path) -> None:
+    ends, folder = await by_relay(tmp_path, lambda some: some)
     assert ends == [None, folder / "parcel"]
     assert (folder / "parcel").read_bytes() == b"content"
 
@@ -258,10 +241,11 @@ def garbled(some: bytes) -> bytes:
 
 @pytest.mark.parametrize("altered", [garbled, lambda some: 2 * some, lambda _: b"nonsense"])
 async def test_a_relay_that_alters_bytes_stores_nothing(
-    server: ServerOfDays, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, altered: Any
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, impatient: None, altered: Callable[[bytes], bytes]
 ) -> None:
+    monkeypatch.setattr("restante.client.transit.connecting.TRANSIT_SECONDS", 5.0)
     monkeypatch.setattr("restante.client.transit.connecting.VISITOR_SECONDS", 0.5)
-    ends, folder = await by_relay(server, tmp_path, altered, monkeypatch)
+    ends, folder = await by_relay(tmp_path, altered)
     assert isinstance(ends[0], TransferError | PeerMessageError), ends
     assert isinstance(ends[1], RestanteError), ends
     assert names(folder) == []
