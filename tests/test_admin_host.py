@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
@@ -15,7 +14,6 @@ from restante.mailbox.settings import SERVE
 from restante.waku.settings import WAKU
 from support.ports import held_port
 from support.processes import serving
-from support.rows import every
 from support.waku.processes import node_process
 
 TOKEN = "a-token-of-a-test"
@@ -26,8 +24,7 @@ ACCEPTED = (
     "RELAY.example.org",
     "relay.example.org:443",
     "prometheus-target:4010",
-    "127.0.0.1",
-    "localhost:1",
+    *("127.0.0.1", "127.0.0.1:4010", "[::1]", "[::1]:4010", "LocalHost", "localhost:1", "10.0.0.1"),
 )
 REFUSED = (
     "evil.example",
@@ -40,20 +37,21 @@ REFUSED = (
     "relay.example.org@evil.example",
     "xrelay.example.org",
     "relay-example.org",
+    *("", ":80", "127.0.0.1.evil.example", "localhost.evil.example:80", "[x]", "::1"),
 )
 
 
-@every(("header", "known"), [*((each, True) for each in ACCEPTED), *((each, False) for each in REFUSED)])
-def test_a_name_of_the_setting_is_known_and_no_other(header: str, known: bool) -> None:
-    assert known_host(header, ("", "Relay.example.org", "prometheus-target")) is known
+def test_an_address_or_a_name_of_the_setting_is_known_and_no_other() -> None:
+    known = [
+        name for name in (*ACCEPTED, *REFUSED) if known_host(name, ("", "Relay.example.org", "prometheus-target"))
+    ]
+    assert known == list(ACCEPTED)
+    assert [name for name in ("10.0.0.1:4010", "relay.example.org", "", ":80") if known_host(name, ("",))] == [
+        "10.0.0.1:4010"
+    ]
 
 
-@every("header", ["relay.example.org", "", ":80"])
-def test_without_the_setting_the_name_is_unknown(header: str) -> None:
-    assert not known_host(header, ("",))
-
-
-@every(
+@pytest.mark.parametrize(
     ("origin", "host", "same"),
     [
         ("https://relay.example.org", "relay.example.org", True),
@@ -80,7 +78,7 @@ def test_an_origin_must_be_the_name_that_the_request_uses(origin: str, host: str
     assert same_origin(origin, host) is same
 
 
-@every(
+@pytest.mark.parametrize(
     "name",
     ["", "*", "*.example.org", "relay.example.org:4010", "https://relay.example.org", "-a", "a.", "a b", "::1"],
 )
@@ -101,41 +99,31 @@ def test_the_file_and_the_environment_have_it_too(tmp_path: Path) -> None:
     )
 
 
-async def statuses(url: str, **headers: str) -> list[int]:
-    """Return the status of each page, as a client sees it that sends these headers."""
-    found = []
-    async with aiohttp.ClientSession(headers=headers) as session:
-        for path in ("/healthz", "/metrics", "/varz", "/"):
-            async with session.get(url + path) as answer:
-                found.append(answer.status)
-    return found
-
-
-async def test_both_servers_accept_the_names_and_refuse_others(tmp_path: Path) -> None:
-    with held_port() as mailbox, held_port() as node:
-        async with (
-            serving(tmp_path / "mailbox", options=("--admin", f"127.0.0.1:{mailbox}", *NAMES)),
-            node_process(tmp_path / "node", "--admin", f"127.0.0.1:{node}", *NAMES),
-        ):
-            for port in (mailbox, node):
-                url = f"http://127.0.0.1:{port}"
-                for name in ("relay.example.org", "PROMETHEUS-TARGET:80", "127.0.0.1"):
-                    assert await statuses(url, Host=name) == [200] * 4, name
-                for name in ("evil.example", "relay.example.org.evil.example"):
-                    assert await statuses(url, Host=name) == [421] * 4, name
-
-
-async def test_settings_are_changed_only_from_a_page_of_the_same_name(tmp_path: Path) -> None:
+async def test_servers_accept_the_names_and_settings_are_changed_only_from_a_page_of_the_same_name(
+    tmp_path: Path,
+) -> None:
     token = tmp_path / "token"
     token.write_text(TOKEN)
-    with held_port() as port:
-        admin = ("--admin", f"127.0.0.1:{port}", "--admin-token-file", str(token))
-        async with serving(tmp_path / "data", options=(*admin, *NAMES)), aiohttp.ClientSession() as session:
+    with held_port() as mailbox, held_port() as node:
+        secured = ("--admin-token-file", str(token))
+        async with (
+            serving(tmp_path / "mailbox", options=("--admin", f"127.0.0.1:{mailbox}", *secured, *NAMES)),
+            node_process(tmp_path / "node", "--admin", f"127.0.0.1:{node}", *NAMES),
+            aiohttp.ClientSession() as session,
+        ):
+            for port in (mailbox, node):
+                for name, status in (
+                    ("relay.example.org", 200),
+                    ("PROMETHEUS-TARGET:80", 200),
+                    ("evil.example", 421),
+                ):
+                    async with session.get(f"http://127.0.0.1:{port}/healthz", headers={"Host": name}) as answer:
+                        assert answer.status == status, name
 
-            async def post(host: str, origin: str, given: str = TOKEN) -> int:
-                headers: dict[str, Any] = {"Host": host, "Origin": origin, "Authorization": f"Bearer {given}"}
-                body = {"motd": origin}
-                async with session.post(f"http://127.0.0.1:{port}/settings", headers=headers, json=body) as answer:
+            async def post(host: str, origin: str, secret: str = TOKEN) -> int:
+                headers = {"Host": host, "Origin": origin, "Authorization": f"Bearer {secret}"}
+                url = f"http://127.0.0.1:{mailbox}/settings"
+                async with session.post(url, headers=headers, json={"motd": origin}) as answer:
                     return answer.status
 
             assert await post("relay.example.org", "https://relay.example.org") == 200

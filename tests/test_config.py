@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from restante.common.errors import Misuse
-from restante.common.settings import Part, address, resolve
+from restante.common.settings import address, resolve
 from restante.mailbox.settings import SERVE, Serve
 from restante.waku.settings import WAKU
 from support.processes import called
@@ -42,21 +42,6 @@ def test_variables_are_converted_to_the_type_of_the_setting() -> None:
     environment = {"RESTANTE_PRUNE_EVERY": "10", "RESTANTE_NO_LIST": "true", "RESTANTE_BLUR_USAGE": "3600"}
     settings, _ = resolve(SERVE, {}, environment, None)
     assert (settings.prune_every, settings.no_list, settings.blur_usage) == (10.0, True, 3600)
-
-
-@pytest.mark.parametrize(
-    ("part", "name", "todo"),
-    [
-        (SERVE, "RESTANTE_MOTDD", "did you mean RESTANTE_MOTD?"),
-        (SERVE, "RESTANTE_LIMIT_CONNECTION", "did you mean RESTANTE_LIMIT_CONNECTIONS?"),
-        (SERVE, "RESTANTE_XYZ", "unset it"),
-        (WAKU, "RESTANTE_WAKU_TOPIC", "did you mean RESTANTE_WAKU_TOPICS?"),
-    ],
-)
-def test_an_unknown_variable_is_misuse(part: Part[Any], name: str, todo: str) -> None:
-    with pytest.raises(Misuse) as told:
-        part.check_variables({name: "x"})
-    assert str(told.value) == f"{name} in the environment is not a setting: {todo}"
 
 
 def test_variables_of_other_parts_and_of_kubernetes_are_left_alone() -> None:
@@ -165,20 +150,18 @@ def test_a_malformed_address_is_misuse(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "name", "meant"),
+    ("words", "name", "todo"),
     [
-        (("status",), "RESTANTE_DATUM", "RESTANTE_DATA"),
-        (("serve",), "RESTANTE_MOTDD", "RESTANTE_MOTD"),
-        (("config", "show"), "RESTANTE_LIMIT_CONNECTION", "RESTANTE_LIMIT_CONNECTIONS"),
-        (("waku", "serve"), "RESTANTE_WAKU_TOPIC", "RESTANTE_WAKU_TOPICS"),
-        (("export", "usage.sqlite"), "RESTANTE_PRUNE_EVRY", "RESTANTE_PRUNE_EVERY"),
-        (("pipeline", "sql"), "RESTANTE_LAK", "RESTANTE_LAKE"),
-        (("waku", "check"), "RESTANTE_WAKU_DATE", "RESTANTE_WAKU_DATA"),
-        (("waku", "config"), "RESTANTE_MOTDD", "RESTANTE_MOTD"),
+        ("status", "RESTANTE_DATUM", "did you mean RESTANTE_DATA?"),
+        ("serve", "RESTANTE_XYZ", "unset it"),
+        ("config show", "RESTANTE_LIMIT_CONNECTION", "did you mean RESTANTE_LIMIT_CONNECTIONS?"),
+        ("waku serve", "RESTANTE_WAKU_TOPIC", "did you mean RESTANTE_WAKU_TOPICS?"),
+        ("export usage.sqlite", "RESTANTE_PRUNE_EVRY", "did you mean RESTANTE_PRUNE_EVERY?"),
+        ("pipeline sql", "RESTANTE_LAK", "did you mean RESTANTE_LAKE?"),
+        ("waku config", "RESTANTE_MOTDD", "did you mean RESTANTE_MOTD?"),
     ],
-    ids=str,
 )
-def test_every_command_refuses_an_unknown_variable(words: tuple[str, ...], name: str, meant: str) -> None:
-    said = called(*words, **{name: "x"})
-    assert (said.returncode, said.stdout) == (2, "")
-    assert said.stderr == f"restante: {name} in the environment is not a setting: did you mean {meant}?\n"
+def test_every_command_refuses_an_unknown_variable(words: str, name: str, todo: str) -> None:
+    done = called(*words.split(), **{name: "x"})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"restante: {name} in the environment is not a setting: {todo}\n"

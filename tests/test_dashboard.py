@@ -17,7 +17,7 @@ import pytest_asyncio
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, ConsoleMessage, Page, async_playwright, expect
 
-from support.bounds import BOUND, bounded
+from support.bounds import BOUND
 from support.mailbox.pair import Pair
 from support.mailbox.raw_socket import RawSocket
 from support.ports import held_port
@@ -118,8 +118,10 @@ async def opened(browser: Browser, found: Watched, token: str | None = TOKEN, **
 # ── what is seen ─────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("view", VIEWS)
-async def test_it_shows_what_the_server_does(browser: Browser, busy: Watched, tmp_path: Path, view: str) -> None:
+@pytest.mark.parametrize(
+    "view", ["wide", *(pytest.param(view, marks=pytest.mark.thorough) for view in ("phone", "dark"))]
+)
+async def test_it_shows_what_the_server_does(browser: Browser, busy: Watched, view: str) -> None:
     big = await RawSocket.dial(busy.server.port)  # refused now: the server forgets whom it refused after two minutes
     big.say(type="ping", ping="x" * 5000)
     await big.last_words()
@@ -137,22 +139,15 @@ async def test_it_shows_what_the_server_does(browser: Browser, busy: Watched, tm
         await expect(page.locator("[data-rows='refused_addresses'] tbody tr")).to_contain_text(["message_bytes"])
         await expect(page.get_by_role("link", name="Reports of days")).to_have_attribute("href", REPORTS)
         assert await page.evaluate("document.documentElement.scrollWidth") <= VIEWS[view]["viewport"]["width"]
-        await page.screenshot(path=tmp_path / f"{view}.png", full_page=True)  # to look at
         results = await Axe().run(page, options=RULES)
         assert results.violations_count == 0, results.generate_report()
+        guest = await RawSocket.dial(busy.server.port)
+        await expect(page.locator("[data-value='connections.open']")).to_have_text("4")
+        guest.cut()
+        await expect(page.locator("[data-value='connections.open']")).to_have_text("3")
     assert busy.complaints == []
     asked = {each.removeprefix(busy.admin) for each in busy.requests if not each.startswith("data:")}
     assert asked == {"", "dashboard.css", "dashboard.js", "events"}
-
-
-async def test_it_follows_the_server(browser: Browser, busy: Watched) -> None:
-    async with opened(browser, busy, **WIDE) as page:
-        opened_before = page.locator("[data-value='connections.open']")
-        await expect(opened_before).to_have_text("3")
-        guest = await RawSocket.dial(busy.server.port)
-        await expect(opened_before).to_have_text("4")
-        guest.cut()
-        await expect(opened_before).to_have_text("3")
 
 
 async def test_the_difficulty_is_shown_that_an_adaptive_server_demands(browser: Browser, tmp_path: Path) -> None:
@@ -166,20 +161,17 @@ async def test_the_difficulty_is_shown_that_an_adaptive_server_demands(browser: 
         guest.cut()
 
 
-async def test_it_says_why_usage_records_cannot_be_read(browser: Browser, tmp_path: Path) -> None:
-    async with watched(tmp_path / "server") as found:
-        file = database(tmp_path / "server")
-        file.rename(file.with_suffix(".away"))
-        async with opened(browser, found, **WIDE) as page:
-            said = page.locator("[data-if='recent.problem']")
-            await expect(said).to_contain_text(
-                "The usage records cannot be read: there is no mailbox server's data in"
-            )
-            await expect(page.locator("[data-if='recent.results']")).to_be_hidden()
-            await expect(page.locator("#state")).to_have_text("Ready")
-            file.with_suffix(".away").rename(file)
-            await expect(said).to_be_hidden()
-            await expect(page.locator("[data-grid='recent.results'] tbody tr")).to_have_count(6)
+async def test_it_says_why_usage_records_cannot_be_read(browser: Browser, busy: Watched) -> None:
+    file = database(busy.server.data)
+    file.rename(file.with_suffix(".away"))
+    async with opened(browser, busy, **WIDE) as page:
+        said = page.locator("[data-if='recent.problem']")
+        await expect(said).to_contain_text("The usage records cannot be read: there is no mailbox server's data in")
+        await expect(page.locator("[data-if='recent.results']")).to_be_hidden()
+        await expect(page.locator("#state")).to_have_text("Ready")
+        file.with_suffix(".away").rename(file)
+        await expect(said).to_be_hidden()
+        await expect(page.locator("[data-grid='recent.results'] tbody tr")).to_have_count(6)
 
 
 MUCH: Final[dict[str, Any]] = {
@@ -208,13 +200,14 @@ FITS: Final = """(given) => {
 """Shows figures, and returns how many pixels of each table are out of view."""
 
 
-@pytest.mark.parametrize("view", VIEWS)
-async def test_tables_of_large_numbers_fit(browser: Browser, busy: Watched, tmp_path: Path, view: str) -> None:
+@pytest.mark.parametrize(
+    "view", ["phone", *(pytest.param(view, marks=pytest.mark.thorough) for view in ("wide", "dark"))]
+)
+async def test_tables_of_large_numbers_fit(browser: Browser, busy: Watched, view: str) -> None:
     async with opened(browser, busy, **VIEWS[view]) as page:
         await expect(page.locator("#state")).to_have_text("Ready")
         assert await page.evaluate(FITS, MUCH) == [0, 0, 0, 0]
         assert await page.evaluate("document.documentElement.scrollWidth") <= VIEWS[view]["viewport"]["width"]
-        await page.screenshot(path=tmp_path / f"{view}-much.png", full_page=True)  # to look at
 
 
 SLOW: Final = """(given) => {
@@ -223,14 +216,6 @@ SLOW: Final = """(given) => {
     return { none: !document.querySelector("#no-slow").hidden, cells: cells.map((each) => each.textContent) };
 }"""
 """Shows slow commits, and returns what is seen. All in one step: the next news of the server replace them."""
-
-
-async def test_slow_commits_are_listed_and_it_is_said_if_there_are_none(browser: Browser, busy: Watched) -> None:
-    async with opened(browser, busy, **WIDE) as page:
-        await expect(page.locator("#state")).to_have_text("Ready")
-        shown = await page.evaluate(SLOW, [{"at": 1.8e9, "seconds": 1234.5, "changes": 12_345}])
-        assert shown == {"none": False, "cells": ["2027-01-15 08:00:00 UTC", "20.6\N{NO-BREAK SPACE}min", "12,345"]}
-        assert await page.evaluate(SLOW, []) == {"none": True, "cells": []}
 
 
 SHOW: Final = """(given) => {
@@ -248,9 +233,12 @@ SHOW: Final = """(given) => {
 """Shows charts of samples: for each, seconds after half past eleven, and a count of commands."""
 
 
-async def test_a_chart_says_of_which_time_it_is(browser: Browser, busy: Watched) -> None:
+async def test_slow_commits_are_listed_and_a_chart_says_of_which_time_it_is(browser: Browser, busy: Watched) -> None:
     async with opened(browser, busy, **WIDE) as page:
         await expect(page.locator("#state")).to_have_text("Ready")
+        shown = await page.evaluate(SLOW, [{"at": 1.8e9, "seconds": 1234.5, "changes": 12_345}])
+        assert shown == {"none": False, "cells": ["2027-01-15 08:00:00 UTC", "20.6\N{NO-BREAK SPACE}min", "12,345"]}
+        assert await page.evaluate(SLOW, []) == {"none": True, "cells": []}
         shown = await page.evaluate(SHOW, [[0, 0], [10, 20], [30, 20], [1200, 20], [1210, 25], [1220, 0]])
         assert shown["axis"] == ["11:30", "20.3 min", "11:50 UTC"]
         assert shown["label"].endswith(", highest 2, from 11:30 to 11:50 UTC (20.3 min)")
@@ -259,21 +247,6 @@ async def test_a_chart_says_of_which_time_it_is(browser: Browser, busy: Watched)
         assert shown["axis"] == ["11:30:00", "10 s", "11:30:10 UTC"]
         shown = await page.evaluate(SHOW, [[0, 0]])
         assert (shown["axis"], shown["said"], shown["line"]) == (["", "", ""], "no figures yet", "")
-
-
-@pytest.mark.thorough
-async def test_it_follows_clients_that_are_at_work(browser: Browser, busy: Watched) -> None:
-    happy = "[data-grid='recent.results'] tbody tr:first-child td:nth-child(2)"
-    async with opened(browser, busy, **WIDE) as page:
-        await expect(page.locator(happy)).to_contain_text("(100 %)")
-        before = await page.locator(happy).inner_text()
-        busy.pair.start()
-        try:
-            await expect(page.locator(happy)).not_to_have_text(before)
-            await expect(page.locator("[data-series='commands'] [data-said]")).not_to_contain_text("highest 0")
-            await expect(page.locator("#state")).to_have_text("Ready")
-        finally:
-            await busy.pair.stop()
 
 
 @pytest.mark.thorough
@@ -307,6 +280,12 @@ async def test_a_server_that_has_ended_is_said_and_one_that_starts_again_is_foun
                 await expect(page.locator("#state")).to_have_text("Ready")
                 await expect(page.get_by_role("button", name="Apply")).to_be_disabled()
                 await expect(page.locator("#locked")).to_be_visible()
+                async with (
+                    aiohttp.ClientSession() as session,
+                    session.post(f"{found.admin}settings", data=BODY, headers=JSON) as answer,
+                ):
+                    assert answer.status == 403
+                    assert "--admin-token-file" in await answer.text()
                 await server.stop()
                 await expect(page.locator("#state")).to_contain_text("No connection")
                 async with serving(tmp_path / "data", RESTANTE, options):
@@ -427,7 +406,7 @@ ANOTHER: Final = f"""async (admin) => {{
 """What a page of another site tries: to read, to change with the token, and to change without seeing the answer."""
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+@pytest.mark.parametrize("host", ["localhost", pytest.param("127.0.0.1", marks=pytest.mark.thorough)])
 async def test_a_page_of_another_site_can_neither_read_nor_change(browser: Browser, busy: Watched, host: str) -> None:
     async def page_of_another(_: aiohttp.web.BaseRequest) -> aiohttp.web.Response:
         return aiohttp.web.Response(text="<title>another</title>", content_type="text/html")
@@ -479,17 +458,6 @@ async def test_a_message_of_several_lines_is_set_and_one_that_steers_terminals_i
             assert (await answer.json())["motd"] is None
 
 
-async def test_without_a_token_file_nothing_can_be_changed(tmp_path: Path) -> None:
-    with held_port() as port:
-        async with (
-            serving(tmp_path / "data", RESTANTE, ("--admin", f"127.0.0.1:{port}")),
-            aiohttp.ClientSession() as session,
-            session.post(f"http://127.0.0.1:{port}/settings", data=BODY, headers=JSON) as answer,
-        ):
-            assert answer.status == 403
-            assert "--admin-token-file" in await answer.text()
-
-
 async def test_the_page_may_load_only_its_own_files(busy: Watched) -> None:
     async with aiohttp.ClientSession() as session:
         for path in ("", "dashboard.css", "dashboard.js"):
@@ -503,9 +471,12 @@ async def test_the_page_may_load_only_its_own_files(busy: Watched) -> None:
                 assert answer.status == 304
 
 
-async def test_a_page_that_finds_no_place_says_so_and_waits_for_one(browser: Browser, tmp_path: Path) -> None:
+async def test_a_page_that_finds_no_place_waits_for_one_and_a_server_ends_although_viewers_look(
+    browser: Browser, tmp_path: Path
+) -> None:
     async with watched(tmp_path / "server") as found, aiohttp.ClientSession() as session:
-        viewers = [await session.get(f"{found.admin}events", headers=AUTHORIZED) for _ in range(20)]
+        viewers = [await session.get(f"{found.admin}events", headers=AUTHORIZED) for _ in range(21)]
+        assert [viewer.status for viewer in viewers] == [200] * 20 + [429]
         async with opened(browser, found, **WIDE) as page:
             await expect(page.locator("#state")).to_have_text(
                 "Too many dashboards are open: this server shows 20 at once. Close one. Then this page shows the"
@@ -515,14 +486,4 @@ async def test_a_page_that_finds_no_place_says_so_and_waits_for_one(browser: Bro
             viewers[0].close()
             await expect(page.locator("#state")).to_have_text("Ready")
             await expect(page.locator("#content")).to_be_visible()
-
-
-async def test_the_number_of_viewers_is_limited_and_a_server_ends_although_they_look(tmp_path: Path) -> None:
-    async with watched(tmp_path / "server") as found, aiohttp.ClientSession() as session:
-        viewers = [await session.get(f"{found.admin}events", headers=AUTHORIZED) for _ in range(21)]
-        assert [each.status for each in viewers] == [200] * 20 + [429]
-        viewers[0].close()
-        async with bounded("a place"):
-            while (await session.get(f"{found.admin}events", headers=AUTHORIZED)).status != 200:
-                pass
         await found.server.stop()

@@ -21,7 +21,6 @@ from support.loops import on_uvloop
 from support.mailbox.live import open_live
 from support.mailbox.raw_socket import RawSocket, handshake
 from support.processes import called, environment, serving
-from support.rows import every
 
 GUIDE = Document("docs/mailbox/operating.md")
 
@@ -41,12 +40,12 @@ FORMS = {
 }
 
 
-@every(("text", "address"), FORMS.values(), FORMS)
+@pytest.mark.parametrize(("text", "address"), FORMS.values(), ids=FORMS)
 def test_an_address_is(text: str, address: ListenAddress) -> None:
     assert listen_address(text, "--listen") == address
 
 
-@every(
+@pytest.mark.parametrize(
     "text", ["4000", "unix:", "fd:x", "fd:", "proxy:", "plain:4000", "host:port", "host:70000", "fd:2147483648", ""]
 )
 def test_what_is_no_address_is_refused_with_the_forms(text: str) -> None:
@@ -57,27 +56,19 @@ def test_what_is_no_address_is_refused_with_the_forms(text: str) -> None:
 # ── Unix sockets ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_socket_that_nobody_listens_on_any_more_is_replaced(tmp_path: Path) -> None:
-    path = tmp_path / "s"
+def test_only_a_socket_that_nobody_listens_on_any_more_is_replaced(tmp_path: Path) -> None:
+    path, file = tmp_path / "s", tmp_path / "f"
     with unix_socket(str(path), "--listen") as left:
         left.listen()
-    with unix_socket(str(path), "--listen"):
-        assert stat.S_IMODE(path.stat().st_mode) == 0o666
-
-
-def test_a_socket_on_which_another_program_listens_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "s"
     with unix_socket(str(path), "--listen") as taken:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o666
         taken.listen()
         with pytest.raises(Misuse, match="another program listens there"):
             unix_socket(str(path), "--listen")
-
-
-def test_a_file_is_not_replaced(tmp_path: Path) -> None:
-    (tmp_path / "s").write_text("mine")
+    file.write_text("mine")
     with pytest.raises(Misuse, match="is there already and is no socket"):
-        unix_socket(str(tmp_path / "s"), "--listen")
-    assert (tmp_path / "s").read_text() == "mine"
+        unix_socket(str(file), "--listen")
+    assert file.read_text() == "mine"
 
 
 async def test_a_server_listens_on_several_addresses_and_removes_its_unix_socket(tmp_path: Path) -> None:
@@ -146,44 +137,27 @@ def is_there(path: Path) -> bool:
 # ── inherited sockets ────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_UNIX])
-async def test_a_server_serves_on_a_socket_that_it_was_started_with(
-    tmp_path: Path, family: socket.AddressFamily
-) -> None:
+async def test_a_server_serves_on_a_unix_socket_that_it_was_started_with(tmp_path: Path) -> None:
     """As systemd starts it: the first socket is descriptor 3 (man 3 sd_listen_fds)."""
     path = tmp_path / "s"
-    with socket.socket(family) as listening:
-        listening.bind(("127.0.0.1", 0) if family == socket.AF_INET else str(path))
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
         listening.listen()
         command = (
             "import os, sys; os.dup2(int(sys.argv[1]), 3);"
             " os.environ.update(LISTEN_FDS='1', LISTEN_PID=str(os.getpid()));"
             " os.execv(sys.executable, [sys.executable, '-m', 'restante', *sys.argv[2:]])"
         )
+        options = f"serve --data {tmp_path / 'data'} --listen fd:3 --admin off --log-format json".split()
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", command, str(listening.fileno())),
-            *(
-                "serve",
-                "--data",
-                str(tmp_path / "data"),
-                "--listen",
-                "fd:3",
-                "--admin",
-                "off",
-                "--log-format",
-                "json",
-            ),
+            *(sys.executable, "-c", command, str(listening.fileno()), *options),
             pass_fds=[listening.fileno()],
             stderr=subprocess.PIPE,
             env=environment(),
         )
         try:
             # A client may come before the server is there: the socket listens already.
-            where = listening.getsockname()
-            tcp = family == socket.AF_INET
-            client = RawSocket(
-                *await (asyncio.open_connection(*where) if tcp else asyncio.open_unix_connection(where))
-            )
+            client = RawSocket(*await asyncio.open_unix_connection(str(path)))
             client.write(handshake())
             async with bounded("an answer"):
                 assert b"101" in await client.reader.readuntil(b"\r\n\r\n")
@@ -193,11 +167,10 @@ async def test_a_server_serves_on_a_socket_that_it_was_started_with(
             async with bounded("the end"):
                 await process.communicate()
         assert process.returncode == 0
-        if not tcp:
-            assert is_there(path), "who made the socket removes it"
+        assert is_there(path), "who made the socket removes it"
 
 
-@every(
+@pytest.mark.parametrize(
     ("descriptor", "words"),
     [(999, "fd:999 is no socket: Bad file descriptor"), (0, "fd:0 is no socket: Socket operation on non-socket")],
 )
@@ -208,7 +181,7 @@ def test_what_is_no_listening_socket_is_refused(tmp_path: Path, descriptor: int,
     assert not (tmp_path / "data").exists()
 
 
-@every("command", [["serve"], ["waku", "serve"]])
+@pytest.mark.parametrize("command", [["serve"], ["waku", "serve"]])
 def test_proxies_without_a_name_could_serve_nobody(tmp_path: Path, command: list[str]) -> None:
     ended = called(*command, "--data", tmp_path / "data", "--admin", "off", "--listen", "proxy:127.0.0.1:0")
     assert ended.returncode == 2
@@ -217,7 +190,7 @@ def test_proxies_without_a_name_could_serve_nobody(tmp_path: Path, command: list
     assert not (tmp_path / "data").exists()
 
 
-@every(
+@pytest.mark.parametrize(
     "line",
     [
         'listen = "unix:a\\u0000b"',

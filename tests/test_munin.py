@@ -18,7 +18,6 @@ from support.mailbox.clients import Client, Clients
 from support.mailbox.pair import Pair
 from support.ports import held_port, nobodys_port
 from support.processes import Serving, serving
-from support.rows import every
 from support.waku.processes import node_process
 
 PLUGIN: Final = ROOT / "deploy" / "munin" / "restante_"
@@ -94,7 +93,7 @@ def test_the_plugin_is_a_program_of_its_own() -> None:
     assert "import restante" not in text
 
 
-@every("graph", FIELDS)
+@pytest.mark.parametrize("graph", FIELDS)
 def test_config_describes_every_field_and_needs_no_server(graph: str, tmp_path: Path) -> None:
     lines = Munin(tmp_path, url=f"http://127.0.0.1:{nobodys_port()}").lines(f"restante_{graph}", "config")
     described = dict(line.split(" ", 1) for line in lines)
@@ -106,7 +105,7 @@ def test_config_describes_every_field_and_needs_no_server(graph: str, tmp_path: 
         assert described[f"{field}.min"] == "0"
 
 
-async def test_values_are_what_clients_did(tmp_path: Path) -> None:
+async def test_values_are_what_clients_did_also_after_a_restart_with_a_token(tmp_path: Path) -> None:
     async with watched(tmp_path) as (munin, server), Clients() as clients:
         pair = Pair(server.port)
         for _ in range(3):
@@ -129,29 +128,13 @@ async def test_values_are_what_clients_did(tmp_path: Path) -> None:
         assert munin.values("version_uptake") == versions
         for graph, fields in FIELDS.items():
             assert list(munin.values(graph)) == fields
-            assert munin.values(graph, "wormhole_") == munin.values(graph)
-
-
-async def test_results_of_all_time_are_those_of_the_records_also_after_a_restart(tmp_path: Path) -> None:
-    async with watched(tmp_path) as (_, server):
-        await Pair(server.port).play()
-    async with watched(tmp_path) as (munin, server):
-        await Pair(server.port).play()
-        assert munin.values("events")["happy"] == 1
-        assert munin.values("events_alltime")["happy"] == 2
-
-
-async def test_munin_is_told_which_graphs_there_are(tmp_path: Path) -> None:
-    async with watched(tmp_path) as (munin, _):
+        assert munin.values("active", "wormhole_") == munin.values("active")
         assert munin.lines("restante_", "autoconf") == ["yes"]
         assert munin.lines("restante_", "suggest") == list(FIELDS)
         munin.variables["data"] = str(tmp_path)
         assert munin.lines("restante_", "suggest") == list(FIELDS)[:4]
-
-
-async def test_the_token_of_the_admin_port_is_read_from_its_file(tmp_path: Path) -> None:
     (tmp_path / "token").write_text(f"{TOKEN}\n")
-    async with watched(tmp_path, "--admin-token-file", str(tmp_path / "token")) as (munin, _):
+    async with watched(tmp_path, "--admin-token-file", str(tmp_path / "token")) as (munin, server):
         refused = munin.runs("restante_active")
         assert (refused.returncode, refused.stdout) == (1, "")
         assert refused.stderr.endswith("/varz answered 401 Unauthorized\n")
@@ -159,7 +142,9 @@ async def test_the_token_of_the_admin_port_is_read_from_its_file(tmp_path: Path)
             f"no ({munin.variables['url']}/varz answered 401 Unauthorized)"
         ]
         munin.variables["token_file"] = str(tmp_path / "token")
-        assert munin.values("active") == {"nameplates": 0, "mailboxes": 0, "messages": 0}
+        await Pair(server.port).play()
+        assert munin.values("events")["happy"] == 1
+        assert munin.values("events_alltime")["happy"] == 4, "of the records, also after a restart"
 
 
 @pytest.mark.parametrize("graph", ["active", "events_alltime"])
@@ -179,7 +164,7 @@ def test_a_link_with_another_name_is_misuse(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [f"{TOKEN}\nsecond line\n", "", "two words"])
-async def test_a_file_that_is_no_token_is_named_and_not_shown(tmp_path: Path, content: str) -> None:
+def test_a_file_that_is_no_token_is_named_and_not_shown(tmp_path: Path, content: str) -> None:
     (tmp_path / "token").write_text(content)
     munin = Munin(tmp_path / "munin", url=f"http://127.0.0.1:{nobodys_port()}", token_file=str(tmp_path / "token"))
     ended = munin.runs("restante_active")
@@ -188,6 +173,7 @@ async def test_a_file_that_is_no_token_is_named_and_not_shown(tmp_path: Path, co
     assert TOKEN not in ended.stdout + ended.stderr
 
 
+@pytest.mark.thorough
 async def test_an_admin_port_of_another_server_is_named(tmp_path: Path) -> None:
     with held_port() as port:
         async with node_process(tmp_path / "waku", "--admin", f"127.0.0.1:{port}"):

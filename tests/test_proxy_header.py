@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -37,7 +38,6 @@ from support.loops import on_uvloop
 from support.mailbox.live import LiveServer, open_live
 from support.mailbox.raw_socket import RawSocket, handshake
 from support.proxy_headers import UNIX, UNKNOWN, header
-from support.rows import every
 
 PROXY_HOST = Peer("10.0.0.9", 5)
 
@@ -58,7 +58,7 @@ NAMED = {
 }
 
 
-@every(("data", "peer"), NAMED.values(), NAMED)
+@pytest.mark.parametrize(("data", "peer"), NAMED.values(), ids=NAMED)
 def test_a_header_names(data: bytes, peer: Peer) -> None:
     assert parsed(data) == peer
 
@@ -75,7 +75,7 @@ MALFORMED = {
 }
 
 
-@every("data", MALFORMED.values(), MALFORMED)
+@pytest.mark.parametrize("data", MALFORMED.values(), ids=MALFORMED)
 def test_malformed_headers_name_nobody(data: bytes) -> None:
     assert parsed(data) is None
 

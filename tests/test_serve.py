@@ -16,15 +16,20 @@ from typing import Any
 
 import aiohttp
 import pytest
+import structlog
 from msgspec.structs import replace
 
-from restante.mailbox.core.limits import Limits
+from restante.common.net import networks
+from restante.mailbox.core.admission import Admission, AdmissionTerms
+from restante.mailbox.core.limits import UNLIMITED, Limits
 from restante.mailbox.protocol.hashcash import Demand
 from restante.mailbox.server.descriptors import OWN_DESCRIPTORS, needed_descriptors
 from restante.mailbox.server.main import Disk
+from restante.mailbox.server.system import system_secret
 from support.bounds import BOUND, bounded
 from support.mailbox.clients import Clients
 from support.mailbox.inside import inside
+from support.mailbox.live import open_live
 from support.mailbox.raw_socket import TEXT, RawSocket, frame
 from support.mailbox.stamps import mint
 from support.processes import RESTANTE, Serving, called, database, run, serving
@@ -81,32 +86,27 @@ ERRORS = {
 """What is said of a file, and what is in it; None: it is gone."""
 
 
-async def test_a_file_with_an_error_changes_nothing_and_is_one_line(tmp_path: Path) -> None:
+async def test_a_file_with_an_error_changes_nothing_and_limits_of_listening_sockets_need_a_restart(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "r.toml"
-    file.write_text('[serve]\nmotd = "before"\n')
+    file.write_text('[serve]\nmotd = "before"\n[serve.limits]\nmessage_bytes = 10000\n')
     async with serving(tmp_path / "data", options=("--config", str(file))) as server:
-        for words, content in ERRORS.items():
+        for message, content in ERRORS.items():
             if content is None:
                 file.unlink()
             else:
                 file.write_text(content)
             before = len(server.log)
             server.send(signal.SIGHUP)
-            await server.until(f"a line for {words!r}", lambda before=before: len(server.log) > before)  # type: ignore[misc]
+            await server.until(f"a line for {message!r}", lambda before=before: len(server.log) > before)  # type: ignore[misc]
             told = await welcome(server)
-            assert told["motd"] == "before", words
-            assert "permission-required" not in told, words
+            assert told["motd"] == "before", message
+            assert "permission-required" not in told, message
             [line] = server.log[before:]
-            said = json.loads(line)
-            assert said["event"] == "the settings were not reloaded; the previous ones stay in effect"
-            assert words in said["error"]
-        await server.stop()
-
-
-async def test_limits_of_the_listening_sockets_need_a_restart(tmp_path: Path) -> None:
-    file = tmp_path / "r.toml"
-    file.write_text("[serve.limits]\nmessage_bytes = 10000\n")
-    async with serving(tmp_path / "data", options=("--config", str(file))) as server:
+            event = json.loads(line)
+            assert event["event"] == "the settings were not reloaded; the previous ones stay in effect"
+            assert message in event["error"]
         file.write_text("[serve.limits]\nmessage_bytes = 100000\n")
         server.send(signal.SIGHUP)
         await server.logged("the setting needs a restart", setting="limits.message_bytes", before=10000, after=100000)
@@ -168,25 +168,30 @@ async def test_the_trace_has_the_times_of_receipt_commit_and_answer(tmp_path: Pa
         assert secret not in text + path.read_text()
 
 
-async def test_a_trace_on_a_full_disk_is_logged_once_and_clients_are_served(tmp_path: Path) -> None:
+async def test_a_trace_on_a_full_disk_is_logged_once_and_so_is_at_the_end_what_was_counted_since_the_last_minute(
+    tmp_path: Path,
+) -> None:
     async with serving(tmp_path / "data", options=("--trace", "/dev/full")) as server, Clients() as clients:
-        a = await clients.bind(server.url, "app", "a")
-        await a.call("ping", ping=1)
+        sender = await clients.opened(server.url, "app", "a", "m")
         server.send(signal.SIGHUP)
-        await a.call("ping", ping=2)
-        await a.call("allocate")
-        await a.leave()
+        await sender.call("add", phase="pake", body="00")
+        visitor = await clients.opened(server.url, "app", "b", "m")
+        for client in (sender, visitor):
+            await client.call("close", mood="lonely")
         await server.stop()
         assert sum("the trace could not be written" in line for line in server.log) <= 2
+        await server.logged("ended mailboxes had visitors", mailboxes=1, visitors=1)
 
 
-async def test_any_id_stays_on_one_line_of_the_trace(tmp_path: Path) -> None:
-    path = tmp_path / "trace.jsonl"
-    async with serving(tmp_path / "data", options=("--trace", str(path))) as server:
+async def test_any_id_stays_on_one_line_of_a_trace_in_the_data_directory_that_the_server_creates(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "new" / "data" / "trace.jsonl"
+    async with serving(path.parent, options=("--trace", str(path))) as server:
         socket = await RawSocket.dial(server.port)
         await socket.hear()
-        for said in ("[1,\n\n2]", '"a\\nb"', "12", "1.5", "true", "null", '{"a": 1}'):
-            socket.write(frame(TEXT, b'{"type": "ping", "ping": 1, "id": %b}' % said.encode()))
+        for identifier in ("[1,\n\n2]", '"a\\nb"', "12", "1.5", "true", "null", '{"a": 1}'):
+            socket.write(frame(TEXT, b'{"type": "ping", "ping": 1, "id": %b}' % identifier.encode()))
             for _ in range(2):
                 await socket.hear()
         await socket.hang_up()
@@ -208,12 +213,6 @@ def test_a_trace_that_cannot_be_written_is_misuse_and_leaves_no_data_directory_b
     assert result.returncode == 2
     assert result.stderr == f"restante: cannot write {tmp_path / path}: {reason} (--trace)\n"
     assert not (tmp_path / "data").exists()
-
-
-async def test_a_trace_may_be_in_the_data_directory_that_the_server_creates(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "data" / "trace.jsonl"
-    async with serving(path.parent, options=("--trace", str(path))):
-        assert path.exists()
 
 
 def test_a_server_that_fails_to_start_restores_the_signal_handlers(tmp_path: Path) -> None:
@@ -308,6 +307,7 @@ async def test_a_disk_that_does_not_say_how_much_is_free_delays_nobody(
         disk.close()
 
 
+@pytest.mark.thorough
 async def test_silent_connections_take_descriptors_too(tmp_path: Path) -> None:
     """Nobody is taken in until the handshakes that do not come have timed out."""
     program = ("prlimit", "--nofile=250:500", *RESTANTE)
@@ -340,7 +340,7 @@ def test_a_server_with_too_few_descriptors_does_not_start_and_says_how_many_it_n
         return int(said[2])
 
     needed = refused(20)
-    assert {refused(limit) for limit in (64, 128, needed - 1)} == {needed}
+    assert refused(needed - 1) == needed
 
 
 async def test_the_number_of_descriptors_that_the_error_names_suffices(tmp_path: Path) -> None:
@@ -390,32 +390,23 @@ async def test_when_descriptors_run_out_further_connections_wait(tmp_path: Path)
 
 
 async def test_claims_are_charged_to_all_addresses_that_a_proxy_s_headers_name(tmp_path: Path) -> None:
-    options = (
-        "--trust-proxy",
-        "127.0.0.0/8",
-        "--limit",
-        "address_claims_at_once=3",
-        "--limit",
-        "address_claims=0.01",
-    )
-    async with serving(tmp_path / "data", options=options) as server:
+    admission = Admission(AdmissionTerms(trusted=networks(["127.0.0.0/8"], "--trust-proxy")), system_secret)
+    limits = replace(UNLIMITED, address_claims_at_once=3, address_claims=0.01)
+    async with open_live(tmp_path, admission=admission, limits=limits) as live:
         answers = []
-        for number in range(5):
-            socket = await RawSocket.dial(
-                server.port, X_Real_IP="198.51.100.7", X_Forwarded_For=f"203.0.113.{number}"
-            )
-            assert (await socket.hear())["type"] == "welcome"
-            socket.say(type="bind", appid="x", side="a")
-            socket.say(type="claim", nameplate=str(number))
-            answers.append([(await socket.hear())["type"] for _ in range(3)][-1])
-            await socket.hang_up()
+        with structlog.testing.capture_logs() as logged:
+            for number in range(5):
+                socket = await live.dial(X_Real_IP="198.51.100.7", X_Forwarded_For=f"203.0.113.{number}")
+                socket.say(type="bind", appid="x", side="a")
+                socket.say(type="claim", nameplate=str(number))
+                answers.append([(await socket.hear())["type"] for _ in range(4)][-1])
+                await socket.hang_up()
         assert answers == ["claimed", "claimed", "claimed", "error", "error"]
-        await server.logged(
+        [line] = logged
+        assert line["event"] == (
             "X-Forwarded-For and X-Real-IP of a trusted proxy name different clients: both addresses are charged."
             " Configure the proxy to set both headers, or to remove the one that it does not set"
         )
-        assert sum("name different clients" in line for line in server.log) == 1
-        await server.stop()
 
 
 async def test_a_trusted_proxy_s_clients_are_told_their_own_addresses_and_counted_by_them(tmp_path: Path) -> None:
@@ -452,29 +443,30 @@ async def test_a_trusted_proxy_s_clients_are_told_their_own_addresses_and_counte
 
 
 async def test_a_proxy_that_is_not_trusted_is_noticed_once(tmp_path: Path) -> None:
-    async with serving(tmp_path / "data") as server:
-        for _ in range(3):
-            told = await welcome(server, X_Forwarded_For="198.51.100.7", X_Real_IP="198.51.100.7", X_Real_Port="no")
-            assert told["your-address"]["ipv4"] == "127.0.0.1"
-        await server.stop()
-        said = [line for line in server.log if "--trust-proxy" in line]
-        assert len(said) == 1
-        assert "198.51" not in said[0]
+    async with open_live(tmp_path) as live:
+        with structlog.testing.capture_logs() as logged:
+            for _ in range(3):
+                socket = await live.dial(X_Forwarded_For="198.51.100.7", X_Real_IP="198.51.100.7", X_Real_Port="no")
+                assert (await socket.hear())["welcome"]["your-address"]["ipv4"] == "127.0.0.1"
+                await socket.hang_up()
+    [line] = [str(line) for line in logged if "--trust-proxy" in line["event"]]
+    assert "198.51" not in line
 
 
 async def test_a_client_that_shows_its_work_is_served(tmp_path: Path) -> None:
-    async with serving(tmp_path / "data", options=("--permission", "hashcash", "--permission-bits", "12")) as server:
+    admission = Admission(AdmissionTerms(mode="hashcash", bits=12), system_secret)
+    async with open_live(tmp_path, admission=admission) as live:
         for spelling in ("submit-permissions", "submit-permission"):
-            socket = await RawSocket.dial(server.port)
-            asked = (await socket.hear())["welcome"]["permission-required"]
-            assert asked["none"] is None
-            assert set(asked["hashcash"]) == {"bits", "resource"}
-            stamp = mint(Demand(**asked["hashcash"]), date="261121", random="fresh")
+            socket = await live.dial()
+            required = (await socket.hear())["welcome"]["permission-required"]
+            assert required["none"] is None
+            assert set(required["hashcash"]) == {"bits", "resource"}
+            stamp = mint(Demand(**required["hashcash"]), date="261121", random="fresh")
             socket.say(type=spelling, method="hashcash", stamp=stamp)
             socket.say(type="bind", appid="x", side="a")
             socket.say(type="list")
             assert [(await socket.hear())["type"] for _ in range(4)] == ["ack", "ack", "ack", "nameplates"]
-            again = await RawSocket.dial(server.port)
+            again = await live.dial()
             await again.hear()
             again.say(type=spelling, method="hashcash", stamp=stamp)  # good once, for the connection it was made for
             assert (await again.hear())["type"] == "ack"
@@ -482,18 +474,3 @@ async def test_a_client_that_shows_its_work_is_served(tmp_path: Path) -> None:
             assert await again.closed() == 1008
             await socket.hang_up()
             await again.hang_up()
-        await server.stop()
-
-
-# ── the end ──────────────────────────────────────────────────────────────────────────────────────
-
-
-async def test_what_was_counted_since_the_last_minute_is_logged_at_the_end(tmp_path: Path) -> None:
-    async with serving(tmp_path / "data") as server, Clients() as clients:
-        sender = await clients.opened(server.url, "app", "a", "m")
-        await sender.call("add", phase="pake", body="00")
-        visitor = await clients.opened(server.url, "app", "b", "m")
-        for each in (sender, visitor):
-            await each.call("close", mood="lonely")
-        await server.stop()
-        await server.logged("ended mailboxes had visitors", mailboxes=1, visitors=1)

@@ -1,4 +1,4 @@
-"""What both servers tell systemd, through a real socket: ready, stopping, reloading, and that the loop works."""
+"""What servers tell systemd, through a real socket: ready, stopping, reloading, and that the event loop works."""
 
 from __future__ import annotations
 
@@ -18,16 +18,20 @@ import pytest
 from restante.common.service_manager import ServiceManager
 from support.bounds import BOUND, bounded
 from support.faulty_disk import HANGS, CommandedDisk, looking
-from support.mailbox import altered as mailbox_altered
+from support.mailbox import altered
 from support.mailbox.clients import Clients
 from support.ports import held_port
 from support.processes import RESTANTE, Serving, serving, started
 from support.waku import processes as waku
 
-WATCHDOG_MICROSECONDS: Final = 400_000
-"""A timeout that a server answers ten times a second. /healthz takes 0.8 s to say that a loop hangs."""
+WATCHDOG_MICROSECONDS: Final = 40_000
+"""A timeout that a server answers a hundred times a second."""
 
 Message = dict[str, str]
+
+READY: Final[Message] = {"READY": "1", "STATUS": "serving"}
+STOPPING: Final[Message] = {"STOPPING": "1", "STATUS": "draining"}
+WATCHDOG: Final[Message] = {"WATCHDOG": "1"}
 
 
 class Manager:
@@ -37,36 +41,30 @@ class Manager:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         name = f"@restante-{os.getpid()}-{folder.name}" if abstract else str(folder / "notify")
         self.socket.bind("\0" + name[1:] if abstract else name)
-        self.socket.settimeout(BOUND)
         self.variables = {"NOTIFY_SOCKET": name}
+        self.with_watchdog = {**self.variables, "WATCHDOG_USEC": str(WATCHDOG_MICROSECONDS)}
 
-    @property
-    def with_watchdog(self) -> dict[str, str]:
-        return {**self.variables, "WATCHDOG_USEC": str(WATCHDOG_MICROSECONDS)}
-
-    def next(self) -> Message:
-        """Wait for the next message."""
-        lines = self.socket.recv(4096).decode().splitlines()
-        return dict(line.split("=", 1) for line in lines)
+    def next(self, seconds: float = BOUND) -> Message:
+        """Wait for the next message, and meanwhile block the thread."""
+        self.socket.settimeout(seconds)
+        return dict(line.split("=", 1) for line in self.socket.recv(4096).decode().splitlines())
 
     async def message(self, name: str) -> Message:
         """Wait for a message that has this variable."""
         async with bounded(name):
-            while name not in (found := await asyncio.to_thread(self.next)):
+            while name not in (message := await asyncio.to_thread(self.next)):
                 pass
-            return found
+            return message
 
-    def waiting(self) -> list[Message]:
-        """Return the messages that have not been read."""
-        found: list[Message] = []
-        self.socket.setblocking(False)
+    def waiting(self, seconds: float = 0.0) -> list[Message]:
+        """Return the messages that have not been read, and those of the next seconds, during which this blocks."""
+        messages: list[Message] = []
+        end = time.monotonic() + seconds
         try:
             while True:
-                found.append(self.next())
-        except BlockingIOError:
-            return found
-        finally:
-            self.socket.settimeout(BOUND)
+                messages.append(self.next(max(0.0, end - time.monotonic())))
+        except (BlockingIOError, TimeoutError):
+            return messages
 
 
 @contextmanager
@@ -83,147 +81,64 @@ def manager(tmp_path: Path) -> Iterator[Manager]:
 
 
 @asynccontextmanager
-async def mailbox_server(
-    data: Path, variables: dict[str, str], *options: str, program: tuple[str, ...] = RESTANTE
-) -> AsyncIterator[Serving]:
-    async with serving(data, program, options, **variables) as server:
+async def mailbox_server(data: Path, variables: dict[str, str]) -> AsyncIterator[Serving]:
+    async with serving(data, RESTANTE, (), **variables) as server:
         yield server
 
 
 @asynccontextmanager
-async def waku_node(
-    data: Path, variables: dict[str, str], *options: str, program: tuple[str, ...] = waku.WAKU
-) -> AsyncIterator[Serving]:
-    async with waku.node_process(data, *options, program=program, variables=variables) as node:
+async def waku_node(data: Path, variables: dict[str, str]) -> AsyncIterator[Serving]:
+    async with waku.node_process(data, variables=variables) as node:
         yield node.serving
 
 
 Start = Callable[..., AbstractAsyncContextManager[Serving]]
-SERVERS: Final = pytest.mark.parametrize("start", [mailbox_server, waku_node])
 
 
-@SERVERS
-@pytest.mark.parametrize("abstract", [False, True], ids=["path", "abstract"])
-async def test_a_server_says_when_it_is_ready_and_when_it_stops(start: Start, abstract: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("start", "abstract"), [(mailbox_server, False), (waku_node, True)], ids=["mailbox, path", "waku, abstract name"]
+)
+async def test_a_server_says_when_it_is_ready_that_it_works_and_when_it_stops(
+    start: Start, abstract: bool, tmp_path: Path
+) -> None:
     with listening(tmp_path, abstract=abstract) as manager:
-        async with start(tmp_path / "data", manager.variables) as server:
-            assert await asyncio.to_thread(manager.next) == {"READY": "1", "STATUS": "serving"}
-            assert manager.waiting() == []  # no watchdog
+        async with start(tmp_path / "data", manager.with_watchdog) as server:
+            assert await asyncio.to_thread(manager.next) == READY
+            for _ in range(3):
+                assert await asyncio.to_thread(manager.next) == WATCHDOG
             await server.stop()
-        assert manager.waiting() == [{"STOPPING": "1", "STATUS": "draining"}]
-
-
-async def test_a_server_is_ready_when_it_listens_and_not_before(tmp_path: Path, manager: Manager) -> None:
-    async with mailbox_server(tmp_path / "data", manager.variables) as server, Clients() as clients:
-        await manager.message("READY")
-        await (await clients.connect(server.url)).leave()
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        words = ("--listen", f"127.0.0.1:{taken.getsockname()[1]}")
-        async with started(tmp_path / "other", RESTANTE, words, DEVNULL, **manager.variables) as server:
-            assert await server.ended() == 2
-    assert manager.waiting() == []
+        assert STOPPING in manager.waiting()
 
 
 async def test_sighup_is_a_reload_with_a_beginning_and_an_end(tmp_path: Path, manager: Manager) -> None:
     async with mailbox_server(tmp_path / "data", manager.variables) as server:
-        await manager.message("READY")
+        assert await asyncio.to_thread(manager.next) == READY
         before = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         server.send(signal.SIGHUP)
-        begun = await manager.message("RELOADING")
+        begun = await asyncio.to_thread(manager.next)
         assert begun == {**begun, "RELOADING": "1", "STATUS": "reading the settings again"}
         assert before <= int(begun["MONOTONIC_USEC"]) <= time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
-        assert await asyncio.to_thread(manager.next) == {"READY": "1", "STATUS": "serving"}
+        assert await asyncio.to_thread(manager.next) == READY
 
 
-@SERVERS
-async def test_the_watchdog_is_answered_until_the_server_has_ended(
-    start: Start, tmp_path: Path, manager: Manager
-) -> None:
-    async with start(tmp_path / "data", manager.with_watchdog) as server:
-        for _ in range(3):
-            await manager.message("WATCHDOG")
-        await server.stop()
-    assert {"STOPPING": "1", "STATUS": "draining"} in manager.waiting()
+async def test_a_server_that_cannot_listen_is_never_ready(tmp_path: Path, manager: Manager) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        words = ("--listen", f"127.0.0.1:{taken.getsockname()[1]}")
+        async with started(tmp_path / "data", RESTANTE, words, DEVNULL, **manager.variables) as server:
+            assert await server.ended() == 2
+    assert manager.waiting() == []
 
 
-@SERVERS
-async def test_a_watchdog_for_another_process_is_not_answered(start: Start, tmp_path: Path, manager: Manager) -> None:
-    """In the same time, a server whose watchdog it is answers ten times."""
-    others = {**manager.with_watchdog, "WATCHDOG_PID": "1"}
-    (tmp_path / "own").mkdir()
-    with listening(tmp_path / "own") as own:
-        async with start(tmp_path / "data", others) as server, start(tmp_path / "data-2", own.with_watchdog):
-            await manager.message("READY")
-            for _ in range(10):
-                await own.message("WATCHDOG")
-            assert manager.waiting() == []
-            await server.stop()
-
-
-@pytest.mark.parametrize(
-    ("start", "program"),
-    [(mailbox_server, mailbox_altered.__name__), (waku_node, "support.waku.altered")],
-    ids=["mailbox", "waku"],
-)
-async def test_a_server_whose_event_loop_hangs_does_not_answer_the_watchdog(
-    start: Start, program: str, tmp_path: Path, manager: Manager
-) -> None:
-    """Nor does it say so when it is ended: the manager's signal shows in the log where it hung."""
-    words = waku.altered("hangs-with-a-file") if "waku" in program else mailbox_program("hangs-with-a-file")
-    variables = {**manager.with_watchdog, mailbox_altered.HANG_FILE: str(tmp_path / "hang")}
-    with held_port() as port:
-        options = ("--admin", f"127.0.0.1:{port}")
-        async with start(tmp_path / "data", variables, *options, program=words) as server, looking(port) as look:
-            await manager.message("WATCHDOG")
-            (tmp_path / "hang").touch()
-            async with bounded("503"):
-                while (await look.get("/healthz"))[0] != 503:
-                    pass
-            manager.waiting()  # what was sent before it hung
-            for _ in range(2):  # in 1.6 s it would be sent sixteen times
-                assert (await look.get("/healthz"))[0] == 503
-            assert manager.waiting() == []
-            server.send(signal.SIGABRT)
-            assert await server.ended() == -signal.SIGABRT
-            assert "Fatal Python error: Aborted" in server.said["stderr"]
-            assert "in tick" in server.said["stderr"]
-
-
-def mailbox_program(how: str) -> tuple[str, ...]:
-    return (RESTANTE[0], "-m", mailbox_altered.__name__, how)
-
-
-async def test_a_stopped_process_does_not_answer_the_watchdog_and_goes_on_later(
-    tmp_path: Path, manager: Manager
-) -> None:
-    """In the same time, another server answers ten times."""
-    (tmp_path / "other").mkdir()
-    with listening(tmp_path / "other") as other:
-        async with (
-            mailbox_server(tmp_path / "data", manager.with_watchdog) as server,
-            mailbox_server(tmp_path / "data-2", other.with_watchdog),
-        ):
-            await manager.message("WATCHDOG")
-            server.send(signal.SIGSTOP)
-            await asyncio.to_thread(os.waitid, os.P_PID, server.pid, os.WSTOPPED)
-            manager.waiting()
-            other.waiting()
-            for _ in range(10):
-                await other.message("WATCHDOG")
-            assert manager.waiting() == []
-            server.send(signal.SIGCONT)
-            await manager.message("WATCHDOG")
-
-
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ["slow-disk", "fast-disk"])
 async def test_a_disk_that_hangs_causes_no_restart(way: str, tmp_path: Path, manager: Manager) -> None:
     """Whether the commit is in a thread or on the event loop."""
     disk = CommandedDisk(tmp_path)
-    variables = {**manager.with_watchdog, **disk.variables}
+    program = (RESTANTE[0], "-m", altered.__name__, way)
     with held_port() as port:
-        options, program = ("--admin", f"127.0.0.1:{port}"), mailbox_program(way)
+        options = ("--admin", f"127.0.0.1:{port}")
         async with (
-            mailbox_server(disk.data, variables, *options, program=program) as server,
+            serving(disk.data, program, options, **manager.with_watchdog, **disk.variables) as server,
             looking(port) as look,
             Clients() as clients,
         ):
@@ -241,7 +156,46 @@ async def test_a_disk_that_hangs_causes_no_restart(way: str, tmp_path: Path, man
             await server.stop()
 
 
-# ── the messages alone ───────────────────────────────────────────────────────────────────────────
+@pytest.mark.thorough
+async def test_the_manager_s_signal_shows_in_the_log_where_a_server_hung(tmp_path: Path, manager: Manager) -> None:
+    program = (RESTANTE[0], "-m", altered.__name__, "hangs-with-a-file")
+    variables = {**manager.with_watchdog, altered.HANG_FILE: str(tmp_path / "hang")}
+    with held_port() as port:
+        options = ("--admin", f"127.0.0.1:{port}")
+        async with serving(tmp_path / "data", program, options, **variables) as server, looking(port) as look:
+            (tmp_path / "hang").touch()
+            async with bounded("503"):
+                while (await look.get("/healthz"))[0] != 503:
+                    pass
+            server.send(signal.SIGABRT)
+            assert await server.ended() == -signal.SIGABRT
+            assert "Fatal Python error: Aborted" in server.said["stderr"]
+            assert "in tick" in server.said["stderr"]
+
+
+# ── in this process ──────────────────────────────────────────────────────────────────────────────
+
+
+async def test_while_the_event_loop_hangs_the_watchdog_is_not_answered(manager: Manager) -> None:
+    async with ServiceManager(manager.with_watchdog).serving(asyncio.Event()):
+        await manager.message("WATCHDOG")
+        manager.waiting()
+        assert len(manager.waiting(0.3)) <= 1, "the loop may have turned just before it hung"
+        await manager.message("WATCHDOG")
+
+
+async def test_while_the_event_loop_waits_for_the_disk_the_watchdog_is_answered(manager: Manager) -> None:
+    async with ServiceManager(manager.with_watchdog).serving(asyncio.Event(), lambda: True):
+        assert manager.next() == READY
+        assert [manager.next() for _ in range(3)] == [WATCHDOG] * 3
+
+
+async def test_without_a_watchdog_only_the_beginning_and_the_end_are_said(manager: Manager) -> None:
+    stop = asyncio.Event()
+    async with ServiceManager({**manager.with_watchdog, "WATCHDOG_PID": "1"}).serving(stop):
+        assert manager.waiting(0.1) == [READY]
+        stop.set()
+        assert await manager.message("STOPPING") == STOPPING
 
 
 @pytest.mark.parametrize(
@@ -263,20 +217,19 @@ def test_the_timeout_of_the_watchdog(variables: dict[str, str], seconds: float |
     assert ServiceManager(variables).watchdog_seconds is None  # nobody would read the answers
 
 
-@pytest.mark.parametrize("address", ["", "relative/path", "vsock:2:1234"])
-def test_addresses_of_other_kinds_are_not_used(address: str) -> None:
-    ServiceManager({"NOTIFY_SOCKET": address}).notify("READY=1")
-
-
-def test_a_manager_that_is_gone_is_logged_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "gone")})
-    found.notify("READY=1")
-    found.notify("WATCHDOG=1")
+def test_a_manager_that_is_gone_is_logged_once_and_addresses_of_other_kinds_are_not_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for address in ("", "relative/path", "vsock:2:1234"):
+        ServiceManager({"NOTIFY_SOCKET": address}).notify("READY=1")
+    gone = ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "gone")})
+    gone.notify("READY=1")
+    gone.notify("WATCHDOG=1")
     assert capsys.readouterr().out.count("the service manager cannot be reached") == 1
 
 
 def test_a_reload_before_the_server_is_ready_does_not_say_that_it_is(manager: Manager) -> None:
-    called = []
-    ServiceManager(manager.variables).reload(lambda: called.append(1))
-    assert called == [1]
+    calls = []
+    ServiceManager(manager.variables).reload(lambda: calls.append(1))
+    assert calls == [1]
     assert manager.waiting() == []
