@@ -13,13 +13,12 @@ from restante.waku.protocol import completion
 from restante.waku.protocol.completion import Completed, Failed
 from support.effort import examples
 from support.mutation import mutated
-from support.rows import every
 from support.vectors import load
 
 VECTORS = load("completions")
 
 
-@every("vector", VECTORS["read"], ids=lambda each: each["name"])
+@pytest.mark.parametrize("vector", VECTORS["read"], ids=lambda each: each["name"])
 def test_every_form_of_an_end(vector: dict[str, Any]) -> None:
     payload = bytes.fromhex(vector["payload"])
     expected = Completed(**{name: bytes.fromhex(each) for name, each in vector["completed"].items()})
@@ -28,7 +27,7 @@ def test_every_form_of_an_end(vector: dict[str, Any]) -> None:
         assert completion.complete(expected.id, expected.last, expected.cursor, vector["ours"]) == payload
 
 
-@every("vector", VECTORS["failed"], ids=lambda each: each["name"])
+@pytest.mark.parametrize("vector", VECTORS["failed"], ids=lambda each: each["name"])
 def test_a_refusal(vector: dict[str, Any]) -> None:
     payload = bytes.fromhex(vector["payload"])
     expected = Failed(bytes.fromhex(vector["id"]), vector["words"])
@@ -37,7 +36,7 @@ def test_a_refusal(vector: dict[str, Any]) -> None:
         assert completion.failure(expected.id, expected.words) == payload
 
 
-@every("vector", VECTORS["junk"], ids=lambda each: each["name"])
+@pytest.mark.parametrize("vector", VECTORS["junk"], ids=lambda each: each["name"])
 def test_junk(vector: dict[str, str]) -> None:
     with pytest.raises(RlpError, match=vector["words"]):
         completion.read(bytes.fromhex(vector["payload"]))

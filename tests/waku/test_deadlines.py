@@ -34,13 +34,11 @@ async def test_one_timer_is_set_for_the_earliest_deadline() -> None:
 
 async def test_an_expired_timer_can_be_set_again_for_the_same_time() -> None:
     loop, deadlines = asyncio.get_running_loop(), Deadlines()
-    went_off = asyncio.Event()
     for _ in range(2):
-        went_off.clear()
+        went_off = asyncio.Event()
         deadlines.status = loop.time()
         deadlines.arm(loop, went_off.set)
-        async with asyncio.timeout(30):
-            await went_off.wait()
+        await went_off.wait()
         assert deadlines.fired(1.0) == 1.0 + EARLY
         assert timer(deadlines) is None
 

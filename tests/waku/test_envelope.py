@@ -17,9 +17,8 @@ from restante.waku.envelope import rlp
 from restante.waku.envelope.envelope import Envelope, cut, make, parse
 from restante.waku.envelope.rlp import RlpError
 from support.effort import examples
-from support.rows import every
 from support.vectors import load
-from support.waku.strategies import ITEMS, U32, U64, envelopes, times
+from support.waku.strategies import ITEMS, U32, U64, envelopes
 
 
 def digest(data: bytes) -> bytes:
@@ -85,11 +84,8 @@ def test_an_envelope_is_read_as_it_was_made(envelope: Envelope) -> None:
 
 @given(st.lists(st.sampled_from(ITEMS), min_size=3, max_size=7))
 @examples(400)
-@example([b"\x84\x5f\x5e\x10\x32", b"\x32", b"\x84abcd", b"\x83abc", b"\x07"])
 @example([b"\x84\x5f\x5e\x10\x32", b"\x32", b"\x84abcd", b"\x83abc"])
 @example([b"\x84\x5f\x5e\x10\x32", b"\x32", b"\x84abcd", b"\x83abc", b"\x07", b"\x07"])
-@example([b"\x84\x5f\x5e\x10\x32", b"\x32", b"\x84abcd", b"\xc0", b"\x07"])
-@example([b"\x84\x5f\x5e\x10\x32", b"\x32", b"\xc4\x01\x02\x03\x04", b"\x83abc", b"\x07"])
 @example([b"\x84\x5f\x5e\x10\x32", b"\x32", b"\x84ab"])
 def test_any_items_are_read_as_the_general_reader_reads_them(items: list[bytes]) -> None:
     check(rlp.pack(items))
@@ -98,10 +94,10 @@ def test_any_items_are_read_as_the_general_reader_reads_them(items: list[bytes])
 GOOD = (b"\x84\x5f\x5e\x10\x32", b"\x32", b"\x84abcd", b"\x83abc", b"\x07")
 
 
-@every("place", range(len(GOOD)))
-def test_every_item_in_every_place_is_read_as_the_general_reader_reads_it(place: int) -> None:
-    for item in ITEMS:
-        check(rlp.pack([*GOOD[:place], item, *GOOD[place + 1 :]]))
+def test_every_item_in_every_place_is_read_as_the_general_reader_reads_it() -> None:
+    for place in range(len(GOOD)):
+        for item in ITEMS:
+            check(rlp.pack([*GOOD[:place], item, *GOOD[place + 1 :]]))
 
 
 @st.composite
@@ -155,12 +151,6 @@ def test_an_envelope_with_fields_out_of_range_is_refused() -> None:
 # ── time and work ────────────────────────────────────────────────────────────────────────────────
 
 
-@given(times, times)
-@examples(100)
-def test_the_time_of_sending_wraps_in_32_bits(expiry: int, ttl: int) -> None:
-    assert make(expiry, ttl, b"abcd", b"").sent == (expiry - ttl) % (1 << 32)
-
-
 @given(envelopes, st.integers(0, 11))
 @examples(150)
 def test_work_is_that_of_the_bytes_before_the_nonce(envelope: Envelope, late: int) -> None:
@@ -171,9 +161,4 @@ def test_work_is_that_of_the_bytes_before_the_nonce(envelope: Envelope, late: in
     seconds = ttl + late
     assert envelope.pow(late) == (2.0**zeros / len(bare) / seconds if seconds else math.inf)
     assert envelope.size() == 20 + len(data)
-
-
-def test_an_envelope_with_no_time_to_live_has_infinite_work_until_it_is_late() -> None:
-    envelope = make(1_600_000_050, 0, b"abcd", b"")
-    assert envelope.pow() == math.inf
-    assert envelope.pow(1) < math.inf
+    assert envelope.sent == (expiry - ttl) % (1 << 32)

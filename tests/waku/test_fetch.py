@@ -12,9 +12,8 @@ import pytest
 
 from restante.common.dice import SystemDice
 from restante.common.errors import Misuse
-from restante.waku.client.actions import Budgets, FetchReport, Timeouts
+from restante.waku.client.actions import FetchReport, Timeouts
 from restante.waku.client.fetch import RequestOptions, fetch
-from restante.waku.client.inbox import Inbox
 from restante.waku.client.outbound_connection import NodeUnavailableError, SilentError, connect
 from restante.waku.client.probe import Outcome, _probe
 from restante.waku.client.ranges import FetchState, HistoryQuery
@@ -29,20 +28,8 @@ from support.ports import held_port
 from support.waku.fake_node import SHARED, FakeNode, listening
 from support.waku.fixed import KEY
 from support.waku.letters import EPOCH, TOPIC, letter
-from support.waku.mailservers import (
-    Empty,
-    EndFirst,
-    Endless,
-    EndOnly,
-    Foreign,
-    Honest,
-    Junk,
-    Refusing,
-    Repeating,
-    Silent,
-    Stuck,
-    WrongId,
-)
+from support.waku.mailservers import Honest, Refusing, Silent
+from support.waku.virtual_time import in_virtual_time
 
 QUERY = HistoryQuery(EPOCH, EPOCH + 500, frozenset([TOPIC]))
 LETTERS = [letter(number, age=-number, size=300) for number in range(50)]
@@ -72,9 +59,7 @@ def nobody() -> Iterator[Enode]:
         yield Enode(new_key(SystemDice()).public, "127.0.0.1", port)
 
 
-@pytest.mark.parametrize("options", [ENVELOPE, PLAIN], ids=["envelope", "plain"])
-@pytest.mark.parametrize("downward", [False, True], ids=["upward", "downward"])
-@pytest.mark.parametrize("answer", ["string", "list"])
+@pytest.mark.parametrize(("options", "downward", "answer"), [(ENVELOPE, False, "string"), (PLAIN, True, "list")])
 async def test_history_is_fetched_completely_and_once(options: RequestOptions, downward: bool, answer: Any) -> None:
     report, came, [node] = await fetching(Honest(LETTERS, downward, 20, answer), options=options)
     assert report.missing == []
@@ -104,12 +89,6 @@ async def test_a_requester_with_a_key_is_recognised_each_time() -> None:
     assert {each.signer for each in node.asked} == node.known == {KEY.public}
 
 
-async def test_a_request_has_the_work_that_the_server_wants() -> None:
-    async with listening(Honest(LETTERS), pow=1e-3) as (node, enode):
-        report = await fetch([enode], QUERY, ENVELOPE, lambda _: None)
-    assert (report.missing, node.wrong) == ([], [])
-
-
 async def test_a_server_that_wants_too_much_work_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("restante.waku.client.fetch.mine", partial(mine, budget=100))
     came: list[Envelope] = []
@@ -122,63 +101,24 @@ async def test_a_server_that_wants_too_much_work_is_left(monkeypatch: pytest.Mon
         assert report.missing == []
 
 
-@pytest.mark.parametrize(
-    ("bad", "words"),
-    [
-        (Refusing(), "it says: rate limit exceeded"),
-        (Junk(), "a byte below 80 is encoded with a length"),
-        (Stuck(), "its cursor does not advance"),
-        (Empty(), "its answer takes more than 20 pages"),
-        (Endless(), "its answer takes more than 100 envelopes"),
-        (Repeating(LETTERS[:3]), "its pages repeat"),
-    ],
-    ids=lambda each: type(each).__name__,
-)
-async def test_a_bad_server_is_left_for_a_good_one(bad: Any, words: str) -> None:
-    report, came, _ = await fetching(
-        bad, Honest(LETTERS, size=20), budgets=Budgets(pages=20, envelopes=100), timeouts=ONCE
-    )
-    assert (report.missing, report.failures) == ([], {0: words})
-    assert len(came) == len(set(hashes(came))) <= 100 + 50
-    assert set(hashes(LETTERS)) <= set(hashes(came))
-
-
-@pytest.mark.parametrize(
-    ("silent", "words"),
-    [
-        (Silent(), "it does not answer"),
-        (EndOnly(LETTERS), "its answer ended, and its last envelope did not come"),
-    ],
-    ids=lambda each: type(each).__name__,
-)
-async def test_a_server_that_is_silent_is_left_in_time(silent: Any, words: str) -> None:
-    """Alone: beside it, a good one on a busy machine might be left, too."""
-    report, came, _ = await fetching(silent, timeouts=Timeouts(answer=1.0, tries=1))
-    assert (report.failures, came) == ({0: words}, [])
-    assert report.missing != []
-
-
-@pytest.mark.parametrize("kind", [WrongId, EndFirst], ids=["wrong id", "the end first"])
-async def test_harmless_oddities_of_a_server_are_tolerated(kind: Any) -> None:
-    report, came, _ = await fetching(kind(LETTERS, size=20))
-    assert (report.missing, report.failures) == ([], {})
-    assert hashes(came) == hashes(LETTERS)
-
-
-async def test_unrequested_envelopes_are_not_handed_over() -> None:
-    report, came, _ = await fetching(Foreign(LETTERS), budgets=Budgets(size=1000))
-    assert hashes(came) == hashes(LETTERS)
-    assert report.counts["of another topic"] == report.counts["too large"] == 1
-    assert report.counts["out of range"] == 2
-
-
-async def test_a_server_that_cannot_be_reached_is_skipped(nobody: Enode) -> None:
-    came: list[Envelope] = []
-    async with listening(Honest(LETTERS)) as (_, enode):
-        report = await fetch([nobody, enode], QUERY, ENVELOPE, came.extend, timeouts=ONCE)
-    assert report.missing == []
-    assert "Connection refused" in report.failures[0]
-    assert hashes(came) == hashes(LETTERS)
+@in_virtual_time
+async def test_servers_that_are_silent_refuse_or_want_work_are_left_for_one_that_answers() -> None:
+    with held_port() as port:
+        nobody = Enode(new_key(SystemDice()).public, "127.0.0.1", port)
+        came: list[Envelope] = []
+        async with (
+            listening(Silent()) as (_, silent),
+            listening(Refusing()) as (_, refusing),
+            listening(Honest(LETTERS), pow=1e-3) as (working, honest),
+        ):
+            servers = [nobody, silent, refusing, honest]
+            report = await fetch(servers, QUERY, ENVELOPE, came.extend, timeouts=ONCE)
+    assert (report.missing, hashes(came), working.wrong) == ([], hashes(LETTERS), [])
+    assert report.failures == {
+        0: f"cannot connect to 127.0.0.1:{port}: Connection refused",
+        1: "it does not answer",
+        2: "it says: rate limit exceeded",
+    }
 
 
 class Dying(Honest):
@@ -228,14 +168,6 @@ async def test_an_exception_of_the_subscriber_ends_the_fetch() -> None:
     async with listening(Honest(LETTERS)) as (_, enode):
         with pytest.raises(LookupError, match="no more"):
             await fetch([enode], QUERY, ENVELOPE, subscriber)
-
-
-async def test_live_envelopes_are_not_handed_over_again() -> None:
-    inbox = Inbox([Interest.named([TOPIC])])
-    assert inbox.accept(LETTERS[:10]) == LETTERS[:10]
-    report, came, _ = await fetching(Honest(LETTERS), inbox=inbox)
-    assert hashes(came) == hashes(LETTERS[10:])
-    assert report.counts["known"] == 10
 
 
 async def test_a_cancelled_fetch_disconnects() -> None:
@@ -299,24 +231,18 @@ PROBES: dict[str, tuple[dict[str, Any], Outcome, str]] = {
         "it answers the request with an error: no",
     ),
 }
-TIMED_OUT = {"does not confirm", "no mailserver", "silent"}
 
 
-async def test_a_probe_reports_each_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All at once: some of them wait until a timeout."""
-    monkeypatch.setattr("restante.waku.client.probe.RETRY_DELAY", 0.0)
+@pytest.mark.parametrize(("options", "outcome", "words"), PROBES.values(), ids=PROBES)
+def test_a_probe_reports_each_outcome(options: dict[str, Any], outcome: Outcome, words: str) -> None:
+    @in_virtual_time
+    async def probe() -> None:
+        async with listening(**{"mailserver": Honest([]), **options}) as (_, enode):
+            result = await _probe(enode, ENVELOPE, 60.0)
+        assert result.outcome is outcome
+        assert words in result.words
 
-    async def probe(name: str) -> tuple[Outcome, str]:
-        options = {"mailserver": Honest([]), **PROBES[name][0]}
-        async with listening(options.pop("mailserver"), **options) as (_, enode):
-            found = await _probe(enode, ENVELOPE, 3.0 if name in TIMED_OUT else 60.0)
-        return found.outcome, found.words
-
-    found = dict(zip(PROBES, await asyncio.gather(*map(probe, PROBES)), strict=True))
-    assert {name: outcome for name, (outcome, _) in found.items()} == {
-        name: outcome for name, (_, outcome, _) in PROBES.items()
-    }
-    assert [name for name, (_, _, words) in PROBES.items() if words not in found[name][1]] == []
+    probe()
 
 
 class Tardy(Honest):
@@ -329,8 +255,8 @@ class Tardy(Honest):
         return super().packets(request) if self.asked > 1 else Honest([]).packets(request)
 
 
-async def test_a_probe_asks_again_if_the_envelope_is_not_archived_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("restante.waku.client.probe.RETRY_DELAY", 0.0)
+@in_virtual_time
+async def test_a_probe_asks_again_if_the_envelope_is_not_archived_yet() -> None:
     tardy = Tardy([])
     async with listening(tardy) as (_, enode):
         found = await _probe(enode, ENVELOPE, 60.0)

@@ -21,16 +21,6 @@ OTHERS = [number.to_bytes(4, "big") for number in range(1 << 30, (1 << 30) + MAX
 """Enough for an interest that is looked into."""
 
 
-def test_a_topic_is_wanted_by_name_or_by_filter() -> None:
-    assert Interest.named([TOPICS[0]]).wants(TOPICS[0])
-    assert not Interest.named([TOPICS[0]]).wants(TOPICS[1])
-    assert Interest(bloom=bloom.of([TOPICS[0]])).wants(TOPICS[0])
-    assert not Interest(bloom=bloom.of([TOPICS[0]])).wants(b"\xff\xff\xff\xff")
-    assert WANTS_EVERYTHING.wants(TOPICS[0])
-    assert not Interest.named([]).wants(TOPICS[0])
-    assert not Interest(bloom=0).wants(TOPICS[0])
-
-
 def test_both_forms_of_a_filter_let_through_a_topic_whose_bits_meet_in_a_byte() -> None:
     """status-go keeps {byte 0: 04, byte 32: 08} of 01020304; 6/WAKU1 and nim-waku have 06 in byte 0."""
     topic = b"\1\2\3\4"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
 
 import pytest
 import rlp as oracle
-from Crypto.Hash import keccak as keccak_oracle
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,16 +18,15 @@ from restante.waku.envelope.rlp import RlpError
 from restante.waku.protocol import packets
 from restante.waku.protocol.packets import Options, Refusal, Response
 from support.mutation import mutated
-from support.rows import Test, every
 from support.vectors import load
 
 VECTORS = load("wire")
 
 
-def named(section: str) -> Callable[[Test], Test]:
+def named(section: str) -> pytest.MarkDecorator:
     """Walk the vectors of a section."""
-    vectors: Iterable[dict[str, Any]] = VECTORS[section]
-    return every("vector", vectors, ids=lambda vector: vector.get("name", vector["wire"][:12]))
+    vectors: list[dict[str, Any]] = VECTORS[section]
+    return pytest.mark.parametrize("vector", vectors, ids=lambda vector: vector.get("name", vector["wire"][:12]))
 
 
 def options_of(shown: dict[str, Any]) -> Options:
@@ -47,13 +45,11 @@ def options_of(shown: dict[str, Any]) -> Options:
 
 
 @named("options")
-def test_options_are_read(vector: dict[str, Any]) -> None:
-    assert packets.read_options(bytes.fromhex(vector["wire"])) == options_of(vector["options"])
-
-
-@every("vector", [each for each in VECTORS["options"] if each["ours"]], ids=lambda each: each["name"])
-def test_options_are_written_as_status_go_writes_them(vector: dict[str, Any]) -> None:
-    assert packets.write_options(options_of(vector["options"])).hex() == vector["wire"]
+def test_options_are_read_and_written_as_status_go_writes_them(vector: dict[str, Any]) -> None:
+    options = options_of(vector["options"])
+    assert packets.read_options(bytes.fromhex(vector["wire"])) == options
+    if vector["ours"]:
+        assert packets.write_options(options).hex() == vector["wire"]
 
 
 @named("no options")
@@ -120,13 +116,6 @@ def small(number: int, size: int = 3) -> Envelope:
     return make(1_600_000_050, 50, b"\1\2\3\4", bytes(size), number)
 
 
-@given(st.lists(st.integers(0, 2**64 - 1), max_size=5))
-def test_envelopes_keep_their_order(nonces: list[int]) -> None:
-    body = packets.write_envelopes(small(each).raw for each in nonces)
-    assert body == oracle.encode([[1_600_000_050, 50, b"\1\2\3\4", bytes(3), each] for each in nonces])
-    assert [each.nonce for each in packets.read_envelopes(body)] == nonces
-
-
 def test_more_envelopes_than_a_packet_can_sensibly_have_are_refused() -> None:
     raw = small(7, 0).raw
     assert (
@@ -155,22 +144,13 @@ READERS: dict[str, Callable[[bytes], object]] = {
 }
 
 
-@every("read", READERS.values(), ids=READERS)
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
 def test_a_megabyte_of_nothing_is_refused_at_its_beginning(read: Callable[[bytes], object]) -> None:
     """Its million items, each of one byte, would take seconds and hundreds of MiB to be listed."""
     body = Watched(b"\xfa\x10\0\0" + b"\x80" * (1 << 20))
     with pytest.raises(RlpError):
         read(body)
     assert body.looks < 20
-
-
-def test_packets_have_room_for_their_own_head() -> None:
-    """status-go drops whoever sends more than 1 MiB, and counts all of the packet."""
-    envelopes = [small(number, size) for number, size in enumerate((300_000, 300_000, 300_000, 300_000, 10, 900_000))]
-    parts = list(packets.split_for_packets(each.raw for each in envelopes))
-    assert [[parse(raw).nonce for raw in part] for part in parts] == [[0, 1, 2], [3, 4], [5]]
-    for part in parts:
-        assert len(packets.write_envelopes(part)) <= packets.MAX_PACKET_BYTES
 
 
 @pytest.mark.parametrize(("more", "expected"), [(0, [2]), (1, [1, 1])])
@@ -234,12 +214,6 @@ def test_a_response_is_read_and_written(vector: dict[str, Any]) -> None:
 def test_an_invalid_response_is_refused(vector: dict[str, Any]) -> None:
     with pytest.raises(RlpError, match=vector["words"]):
         packets.read_response(bytes.fromhex(vector["wire"]))
-
-
-def test_an_ack_names_the_packet_by_the_hash_of_its_body() -> None:
-    body = bytes.fromhex(VECTORS["envelopes"][0]["wire"])
-    digest = keccak_oracle.new(digest_bits=256, data=body).digest()
-    assert packets.write_ack(digest) == oracle.encode(digest)
 
 
 # ── anything ─────────────────────────────────────────────────────────────────────────────────────

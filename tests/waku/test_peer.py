@@ -25,7 +25,6 @@ from restante.waku.protocol.peer import (
     Requested,
     Violation,
 )
-from support.rows import every
 from support.vectors import load
 from support.waku.letters import TOPIC, letter
 
@@ -44,11 +43,11 @@ def greeted(options: Options | None = None) -> Peer:
 # ── greeting ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@every("status", CAPTURED)
-def test_every_captured_status_is_accepted(status: bytes) -> None:
-    peer = Peer()
-    assert peer.receive(waku_packets.STATUS, status) == Greeted()
-    assert peer.greeted
+def test_every_captured_status_is_accepted() -> None:
+    for status in CAPTURED:
+        peer = Peer()
+        assert peer.receive(waku_packets.STATUS, status) == Greeted()
+        assert peer.greeted
 
 
 def test_a_peer_with_an_empty_status_is_a_full_node_with_the_default_work() -> None:
@@ -61,23 +60,20 @@ def test_a_peer_with_an_empty_status_is_a_full_node_with_the_default_work() -> N
 def test_a_status_says_what_a_peer_wants() -> None:
     peer = greeted(Options(pow=0.5, light=True, bloom=bloom.of([TOPIC])))
     assert (peer.pow, peer.interest) == (0.5, Interest(bloom=bloom.of([TOPIC])))
+    named = greeted(Options(topics=frozenset([TOPIC]), bloom=bloom.ALL_BITS))
+    assert named.interest == Interest.named([TOPIC]), "named topics take precedence over a filter"
 
 
-def test_named_topics_take_precedence_over_a_filter() -> None:
-    peer = greeted(Options(topics=frozenset([TOPIC]), bloom=bloom.ALL_BITS))
-    assert peer.interest == Interest.named([TOPIC])
+def test_any_other_first_packet_ends_the_conversation() -> None:
+    for code in set(range(CAPABILITY_LENGTHS["waku"])) - {waku_packets.STATUS}:
+        peer = Peer()
+        with pytest.raises(PeerError, match="first packet must be a Status") as ended:
+            peer.receive(code, NAMES_NOTHING)
+        assert ended.value.code == Reason.SUBPROTOCOL
+        assert not peer.greeted
 
 
-@every("code", [each for each in range(CAPABILITY_LENGTHS["waku"]) if each != waku_packets.STATUS])
-def test_any_other_first_packet_ends_the_conversation(code: int) -> None:
-    peer = Peer()
-    with pytest.raises(PeerError, match="first packet must be a Status") as ended:
-        peer.receive(code, NAMES_NOTHING)
-    assert ended.value.code == Reason.SUBPROTOCOL
-    assert not peer.greeted
-
-
-@every("vector", VECTORS["no options"], ids=lambda vector: vector["name"])
+@pytest.mark.parametrize("vector", VECTORS["no options"], ids=lambda vector: vector["name"])
 def test_an_invalid_status_ends_the_conversation(vector: dict[str, str]) -> None:
     peer = Peer()
     with pytest.raises(PeerError, match=vector["words"]) as ended:
@@ -117,11 +113,11 @@ KNOWN = {
 }
 
 
-@every("code", [each for each in range(CAPABILITY_LENGTHS["waku"]) if each not in KNOWN])
-def test_packet_codes_that_nobody_uses_are_ignored(code: int) -> None:
+def test_packet_codes_that_nobody_uses_are_ignored() -> None:
     """P2P Messages and Request Complete among it: we have asked nobody for history."""
     peer = greeted()
-    assert peer.receive(code, b"\xff") is None
+    for code in set(range(CAPABILITY_LENGTHS["waku"])) - KNOWN:
+        assert peer.receive(code, b"\xff") is None
     assert peer.violations is None
 
 
@@ -135,7 +131,7 @@ def test_history_is_accepted_from_trusted_peers_only() -> None:
     assert isinstance(peer.receive(waku_packets.P2P_MESSAGE, envelopes[0].raw), Violation)
 
 
-@every("code", sorted(KNOWN - {waku_packets.REQUEST}))
+@pytest.mark.parametrize("code", sorted(KNOWN - {waku_packets.REQUEST}))
 def test_violations_are_counted_and_the_conversation_continues(code: int) -> None:
     peer = greeted()
     violation = peer.receive(code, b"\xc1")
@@ -174,14 +170,10 @@ def test_an_update_changes_only_the_options_that_it_names() -> None:
     assert (peer.pow, peer.interest) == (0.25, Interest.named([]))
 
 
-def test_an_update_with_the_same_interest_is_no_change() -> None:
-    peer = greeted(Options(topics=frozenset([TOPIC])))
-    assert update(peer, Options(topics=frozenset([TOPIC]))) is None
-
-
-def test_a_later_filter_replaces_topics() -> None:
+def test_an_update_with_the_same_interest_is_no_change_and_a_later_filter_replaces_topics() -> None:
     """In status-go, too, setting one unsets the other (waku/v1/peer.go, setBloomFilter)."""
     peer = greeted(Options(topics=frozenset([TOPIC])))
+    assert update(peer, Options(topics=frozenset([TOPIC]))) is None
     assert update(peer, Options(bloom=bloom.ALL_BITS)) == Changed(Interest.named([TOPIC]))
     assert peer.interest == WANTS_EVERYTHING
 

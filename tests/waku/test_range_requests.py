@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import pytest
 
 from restante.waku.client.range_requests import MAX_FAILURES
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.files import rlp_file
-from restante.waku.protocol.request import Request
 from support.bounds import bounded
 from support.ports import nobodys_port
-from support.processes import RESTANTE, called, restante, spawn
-from support.rows import every
+from support.processes import RESTANTE, called, child, restante
 from support.waku.fake_node import listening, listening_beside
 from support.waku.fixed import KEY
 from support.waku.letters import EPOCH, letter
-from support.waku.mailservers import Honest, Packet, Refusing, Silent
+from support.waku.mailservers import Honest, Refusing, Silent
 
 ONE, OTHER = b"\1\1\1\1", b"\2\2\2\2"
 LETTERS = [letter(number, age=-number, topic=(ONE, OTHER)[number % 2]) for number in range(30)]
@@ -30,18 +27,15 @@ FINAL = "this server takes no plain requests"
 """What a server says to every request; after other words it is tried again, which takes seconds."""
 
 
-def ranges(*found: tuple[int, int, list[str] | None]) -> list[dict[str, Any]]:
-    """Return ranges with times after EPOCH."""
-    return [
+def file_of(folder: Path, *missing: tuple[int, int, list[str] | None]) -> Path:
+    """Write a file of ranges with times after EPOCH."""
+    ranges = [
         {"from": EPOCH + lower, "to": EPOCH + upper, "topics": topics, "missing": 1, "holders": ["west"]}
-        for lower, upper, topics in found
+        for lower, upper, topics in missing
     ]
-
-
-def file_of(folder: Path, *found: tuple[int, int, list[str] | None]) -> Path:
-    file = folder / "east.json"
     content = {"format": "restante missing ranges", "version": 1, "mailserver": "east", "missing": 1}
-    file.write_text(json.dumps({**content, "ranges": ranges(*found)}))
+    file = folder / "east.json"
+    file.write_text(json.dumps({**content, "ranges": ranges}))
     return file
 
 
@@ -51,14 +45,14 @@ def request(*words: str | Path) -> tuple[int | None, list[str], list[str]]:
     return done.returncode, done.stdout.splitlines(), done.stderr.splitlines()
 
 
-def names(folder: Path) -> list[str]:
-    return sorted(each.name for each in folder.iterdir())
-
-
 def fetched(file: Path) -> list[Envelope]:
     found = list(rlp_file.read(file))
     assert all(isinstance(each, Envelope) for each in found)
     return found  # type: ignore[return-value]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
 
 
 def wanted(lower: int, upper: int, *topics: bytes) -> set[Envelope]:
@@ -100,10 +94,11 @@ def test_a_mailserver_that_fails_does_not_keep_the_others_from_answering(tmp_pat
 
 def test_ranges_without_an_answer_end_with_1_and_are_named_up_to_a_limit(tmp_path: Path) -> None:
     file = file_of(tmp_path, *((number, number, [ONE.hex()]) for number in range(30)))
-    with listening_beside(Refusing(FINAL)) as (_, enode):
+    with listening_beside(Refusing(FINAL)) as (node, enode):
         code, out, err = request(str(enode), "--ranges", file, "-o", tmp_path / "none.rlp")
     assert (code, out) == (1, ["fetched 0 envelopes of 30 ranges; 30 ranges open"])
     reason, *open_ranges, last = err
+    assert len(node.asked) == MAX_FAILURES, "it is soon left alone"
     assert FINAL in reason
     assert len(open_ranges) == 20
     assert open_ranges[0] == (
@@ -113,75 +108,43 @@ def test_ranges_without_an_answer_end_with_1_and_are_named_up_to_a_limit(tmp_pat
     assert last == "10 more ranges stay open"
 
 
-@dataclass
-class Counting(Refusing):
-    requests: int = 0
-
-    def packets(self, request: Request) -> Iterator[Packet]:
-        self.requests += 1
-        yield from super().packets(request)
-
-
-def test_a_mailserver_that_answers_no_range_is_soon_left_alone(tmp_path: Path) -> None:
-    file = file_of(tmp_path, *((number, number, [ONE.hex()]) for number in range(MAX_FAILURES + 5)))
-    refusing = Counting(FINAL)
-    with listening_beside(refusing) as (_, enode):
-        code, _, _ = request(str(enode), "--ranges", file, "-o", tmp_path / "none.rlp")
-    assert (code, refusing.requests) == (1, MAX_FAILURES)
-
-
 def test_json_lines_are_printed_without_a_file(tmp_path: Path) -> None:
     file = file_of(tmp_path, (0, 3, None), (28, 28, [OTHER.hex()]))
     with listening_beside(Honest(LETTERS)) as (_, enode):
         done = restante("waku", "request", str(enode), "--ranges", file, *PLAIN)
     assert done.returncode == 0
-    assert {json.loads(line)["hash"] for line in done.stdout.splitlines()} == {
-        each.hash.hex() for each in LETTERS[:4]
-    }
+    hashes = {json.loads(line)["hash"] for line in done.stdout.splitlines()}
+    assert hashes == {envelope.hash.hex() for envelope in LETTERS[:4]}
     assert done.stderr.splitlines() == [
         f"{EPOCH + 28} to {EPOCH + 28}, topic 02020202: no Mailserver has envelopes of it; it stays open"
     ]
 
 
+@pytest.mark.thorough
 async def test_a_run_that_is_stopped_leaves_no_file_and_can_be_repeated(tmp_path: Path) -> None:
     file, output = file_of(tmp_path, (0, 9, None)), tmp_path / "some.rlp"
-    async with listening(Silent()) as (node, enode), bounded("the end"):
-        words = ("waku", "request", str(enode), "--ranges", str(file), "-o", str(output), *PLAIN)
-        first = await spawn(*RESTANTE, *words)
-        await node.was_asked.wait()
-        first.send_signal(signal.SIGTERM)
-        assert (await first.communicate(), first.returncode) == ((b"", b""), 130)
+    async with listening(Silent()) as (node, enode):
+        command = (*RESTANTE, "waku", "request", str(enode), "--ranges", str(file), "-o", str(output), *PLAIN)
+        async with child(*command) as first, bounded("the request"):
+            await node.was_asked.wait()
+            first.send(signal.SIGTERM)
+            assert (await first.ended(), first.said) == (130, {"stdout": "", "stderr": ""})
         assert names(tmp_path) == [file.name]
         node.mailserver = Honest(LETTERS)
-        again = await spawn(*RESTANTE, *words)
-        await again.communicate()
-    assert (again.returncode, len(fetched(output))) == (0, 10)
+        async with child(*command) as again:
+            assert await again.ended() == 0
+    assert len(fetched(output)) == 10
 
 
-@every(
-    "words",
-    [
-        ("--from", "-1h"),
-        ("--to", "now"),
-        ("--topic", "01020304"),
-        ("--channel", "status"),
-        ("--state", "x"),
-        ("--live",),
-    ],
+@pytest.mark.parametrize(
+    "words", ["--from -1h", "--to now", "--topic 01020304", "--channel status", "--state x", "--live"]
 )
-def test_ranges_and_times_or_topics_are_refused_together(words: tuple[str, ...], tmp_path: Path) -> None:
-    code, out, err = request(NOBODY, "--ranges", file_of(tmp_path), *words)
+def test_ranges_and_times_or_topics_are_refused_together(words: str, tmp_path: Path) -> None:
+    code, out, err = request(NOBODY, "--ranges", file_of(tmp_path), *words.split())
     assert (code, out) == (2, [])
     assert err == [
         "restante: --ranges names times and topics: leave --from, --to, --topic, --channel, --state, --live out"
     ]
-
-
-def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
-    code, out, [sentence] = request(NOBODY, "--ranges", Path(__file__), "-o", tmp_path / "none.rlp")
-    assert (code, out) == (2, [])
-    assert "is not a file of `restante pipeline gaps`" in sentence
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_without_ranges_gives_an_empty_file(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from restante.waku.node.save_schedule import (
@@ -22,12 +20,6 @@ def after_a_save() -> SaveSchedule:
     saves = SaveSchedule(SAVE_INTERVAL)
     saves.begin(100.0)
     return saves
-
-
-def test_after_a_pause_one_envelope_is_saved_at_once() -> None:
-    saves = SaveSchedule(SAVE_INTERVAL)
-    saves.gathered(math.inf)
-    assert (saves.waits(1, 100.0), saves.reads_on(1, 100.0)) == (0.0, False)
 
 
 def test_a_few_envelopes_wait_until_the_last_save_is_a_while_ago() -> None:

@@ -31,7 +31,6 @@ from restante.waku.envelope.payload import (
 )
 from support.dice import Seeded
 from support.effort import examples
-from support.rows import every
 from support.vectors import load
 from support.waku.fixed import KEY, OTHER_KEY
 
@@ -99,10 +98,13 @@ def test_a_password_that_is_no_utf_8_is_misuse() -> None:
             function("\udcff")
 
 
-@every("size", [0, 16, 31, 33, 64])
-def test_a_symmetric_key_of_another_size_is_misuse(size: int) -> None:
-    with pytest.raises(Misuse, match=f"32 bytes, not {size}"):
-        SymmetricKey(bytes(size))
+def test_a_key_that_is_none_is_misuse() -> None:
+    for size in (0, 31, 33):
+        with pytest.raises(Misuse, match=f"32 bytes, not {size}"):
+            SymmetricKey(bytes(size))
+    for public in (b"", bytes(64), bytes(63), b"\4" + KEY.public, SHARED.secret):
+        with pytest.raises(Misuse, match="public key"):
+            seal(b"x", to=public, dice=Seeded(1))
 
 
 # ── what is sealed ───────────────────────────────────────────────────────────────────────────────
@@ -116,37 +118,25 @@ def test_sizes_are_those_that_were_captured() -> None:
         assert (plain[:1].hex(), len(plain), len(data)) == (vector["flags"], vector["plain"], vector["data"])
 
 
-@every("sign", [None, KEY], ids=["unsigned", "signed"])
-@every("size", EDGES)
-def test_a_payload_has_the_specified_layout(size: int, sign: Key | None) -> None:
-    payload = bytes([7]) * size
-    plain = gcm_open(seal(payload, to=SHARED, sign=sign, dice=Seeded(1)))
-    of_size = 1 if size < 256 else 2 if size < 65536 else 3
-    assert plain[0] == of_size | (SIGNED if sign else 0)
-    assert plain[1 : 1 + of_size] == size.to_bytes(of_size, "little")
-    assert plain[1 + of_size :][:size] == payload
-    padding = len(plain) - 1 - of_size - size - (65 if sign else 0)
-    assert len(plain) % 256 == 0
-    assert 1 <= padding <= 256
-    if sign:
-        assert plain[-1] in (0, 1)
-        verify(sign.public, plain)
-
-
-def test_a_full_block_of_padding_is_added_if_the_size_already_fits() -> None:
-    assert len(gcm_open(seal(bytes(254), to=SHARED, dice=Seeded(1)))) == 512
-    assert len(gcm_open(seal(bytes(253), to=SHARED, dice=Seeded(1)))) == 256
-    assert len(gcm_open(seal(bytes(189), to=SHARED, sign=KEY, dice=Seeded(1)))) == 512
-    assert len(gcm_open(seal(bytes(188), to=SHARED, sign=KEY, dice=Seeded(1)))) == 256
-
-
-def test_both_bytes_that_end_a_signature_occur_and_open() -> None:
-    ends = set()
-    for number in range(20):
-        data = seal(bytes([number]), to=SHARED, sign=KEY, dice=Seeded(1))
-        ends.add(gcm_open(data)[-1])
-        assert open_sealed(data, SHARED).signer == KEY.public
-    assert ends == {0, 1}
+@pytest.mark.parametrize("sign", [None, KEY], ids=["unsigned", "signed"])
+def test_a_payload_has_the_specified_layout(sign: Key | None) -> None:
+    dice, ends = Seeded(1), set()
+    for size in EDGES:
+        payload = bytes([7]) * size
+        data = seal(payload, to=SHARED, sign=sign, dice=dice)
+        plain = gcm_open(data)
+        of_size = 1 if size < 256 else 2 if size < 65536 else 3
+        assert plain[0] == of_size | (SIGNED if sign else 0)
+        assert plain[1 : 1 + of_size] == size.to_bytes(of_size, "little")
+        assert plain[1 + of_size :][:size] == payload
+        padding = len(plain) - 1 - of_size - size - (65 if sign else 0)
+        assert len(plain) % 256 == 0
+        assert 1 <= padding <= 256, "a full block, if the size already fits"
+        assert data[-12:] != seal(payload, to=SHARED, sign=sign, dice=dice)[-12:]
+        if sign:
+            verify(sign.public, plain)
+            ends.add(plain[-1])
+    assert ends == ({0, 1} if sign else set())
 
 
 def test_a_payload_of_16_mib_is_misuse_and_one_byte_less_is_not() -> None:
@@ -155,20 +145,6 @@ def test_a_payload_of_16_mib_is_misuse_and_one_byte_less_is_not() -> None:
         seal(bytes(MAX_PAYLOAD_BYTES + 1), to=SHARED, dice=Seeded(1))
     data = seal(bytes(MAX_PAYLOAD_BYTES), to=SHARED, dice=Seeded(1))
     assert open_sealed(data, SHARED).payload == bytes(MAX_PAYLOAD_BYTES)
-
-
-@every("public", [b"", bytes(64), bytes(63), b"\4" + KEY.public, SHARED.secret])
-def test_an_invalid_public_key_as_receiver_is_misuse(public: bytes) -> None:
-    with pytest.raises(Misuse, match="public key"):
-        seal(b"x", to=public, dice=Seeded(1))
-
-
-def test_each_envelope_has_fresh_random_bytes() -> None:
-    dice = Seeded(1)
-    for to in (SHARED, KEY.public):
-        first, second = seal(b"x", to=to, dice=dice), seal(b"x", to=to, dice=dice)
-        assert first != second
-        assert (first[-12:], first[:65]) != (second[-12:], second[:65])
 
 
 # ── round trips ──────────────────────────────────────────────────────────────────────────────────
@@ -209,12 +185,10 @@ def signed(plain: bytes, *, end: int = 0) -> bytes:
     return plain + signature[:-1] + bytes([signature[-1] + end])
 
 
-@every(
+@pytest.mark.parametrize(
     ("plain", "opened"),
     [
-        (b"\x00", Opened(b"", None, b"")),
         (b"\x00abc", Opened(b"", None, b"abc")),
-        (b"\x01\x00", Opened(b"", None, b"")),
         (b"\x01\x02abc", Opened(b"ab", None, b"c")),
         (b"\x02\x02\x00abc", Opened(b"ab", None, b"c")),
         (b"\x03\x03\x00\x00abc", Opened(b"abc", None, b"")),
@@ -228,35 +202,25 @@ def test_every_valid_layout_opens(plain: bytes, opened: Opened) -> None:
     assert open_sealed(ecies.encrypt(KEY.public, plain, ephemeral=OTHER_KEY, iv=bytes(16)), KEY) == opened
 
 
-@every(
+@pytest.mark.parametrize(
     ("plain", "words"),
     [
         (b"", "payload is empty"),
-        (b"\x01", "shorter than its length"),
         (b"\x01\x01", "shorter than its length"),
-        (b"\x02\x01", "shorter than its length"),
-        (b"\x02\x01\x00", "shorter than its length"),
         (b"\x02\x00\x01abc", "shorter than its length"),
         (b"\x03\x01\x00", "shorter than its length"),
         (b"\x04", "before its signature"),
         (signed(b"\x04"), "before its signature"),
         (b"\x05" + bytes(64), "before its signature"),
         (signed(b"\x05\x02a"), "shorter than its length"),  # it would reach into the signature
-        (signed(b"\x06\x00"), "shorter than its length"),
         (signed(b"\x05\x01a", end=27), "signature"),  # 7/WAKU-DATA has it so, status-go refuses it
         (signed(b"\x05\x01a", end=2), "signature"),
-        (b"\x05\x01a" + bytes(65), "signature"),
         (b"\x05\x01a" + b"\xff" * 64 + b"\x00", "signature"),
     ],
 )
 def test_every_invalid_layout_is_unreadable(plain: bytes, words: str) -> None:
     with pytest.raises(UnreadableError, match=words):
         open_sealed(gcm_seal(plain), SHARED)
-
-
-def test_a_signature_of_another_payload_recovers_another_signer() -> None:
-    forged = b"\x05\x02ac" + signed(b"\x05\x02ab")[4:]
-    assert open_sealed(gcm_seal(forged), SHARED).signer not in (None, KEY.public)
 
 
 def test_a_ciphertext_shorter_than_its_fields_does_not_open() -> None:

@@ -27,11 +27,11 @@ from restante.waku import (
 )
 from restante.waku.envelope.envelope import make
 from support.bounds import bounded
-from support.rows import every
 from support.waku.fake_node import SHARED, listening
-from support.waku.inside import Clock, inside
+from support.waku.inside import Today, inside
 from support.waku.letters import TOPIC
 from support.waku.mailservers import Honest, Refusing
+from support.waku.virtual_time import in_virtual_time
 
 ONCE = Timeouts(tries=1)
 OTHER = b"\xff\xff\xff\xff"
@@ -39,13 +39,6 @@ NOBODY = Enode(new_key().public, "127.0.0.1", 1)
 ONE: Any = TOPIC
 TEXT: Any = "abcd"
 """Topics are several, and bytes."""
-
-
-class Today(Clock):
-    """It goes."""
-
-    def wall(self) -> float:
-        return time.time()
 
 
 def letters(count: int, age: int = 3600, topic: bytes = TOPIC) -> list[Envelope]:
@@ -100,9 +93,10 @@ async def test_who_leaves_the_loop_has_the_state_of_what_was_taken() -> None:
     assert rest == sent[9:]  # a page is taken when the next one is wanted; more may have been sent in its last second
 
 
+@in_virtual_time
 async def test_a_refusal_is_an_error_at_the_end() -> None:
     async with listening(Honest(letters(3)), password="another") as (_, wrong):
-        stream = fetch(wrong, topics=[TOPIC], since=1000, until=2000, timeouts=Timeouts(tries=1, answer=0.2))
+        stream = fetch(wrong, topics=[TOPIC], since=1000, until=2000, timeouts=ONCE)
         with pytest.raises(
             IncompleteError, match=r"no Mailserver answered for the times 1000 to 2000; 127\.0\.0\.1:"
         ) as said:
@@ -145,7 +139,7 @@ async def test_an_error_of_the_program_ends_the_fetch() -> None:
             _ = [each async for each in fetch(enode, topics=[TOPIC], keep=fail)]
 
 
-@every(
+@pytest.mark.parametrize(
     ("call", "words"),
     [
         (lambda: fetch([], topics=[TOPIC]), "no Mailserver is named"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -44,6 +45,13 @@ class Clock:
 
     def monotonic(self) -> float:
         return self.passed
+
+
+class Today(Clock):
+    """The time of day, for clients that have no other."""
+
+    def wall(self) -> float:
+        return time.time()
 
 
 class ControlledArchive(Archive):

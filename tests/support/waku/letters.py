@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
-
 from restante.waku.envelope.envelope import Envelope, make
 
 EPOCH = 1_700_000_000
@@ -18,12 +15,3 @@ def letter(
 ) -> Envelope:
     """Make an envelope that was sent `age` seconds ago; another number makes another one."""
     return make(now - age + ttl, ttl, topic, bytes(size), number)
-
-
-def mined(enough: Callable[[float], bool], base: Envelope) -> Envelope:
-    """Find the first nonce with which an envelope's work will do."""
-    for nonce in itertools.count():
-        found = make(base.expiry, base.ttl, base.topic, base.data, nonce)
-        if enough(found.pow()):
-            return found
-    raise AssertionError

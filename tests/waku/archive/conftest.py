@@ -4,7 +4,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from restante.waku.archive import sqlite
-from support.waku.engines import ENGINES, Engine
+from waku.archive.engine import Engine
 
 
 @pytest.fixture(autouse=True)
@@ -20,8 +20,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_SECONDS", 0.01)
 
 
-@pytest.fixture(params=ENGINES, ids=lambda engine: engine.__name__)
-async def engine(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
-    """Each engine in turn, with an empty archive."""
-    async with request.param() as engine:
+@pytest.fixture
+async def engine() -> AsyncIterator[Engine]:
+    async with Engine() as engine:
         yield engine

@@ -18,11 +18,6 @@ from support.waku.envelopes import envelope, held
 ROWS = [envelope(number, number, size=2000) for number in range(300)]
 
 
-@pytest.fixture
-def many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database_copy, "PAGES_PER_STEP", 5)
-
-
 async def test_a_node_can_serve_a_backup(tmp_path: Path) -> None:
     archive = open_archive(tmp_path / "data")
     await archive.save(ROWS, 1)
@@ -36,8 +31,10 @@ async def test_a_node_can_serve_a_backup(tmp_path: Path) -> None:
         assert list(checking.check(database, lambda _: None)) == []
 
 
-@pytest.mark.usefixtures("many_steps")
-async def test_a_backup_is_of_one_moment_and_a_writer_does_not_wait(tmp_path: Path) -> None:
+async def test_a_backup_is_of_one_moment_and_a_writer_does_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_copy, "PAGES_PER_STEP", 5)
     archive = open_archive(tmp_path / "data")
     await archive.save(ROWS, 1)
     steps: list[int] = []
@@ -56,14 +53,6 @@ async def test_a_backup_is_of_one_moment_and_a_writer_does_not_wait(tmp_path: Pa
     copy = open_archive(tmp_path / "copy")
     assert await held(copy) == [each.raw for each in ROWS]
     await copy.close()
-
-
-async def test_a_backup_of_a_stopped_server_needs_only_read_access(tmp_path: Path) -> None:
-    archive = open_archive(tmp_path / "data")
-    await archive.save(ROWS, 1)
-    await archive.close()
-    backup.backup(tmp_path / "data", tmp_path / "copy", lambda _: None)
-    assert (tmp_path / "copy" / FILE).stat().st_size == (tmp_path / "data" / FILE).stat().st_size
 
 
 def test_a_backup_goes_to_a_new_directory(tmp_path: Path) -> None:
@@ -87,9 +76,5 @@ async def test_a_backup_without_room_is_reported_in_one_sentence_and_leaves_no_a
     await archive.close()
     with no_file_beyond(100_000), pytest.raises(StoreError, match=r"\Acannot copy the database: [^\n]+\Z"):
         backup.backup(tmp_path / "data", tmp_path / "copy", lambda _: None)
-    assert names(tmp_path / "copy") == ["lock"]
+    assert [path.name for path in (tmp_path / "copy").iterdir()] == ["lock"]
     backup.backup(tmp_path / "data", tmp_path / "another", lambda _: None)
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(each.name for each in folder.iterdir())

@@ -3,52 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
-
-import pytest
 
 from restante.waku.archive.records import Counts
-from support.waku.engines import Engine
 from support.waku.envelopes import T0, alike, envelope, everything, held, topics_of
+from waku.archive.engine import Engine
 
 A, B, C = envelope(0, 1), envelope(1, 2), envelope(2, 3, topic=b"\xff\xee\xdd\xcc")
 
 
-async def test_a_new_archive_is_empty(engine: Engine) -> None:
+async def test_what_is_archived_has_its_bytes_and_the_time_at_which_it_first_came(engine: Engine) -> None:
     assert await engine.archive.counts() == Counts(0, 0, 0, None, None, 1)
-    assert await engine.archive.topics() == []
-    assert await engine.archive.after(0, 10) == []
-    assert await engine.archive.prune(1 << 32, 10) == 0
-    assert await engine.archive.prune_bytes(0, 10) == 0
-
-
-async def test_a_saved_envelope_has_its_bytes_and_its_time(engine: Engine) -> None:
-    await engine.archive.save([C, A], 111)
-    await engine.archive.save([B], 222)
-    found = await everything(engine.archive)
-    assert [(each.raw, each.arrived, each.envelope()) for each in found] == [
+    await engine.archive.save([], 1)
+    await engine.archive.save([C, A, A], 111)
+    await engine.restart()
+    await engine.archive.save([A, B, A], 222)
+    rows = await everything(engine.archive)
+    assert [(row.raw, row.arrived, row.envelope()) for row in rows] == [
         (C.raw, 111, C),
         (A.raw, 111, A),
         (B.raw, 222, B),
     ]
     sizes = len(A.raw) + len(B.raw) + len(C.raw)
-    assert await engine.archive.counts() == Counts(3, sizes, 2, T0, T0 + 2, found[-1].arrival + 1)
-    assert {each.topic: each for each in await engine.archive.topics()} == topics_of([A, B, C])
-
-
-async def test_an_empty_batch_saves_nothing(engine: Engine) -> None:
-    await engine.archive.save([], 1)
-    assert await engine.archive.counts() == Counts(0, 0, 0, None, None, 1)
-
-
-async def test_the_same_envelope_is_archived_once_as_it_first_came(engine: Engine) -> None:
-    await engine.archive.save([A, A], 1)
-    await engine.archive.save([A, B, A], 2)
-    await engine.restart()
-    await engine.archive.save([B, A], 3)
-    found = await everything(engine.archive)
-    assert [(each.raw, each.arrived) for each in found] == [(A.raw, 1), (B.raw, 2)]
-    assert (await engine.archive.counts()).envelopes == 2
+    assert await engine.archive.counts() == Counts(3, sizes, 2, T0, T0 + 2, rows[-1].arrival + 1)
+    assert {topic.topic: topic for topic in await engine.archive.topics()} == topics_of([A, B, C])
 
 
 async def test_envelopes_whose_hashes_begin_alike_are_each_archived_once(engine: Engine) -> None:
@@ -58,15 +35,10 @@ async def test_envelopes_whose_hashes_begin_alike_are_each_archived_once(engine:
     await engine.archive.save([*crowd[1:5], elsewhere], 1)
     await engine.crash()
     await engine.archive.save([crowd[5], *crowd], 1)
-    assert await held(engine.archive) == [each.raw for each in (*crowd[:5], elsewhere, crowd[5])]
-
-
-async def test_envelopes_whose_hashes_begin_alike_are_returned_once_after_a_prune(engine: Engine) -> None:
-    crowd = [alike(envelope(0, number)) for number in range(5)]
-    await engine.archive.save(crowd, 1)
+    assert await held(engine.archive) == [row.raw for row in (*crowd[:5], elsewhere, crowd[5])]
     assert await engine.archive.prune(T0 + 1, 2) == 2
     await engine.archive.save(crowd, 1)
-    assert sorted(await held(engine.archive)) == sorted(each.raw for each in crowd)
+    assert sorted(await held(engine.archive)) == sorted(row.raw for row in (*crowd, elsewhere))
 
 
 async def test_every_second_of_32_bits_can_be_archived(engine: Engine) -> None:
@@ -92,25 +64,14 @@ async def test_envelopes_sent_before_a_time_are_counted_as_prune_counts_them(eng
     assert await engine.archive.prune(T0 + 2, 10) == 2
 
 
-async def test_prune_deletes_envelopes_sent_before_a_time_oldest_first_in_slices(engine: Engine) -> None:
-    rows = [envelope(number, number) for number in (5, 1, 4, 2, 3)]
-    await engine.archive.save(rows, 1)
-    assert await engine.archive.prune(T0 + 4, 2) == 2
-    assert await held(engine.archive) == [rows[0].raw, rows[2].raw, rows[4].raw]
-    assert await engine.archive.prune(T0 + 4, 2) == 1
-    assert await engine.archive.prune(T0 + 4, 2) == 0
-    assert await held(engine.archive) == [rows[0].raw, rows[2].raw]
-    assert (await engine.archive.counts()).bytes == len(rows[0].raw) * 2
-
-
-async def test_prune_bytes_deletes_the_oldest_until_the_rest_fits(engine: Engine) -> None:
+async def test_prunes_delete_the_oldest_first_in_slices(engine: Engine) -> None:
     rows = [envelope(number, number, size=100 * (number + 1)) for number in range(5)]
     await engine.archive.save(rows[::-1], 1)
+    assert [await engine.archive.prune(T0 + 3, 2) for _ in range(3)] == [2, 1, 0]
+    await engine.archive.save(rows[:3], 2)
     limit = len(rows[3].raw) + len(rows[4].raw)
     assert await engine.archive.prune_bytes(limit + 1_000_000, 2) == 0
-    assert await engine.archive.prune_bytes(limit, 2) == 2
-    assert await engine.archive.prune_bytes(limit, 2) == 1
-    assert await engine.archive.prune_bytes(limit, 2) == 0
+    assert [await engine.archive.prune_bytes(limit, 2) for _ in range(3)] == [2, 1, 0]
     assert await held(engine.archive) == [rows[4].raw, rows[3].raw]
     assert await engine.archive.prune_bytes(0, 99) == 2
     assert await engine.archive.topics() == []
@@ -167,23 +128,3 @@ async def test_a_batch_waits_for_another_writer_that_ends_soon(engine: Engine) -
         assert not saving.done()
     await saving
     assert await held(engine.archive) == [A.raw]
-
-
-@dataclass
-class Batches:
-    """What `save` was given, for the tests that follow one another."""
-
-    seen: list[bytes] = field(default_factory=list)
-
-
-@pytest.mark.parametrize("end", ["restart", "crash"])
-async def test_everything_is_in_the_archive_after_it_is_closed(engine: Engine, end: str) -> None:
-    batches = Batches()
-    for number in range(5):
-        batch = [envelope(number, number * 10 + each) for each in range(3)]
-        await engine.archive.save(batch, number)
-        batches.seen += [each.raw for each in batch]
-        before = await everything(engine.archive)
-        await getattr(engine, end)()
-        assert await everything(engine.archive) == before
-        assert [each.raw for each in before] == batches.seen

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 from unittest.mock import patch
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -20,9 +19,8 @@ from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keccak import keccak
 from support.effort import examples
-from support.waku.engines import ENGINES, Engine
 from support.waku.envelopes import T0, alike, envelope, held
-from support.waku.pages import loop, matches, on, query
+from waku.archive.engine import Engine, loop, matches, on, query
 
 SECONDS = 4
 TOPICS = [b"\0\0\0\0", b"\0\0\0\1", b"\xff\0\0\0", b"\x10\x11\x80\0"]
@@ -126,13 +124,11 @@ async def check(engine: Engine, asked: PageQuery, bounds: Bounds, page: Page) ->
     assert page.cursor is None or page.bounded or len(page.raws) == asked.limit
 
 
-@pytest.mark.parametrize("kind", ENGINES, ids=lambda kind: kind.__name__)
 @examples(60)
 @given(
     start=st.lists(batches, max_size=4), asked=QUERIES, bounds=BOUNDS, steps=st.lists(STEPS, max_size=8), ways=WAYS
 )
 async def test_all_pages_together_are_the_answer(
-    kind: type[Engine],
     start: list[list[Envelope]],
     asked: PageQuery,
     bounds: Bounds,
@@ -140,7 +136,7 @@ async def test_all_pages_together_are_the_answer(
     ways: dict[str, Any],
 ) -> None:
     with patch.multiple(plans, **ways), patch.object(history_page, "keccak", name):
-        async with kind() as engine:
+        async with Engine() as engine:
             for batch in start:
                 await engine.archive.save(batch, 1)
             meanwhile = Meanwhile(engine, [each for batch in start for each in batch])
@@ -169,7 +165,6 @@ MEDDLING = st.one_of(
 )
 
 
-@pytest.mark.parametrize("kind", ENGINES, ids=lambda kind: kind.__name__)
 @examples(80)
 @given(
     start=st.lists(st.sampled_from(POOL), min_size=10, max_size=60),
@@ -180,7 +175,6 @@ MEDDLING = st.one_of(
     room=st.sampled_from([0, 16 << 20]),
 )
 async def test_all_pages_together_are_the_answer_whatever_happens_in_between(
-    kind: type[Engine],
     start: list[Envelope],
     asked: PageQuery,
     bounds: Bounds,
@@ -190,7 +184,7 @@ async def test_all_pages_together_are_the_answer_whatever_happens_in_between(
 ) -> None:
     """`room`: whether a page's envelopes are read at the first attempt, or counted first."""
     with patch.multiple(plans, **ways), patch.multiple(history_page, keccak=name, MAX_RESULT_BYTES=room or 2000):
-        async with kind() as engine:
+        async with Engine() as engine:
             await engine.archive.save(start, 1)
             taken = [partial(getattr(engine, step[0]), *step[1:]) if step else lambda: None for step in steps]
             with engine.meddling(taken):
@@ -201,18 +195,17 @@ async def test_all_pages_together_are_the_answer_whatever_happens_in_between(
             assert len(given) == len(set(given))
 
 
-@pytest.mark.parametrize("kind", ENGINES, ids=lambda kind: kind.__name__)
 @examples(40)
 @given(
     start=batches, asked=QUERIES, at=st.sampled_from(POOL), end=st.none() | st.sampled_from([bytes(28), b"\xff" * 28])
 )
 async def test_any_cursor_means_after_this_key(
-    kind: type[Engine], start: list[Envelope], asked: PageQuery, at: Envelope, end: bytes | None
+    start: list[Envelope], asked: PageQuery, at: Envelope, end: bytes | None
 ) -> None:
     """Of those alike, all come where it is none of theirs; where it is, those behind it."""
     after = at.sent.to_bytes(4, "big") + (at.hash if end is None else at.hash[:4] + end)
     with patch.object(history_page, "keccak", name):
-        async with kind() as engine:
+        async with Engine() as engine:
             await engine.archive.save(start, 1)
             exact = await whole(engine, asked)
             found = (await engine.archive.page(replace(asked, limit=1000, after=after))).raws

@@ -33,15 +33,12 @@ def test_many_topics_are_written_like_single_ones(topics: list[bytes]) -> None:
     assert ids.numbers(topics) == tuple(ids.number(topic) for topic in topics if len(topic) == 4)
 
 
-def test_an_id_that_is_taken_is_replaced_by_the_next_lower_free_one() -> None:
+def test_an_id_that_is_taken_is_replaced_by_the_next_lower_free_one_of_its_second() -> None:
     rows = {1000: b"a", 999: b"b"}
     assert ids.place(1001, b"c", rows.get) == 1001
     assert ids.place(1000, b"c", rows.get) == 998
     assert ids.place(1000, b"a", rows.get) is None
     assert ids.place(1000, b"b", rows.get) is None
-
-
-def test_an_id_stays_within_its_second() -> None:
     bottom = ids.floor(5)
     assert ids.place(bottom, b"b", {bottom: b"a"}.get) is None
     assert ids.place(bottom + 1, b"b", {bottom + 1: b"a"}.get) == bottom

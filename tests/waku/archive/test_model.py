@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.waku.archive.records import Counts
 from restante.waku.envelope.envelope import Envelope
 from support.effort import examples
-from support.waku.engines import ENGINES, Engine
 from support.waku.envelopes import T0, alike, envelope, everything, topics_of
+from waku.archive.engine import Engine
 
 SECONDS = 4
 POOL = [
@@ -112,12 +111,11 @@ async def step(engine: Engine, model: Model, what: str, *arguments: Any) -> None
         await model.take_out(engine, no_more_than_needed, await engine.archive.prune_bytes(limit, most))
 
 
-@pytest.mark.parametrize("kind", ENGINES, ids=lambda kind: kind.__name__)
 @examples(30)
 @given(steps=st.lists(STEPS, max_size=12))
-async def test_an_archive_holds_what_a_list_would(kind: type[Engine], steps: list[tuple[Any, ...]]) -> None:
+async def test_an_archive_holds_what_a_list_would(steps: list[tuple[Any, ...]]) -> None:
     model = Model()
-    async with kind() as engine:
+    async with Engine() as engine:
         for each in steps:
             await step(engine, model, *each)
             await model.check(engine)

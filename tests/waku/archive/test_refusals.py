@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 
 import pytest
 
 from restante.common.errors import StoreBusy, StoreError, StoreFull
-from support.waku.engines import Engine
 from support.waku.envelopes import T0, envelope, everything, held
+from waku.archive.engine import Engine
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
@@ -21,7 +22,7 @@ Refusal = Callable[[Engine], AbstractContextManager[None]]
 REFUSALS: dict[str, Refusal] = {
     "another writer": lambda engine: engine.refusing(),
     "no room": lambda engine: engine.full(),
-    "no room at the commit": lambda engine: engine.full_at_commit(),
+    "no room at the commit": lambda engine: engine.failing_at_commit(sqlite3.SQLITE_FULL),
 }
 
 

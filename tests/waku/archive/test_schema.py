@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 import restante.waku.archive
-from restante.common.errors import Misuse, StoreBusy, StoreDamaged, StoreError
+from restante.common.errors import StoreBusy, StoreDamaged, StoreError
 from restante.waku.archive import reading
 from restante.waku.archive.records import Counts
 from restante.waku.archive.schema import APPLICATION_ID, FILE, SCHEMA
@@ -97,12 +97,6 @@ async def test_a_data_directory_has_one_process(tmp_path: Path) -> None:
         open_archive(tmp_path)
     await archive.close()
     await open_archive(tmp_path).close()
-
-
-def test_a_reader_creates_no_archive(tmp_path: Path) -> None:
-    with pytest.raises(Misuse, match="there is no Waku mailserver's data"), SCHEMA.reading(tmp_path):
-        pass
-    assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_server_that_starts_does_not_disturb_a_reader(tmp_path: Path) -> None:

@@ -1,85 +1,33 @@
-"""The engines that the contract holds for, and what a test must do behind their backs."""
+"""An archive and what a test does behind its back; and what a query should give, told from the envelopes."""
 
 from __future__ import annotations
 
 import contextlib
 import sqlite3
 import tempfile
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 from unittest.mock import patch
 
+from msgspec.structs import replace
+
 from restante.waku.archive import pruning
+from restante.waku.archive.history.query import DEFAULT_BOUNDS, Bounds, Page, PageQuery
 from restante.waku.archive.schema import FILE
 from restante.waku.archive.sqlite import Archive, open_archive
+from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope
 from support.disk import crashing
-
-
-class Engine(ABC):
-    """One archive at a time, and what outlives it."""
-
-    archive: Archive
-
-    @abstractmethod
-    async def restart(self) -> None:
-        """Close the archive and open what it left."""
-
-    @abstractmethod
-    async def crash(self) -> None:
-        """Open what a process finds that starts now, while the archive has not been closed."""
-
-    @abstractmethod
-    async def close(self) -> None:
-        """Leave nothing behind."""
-
-    @abstractmethod
-    def refusing(self) -> contextlib.AbstractContextManager[None]:
-        """Let another program write meanwhile, without an end."""
-
-    @abstractmethod
-    def read_on(self) -> contextlib.AbstractContextManager[None]:
-        """Let another program read meanwhile, without an end."""
-
-    @abstractmethod
-    def meddling(self, steps: Iterable[Callable[[], None]]) -> contextlib.AbstractContextManager[None]:
-        """Run one step before each read, as long as there are any."""
-
-    @abstractmethod
-    def save_now(self, batch: Sequence[Envelope]) -> None:
-        """Save in such a step."""
-
-    @abstractmethod
-    def prune_now(self, before: int, most: int) -> None:
-        """Prune in such a step."""
-
-    @abstractmethod
-    def full(self) -> contextlib.AbstractContextManager[None]:
-        """Refuse whatever needs more room meanwhile."""
-
-    @abstractmethod
-    def full_at_commit(self) -> contextlib.AbstractContextManager[None]:
-        """Find no room when the transaction is to be written, and undo it."""
-
-    @abstractmethod
-    def failing_at_commit(self) -> contextlib.AbstractContextManager[None]:
-        """Fail at every commit, in a way of which nobody can tell what it did."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+from support.waku.envelopes import T0
 
 
 class Fallible(sqlite3.Connection):
     """A connection whose COMMIT fails when it is told to, and waits for no disk.
 
     What another process sees after a crash is the kernel's copy of the files, flushed or not. That a commit is
-    flushed is for test_durability.py.
+    flushed is for waku/durability.
     """
 
     code: int | None = None
@@ -106,50 +54,52 @@ class Meddled:
         self._steps = steps
 
     def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
-        for step in self._steps:
-            step()
-            break
+        next(self._steps, lambda: None)()
         return self._database.execute(sql, parameters)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._database, name)
 
 
-class Sqlite(Engine):
-    """A data directory."""
-
-    archive: Archive
+class Engine:
+    """One archive at a time, and the data directory that outlives it."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self.data = Path(self._folder.name) / "data"
-        self._open()
+        self.archive = self._open()
 
-    def _open(self) -> None:
+    def _open(self) -> Archive:
         with patch("sqlite3.connect", partial(sqlite3.connect, factory=Fallible)):
-            archive = open_archive(self.data)
-        self.archive = archive
+            return open_archive(self.data)
 
-    async def restart(self) -> None:
-        await self.archive.close()
-        self._open()
+    async def __aenter__(self) -> Self:
+        return self
 
-    async def crash(self) -> None:
-        with crashing(self.data):
-            await self.archive.close()
-        self._open()
-
-    async def close(self) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.archive.close()
         self._folder.cleanup()
 
+    async def restart(self) -> None:
+        """Close the archive and open what it left."""
+        await self.archive.close()
+        self.archive = self._open()
+
+    async def crash(self) -> None:
+        """Open what a process finds that starts now, while the archive has not been closed."""
+        with crashing(self.data):
+            await self.archive.close()
+        self.archive = self._open()
+
     @contextlib.contextmanager
     def refusing(self) -> Iterator[None]:
+        """Let another program write meanwhile, without an end."""
         with self._transaction("BEGIN IMMEDIATE", "UPDATE totals SET envelopes = 12345"):
             yield
 
     @contextlib.contextmanager
     def read_on(self) -> Iterator[None]:
+        """Let another program read meanwhile, without an end."""
         with self._transaction("BEGIN", "SELECT * FROM totals"):
             yield
 
@@ -165,19 +115,23 @@ class Sqlite(Engine):
 
     @contextlib.contextmanager
     def meddling(self, steps: Iterable[Callable[[], None]]) -> Iterator[None]:
+        """Run one step before each read, as long as there are any."""
         following = iter(steps)
-        free = [Meddled(each, following) for each in self.archive.readers.free]
+        free = [Meddled(database, following) for database in self.archive.readers.free]
         with patch.object(self.archive.readers, "free", free):
             yield
 
     def save_now(self, batch: Sequence[Envelope]) -> None:
+        """Save in such a step."""
         self.archive._save(batch, 1)
 
     def prune_now(self, before: int, most: int) -> None:
+        """Prune in such a step."""
         self.archive._prune(lambda: pruning.prune(self.archive.database, before, most))
 
     @contextlib.contextmanager
     def full(self) -> Iterator[None]:
+        """Refuse whatever needs more room meanwhile."""
         database = self.archive.database
         pages = database.execute("PRAGMA page_count").fetchone()[0]
         database.execute(f"PRAGMA max_page_count = {pages}")
@@ -186,14 +140,9 @@ class Sqlite(Engine):
         finally:
             database.execute(f"PRAGMA max_page_count = {1 << 30}")
 
-    def full_at_commit(self) -> contextlib.AbstractContextManager[None]:
-        return self._at_commit(sqlite3.SQLITE_FULL)
-
-    def failing_at_commit(self) -> contextlib.AbstractContextManager[None]:
-        return self._at_commit(sqlite3.SQLITE_IOERR_FSYNC)
-
     @contextlib.contextmanager
-    def _at_commit(self, code: int) -> Iterator[None]:
+    def failing_at_commit(self, code: int = sqlite3.SQLITE_IOERR_FSYNC) -> Iterator[None]:
+        """Fail at every commit; by default in a way of which nobody can tell what it did."""
         database = self.archive.database
         assert isinstance(database, Fallible)
         database.code = code
@@ -203,4 +152,56 @@ class Sqlite(Engine):
             database.code = None
 
 
-ENGINES: tuple[type[Engine], ...] = (Sqlite,)
+def query(
+    lower: int = 0,
+    upper: int = 1000,
+    *,
+    topics: Iterable[bytes] | None = None,
+    bloom: int | None = None,
+    limit: int = 1000,
+    after: bytes | None = None,
+    descending: bool = False,
+) -> PageQuery:
+    """Ask for what was sent between these seconds after T0."""
+    return PageQuery(
+        lower=T0 + lower,
+        upper=T0 + upper,
+        topics=None if topics is None else frozenset(topics),
+        bloom=bloom,
+        limit=limit,
+        after=after,
+        descending=descending,
+    )
+
+
+def matches(asked: PageQuery, envelope: Envelope) -> bool:
+    if not asked.lower <= envelope.sent <= asked.upper:
+        return False
+    if asked.topics is not None:
+        return envelope.topic in asked.topics
+    return asked.bloom is None or bloom.passes(asked.bloom, envelope.topic)
+
+
+def answer(asked: PageQuery, rows: Iterable[Envelope]) -> list[bytes]:
+    """Answer by hand, where no hashes begin alike."""
+    matching = sorted((row.sent, row.hash, row.raw) for row in rows if matches(asked, row))
+    return [raw for _, _, raw in (matching[::-1] if asked.descending else matching)]
+
+
+def on(asked: PageQuery, page: Page) -> PageQuery:
+    """Ask for the next page."""
+    return replace(asked, after=page.cursor)
+
+
+async def pages(archive: Archive, asked: PageQuery, bounds: Bounds = DEFAULT_BOUNDS) -> list[Page]:
+    """Ask until there is no more."""
+    answers = [await archive.page(asked, bounds)]
+    while answers[-1].cursor is not None:
+        assert len(answers) < 10_000
+        answers.append(await archive.page(on(asked, answers[-1]), bounds))
+    return answers
+
+
+async def loop(archive: Archive, asked: PageQuery, bounds: Bounds = DEFAULT_BOUNDS) -> list[bytes]:
+    """Return the envelopes of all pages."""
+    return [raw for page in await pages(archive, asked, bounds) for raw in page.raws]

@@ -1,0 +1,65 @@
+"""A loop whose time passes only while nothing happens: no timeout depends on how busy the machine is."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import selectors
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+QUIET: Final = 0.03
+"""Seconds without an event before time goes on to the next timer. Both ends of each socket are in this process."""
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """Its clock stands still while threads work, and goes on to the next timer as soon as nobody does anything."""
+
+    def __init__(self) -> None:
+        self._passed = 0.0
+        self._working = 0
+        super().__init__(_Selector(self))
+
+    def time(self) -> float:
+        return self._passed
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Any, *args: Any
+    ) -> asyncio.Future[Any]:
+        self._working += 1
+        future: asyncio.Future[Any] = super().run_in_executor(executor, func, *args)
+        future.add_done_callback(self._worked)
+        return future
+
+    def _worked(self, _: object) -> None:
+        self._working -= 1
+
+    def idle(self, seconds: float | None) -> bool:
+        """Let this time pass, if nobody works meanwhile."""
+        if seconds is None or self._working:
+            return False
+        self._passed += seconds
+        return True
+
+
+class _Selector(selectors.DefaultSelector):
+    def __init__(self, loop: VirtualTimeLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        events = super().select(0 if timeout is not None and timeout <= 0 else QUIET)
+        while not events and timeout != 0 and not self._loop.idle(timeout):
+            events = super().select(QUIET)
+        return events
+
+
+def in_virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test on such a loop."""
+
+    @functools.wraps(test)
+    def run(*arguments: Any, **named: Any) -> None:
+        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+            runner.run(test(*arguments, **named))
+
+    return run
