@@ -89,7 +89,6 @@ BEFORE: Final = [
 AFTER: Final = ["table _append 1 after", "table _keep_on_disk 1 before", "table _keep_on_disk 1 after"]
 """And when there is."""
 
-
 BEFORE_REST: Final = [
     "staging write 1 before",
     "staging write 1 after",
@@ -108,8 +107,11 @@ def moved(staged: staging.Staged, lake: Path) -> staging.Staged:
 
 @pytest.mark.parametrize(
     ("first", "letters"),
-    [(True, LETTERS), (False, LETTERS), (False, MONTHLY_LETTERS)],
-    ids=["the first commit", "a later one", "one that replaces some rows of a file"],
+    [
+        pytest.param(True, LETTERS, id="the first commit"),
+        pytest.param(False, LETTERS, id="a later one", marks=pytest.mark.thorough),
+        pytest.param(False, MONTHLY_LETTERS, id="one that replaces some rows of a file"),
+    ],
 )
 def test_a_killed_commit_was_made_or_was_not(tmp_path: Path, first: bool, letters: Table) -> None:
     old = [] if first else [letter(1), letter(2, day="2026-11-02")]
@@ -274,14 +276,6 @@ def test_a_file_that_another_program_restored_is_kept(tmp_path: Path) -> None:
         assert table.version == 2
         assert vacuum(table, grace=0, now=4e9) == []
     assert stored(tmp_path) == [letter(1)]
-
-
-def test_a_table_that_was_never_committed_to_is_cleaned_too(tmp_path: Path) -> None:
-    with opened(tmp_path) as table:
-        assert vacuum(table, grace=0, now=4e9) == []
-        table.stage(held([letter(1)]))
-        assert sum(each.size for each in vacuum(table, grace=1e9, now=0)) > 0
-        assert files(tmp_path) == set()
 
 
 @pytest.mark.parametrize("lost", ["the log", "its entries"])

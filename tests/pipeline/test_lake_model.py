@@ -92,12 +92,13 @@ def order(found: list[Row]) -> list[Row]:
     return sorted(found, key=lambda row: (row["id"], row["day"], row["source"], str(row["hour"])))
 
 
-@examples(25)
+@examples(15)
 @given(st.lists(commits, min_size=1, max_size=4), st.sampled_from([LETTERS, MONTHLY_LETTERS]))
 def test_any_sequence_of_commits_is_what_a_list_of_rows_would_be(made: list[Commit], table: Table) -> None:
     committed(made, table, held, contents)
 
 
+@pytest.mark.thorough
 @examples(2)
 @given(st.lists(commits, min_size=1, max_size=4), st.sampled_from([LETTERS, MONTHLY_LETTERS]))
 def test_any_sequence_of_commits_through_spark_is_what_a_list_of_rows_would_be(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,13 @@ from pyspark.sql import SparkSession
 from restante.common.errors import StoreError
 from restante.pipeline import views
 from restante.pipeline.lake import data_files, staging
-from restante.pipeline.lake.compact import MAX_MERGED_BYTES, compact
 from restante.pipeline.lake.data_files import DataFile, Selected
 from restante.pipeline.lake.lake import LAKE_FORMAT
 from restante.pipeline.lake.statistics import Range
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.schemas import Table
 from restante.pipeline.tables import TABLES
-from restante.pipeline.tables.envelopes import COVERAGE, MIN_HOUR_ROWS
 from support.disk import no_file_beyond
-from support.documents import ROOT
 from support.pipeline.lakes import (
     LETTERS,
     MONTHLY_LETTERS,
@@ -73,51 +69,15 @@ def test_only_tables_whose_days_are_large_are_not_partitioned_by_month() -> None
     assert (LAKE_FORMAT, others) == (4, LARGE), "a lake with another layout has another format"
 
 
-def test_the_decision_lists_the_tables_that_are_not_partitioned_by_month() -> None:
-    said = (ROOT / "docs/decisions/lake-files.md").read_text()
-    [paragraph] = re.findall(r"\*\*Tables that stay partitioned by day\*\*.*?\n\n", said, re.DOTALL)
-    assert set(re.findall(r"`(\w+)`", paragraph)) & TABLES.keys() == LARGE.keys()
-
-
-def test_an_hour_that_has_its_own_folder_has_megabytes_of_envelopes() -> None:
-    assert 4 << 20 < MIN_HOUR_ROWS * 300 < MAX_MERGED_BYTES, "in bytes, with 300 an envelope"
-
-
-def test_the_daily_rows_of_forty_mailservers_become_one_file_a_month(tmp_path: Path) -> None:
-    counts = {"envelopes": 5, "alone": 1, "missing": 2}
-    with opened(tmp_path, COVERAGE) as table:
-        for day in (OCTOBER["day"], FIRST["day"], SECOND["day"]):
-            rows = [{**counts, "day": day, "source": f"server-{number:02}"} for number in range(40)]
-            table.commit([table.stage(held(rows, COVERAGE))], info=info())
-        assert [file.rows for file in table.files()] == [40, 40, 40]
-        compact(table, "compact", lambda: 1_795_000_000.0)
-        assert sorted((file.partition["month"], file.rows) for file in table.files()) == [
-            ("2026-10-01", 40),
-            ("2026-11-01", 80),
-        ]
-
-
-def test_days_and_sources_of_a_month_are_one_file(spark: SparkSession, tmp_path: Path) -> None:
-    meant = [OCTOBER, FIRST, SECOND, THIRD, OTHER]
-    with opened(tmp_path, MONTHLY_LETTERS) as table:
-        staged = table.stage(frame(spark, meant))
-        assert [str(file.path.relative_to(staged.folder).parent) for file in staged.files] == [
-            "month=2026-10-01",
-            "month=2026-11-01",
-        ]
-        assert staged.days == {"2026-10-31", "2026-11-01", "2026-11-02", "2026-11-03"}
-        table.commit([staged], info=info())
-    assert stored(tmp_path) == by_spark(spark, tmp_path, table=MONTHLY_LETTERS) == meant
-
-
 @pytest.mark.parametrize("here", [True, False], ids=["our writer", "Spark's own writer"])
-def test_the_rows_of_a_file_are_sorted_by_day_and_source(
+def test_the_days_and_sources_of_a_month_are_one_sorted_file(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool
 ) -> None:
     monkeypatch.setattr(staging, "local", lambda _: here)
     given = [THIRD, OTHER, SECOND, OCTOBER, FIRST]
     staged = staging.stage(frame(spark, given), tmp_path, MONTHLY_LETTERS, "r")
     assert [file.partition for file in staged.files] == [{"month": "2026-10-01"}, {"month": "2026-11-01"}]
+    assert staged.days == {"2026-10-31", "2026-11-01", "2026-11-02", "2026-11-03"}
     ids = [pq.ParquetFile(file.path).read(columns=["id"]).column("id").to_pylist() for file in staged.files]
     assert ids == [[1], [2, 3, 9, 4]]
     [_, november] = staged.files
@@ -139,29 +99,22 @@ def test_selected_rows_are_read_from_within_files(spark: SparkSession, tmp_path:
     ]
     for where, ids in wheres:
         assert [row["id"] for row in stored(tmp_path, where)] == ids, where
+    for where, ids in wheres[:2]:
         assert [row["id"] for row in by_spark(spark, tmp_path, where, MONTHLY_LETTERS)] == ids, where
 
 
-def test_the_latest_day_of_each_source_is_found_in_a_file_of_several(tmp_path: Path) -> None:
-    with opened(tmp_path, MONTHLY_LETTERS) as table:
-        add(table, [OCTOBER, FIRST, SECOND, THIRD, OTHER])
-        add(table, [letter(20, day="2026-12-05")])
-        found = {file.partition["month"]: (file.last_day, file.latest_days()) for file in table.files()}
-    assert found == {
-        "2026-10-01": ("2026-10-31", {"main": "2026-10-31"}),
-        "2026-11-01": ("2026-11-03", {"main": "2026-11-03", "other": "2026-11-02"}),
-        "2026-12-01": ("2026-12-05", {"main": "2026-12-05"}),
-    }
-
-
-@pytest.mark.parametrize("table", [LETTERS, MONTHLY_LETTERS], ids=["by day", "by month"])
-def test_the_days_and_sources_of_a_file_are_found(tmp_path: Path, table: Table) -> None:
-    with opened(tmp_path, table) as there:
-        add(there, [FIRST, SECOND, THIRD, OTHER, letter(10, day="2026-11-02")])
-        add(there, [letter(20, day="2026-12-05")])
-        found = {each for file in there.files() for each in file.days_and_sources()}
-    main = {(day, "main") for day in ("2026-11-01", "2026-11-02", "2026-11-03", "2026-12-05")}
-    assert found == main | {("2026-11-02", "other")}
+@pytest.mark.parametrize("letters", [LETTERS, MONTHLY_LETTERS], ids=["by day", "by month"])
+def test_the_days_and_sources_of_a_file_are_found(tmp_path: Path, letters: Table) -> None:
+    with opened(tmp_path, letters) as table:
+        add(table, [OCTOBER, FIRST, SECOND, THIRD, OTHER, letter(10, day="2026-11-02")])
+        files = table.files()
+    main = {(day, "main") for day in ("2026-10-31", "2026-11-01", "2026-11-02", "2026-11-03")}
+    assert {each for file in files for each in file.days_and_sources()} == main | {("2026-11-02", "other")}
+    if letters.by_month:
+        assert {file.last_day: file.latest_days() for file in files} == {
+            "2026-10-31": {"main": "2026-10-31"},
+            "2026-11-03": {"main": "2026-11-03", "other": "2026-11-02"},
+        }
 
 
 def test_statistics_of_one_day_and_source_spare_reading_the_file() -> None:
@@ -201,13 +154,6 @@ def test_a_file_that_may_have_a_selected_row_and_has_none_stays(tmp_path: Path) 
         add(table, [], replace={"day": {"2026-11-02"}})
         assert one_file(table) == before
         assert infos(table)[0].days == []
-
-
-def test_a_file_all_of_whose_rows_are_selected_leaves_no_rest(tmp_path: Path) -> None:
-    with opened(tmp_path, MONTHLY_LETTERS) as table:
-        add(table, [FIRST, THIRD])
-        add(table, [], replace={"day": {"2026-11-01", "2026-11-03"}})  # and not the second, within its range
-        assert (table.files(), infos(table)[0].days) == ([], ["2026-11-01", "2026-11-03"])
 
 
 def test_keep_drops_the_first_days_of_a_month_and_keeps_the_others(tmp_path: Path) -> None:

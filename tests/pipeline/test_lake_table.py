@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,6 @@ from restante.common.errors import Misuse, StoreError
 from restante.pipeline.lake import columns, delta_log, delta_table
 from restante.pipeline.lake import table as lake_table
 from restante.pipeline.lake.commit_info import CommitInfo, Ledger, Mark, Point
-from restante.pipeline.lake.data_files import DataFile
-from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.lake.vacuum import vacuum
 from restante.pipeline.schemas import Column, Table
 from restante.pipeline.spark.errors import SparkError
@@ -77,12 +74,6 @@ def test_a_first_commit_makes_the_table_with_its_rows_commit_info_and_transactio
     assert stored(tmp_path) == [letter(1), letter(2), letter(3, day="2026-11-02", hour=4)]
     [log] = (tmp_path / "letters" / "_delta_log").iterdir()
     assert log.name == "00000000000000000000.json"
-
-
-def test_columns_have_their_meaning_as_comments(tmp_path: Path) -> None:
-    with opened(tmp_path) as table:
-        add(table, [letter(1)])
-    assert comments(tmp_path) == {column.name: column.meaning for column in LETTERS.columns}
 
 
 def comments(path: Path) -> dict[str, str]:
@@ -146,36 +137,6 @@ def test_rows_are_found_by_partition(tmp_path: Path) -> None:
         assert sum(file.rows for file in seen(tmp_path).files(where)) == len(ids)
 
 
-def test_of_many_files_only_those_of_the_selected_partitions_are_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looked: list[str] = []
-    one = LakeTable._file
-
-    def counting(table: LakeTable, action: Mapping[str, Any]) -> DataFile:
-        looked.append(action["path"])
-        return one(table, action)
-
-    monkeypatch.setattr(LakeTable, "_file", counting)
-    with opened(tmp_path) as table:
-        add(table, [letter(number, day=f"2026-11-{number:02}", hour=None) for number in range(1, 21)])
-        add(table, [letter(21, day="2026-11-05", hour=7)])
-        looked.clear()
-        assert len(table.files({"day": {"2026-11-05", "2026-12-01"}, "hour": {None}})) == 1
-    assert len(looked) == 1
-
-
-def test_files_know_their_partition_rows_and_size(tmp_path: Path) -> None:
-    with opened(tmp_path) as table:
-        add(table, [letter(1), letter(2), letter(3, hour=0)])
-        for file, (hour, rows) in zip(
-            sorted(table.files(), key=lambda file: file.rows), [("0", 1), (None, 2)], strict=True
-        ):
-            assert file.partition == {"day": "2026-11-01", "source": "main", "hour": hour}
-            assert (file.rows, file.size) == (rows, file.path.stat().st_size)
-            assert file.path.parent.parent == tmp_path / "letters" / "day=2026-11-01" / "source=main"
-
-
 def test_a_replaced_day_is_the_new_rows_and_nothing_else(tmp_path: Path) -> None:
     with opened(tmp_path) as table:
         add(table, [letter(1), letter(2, source="b"), letter(3, day="2026-11-02")], run="r0")
@@ -204,46 +165,15 @@ def test_a_day_replaced_with_nothing_is_gone(tmp_path: Path) -> None:
         assert table.version == 3
 
 
-def test_a_commit_without_files_has_its_commit_info_and_transaction(tmp_path: Path) -> None:
-    with opened(tmp_path) as table:
-        assert table.commit(info=info("first"), transactions={"main": 1}) == 0
-        add(table, [letter(1)], run="rows")
-        assert table.commit(info=info("third", marks={"": Mark(1, "a", 2, "b")}), transactions={"main": 9}) == 2
-    there = seen(tmp_path)
-    assert [each.run for each in infos(there)] == ["third", "rows", "first"]
-    assert there.transaction("main") == 9
-    assert stored(tmp_path) == [letter(1)]
-
-
-def test_several_stages_are_seen_at_once(tmp_path: Path) -> None:
-    with opened(tmp_path) as table:
-        parts = [table.stage(held([letter(number)])) for number in range(3)]
-        assert seen(tmp_path).version is None
-        table.commit(parts, info=info())
-        assert stored(tmp_path) == [letter(number) for number in range(3)]
-        assert not list((tmp_path / "letters").glob("run-*"))
-
-
-def test_a_table_stays_as_it_was_when_it_was_asked_for(tmp_path: Path) -> None:
-    with opened(tmp_path) as table:
-        add(table, [letter(1)], run="old")
-        before = seen(tmp_path)
-        add(table, [letter(2)], run="new", replace={})
-        assert (before.version, [each.run for each in infos(before)]) == (0, ["old"])
-        assert rows(contents(before)) == [letter(1)]
-
-
-def test_columns_are_found_by_name_and_types_may_be_narrower(spark: SparkSession, tmp_path: Path) -> None:
-    given = frame(spark, [letter(5)])
+def test_columns_are_found_by_name_and_rows_that_do_not_fit_are_not_staged(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    given = frame(spark, [letter(1)])
     turned = given.selectExpr("'x' AS more", *reversed(given.columns)).withColumn("id", given["id"].cast("INT"))
     with opened(tmp_path) as table:
-        table.commit([table.stage(turned)], info=info())
-    assert stored(tmp_path) == [letter(5)]
-
-
-def test_rows_that_do_not_fit_are_not_staged(spark: SparkSession, tmp_path: Path) -> None:
-    given = frame(spark, [letter(1)])
-    with opened(tmp_path) as table:
+        staged = table.stage(turned)
+        assert staged.rows == 1
+        staged.discard()
         for unfit in (
             given.drop("seen"),
             given.drop("weight"),
@@ -273,16 +203,13 @@ def test_rows_without_a_value_that_the_table_needs_are_not_staged(spark: SparkSe
         assert not list((tmp_path / "letters").glob("*"))
 
 
-def test_a_concurrent_commit_of_another_program_is_kept_and_its_rows_are_replaced_too(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_concurrent_commit_of_another_program_is_kept_and_its_rows_are_replaced_too(tmp_path: Path) -> None:
     with opened(tmp_path) as table:
         add(table, [letter(1), letter(2, day="2026-11-02")], run="ours")
         theirs = foreign(letter(3), letter(4, day="2026-11-02"))
         write_deltalake(tmp_path / "letters", theirs, mode="append", partition_by=list(LETTERS.partitions))
         assert add(table, [letter(9)], replace={"day": {"2026-11-01"}}, run="ours too") == 2
-        found = [letter(2, day="2026-11-02"), letter(4, day="2026-11-02"), letter(9)]
-        assert by_spark(spark, tmp_path) == stored(tmp_path) == found
+        assert stored(tmp_path) == [letter(2, day="2026-11-02"), letter(4, day="2026-11-02"), letter(9)]
         [_, between, _] = infos(table)
         assert (between.run, between.days) == ("", ["2026-11-01", "2026-11-02"])
         assert between.finished > 0
@@ -384,7 +311,7 @@ def test_an_interrupted_clean_up_is_finished_by_the_next(tmp_path: Path, monkeyp
     monkeypatch.setattr(delta_log, "LOG_RETENTION_SECONDS", float("-inf"))
     properly = Path.unlink
     cut_off = 0
-    for count in range(20):
+    for count in range(0, 20, 3):
         lake = shutil.copytree(tmp_path / "lake", tmp_path / str(count))
         left = [count]
 
@@ -407,7 +334,7 @@ def test_an_interrupted_clean_up_is_finished_by_the_next(tmp_path: Path, monkeyp
             assert vacuum(table, grace=0, now=4e9) == []
         assert stored(lake) == [letter(number) for number in range(8)]
         assert len(list((lake / "letters" / "_delta_log").glob("*.json"))) == 3, "of the marks, the last two"
-    assert 10 <= cut_off < 20
+    assert 3 <= cut_off < 7
 
 
 def test_a_log_that_cannot_be_cleaned_fails_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -529,15 +456,12 @@ def test_a_column_is_added_although_another_program_commits_first(tmp_path: Path
         assert rows(contents(later)) == known
 
 
-def test_a_table_without_partitions_is_replaced_as_a_whole(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_table_without_partitions_is_replaced_as_a_whole(tmp_path: Path) -> None:
     whole = Table("whole", "thing", (Column("id", "BIGINT", ""), Column("day", "DATE", "")), ())
     with opened(tmp_path, whole) as table:
         for given in ([], [letter(1), letter(2)], [letter(3)]):
             table.commit([table.stage(held(given, whole))], info=info(), replace={})
             assert contents(table).column("id").to_pylist() == [row["id"] for row in given]
-        assert [row.id for row in table.read(spark).collect()] == [3]
-        table.commit([table.stage(frame(spark, [], whole))], info=info(), replace={})
-        assert table.files() == []
 
 
 def test_the_log_says_what_delta_readers_need(tmp_path: Path) -> None:

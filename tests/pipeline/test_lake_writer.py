@@ -63,11 +63,6 @@ def test_rows_that_come_in_order_are_one_file_a_partition(tmp_path: Path) -> Non
     assert len(written(tmp_path, [ordered[:1], [], ordered[1:]])) == 3
 
 
-def test_a_task_without_rows_writes_nothing(tmp_path: Path) -> None:
-    assert written(tmp_path, [[]]) == []
-    assert not list(tmp_path.iterdir())
-
-
 def test_nothing_is_written_once_the_job_s_folder_is_gone(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         written(tmp_path / "gone", [[("a", 0, b"x")]])
