@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from support.mailbox.conversation import Mismatch, Replay, Script, read_scripts
-from support.mailbox.reference_world import ReferencePeer, ReferenceWorld
+from support.mailbox.reference_world import ReferenceWorld
 from support.mailbox.shells import SocketWorld
 from support.mailbox.worlds import CoreWorld, StoreWorld, World
 
@@ -41,17 +41,10 @@ def test_over_a_live_socket(script: Script, tmp_path: Path) -> None:
     replay(script, lambda: SocketWorld(script.options, data=tmp_path / next(folders)))
 
 
-@pytest.fixture(scope="module")
-def reference() -> Iterator[ReferencePeer]:
-    peer = ReferencePeer()
-    yield peer
-    peer.stop()
-
-
 @every_script
-def test_against_the_reference_server(script: Script, reference: ReferencePeer) -> None:
+def test_against_the_reference_server(script: Script) -> None:
     """It passes, or the script says why it does not; a reason that no longer holds is a failure, too."""
-    with closing(ReferenceWorld(script.options, reference)) as world:
+    with closing(ReferenceWorld(script.options)) as world:
         replay = Replay(script, world)
         if script.reference_differs is None:
             replay.one_by_one()

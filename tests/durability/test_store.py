@@ -1,18 +1,11 @@
 """What SQLite itself says about the database that we have open, and whose files we take."""
 
-import sqlite3
 import threading
-from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
-import pytest
-
-from restante.common.errors import StoreError
-from restante.mailbox.store.schema import APPLICATION_ID, connect, migrations
+from restante.mailbox.store.schema import APPLICATION_ID, migrations
 from restante.mailbox.store.sqlite import Store
 from support.mailbox.ledger import Ledger
-from support.processes import database
 
 
 async def test_a_commit_is_flushed_to_the_log(tmp_path: Path) -> None:
@@ -73,39 +66,3 @@ async def test_small_messages_are_written_without_reading_large_ones(tmp_path: P
 def bytes_read() -> int:
     """Return how much this process has read from files (man 5 proc, /proc/pid/io)."""
     return int(Path("/proc/self/io").read_text().split()[1])
-
-
-def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
-    with closing(connect(str(database(tmp_path)))) as db:
-        db.execute(f"PRAGMA user_version = {len(migrations()) + 1}")
-    with pytest.raises(StoreError, match="use the newer restante"):
-        Store.open(tmp_path)
-
-
-def test_an_interrupted_first_start_does_not_prevent_the_next(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(database(tmp_path))) as db:
-        db.execute("PRAGMA journal_mode = WAL")  # what comes first; the schema is one transaction after it
-    with closing(Store.open(tmp_path).database) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (len(migrations()),)
-
-
-def foreign_database(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("CREATE TABLE cats (name TEXT)")
-        db.execute("INSERT INTO cats VALUES ('Mia')")
-        db.commit()
-
-
-def no_database(path: Path) -> None:
-    path.write_bytes(b"Dear diary, " * 100)
-
-
-@pytest.mark.parametrize("make", [foreign_database, no_database])
-def test_a_foreign_database_is_refused_and_not_changed(tmp_path: Path, make: Callable[[Path], None]) -> None:
-    path = database(tmp_path)
-    make(path)
-    before = path.read_bytes()
-    with pytest.raises(StoreError, match="is not a database"):
-        Store.open(tmp_path)
-    assert path.read_bytes() == before
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["lock", path.name]

@@ -3,13 +3,14 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from support.mailbox.siege import CROWD, Siege, besieged
+from restante.mailbox.core.limits import Limits
+from support.mailbox.siege import LiveSiege, besieged
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def siege(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Siege]:
-    """One server for all the attacks of a file, with its OPTIONS and its CROWD; `{folder}` is its own folder."""
-    folder = tmp_path_factory.mktemp("siege")
-    options = tuple(each.format(folder=folder) for each in getattr(request.module, "OPTIONS", ()))
-    async with besieged(folder / "data", options, crowd=getattr(request.module, "CROWD", CROWD)) as siege:
+async def siege(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LiveSiege]:
+    """One server for all the attacks of a file, with its LIMITS and its ADMISSION."""
+    limits, admission = (getattr(request.module, name, None) for name in ("LIMITS", "ADMISSION"))
+    data = tmp_path_factory.mktemp("siege") / "data"
+    async with besieged(data, limits or Limits(), admission and admission()) as siege:
         yield siege

@@ -8,31 +8,26 @@ import json
 from bisect import bisect_left, bisect_right
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import pytest
-import pytest_asyncio
+from msgspec.structs import replace
 
 from restante.mailbox.core.fair_queue import MAX_BATCH_COMMANDS, MAX_QUEUED_PER_CONNECTION
 from restante.mailbox.core.limits import Limits
-from support.effort import rounds, some
+from restante.mailbox.server.connection import Socket
+from restante.mailbox.server.read_pauses import ReadPauses
 from support.mailbox.raw_socket import CONTINUATION, PING, PONG, TEXT, RawSocket, frame
-from support.mailbox.siege import Siege
+from support.mailbox.siege import LiveSiege, Siege, besieged_process
 from support.proc import resident
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-FLOODERS: Final = 20
-
-MESSAGES: Final = 2 * Limits().commands_at_once
-"""In a mailbox, which two flooders share: the first storm fills all, and later ones, however long, store no more."""
-
-OPTIONS: Final = ("--trace", "{folder}/trace.jsonl", "--limit", f"mailbox_messages={MESSAGES}")
-
-AHEAD: Final = 2 * MAX_BATCH_COMMANDS + MAX_QUEUED_PER_CONNECTION * FLOODERS
-"""Commands of others that may be answered between the arrival of a command and its answer: those of the batch that is
-being done, and those that are in the queue before it (docs/decisions/fair-queue.md)."""
+MIB: Final = 1 << 20
+LIMITS: Final = replace(Limits(), commands_at_once=100)
+"""The clock stands, so a connection may say this much, and no more."""
 
 
 def text(**message: Any) -> bytes:
@@ -54,10 +49,6 @@ STREAMS: Final[dict[str, bytes]] = {
     "empty fragments": frame(TEXT, b"{", fin=False) + frame(CONTINUATION, fin=False) * 1000,
 }
 """What is said again and again, by somebody who is bound and has a mailbox open."""
-
-QUICK: Final = ("pings", "adds", "long adds", "long unknown types", "frames of ping", "empty fragments")
-"""Each way through the server once: read, stored and fanned out, refused, answered by the transport, not answered."""
-
 
 HUGE: Final = text(type="ping", ping="x" * (Limits().message_bytes - 100))
 
@@ -82,15 +73,43 @@ async def swallow(flooder: RawSocket) -> None:
 @asynccontextmanager
 async def running(*doing: Awaitable[None]) -> AsyncIterator[None]:
     """Run these while the block lasts."""
-    tasks = [asyncio.ensure_future(each) for each in doing]
+    tasks = [asyncio.ensure_future(work) for work in doing]
     try:
         yield
     finally:
         for task in tasks:
             task.cancel()
         results = await asyncio.gather(*tasks, return_exceptions=True)
-    for ended in results:
-        assert ended is None or isinstance(ended, asyncio.CancelledError), ended
+    for result in results:
+        assert result is None or isinstance(result, asyncio.CancelledError), result
+
+
+@asynccontextmanager
+async def flooders(siege: Siege, count: int, stream: bytes) -> AsyncIterator[None]:
+    """So many pour a stream, two into each mailbox; in the end they close what they left open."""
+    clients = [await siege.bind(f"flooder-{number}", "floods") for number in range(count)]
+    for number, client in enumerate(clients):
+        client.say(type="open", mailbox=f"flood-{number // 2}")
+        assert (await client.hear())["type"] == "ack"
+    async with running(*(pour(client, stream) for client in clients), *(swallow(client) for client in clients)):
+        yield
+    siege.everybody_goes()
+    for number in range(count):
+        await siege.close(await siege.bind(f"flooder-{number}", "floods"), f"flood-{number // 2}")
+    siege.everybody_goes()
+
+
+def is_left_unread(socket: Socket) -> bool:
+    return bool(socket.read_pauses.reasons & (ReadPauses.BACKLOG | ReadPauses.FRAME_RATE))
+
+
+@pytest.mark.parametrize("stream", ["adds", "long unknown types", "frames of ping", "empty fragments"])
+async def test_a_flood_is_slowed_and_does_not_reach_the_pair(siege: LiveSiege, stream: str) -> None:
+    """Each way through the server once: stored and fanned out, refused, answered by the transport, not answered."""
+    server = siege.live.server
+    async with siege.beside_the_pair(f"4 who pour {stream}", 4), flooders(siege, 4, STREAMS[stream]):
+        await siege.until("a flooder that is not read", lambda: any(map(is_left_unread, server.sockets())))
+        assert server.held < 4 * 12 * MIB
 
 
 class Line(msgspec.Struct):
@@ -109,82 +128,37 @@ def ahead(trace: bytes) -> list[int]:
     return [bisect_left(others, line.server_tx) - bisect_right(others, line.server_rx) for line in theirs]
 
 
-async def flooder(siege: Siege, number: int) -> RawSocket:
-    client = await siege.bind(f"flooder-{number}", "floods")
-    client.say(type="open", mailbox=f"flood-{number // 2}")
-    assert (await client.hear())["type"] == "ack"
-    return client
-
-
-async def clean_up(siege: Siege) -> None:
-    """Close what flooders left open: what lives is kept, and should be."""
-    for number in range(FLOODERS):
-        client = await siege.bind(f"flooder-{number}", "floods")
-        client.say(type="close", mailbox=f"flood-{number // 2}")
-        assert [(await client.hear())["type"] for _ in range(2)] == ["ack", "closed"]
-        client.cut()
-
-
-async def add_many(client: RawSocket, count: int) -> None:
-    for _ in range(count):
-        client.write(STREAMS["adds"])
-    client.say(type="ping", ping="all")
-    while (await client.hear())["type"] != "pong":
-        pass
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module", autouse=True)
-async def first_storm(siege: Siege) -> None:
-    """Fill and empty the mailboxes once, and send large messages, before anything is measured.
-
-    Of what so many messages took, some 10 MiB stay with the allocator and with SQLite for the next ones, once: a
-    second and a third storm take no more. What is looked for is what grows.
-    """
-    clients = [await flooder(siege, number) for number in range(FLOODERS)]
-    await asyncio.gather(*(add_many(each, Limits().commands_at_once) for each in clients))
-    clients = [await siege.enter() for _ in range(10)]
-    for each in clients:
-        each.write(HUGE, HUGE)
-    for each in clients:
-        assert [(await each.hear())["type"] for _ in range(4)] == ["ack", "pong"] * 2
-    siege.everybody_goes()
-    await clean_up(siege)
-    await siege.until("an empty house", siege.empty)
-    siege.resident = resident(siege.pid)
-
-
-@pytest.mark.parametrize("stream", some(list(STREAMS), *QUICK))
-async def test_a_flood_delays_no_other_client(siege: Siege, stream: str) -> None:
+@pytest.mark.thorough
+@pytest.mark.parametrize("stream", STREAMS)
+async def test_a_flood_delays_no_other_client(tmp_path: Path, stream: str) -> None:
     """The trace tells how many commands of flooders were answered while one of the pair waited.
 
-    Frames that are no commands are not in it; that few of them are taken in a second is for test_slow_readers.py.
+    Frames that are no commands are not in it. A command waits for the batch at hand, and for what is in the queue
+    before it (docs/decisions/fair-queue.md).
     """
-    trace = siege.folder / "trace.jsonl"
-    before = trace.stat().st_size
-    clients = [await flooder(siege, number) for number in range(FLOODERS)]
-    async with (
-        siege.beside_the_pair(f"{FLOODERS} who pour {stream}", rounds(2, 20)) as pair,
-        running(*(pour(each, STREAMS[stream]) for each in clients), *(swallow(each) for each in clients)),
-    ):
-        await pair.plays(3)
-    with trace.open("rb") as file:
-        file.seek(before)
-        waited = ahead(file.read().rpartition(b"\n")[0])
-    assert len(waited) > 100
-    assert max(waited) <= AHEAD
-    await clean_up(siege)
+    trace, count = tmp_path / "trace.jsonl", 20
+    options = ("--trace", str(trace), "--limit", "mailbox_messages=2000")
+    async with besieged_process(tmp_path / "data", *options) as (siege, _):
+        pouring = flooders(siege, count, STREAMS[stream])
+        async with siege.beside_the_pair(f"{count} who pour {stream}", 5) as pair, pouring:
+            await pair.plays(5)
+        waited = ahead(trace.read_bytes().rpartition(b"\n")[0])
+        assert len(waited) > 100
+        assert max(waited) <= 2 * MAX_BATCH_COMMANDS + MAX_QUEUED_PER_CONNECTION * count
 
 
-async def test_waiting_commands_are_bounded_in_bytes(siege: Siege) -> None:
-    clients = [await flooder(siege, number) for number in range(10)]
-    before = peak = siege.resident_mib()
-    async with (
-        siege.beside_the_pair("10 who pour pings of 2 MiB") as pair,
-        running(*(pour(each, HUGE) for each in clients), *(swallow(each) for each in clients)),
-    ):
-        for _ in range(rounds(6, 20)):
-            await pair.plays(1)
-            peak = max(peak, siege.resident_mib())
-    # A connection has one that waits, one that is being read, in a buffer of up to twice its size, and an answer.
-    assert peak - before < 10 * 12
-    await clean_up(siege)
+async def test_waiting_commands_are_bounded_in_bytes_and_leave_nothing_in_the_process(tmp_path: Path) -> None:
+    """Of a first flood, some MiB stay with the allocator and with SQLite for the next one."""
+    peak = after = 0
+    async with besieged_process(tmp_path / "data") as (siege, server):
+        for _ in range(2):
+            before = max(after, resident(server.pid))
+            async with siege.beside_the_pair("10 who pour pings of 2 MiB") as pair, flooders(siege, 10, HUGE):
+                for _ in range(3):
+                    await pair.plays(1)
+                    peak = max(peak, resident(server.pid))
+            # A connection has one that waits, one that is being read, in a buffer of twice its size, and an answer.
+            assert peak - before < 10 * 12 * MIB
+            await siege.until("an empty house", siege.empty)
+            after = resident(server.pid)
+        assert after - before < 8 * MIB, "a big frame that is kept is 10"

@@ -7,7 +7,9 @@ import struct
 from typing import Final
 
 import pytest
+from msgspec.structs import replace
 
+from restante.mailbox.core.limits import Limits
 from support.mailbox.raw_socket import BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT, RawSocket, frame
 from support.mailbox.siege import Siege
 
@@ -16,7 +18,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 MAX_MESSAGE: Final = 10 << 20
 """More than the default, for the reader's sake."""
 
-OPTIONS: Final = ("--limit", f"message_bytes={MAX_MESSAGE}")
+LIMITS: Final = replace(Limits(), message_bytes=MAX_MESSAGE)
 
 PROTOCOL_ERROR, UNSUPPORTED, INVALID, TOO_BIG = 1002, 1003, 1007, 1009
 
@@ -128,7 +130,7 @@ Fate = tuple[list[tuple[str, object]], int | None]
 """What somebody was told in the end: types of messages with their `orig`; and the close code."""
 
 
-async def fate(siege: Siege, *pieces: bytes, after: bool = True) -> Fate:
+async def fate(siege: Siege, pieces: list[bytes], *, after: bool) -> Fate:
     """Say something good, the pieces one by one, and something good again; give what came after the first."""
     socket = await siege.enter()
     socket.say(type="ping", ping="before")
@@ -137,61 +139,52 @@ async def fate(siege: Siege, *pieces: bytes, after: bool = True) -> Fate:
         socket.write(piece)
     if after:
         socket.say(type="ping", ping="after")
-    told, code = await socket.last_words()
-    return [(each["type"], each.get("orig", "nothing")) for each in told], code
+    messages, code = await socket.last_words()
+    return [(message["type"], message.get("orig", "nothing")) for message in messages], code
 
 
 async def fates(siege: Siege, streams: dict[str, list[bytes]], *, after: bool = True) -> dict[str, Fate]:
     """All at once, each on a connection of its own."""
-    got = await asyncio.gather(*(fate(siege, *each, after=after) for each in streams.values()))
-    return dict(zip(streams, got, strict=True))
+    async with siege.beside_the_pair("broken frames"):
+        outcomes = await asyncio.gather(*(fate(siege, pieces, after=after) for pieces in streams.values()))
+    return dict(zip(streams, outcomes, strict=True))
 
 
 async def test_bytes_that_are_no_frame_end_only_their_connection(siege: Siege) -> None:
     streams = {name: [stream] for name, (stream, _) in NO_FRAMES.items()}
-    async with siege.beside_the_pair("what is no frame"):
-        got = await fates(siege, streams, after=False)
-        assert got == {name: ([], code) for name, (_, code) in NO_FRAMES.items()}
+    assert await fates(siege, streams, after=False) == {name: ([], code) for name, (_, code) in NO_FRAMES.items()}
 
 
 async def test_bytes_that_are_no_frame_end_their_connection_also_one_by_one(siege: Siege) -> None:
     streams = {name: [bytes((byte,)) for byte in stream[:40]] for name, (stream, _) in NO_FRAMES.items()}
-    async with siege.beside_the_pair("what is no frame, byte by byte"):
-        for name, (told, code) in (await fates(siege, streams, after=False)).items():
-            assert told == []
-            assert code in {NO_FRAMES[name][1], None}  # the close is drowned where bytes come after the end
+    for name, (messages, code) in (await fates(siege, streams, after=False)).items():
+        assert messages == []
+        assert code in {NO_FRAMES[name][1], None}  # the close is drowned where bytes come after the end
 
 
 async def test_frames_that_make_no_message_get_an_error_and_are_closed(siege: Siege) -> None:
     streams = {name: [stream] for name, (stream, _) in NO_MESSAGES.items()}
-    async with siege.beside_the_pair("frames that make no message"):
-        assert await fates(siege, streams) == {
-            name: ([("error", None)], code) for name, (_, code) in NO_MESSAGES.items()
-        }
+    assert await fates(siege, streams) == {name: ([("error", None)], code) for name, (_, code) in NO_MESSAGES.items()}
 
 
 @pytest.mark.parametrize("opcode", [TEXT, BINARY], ids=["text", "binary"])
 async def test_json_that_is_no_object_gets_an_error_and_is_closed(siege: Siege, opcode: int) -> None:
     streams = {name: [frame(opcode, payload)] for name, (payload, _) in NO_OBJECTS.items()}
-    async with siege.beside_the_pair("what is no object"):
-        assert await fates(siege, streams) == {
-            name: ([("error", None)], code) for name, (_, code) in NO_OBJECTS.items()
-        }
+    assert await fates(siege, streams) == {name: ([("error", None)], code) for name, (_, code) in NO_OBJECTS.items()}
 
 
 async def test_a_close_is_the_last_thing_that_is_read(siege: Siege) -> None:
-    async with siege.beside_the_pair("a close, and more"):
-        socket = await siege.enter()
-        socket.write(close(1000), frame(TEXT, PING_COMMAND) * 1000, close(1001), b"\xff" * 1000)
-        told, code = await socket.last_words()
-        assert told == []
-        assert code in {1000, None}  # who goes on after the close may have drowned the answer
+    socket = await siege.enter()
+    socket.write(close(1000), frame(TEXT, PING_COMMAND) * 1000, close(1001), b"\xff" * 1000)
+    messages, code = await socket.last_words()
+    assert messages == []
+    assert code in {1000, None}  # who goes on after the close may have drowned the answer
 
 
 # ── what is strange and legal ────────────────────────────────────────────────────────────────────
 
 
-async def echoed(socket: RawSocket, ping: bytes, stream: bytes) -> None:
+async def assert_echoed(socket: RawSocket, ping: bytes, stream: bytes) -> None:
     """Say a ping command in these frames; the answer must have the very same text."""
     socket.write(stream)
     assert (await socket.hear())["type"] == "ack"
@@ -213,16 +206,16 @@ HUGE: Final[dict[str, bytes]] = {
 async def test_huge_json_is_echoed_unchanged(siege: Siege) -> None:
     async with siege.beside_the_pair("huge values"):
         for value in HUGE.values():
-            await echoed(await siege.enter(), value, frame(TEXT, b'{"type": "ping", "ping": ' + value + b"}"))
+            await assert_echoed(await siege.enter(), value, frame(TEXT, b'{"type": "ping", "ping": ' + value + b"}"))
 
 
 async def test_a_message_may_come_in_hundreds_of_fragments_with_pings_between_them(siege: Siege) -> None:
     value = b'"' + b"x" * 300 + b'"'
-    whole = b'{"type": "ping", "ping": ' + value + b"}"
-    pieces = [frame(CONTINUATION, whole[i : i + 1], fin=False) + frame(PING, b"%d" % i) for i in range(len(whole))]
+    text = b'{"type": "ping", "ping": ' + value + b"}"
+    pieces = [frame(CONTINUATION, text[i : i + 1], fin=False) + frame(PING, b"%d" % i) for i in range(len(text))]
     async with siege.beside_the_pair("hundreds of fragments"):
         socket = await siege.enter()
         socket.write(frame(TEXT, fin=False), *pieces)
-        while await socket.read() != (PONG, b"%d" % (len(whole) - 1)):
+        while await socket.read() != (PONG, b"%d" % (len(text) - 1)):
             pass  # one pong may answer for many pings (RFC 6455 section 5.5.3)
-        await echoed(socket, value, frame(CONTINUATION))
+        await assert_echoed(socket, value, frame(CONTINUATION))

@@ -14,16 +14,11 @@ from support.processes import RESTANTE, Serving, serving
 
 
 @pytest.fixture
-async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
-    """Our server, with the real clients at the other end of the wire."""
-    async with Scene(tmp_path, Restante(tmp_path / "server")) as scene:
-        yield scene
-
-
-@pytest.fixture(params=[Restante, Reference], ids=lambda server: server.__name__.lower())
-async def any_scene(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Scene]:
-    """The same with the reference server too: what holds for both shows that the harness is right."""
-    async with Scene(tmp_path, request.param(tmp_path / "server")) as scene:
+async def scene(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Scene]:
+    """A server with real clients at the other end of the wire: ours with these flags, or the reference server."""
+    flags = getattr(request, "param", ())
+    server = Reference(tmp_path / "server") if flags == "reference" else Restante(tmp_path / "server", *flags)
+    async with Scene(tmp_path, server) as scene:
         yield scene
 
 

@@ -2,11 +2,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from support.mailbox.engines import ENGINES, Engine
+from stores.engine import Engine
 
 
-@pytest.fixture(params=ENGINES, ids=lambda engine: engine.__name__)
-async def engine(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
-    """Each engine in turn, with an empty store."""
-    async with request.param() as engine:
+@pytest.fixture
+async def engine() -> AsyncIterator[Engine]:
+    """An empty store."""
+    async with Engine() as engine:
         yield engine

@@ -24,10 +24,10 @@ from restante.common.errors import Misuse, StoreDamaged, StoreError
 from restante.mailbox.store.backup import back_up, restore
 from restante.mailbox.store.schema import FILE, migrations
 from restante.mailbox.store.sqlite import Store, open_store
+from stores.engine import USAGE, Engine
 from stores.test_schema import DAMAGE, thaw
 from support.disk import no_file_beyond
 from support.effort import examples, rounds
-from support.mailbox.engines import USAGE, SqliteInAFile
 from support.mailbox.ledger import Ledger
 from support.mailbox.picture import picture
 from support.processes import run
@@ -90,7 +90,7 @@ def test_a_backup_has_the_batches_that_were_committed_when_it_began(
 
     async def play() -> None:
         loop, left = asyncio.get_running_loop(), list(during)
-        async with SqliteInAFile() as engine:
+        async with Engine() as engine:
             ledger = await Ledger.begin(engine.store)
             for batch in before:
                 await commit(engine.store, ledger, batch)
@@ -111,7 +111,7 @@ def test_a_backup_has_the_batches_that_were_committed_when_it_began(
 
 
 async def test_each_backup_amid_commits_is_a_prefix_of_the_batches(tmp_path: Path) -> None:
-    async with SqliteInAFile() as engine:
+    async with Engine() as engine:
         ledger = await Ledger.begin(engine.store)
         pictures = [await taken(engine.store)]
         making = asyncio.Event()
@@ -280,7 +280,7 @@ def test_a_backup_is_made_on_a_file_system_without_hard_links(
 
 
 async def test_a_backup_after_a_crash_has_what_is_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with SqliteInAFile() as engine:
+    async with Engine() as engine:
         ledger = await Ledger.begin(engine.store)
         await commit(engine.store, ledger, [("add", "a", "box1", 5000)])
         wanted = await taken(engine.store)

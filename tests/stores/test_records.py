@@ -7,9 +7,9 @@ import asyncio
 from restante.common.usage_records import CurrentUsage, MailboxUsage, NameplateUsage
 from restante.mailbox.core import model
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
+from stores.engine import LIVE, USAGE, Engine
 from support.bounds import BOUND
 from support.dice import FakeDice
-from support.mailbox.engines import LIVE, USAGE, Engine
 from support.mailbox.givens import FakeClock, mailbox_id
 from support.mailbox.ledger import Ledger
 from support.mailbox.picture import assert_shown

@@ -8,7 +8,7 @@ import pytest
 
 from restante.common.errors import StoreBusy, StoreError
 from restante.mailbox.store import sqlite
-from support.mailbox.engines import LIVE, USAGE, Engine, SqliteInAFile
+from stores.engine import LIVE, USAGE, Engine
 from support.mailbox.ledger import Ledger
 from support.mailbox.picture import assert_shown, picture
 
@@ -97,7 +97,7 @@ async def test_forgetting_that_was_refused_forgets_nothing(engine: Engine) -> No
 async def test_a_batch_waits_for_another_writer_that_ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A backup, say; and the loop turns meanwhile."""
     monkeypatch.setattr(sqlite, "LOCK_TIMEOUT_SECONDS", 30.0)
-    async with SqliteInAFile() as engine:
+    async with Engine() as engine:
         ledger = await Ledger.begin(engine.store)
         ledger.open("a", "m")
         with engine.refusing():

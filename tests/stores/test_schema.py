@@ -16,7 +16,6 @@ from restante.common.errors import StoreBusy, StoreError
 from restante.mailbox.core.state import State
 from restante.mailbox.store.schema import APPLICATION_ID, FILE, connect, migrations
 from restante.mailbox.store.sqlite import Store, open_store
-from support.mailbox.engines import SqliteInMemory
 from support.mailbox.ledger import Ledger
 from support.mailbox.picture import picture
 from support.sqlite_schema import schema, version
@@ -165,6 +164,13 @@ def test_an_empty_database_file_is_logged(tmp_path: Path) -> None:
     assert [line["event"] for line in logged] == ["the database file was empty: creating a new database in it"]
 
 
+def test_an_interrupted_first_start_does_not_prevent_the_next(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / FILE)) as database:
+        database.execute("PRAGMA journal_mode = WAL")  # what comes first; the schema is one transaction after it
+    with closing(connect(str(tmp_path / FILE))) as database:
+        assert version(database) == (APPLICATION_ID, len(migrations()))
+
+
 def test_a_newer_database_is_refused(tmp_path: Path) -> None:
     with closing(thaw(1, tmp_path / "newer")) as database:
         database.execute("PRAGMA user_version = 1000")
@@ -224,11 +230,11 @@ DAMAGE = {
 
 @pytest.fixture
 async def thawed() -> AsyncIterator[Store]:
-    engine = SqliteInMemory()
+    store = Store(connect(":memory:"))
     with closing(thaw(len(migrations()))) as database:
-        database.backup(engine.store.database)
-    yield engine.store
-    await engine.close()
+        database.backup(store.database)
+    yield store
+    await store.close()
 
 
 async def test_the_frozen_database_is_not_damaged(thawed: Store) -> None:

@@ -24,8 +24,9 @@ from support.mailbox.raw_socket import RawSocket
 
 
 class LiveServer:
-    def __init__(self, server: Server, port: int, running: asyncio.Task[None]) -> None:
+    def __init__(self, server: Server, clock: FakeClock, port: int, running: asyncio.Task[None]) -> None:
         self.server = server
+        self.clock = clock
         self.port = port
         self.running = running
         self.clients: list[RawSocket] = []
@@ -59,12 +60,14 @@ async def open_live(
 ) -> AsyncIterator[LiveServer]:
     store = Store.open(data)
     clock = FakeClock()
-    policy = Policy(limits=replace(limits, message_bytes=MIB))
+    if limits.message_bytes == UNLIMITED.message_bytes:
+        limits = replace(limits, message_bytes=MIB)
+    policy = Policy(limits=limits)
     commit_loop = await CommitLoop.open(store, clock, FakeDice(), policy, Retention())
     server = Server(commit_loop, clock, WelcomeOptions(**welcome_options), admission)
     [at] = await server.listeners.listen(listen_address("127.0.0.1:0", "--listen"))
     running = asyncio.create_task(commit_loop.run())
-    live = LiveServer(server, int(at.rpartition(":")[2]), running)
+    live = LiveServer(server, clock, int(at.rpartition(":")[2]), running)
     try:
         yield live
     finally:

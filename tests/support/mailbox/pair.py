@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -54,11 +53,10 @@ class Side:
         answer = await self._answer("ack", number)
         return await self._answer(REPLIES[kind], number) if kind in REPLIES else answer
 
-    async def hears(self, count: int) -> float:
-        """Wait until it has heard so many messages; nothing else may come. Gives the time."""
+    async def hears(self, count: int) -> None:
+        """Wait until it has heard so many messages; nothing else may come."""
         while len(self.heard) < count:
             self._take(await self._read())
-        return time.perf_counter()
 
     async def leave(self) -> None:
         """Say goodbye; nothing comes any more but the answer."""
@@ -97,8 +95,6 @@ class Session:
         self.port = port
         self.nameplate = ""
         self.mailbox = ""
-        self.delays: list[float] = []
-        """Seconds from each `add` to its delivery at the other side."""
         self.a = Side(port, f"pair-a-{number}")
         self.b = Side(port, f"pair-b-{number}")
         self._added: list[tuple[str, str, str]] = []
@@ -182,10 +178,8 @@ class Session:
         """Say something, and see that both hear it, after all that went before."""
         body = f"body of {side.name} in {phase}"
         self._added.append((side.name, phase, body))
-        began = time.perf_counter()
         adding = asyncio.create_task(side.call("add", phase=phase, body=body))
         if other.opened:
-            self.delays.append(await other.hears(len(self._added)) - began)
             await self._heard(other)
         await adding
         await self._heard(side)

@@ -1,6 +1,6 @@
 """A wire between clients and server that a test can read, hold and cut, at the message it names.
 
-The proxy keeps its port whatever happens to the server, forwards bytes as they are, and hurries or delays nothing
+The proxy keeps its port whatever happens to the server, forwards messages as they are, and hurries or delays nothing
 by itself. A test says where it wants to step in before the conversation gets there:
 
     stop = proxy.act(to_client(RECEIVER, "claimed"), BEFORE, kill)      # do something at that moment
@@ -8,17 +8,22 @@ by itself. A test says where it wants to step in before the conversation gets th
     await proxy.passed(to_client(SENDER, "message", phase="pake"))      # it went through (now or long ago)
 """
 
+from __future__ import annotations
+
 import asyncio
 import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from socket import SHUT_WR
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
+
+import aiohttp
+from aiohttp import web
 
 from support.bounds import bounded
-from support.mailbox.frames import Follower, Piece
 
 
 class Way(Enum):
@@ -77,12 +82,9 @@ class Moment:
         )
 
     def __str__(self) -> str:
-        words = [f"client-{self.client}", "says" if self.way is TO_SERVER else "hears", self.type]
-        if self.phase is not None:
-            words.append(self.phase)
-        if self.author is not None:
-            words.append(f"of-{self.author}")
-        return "-".join(words)
+        words = (f"client-{self.client}", "says" if self.way is TO_SERVER else "hears", self.type, self.phase)
+        author = self.author and f"of-{self.author}"
+        return "-".join(word for word in (*words, author) if word)
 
 
 def to_server(client: int, kind: str, phase: str | None = None) -> Moment:
@@ -93,11 +95,13 @@ def to_client(client: int, kind: str, phase: str | None = None, author: int | No
     return Moment(TO_CLIENT, client, kind, phase, author)
 
 
+Socket = web.WebSocketResponse | aiohttp.ClientWebSocketResponse
+
+
 @dataclass(eq=False)
-class _Connection:
+class Connection:
     number: int
-    to_client: asyncio.StreamWriter
-    to_server: asyncio.StreamWriter
+    ends: tuple[Socket, Socket]
     client: int | None = None
     cut: asyncio.Event = field(default_factory=asyncio.Event)
     over: asyncio.Event = field(default_factory=asyncio.Event)
@@ -110,9 +114,9 @@ class _Connection:
         """
         if not self.cut.is_set():
             self.cut.set()
-            for writer in (self.to_client, self.to_server):
-                with suppress(OSError):  # that end is gone already
-                    writer.write_eof()
+            for end in self.ends:
+                with suppress(OSError, AttributeError):  # that end is gone already
+                    end.get_extra_info("socket").shutdown(SHUT_WR)
 
 
 @dataclass(eq=False)
@@ -134,9 +138,9 @@ class Hold:
     """A message that waits, and with it all that follows in its direction of its connection; once."""
 
     moment: Moment
+    connection: Connection | None = None
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
     _go_on: asyncio.Event = field(default_factory=asyncio.Event)
-    _connection: _Connection | None = None
 
     async def reached(self) -> None:
         async with bounded(f"held: {self.moment}"):
@@ -147,11 +151,11 @@ class Hold:
 
     def drop(self) -> None:
         """Lose the message and cut its connection."""
-        assert self._connection is not None, f"{self.moment} has not come yet"
-        self._connection.sever()
+        assert self.connection is not None, f"{self.moment} has not come yet"
+        self.connection.sever()
 
-    async def keep(self, connection: _Connection) -> None:
-        self._connection = connection
+    async def keep(self, connection: Connection) -> None:
+        self.connection = connection
         self._arrived.set()
         waits = [asyncio.ensure_future(event.wait()) for event in (self._go_on, connection.cut)]
         try:
@@ -169,33 +173,30 @@ class Proxy:
         self.transcript: list[Passage] = []
         self.port = 0
         self._sides: dict[str, int] = {}
-        self._connections: list[_Connection] = []
+        self._connections: list[Connection] = []
         self._stops: list[Stop] = []
         self._holds: list[Hold] = []
-        self._waiting: list[tuple[Moment, asyncio.Future[Passage]]] = []
-        self._tasks: set[asyncio.Task[None]] = set()
         self._failures: list[Exception] = []
-        self._listener: asyncio.Server | None = None
         self._opened = asyncio.Event()
+        self._news = asyncio.Condition()
 
     @property
     def url(self) -> str:
         return f"ws://127.0.0.1:{self.port}/v1"
 
     async def __aenter__(self) -> Self:
-        self._listener = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.port = self._listener.sockets[0].getsockname()[1]
+        self._session = aiohttp.ClientSession()
+        self._runner = web.ServerRunner(web.Server(self._serve), shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        self.port = self._runner.addresses[0][1]
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._listener is not None
-        self._listener.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._listener.wait_closed()
+        await self._runner.cleanup()
+        await self._session.close()
         if self._failures:
             raise ExceptionGroup("the proxy could not follow the conversation", self._failures)
 
@@ -228,13 +229,16 @@ class Proxy:
 
     async def passed(self, moment: Moment) -> Passage:
         """Wait until the message of MOMENT has gone through, be it long ago."""
-        for passage in self.transcript:
-            if passage.passed and moment.matches(passage):
-                return passage
-        future: asyncio.Future[Passage] = asyncio.get_running_loop().create_future()
-        self._waiting.append((moment, future))
-        async with bounded(f"passed: {moment}"):
-            return await future
+
+        def find() -> Passage | None:
+            passages = (passage for passage in self.transcript if passage.passed and moment.matches(passage))
+            return next(passages, None)
+
+        async with bounded(f"passed: {moment}"), self._news:
+            await self._news.wait_for(find)
+        passage = find()
+        assert passage is not None
+        return passage
 
     async def gone(self, client: int) -> None:
         """Wait until no connection of CLIENT is left, as the server sees it too: it closed its own end."""
@@ -252,77 +256,67 @@ class Proxy:
 
     # the wire itself
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        try:
-            await self._serve(reader, writer)
-        except Exception as error:  # noqa: BLE001 (told to the test when the proxy ends)
-            self._failures.append(error)
-        except asyncio.CancelledError:
-            pass  # the end of the test: nobody awaits this task but __aexit__
-        finally:
-            writer.close()
-            with suppress(OSError):
-                await writer.wait_closed()
-            self._tasks.discard(task)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         await self._opened.wait()
         try:
-            server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self.server_port)
-        except ConnectionRefusedError:
-            return  # the server is down; the client will try again
-        connection = _Connection(len(self._connections) + 1, to_client=writer, to_server=server_writer)
+            url = f"http://127.0.0.1:{self.server_port}{request.path_qs}"
+            server = await self._session.ws_connect(url, autoping=False, autoclose=False, max_msg_size=0)
+        except aiohttp.ClientError:
+            assert request.transport is not None
+            request.transport.abort()  # the server is down; the client will try again
+            return web.Response()
+        client = web.WebSocketResponse(autoping=False, autoclose=False, max_msg_size=0)
+        await client.prepare(request)
+        connection = Connection(len(self._connections) + 1, (client, server))
         self._connections.append(connection)
         try:
             async with asyncio.TaskGroup() as pumps:
-                pumps.create_task(self._pump(connection, TO_SERVER, reader, server_writer))
-                pumps.create_task(self._pump(connection, TO_CLIENT, server_reader, writer))
+                pumps.create_task(self._pump(connection, TO_SERVER, client, server))
+                pumps.create_task(self._pump(connection, TO_CLIENT, server, client))
+        except ExceptionGroup as error:
+            self._failures.append(error)
         finally:
             connection.over.set()
-            server_writer.close()
-            with suppress(OSError):
-                await server_writer.wait_closed()
+            for end in connection.ends:
+                await end.close()
+        return client
 
-    async def _pump(
-        self, connection: _Connection, way: Way, source: asyncio.StreamReader, sink: asyncio.StreamWriter
-    ) -> None:
-        follower = Follower()
+    async def _pump(self, connection: Connection, way: Way, source: Socket, sink: Socket) -> None:
         with suppress(ConnectionError):  # one end died without a word: the same as an end of the stream
-            while data := await source.read(65536):
+            async for message in source:
                 if connection.cut.is_set():
                     continue  # read on to the end, so that the socket closes without a reset
-                for piece in follower.feed(data):
-                    await self._forward(connection, way, piece, sink)
-                    if connection.cut.is_set():
-                        break
-        connection.sever()
+                if message.type is aiohttp.WSMsgType.PING:
+                    await sink.ping(message.data)
+                elif message.type is aiohttp.WSMsgType.PONG:
+                    await sink.pong(message.data)
+                else:
+                    await self._forward(connection, way, message, sink)
+        if source.close_code in {None, aiohttp.WSCloseCode.ABNORMAL_CLOSURE}:
+            connection.sever()
+        elif not connection.cut.is_set():
+            await sink.close(code=source.close_code or aiohttp.WSCloseCode.OK)
 
-    async def _forward(self, connection: _Connection, way: Way, piece: Piece, sink: asyncio.StreamWriter) -> None:
-        if piece.payload is None:
-            if way is TO_CLIENT and piece.raw.startswith(b"HTTP/") and b" 101 " not in piece.raw[:13]:
-                raise ValueError(f"the server refused the upgrade: {piece.raw!r}")
-            sink.write(piece.raw)
-            await sink.drain()
-            return
-        passage = self._read(connection, way, piece.payload)
-        for hold in _due(self._holds, passage):
+    async def _forward(self, connection: Connection, way: Way, message: aiohttp.WSMessage, sink: Socket) -> None:
+        passage = self._read(connection, way, message.data)
+        for hold in [hold for hold in self._holds if hold.moment.matches(passage)]:
+            self._holds.remove(hold)
             await hold.keep(connection)
-        stops = _due(self._stops, passage)
+        stops = [stop for stop in self._stops if stop.moment.matches(passage)]
+        self._stops = [stop for stop in self._stops if stop not in stops]
         _act(stops, BEFORE)
         if connection.cut.is_set():
             return
-        sink.write(piece.raw)
-        await sink.drain()
+        if message.type is aiohttp.WSMsgType.TEXT:
+            await sink.send_str(message.data)
+        else:
+            await sink.send_bytes(message.data)
         passage.passed = True
         _act(stops, AFTER)
-        for moment, future in self._waiting:
-            if not future.done() and moment.matches(passage):
-                future.set_result(passage)
+        async with self._news:
+            self._news.notify_all()
 
-    def _read(self, connection: _Connection, way: Way, payload: bytes) -> Passage:
+    def _read(self, connection: Connection, way: Way, payload: str | bytes) -> Passage:
         message = json.loads(payload)
         assert isinstance(message, dict), message
         if way is TO_SERVER and message.get("type") == "bind":
@@ -331,16 +325,6 @@ class Proxy:
         passage = Passage(connection.number, connection.client, way, message, author)
         self.transcript.append(passage)
         return passage
-
-
-Place = TypeVar("Place", Stop, Hold)
-
-
-def _due(places: list[Place], passage: Passage) -> list[Place]:
-    """Remove from PLACES those whose moment has come: each counts once."""
-    due = [place for place in places if place.moment.matches(passage)]
-    places[:] = [place for place in places if place not in due]
-    return due
 
 
 def _act(stops: list[Stop], order: Order) -> None:

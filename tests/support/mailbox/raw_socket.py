@@ -82,7 +82,10 @@ class RawSocket:
         return first & 0x0F, await self.reader.readexactly(size)
 
     async def hear(self) -> dict[str, Any]:
-        opcode, payload = await self.read()
+        """Read the next message; pings are answered."""
+        while (received := await self.read())[0] == PING:
+            self.write(frame(PONG, received[1]))
+        opcode, payload = received
         assert opcode in {TEXT, BINARY}, (opcode, payload)
         heard: dict[str, Any] = json.loads(payload)
         return heard

@@ -1,108 +1,113 @@
-"""The reference server as a world: the same scripts, a foreign peer."""
+"""The reference server, 0.8.0, as a world: the same scripts, a foreign peer. Its own code runs in this process."""
 
 from __future__ import annotations
 
 import json
-import select
-import subprocess
-import sys
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
-from support.bounds import BOUND
+from wormhole_mailbox_server import server_websocket
+from wormhole_mailbox_server.database import create_or_upgrade_channel_db, create_or_upgrade_usage_db
+from wormhole_mailbox_server.server import make_server
+
 from support.mailbox.givens import Inbox, Options
-from support.mailbox.shells import Clients, SocketInbox
-from support.mailbox.tables import Record, Usage
+from support.mailbox.tables import Usage
 from support.mailbox.worlds import World
 
+ROWS = {"nameplates": "nameplates", "mailboxes": "mailboxes", "messages": "messages", "sides": "mailbox_sides"}
+INTERNAL_ERROR = 1011
 
-class ReferencePeer:
-    """The process; one serves all scripts."""
 
-    def __init__(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", str(Path(__file__).with_name("reference_server.py"))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+class ReferenceInbox(Inbox):
+    """A client, and the reference server's end of its connection."""
 
-    def call(self, *words: str) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(" ".join(words) + "\n")
-        self.process.stdin.flush()
-        ready, _, _ = select.select([self.process.stdout], [], [], BOUND)  # an answer is one line, and all of it
-        assert ready, f"not within {BOUND:g} s: {words}"
-        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
-        return answer
-
-    def stop(self) -> None:
-        self.process.communicate()
+    def __init__(self, server: Any, options: Options) -> None:
+        super().__init__()
+        self.lost = False
+        self.protocol: Any = server_websocket.WebSocketServer()
+        self.protocol.factory = SimpleNamespace(_server=server, reactor=None)
+        self.protocol.sendMessage = lambda payload, _binary: self.frames.append(json.loads(payload))
+        headers = {name.lower(): value for name, value in options.headers().items()}
+        host, port = self.address
+        self.protocol.onConnect(SimpleNamespace(headers=headers, peer=f"tcp4:{host}:{port}"))
 
 
 class ReferenceWorld(World):
     tells_the_lost = False
 
-    def __init__(self, options: Options, peer: ReferencePeer) -> None:
+    def __init__(self, options: Options) -> None:
         super().__init__(options)
-        self._peer = peer
-        self._clients = Clients()
-        words = {"blur": options.blur, "motd": options.motd, "error": options.error}
-        chosen = [f"{name}={value}" for name, value in words.items() if value]
-        self._port = peer.call("fresh", *chosen, *(() if options.lists else ("no_list",)))["port"]
+        self._channel = create_or_upgrade_channel_db(":memory:")
+        self._usage = create_or_upgrade_usage_db(":memory:")
+        self._inboxes: list[ReferenceInbox] = []
+        self._time = patch.object(server_websocket, "time", SimpleNamespace(time=self.clock.wall))
+        self._time.start()
+        self._start()
+
+    def _start(self) -> None:
+        self._server = make_server(
+            self._channel,
+            allow_list=self.options.lists,
+            blur_usage=self.options.blur or None,
+            usage_db=self._usage,
+            welcome_motd=self.options.motd,
+            signal_error=self.options.error,
+        )
 
     def close(self) -> None:
-        try:
-            self.run(self._clients.close())
-        finally:
-            super().close()
+        self._time.stop()
+        self._channel.close()
+        self._usage.close()
+        super().close()
 
     def connect(self) -> Inbox:
-        return self.run(self._clients.connect(self._port, self.options.headers()))
+        inbox = ReferenceInbox(self._server, self.options)
+        self._inboxes.append(inbox)
+        inbox.protocol.onOpen()
+        return inbox
 
     def say(self, inbox: Inbox, text: str) -> None:
-        assert isinstance(inbox, SocketInbox)
-        self.run(self._clients.say(inbox, text))
+        """If a handler raises, Autobahn closes the connection, and what it was about to send is lost."""
+        assert isinstance(inbox, ReferenceInbox)
+        if inbox.lost:
+            return
+        before = len(inbox.frames)
+        try:
+            inbox.protocol.onMessage(text.encode(), False)
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            del inbox.frames[before:]
+            inbox.hang_up(INTERNAL_ERROR, repr(error))
+            self.lose(inbox)
 
     def lose(self, inbox: Inbox) -> None:
-        assert isinstance(inbox, SocketInbox)
-        self.run(self._lose(inbox))
-
-    async def _lose(self, inbox: SocketInbox) -> None:
-        """Close the socket, and let the server take note of it: the barrier of a new connection comes after it."""
-        await self._clients.lose(inbox)
-        another = await self._clients.connect(self._port, {})
-        await self._clients.hear(self._lose)
-        await self._clients.lose(another)
+        assert isinstance(inbox, ReferenceInbox)
+        if not inbox.lost:
+            inbox.lost = True
+            inbox.protocol.onClose(True, 1000, "")
 
     def flush(self, *, refused: bool = False) -> bool:
         assert not refused
-        self.run(self._clients.hear(self._clients.lose))
         return True
-
-    def ended(self, inbox: Inbox) -> int | None:
-        assert isinstance(inbox, SocketInbox)
-        return self.run(self._clients.ended(inbox))
-
-    def advance(self, seconds: float) -> None:
-        self._peer.call("advance", str(seconds))
 
     def prune(self, *, refused: bool = False) -> bool:
         assert not refused
-        self._peer.call("prune")
+        now = self.clock.wall()
+        self._server.prune_all_apps(now, now - self.options.prune_after)
         return True
 
     def restart(self, *, crash: bool = False) -> None:
         assert not crash
-        self.run(self._clients.close())
-        self._port = self._peer.call("restart")["port"]
+        for inbox in self._inboxes:
+            self.lose(inbox)
+        self._start()
 
     def counts(self) -> dict[str, str]:
-        counts: dict[str, str] = self._peer.call("look")["rows"]
-        return counts
+        count = "SELECT count(*) AS n FROM {}"
+        return {name: str(self._channel.execute(count.format(table)).fetchone()["n"]) for name, table in ROWS.items()}
 
     def usage(self) -> Usage:
-        usage: dict[str, list[Record]] = self._peer.call("look")["usage"]
-        return Usage(usage["nameplate"], usage["mailbox"], usage["client"])
+        def rows(table: str) -> list[dict[str, Any]]:
+            return [dict(row) for row in self._usage.execute(f"SELECT * FROM {table} ORDER BY rowid")]
+
+        return Usage(rows("nameplates"), rows("mailboxes"), rows("client_versions"))

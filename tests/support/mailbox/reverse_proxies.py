@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,7 +17,7 @@ from support.certificates import Certificate
 from support.debian import Program
 from support.documents import Document
 from support.ports import held_port
-from support.processes import Child, child
+from support.processes import RESTANTE, Child, Serving, child, serving
 
 Words = tuple[str, ...]
 
@@ -89,8 +89,7 @@ async def behind_nginx(folder: Path, setup: Setup) -> AsyncIterator[int]:
         )
         # In one process, and without a change of the user: another one could not read the folder.
         command = (str(program.path), "-e", "stderr", "-c", str(config), "-g", "master_process off;")
-        async with _running(program, setup, *command) as nginx:
-            await listening(nginx, port)
+        async with _running(program, setup, port, *command):
             yield port
 
 
@@ -124,8 +123,7 @@ async def behind_haproxy(folder: Path, setup: Setup, *, of_tcp: bool = False) ->
                 mode="tcp" if of_tcp else "http",
             )
         )
-        async with _running(program, setup, str(program.path), "-db", "-f", str(config)) as haproxy:
-            await listening(haproxy, port)
+        async with _running(program, setup, port, str(program.path), "-db", "-f", str(config)):
             yield port
 
 
@@ -154,15 +152,15 @@ async def behind_caddy(folder: Path, setup: Setup) -> AsyncIterator[int]:
         config.write_text(CADDY_CONFIG.format(block=block))
         command = (str(program.path), "run", "--adapter", "caddyfile", "--config", str(config))
         homes = {"HOME": str(folder), "XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
-        async with _running(program, setup, *command, **homes) as caddy:
-            await listening(caddy, port)
+        async with _running(program, setup, port, *command, **homes):
             yield port
 
 
 @asynccontextmanager
-async def _running(program: Program, setup: Setup, *command: str, **variables: str) -> AsyncIterator[Child]:
+async def _running(program: Program, setup: Setup, port: int, *command: str, **variables: str) -> AsyncIterator[None]:
     async with child(*setup.inside, *command, **program.variables, **variables) as proxy:
-        yield proxy
+        await listening(proxy, port)
+        yield
 
 
 LISTENING: Final = re.compile(r"^ *\d+: 0100007F:([0-9A-F]{4}) \S+ 0A ", re.MULTILINE)
@@ -187,3 +185,42 @@ BEHIND: Final[dict[str, Callable[[Path, Setup], AbstractAsyncContextManager[int]
     "caddy": behind_caddy,
 }
 """The proxies that the document has a configuration of."""
+
+
+DIRECT: Final = "restante"
+"""The server's own TLS."""
+FRONTS: Final = (DIRECT, *BEHIND)
+
+
+@dataclass(frozen=True)
+class Fronts:
+    """A server, and what does the TLS before it."""
+
+    server: Serving
+    certificate: Certificate
+    trace: Path
+    ports: Mapping[str, int]
+    """The port of each."""
+
+    def url(self, front: str) -> str:
+        return f"wss://localhost:{self.ports[front]}/v1"
+
+
+@asynccontextmanager
+async def running_fronts(folder: Path, names: Iterable[str], inside: tuple[str, ...] = ()) -> AsyncIterator[Fronts]:
+    """Run a server that has TLS on one address and none on another, and proxies with TLS before the latter."""
+    certificate, trace = Certificate(folder), folder / "trace.jsonl"
+    options = (
+        *("--listen", "127.0.0.1:0", "--listen", "plain:127.0.0.1:0", "--trace", str(trace)),
+        *("--tls-cert", str(certificate.path), "--tls-key", str(certificate.path)),
+    )
+    async with AsyncExitStack() as ends:
+        server = await ends.enter_async_context(serving(folder / "data", (*inside, *RESTANTE), options))
+        plain = int((await server.says(r"\bws://127\.0\.0\.1:(\d+)/v1")).group(1))
+        setup = Setup(plain, certificate=certificate, inside=inside)
+        ports = {DIRECT: server.port}
+        for name in names:
+            if name != DIRECT:
+                (folder / name).mkdir()
+                ports[name] = await ends.enter_async_context(BEHIND[name](folder / name, setup))
+        yield Fronts(server, certificate, trace, ports)

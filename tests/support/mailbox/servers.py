@@ -26,11 +26,16 @@ class Server:
     """What it runs, as MODULE:FUNCTION."""
     clean_exit = 0
     """What the process must return after a SIGTERM."""
+    flags: tuple[str, ...] = ()
+    """What the operator wants beyond that."""
+    usage_tables = "", ""
+    live_tables: tuple[str, ...] = ()
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *flags: str) -> None:
         """Make the folder."""
         folder.mkdir(parents=True)
         self.folder = folder
+        self.flags = flags or self.flags
         self.port = 0
         """Held by the scene, also while no process listens."""
         self._processes: list[Child] = []
@@ -42,14 +47,26 @@ class Server:
     @property
     def ready(self) -> str:
         """What it says as soon as it accepts connections, as a regular expression."""
+        return f" starting on {self.port}\n"
+
+    @property
+    def databases(self) -> tuple[Path, Path]:
+        """Where usage and what is live are stored."""
         raise NotImplementedError
 
     def usage(self) -> Usage:
-        raise NotImplementedError
+        """Return what is recorded. Commit, then speak (docs/design.md): what a client was told is in the file."""
+        nameplates, mailboxes = self.usage_tables
+        path, _ = self.databases
+        return Usage(
+            *(_column(path, f"SELECT result FROM {table} ORDER BY rowid") for table in (nameplates, mailboxes))
+        )
 
     def live(self) -> dict[str, int]:
         """How many rows are left, of each table that has any."""
-        raise NotImplementedError
+        _, path = self.databases
+        counts = {table: _column(path, f"SELECT COUNT(*) FROM {table}")[0] for table in self.live_tables}
+        return {table: count for table, count in counts.items() if count}
 
     async def start(self) -> None:
         """Start it and wait until it accepts connections."""
@@ -90,35 +107,22 @@ class Restante(Server):
     """Ours."""
 
     main = "restante.cli.main:main"
-    flags: tuple[str, ...] = ()
-    """What the operator wants beyond that."""
+    usage_tables = "usage_nameplates", "usage_mailboxes"
+    live_tables = "nameplates", "mailboxes", "messages"
 
     @property
     def command(self) -> list[str]:
         listen = f"127.0.0.1:{self.port}"
-        return [
-            *("restante", "serve"),
-            *("--data", "data", "--listen", listen, "--admin", "off"),
-            *self.flags,
-        ]
+        return ["restante", "serve", "--data", "data", "--listen", listen, "--admin", "off", *self.flags]
 
     @property
     def ready(self) -> str:
         return '"event": "listening"'
 
-    def usage(self) -> Usage:
-        # Commit, then speak (docs/design.md): what a client was told is in the file, without a wait.
-        return Usage(
-            _column(self._path, "SELECT result FROM usage_nameplates ORDER BY id"),
-            _column(self._path, "SELECT result FROM usage_mailboxes ORDER BY id"),
-        )
-
-    def live(self) -> dict[str, int]:
-        return _row_counts(self._path, "nameplates", "mailboxes", "messages")
-
     @property
-    def _path(self) -> Path:
-        return self.folder / "data" / "restante.sqlite"
+    def databases(self) -> tuple[Path, Path]:
+        path = self.folder / "data" / "restante.sqlite"
+        return path, path
 
 
 class Reference(Server):
@@ -126,6 +130,8 @@ class Reference(Server):
 
     main = "twisted.application.twist._twist:Twist.main"
     clean_exit = -signal.SIGTERM  # Twisted stops its reactor, then dies of the same signal
+    usage_tables = "nameplates", "mailboxes"
+    live_tables = "nameplates", "nameplate_sides", "mailboxes", "mailbox_sides", "messages"
 
     @property
     def command(self) -> list[str]:
@@ -136,19 +142,8 @@ class Reference(Server):
         ]
 
     @property
-    def ready(self) -> str:
-        return f" starting on {self.port}\n"
-
-    def usage(self) -> Usage:
-        path = self.folder / "usage.sqlite"
-        return Usage(
-            _column(path, "SELECT result FROM nameplates ORDER BY rowid"),
-            _column(path, "SELECT result FROM mailboxes ORDER BY rowid"),
-        )
-
-    def live(self) -> dict[str, int]:
-        tables = ("nameplates", "nameplate_sides", "mailboxes", "mailbox_sides", "messages")
-        return _row_counts(self.folder / "relay.sqlite", *tables)
+    def databases(self) -> tuple[Path, Path]:
+        return self.folder / "usage.sqlite", self.folder / "relay.sqlite"
 
 
 class TransitRelay(Server):
@@ -162,10 +157,6 @@ class TransitRelay(Server):
         port = f"--port=tcp:{self.port}:interface=127.0.0.1"
         return ["twist", "--log-format=text", "transitrelay", "--log-fd=1", port]
 
-    @property
-    def ready(self) -> str:
-        return f" starting on {self.port}\n"
-
     async def carried(self) -> int:
         """Wait until a transfer is over; return how many bytes it had."""
         record = await self._process.says(r'"total_bytes": (\d+), "mood": "(\w+)"')
@@ -176,8 +167,3 @@ class TransitRelay(Server):
 def _column(path: Path, query: str) -> list[Any]:
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as db:
         return [row[0] for row in db.execute(query)]
-
-
-def _row_counts(path: Path, *tables: str) -> dict[str, int]:
-    counts = {table: _column(path, f"SELECT COUNT(*) FROM {table}")[0] for table in tables}
-    return {table: count for table, count in counts.items() if count}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import signal
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
+from support.bounds import BOUND
 from support.forks import Forked
 from support.ports import held_port
 from support.processes import Child, environment
@@ -17,13 +19,28 @@ WORMHOLE_CODE: Final = re.compile(r"Wormhole code is: (\S+)\n")
 HOMES: Final = ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
 
 
+HANDSHAKE_SECONDS: Final = "HANDSHAKE_SECONDS"
+"""The variable that says how long a `wormhole` waits for the answer to its WebSocket request."""
+
+
 def main() -> object:
-    """Be `wormhole`, in a fork. It finds a port that is free on 127.0.0.1, and then listens on every address: that
-    fails where the port is in use on another one. So it is given a port that is free on all of them.
+    """Be `wormhole`, in a fork, where two of its own limits do not hold.
+
+    It finds a port that is free on 127.0.0.1, and then listens on every address: that fails where the port is in use
+    on another one. So it is given a port that is free on all of them. And it waits 5 s for the answer to its request
+    of a WebSocket, in which a busy machine may not have started a server.
     """
     import wormhole.transit
+    from wormhole import _rendezvous
     from wormhole.cli import cli
 
+    reset = _rendezvous.WSFactory.resetProtocolOptions
+
+    def reset_patiently(factory: Any) -> None:
+        reset(factory)
+        factory.openHandshakeTimeout = float(os.environ.get(HANDSHAKE_SECONDS, BOUND))
+
+    _rendezvous.WSFactory.resetProtocolOptions = reset_patiently
     wormhole.transit.allocate_tcp_port = free_port
     return cli.wormhole()
 
