@@ -5,14 +5,11 @@ from __future__ import annotations
 import itertools
 import shutil
 import sqlite3
-import threading
 import time
 from collections import namedtuple
-from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,7 +18,6 @@ from restante.pipeline.sources import usage
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.snapshot import PACE_OF_EACH_TRY, PACES, snapshot
 from restante.pipeline.sources.source import SourceError
-from support.bounds import BOUND
 from support.mailbox.reference_sources import Their
 from support.pipeline.servers import CONTEXT, T0, Ours, mailbox, nameplate
 
@@ -44,26 +40,24 @@ def halves(copy: Path) -> tuple[int, int, int]:
         return found
 
 
-def test_a_database_that_nobody_writes_to_is_copied_at_the_first_try(tmp_path: Path) -> None:
-    rests: list[float] = []
-    with (
-        closing(filled(tmp_path / "d", 2000)),
-        snapshot(tmp_path / "d", tmp_path / "s", "a", sleep=rests.append) as copy,
-    ):
-        assert halves(copy) == (2000, 0, 0)
-    assert 5 <= len(rests) <= 10  # 2 MB in steps of 256 KiB
-
-
-def test_a_write_between_two_steps_restarts_the_copy(tmp_path: Path) -> None:
+def test_while_the_copy_rests_the_database_is_free_and_a_write_restarts_it(tmp_path: Path) -> None:
     with closing(filled(tmp_path / "d", 2000)) as server:
-        rests = iter(range(1000))
+        server.execute("PRAGMA busy_timeout = 0")
+        rests: list[float] = []
 
-        def write_twice(_seconds: float) -> None:
-            if next(rests) in {1, 2}:
+        def write_twice(seconds: float) -> None:
+            rests.append(seconds)
+            server.execute("BEGIN EXCLUSIVE")
+            if len(rests) in {2, 3}:
                 server.execute("UPDATE pairs SET one = one + 1, other = other + 1")
+            server.execute("COMMIT")
 
         with snapshot(tmp_path / "d", tmp_path / "s", "a", sleep=write_twice) as copy:
             assert halves(copy) == (2000, 4000, 4000)
+        rests.clear()
+        with snapshot(tmp_path / "d", tmp_path / "s", "a", sleep=rests.append) as copy:
+            assert halves(copy) == (2000, 4000, 4000)
+        assert 5 <= len(rests) <= 10  # 2 MB in steps of 256 KiB
 
 
 def test_copying_a_constantly_written_database_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,22 +127,6 @@ def test_with_a_write_ahead_log_a_writer_does_not_disturb_the_copy(tmp_path: Pat
             assert halves(copy) == (2000, 0, 0)
         assert 5 <= len(rests) <= 10
         assert [file.name for file in copy.parent.parent.iterdir()] == []
-
-
-def test_the_database_is_free_while_the_copy_rests(tmp_path: Path) -> None:
-    with closing(filled(tmp_path / "d", 2000)) as server:
-        server.execute("PRAGMA busy_timeout = 0")
-        locked = 0
-
-        def lock(_seconds: float) -> None:
-            nonlocal locked
-            server.execute("BEGIN EXCLUSIVE")
-            server.execute("COMMIT")
-            locked += 1
-
-        with snapshot(tmp_path / "d", tmp_path / "s", "a", sleep=lock):
-            pass
-        assert locked >= 5
 
 
 def test_the_copy_rests_longer_than_a_step_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,73 +225,4 @@ def test_whenever_a_copy_rests_our_server_commits_at_once(tmp_path: Path, monkey
     assert mailboxes
     assert mailboxes.counted == 6_000
     assert nameplates is None, "the copy is of the moment at which it was begun"
-    server.close()
-
-
-class Writer(threading.Thread):
-    """A server's thread, which commits again and again."""
-
-    def __init__(self, commit: Callable[[int], Any]) -> None:
-        super().__init__()
-        self._commit = commit
-        self.commits = 0
-        self.error: BaseException | None = None
-        self.over = threading.Event()
-
-    def run(self) -> None:
-        try:
-            while not self.over.wait(0.03):
-                self._commit(self.commits)
-                self.commits += 1
-        except BaseException as error:  # noqa: BLE001 - the test tells it
-            self.error = error
-
-
-def beside(commit: Callable[[int], Any], copy: Callable[[], Any]) -> None:
-    """Make copies beside a writer until it has made thirty commits; none of them may fail."""
-    writer = Writer(commit)
-    writer.start()
-    end = time.monotonic() + BOUND
-    try:
-        while writer.commits < 30 and writer.error is None:
-            assert time.monotonic() < end, "thirty commits take this long"
-            copy()
-    finally:
-        writer.over.set()
-        writer.join()
-    assert writer.error is None
-
-
-def test_no_commit_of_the_reference_server_fails_beside_copies(tmp_path: Path) -> None:
-    their_usage(tmp_path).stop()
-    servers: list[Their] = []
-    counts: list[int] = []
-
-    def bind(number: int) -> None:
-        if not servers:
-            servers.append(Their(tmp_path))  # of the thread that uses it
-        servers[0].bind("side", T0 + number)
-
-    def copy() -> None:
-        with recognise(f"a={tmp_path / 'usage.sqlite'}").opened(tmp_path / "s", print, CONTEXT) as opened:
-            span = opened.find_new("client_versions", {})
-            assert span
-            counts.append(span.counted)
-
-    beside(bind, copy)
-    assert counts == sorted(counts)
-    assert counts[-1] > 6_000
-
-
-def test_no_commit_of_our_server_fails_beside_copies(tmp_path: Path) -> None:
-    server = Ours(tmp_path / "data")
-    server.write(*(mailbox(number, app_id="x" * 300) for number in range(6_000)))
-
-    def copy() -> None:
-        with recognise(f"a={tmp_path / 'data'}").opened(tmp_path / "s", print, CONTEXT) as opened:
-            span = opened.find_new("mailboxes", {})
-            assert span
-            assert span.counted == 6_000
-
-    beside(lambda number: server.write(nameplate(number)), copy)
     server.close()
