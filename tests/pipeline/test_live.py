@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -28,8 +27,6 @@ from support.pipeline.runs import LakeWorld
 from support.pipeline.servers import T0, Ours, alter, client, current, nameplate, older_schema, ours
 from support.pipeline.source_reads import SourceRead, read_source
 from support.pipeline.tables import collected, frame, rows
-
-Row = dict[str, Any]
 
 
 def claimed(key: int, *added: float) -> Nameplate:
@@ -122,9 +119,10 @@ def test_a_greater_blur_with_which_the_server_was_started_since_the_last_prune_c
 
 
 def test_nothing_is_read_of_a_server_whose_blur_is_not_known(tmp_path: Path, scratch: Path) -> None:
-    with ours(tmp_path / "data", client(0, blur_time=None)) as server:
-        add(server, claimed(1, 41.5))
-        assert live(tmp_path / "data", scratch).span is None
+    for name, change in (("data", client(0, blur_time=None)), ("nothing", nameplate(1))):
+        with ours(tmp_path / name, change) as server:
+            add(server, claimed(1, 41.5))
+            assert live(tmp_path / name, scratch).span is None
     assert live(older_schema(tmp_path / "older"), scratch).span is None
 
 
@@ -181,11 +179,6 @@ def test_that_time_has_passed_is_no_reason_to_read_it_again(tmp_path: Path, scra
         assert live(tmp_path / "data", scratch, third).span is None
 
 
-def test_a_server_of_which_nothing_is_known_has_nothing_to_read(tmp_path: Path, scratch: Path) -> None:
-    with ours(tmp_path / "data", nameplate(1)):
-        assert live(tmp_path / "data", scratch).span is None
-
-
 # ── in the lake ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -226,7 +219,7 @@ def test_a_nameplate_is_counted_while_it_is_live_and_once_when_it_has_ended(
     assert {row["day"] for row in world.rows("pressure")} == {datetime.fromtimestamp(T0, UTC).date()}
 
 
-@pytest.mark.parametrize("name", ["pressure", "mailbox_pressure"])
+@pytest.mark.parametrize("name", ["pressure", pytest.param("mailbox_pressure", marks=pytest.mark.thorough)])
 def test_what_ended_before_the_days_to_build_is_left_out_and_changes_none_of_their_rows(
     spark: SparkSession, name: str
 ) -> None:

@@ -22,19 +22,15 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_the_scratch_folder_is_removed_with_the_run(temporary: Path) -> None:
-    with scratch() as place:
-        (place / "copy").touch()
-        assert place.stat().st_mode & 0o077 == 0
-    assert list(temporary.iterdir()) == []
-
-
-def test_a_run_beside_another_leaves_it_its_copies() -> None:
+def test_each_run_has_a_private_folder_which_is_removed_with_it(temporary: Path) -> None:
+    tempfile.mkdtemp(prefix=SCRATCH_PREFIX)  # of a run that was killed before it locked it
     with scratch() as one:
         (one / "copy").touch()
+        assert one.stat().st_mode & 0o077 == 0
         with scratch() as other:
             assert other != one
         assert (one / "copy").exists()
+    assert list(temporary.iterdir()) == []
 
 
 def test_the_next_run_removes_the_scratch_folder_of_a_killed_one(temporary: Path) -> None:
@@ -98,25 +94,13 @@ def test_a_link_with_the_name_of_a_scratch_folder_is_not_followed(temporary: Pat
     assert link.is_symlink()
 
 
-def test_an_empty_folder_of_the_user_stays(temporary: Path) -> None:
-    (temporary / f"{SCRATCH_PREFIX}mylake").mkdir()
+def test_a_folder_of_the_user_with_such_a_name_stays(temporary: Path) -> None:
+    names = [f"{SCRATCH_PREFIX}{name}" for name in ("mylake", "my_notes", "empty")]
+    for name in names:
+        (temporary / name).mkdir(mode=0o700)
+    for name in names[:2]:
+        (temporary / name / "thesis.txt").touch()
     with scratch():
         pass
-    assert (temporary / f"{SCRATCH_PREFIX}mylake").is_dir()
-
-
-@pytest.mark.parametrize("name", ["mylake", "my_notes"])
-def test_a_folder_of_the_user_with_such_a_name_stays(temporary: Path, name: str) -> None:
-    theirs = temporary / f"{SCRATCH_PREFIX}{name}"
-    theirs.mkdir(mode=0o700)
-    (theirs / "thesis.txt").touch()
-    with scratch():
-        pass
-    assert [path.name for path in temporary.glob("*/*")] == ["thesis.txt"]
-
-
-def test_a_scratch_folder_of_a_run_that_was_killed_before_it_locked_it_is_removed(temporary: Path) -> None:
-    tempfile.mkdtemp(prefix=SCRATCH_PREFIX)
-    with scratch():
-        pass
-    assert list(temporary.iterdir()) == []
+    assert sorted(temporary.iterdir()) == [temporary / name for name in sorted(names)]
+    assert len([*temporary.glob("*/thesis.txt")]) == 2
