@@ -9,12 +9,9 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from support.effort import rounds
 from support.mailbox.clients import Client, Clients
 from support.proc import stopped
-from support.processes import Serving, database, restante, serving, wal
-
-COPIES = rounds(4, 25)
+from support.processes import Serving, called, database, serving, wal
 
 
 async def begin(clients: Clients, server: Serving) -> Client:
@@ -28,7 +25,7 @@ async def add(client: Client, first: int, last: int) -> None:
 
 def restored(copy: Path, new: Path) -> int | None:
     """Return how many messages a copy of the files has, or None if it is damaged."""
-    done = restante("restore", copy / "restante.sqlite", "--data", new, "--json")
+    done = called("restore", copy / "restante.sqlite", "--data", new, "--json")
     if done.returncode == 0:
         messages: int = json.loads(done.stdout)["messages"]
         return messages
@@ -41,7 +38,7 @@ async def test_a_copy_of_one_moment_has_every_acknowledged_message(tmp_path: Pat
     """As a snapshot of the file system does it: here the server is stopped while its files are copied."""
     async with serving(tmp_path / "data") as server, Clients() as clients:
         client = await begin(clients, server)
-        for number in range(COPIES):
+        for number in range(3):
             await add(client, 10 * number, 10 * (number + 1))
             await client.say("add", phase="on its way", body="held" * 20_000)
             server.send(signal.SIGSTOP)

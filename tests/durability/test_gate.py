@@ -16,11 +16,10 @@ from prometheus_client import Metric
 from restante.common import admin_http
 from restante.common.admin_http import AdminPages
 from restante.common.errors import StoreError
-from restante.mailbox.server.commit_loop import NOT_STORED, CommitLoop, Retention
+from restante.mailbox.server.commit_loop import NOT_STORED, Retention
 from restante.mailbox.store import sqlite
 from restante.mailbox.store.load import load
 from support.bounds import BOUND, bounded
-from support.mailbox.altered import SpeaksFirst
 from support.mailbox.clients import Clients
 from support.mailbox.inside import Inside, inside, kinds, news
 from support.mailbox.picture import picture
@@ -40,9 +39,8 @@ def other_program(data: Path) -> Iterator[sqlite3.Connection]:
 # ── held ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def told_while_held(data: Path, loop_type: type[CommitLoop]) -> list[list[str]]:
-    """Add a message whose commit is held; gives what the sender, the subscriber and a third client are told."""
-    async with inside(data, loop_type) as here, Clients() as clients:
+async def test_a_held_commit_answers_nobody(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here, Clients() as clients:
         sender = await clients.opened(here.url, APP, "a", "m")
         subscriber = await clients.opened(here.url, APP, "b", "m")
         third = await clients.bind(here.url, APP, "c")
@@ -53,15 +51,7 @@ async def told_while_held(data: Path, loop_type: type[CommitLoop]) -> list[list[
         await here.gate.reached()
         await third.say("list")
         await third.say("ping", ping=1)
-        return [kinds(frames) for frames in await news(sender, subscriber, third)]
-
-
-async def test_a_held_commit_answers_nobody(tmp_path: Path) -> None:
-    assert await told_while_held(tmp_path, CommitLoop) == [[], [], []]
-
-
-async def test_the_test_notices_a_server_that_answers_first(tmp_path: Path) -> None:
-    assert await told_while_held(tmp_path, SpeaksFirst) == [["ack", "message"], ["message"], []]
+        assert await news(sender, subscriber, third) == [[], [], []]
 
 
 async def test_replies_come_in_order_when_the_commit_ends(tmp_path: Path) -> None:

@@ -9,100 +9,89 @@ import signal
 from pathlib import Path
 from typing import Final
 
-from durability.promises import Kept, broken_promises
-from durability.talks import Side, Talk
+import pytest
+
 from support.bounds import bounded
-from support.effort import rounds
 from support.mailbox.clients import Client, Clients, LostError
-from support.processes import RESTANTE, Serving, altered, evidence, serving
+from support.processes import evidence, serving
 
-KILLS: Final = rounds(3, 8)
-TALKS: Final = 16
-"""New ones in each round, of two clients each: they get well over 500 answers."""
-EARLIEST, LATEST = 50, 500
-"""When the kill comes, in answers."""
-
-Attendance = tuple[Talk, Side, Client]
+SESSIONS: Final = 12
+"""New ones in each round, of two sides each: they get well over 500 answers."""
+ADDS: Final = 9
+LENGTHS: Final = (20, 300, 6000)
+"""Characters of the bodies: also of those that need more than one page of the database."""
 
 
-class Load:
-    """Rounds of talks on one data directory."""
+class Session:
+    """Two sides with a code. Nobody releases or closes before both are there, so there is one mailbox."""
 
-    def __init__(self, seed: int, data: Path) -> None:
-        self.data = data
-        self.talks: list[Talk] = []
-        self.interrupted = 0
-        """Commands that were under way at a kill."""
-        self._dice = random.Random(seed)
-        self._kept: dict[Talk, Kept] = {}
-
-    async def until_killed(self, program: tuple[str, ...] = RESTANTE) -> None:
-        """Continue open sessions, start more, and kill the server in the middle of it."""
-        async with Clients() as clients, serving(self.data, program) as server:
-            back = await self._come_back(clients, server)
-            killed = _kill_at_answer(self._dice.randrange(EARLIEST, LATEST), clients, server)
-            doings = [asyncio.create_task(talk.proceed(side, client, stay=False)) for talk, side, client in back]
-            for talk in self._new_talks():
-                stays = talk.dice.random() < 0.3
-                doings += [
-                    asyncio.create_task(_attend(talk, side, clients, server, stay=stays)) for side in talk.sides
-                ]
-            async with bounded("the kill"):
-                await killed.wait()
-            assert await server.ended() == -signal.SIGKILL, server.log
-            for client in clients.all:
-                await client.ends()
-            for doing in doings:
-                doing.cancel()  # some wait for another side
-            for outcome in await asyncio.gather(*doings, return_exceptions=True):
-                if not isinstance(outcome, LostError | asyncio.CancelledError | None):
-                    raise outcome
-            self.interrupted += sum(not command.answered for client in clients.all for command in client.said)
-
-    async def to_the_end(self) -> None:
-        """Continue open sessions and finish them."""
-        async with Clients() as clients, serving(self.data) as server:
-            async with asyncio.TaskGroup() as doings:
-                for talk, side, client in await self._come_back(clients, server):
-                    doings.create_task(talk.proceed(side, client, stay=False))
-            await server.stop()
-
-    def losses(self) -> list[str]:
-        """Look at what is on disk while no server runs."""
-        with evidence(self.data) as db:
-            assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-            assert db.execute("PRAGMA foreign_key_check").fetchall() == []
-            self._kept = {talk: Kept(db, talk.app) for talk in self.talks}
-        return [problem for talk, kept in self._kept.items() for problem in broken_promises(talk, kept)]
-
-    def _new_talks(self) -> list[Talk]:
-        new = [Talk(len(self.talks) + i, random.Random(self._dice.random())) for i in range(TALKS)]
-        self.talks += new
-        return new
-
-    async def _come_back(self, clients: Clients, server: Serving) -> list[Attendance]:
-        """Bring every side back to where it was. It must hear every message that is on disk once, in order."""
-        async with asyncio.TaskGroup() as doings:
-            entering = [
-                (talk, side, doings.create_task(talk.enter(side, clients, server.url)))
-                for talk in self.talks
-                for side in talk.unfinished()
-            ]
-        back = [(talk, side, entered.result()) for talk, side, entered in entering if not side.has_said("close")]
-        for talk, side, client in back:
-            heard = [(frame["side"], frame["body"]) for frame in client.heard]
-            assert heard == self._kept[talk].messages, f"{talk.app}: replayed to {side.name}"
-        return back
+    def __init__(self, number: int) -> None:
+        self.app = f"session-{number}"
+        self.nameplate = self.mailbox = ""
+        self.named, self.both_there = asyncio.Event(), asyncio.Event()
+        self.sides = [Side(self, name) for name in "ab"]
 
 
-async def _attend(talk: Talk, side: Side, clients: Clients, server: Serving, *, stay: bool) -> None:
-    client = await talk.enter(side, clients, server.url)
-    await talk.proceed(side, client, stay=stay)
-    if not stay and talk.dice.random() < 0.5:
-        await client.leave()
+class Side:
+    """One side, over all its connections. It takes up what was not answered, as shipped clients do."""
+
+    def __init__(self, session: Session, name: str) -> None:
+        self.session = session
+        self.name = name
+        self.bodies = [f"{name} {number} ".ljust(LENGTHS[number % 3], ".") for number in range(ADDS)]
+        self.added = self.acked = 0
+        """How many bodies it has added, and how many of these were answered."""
+        self.there = self.releasing = self.released = self.closing = self.closed = False
+
+    async def play(self, clients: Clients, url: str) -> None:
+        """Come back to where it was and go on to the end."""
+        session = self.session
+        client = await clients.bind(url, session.app, self.name)
+        if not session.nameplate and self.name == "a":
+            session.nameplate = (await client.call("allocate"))["nameplate"]
+            session.named.set()
+        await session.named.wait()
+        if not self.releasing:
+            mailbox = (await client.call("claim", nameplate=session.nameplate))["mailbox"]
+            assert session.mailbox in {"", mailbox}, "the same claim, another mailbox"
+            session.mailbox = mailbox
+        if not self.closing:
+            await self.talk(client)
+        self.closing = True
+        await client.call("close", mailbox=session.mailbox, mood="happy")
+        self.closed = True
+
+    async def talk(self, client: Client) -> None:
+        session = self.session
+        await client.call("open", mailbox=session.mailbox)
+        await client.call("ping", ping="that was all")
+        self.check([(frame["side"], frame["body"]) for frame in client.heard])
+        self.there = True
+        if all(side.there for side in session.sides):
+            session.both_there.set()
+        while self.acked < ADDS:
+            burst = range(self.acked, min(self.acked + 3, ADDS))
+            self.added = burst.stop
+            commands = [await client.say("add", phase=str(number), body=self.bodies[number]) for number in burst]
+            for command in commands:
+                await client.answers(command)
+                self.acked += 1
+        await session.both_there.wait()
+        if not self.released:
+            self.releasing = True
+            await client.call("release", nameplate=session.nameplate)
+            self.released = True
+
+    def check(self, heard: list[tuple[str, str]]) -> None:
+        """What is stored has all that was answered, and each body of a side once and in order."""
+        for side in self.session.sides:
+            bodies = [body for name, body in heard if name == side.name]
+            assert bodies == side.bodies[: len(bodies)], f"{self.session.app}: heard by {self.name}"
+            assert side.acked <= len(bodies) <= side.added, f"{self.session.app}: messages of {side.name}"
+        self.acked = self.added = sum(name == self.name for name, _ in heard)
 
 
-def _kill_at_answer(number: int, clients: Clients, server: Serving) -> asyncio.Event:
+def kill_at_answer(number: int, clients: Clients, process: object) -> asyncio.Event:
     """Kill the server when the clients have had so many answers, all told: a moment of the load, not of a clock."""
     killed = asyncio.Event()
     left = number
@@ -111,28 +100,50 @@ def _kill_at_answer(number: int, clients: Clients, server: Serving) -> asyncio.E
         nonlocal left
         left -= 1
         if left == 0:
-            server.process.kill()
+            process.kill()  # type: ignore[attr-defined]
             killed.set()
 
     clients.on_answer = count
     return killed
 
 
-async def test_every_answered_command_survives_every_kill(tmp_path: Path) -> None:
-    load = Load(20260117, tmp_path / "data")
-    for _ in range(KILLS):
-        await load.until_killed()
-        assert load.losses() == []
-    assert load.interrupted, "no kill hit a command under way"
-    await load.to_the_end()
-    assert load.losses() == []
-    with evidence(load.data) as db:
+async def until_killed(data: Path, sessions: list[Session], answers: int) -> int:
+    """Let all sessions go on, and kill the server in the middle of it; return how many commands were under way."""
+    async with Clients() as clients, serving(data) as server:
+        killed = kill_at_answer(answers, clients, server)
+        sides = [side for session in sessions for side in session.sides if not side.closed]
+        playing = [asyncio.create_task(side.play(clients, server.url)) for side in sides]
+        async with bounded("the kill"):
+            await killed.wait()
+        assert await server.ended() == -signal.SIGKILL, server.log
+        for client in clients.all:
+            await client.ends()
+        for task in playing:
+            task.cancel()  # some wait for another side
+        for outcome in await asyncio.gather(*playing, return_exceptions=True):
+            if not isinstance(outcome, LostError | asyncio.CancelledError | None):
+                raise outcome
+        return sum(not command.answered for client in clients.all for command in client.said)
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(8, marks=pytest.mark.thorough)])
+async def test_every_answered_command_survives_every_kill(tmp_path: Path, kills: int) -> None:
+    data, dice = tmp_path / "data", random.Random(20260117)
+    sessions: list[Session] = []
+    interrupted = 0
+    for _ in range(kills):
+        sessions += [Session(len(sessions) + number) for number in range(SESSIONS)]
+        interrupted += await until_killed(data, sessions, dice.randrange(50, 500))
+        with evidence(data) as database:
+            assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+            assert database.execute("PRAGMA foreign_key_check").fetchall() == []
+    assert interrupted, "no kill hit a command under way"
+    async with Clients() as clients, serving(data) as server, asyncio.TaskGroup() as playing:
+        for side in [side for session in sessions for side in session.sides if not side.closed]:
+            playing.create_task(side.play(clients, server.url))
+    with evidence(data) as database:
         for table in ("mailboxes", "nameplates", "messages"):
-            assert db.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,), table
-        assert db.execute("SELECT count(*) FROM usage_mailboxes").fetchone() == (len(load.talks),)
-
-
-async def test_the_test_notices_a_server_that_answers_before_it_commits(tmp_path: Path) -> None:
-    load = Load(8, tmp_path / "data")
-    await load.until_killed(altered("commits-late"))
-    assert load.losses()
+            assert database.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,), table
+        for table in ("usage_mailboxes", "usage_nameplates"):
+            results = database.execute(f"SELECT result, count(*) FROM {table} GROUP BY result").fetchall()
+            assert results == [("happy", len(sessions))], table

@@ -1,15 +1,13 @@
 """The server with one thing altered. Most break the promise "commit, then speak", to show that the tests notice.
 
-python -m durability.altered HOW ARGS...    is    restante ARGS...    with this altered
+python -m support.mailbox.altered HOW ARGS...    is    restante ARGS...    with this altered
 """
 
-import asyncio
 import math
 import os
 import sqlite3
 import sys
 import threading
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
@@ -17,7 +15,6 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from restante.cli.main import main
-from restante.mailbox.core.model import Change, Now
 from restante.mailbox.server import main as mailbox_main
 from restante.mailbox.server.commit_loop import CommitLoop
 from restante.mailbox.server.server import Server
@@ -35,28 +32,6 @@ class SpeaksFirst(CommitLoop):
         self._send_replies()
         self.dispatcher.changes = changes
         await super()._commit()
-
-
-class SpeaksMeanwhile(CommitLoop):
-    """Forgets to wait for the commit before it speaks."""
-
-    async def _commit(self) -> None:
-        committing = asyncio.create_task(super()._commit())
-        await asyncio.sleep(0)
-        self._send_replies()
-        await committing
-
-
-class CommitsLate(sqlite.Store):
-    """Keeps back the last batches, as a write-behind cache would. Killed, it has always answered what is lost."""
-
-    _kept: tuple[tuple[Sequence[Change], Now], ...] = ()
-
-    async def apply(self, changes: Sequence[Change], now: Now) -> None:
-        batches = (*self._kept, (changes, now))
-        self._kept = batches[-2:]
-        for batch in batches[:-2]:
-            await super().apply(*batch)
 
 
 class HangsAtCommit(sqlite3.Connection):
@@ -103,17 +78,11 @@ def quick(seconds: float) -> AbstractContextManager[object]:
     return patch.object(sqlite, "FAST_FLUSH_SECONDS", seconds)
 
 
-def speaking(commit_loop: type[CommitLoop]) -> AbstractContextManager[object]:
-    return patch.object(mailbox_main, "CommitLoop", commit_loop)
-
-
 WAYS: Final[dict[str, tuple[AbstractContextManager[object], ...]]] = {
     # These keep the promise: all commits are in the thread, or all small ones on the loop.
     "slow-disk": (quick(0.0),),
     "fast-disk": (quick(math.inf),),
-    "speaks-first": (speaking(SpeaksFirst),),
-    "speaks-meanwhile": (speaking(SpeaksMeanwhile), quick(0.0)),
-    "commits-late": (patch.object(sqlite, "Store", CommitsLate),),
+    "speaks-first": (patch.object(mailbox_main, "CommitLoop", SpeaksFirst),),
     "hangs-at-commit": (connecting(HangsAtCommit),),
     "hangs-on-the-loop": (connecting(HangsOnTheLoop), quick(math.inf)),
     "hangs-with-a-file": (patch.object(mailbox_main, "Server", HangsWithAFile),),
