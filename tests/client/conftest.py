@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
+from client.commands import Desk
 from client.programs import Program
 from client.virtual import Network
 from restante.client import base
@@ -22,6 +24,13 @@ def network(monkeypatch: pytest.MonkeyPatch) -> Network:
     network = Network(CoreWorld(Options()))
     monkeypatch.setattr(websocket, "connect", network.connect)
     return network
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def url(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
+    """A server in this process, for all tests of a module."""
+    async with server_of_days(tmp_path_factory.mktemp("server") / "data") as running:
+        yield running.url
 
 
 @pytest.fixture
@@ -50,3 +59,8 @@ def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
 def short_close(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a server answer within half a second when a wormhole is closed."""
     monkeypatch.setattr(base, "MAX_CLOSE_SECONDS", 0.5)
+
+
+@pytest.fixture
+def desk(tmp_path: Path, url: str) -> Desk:
+    return Desk(tmp_path / "desk", url)

@@ -32,7 +32,10 @@ PRELOADED: Final = (
     "restante.cli.main",
     "restante.client.journal_mode.journal",
     "restante.client.connection.websocket",
+    "client.commands",
     "client.killed_at",
+    "restante.cli.client_run",
+    "segno",
     "restante.mailbox.reference_import.importing",
     "restante.mailbox.reference_import.report",
     # What `wormhole` and `twist` import, but for the modules that create Twisted's reactor: that must not be forked.
