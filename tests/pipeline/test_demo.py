@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from datetime import date
 from pathlib import Path
 
 import duckdb
 import pytest
+from pyspark.sql import SparkSession
 
 from restante.cli.pipeline_demo import told
 from restante.demo.events import GroundTruth, decode, draw_events
@@ -22,34 +20,22 @@ from restante.pipeline.lake.lake import Lake
 from restante.pipeline.tables import TABLES
 from restante.pipeline.views import views
 from support import processes
-from support.bounds import PATIENCE
 from support.documents import Document
-from support.effort import is_thorough
 from support.pipeline.raw_compare import RECOMPUTED, compare
-from support.pipeline.runs import command
-from support.pipeline.sessions import INTERPRETED, environment
+from support.pipeline.runs import command, spark_command
 
 GUIDE = Document("docs/pipeline/operating.md")
 
 SMALL = ("--days", str(MIN_DAYS), "--transfers", "60", "--last", "2026-11-20")
 
 
-def test_the_guides_demo_from_nothing_to_tables_that_show_what_happened(tmp_path: Path) -> None:
+def test_the_guides_demo_from_nothing_to_tables_that_show_what_happened(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     [line] = GUIDE.lines("demo")
-
-    def run(*more: str) -> subprocess.CompletedProcess[str]:
-        words = line.replace("./run", f"{sys.executable} -m restante")
-        return subprocess.run(
-            ["sh", "-c", " ".join((words, *more))],
-            cwd=tmp_path,
-            env=environment({} if is_thorough() else INTERPRETED),
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=PATIENCE,
-        )
-
-    done = run(*SMALL)
+    words = shlex.split(line.removeprefix("./run pipeline "))
+    monkeypatch.chdir(tmp_path)
+    done = spark_command(spark, *words, *SMALL)
     folder = tmp_path / "restante-demo"
     truth = decode((folder / SOURCES / TRUTH).read_bytes())
     assert [path.name for path in tmp_path.iterdir()] == ["restante-demo"]
@@ -64,43 +50,34 @@ def test_the_guides_demo_from_nothing_to_tables_that_show_what_happened(tmp_path
             tables.execute(statement)
         assert tables.sql("SELECT * FROM quarantine").fetchall() == []
         counts = tables.sql("SELECT source, read, clean, in_quarantine FROM sources").fetchall()
-        assert {source for source, *_ in counts} == {
-            *MAILSERVERS,
-            *(server.name for server in MAILBOX_SERVERS),
-            *("north-trace", "probes"),
-        }
+        servers = (server.name for server in MAILBOX_SERVERS)
+        assert {source for source, *_ in counts} == {*MAILSERVERS, *servers, "north-trace", "probes"}
         assert all(read == clean > 0 == quarantined for _, read, clean, quarantined in counts)
-        for each in story(truth):
-            page = f"restante-demo/reports/{each.first}.html"
-            words = f'pipeline query --lake restante-demo/lake "{each.query}"'
-            assert f"{each.what} The table {each.table} shows it:\n    restante {words}\n" in done.stdout
-            assert f"    restante {words}\nThe report of the day: {page}\n" in done.stdout
+        for event in story(truth):
+            page = f"restante-demo/reports/{event.first}.html"
+            query = f'pipeline query --lake restante-demo/lake "{event.query}"'
+            assert f"{event.what} The table {event.table} shows it:\n    restante {query}\n" in done.stdout
+            assert f"    restante {query}\nThe report of the day: {page}\n" in done.stdout
             assert (tmp_path / page).exists()
-            if each.table != "guesses":  # a small fleet has too few guesses to stand out
-                assert tables.sql(each.query).fetchall()
+            if event.table != "guesses":  # a small fleet has too few guesses to stand out
+                assert tables.sql(event.query).fetchall()
         [attack] = truth.events.attacks
         suspects = "SELECT day FROM guesses WHERE source = ? GROUP BY day ORDER BY sum(lonely) DESC LIMIT 1"
         assert tables.execute(suspects, [attack.server]).fetchall() == [(attack.days[0],)]
-        transfers = tables.sql("SELECT count(*) FROM transfers").fetchall()
-        assert transfers > [(0,)]
+        assert tables.sql("SELECT count(*) FROM transfers").fetchall() > [(0,)]
     assert "To see all of it on a page, open restante-demo/reports/2026-11.html\n" in done.stdout
     assert (folder / "reports" / "2026-11.html").exists()
     printed = commands(done.stdout)
     assert len(printed) == len(list(story(truth))) + 4
-    called = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    for each_line in printed:
-        ended = processes.run("sh", "-c", each_line, cwd=tmp_path, variables=called)
-        assert (ended.returncode, ended.stderr) == (0, ""), each_line
-        assert ended.stdout.count("\n") > 2, each_line
+    for command_line in printed:
+        assert command(*shlex.split(command_line)[2:]).stdout.count("\n") > 2, command_line
     assert {len(path.stem) for path in (folder / "reports").glob("*.html")} == {len("2026-11"), 8, 10}, "and a week"
     before = sorted((path, path.stat().st_mtime_ns) for path in (folder / SOURCES).rglob("*"))
-    compared = compare(folder)
-    assert compared.keys() == RECOMPUTED.keys()
+    assert compare(folder).keys() == RECOMPUTED.keys()
     assert sorted((path, path.stat().st_mtime_ns) for path in (folder / SOURCES).rglob("*")) == before
-    again = run()
+    again = command(*words)
     assert again.stdout == done.stdout
     assert "demo: the fleet in restante-demo is used as it is" in again.stderr
-    assert "Spark" not in again.stderr
     refused = command("demo", folder, "--seed", "2", ends=2)
     assert refused.stderr == f"restante: {folder} has a fleet with --seed 1: name a new folder for another one\n"
 
@@ -115,8 +92,10 @@ def test_the_demo_is_the_first_command_of_the_help() -> None:
     assert listed.split()[0] == "demo"
 
 
-@pytest.mark.parametrize("name", ["demo", "it's a demo", 'a "demo" for $HOME `id` \\ !!'])
-@pytest.mark.parametrize("program", ["", "./run", "/opt/my programs/run"])
+@pytest.mark.parametrize(
+    ("name", "program"),
+    [("demo", ""), ("it's a demo", "./run"), ('a "demo" for $HOME `id` \\ !!', "/opt/my programs/run")],
+)
 def test_every_command_that_is_printed_runs_in_a_shell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, program: str
 ) -> None:
@@ -128,9 +107,8 @@ def test_every_command_that_is_printed_runs_in_a_shell(
     words = [shlex.split(line) for line in printed]
     assert {word[0] for word in words} == {program or "restante"}
     assert {word[4] for word in words} == {f"{name}/lake"}
-    for line, read in zip(printed, words, strict=True):
-        echoed = processes.run("sh", "-c", f"printf '%s\\n' {line}", cwd=tmp_path)
-        assert echoed.stdout.splitlines() == read
+    echoed = processes.run("sh", "-c", "\n".join(f"printf '%s\\n' {line}" for line in printed), cwd=tmp_path)
+    assert echoed.stdout.splitlines() == [word for line in words for word in line]
     if name == "demo":
         monkeypatch.chdir(tmp_path)
         with Lake.open(Path("demo/lake"), write=True, make=True):
@@ -143,13 +121,11 @@ def test_every_command_that_is_printed_runs_in_a_shell(
     ("options", "words"),
     [
         (("--days", "13"), "--days: '13' is not a whole number from 14 to 366"),
-        (("--days", "many"), "--days: 'many' is not a whole number from 14 to 366"),
         (("--seed", "-1"), "--seed: '-1' is not a whole number from 0 to 9223372036854775807"),
         (("--transfers", "0"), "--transfers: '0' is not a whole number from 3 to 100000"),
         (("--last", "tomorrow"), "--last tomorrow: this is not a day; write it like 2026-11-21"),
         (("--last", "9999-12-31"), "--last 9999-12-31: this day is not over yet; yesterday was "),
         (("--last", "2015-01-10"), "--last 2015-01-10: the fleet would begin before 2015-01-01, the first day"),
-        (("--last", "0001-01-01"), "--last 0001-01-01: the fleet would begin before 2015-01-01, the first day"),
     ],
 )
 def test_a_wrong_option_is_one_sentence_and_nothing_is_made(
@@ -165,7 +141,6 @@ def test_a_wrong_option_is_one_sentence_and_nothing_is_made(
     ("there", "words"),
     [
         ("letter.txt", "has other files: name a new folder for the demo, or an empty one"),
-        ("lake/format", "has other files: name a new folder for the demo, or an empty one"),
         ("sources/north/data", "has no fleet of this version's demo (No such file or directory): name a new folder"),
         ("sources/fleet.json", "has no fleet of this version's demo (Input data was truncated): name a new folder"),
     ],

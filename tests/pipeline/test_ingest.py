@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from restante.common.errors import StoreError
 from restante.mailbox.reference_import.importing import import_databases
 from restante.pipeline import ingest
 from restante.pipeline.build import run as build_run
@@ -26,10 +23,9 @@ from restante.pipeline.sources.source import Span
 from restante.pipeline.sources.usage import OpenedUsage
 from restante.pipeline.spark import small_jobs
 from restante.pipeline.steps import Step, TaskProgress
-from support.effort import examples
 from support.mailbox.reference_sources import Their
 from support.pipeline.runs import LakeWorld, Quiet, no_spark
-from support.pipeline.servers import T0, alter, client, current, mailbox, nameplate, ours, read
+from support.pipeline.servers import T0, alter, client, current, mailbox, nameplate, ours
 
 SECONDS_PER_DAY = 86_400.0
 
@@ -129,8 +125,18 @@ def test_a_faulty_row_is_in_quarantine_once_and_without_content_even_after_an_in
     assert len(world.rows("nameplates")) == 2
 
 
-def read_once(world: LakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove the copy of a source before the rejected rows are written."""
+@pytest.mark.parametrize(
+    ("small", "rejected_per_task"),
+    [
+        pytest.param(True, 10, id="a small job"),
+        pytest.param(False, 10, id="a large job", marks=pytest.mark.thorough),
+        pytest.param(False, 1, id="more rejected rows than a task hands on", marks=pytest.mark.thorough),
+    ],
+)
+def test_faulty_rows_of_a_source_go_to_quarantine(
+    world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: bool, rejected_per_task: int
+) -> None:
+    """The copy of the source has gone then, unless a task had too many of them."""
     quarantine = ingest._quarantine
 
     def without_copy(*given: object) -> None:
@@ -138,34 +144,19 @@ def read_once(world: LakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
             copy.unlink()
         quarantine(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ingest, "_quarantine", without_copy)
-
-
-@pytest.mark.parametrize("small", [True, False])
-def test_a_source_is_read_once_even_if_it_has_faulty_rows(
-    world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: bool
-) -> None:
     if not small:
         monkeypatch.setattr(small_jobs, "MAX_SMALL_JOB_ROWS", -1)
-    read_once(world, monkeypatch)
+    if rejected_per_task > 1:
+        monkeypatch.setattr(ingest, "_quarantine", without_copy)
+    monkeypatch.setattr(ingest, "MAX_REJECTED_PER_TASK", rejected_per_task)
     rows = [nameplate(number, result="canary" if number % 2 else "happy") for number in range(9)]
     with ours(tmp_path / "a", *rows, current(None)):
         ledger = world.ledger("nameplates", f"relay={tmp_path / 'a'}")
     assert ledger is not None
     assert (ledger.read, ledger.clean, ledger.quarantined) == (9, 5, 4)
-    found = world.rows("quarantine")
-    assert sorted(row["identity"] for row in found) == ["2", "4", "6", "8"]
-    assert {(row["table"], row["source"], len(row["digest"])) for row in found} == {("nameplates", "relay", 64)}
-
-
-def test_rejected_rows_of_which_a_task_has_too_many_are_read_again(
-    world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(small_jobs, "MAX_SMALL_JOB_ROWS", -1)
-    monkeypatch.setattr(ingest, "MAX_REJECTED_PER_TASK", 2)
-    with ours(tmp_path / "a", *(nameplate(number, result="canary") for number in range(3)), current(None)):
-        world.ingest(f"relay={tmp_path / 'a'}")
-    assert sorted(row["identity"] for row in world.rows("quarantine")) == ["1", "2", "3"]
+    rejected = world.rows("quarantine")
+    assert sorted(row["identity"] for row in rejected) == ["2", "4", "6", "8"]
+    assert {(row["table"], row["source"], len(row["digest"])) for row in rejected} == {("nameplates", "relay", 64)}
 
 
 def test_rows_that_were_imported_from_another_source_are_duplicates(world: LakeWorld, tmp_path: Path) -> None:
@@ -234,11 +225,10 @@ def test_a_source_restored_from_a_copy_is_read_again_and_reported(world: LakeWor
     assert world.infos("nameplates")[0].days == ["2023-11-13", "2023-11-14"], "the day that lost a row is touched too"
 
 
-def test_a_copy_of_a_database_under_another_name_is_reported_and_another_database_is_not(
-    world: LakeWorld, tmp_path: Path
-) -> None:
-    with ours(tmp_path / "a", nameplate(1), current(None)) as server:
-        world.ingest(f"relay={server.data}")
+def test_a_copy_of_a_database_under_another_name_is_reported_and_another_database_is_not(tmp_path: Path) -> None:
+    world = LakeWorld(None, tmp_path)
+    with ours(tmp_path / "a", nameplate(1), current(None)):
+        world.take(f"relay={tmp_path / 'a'}", "nameplates")
     shutil.copytree(tmp_path / "a", tmp_path / "copy")
     with ours(tmp_path / "copy", nameplate(2)) as copy, ours(tmp_path / "b", nameplate(1, started=T0 + 500)) as new:
         world.ingest(f"backup={copy.data}", f"new={new.data}", plan=True)
@@ -260,85 +250,25 @@ def test_a_source_that_is_empty_now_replaces_its_rows_with_none(world: LakeWorld
 # ── runs that were cut off ───────────────────────────────────────────────────────────────────────
 
 
-def test_a_run_interrupted_anywhere_and_repeated_gives_the_same_tables(
-    world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("step", ["stage", pytest.param("commit", marks=pytest.mark.thorough)])
+def test_a_run_interrupted_between_two_tables_and_repeated_gives_the_same_tables(
+    world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    tables = ["live", "nameplates", "mailboxes", "client_versions"]
-    with ours(tmp_path / "a", nameplate(1), mailbox(2), client(3), current(None)):
-        for done, table in enumerate(tables):
-            for step in ("stage", "commit"):
-                with monkeypatch.context() as patched:
-                    patched.setattr(LakeTable, step, interrupted(getattr(LakeTable, step), table))
-                    with pytest.raises(KeyboardInterrupt):
-                        world.ingest(f"relay={tmp_path / 'a'}")
-                there = [len(world.rows(name)) for name in tables]
-                assert there == [1] * done + [0] * (len(tables) - done), (step, table)
-        world.ingest(f"relay={tmp_path / 'a'}")
-    assert [len(world.rows(name)) for name in tables] == [1, 1, 1, 1]
+    went_on = getattr(LakeTable, step)
 
-
-def interrupted(went_on: Callable[..., object], table: str) -> Callable[..., object]:
-    """Return a step of a table's that is interrupted where it is this table."""
-
-    def step(target: LakeTable, *given: object, **others: object) -> object:
-        if target.table.name == table:
+    def interrupted(table: LakeTable, *given: object, **others: object) -> object:
+        if table.table.name == "mailboxes":
             raise KeyboardInterrupt
-        return went_on(target, *given, **others)
+        return went_on(table, *given, **others)
 
-    return step
-
-
-@examples(2)
-@given(data=st.data())
-def test_however_sources_are_read_the_tables_are_the_same(
-    world: LakeWorld, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    folder = tmp_path_factory.mktemp("split")
-    specs = [f"{name}={folder / name}" for name in ("relay", "other")]
-    rows = data.draw(
-        st.lists(st.tuples(st.integers(0, 1), st.integers(0, 3)), min_size=1, max_size=12), label="servers and days"
-    )
-    some = st.lists(st.sampled_from(specs), min_size=1, unique=True)
-    runs = data.draw(st.dictionaries(st.integers(1, len(rows)), some, max_size=6), label="runs in between, of which")
-    whole, split = LakeWorld(world.spark(), folder / "whole"), LakeWorld(world.spark(), folder / "split")
-    for each in (whole, split):
-        each.folder.mkdir()
-    with ours(folder / "relay", current(None)) as relay, ours(folder / "other", current(None)) as other:
-        for number, (server, day) in enumerate(rows, 1):
-            (relay, other)[server].write(nameplate(0, started=T0 - day * SECONDS_PER_DAY))
-            if number in runs:
-                split.ingest(*runs[number])
-        whole.ingest(*specs)
-        split.ingest(*data.draw(st.permutations(specs), label="the last run's order"))
-    assert whole.rows("nameplates") == split.rows("nameplates")
-    assert len(whole.rows("nameplates")) == len(rows)
-
-
-# ── planning ─────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_a_plan_shows_what_would_be_read_and_does_not_start_spark(tmp_path: Path) -> None:
-    world = LakeWorld(None, tmp_path)
-    with ours(tmp_path / "a", nameplate(1), nameplate(2), current(None)):
-        results = world.ingest(f"relay={tmp_path / 'a'}", plan=True)
-    assert [(each.table, each.span and each.span.counted) for each in results] == [
-        ("live", 1),
-        ("nameplates", 2),
-        ("mailboxes", None),
-        ("client_versions", None),
-    ]
-    assert world.version("nameplates") is None
-
-
-def test_a_lake_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
-    world = LakeWorld(None, tmp_path)
-    world.path.mkdir()
-    with ours(tmp_path / "a", nameplate(1)):
-        world.add("nameplates", read(f"relay={tmp_path / 'a'}", tmp_path / "s")["nameplates"].clean)
-        log = world.path / "nameplates" / "_delta_log" / "00000000000000000000.json"
-        log.write_text("torn")
-        with pytest.raises(StoreError, match="damaged"):
-            world.ingest(f"relay={tmp_path / 'a'}")
+    with ours(tmp_path / "a", nameplate(1), mailbox(2)):
+        with monkeypatch.context() as patched:
+            patched.setattr(LakeTable, step, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                world.ingest(f"relay={tmp_path / 'a'}")
+        assert [len(world.rows(name)) for name in ("nameplates", "mailboxes")] == [1, 0]
+        world.ingest(f"relay={tmp_path / 'a'}")
+    assert [len(world.rows(name)) for name in ("nameplates", "mailboxes")] == [1, 1]
 
 
 class Watched(Quiet):
@@ -370,10 +300,9 @@ def test_spark_starts_before_a_step_whose_tasks_another_thread_reads(
     monkeypatch.setattr(ingest, "_read", lambda *given: Ledger(read=1, clean=1, counted=1))
     monkeypatch.setattr(build_run, "_build_days", lambda *given, **others: 1)
     with ours(tmp_path / "a", nameplate(1)):
-        [found] = read(f"relay={tmp_path / 'a'}", tmp_path / "s").values()
         world.ingest(f"relay={tmp_path / 'a'}")
     assert order == ["Spark", "relay: nameplates"]
     order.clear()
-    world.add("nameplates", found.clean)
+    world.take(f"relay={tmp_path / 'a'}", "nameplates")
     world.build(only="outcomes")
     assert (order[0], order[-1]) == ("Spark", "outcomes")

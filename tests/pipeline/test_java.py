@@ -95,6 +95,7 @@ def test_a_machine_without_any_java_is_reported_in_one_sentence(
         java.find_home({"PATH": str(tmp_path)})
 
 
+@pytest.mark.thorough
 def test_spark_runs_on_the_wheels_java_and_is_quiet(tmp_path: Path) -> None:
     code = """
 from restante.pipeline.spark.session import session

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -25,8 +25,8 @@ from restante.pipeline.views import view
 from support.bounds import PATIENCE
 from support.pipeline.runs import LakeWorld
 from support.pipeline.servers import T0, mailbox, nameplate, ours
-from support.pipeline.sessions import ENVIRONMENT, INTERPRETED, SETTINGS, environment
-from support.processes import kill_group, process_group
+from support.pipeline.sessions import ENVIRONMENT, INTERPRETED, SETTINGS
+from support.processes import RESTANTE, kill_group, process_group
 
 MORTAL: Final = """
 import json, os, signal, sys, threading, time
@@ -130,6 +130,7 @@ def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mortal]:
         yield Mortal(process, folder)
 
 
+@pytest.mark.thorough
 def test_ingest_killed_between_two_tables_is_finished_by_the_next_run(
     world: LakeWorld, mortal: Mortal, tmp_path: Path
 ) -> None:
@@ -143,6 +144,7 @@ def test_ingest_killed_between_two_tables_is_finished_by_the_next_run(
     assert not list(world.path.glob("*/run-*")), "what the first run left is gone"
 
 
+@pytest.mark.thorough
 def test_ingest_killed_while_spark_writes_leaves_no_rows(world: LakeWorld, mortal: Mortal, tmp_path: Path) -> None:
     with ours(tmp_path / "a", *(nameplate(number) for number in range(2000))):
         spec = f"relay={tmp_path / 'a'}"
@@ -155,6 +157,7 @@ def test_ingest_killed_while_spark_writes_leaves_no_rows(world: LakeWorld, morta
 STOPPED: Final = "restante: stopped; committed rows stay; run this again to do the rest"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_stopped_run_prints_one_sentence_and_leaves_no_copies(mortal: Mortal, tmp_path: Path, name: str) -> None:
     left = set(mortal.copies.iterdir())  # by those that were killed
@@ -169,42 +172,6 @@ def test_a_stopped_run_prints_one_sentence_and_leaves_no_copies(mortal: Mortal, 
     assert set(mortal.copies.glob("restante-*")) <= left
 
 
-WAITS: Final = """
-import threading
-from restante.cli.main import main
-from restante.pipeline.lake import staging
-staging._written = lambda *given: threading.Event().wait()  # nothing goes on once Spark has written
-main()
-"""
-
-
-@pytest.mark.thorough
-def test_a_stopped_run_that_started_spark_itself_does_the_same(tmp_path: Path) -> None:
-    lake, temporary = tmp_path / "lake", tmp_path / "copies"
-    temporary.mkdir()
-    with ours(tmp_path / "a", *(nameplate(number) for number in range(2000))):
-        spec = f"relay={tmp_path / 'a'}"
-        with process_group(
-            [sys.executable, "-c", WAITS, "pipeline", "ingest", "--lake", str(lake), "--source", spec],
-            env=environment(INTERPRETED) | {"TMPDIR": str(temporary)},
-            stderr=subprocess.PIPE,
-        ) as running:
-            until(lambda: any(lake.glob("nameplates/run-*")))
-            assert list(temporary.glob("restante-*/*"))
-            running.send_signal(signal.SIGINT)
-            _, said = running.communicate(timeout=PATIENCE)
-    assert said.splitlines()[-1] == STOPPED
-    assert "Traceback" not in said
-    assert running.returncode == 128 + signal.SIGINT
-    assert not list(temporary.glob("restante-*"))
-
-
-JAVA_THAT_WAITS: Final = """#!/bin/sh
-: > "$0.started"
-read line  # until the pipe breaks
-"""
-
-
 JAVA_THAT_GOES_ON: Final = """#!/bin/sh
 echo $$ > "$0.started.draft"
 mv "$0.started.draft" "$0.started"
@@ -213,56 +180,52 @@ exec sleep 600
 """As Java does whose temporary files were removed while it started."""
 
 
-def java_that(does: str, home: Path) -> Path:
-    """Make a Java that does this when it is started. Return the file that it writes first."""
-    (home / "bin").mkdir(parents=True)
-    (home / "release").write_text('JAVA_VERSION="17"\n')
-    java = home / "bin" / "java"
-    java.write_text(does)
-    java.chmod(0o755)
-    return home / "bin" / "java.started"
-
-
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-def test_a_run_that_is_stopped_while_java_starts_leaves_no_java(tmp_path: Path, name: str) -> None:
-    started = java_that(JAVA_THAT_GOES_ON, tmp_path / "java")
-    with ours(tmp_path / "a", nameplate(1)):
-        arguments = ["--lake", str(tmp_path / "lake"), "--source", f"relay={tmp_path / 'a'}"]
-        with process_group(
-            [sys.executable, "-m", "restante", "pipeline", "ingest", *arguments],
-            env=ENVIRONMENT | {"JAVA_HOME": str(tmp_path / "java")},
+@pytest.fixture
+def java_starting(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """Run a command whose Java has been started and is not ready; give what shows that Java runs."""
+    started = tmp_path / "java" / "bin" / "java.started"
+    started.parent.mkdir(parents=True)
+    (tmp_path / "java" / "release").write_text('JAVA_VERSION="17"\n')
+    started.with_suffix("").write_text(JAVA_THAT_GOES_ON)
+    started.with_suffix("").chmod(0o755)
+    (tmp_path / "copies").mkdir()
+    with (
+        ours(tmp_path / "a", nameplate(1)),
+        process_group(
+            [*RESTANTE, "pipeline", "ingest", f"--lake={tmp_path / 'lake'}", f"--source=relay={tmp_path / 'a'}"],
+            env=ENVIRONMENT | {"JAVA_HOME": str(tmp_path / "java"), "TMPDIR": str(tmp_path / "copies")},
             stderr=subprocess.PIPE,
-        ) as running:
-            until(started.exists)
-            running.send_signal(signal.Signals[name])
-            _, said = running.communicate(timeout=PATIENCE)
-            java = Path("/proc") / started.read_text().strip() / "cmdline"
-            until(lambda: not java.exists() or not java.read_bytes())  # a zombie has none
+        ) as running,
+    ):
+        until(started.exists)
+        yield running, Path("/proc") / started.read_text().strip() / "cmdline"
+
+
+@pytest.mark.parametrize("name", ["SIGINT", pytest.param("SIGTERM", marks=pytest.mark.thorough)])
+def test_a_run_that_is_stopped_while_java_starts_leaves_no_java(
+    java_starting: tuple[subprocess.Popen[str], Path], name: str
+) -> None:
+    running, java = java_starting
+    running.send_signal(signal.Signals[name])
+    _, said = running.communicate(timeout=PATIENCE)
+    until(lambda: not java.exists() or not java.read_bytes())  # a zombie has none
     assert (running.returncode, said.splitlines()[-1]) == (128 + signal.Signals[name], STOPPED)
 
 
 def test_what_a_run_left_that_was_killed_while_java_started_goes_with_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    java_starting: tuple[subprocess.Popen[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    temporary, lake = tmp_path / "copies", tmp_path / "lake"
-    temporary.mkdir()
-    started = java_that(JAVA_THAT_WAITS, tmp_path / "java")
-    with ours(tmp_path / "a", nameplate(1)):
-        arguments = ["pipeline", "ingest", "--lake", str(lake), "--source", f"relay={tmp_path / 'a'}"]
-        with process_group(
-            [sys.executable, "-m", "restante", *arguments],
-            env=ENVIRONMENT | {"TMPDIR": str(temporary), "JAVA_HOME": str(tmp_path / "java")},
-            stderr=subprocess.PIPE,
-        ) as running:
-            until(started.exists)
-            running.kill()
-            running.wait(PATIENCE)
-    assert list(temporary.iterdir())
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    with scratch() as place:
-        assert list(temporary.iterdir()) == [place]
+    running, _ = java_starting
+    running.kill()
+    running.wait(PATIENCE)
+    copies = tmp_path / "copies"
+    assert list(copies.iterdir())
+    monkeypatch.setattr(tempfile, "tempdir", str(copies))
+    with scratch() as folder:
+        assert list(copies.iterdir()) == [folder]
 
 
+@pytest.mark.thorough
 def test_a_reader_during_a_killed_and_repeated_build_sees_the_old_day_or_the_new_one(
     world: LakeWorld, mortal: Mortal, tmp_path: Path
 ) -> None:
@@ -325,11 +288,9 @@ def reading(lake: Path) -> Iterator[Answers]:
         raise answers.error
 
 
-def until(happened: object) -> None:
+def until(happened: Callable[[], object]) -> None:
     """Wait for something that another thread or process does."""
-    assert callable(happened)
     end = time.monotonic() + PATIENCE
     while not happened():
-        if time.monotonic() > end:
-            pytest.fail("it did not happen")
+        assert time.monotonic() < end, "it did not happen"
         time.sleep(0.01)

@@ -7,7 +7,6 @@ import io
 import json
 import re
 import signal
-import subprocess
 import sys
 from datetime import UTC, date, datetime
 from itertools import islice
@@ -25,10 +24,8 @@ from restante.pipeline.lake import columns
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.query import Result, ResultColumn, database, named
 from restante.pipeline.tables import TABLES
-from support.bounds import PATIENCE
 from support.pipeline.runs import LakeWorld, command
-from support.processes import RESTANTE, child, environment, on_a_terminal, run
-from support.rows import every
+from support.processes import RESTANTE, child, on_a_terminal, run
 
 DAY = date(2026, 11, 1)
 HOSTILE = '=HYPERLINK("http://e/")', "\x1b[31mred\x9b2J", "a\u202eb", 'x,"y"\nz\tw', ""
@@ -105,7 +102,7 @@ def test_csv_tells_an_empty_text_from_null(lake: LakeWorld) -> None:
     assert said == "empty,nothing,'@x\r\n\"\",,'=1\r\n"
 
 
-@every("start", FORMULA)
+@pytest.mark.parametrize("start", FORMULA)
 def test_no_text_or_name_in_csv_begins_as_a_formula_does(start: str) -> None:
     of = Result(
         [ResultColumn(f"{start}name", "BIGINT"), ResultColumn("b", "VARCHAR")], iter([(f"{start}1", f"{start}text")])
@@ -158,12 +155,14 @@ def test_a_table_has_a_hundred_rows_and_says_that_there_are_more(lake: LakeWorld
     assert query(lake, "FROM range(101)", "--format", "csv").count("\r\n") == 102
 
 
-@every("sql", ["SHOW TABLES", "DESCRIBE outcomes", "SUMMARIZE outcomes", "VALUES (1); -- one", "(SELECT 1);;"])
+@pytest.mark.parametrize(
+    "sql", ["SHOW TABLES", "DESCRIBE outcomes", "SUMMARIZE outcomes", "VALUES (1); -- one", "(SELECT 1);;"]
+)
 def test_what_describes_tables_is_a_query_too(lake: LakeWorld, sql: str) -> None:
     assert re.search(r"\(\d+ rows?\)\n$", query(lake, sql))
 
 
-@every("sql", ["EXPLAIN FROM outcomes", "explain /* é; */ analyze FROM outcomes;"])
+@pytest.mark.parametrize("sql", ["EXPLAIN FROM outcomes", "explain /* é; */ analyze FROM outcomes;"])
 def test_a_plan_is_printed_as_it_is_drawn(lake: LakeWorld, sql: str) -> None:
     assert re.search(r"│ Function: +READ_PARQUET", query(lake, sql))
 
@@ -171,7 +170,7 @@ def test_a_plan_is_printed_as_it_is_drawn(lake: LakeWorld, sql: str) -> None:
 # ── a terminal ───────────────────────────────────────────────────────────────────────────────────
 
 
-@every("form", ["table", "csv", "json"])
+@pytest.mark.parametrize("form", ["table", "csv", pytest.param("json", marks=pytest.mark.thorough)])
 def test_no_text_steers_a_terminal(lake: LakeWorld, form: str) -> None:
     words = ("query", "--lake", lake.path, "--format", form, "SELECT app_id FROM outcomes")
     shown = on_a_terminal(*RESTANTE, "pipeline", *words)
@@ -240,7 +239,7 @@ def test_a_long_meaning_goes_on_below_and_is_not_cut() -> None:
     assert lines == ["column  meaning", "a       " + " ".join(["word"] * 6), "        " + " ".join(["word"] * 6)]
 
 
-@every(
+@pytest.mark.parametrize(
     ("name", "said"),
     [
         ("outcom", "there is no table 'outcom': is it outcomes?"),
@@ -254,7 +253,7 @@ def test_an_unknown_table_is_answered_with_those_that_there_are(lake: LakeWorld,
 # ── it only reads, and only the lake ─────────────────────────────────────────────────────────────
 
 
-@every(
+@pytest.mark.parametrize(
     "sql",
     [
         "COPY outcomes TO '{lake}/x.csv'",
@@ -298,7 +297,7 @@ def test_tables_that_the_sql_does_not_name_are_not_opened(lake: LakeWorld) -> No
     assert query(lake, hidden, ends=2).startswith("the SQL cannot be run: write the name of the table outcomes in")
 
 
-@every(
+@pytest.mark.parametrize(
     ("sql", "names"),
     [
         ("SELECT started::TIMESTAMP FROM nameplates", ["nameplates"]),
@@ -335,7 +334,7 @@ def test_rows_are_read_while_they_are_computed(lake: LakeWorld, tmp_path: Path) 
 # ── errors ───────────────────────────────────────────────────────────────────────────────────────
 
 
-@every(
+@pytest.mark.parametrize(
     ("sql", "said"),
     [
         ("", "the SQL is empty: write a query"),
@@ -397,15 +396,10 @@ def test_a_damaged_file_is_one_sentence_that_names_it(lake: LakeWorld, tmp_path:
     assert error.exit_code == 1
 
 
-def test_a_missing_lake_is_misuse(tmp_path: Path) -> None:
-    said = command("query", "--lake", tmp_path / "none", "SELECT 1", ends=2).stderr
-    assert said.startswith(f"restante: there is no lake in {tmp_path}/none")
-
-
 # ── standard input and output ────────────────────────────────────────────────────────────────────
 
 
-@every(
+@pytest.mark.parametrize(
     ("words", "stdin", "code", "said"),
     [
         (("-",), "SELECT 1 AS x", 0, "x\r\n1\r\n"),
@@ -418,15 +412,10 @@ def test_a_missing_lake_is_misuse(tmp_path: Path) -> None:
 def test_sql_comes_from_standard_input(
     lake: LakeWorld, words: tuple[str, ...], stdin: str, code: int, said: str
 ) -> None:
-    done = subprocess.run(
-        [*RESTANTE, "pipeline", "query", "--lake", lake.path, "--format", "csv", *words],
-        input=stdin.encode(errors="surrogateescape"),
-        capture_output=True,
-        check=False,
-        timeout=PATIENCE,
-        env=environment(),
-    )
-    assert (done.returncode, (done.stdout + done.stderr).decode()) == (code, said)
+    raw = io.BytesIO(stdin.encode(errors="surrogateescape"))
+    with patch("sys.stdin", io.TextIOWrapper(raw)):
+        done = command("query", "--lake", lake.path, "--format", "csv", *words, ends=code)
+    assert done.stdout + done.stderr == said
 
 
 def test_a_reader_that_leaves_ends_the_query_without_a_word(lake: LakeWorld) -> None:
@@ -441,7 +430,7 @@ def test_a_full_disk_is_one_sentence(lake: LakeWorld) -> None:
     assert (done.returncode, done.stderr) == (1, "restante: cannot write the result: No space left on device\n")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)])
 async def test_a_signal_ends_a_query_at_once_and_leaves_no_files(
     lake: LakeWorld, tmp_path: Path, number: signal.Signals
 ) -> None:

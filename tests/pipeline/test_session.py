@@ -86,6 +86,7 @@ for given in ({"settings": {"spark.driver.memory": "12x"}}, {"master": "nonsense
 """
 
 
+@pytest.mark.thorough
 def test_an_error_of_java_is_reported_in_one_line() -> None:
     done = subprocess.run(
         [sys.executable, "-c", TOLD], env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=PATIENCE

@@ -33,6 +33,7 @@ def java_of(process: int) -> int:
     return int(java)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", ["ingest", "build"])
 def test_a_run_whose_java_is_killed_says_so_in_one_sentence(tmp_path: Path, command: str) -> None:
     """As the kernel does if memory runs out."""

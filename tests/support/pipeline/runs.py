@@ -6,7 +6,7 @@ import io
 import itertools
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import date
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,13 +22,13 @@ from restante.pipeline.build.run import BuildResult
 from restante.pipeline.build.run import build as build_tables
 from restante.pipeline.ingest import IngestResult, Run
 from restante.pipeline.ingest import ingest as ingest_sources
-from restante.pipeline.lake.commit_info import CommitInfo, Ledger
+from restante.pipeline.lake.commit_info import CommitInfo, Ledger, Mark
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.steps import Steps
 from restante.pipeline.tables import BUILDS, TABLES
 from support.pipeline.lakes import contents, held, infos
-from support.pipeline.servers import FIRST_DAY, NOW
+from support.pipeline.servers import FIRST_DAY, NOW, Marks, read
 from support.processes import called
 
 Row = dict[str, Any]
@@ -55,6 +55,14 @@ def command(*words: str | Path, ends: int = 0) -> subprocess.CompletedProcess[st
     with patch("restante.pipeline.spark.session.session", no_spark):
         done = called("pipeline", *words)
     assert done.returncode == ends, done.stderr
+    return done
+
+
+def spark_command(spark: SparkSession, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a command of the pipeline in this process, on the shared session."""
+    with patch("restante.pipeline.spark.session.session", lambda *_given, **_others: nullcontext(spark)):
+        done = called("pipeline", *words)
+    assert done.returncode == 0, done.stderr
     return done
 
 
@@ -119,6 +127,19 @@ class LakeWorld:
             info = replace(self.info(table), **fields)
             transactions = {info.source: sum(mark.last for mark in info.marks.values())} if info.source else None
             target.commit([target.stage(held(rows, target.table))], info=info, transactions=transactions)
+
+    def take(self, spec: str, *tables: str) -> None:
+        """Commit what is new at a server's usage records without Spark, as if an ingest had taken it."""
+        marks: Marks = {table: self.marks(table, spec) for table in tables}
+        for table, found in read(spec, self.folder / "scratch", marks).items():
+            ledger = Ledger(read=len(found.rows), clean=len(found.clean), counted=found.span.counted)
+            fields = {"source": spec.partition("=")[0], "ledger": ledger, "marks": dict(found.span.marks)}
+            if table in tables:
+                self.add(table, found.clean, **fields)
+
+    def marks(self, table: str, spec: str) -> dict[str, Mark]:
+        with self.run() as run:
+            return dict(run.lake.table(TABLES[table]).marks(spec.partition("=")[0]))
 
     def bytes(self) -> bytes:
         """Return all that is in the lake's files, Parquet unpacked."""

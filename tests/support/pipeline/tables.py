@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -17,10 +17,10 @@ from restante.pipeline.tables import BUILDS, BUILT_TABLES
 from restante.pipeline.tables.build import FOLDERS, Build
 from restante.pipeline.tables.sources import LEDGERS
 
-CASES = Path(__file__).parents[2] / "pipeline" / "cases"
-BASE: Mapping[str, dict[str, Any]] = json.loads((CASES / "base.json").read_text())
-FIRST_TIME = ("started", "connect_time", "server_rx", "start", "sent", "as_of")
-TABLES: Mapping[str, Table] = {
+CASES: Final = Path(__file__).parents[2] / "pipeline" / "cases"
+BASE: Final[Mapping[str, dict[str, Any]]] = json.loads((CASES / "base.json").read_text())
+FIRST_TIME: Final = ("started", "connect_time", "start", "server_rx", "sent", "as_of")
+TABLES: Final[Mapping[str, Table]] = {
     **CLEAN_TABLES,
     **BUILT_TABLES,
     FOLDERS.name: FOLDERS,
@@ -30,7 +30,10 @@ TABLES: Mapping[str, Table] = {
 Values = tuple[Any, ...]
 """A row, in the order of its table's columns."""
 
-ARROW = {
+Inputs = Mapping[str, Sequence[Values]]
+"""Rows by table."""
+
+ARROW: Final = {
     "BIGINT": pa.int64(),
     "INT": pa.int32(),
     "STRING": pa.string(),
@@ -41,46 +44,58 @@ ARROW = {
     "TIMESTAMP": pa.timestamp("us", "UTC"),
 }
 """The lake's types, as Arrow has them and as Spark hands them to a task."""
-type_of = {"DATE": date.fromisoformat, "BINARY": bytes.fromhex, "DOUBLE": float}
+FROM_JSON: Final[Mapping[str, Any]] = {
+    "DATE": date.fromisoformat,
+    "BINARY": bytes.fromhex,
+    "DOUBLE": float,
+    "TIMESTAMP": lambda text: datetime.fromisoformat(text).replace(tzinfo=UTC),
+}
 
 
-def rows(name: str, written: Iterable[Mapping[str, Any]]) -> list[Values]:
+def column_names(table: str) -> list[str]:
+    return [column.name for column in TABLES[table].columns]
+
+
+def rows(name: str, records: Iterable[Mapping[str, Any]]) -> list[Values]:
     """Fill rows up from the base row of their table, and give their values in its order."""
-    made = []
-    for place, row in enumerate(written):
-        base: dict[str, Any] = dict(BASE.get(name, {}))
-        full = {**base, **({"id": place} if "id" in base else {}), **row}
+    values: list[Values] = []
+    for number, record in enumerate(records):
+        base = BASE.get(name, {})
+        full = {**base, **({"id": number} if "id" in base else {}), **record}
         times = full.pop("_times", 1)
-        if name in BASE and "day" not in full:
-            full["day"] = _day(next(full[column] for column in FIRST_TIME if full.get(column) is not None))
-        assert set(full) == {column.name for column in TABLES[name].columns}, name
-        made += [tuple(_value(full[column.name], column.type) for column in TABLES[name].columns)] * times
-    return made
+        if base and "day" not in full:
+            first = next(full[column] for column in FIRST_TIME if full.get(column) is not None)
+            full["day"] = (
+                first[:10] if isinstance(first, str) else datetime.fromtimestamp(first, UTC).date().isoformat()
+            )
+        assert set(full) == set(column_names(name)), name
+        values += [tuple(_value(full[column.name], column.type) for column in TABLES[name].columns)] * times
+    return values
+
+
+def _value(value: Any, kind: str) -> Any:
+    return FROM_JSON[kind](value) if kind in FROM_JSON and value is not None else value
 
 
 def dicts(name: str, values: Iterable[Values]) -> list[dict[str, Any]]:
     """Return rows with the names of their columns."""
-    names = [column.name for column in TABLES[name].columns]
+    names = column_names(name)
     return [dict(zip(names, row, strict=True)) for row in values]
-
-
-def table(name: str, values: Sequence[Values]) -> pa.Table:
-    columns = TABLES[name].columns
-    schema = pa.schema([pa.field(column.name, ARROW[column.type], column.null) for column in columns])
-    arrays = [pa.array([row[place] for row in values], field.type) for place, field in enumerate(schema)]
-    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def frame(spark: SparkSession, name: str, values: Sequence[Values]) -> DataFrame:
     """Make a frame of them; coalesced, since what is local to the planner is not run as a job, but slowly there."""
-    return spark.createDataFrame(table(name, values)).coalesce(1)
+    columns = TABLES[name].columns
+    schema = pa.schema([pa.field(column.name, ARROW[column.type], column.null) for column in columns])
+    arrays = [pa.array([row[number] for row in values], field.type) for number, field in enumerate(schema)]
+    return spark.createDataFrame(pa.Table.from_arrays(arrays, schema=schema)).coalesce(1)
 
 
-def built(spark: SparkSession, name: str, inputs: Mapping[str, Sequence[Values]]) -> Counter[Values]:
+def built(spark: SparkSession, name: str, inputs: Inputs) -> Counter[Values]:
     """Build a table from these rows; give its rows, each with how often it is there."""
     build = BUILDS[name]
     full = with_folders(build, inputs)
-    return collected(build.rows({each: frame(spark, each, full.get(each, ())) for each in needed(build)}))
+    return collected(build.rows({table: frame(spark, table, full.get(table, ())) for table in needed(build)}))
 
 
 def needed(build: Build) -> tuple[str, ...]:
@@ -88,126 +103,76 @@ def needed(build: Build) -> tuple[str, ...]:
     return build.inputs if build.folders is None else (*build.inputs, FOLDERS.name)
 
 
-def with_folders(build: Build, inputs: Mapping[str, Sequence[Values]]) -> Mapping[str, Sequence[Values]]:
+def with_folders(build: Build, inputs: Inputs) -> Inputs:
     """Add the folders that the table must have, where it says so, from all rows of its inputs."""
     if build.folders is None:
         return inputs
     partitions = [
-        {column: str(row[column]) for column in TABLES[each].partitions}
-        for each in build.inputs
-        for row in dicts(each, inputs.get(each, ()))
+        {column: str(row[column]) for column in TABLES[table].partitions}
+        for table in build.inputs
+        for row in dicts(table, inputs.get(table, ()))
     ]
     return {**inputs, FOLDERS.name: sorted(build.folders(partitions))}
 
 
-def collected(made: DataFrame) -> Counter[Values]:
-    return Counter(tuple(_plain(value) for value in row) for row in made.collect())
-
-
-# ── several cases as one table's rows ────────────────────────────────────────────────────────────
-
-BY_DAY = {
-    *("archived", "envelopes", "traffic", "coverage", "hourly_coverage", "gaps", "lateness"),
-    FOLDERS.name,
-}
-"""Of these, rows of one day belong together whatever their source is; of all others, rows of one source."""
-
-NAMES = {"source", "server", "peer_source", "receiver_source"}
-"""Columns that name a source."""
-
-KEYS = {"file", "peer_file", "sender_file", "receiver_file", "command_id"}
-"""Columns of logs that are compared whatever the source is."""
-
-FIRST = date(2026, 2, 23)
-SPAN = 40
-"""All rows of a case are of these days, from FIRST on."""
-
-MAX_CASES = 999
-"""Cases that a table can have."""
-
-
-def apart(case: int, name: str, values: Iterable[Values]) -> list[Values]:
-    """Move a case's rows of a table to days, or sources, that no other case has; their order stays."""
-    assert 0 < abs(case) <= MAX_CASES
-    move = [_mover(case, name, column.name, column.type) for column in TABLES[name].columns]
-    return [
-        tuple(value if value is None or to is None else to(value) for to, value in zip(move, row, strict=True))
-        for row in values
-    ]
-
-
-def parted(name: str, made: Counter[Values]) -> dict[int, Counter[Values]]:
-    """Return each case the rows of a built table that it has there, moved back."""
-    found: dict[int, Counter[Values]] = {}
-    names = [column.name for column in TABLES[name].columns]
-    for row, times in made.items():
-        fields = dict(zip(names, row, strict=True))
-        case = (fields["day"] - FIRST).days // SPAN if name in BY_DAY else int(fields["source"][:3])
-        [back] = apart(-case, name, [row])
-        found.setdefault(case, Counter())[back] += times
-    return found
-
-
-def _mover(case: int, table: str, column: str, kind: str) -> Any:
-    if table in BY_DAY:
-        by = timedelta(days=case * SPAN)
-        if column == "day" and case > 0:
-            return lambda value: _within(value) + by
-        return (lambda value: value + by) if kind in {"DATE", "TIMESTAMP"} else None
-    if column not in NAMES | KEYS:
-        return None
-    return (lambda value: f"{case:03} {value}") if case >= 0 else (lambda value: value[4:])
-
-
-def _within(day: date) -> date:
-    assert 0 <= (day - FIRST).days < SPAN, f"a case has a row of {day}, which is another case's day"
-    return day
-
-
-ADD_UP: Mapping[str, Mapping[str, Sequence[str]]] = {
-    "outcomes": {"ended": ("nameplates", "mailboxes")},
-    "failures": {"ended": ("nameplates", "mailboxes")},
-    "durations": {"count": ("nameplates", "mailboxes") * 2},
-    "pressure": {"started": ("nameplates", "live nameplate")},
-    "mailbox_pressure": {"started": ("mailboxes", "live mailbox")},
-    "busy_hours": {"connections": ("client_versions",), "mailboxes": ("mailboxes",), "nameplates": ("nameplates",)},
-    "addresses": {"connections": ("client_versions",) * 2},
-    "versions": {"connections": ("client_versions",), "mailboxes": ("mailboxes",)},
-    "times": {"count": ("timing",)},
-    "traffic": {"envelopes": ("envelopes",)},
-}
-"""Columns that add up to the rows that were read, or to the counts of a kind of what is live."""
-
-
-def assert_adds_up(name: str, made: Counter[Values], inputs: Mapping[str, Sequence[Values]]) -> None:
-    columns = [column.name for column in TABLES[name].columns]
-    for column, counted in ADD_UP.get(name, {}).items():
-        wanted = sum(_counted(each, inputs) for each in counted)
-        assert sum(row[columns.index(column)] * n for row, n in made.items()) == wanted
-
-
-def _counted(what: str, inputs: Mapping[str, Sequence[Values]]) -> int:
-    name, _, kind = what.partition(" ")
-    if not kind:
-        return len(inputs[name])
-    return sum(row["count"] for row in dicts(name, inputs[name]) if row["kind"] == kind)
-
-
-def _day(time: str | float) -> str:
-    return time[:10] if isinstance(time, str) else datetime.fromtimestamp(time, UTC).date().isoformat()
-
-
-def _value(value: Any, kind: str) -> Any:
-    if value is None:
-        return None
-    if kind == "TIMESTAMP":
-        return datetime.fromisoformat(value).replace(tzinfo=UTC)
-    return type_of[kind](value) if kind in type_of else value
+def collected(frame: DataFrame) -> Counter[Values]:
+    return Counter(tuple(_plain(value) for value in row) for row in frame.collect())
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, bytearray):
         return bytes(value)
-    if isinstance(value, datetime):
-        return value.astimezone(UTC)
-    return value
+    return value.astimezone(UTC) if isinstance(value, datetime) else value
+
+
+# ── several cases as one table's rows ────────────────────────────────────────────────────────────
+
+BY_DAY: Final = {
+    *("archived", "envelopes", "traffic", "coverage", "hourly_coverage", "gaps", "lateness"),
+    FOLDERS.name,
+}
+"""Of these, rows of one day belong together whatever their source is; of all others, rows of one source."""
+
+SOURCE_NAMES: Final = {"source", "server", "peer_source", "receiver_source"}
+LOG_KEYS: Final = {"file", "peer_file", "sender_file", "receiver_file", "command_id"}
+"""Columns of logs that are compared whatever the source is."""
+
+FIRST: Final = date(2026, 2, 23)
+SPAN: Final = 40
+"""All rows of a case are of these days, from FIRST on."""
+
+
+def apart(case: int, name: str, values: Iterable[Values]) -> list[Values]:
+    """Move a case's rows of a table to days, or sources, that no other case has; below 0: back."""
+    assert 0 < abs(case) <= 999
+    moves = [_move(case, name, column.name, column.type) for column in TABLES[name].columns]
+    return [
+        tuple(value if value is None or move is None else move(value) for move, value in zip(moves, row, strict=True))
+        for row in values
+    ]
+
+
+def parted(name: str, values: Counter[Values]) -> dict[int, Counter[Values]]:
+    """Return each case the rows of a built table that it has there, moved back."""
+    cases: dict[int, Counter[Values]] = {}
+    for row, times in values.items():
+        [fields] = dicts(name, [row])
+        case = (fields["day"] - FIRST).days // SPAN if name in BY_DAY else int(fields["source"][:3])
+        [back] = apart(-case, name, [row])
+        cases.setdefault(case, Counter())[back] += times
+    return cases
+
+
+def _move(case: int, table: str, column: str, kind: str) -> Any:
+    if table in BY_DAY:
+        if column == "day" and case > 0:
+            return lambda day: _checked(day) + timedelta(days=case * SPAN)
+        return (lambda value: value + timedelta(days=case * SPAN)) if kind in {"DATE", "TIMESTAMP"} else None
+    if column not in SOURCE_NAMES | LOG_KEYS:
+        return None
+    return (lambda value: f"{case:03} {value}") if case > 0 else (lambda value: value[4:])
+
+
+def _checked(day: date) -> date:
+    assert 0 <= (day - FIRST).days < SPAN, f"a case has a row of {day}, which is another case's day"
+    return day
