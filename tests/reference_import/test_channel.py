@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from wormhole_mailbox_server.server import CrowdedError
 
-from reference_import.taking import rows, state, taking
+from reference_import.taking import state, taking
 from restante.mailbox.store.sqlite import open_store
 from support.mailbox.ledger import Ledger
 from support.mailbox.picture import picture
@@ -91,32 +91,6 @@ def test_a_running_transfer_is_imported_completely(their: Their, data: Path) -> 
     ]
 
 
-async def test_an_imported_transfer_ends_as_it_would_in_the_reference(their: Their, data: Path) -> None:
-    mailbox = begin(their)
-    taking(data, their.relay)
-    store = open_store(data)
-    try:
-        ledger = Ledger(await store.view(), wall=1100.75)
-        ledger.open("b", mailbox)
-        ledger.add("b", mailbox, b'"bb"', b'"pake"')
-        assert [message.sequence for message in ledger.mailbox(mailbox).messages] == [1, 2]
-        for side in ("a", "b"):
-            ledger.release(side, "4")
-        for side in ("a", "b"):
-            ledger.close(side, mailbox)
-        await ledger.commit(store)
-    finally:
-        await store.close()
-    times = "started, waiting_time, total_time, result"
-    assert rows(data, f"SELECT origin, app_id, {times} FROM usage_nameplates") == [
-        ("", "x", 1000.5, 10.25, 100.25, "happy")
-    ]
-    assert rows(data, f"SELECT origin, app_id, for_nameplate, {times} FROM usage_mailboxes") == [
-        ("", "x", 1, 1000.5, 10.25, 100.25, "happy")
-    ]
-    assert not state(data).apps
-
-
 def test_moods_and_closed_sides_are_carried_over(their: Their, data: Path) -> None:
     for side in ("a", "b"):
         their.open(side, "m", 1000)
@@ -126,23 +100,6 @@ def test_moods_and_closed_sides_are_carried_over(their: Their, data: Path) -> No
         member("a", 1000.0, opened=True, mood=None),
         member("b", 1000.0, opened=False, mood="scary"),
     ]
-
-
-def test_a_mailbox_that_somebody_opened_is_not_for_a_nameplate(their: Their, data: Path) -> None:
-    their.open("a", "m", 1000)
-    taking(data, their.relay)
-    assert state(data).app("x").mailboxes["m"].for_nameplate is False
-
-
-def test_apps_are_kept_apart(their: Their, data: Path) -> None:
-    for app in ("", "x", "é"):
-        their.claim("a", "4", 1000, app)
-    taking(data, their.relay)
-    assert {app_id: list(app.nameplates) for app_id, app in state(data).apps.items()} == {
-        "": ["4"],
-        "x": ["4"],
-        "é": ["4"],
-    }
 
 
 async def test_an_imported_mailbox_starts_its_full_idle_time(their: Their, data: Path) -> None:
@@ -291,26 +248,6 @@ def test_orphaned_rows_are_skipped_and_counted(their: Their, data: Path, kind: s
         [(all_told,)] = select(their.relay, f"SELECT count(*) FROM {table}")
         assert report.imported[table] + skipped == all_told, table
     assert state(data).app("x").mailboxes
-
-
-def test_rows_of_another_app_are_orphaned(their: Their, data: Path) -> None:
-    """The reference shows them to nobody either: it asks for app and mailbox."""
-    their.claim("a", "4", 1000)
-    their.add("a", "m", "p", "b", 1001)
-    alter(their.relay, "UPDATE messages SET app_id = 'y'", "UPDATE nameplates SET app_id = 'y'")
-    assert taking(data, their.relay).skipped == {
-        "messages_without_mailbox": 1,
-        "nameplates_without_mailbox": 1,
-        "nameplate_sides_without_nameplate": 1,
-    }
-    assert set(state(data).apps) == {"x"}
-
-
-def test_a_nameplate_that_cannot_be_claimed_is_skipped_and_its_mailbox_stays(their: Their, data: Path) -> None:
-    mailbox = their.claim("a", "٣", 1000)
-    taking(data, their.relay)
-    app = state(data).app("x")
-    assert (list(app.mailboxes), list(app.nameplates)) == ([mailbox], [])
 
 
 async def test_a_nameplate_without_sides_still_leads_to_its_mailbox(their: Their, data: Path) -> None:

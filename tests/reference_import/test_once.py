@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import signal
+import shutil
 import sqlite3
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,10 @@ from restante.common.errors import StoreError
 from restante.mailbox.reference_import import importing
 from restante.mailbox.store.schema import connect
 from restante.mailbox.store.sqlite import open_store
-from support.effort import some
 from support.mailbox.givens import mailbox_id
 from support.mailbox.ledger import Ledger
 from support.mailbox.picture import picture
 from support.mailbox.reference_sources import CHANNEL_V2, Their, alter
-from support.processes import run
 
 TABLES = ("mailboxes", "nameplates", "messages", "usage_nameplates", "usage_mailboxes", "usage_client_versions")
 
@@ -216,66 +213,58 @@ def test_no_server_starts_while_an_import_runs(their: Their, data: Path, monkeyp
 # ── all or nothing ───────────────────────────────────────────────────────────────────────────────
 
 
-STATEMENTS = [
-    "INSERT INTO imports",
-    "INSERT OR REPLACE INTO mailboxes",
-    "INSERT OR REPLACE INTO nameplates",
-    "INSERT INTO messages",
-    "INSERT INTO usage_nameplates",
-    "INSERT INTO usage_client_versions",
-    "UPDATE service",
-    "COMMIT",
-    "the end",
-]
-
-
-@pytest.mark.parametrize("statement", some(STATEMENTS, "INSERT INTO imports", "UPDATE service", "COMMIT", "the end"))
-def test_a_killed_import_is_complete_or_absent(their: Their, data: Path, statement: str) -> None:
-    """SIGKILL before this statement; `the end` is when all is said and done."""
-    play(their)
-    files = ("--channel", their.relay, "--usage", their.usage)
-    killed_at = (sys.executable, "-m", "reference_import.killed_at", statement)
-    ended = run(*killed_at, "import", "--data", data, *files)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
-    if statement == "the end":
-        assert counts(data) == ALL
-        assert "was imported already" in refused(data, their.relay, their.usage)
-    else:
-        assert content(data) == []
-        taking(data, their.relay, their.usage)  # what was left behind is in nobody's way
-        assert counts(data) == ALL
-    assert sorted(file.name for file in data.iterdir()) == ["lock", "restante.sqlite"]
-
-
-class Refuses(sqlite3.Connection):
-    """Its disk is full."""
+class Dying(sqlite3.Connection):
+    """Fails at a statement, and keeps what was in the data directory then."""
 
     at = ""
+    data = Path()
 
     def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
-        if sql.startswith(self.at):
-            raise sqlite3.OperationalError("database or disk is full")
+        self._look(sql)
         return super().execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Any) -> sqlite3.Cursor:
+        self._look(sql)
+        return super().executemany(sql, parameters)
+
+    def _look(self, sql: str) -> None:
+        if sql.startswith(self.at):
+            shutil.copytree(self.data, self.data.with_name("killed"))
+            raise sqlite3.OperationalError("database or disk is full")
 
 
 @pytest.mark.parametrize(
-    ("statement", "words"),
+    "statement",
     [
-        ("UPDATE service", r"\Anothing was imported into [^\n]*: database or disk is full\Z"),
-        ("COMMIT", r"\Athe commit failed \(database or disk is full\): repeat the import; [^\n]*\Z"),
+        "INSERT INTO imports",
+        "INSERT OR REPLACE INTO mailboxes",
+        "INSERT OR REPLACE INTO nameplates",
+        "INSERT INTO messages",
+        "INSERT INTO usage_nameplates",
+        "INSERT INTO usage_client_versions",
+        "UPDATE service",
+        "COMMIT",
     ],
 )
-def test_a_full_disk_is_reported_and_nothing_is_imported(
-    their: Their, data: Path, monkeypatch: pytest.MonkeyPatch, statement: str, words: str
+def test_an_import_that_fails_or_is_killed_imports_nothing(
+    their: Their, data: Path, monkeypatch: pytest.MonkeyPatch, statement: str
 ) -> None:
+    """The disk is full at this statement; or a SIGKILL has left what was on disk then."""
     play(their)
-
-    def connect_refusing(path: str) -> sqlite3.Connection:
-        monkeypatch.setattr(Refuses, "at", statement)
-        return sqlite3.connect(path, isolation_level=None, factory=Refuses)
-
     state(data_made(data))
-    monkeypatch.setattr(importing, "connect", connect_refusing)
-    with pytest.raises(StoreError, match=words):
-        taking(data, their.relay, their.usage)
+    monkeypatch.setattr(Dying, "at", statement)
+    monkeypatch.setattr(Dying, "data", data)
+    with monkeypatch.context() as patch:
+        patch.setattr(importing, "connect", lambda path: sqlite3.connect(path, isolation_level=None, factory=Dying))
+        words = r"\Anothing was imported into [^\n]*: database or disk is full\Z"
+        if statement == "COMMIT":
+            words = r"\Athe commit failed \(database or disk is full\): repeat the import; [^\n]*\Z"
+        with pytest.raises(StoreError, match=words):
+            taking(data, their.relay, their.usage)
     assert content(data) == []
+    shutil.rmtree(data)
+    data.with_name("killed").rename(data)
+    assert content(data) == []
+    taking(data, their.relay, their.usage)  # what was left behind is in nobody's way
+    assert counts(data) == ALL
+    assert sorted(file.name for file in data.iterdir()) == ["lock", "restante.sqlite"]

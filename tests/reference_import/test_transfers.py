@@ -46,6 +46,7 @@ async def taken_over(scene: Scene) -> AsyncIterator[None]:
         raise
 
 
+@pytest.mark.thorough
 async def test_a_code_of_the_reference_works_after_the_import(scene: Scene) -> None:
     sender = await scene.send_text(TEXT)
     code = await sender.code()
@@ -67,7 +68,12 @@ MOMENTS = {
 }
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+QUICK = "both have said pake, and one knows"
+
+
+@pytest.mark.parametrize(
+    "moment", [QUICK, *(pytest.param(name, marks=pytest.mark.thorough) for name in MOMENTS if name != QUICK)]
+)
 async def test_the_reference_server_may_be_killed_in_mid_transfer(scene: Scene, moment: str) -> None:
     order, where = MOMENTS[moment]
     killed = scene.kill_at(where, order)
@@ -88,6 +94,7 @@ async def test_the_reference_server_may_be_killed_in_mid_transfer(scene: Scene, 
         scene.assert_one_happy_session()
 
 
+@pytest.mark.thorough
 async def test_a_file_offered_at_the_reference_is_received_here(scene: Scene) -> None:
     killed = scene.kill_at(to_client(SENDER, "message", phase="version", author=RECEIVER), BEFORE)
     sender = await scene.send_file("parcel.bin", FILE)

@@ -74,13 +74,6 @@ def test_usage_v1_has_no_client_versions(tmp_path: Path, data: Path) -> None:
     ]
 
 
-def test_usage_v1_that_was_upgraded_is_the_same(tmp_path: Path, data: Path) -> None:
-    usage_v1(tmp_path / "usage.sqlite")
-    create_or_upgrade_usage_db(str(tmp_path / "usage.sqlite")).close()
-    taking(data, usage=tmp_path / "usage.sqlite")
-    assert rows(data, "SELECT app_id, result FROM usage_nameplates") == [("x", "happy")]
-
-
 UNUSABLE = {
     "usage_nameplates_unusable": [
         "INSERT INTO nameplates VALUES (NULL, 1, 1, 1, 'happy')",
@@ -111,11 +104,6 @@ def test_invalid_usage_rows_are_skipped_and_counted(their: Their, data: Path) ->
     report = taking(data, usage=their.usage)
     assert report.skipped == {kind: len(statements) for kind, statements in UNUSABLE.items()}
     assert report.imported == {"usage_nameplates": 2, "usage_mailboxes": 7, "usage_client_versions": 3}
-
-
-def test_a_file_without_usable_rows_is_reported_without_an_error(their: Their, data: Path) -> None:
-    alter(their.usage, *UNUSABLE["usage_mailboxes_unusable"])
-    assert taking(data, usage=their.usage).skipped == {"usage_mailboxes_unusable": 3}
 
 
 def test_more_records_than_are_held_in_memory_at_a_time(their: Their, data: Path) -> None:
