@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -22,22 +22,18 @@ from restante.common.errors import StoreError
 from restante.pipeline import ingest
 from restante.pipeline.build import run as build_run
 from restante.pipeline.lake import delta_log
-from restante.pipeline.lake.lake import LAKE_FORMAT, Lake
+from restante.pipeline.lake.lake import LAKE_FORMAT
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.lake.vacuum import waste
-from restante.pipeline.schemas import CLEAN_TABLES, NAMEPLATES
+from restante.pipeline.schemas import NAMEPLATES
 from restante.pipeline.sources.source import Source
-from restante.pipeline.tables import TABLES
 from support.bounds import PATIENCE
-from support.effort import is_thorough
 from support.pipeline.lakes import held
-from support.pipeline.oracles import PLAIN, without_spark
+from support.pipeline.plain_builds import COUNTING, without_spark
 from support.pipeline.runs import LakeWorld, command
-from support.pipeline.servers import NOW, T0, client, current, mailbox, nameplate, ours
-from support.pipeline.sessions import INTERPRETED, environment
+from support.pipeline.servers import NOW, T0, current, mailbox, nameplate, ours
 from support.pipeline.tables import dicts
 from support.pipeline.tables import rows as written
-from support.processes import run
 from support.waku.archives import archive_of
 from support.waku.letters import letter
 
@@ -107,17 +103,6 @@ def test_every_command_refuses_a_lake_of_an_older_version_and_changes_nothing(
     assert everything(world.path) == before
 
 
-def test_a_lake_that_is_a_file_or_in_one_is_refused(tmp_path: Path, sources: tuple[str, ...]) -> None:
-    (tmp_path / "file").write_text("not a lake")
-    for lake in (tmp_path / "file", tmp_path / "file" / "lake"):
-        for each in (("sql",), ("ingest", *sources), ("run", *sources, "--plan")):
-            said = one_sentence(command(*each, "--lake", lake, ends=2))
-            assert said == (f"{tmp_path}/file is not a folder: name the folder of the lake, or a new one (--lake)"), (
-                each
-            )
-    assert (tmp_path / "file").read_text() == "not a lake"
-
-
 ENDS: Final = """
 import json, sys
 from restante.cli.main import main
@@ -171,17 +156,14 @@ def test_a_lake_without_some_of_its_tables_is_read_and_the_others_stay(
 ) -> None:
     world = LakeWorld(None, tmp_path)
     lived(world, "2023-11-14")
-    with without_spark(world), world.run() as within:
-        build_run.build(within, builds={"outcomes": PLAIN["outcomes"]})
-    built = world.rows("outcomes")
+    assert built(world) == ["2023-11-14"]
     shutil.rmtree(world.path / "nameplates")
     for words in COMMANDS[1:-1]:
         assert command(*words, "--lake", world.path).stderr == "", words
     said = command("build", "--plan", "--lake", world.path).stdout.splitlines()
     [line] = [each for each in said if each.startswith("outcomes, ")]
     assert line.endswith(": nothing to build until you ingest a mailbox server's data directory")
-    assert world.rows("outcomes") == built
-    assert len(built) == 1
+    assert len(world.rows("outcomes")) == 1
     planned = command("run", "--plan", "--lake", world.path, *sources)
     said = planned.stdout.splitlines()
     assert "relay: nameplates: 1 row to read" in said
@@ -237,17 +219,7 @@ def test_a_source_that_disappears_before_it_is_read_is_reported_and_the_others_a
 
 
 TRACE_LINE: Final = (
-    json.dumps(
-        {
-            "connection": 1,
-            "command": "bind",
-            "id": "a",
-            "server_rx": T0,
-            "commit": None,
-            "server_tx": T0 + 1,
-        }
-    ).encode()
-    + b"\n"
+    f'{{"connection": 1, "command": "bind", "id": "a", "server_rx": {T0}, "commit": null, "server_tx": {T0 + 1}}}\n'
 )
 
 
@@ -255,7 +227,7 @@ def test_a_source_that_disappears_between_its_tables_or_while_spark_reads_it_is_
     world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "trace").write_bytes(TRACE_LINE)
+    (tmp_path / "logs" / "trace").write_text(TRACE_LINE)
     (tmp_path / "logs" / "log").write_text(json.dumps([{"name": "pake1", "start": T0, "stop": T0 + 1}]))
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "x.rlp").write_bytes(letter(1).raw)
@@ -285,11 +257,6 @@ def test_a_source_that_disappears_between_its_tables_or_while_spark_reads_it_is_
         (tmp_path / "away" / name).rename(tmp_path / name)
     assert [each.failure for each in world.ingest(*specs) if each.failure] == []
     assert {name: len(world.rows(name)) for name in there} == dict.fromkeys(there, 1) | {"quarantine": 0}
-    if is_thorough():
-        undisturbed = LakeWorld(world.spark(), tmp_path / "undisturbed")
-        undisturbed.folder.mkdir()
-        undisturbed.ingest(*specs)
-        assert {name: world.rows(name) for name in there} == {name: undisturbed.rows(name) for name in there}
 
 
 # ── a full disk ──────────────────────────────────────────────────────────────────────────────────
@@ -318,74 +285,6 @@ def test_a_disk_that_fills_between_two_tables_loses_nothing(
     assert [len(world.rows(name)) for name in ("nameplates", "mailboxes")] == [1, 1]
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Callable[[int], tuple[str, ...]]]:
-    """Return a function that makes `tmp_path / "disk"` a disk of so many KiB, and returns the words to enter it."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    namespaces = ("--user", "--mount", "--map-root-user")
-    made = run("unshare", *namespaces, "true")
-    if made.returncode:
-        pytest.skip(f"the kernel refuses namespaces: {made.stderr.strip()}")
-    with subprocess.Popen(
-        ["unshare", *namespaces, "sh", "-c", "echo ready; exec sleep infinity"], stdout=subprocess.PIPE
-    ) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"ready\n"
-        enter = ("nsenter", "--target", str(holder.pid), "--user", "--mount", "--preserve-credentials")
-
-        def sized(kib: int) -> tuple[str, ...]:
-            how = "remount," if run(*enter, "mountpoint", str(disk)).returncode == 0 else ""
-            done = run(*enter, "mount", "-t", "tmpfs", "-o", f"{how}size={kib}k", "tmpfs", str(disk))
-            assert done.returncode == 0, done.stderr
-            return enter
-
-        yield sized
-        holder.kill()
-
-
-@pytest.mark.thorough
-def test_a_run_on_a_disk_that_fills_is_finished_when_there_is_room(
-    tmp_path: Path, small_disk: Callable[[int], tuple[str, ...]]
-) -> None:
-    rows = [(nameplate(each), mailbox(each), client(each)) for each in range(3)]
-    with ours(tmp_path / "relay", *(row for some in rows for row in some), current(None)):
-        pass
-    words = [sys.executable, "-m", "restante", "pipeline", "run", "--source", f"relay={tmp_path / 'relay'}"]
-
-    def ends(lake: Path, *enter: str) -> tuple[int, list[str]]:
-        done = subprocess.run(
-            [*enter, *words, "--lake", str(lake)],
-            env=environment(INTERPRETED),
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
-        return done.returncode, [line for line in done.stderr.splitlines() if line.startswith("restante: ")]
-
-    lake = tmp_path / "disk" / "lake"
-    code, [line] = ends(lake, *small_disk(64))
-    assert code == 1
-    assert "No space left on device" in line or "has no room" in line
-    assert "committed" in line
-    enter = small_disk(64 << 10)
-    assert ends(lake, *enter) == (0, [])
-    assert run(*enter, "cp", "-r", str(lake), str(tmp_path / "after")).returncode == 0
-    assert ends(tmp_path / "undisturbed") == (0, [])
-    for name in TABLES:
-        found, wanted = (_timeless(tmp_path / each, name) for each in ("after", "undisturbed"))
-        assert found == wanted, name
-
-
-def _timeless(lake: Path, table: str) -> list[dict[str, Any]]:
-    """Return a table's rows without the times at which they were ingested."""
-    world = LakeWorld(None, lake.parent)
-    world.path = lake
-    times = {"last_ingest", "counted_since", "lag_us"}
-    return [{name: value for name, value in row.items() if name not in times} for row in world.rows(table)]
-
-
 # ── a clock that was set back ────────────────────────────────────────────────────────────────────
 
 
@@ -398,22 +297,22 @@ def lived(world: LakeWorld, *days: str, replace: dict[str, set[str | None]] | No
         table.commit([staged], info=world.info("nameplates"), replace=replace)
 
 
-@pytest.fixture
-def plain(tmp_path: Path) -> Iterator[LakeWorld]:
-    """A lake that is not there yet, where plain Python builds."""
-    world = LakeWorld(None, tmp_path)
-    with without_spark(world):
-        yield world
-
-
 def built(world: LakeWorld) -> list[str]:
     """Build a table; give the days that it then has."""
-    with world.run() as within:
-        build_run.build(within, builds={"outcomes": PLAIN["outcomes"]})
+    with without_spark(world), world.run() as run:
+        build_run.build(run, builds={"outcomes": COUNTING["outcomes"]})
     return sorted(str(row["day"]) for row in world.rows("outcomes"))
 
 
-def test_days_after_a_clock_that_was_set_back_are_built_when_they_change(plain: LakeWorld) -> None:
+@pytest.fixture
+def plain(tmp_path: Path) -> LakeWorld:
+    """Return a lake that is not there yet, without Spark."""
+    return LakeWorld(None, tmp_path)
+
+
+def test_days_after_a_clock_that_was_set_back_are_built_when_they_change(
+    plain: LakeWorld,
+) -> None:
     days = ["2023-11-12", "2023-11-13", "2023-11-14"]
     lived(plain, *days[:2])
     plain.now = NOW - 20 * SECONDS_PER_DAY
@@ -437,74 +336,67 @@ def test_a_clock_that_was_ahead_when_days_were_dropped_does_not_keep_later_ones_
     assert plain.keep("nameplates", date(2023, 11, 14).isoformat()) == 1
 
 
-def test_files_that_were_replaced_in_the_future_stay_unless_no_grace_is_given(tmp_path: Path) -> None:
-    world = LakeWorld(None, tmp_path)
-    lived(world, "2023-11-14")
-    world.now = NOW + 3650 * SECONDS_PER_DAY
-    lived(world, "2023-11-14", replace={})
-    with world.run() as within:
-        table = within.lake.table(NAMEPLATES)
-        assert waste(table, grace=1.0, now=NOW) == []
-        assert len(waste(table, grace=0.0, now=NOW)) == 1
-
-
-def test_log_entries_from_the_future_are_kept(tmp_path: Path) -> None:
-    world = LakeWorld(None, tmp_path)
+def test_files_and_log_entries_from_the_future_stay(plain: LakeWorld) -> None:
+    lived(plain, "2023-11-14")
+    plain.now = NOW + 3650 * SECONDS_PER_DAY
     for _ in range(3):
-        lived(world, "2023-11-14")
-    folder = world.path / "nameplates"
+        lived(plain, "2023-11-14", replace={})
+    folder = plain.path / "nameplates"
+    with plain.run() as run:
+        table = run.lake.table(NAMEPLATES)
+        assert waste(table, grace=1.0, now=NOW) == []
+        assert len(waste(table, grace=0.0, now=NOW)) == 3, "none is given"
     DeltaTable(folder).create_checkpoint()
-    lived(world, "2023-11-14")
+    lived(plain, "2023-11-14")
     for path in (folder / "_delta_log").iterdir():
         os.utime(path, (NOW, NOW))
     assert delta_log.expired(folder, (), NOW - 3650 * SECONDS_PER_DAY) == []
-    assert len(delta_log.expired(folder, (), NOW + 3650 * SECONDS_PER_DAY)) == 2
+    assert len(delta_log.expired(folder, (), NOW + 3650 * SECONDS_PER_DAY)) == 3
+
+
+def failures(world: LakeWorld, *specs: str) -> list[str]:
+    """Ingest; return why sources were not read."""
+    return [result.failure for result in world.ingest(*specs) if result.failure]
 
 
 def test_rows_are_not_lost_in_quarantine_while_the_clock_is_set_back(world: LakeWorld, tmp_path: Path) -> None:
-    (tmp_path / "files").mkdir()
-    specs = [f"{name}={tmp_path / name}" for name in ("relay", "files")]
-    with ours(tmp_path / "relay", nameplate(1), current(None)) as server:
+    spec = f"relay={tmp_path / 'relay'}"
+    with ours(tmp_path / "relay", nameplate(1)) as server:
         world.now = 0.0
-        [failed] = [each.failure for each in world.ingest(specs[0]) if each.failure]
-        assert failed.startswith("source relay: the times of 1 row of live are out of range")
-        assert failed.endswith("first day, 2016-01-01 00:00:00+00:00: set the clock, and run this again")
-        assert world.version("nameplates") is None
-
+        [failure] = failures(world, spec)
+        assert failure.startswith("source relay: the times of 1 row of nameplates are out of range")
+        assert failure.endswith("first day, 2016-01-01 00:00:00+00:00: set the clock, and run this again")
         world.now = NOW
-        world.ingest(specs[0])
+        assert failures(world, spec) == []
         server.write(nameplate(0, started=NOW + 3600.0))
         world.now = NOW - 20 * SECONDS_PER_DAY
         world.steps.said.clear()
-        ledger = world.ledger("nameplates", specs[0])
-        assert ledger is not None
-        assert (ledger.clean, ledger.quarantined) == (1, 0), "as late as the last commit, or a day later"
-        assert (
-            len([words for words in world.steps.said if words.startswith("this machine's clock says 2023-10-")]) == 1
-        )
-
+        assert failures(world, spec) == [], "it is as late as the last commit, or a day later"
+        assert len([words for words in world.steps.said if words.startswith("this machine's clock says 2023-1")]) == 1
         world.now = NOW + 1.0  # another commit of the right clock
         server.write(nameplate(0, started=NOW))
-        world.ingest(specs[0])
+        assert failures(world, spec) == []
         later = NOW + 3 * SECONDS_PER_DAY
         server.write(nameplate(0, started=later))
-        (tmp_path / "files" / "x.rlp").write_bytes(letter(1, now=int(later)).raw)
         world.now = NOW - 20 * SECONDS_PER_DAY
-        failures = [each.failure.partition(" are out of range")[0] for each in world.ingest(*specs) if each.failure]
-        assert failures == [
-            "source relay: the times of 1 row of nameplates",
-            "source files: the times of 1 row of archived",
-        ]
-        assert (len(world.rows("nameplates")), world.rows("quarantine")) == (3, [])
-
+        [failure] = failures(world, spec)
+        assert failure.startswith("source relay: the times of 1 row of nameplates are out of range")
         world.now = later
-        assert [each.failure for each in world.ingest(*specs) if each.failure] == []
-    assert [len(world.rows(name)) for name in ("nameplates", "archived", "quarantine")] == [4, 1, 0]
+        assert failures(world, spec) == []
+    assert (len(world.rows("nameplates")), world.version("quarantine")) == (4, None)
 
 
-def test_the_last_commit_to_a_lake_is_that_of_any_clean_table(tmp_path: Path) -> None:
-    world = LakeWorld(None, tmp_path)
+@pytest.mark.thorough
+def test_envelopes_of_files_are_not_lost_in_quarantine_while_the_clock_is_set_back(
+    world: LakeWorld, tmp_path: Path
+) -> None:
     lived(world, "2023-11-14")
-    with Lake.open(world.path, write=False) as lake:
-        tables = [lake.table(table) for table in CLEAN_TABLES.values()]
-        assert ingest._last_commit(lake, tables) == NOW
+    (tmp_path / "files").mkdir()
+    later = NOW + 3 * SECONDS_PER_DAY
+    (tmp_path / "files" / "x.rlp").write_bytes(letter(1, now=int(later)).raw)
+    world.now = NOW - 20 * SECONDS_PER_DAY
+    [failure] = failures(world, f"files={tmp_path / 'files'}")
+    assert failure.startswith("source files: the times of 1 row of archived are out of range")
+    world.now = later
+    assert failures(world, f"files={tmp_path / 'files'}") == []
+    assert len(world.rows("archived")) == 1
