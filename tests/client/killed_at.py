@@ -1,7 +1,7 @@
 """A program that SIGKILL ends at one of its moments: killed_at NUMBER SCRIPT ARGS...
 
 A moment is before a file is made, flushed or renamed, before and after a frame is sent, before one is handled, and in
-the middle of a write. With the number 0 the program lives, and says at its end how many moments it had.
+the middle of a write. With the number 0 the program lives.
 """
 
 from __future__ import annotations
@@ -66,4 +66,3 @@ def main() -> None:
     ):
         runpy.run_path(sys.argv[0], run_name="__main__")
     sys.stdout.flush()
-    sys.stderr.write(f"moments: {moments.passed}\n")
