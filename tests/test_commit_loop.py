@@ -19,7 +19,6 @@ from restante.mailbox.core.model import Change, Now, Policy
 from restante.mailbox.core.outcomes import OK, REFUSED, UNDONE
 from restante.mailbox.core.pruning import prune_idle
 from restante.mailbox.core.rules import MAILBOX_FULL
-from restante.mailbox.core.state import App
 from restante.mailbox.protocol.messages import Add
 from restante.mailbox.protocol.parsing import MAX_LONG_MESSAGE_SIGNS, MAX_SHORT_MESSAGE_CHARACTERS, TOO_EXPENSIVE
 from restante.mailbox.server.commit_loop import GRACE_SECONDS, MAX_BATCH_SECONDS, NOT_STORED, CommitLoop, Retention
@@ -106,16 +105,6 @@ async def test_after_a_start_nothing_is_pruned_and_no_side_counts_as_gone(tmp_pa
         assert [frame["type"] for frame in inbox.frames] == ["ack", "ack", "message"]
 
 
-async def test_a_side_that_left_in_this_run_counts_as_gone_even_after_a_start(tmp_path: Path) -> None:
-    clock = FakeClock()
-    async with opened(tmp_path, clock) as loop:
-        await loop.enter("a", OPEN, ADD)
-        second, _ = await loop.enter("b", OPEN)
-        await loop.lose(second)
-        _, inbox = await loop.enter("c", OPEN)
-        assert inbox.frames[-1]["type"] == "message"
-
-
 async def test_mailboxes_age_although_the_server_crashes_repeatedly(tmp_path: Path) -> None:
     """Each run is a minute long, and too short to prune in, but service time adds up."""
     clock = FakeClock()
@@ -187,25 +176,6 @@ async def test_a_slice_of_the_pruning_drops_one_large_mailbox_or_many_small_ones
 
 def binds(data: Path) -> int:
     return len(sql_usage(data)["client"])
-
-
-async def test_no_list_is_made_for_a_lost_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    listing, lists = App.listing, list[str]()
-
-    def noted(app: App) -> bytes:
-        lists.append(app.app_id)
-        return listing(app)
-
-    monkeypatch.setattr(App, "listing", noted)
-    async with opened(tmp_path, FakeClock()) as loop:
-        leaver, _ = await loop.enter("a")
-        for text in (LIST, OPEN):
-            loop.commit_loop.receive(leaver, text)
-        await loop.lose(leaver)
-        assert lists == []
-        assert list(loop.commit_loop.dispatcher.state.app("x").mailboxes) == ["m"]
-        await loop.enter("b", LIST)
-        assert lists == ["x"]
 
 
 async def test_the_record_of_a_bind_is_committed_with_whatever_is_stored_next(tmp_path: Path) -> None:

@@ -12,65 +12,33 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from restante.common.listening import listen_address
 from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.dispatcher import MAX_SUBSCRIBERS
 from restante.mailbox.core.limits import MIB, UNLIMITED, Limits
-from restante.mailbox.core.model import Policy
 from restante.mailbox.server import connection
-from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from restante.mailbox.server.connection import CLOSE_TIMEOUT, Socket
 from restante.mailbox.server.newcomer import PENDING_BYTES
 from restante.mailbox.server.read_pauses import MAX_FRAMES_PER_SECOND
 from restante.mailbox.server.receive_buffer import MAX_READ_BYTES, ReceiveBuffer
 from restante.mailbox.server.refusals import NO_ROOM_FOR_LARGE, NO_ROOM_FOR_REQUESTS, NOT_READ
 from restante.mailbox.server.send_budget import MAX_BYTES_PER_TURN
-from restante.mailbox.server.server import Server
 from restante.mailbox.server.system import system_secret
-from restante.mailbox.server.welcome import WelcomeOptions
-from restante.mailbox.store.sqlite import Store
 from support.bounds import bounded
-from support.dice import FakeDice
-from support.mailbox.givens import FakeClock
-from support.mailbox.live import LiveServer
+from support.mailbox.live import LiveServer, open_live
 from support.mailbox.raw_socket import CLOSE, CONTINUATION, PING, PONG, TEXT, RawSocket, frame
 
 LIMITS = replace(UNLIMITED, message_bytes=MIB, mailbox_bytes=8 * MIB)
 COUNTING_FRAMES = replace(LIMITS, commands=1e6, commands_at_once=1_000_000)
 
 
-class SlowServer(LiveServer):
-    """A server whose seconds pass when the test says so."""
-
-    async def member(self, side: str, mailbox: str = "m") -> RawSocket:
-        socket = await self.enter()
-        socket.say(type="bind", appid="x", side=side)
-        socket.say(type="open", mailbox=mailbox)
-        return socket
-
-    @property
-    def latest(self) -> Socket:
-        return max(self.server.sockets(), key=lambda each: each.connection.number)
-
-
 @asynccontextmanager
 async def opened(
     data: Path, limits: Limits = LIMITS, terms: AdmissionTerms | None = None
-) -> AsyncIterator[SlowServer]:
-    store, clock = Store.open(data), FakeClock()
-    commit_loop = await CommitLoop.open(store, clock, FakeDice(), Policy(limits=limits), Retention())
-    server = Server(commit_loop, clock, WelcomeOptions(), Admission(terms or AdmissionTerms(), system_secret))
-    server.cleanup_seconds = 0.05
-    [at] = await server.listeners.listen(listen_address("127.0.0.1:0", "--listen"))
-    port = int(at.rpartition(":")[2])
-    running = asyncio.create_task(commit_loop.run())
-    live = SlowServer(server, port, running)
-    try:
+) -> AsyncIterator[LiveServer]:
+    admission = Admission(terms or AdmissionTerms(), system_secret)
+    async with open_live(data, admission=admission, limits=limits) as live:
+        live.server.cleanup_seconds = 0.05
         yield live
-    finally:
-        live.cut_clients()
-        await server.drain(running)
-        await store.close()
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -79,7 +47,7 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.005)
 
 
-def buffered(live: SlowServer) -> int:
+def buffered(live: LiveServer) -> int:
     """Return the bytes in the write buffers of all connections that are not closed."""
     transports = [each._transport.underlying_transport for each in live.server.sockets() if each._transport]
     return sum(each.get_write_buffer_size() for each in transports)
@@ -99,7 +67,7 @@ async def until_full(unread: Socket) -> None:
 
 
 @asynccontextmanager
-async def seconds_passing(live: SlowServer) -> AsyncIterator[None]:
+async def seconds_passing(live: LiveServer) -> AsyncIterator[None]:
     """Let a second pass whenever the latest connection is left unread."""
 
     async def pass_by() -> None:
@@ -114,24 +82,13 @@ async def seconds_passing(live: SlowServer) -> AsyncIterator[None]:
         passing.cancel()
 
 
-async def fill(live: SlowServer, mailbox: str, count: int, size: int) -> None:
+async def fill(live: LiveServer, mailbox: str, count: int, size: int) -> None:
     socket = await live.member("a", mailbox)
     for number in range(count):
         socket.say(type="add", phase=str(number), body="0" * size)
         for _ in range(2 + (2 if number == 0 else 0)):
             await socket.hear()
     await socket.hang_up()
-
-
-async def test_a_test_that_fails_leaves_no_connection_to_the_next_one(tmp_path: Path) -> None:
-    helper = opened(tmp_path)
-    live = await helper.__aenter__()
-    await fill(live, "m", 70, 100_000)
-    await live.member("b")
-    await until_full(live.latest)
-    assert not await helper.__aexit__(AssertionError, AssertionError("the test failed"), None)
-    assert live.server.sockets() == []
-    assert all(each.writer.is_closing() for each in live.clients)
 
 
 async def test_a_replay_is_sent_as_fast_as_it_is_read_and_no_faster(tmp_path: Path) -> None:
@@ -147,10 +104,7 @@ async def test_a_replay_is_sent_as_fast_as_it_is_read_and_no_faster(tmp_path: Pa
         assert heard[-1]["pong"] == 1
         heard = [await slow.hear() for _ in range(72)]
         assert [each["phase"] for each in heard[2:]] == [str(number) for number in range(70)]
-        slow.say(type="ping", ping=2)
-        assert [(await slow.hear())["type"] for _ in range(2)] == ["ack", "pong"]
-        await slow.hang_up()
-        await quick.hang_up()
+        await slow.is_served()
 
 
 async def test_a_replay_is_written_a_slice_in_each_turn_of_the_loop(tmp_path: Path) -> None:
@@ -178,29 +132,6 @@ async def test_a_replay_is_written_a_slice_in_each_turn_of_the_loop(tmp_path: Pa
         turning.cancel()
         assert sum(written) > 4 * 7 * MIB
         assert max(written) < MAX_BYTES_PER_TURN + MIB, "what is written last may go beyond the slice"
-        for reader in readers:
-            await reader.hang_up()
-
-
-async def test_messages_for_a_client_that_does_not_read_are_stored_once_and_sent_later(tmp_path: Path) -> None:
-    async with opened(tmp_path) as live:
-        idle = await live.member("b")
-        unread = live.latest
-        sender = await live.member("a")
-        for number in range(70):
-            sender.say(type="add", phase=str(number), body="0" * 100_000)
-            while (await sender.hear())["type"] != "message":
-                pass
-        assert unread._owing > 2 * MIB
-        assert unread._transport is not None
-        assert unread._transport.underlying_transport.get_write_buffer_size() < MIB
-        heard = [await idle.hear() for _ in range(72)]
-        assert [each["phase"] for each in heard[2:]] == [str(number) for number in range(70)]
-        assert unread._owing == 0
-        sender.say(type="add", phase="last", body="")
-        assert (await idle.hear())["phase"] == "last"
-        await idle.hang_up()
-        await sender.hang_up()
 
 
 async def test_an_unread_large_reply_counts_in_full(tmp_path: Path) -> None:
@@ -220,8 +151,7 @@ async def test_an_unread_large_reply_counts_in_full(tmp_path: Path) -> None:
         assert len(idle) > 2
         assert {words for words, _ in refused} == {"what was sent was not read"}
         other = await live.enter()
-        other.say(type="ping", ping=1)
-        assert [(await other.hear())["type"] for _ in range(2)] == ["ack", "pong"]
+        await other.is_served()
         for each in (*idle, other):
             each.cut()
         await until(lambda: not live.server.sockets())
@@ -248,20 +178,6 @@ async def test_what_is_left_in_the_buffers_of_closed_connections_is_freed_at_onc
         for each in idle:
             each.cut()
         await until(lambda: not live.server.sockets())
-
-
-async def test_one_connection_that_owes_too_much_leaves_no_large_buffer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection, "CLOSE_TIMEOUT", 600.0)  # seconds: nothing here is freed by a timer
-    limits = replace(LIMITS, message_bytes=16 * MIB, mailbox_bytes=16 * MIB)
-    async with opened(tmp_path, limits) as live:
-        await fill(live, "m", 1, 14 * MIB)
-        live.server.limits = replace(limits, mailbox_bytes=MIB)
-        idle = await live.member("b")
-        await until(lambda: not live.server.sockets())
-        assert [words for words, _ in live.server.commit_loop.dispatcher.quotas.refused.elements()] == [NOT_READ]
-        idle.cut()
 
 
 @pytest.mark.parametrize(("fragments", "times"), [(False, 2), (True, 3)])
@@ -312,8 +228,7 @@ async def test_unfinished_requests_count_towards_the_same_limit(tmp_path: Path, 
         assert server.held <= limits.held_bytes
         assert {words for words, _ in server.commit_loop.dispatcher.quotas.refused} == {NO_ROOM_FOR_REQUESTS}
         other = await live.enter()
-        other.say(type="ping", ping=1)
-        assert [(await other.hear())["type"] for _ in range(2)] == ["ack", "pong"]
+        await other.is_served()
         for each in (*crowd, other):
             each.cut()
         await until(lambda: not server.sockets() and not server.held)
@@ -379,20 +294,17 @@ async def test_many_connections_that_hold_little_do_not_close_one_that_sends(tmp
         assert [(await sender.hear())["type"] for _ in range(2)] == ["ack", "pong"]
         assert live.server.owing + live.server.reading <= limits.held_bytes
         assert [words for words, _ in live.server.commit_loop.dispatcher.quotas.refused.elements()] == [NOT_READ] * 3
-        for socket in (*idle, sender):
-            await socket.hang_up()
 
 
 async def test_a_closing_connection_can_be_paused_and_resumed(tmp_path: Path) -> None:
     async with opened(tmp_path) as live:
-        socket = await live.enter()
+        await live.enter()
         leaving = live.latest
         assert leaving._transport is not None
         leaving._transport.underlying_transport.abort()
         leaving.pause()
         leaving.resume()
         await until(lambda: live.server.sockets() == [])
-        await socket.hang_up()
 
 
 async def test_a_client_with_more_unread_than_one_replay_is_closed_alone(tmp_path: Path) -> None:
@@ -418,8 +330,6 @@ async def test_a_client_with_more_unread_than_one_replay_is_closed_alone(tmp_pat
         back = await live.member("b")  # nothing is lost
         heard = [await back.hear() for _ in range(82)]
         assert [each["phase"] for each in heard[2:]] == [str(number) for number in range(80)]
-        for socket in (other, idle, back):
-            await socket.hang_up()
 
 
 async def test_a_client_that_closes_and_does_not_read_is_dropped(tmp_path: Path) -> None:
@@ -437,24 +347,6 @@ async def test_a_client_that_closes_and_does_not_read_is_dropped(tmp_path: Path)
         timer._run()
         await until(lambda: unread not in live.server.sockets())
         assert timer.cancelled()
-        await idle.hang_up()
-
-
-async def test_unread_replies_of_all_connections_have_a_common_limit(tmp_path: Path) -> None:
-    limits = replace(LIMITS, mailbox_bytes=100 * MIB, held_bytes=8 * MIB)
-    async with opened(tmp_path, limits) as live:
-        await fill(live, "m", 70, 100_000)
-        idle = []
-        for _ in range(3):  # each owes some 5 MiB
-            idle.append(await live.member("b"))
-            await until(lambda: live.latest._owing > MIB or live.latest.ignores_input)
-        assert sum(each.ignores_input for each in live.server.sockets()) >= 1
-        assert live.server.owing <= limits.held_bytes
-        assert live.server.owing == sum(each._owing for each in live.server.sockets())
-        for socket in idle:
-            await socket.hang_up()
-        await until(lambda: live.server.sockets() == [])
-        assert live.server.owing == 0
 
 
 async def test_one_mailbox_has_a_limit_of_connections(tmp_path: Path) -> None:
@@ -470,22 +362,18 @@ async def test_one_mailbox_has_a_limit_of_connections(tmp_path: Path) -> None:
         last.say(type="open", mailbox="m")
         last.say(type="ping", ping=1)
         assert [(await last.hear())["type"] for _ in range(3)] == ["ack", "ack", "pong"]
-        for socket in sockets[1:]:
-            await socket.hang_up()
 
 
 async def test_refused_connections_do_not_keep_others_out(tmp_path: Path) -> None:
     async with opened(tmp_path, replace(LIMITS, connections=1)) as live:
         live.server.cleanup_seconds = 60.0
         first = await live.enter()
-        refused = [await live.enter() for _ in range(3)]
+        for _ in range(3):
+            await live.enter()
         await first.hang_up()
         await until(lambda: not live.server.admitted)
         second = await live.enter()
-        second.say(type="ping", ping=1)
-        assert [(await second.hear())["type"] for _ in range(2)] == ["ack", "pong"]
-        for socket in (*refused, second):
-            await socket.hang_up()
+        await second.is_served()
 
 
 async def test_pings_are_answered_up_to_a_rate(tmp_path: Path) -> None:
@@ -505,7 +393,6 @@ async def test_pings_are_answered_up_to_a_rate(tmp_path: Path) -> None:
             assert last == str(3 * MAX_FRAMES_PER_SECOND - 1).encode(), "the last ping of all is answered"
             assert json.loads(got[1])["type"] == "ack"
             assert (await socket.hear())["pong"] == "after"
-        await socket.hang_up()
 
 
 async def test_a_read_is_bounded_however_large_the_buffer_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -525,7 +412,6 @@ async def test_a_read_is_bounded_however_large_the_buffer_is(tmp_path: Path, mon
         socket.write(frame(PONG, b"") * 40_000)
         await until(lambda: sum(reads) > MIB + MAX_READ_BYTES // 2)
         assert max(reads) <= MAX_READ_BYTES
-        await socket.hang_up()
 
 
 async def test_a_server_without_a_limit_of_commands_reads_any_number_of_frames(tmp_path: Path) -> None:
@@ -536,7 +422,6 @@ async def test_a_server_without_a_limit_of_commands_reads_any_number_of_frames(t
         while (await socket.read())[0] == PONG:
             pass
         assert (await socket.hear())["pong"] == "after"
-        await socket.hang_up()
 
 
 async def test_commands_that_may_come_at_once_are_read_within_one_second(tmp_path: Path) -> None:
@@ -551,7 +436,6 @@ async def test_commands_that_may_come_at_once_are_read_within_one_second(tmp_pat
             if answer["type"] == "pong"
         ]
         assert pongs == list(pings)
-        await socket.hang_up()
 
 
 async def test_empty_fragments_are_throttled_too(tmp_path: Path) -> None:
@@ -564,7 +448,6 @@ async def test_empty_fragments_are_throttled_too(tmp_path: Path) -> None:
         async with seconds_passing(live):
             assert (await socket.hear())["type"] == "ack"
             assert (await socket.hear())["pong"] == 1
-        await socket.hang_up()
 
 
 async def test_a_flood_after_a_close_is_not_read(tmp_path: Path) -> None:
@@ -574,7 +457,6 @@ async def test_a_flood_after_a_close_is_not_read(tmp_path: Path) -> None:
         assert (await socket.hear())["type"] == "error"
         assert await socket.closed() == 1007
         await until(lambda: live.latest.read_pauses.reasons)
-        await socket.hang_up()
 
 
 async def test_a_connection_that_does_not_bind_in_time_is_closed(tmp_path: Path) -> None:
@@ -584,8 +466,7 @@ async def test_a_connection_that_does_not_bind_in_time_is_closed(tmp_path: Path)
         await bound.hear()
         for _ in range(20):  # fewer than from ping to ping
             live.server.tick()
-        silent.say(type="ping", ping=1)
-        assert [(await silent.hear())["type"] for _ in range(2)] == ["ack", "pong"]
+        await silent.is_served()
         live.server.tick()
         refused = await silent.hear()
         assert (refused["error"], refused["hint"]) == ("must bind first", "within 20 s of connecting")
@@ -593,8 +474,6 @@ async def test_a_connection_that_does_not_bind_in_time_is_closed(tmp_path: Path)
         assert live.server.newcomers == {}
         bound.say(type="list")
         assert [(await bound.hear())["type"] for _ in range(2)] == ["ack", "nameplates"]
-        await silent.hang_up()
-        await bound.hang_up()
 
 
 async def test_connections_beyond_the_limit_are_told_so(tmp_path: Path) -> None:
@@ -609,7 +488,4 @@ async def test_connections_beyond_the_limit_are_told_so(tmp_path: Path) -> None:
         await first.hang_up()
         await until(lambda: len(live.server.admitted) == 1)
         fourth = await live.enter()
-        fourth.say(type="ping", ping=1)
-        assert [(await fourth.hear())["type"] for _ in range(2)] == ["ack", "pong"]
-        await fourth.hang_up()
-        await _second.hang_up()
+        await fourth.is_served()

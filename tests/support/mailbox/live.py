@@ -15,6 +15,7 @@ from restante.mailbox.core.admission import Admission
 from restante.mailbox.core.limits import MIB, UNLIMITED, Limits
 from restante.mailbox.core.model import Policy
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
+from restante.mailbox.server.connection import Socket
 from restante.mailbox.server.server import Server
 from restante.mailbox.server.welcome import WelcomeOptions
 from restante.mailbox.store.sqlite import Store
@@ -47,6 +48,18 @@ class LiveServer:
         assert socket.status == "HTTP/1.1 101 Switching Protocols"
         assert (await socket.hear())["type"] == "welcome"
         return socket
+
+    async def member(self, side: str, mailbox: str = "m") -> RawSocket:
+        """Connect, and open a mailbox; the answers to that are not read."""
+        socket = await self.enter()
+        socket.say(type="bind", appid="x", side=side)
+        socket.say(type="open", mailbox=mailbox)
+        return socket
+
+    @property
+    def latest(self) -> Socket:
+        """The server's end of the connection that came last."""
+        return max(self.server.sockets(), key=lambda socket: socket.connection.number)
 
     def cut_clients(self) -> None:
         """Cut what a failed test has left open. A drain would wait for ever until they read: its clock stands."""

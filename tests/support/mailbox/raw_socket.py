@@ -90,6 +90,11 @@ class RawSocket:
         heard: dict[str, Any] = json.loads(payload)
         return heard
 
+    async def is_served(self) -> None:
+        """Say a ping command, and take its answers; nothing else may come."""
+        self.say(type="ping", ping=1)
+        assert [(await self.hear())["type"] for _ in range(2)] == ["ack", "pong"]
+
     async def closed(self) -> int:
         """Read the close frame; give its code."""
         opcode, payload = await self.read()
