@@ -20,8 +20,8 @@ import pytest
 
 from support import foreign
 from support.bounds import PATIENCE
-from support.debian import debian_release
 from support.documents import ROOT
+from support.foreign import debian_release
 from support.isolation import isolated_network, unavailable
 from support.processes import Child, child, run
 from support.tools import MissingError, fetch, installed

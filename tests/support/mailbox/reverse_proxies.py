@@ -14,8 +14,8 @@ from typing import Final
 from support import foreign
 from support.bounds import bounded
 from support.certificates import Certificate
-from support.debian import Program
 from support.documents import Document
+from support.foreign import Program
 from support.ports import held_port
 from support.processes import RESTANTE, Child, Serving, child, serving
 
