@@ -1,4 +1,4 @@
-"""Programs of others that tests run: from the PATH, else from their Debian package, unpacked into `.tools` without root.
+"""Programs of others that tests run: from the PATH, else from their Debian package, which needs no root.
 
 A test is skipped where neither works.
 """
