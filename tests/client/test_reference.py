@@ -1,87 +1,86 @@
-"""The reference of the client library: complete, and what the docstrings say."""
+"""The public names of the client library: what their import loads, and the reference that describes them."""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import re
+import sys
+from importlib import import_module
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
 from restante import client
 from restante.client import Journal, JournaledWormhole, Wormhole
 from support.bounds import bounded
-from support.client import reference, sources
+from support.client import reference
 from support.mailbox.days import ServerOfDays
+from support.processes import run
 
-PAGE = reference.reference()
-CLASSES = [name for _, names in reference.GROUPS.values() for name in names if name[0].isupper()]
+BEFORE_A_CONNECTION = {"picows", "python_socks", "aiohttp", "typer", "uvloop", "twisted", "segno"}
+"""Packages that no program needs before its first connection, or at all."""
+
+LOADED = """
+import sys
+import restante.client
+print(*(name for name in sys.modules if name.startswith("restante.")))
+for name in restante.client.__all__:
+    getattr(restante.client, name)
+print(*{name.partition(".")[0] for name in sys.modules})
+"""
 
 
-def test_the_document_is_what_the_docstrings_say() -> None:
-    assert reference.PATH.read_text() == PAGE, f"it is out of date: {reference.__doc__}"
+def test_the_import_loads_names_when_they_are_used_and_nothing_that_only_a_connection_needs() -> None:
+    done = run(sys.executable, "-c", LOADED)
+    assert done.returncode == 0, done.stderr
+    first, last = (set(line.split()) for line in done.stdout.splitlines())
+    assert first == {"restante.client", "restante.common", "restante.common.lazy_names"}
+    assert not BEFORE_A_CONNECTION & last
+
+
+def test_each_name_is_what_type_checkers_read() -> None:
+    imported = {
+        alias.asname or alias.name: (node.module or "", alias.name)
+        for part in ast.parse(Path(client.__file__).read_text()).body
+        if isinstance(part, ast.If)
+        for node in part.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert sorted(imported) == sorted(client.__all__)
+    for name, (module, there) in imported.items():
+        assert getattr(client, name) is getattr(import_module(module), there), name
+    with pytest.raises(AttributeError, match="has no attribute 'Wormholes'"):
+        getattr(client, "Wormholes")  # noqa: B009 - a type checker knows, too
+    assert set(client.__all__) <= set(dir(client))
 
 
 def test_every_public_name_is_described_once() -> None:
-    described = [name for _, names in reference.GROUPS.values() for name in names]
-    described += [*reference.events(), *reference.CONSTANTS, "Event"]
-    described += [each.__name__ for each in reference.errors()]
-    assert sorted(described) == sorted(client.__all__)
+    described = [name for name in reference.described(reference.PATH.read_text()) if name in client.__all__]
+    assert sorted([*described, "Event"]) == sorted(client.__all__)
 
 
-def test_the_names_for_type_checkers_are_the_public_ones() -> None:
-    assert sorted(reference.PLACES) == sorted(client.__all__)
+@pytest.mark.thorough
+def test_the_document_is_what_the_docstrings_say() -> None:
+    page = reference.reference()
+    assert reference.PATH.read_text() == page, f"it is out of date: {reference.__doc__}"
+    raised = re.findall(r"^\* `(\w+)`: ", page, re.MULTILINE)  # an error that is described has a link
+    assert {name for name in raised if name.endswith("Error")} <= {"TypeError", "ValueError"}
+    assert "| `` |" not in page
 
 
-def test_a_signature_has_the_arguments_of_any_name() -> None:
-    assert "timing.event(name: str, **details: Any)" in PAGE
-
-
-def test_every_event_is_one_of_its_type() -> None:
-    assert all(inspect.isclass(each) for each in get_args(client.Event))
-
-
-@pytest.mark.parametrize("name", CLASSES)
-def test_every_public_method_and_attribute_has_a_docstring(name: str) -> None:
-    kind = sources.class_of(*reference.PLACES[name])
-    assert kind is not None
-    assert ast.get_docstring(kind)
-    for each in reference.public_attributes(kind):
-        assert each.name.startswith("_") or (each.meaning and each.type), f"{name}.{each.name}"
-    for method in sources.members(kind):
-        if not method.name.startswith("_"):
-            assert ast.get_docstring(method), f"{name}.{method.name}"
-
-
-@pytest.mark.parametrize("name", CLASSES)
-def test_arguments_are_explained_by_their_names(name: str) -> None:
-    kind = sources.class_of(*reference.PLACES[name])
-    assert kind is not None
-    for method in sources.members(kind):
+@pytest.mark.parametrize("name", [name for name in client.__all__ if inspect.isclass(getattr(client, name))])
+def test_arguments_and_attributes_are_explained_by_their_names(name: str) -> None:
+    kind = getattr(client, name)
+    definition = reference.class_of(kind)
+    for attribute in reference.public_attributes(definition, kind.__module__):
+        assert issubclass(kind, BaseException) or attribute.type, f"{name}.{attribute.name}"
+    for method in reference.members(definition, kind.__module__):
         taken = {each.arg for each in ast.walk(method.args) if isinstance(each, ast.arg)}
-        explained = {each for each, _ in sources.said(method).args}
-        assert explained <= taken, f"{name}.{method.name}"
-
-
-def test_errors_are_raised_by_their_names() -> None:
-    raised = re.findall(r"^\* \[?`(\w+)`\]?(?:\(#errors\))?: ", PAGE.replace("Raises:", ""), re.MULTILINE)
-    errors = [each for each in raised if each.endswith("Error") or each == "Misuse"]
-    assert errors
-    assert {each for each in errors if each not in client.__all__} <= {"TypeError", "ValueError"}
-
-
-def test_limits_and_constants_have_a_meaning() -> None:
-    for home, names in reference.LIMIT_NAMES.items():
-        for name in names:
-            assert sources.constant(home, name).meaning.endswith("."), name
-
-
-def test_links_on_the_page_lead_to_its_headings() -> None:
-    targets = set(re.findall(r"\]\(#([^)]+)\)", PAGE))
-    assert targets
-    assert targets <= set(reference.anchors(PAGE).values())
+        _, entries = reference.parts_of(method)
+        assert {argument for argument, _ in entries.get("Args", ())} <= taken, f"{name}.{method.name}"
 
 
 async def test_the_example_of_a_journal_exchanges_messages(server: ServerOfDays, tmp_path: Path) -> None:
