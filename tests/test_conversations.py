@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -36,9 +35,8 @@ def test_on_the_store(script: Script) -> None:
 
 
 @every_script
-def test_over_a_live_socket(script: Script, tmp_path: Path) -> None:
-    folders = iter(("one by one", "as batches"))
-    replay(script, lambda: SocketWorld(script.options, data=tmp_path / next(folders)))
+def test_over_a_live_socket(script: Script) -> None:
+    replay(script, lambda: SocketWorld(script.options))
 
 
 @every_script

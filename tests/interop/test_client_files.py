@@ -5,16 +5,13 @@ The `wormhole` of our own environment is in test_files.py.
 
 from __future__ import annotations
 
-import sys
 import tarfile
 import zipfile
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import pytest
-import pytest_asyncio
 
 from support.client.parcels import (
     FILES,
@@ -31,7 +28,6 @@ from support.client.parcels import (
     write_sparse,
     write_tree,
 )
-from support.isolation import RELAY_PORT
 from support.mailbox.deployment import Deployment
 from support.mailbox.shipped import (
     CURRENT,
@@ -43,9 +39,7 @@ from support.mailbox.shipped import (
     RUST_NEW,
     SHIPPED,
     Shipped,
-    Words,
 )
-from support.processes import Child, child
 
 pytestmark = [
     pytest.mark.thorough,
@@ -72,16 +66,6 @@ EMPTY: Final = "empty directory"
 GO: Final = {GO_OLD, GO_NEW}
 """They send no empty directories, and make an empty file of one that they receive (1.0.8, cmd/recv.go:199-230)."""
 
-RELAY: Final = 4002
-"""The port of a relay. Nobody else is in the network."""
-UNREACHABLE: Final = Shipped(
-    "restante --no-listen",
-    replace(
-        OURS.language,
-        send_file=("send", "--server", "{url}", "--no-listen", "--transit-relay", f"tcp:127.0.0.1:{RELAY}", "{file}"),
-    ),
-    OURS.get,
-)
 UNPACKING: Final = Shipped(
     "restante --unpack",
     replace(OURS.language, receive=(*OURS.language.receive, "--unpack")),
@@ -89,41 +73,15 @@ UNPACKING: Final = Shipped(
 )
 
 
-def at_the_relay(client: Shipped) -> Shipped:
-    """Return a client that tells the other side no address of its own, and uses the relay of this module."""
-    hidden = "--force-relay" if client is RUST_NEW else "--no-listen"
-    scheme = "tcp://" if client is RUST_NEW else "tcp:"
-    relays = {"", f"{scheme}127.0.0.1:{RELAY_PORT}"}
-
-    def changed(words: Words, command: str) -> Words:
-        told = [f"{scheme}127.0.0.1:{RELAY}" if word in relays else word for word in words]
-        told.insert(told.index(command) + 1, hidden)
-        return tuple(told)
-
-    its = client.language
-    language = replace(its, send_file=changed(its.send_file, "send"), receive=changed(its.receive, "receive"))
-    return replace(client, language=language)
+def pair(other: Shipped, role: str) -> tuple[Shipped, Shipped]:
+    """Return the sender and the receiver."""
+    return (OURS, other) if role == "we send" else (other, OURS)
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def relay(inside: Words) -> AsyncIterator[Child]:
-    """The relay that everybody uses, in the network of the clients."""
-    twist = str(Path(sys.executable).parent / "twist")
-    port = f"--port=tcp:{RELAY}:interface=127.0.0.1"
-    async with child(*inside, twist, "--log-format=text", "transitrelay", "--log-fd=1", port) as relay:
-        await relay.says(f" starting on {RELAY}")
-        yield relay
-
-
-@pytest.mark.parametrize(("receiver", "name"), BY_NAME, ids=str)
-async def test_our_file_arrives(deployment: Deployment, tmp_path: Path, receiver: Shipped, name: str) -> None:
-    arrived = await deployment.carry(OURS, receiver, write_parcel(tmp_path / "parcels", name))
-    assert (arrived / name).read_bytes() == content_of(name)
-
-
-@pytest.mark.parametrize(("sender", "name"), BY_NAME, ids=str)
-async def test_their_file_arrives(deployment: Deployment, tmp_path: Path, sender: Shipped, name: str) -> None:
-    arrived = await deployment.carry(sender, OURS, write_parcel(tmp_path / "parcels", name))
+@pytest.mark.parametrize("role", ["we send", "they send"])
+@pytest.mark.parametrize(("other", "name"), BY_NAME, ids=str)
+async def test_a_file_arrives(deployment: Deployment, tmp_path: Path, other: Shipped, name: str, role: str) -> None:
+    arrived = await deployment.carry(*pair(other, role), write_parcel(tmp_path / "parcels", name))
     assert (arrived / name).read_bytes() == content_of(name)
 
 
@@ -162,57 +120,16 @@ async def test_a_tar_file_of_the_rust_client_becomes_a_directory(deployment: Dep
     assert not is_executable(arrived)
 
 
-@pytest.mark.parametrize("receiver", [GO_OLD, GO_NEW], ids=str)
-async def test_the_go_client_uses_the_relay_that_our_sender_names(
-    deployment: Deployment, relay: Child, tmp_path: Path, receiver: Shipped
-) -> None:
-    """It listens nowhere, so if our sender listens nowhere, too, there is no other way."""
-    name = "parcel.bin"
-    arrived = await deployment.carry(UNREACHABLE, receiver, write_parcel(tmp_path / "parcels", name))
-    assert (arrived / name).read_bytes() == content_of(name)
-    await relay.says('"mood": "happy"')
-
-
-@pytest.mark.parametrize("other", [PYTHON_OLD, RUST_NEW], ids=str)
+@pytest.mark.xdist_group("large files")
 @pytest.mark.parametrize("role", ["we send", "they send"])
-async def test_other_clients_meet_us_at_the_relay(
-    deployment: Deployment, relay: Child, tmp_path: Path, other: Shipped, role: str
-) -> None:
-    """No side tells the other an address, so there is no other way."""
-    name = "parcel.bin"
-    ours, theirs = at_the_relay(OURS), at_the_relay(other)
-    sender, receiver = (ours, theirs) if role == "we send" else (theirs, ours)
-    arrived = await deployment.carry(sender, receiver, write_parcel(tmp_path / "parcels", name))
-    assert (arrived / name).read_bytes() == content_of(name)
-    await relay.says('"mood": "happy"')
-
-
-@pytest.mark.xdist_group("large files")
-@pytest.mark.parametrize("receiver", OTHERS, ids=str)
-async def test_our_large_file_arrives(deployment: Deployment, tmp_path: Path, receiver: Shipped) -> None:
-    await assert_large_file_arrives(
-        deployment, OURS, receiver, write_sparse(tmp_path / "parcels", large_for(receiver))
-    )
-
-
-@pytest.mark.xdist_group("large files")
-@pytest.mark.parametrize("sender", OTHERS, ids=str)
-async def test_their_large_file_arrives(deployment: Deployment, tmp_path: Path, sender: Shipped) -> None:
-    sent = write_sparse(tmp_path / "parcels", large_for(sender))
-    await assert_large_file_arrives(deployment, sender, OURS, sent)
-
-
-def large_for(client: Shipped) -> int:
+@pytest.mark.parametrize("other", OTHERS, ids=str)
+async def test_a_large_file_arrives(deployment: Deployment, tmp_path: Path, other: Shipped, role: str) -> None:
     """1 GiB is 65,536 records of Go or Python: one version of each has it (Python in test_files.py).
 
     The Rust client is built without optimization: 1 GiB takes it five minutes.
     """
-    if client is GO_OLD:
-        return GIB
-    return MEDIUM if client is RUST_NEW else LARGE
-
-
-async def assert_large_file_arrives(deployment: Deployment, sender: Shipped, receiver: Shipped, sent: Path) -> None:
-    arrived = (await deployment.carry(sender, receiver, sent, SLOW)) / sent.name
+    size = GIB if other is GO_OLD else MEDIUM if other is RUST_NEW else LARGE
+    sent = write_sparse(tmp_path / "parcels", size)
+    arrived = (await deployment.carry(*pair(other, role), sent, SLOW)) / sent.name
     assert same_bytes(sent, arrived)
     arrived.unlink()  # pytest keeps folders

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
 from pathlib import Path
-
-import aiohttp
 
 from restante.common.listening import listen_address
 from restante.mailbox.core.dispatcher import CLEANUP_CLOSE_CODES, Dispatcher
@@ -18,6 +13,7 @@ from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from restante.mailbox.server.server import Server
 from support.dice import FakeDice
 from support.mailbox.givens import FakeClock, Inbox, Options
+from support.mailbox.raw_socket import BINARY, CLOSE, TEXT, RawSocket, frame
 from support.mailbox.tables import Rows, Usage, live_rows, usage_rows
 from support.mailbox.worlds import Disk, LocalWorld
 
@@ -148,105 +144,31 @@ class CommitLoopWorld(LocalWorld):
 class SocketInbox(Inbox):
     """The same behind a WebSocket."""
 
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+    def __init__(self, socket: RawSocket) -> None:
         super().__init__()
         self.socket = socket
-        host, port, *_ = socket.get_extra_info("sockname")
+        host, port, *_ = socket.writer.get_extra_info("sockname")
         self.address = host, port
 
-
-class Clients:
-    """The clients of a server on loopback. They know that it has done what they said by having a ping answered."""
-
-    def __init__(self, *, binary: bool = False) -> None:
-        self.here: list[SocketInbox] = []
-        self._kind = aiohttp.WSMsgType.BINARY if binary else aiohttp.WSMsgType.TEXT
-        self._speaker: SocketInbox | None = None
-        self._barriers = 0
-        self._ends = AsyncExitStack()
-        self._session: aiohttp.ClientSession | None = None
-
-    async def connect(self, port: int, headers: dict[str, str]) -> SocketInbox:
-        if self._session is None:
-            self._session = await self._ends.enter_async_context(aiohttp.ClientSession())
-        url = f"ws://127.0.0.1:{port}/v1"
-        inbox = SocketInbox(await self._session.ws_connect(url, headers=headers, max_msg_size=0))
-        await self._hear_one(inbox)
-        self.here.append(inbox)
-        return inbox
-
-    async def say(self, inbox: SocketInbox, text: str, *, binary: bool = False) -> None:
-        self._speaker = inbox
-        if binary:
-            await inbox.socket.send_bytes(text.encode())
-        else:
-            await inbox.socket.send_str(text)
-
-    async def lose(self, inbox: SocketInbox) -> None:
-        if inbox in self.here:
-            self.here.remove(inbox)
-        await inbox.socket.close()
-
-    async def hear(self, lose: Callable[[SocketInbox], Awaitable[None]]) -> None:
-        """Read all that was sent: first to whoever spoke, since that is told when everybody else is."""
-        speaker, self._speaker = self._speaker, None
-        listeners = [inbox for inbox in self.here if inbox is not speaker]
-        for inbox in [speaker, *listeners] if speaker in self.here else listeners:
-            if inbox is not None and not await self._hear_until_barrier(inbox):
-                await lose(inbox)
-
-    async def _hear_until_barrier(self, inbox: SocketInbox) -> bool:
-        """Wait for the answer to a ping: everything sent before has arrived then (spec 000 has pings for this)."""
-        self._barriers += 1
-        barrier = f"barrier {self._barriers}"
-        with contextlib.suppress(ConnectionError):  # what was sent before the end can still be read
-            await inbox.socket.send_str(json.dumps({"type": "ping", "ping": barrier, "id": barrier}))
-        while await self._hear_one(inbox):
-            if inbox.frames[-1].get("pong") == barrier:
-                inbox.frames = [
-                    frame for frame in inbox.frames if barrier not in (frame.get("id"), frame.get("pong"))
-                ]
-                return True
-        return False
-
-    async def _hear_one(self, inbox: SocketInbox) -> bool:
+    async def hear(self, opcode: int) -> bool:
         """Read a frame; false: the server closed."""
-        message = await inbox.socket.receive()
-        if message.type is aiohttp.WSMsgType.CLOSE:
-            inbox.verdict = message.data, message.extra or ""
+        try:
+            received, payload = await self.socket.read()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            self.verdict = self.verdict or (1006, "")  # no close came
             return False
-        if message.type in (aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType.ERROR):
-            inbox.verdict = inbox.socket.close_code or 1006, ""  # no close came
+        if received == CLOSE:
+            self.verdict = int.from_bytes(payload[:2]), payload[2:].decode()
             return False
-        assert message.type is self._kind
-        inbox.frames.append(json.loads(message.data))
+        assert received == opcode
+        self.frames.append(json.loads(payload))
         return True
-
-    async def ended(self, inbox: SocketInbox) -> int | None:
-        """Wait for the close: it may come a moment after the error."""
-        while inbox.verdict is None and await self._hear_one(inbox):
-            pass
-        return None if inbox.verdict is None else inbox.verdict[0]
-
-    async def end(self) -> list[tuple[int, str] | None]:
-        """Return how the server closed each."""
-        for inbox in self.here:
-            assert not await self._hear_one(inbox), inbox.frames
-        verdicts = [inbox.verdict for inbox in self.here]
-        await self.close()
-        return verdicts
-
-    async def close(self) -> None:
-        for inbox in self.here:
-            await inbox.socket.close()
-        self.here.clear()
-        self._session = None
-        await self._ends.aclose()
-        await asyncio.sleep(0)
 
 
 class SocketWorld(CommitLoopWorld):
-    """The whole server, with real clients on loopback."""
+    """The whole server, with clients on loopback. They know that it has done what they said by having a ping answered
+    (spec 000 has pings for this).
+    """
 
     hanging_up_loses = True
 
@@ -257,7 +179,10 @@ class SocketWorld(CommitLoopWorld):
         dice: FakeDice | None = None,
         data: Path | None = None,
     ) -> None:
-        self._clients = Clients(binary=options.binary)
+        self._here: list[SocketInbox] = []
+        self._opcode = BINARY if options.binary else TEXT
+        self._speaker: SocketInbox | None = None
+        self._barriers = 0
         self._gathered: int | None = None
         """How many commands wait while the commit loop is closed; None: it is open."""
         self._sent = 0
@@ -271,7 +196,14 @@ class SocketWorld(CommitLoopWorld):
         self._port = int(at.rpartition(":")[2])
 
     def connect(self) -> Inbox:
-        return self.run(self._clients.connect(self._port, self.options.headers()))
+        return self.run(self._connect())
+
+    async def _connect(self) -> Inbox:
+        headers = {name.replace("-", "_"): value for name, value in self.options.headers().items()}
+        inbox = SocketInbox(await RawSocket.dial(self._port, **headers))
+        await inbox.hear(self._opcode)
+        self._here.append(inbox)
+        return inbox
 
     def say(self, inbox: Inbox, text: str) -> None:
         assert isinstance(inbox, SocketInbox)
@@ -279,7 +211,8 @@ class SocketWorld(CommitLoopWorld):
 
     async def _say(self, inbox: SocketInbox, text: str) -> None:
         self._sent += 1  # the letter of spec 000 has binary frames, clients send text
-        await self._clients.say(inbox, text, binary=self._sent % 2 == 0)
+        self._speaker = inbox
+        inbox.socket.write(frame(BINARY if self._sent % 2 == 0 else TEXT, text.encode()))
         if self._gathered is not None:
             self._gathered += 1
             while len(self._commit_loop.queue) < self._gathered:  # noqa: ASYNC110 - a list, and nobody else asks
@@ -290,15 +223,21 @@ class SocketWorld(CommitLoopWorld):
         self.run(self._lose(inbox))
 
     async def _lose(self, inbox: SocketInbox) -> None:
-        await self._clients.lose(inbox)
-        while len(self.dispatcher.connections) > len(self._clients.here) or not self._commit_loop.idle.is_set():  # noqa: ASYNC110
+        if inbox in self._here:
+            self._here.remove(inbox)
+        if inbox.verdict is None:
+            inbox.socket.bid_farewell()
+        await inbox.socket.hang_up()
+        while len(self.dispatcher.connections) > len(self._here) or not self._commit_loop.idle.is_set():  # noqa: ASYNC110
             await asyncio.sleep(0)  # until the server has read that the client is gone
 
     def ended(self, inbox: Inbox) -> int | None:
+        """Wait for the close: it may come a moment after the error."""
         assert isinstance(inbox, SocketInbox)
-        code = self.run(self._clients.ended(inbox))
+        while inbox.verdict is None:
+            self.run(inbox.hear(self._opcode))
         self.lose(inbox)
-        return code
+        return inbox.verdict[0]
 
     def gather(self) -> None:
         """Close the commit loop: what is received waits, and is one batch when it opens."""
@@ -314,15 +253,38 @@ class SocketWorld(CommitLoopWorld):
         if self._gathered is not None:
             self._gathered = None
             self._work()
-        await self._clients.hear(self._lose)
+        # First to whoever spoke, since that is told when everybody else is.
+        for inbox in sorted(self._here, key=lambda inbox: inbox is not self._speaker):
+            if not await self._hear_until_barrier(inbox):
+                await self._lose(inbox)
         self._store.refuses = False
         await self._commit_deferred()
+
+    async def _hear_until_barrier(self, inbox: SocketInbox) -> bool:
+        """Wait for the answer to a ping: everything sent before has arrived then. False: the server closed."""
+        self._barriers += 1
+        barrier = f"barrier {self._barriers}"
+        inbox.socket.say(type="ping", ping=barrier, id=barrier)
+        while await inbox.hear(self._opcode):
+            if inbox.frames[-1].get("pong") == barrier:
+                inbox.frames = [
+                    message for message in inbox.frames if barrier not in (message.get("id"), message.get("pong"))
+                ]
+                return True
+        return False
 
     async def _stop(self) -> None:
         """Drain. Every client is told that the server restarts, unless it was being sent away at once."""
         verdicts_before = [each.verdict for each in self.dispatcher.connections if each.verdict is not None]
         at_once = sum(verdict.code not in CLEANUP_CLOSE_CODES for verdict in verdicts_before)
-        await self._server.drain(self._working)
-        verdicts = await self._clients.end()
+        draining = asyncio.ensure_future(self._server.drain(self._working))
+        for inbox in self._here:
+            assert not await inbox.hear(self._opcode), inbox.frames
+            inbox.socket.bid_farewell()
+        await draining
+        for inbox in self._here:
+            await inbox.socket.hang_up()
+        verdicts = [inbox.verdict for inbox in self._here]
+        self._here.clear()
         sent_away = len([verdict for verdict in verdicts if verdict != (1001, "server restarts")])
         assert at_once <= sent_away <= len(verdicts_before), verdicts

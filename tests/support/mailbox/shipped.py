@@ -40,10 +40,7 @@ class Language:
     receive: Words
 
 
-TIMING_LOG: Final = "timing.json"
-"""What the clients that can write a timing log call it, in their folder."""
-
-_PYTHON: Final = ("--dump-timing", TIMING_LOG, "--relay-url", "{url}", "--transit-helper", "")
+_PYTHON: Final = ("--relay-url", "{url}", "--transit-helper", "")
 PYTHON: Final = Language(
     send_file=(*_PYTHON, "send", "--hide-progress", "{file}"),
     send_text=(*_PYTHON, "send", "--text", "{text}"),
@@ -62,7 +59,7 @@ RUST: Final = Language(
     receive=("receive", *_RUST, "--noconfirm", "{code}"),
 )
 
-_OURS: Final = ("--dump-timing", TIMING_LOG, "--server", "{url}", "--transit-relay", f"tcp:127.0.0.1:{RELAY_PORT}")
+_OURS: Final = ("--server", "{url}", "--transit-relay", f"tcp:127.0.0.1:{RELAY_PORT}")
 RESTANTE: Final = Language(
     send_file=("send", *_OURS, "{file}"),
     send_text=("send", *_OURS, "--text", "{text}"),
