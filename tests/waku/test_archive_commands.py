@@ -1,16 +1,15 @@
-"""The archive's commands: their output and exit code, of some also in a process of their own."""
+"""The archive's commands: their output and exit code."""
 
 from __future__ import annotations
 
 import asyncio
+import importlib.util
+import signal
 import sqlite3
 import subprocess
-import sys
 import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,19 +17,14 @@ from restante.common.extras import how_to_install
 from restante.waku.archive.schema import FILE
 from restante.waku.archive.sqlite import open_archive
 from restante.waku.envelope.envelope import make
-from support.processes import RESTANTE, called, on_a_terminal, restante, run
-from support.rows import every
-from support.waku import leveldbs
+from restante.waku.files import rlp_file
+from support.processes import RESTANTE, called, on_a_terminal, restante
 from support.waku.archives import ROWS, archive_of, raws_of, reason_of
 
 
 def waku(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Do what a command does in this process."""
     return called("waku", *words, **environment)
-
-
-def process(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return restante("waku", *words, **environment)
 
 
 def said(result: subprocess.CompletedProcess[str]) -> str:
@@ -45,25 +39,18 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return archive_of(tmp_path_factory.mktemp("archive") / "data")
 
 
-@pytest.mark.parametrize(("suffix", "do"), [(".rlp", process), (".parquet", waku)])
-def test_export_and_import(tmp_path: Path, data: Path, suffix: str, do: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("suffix", [".rlp", ".parquet"])
+def test_export_and_import(tmp_path: Path, data: Path, suffix: str) -> None:
     file = tmp_path / f"all{suffix}"
-    exported = do("export", file, "--data", data)
+    exported = waku("export", file, "--data", data)
     assert (exported.returncode, exported.stdout) == (0, "exported 50 envelopes\n")
-    imported = do("import", file, RESTANTE_WAKU_DATA=str(tmp_path / "new"))
+    command = ("waku", "import", file)
+    do = restante if suffix == ".rlp" else called
+    imported = do(*command, RESTANTE_WAKU_DATA=str(tmp_path / "new"))
     assert imported.returncode == 0, imported.stderr
     assert [line.split()[-1] for line in imported.stdout.splitlines()] == ["50", "50", "0", "0"]
-    assert raws_of(tmp_path / "new") == [each.raw for each in ROWS]
+    assert raws_of(tmp_path / "new") == [envelope.raw for envelope in ROWS]
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
-
-
-@pytest.mark.leveldb
-def test_an_import_reads_a_leveldb_archive_and_a_file_together(tmp_path: Path, data: Path) -> None:
-    waku("export", tmp_path / "all.rlp", "--data", data)
-    folder = leveldbs.of(tmp_path / "waku", ROWS)
-    imported = waku("import", folder, tmp_path / "all.rlp", "--data", tmp_path / "new")
-    assert imported.returncode == 0, imported.stderr
-    assert [line.split()[-1] for line in imported.stdout.splitlines()] == ["100", "50", "50", "0"]
 
 
 def test_an_import_reports_how_many_envelopes_a_server_will_remove_and_how_to_keep_them(tmp_path: Path) -> None:
@@ -101,21 +88,19 @@ def test_check_prints_that_all_is_well_or_each_error(tmp_path: Path) -> None:
 
 
 def test_check_export_and_backup_beside_a_running_server(tmp_path: Path) -> None:
+    data = archive_of(tmp_path / "data")
+
     async def serve() -> None:
-        archive = open_archive(tmp_path / "data")
+        archive = open_archive(data)
         try:
-            await archive.save(ROWS, 1)
             for words in (["check"], ["export", tmp_path / "all.rlp"], ["backup", tmp_path / "copy"]):
-                result = await asyncio.to_thread(process, *words, "--data", tmp_path / "data")
+                result = await asyncio.to_thread(restante, "waku", *words, "--data", data)
                 assert result.returncode == 0, result.stderr
-            refused = await asyncio.to_thread(process, "import", tmp_path / "all.rlp", "--data", tmp_path / "data")
-            assert refused.returncode == 1
-            assert said(refused).startswith("restante: another process is using the data directory")
         finally:
             await archive.close()
 
     asyncio.run(serve())
-    assert raws_of(tmp_path / "copy") == [each.raw for each in ROWS]
+    assert raws_of(tmp_path / "copy") == [envelope.raw for envelope in ROWS]
 
 
 MISUSES = {
@@ -125,26 +110,21 @@ MISUSES = {
     f"export {'x' * 300}.rlp --data DATA": f"cannot write {'x' * 300}.rlp: File name too long",
     "import gone.rlp --data new": "there is no gone.rlp",
     "import letter.txt --data new": "letter.txt is not an .rlp or .parquet file",
-    "check --data nowhere": "there is no Waku mailserver's data in nowhere",
     "backup DATA --data DATA": "DATA exists already and is not an empty directory",
 }
 
 
-@pytest.fixture
-def folder(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work in a folder that has an archive and some files."""
+@pytest.mark.parametrize(("words", "sentence"), MISUSES.items(), ids=range(len(MISUSES)))
+def test_misuse_is_one_sentence_and_exit_code_2(
+    words: str, sentence: str, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "DATA").symlink_to(data)
     (tmp_path / "THERE.rlp").touch()
     (tmp_path / "letter.txt").touch()
-
-
-@pytest.mark.usefixtures("folder")
-@every("words", MISUSES)
-def test_misuse_is_one_sentence_and_exit_code_2(words: str) -> None:
     result = waku(*words.split())
     assert result.returncode == 2
-    assert said(result).startswith(f"restante: {MISUSES[words]}")
+    assert said(result).startswith(f"restante: {sentence}")
 
 
 def test_a_foreign_file_is_reported_in_one_sentence_with_exit_code_1(tmp_path: Path, data: Path) -> None:
@@ -169,28 +149,20 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(tmp_path: Path, dat
     assert "of" not in shown
 
 
-def test_an_export_that_is_stopped_leaves_no_unfinished_file(tmp_path: Path, data: Path) -> None:
-    (tmp_path / "files").mkdir()
-    code = (
-        "import os, signal, sys\n"
-        "from restante.cli.main import main\n"
-        "from restante.waku.files import rlp_file\n"
-        "rlp_file.write = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\n"
-        "main()"
-    )
-    words = ["waku", "export", str(tmp_path / "files" / "all.rlp"), "--data", str(data)]
-    result = run(sys.executable, "-c", code, *words)
+def test_an_export_that_is_stopped_leaves_no_unfinished_file(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rlp_file, "write", lambda *_: signal.raise_signal(signal.SIGTERM))
+    result = waku("export", tmp_path / "all.rlp", "--data", data)
     assert (result.returncode, result.stdout) == (130, "")
-    assert list((tmp_path / "files").iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_without_the_extra_its_name_is_printed(tmp_path: Path) -> None:
-    code = (
-        "import sys, importlib.util as u; find = u.find_spec\n"
-        "u.find_spec = lambda name, *rest: None if name == 'coincurve' else find(name, *rest)\n"
-        f"sys.argv[1:] = ['waku', 'check', '--data', {str(tmp_path)!r}]\n"
-        "from restante.cli.main import main; main()"
+def test_without_the_extra_its_name_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "coincurve" else find(name, *rest)
     )
-    result = run(sys.executable, "-c", code)
+    result = waku("check", "--data", tmp_path)
     assert result.returncode == 2
     assert said(result) == f"restante: this command needs the extra 'waku': {how_to_install('waku')}"

@@ -17,6 +17,7 @@ from typing import Final
 
 import pytest
 
+from restante.waku import key_file
 from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keys import node_id
@@ -28,7 +29,6 @@ from support.processes import child, run
 from support.waku import leveldbs
 from support.waku.archives import ROWS, raws_of
 from support.waku.envelopes import envelope
-from support.waku.processes import node_process
 
 GUIDE = Document("docs/waku/from-status-go.md")
 
@@ -52,22 +52,16 @@ def report(printed: str) -> list[int]:
     return [int(line.split()[-1].replace(",", "")) for line in printed.splitlines()[-4:]]
 
 
-async def test_the_node_keeps_its_name_and_its_key_to_itself(tmp_path: Path) -> None:
+@pytest.mark.parametrize("block", ["key", "nodekey"])
+def test_the_node_keeps_its_name_and_its_key_to_itself(tmp_path: Path, block: str) -> None:
+    """Whether the key is in the configuration or in a file of its own."""
     (tmp_path / "config.json").write_text(json.dumps({"NetworkId": 1, "NodeKey": NODE_KEY}))
-    await asyncio.to_thread(shell, GUIDE.blocks["key"], tmp_path)
-    assert (tmp_path / "waku" / "node.key").stat().st_mode & 0o777 == 0o600
-    async with node_process(tmp_path / "waku") as node:
-        assert node_id(node.enode.public).hex() == NODE_ID
-
-
-async def test_a_key_in_a_file_of_its_own_is_copied(tmp_path: Path) -> None:
     (tmp_path / "status-go").mkdir()
     (tmp_path / "status-go" / "nodekey").write_text(NODE_KEY)
-    await asyncio.to_thread(shell, GUIDE.blocks["nodekey"], tmp_path)
+    shell(GUIDE.blocks[block], tmp_path)
     assert (tmp_path / "waku").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "waku" / "node.key").stat().st_mode & 0o777 == 0o600
-    async with node_process(tmp_path / "waku") as node:
-        assert node_id(node.enode.public).hex() == NODE_ID
+    assert node_id(key_file.load(tmp_path / "waku" / "node.key").public).hex() == NODE_ID
 
 
 def test_a_trial_beside_status_go(tmp_path: Path) -> None:
@@ -144,6 +138,7 @@ async def postgresql() -> AsyncIterator[str]:
             await server.ended()
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(
     POSTGRES is None or shutil.which("psql") is None, reason="PostgreSQL is missing (Debian: apt install postgresql)"
 )
@@ -169,19 +164,15 @@ async def test_an_archive_in_postgresql_in_two_passes(tmp_path: Path) -> None:
 
 # ── the table ────────────────────────────────────────────────────────────────────────────────────
 
-WAKU_CONFIG: Final = {
-    *("Enabled", "LightClient", "FullNode", "EnableMailServer", "DataDir", "MinimumPoW", "MailServerPassword"),
-    *(
-        "MailServerRateLimit",
-        "MailServerDataRetention",
-        "TTL",
-        "MaxMessageSize",
-        "DatabaseConfig",
-        "EnableRateLimiter",
-    ),
-    *("PacketRateLimitIP", "PacketRateLimitPeerID", "BytesRateLimitIP", "BytesRateLimitPeerID", "RateLimitTolerance"),
-    *("BloomFilterMode", "SoftBlacklistedPeerIDs", "EnableConfirmations"),
-}
+WAKU_CONFIG: Final = set(
+    re.findall(
+        r"\w+",
+        "Enabled LightClient FullNode EnableMailServer DataDir MinimumPoW MailServerPassword MailServerRateLimit"
+        " MailServerDataRetention TTL MaxMessageSize DatabaseConfig EnableRateLimiter PacketRateLimitIP"
+        " PacketRateLimitPeerID BytesRateLimitIP BytesRateLimitPeerID RateLimitTolerance BloomFilterMode"
+        " SoftBlacklistedPeerIDs EnableConfirmations",
+    )
+)
 """Its fields (params/config.go, @1ba4b86c7)."""
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from restante.waku.archive.history.query import Bounds, Page, PageQuery
+from restante.waku.archive.history.query import Bounds, PageQuery
 from restante.waku.limits import Limits
 from restante.waku.node.history_requests import GUARANTEED_QUEUE_BYTES, MAX_QUEUE_SECONDS, HistoryRequests
 from restante.waku.protocol import packets
@@ -57,18 +57,6 @@ class Hours:
 async def elsewhere(here: Inside, number: int = 9) -> RawPeer:
     """Connect a peer of another address, to which nothing is relayed."""
     return await RawPeer.greet(here.port, here.node.key.public, NOTHING, source=f"127.0.0.{number}")
-
-
-def gated(here: Inside) -> asyncio.Event:
-    """Search no page until this is set."""
-    on, make_page = asyncio.Event(), here.archive.page
-
-    async def when_told(query: PageQuery, bounds: Bounds) -> Page:
-        await on.wait()
-        return await make_page(query, bounds)
-
-    here.archive.page = when_told  # type: ignore[method-assign, assignment]
-    return on
 
 
 async def test_six_hundred_small_pages_one_after_the_other_are_all_sent(
@@ -154,13 +142,13 @@ async def test_a_slow_reader_does_not_exceed_the_rate(tmp_path: Path, monkeypatc
     async with inside(tmp_path) as here:
         hours = Hours(here.node.history_requests, monkeypatch)
         await here.archive.save(LETTERS, EPOCH)
-        on = gated(here)
+        here.archive.search.clear()
         peer = await here.greet()
         [connection] = here.node.connections
         peer.say_all([(packets.REQUEST, plain())] * 3)
         await peer.fence()
         connection.pause_writing()
-        on.set()
+        here.archive.search.set()
         await here.until("a page that waits", lambda: connection in here.node.history_requests._unread)
         hours.now += 2 * MAX_QUEUE_SECONDS
         connection.resume_writing()
@@ -197,7 +185,7 @@ async def test_waiting_requests_have_a_memory_limit_and_small_ones_have_room(
     monkeypatch.setattr("restante.waku.node.history_requests.MAX_QUEUED_BYTES", 3 * LARGE)
     async with inside(tmp_path) as here:
         await here.archive.save(LETTERS, EPOCH)
-        on = gated(here)
+        here.archive.search.clear()
         requests = here.node.history_requests
         greedy = [await elsewhere(here, number) for number in (11, 12)]
         for peer in greedy:
@@ -212,7 +200,7 @@ async def test_waiting_requests_have_a_memory_limit_and_small_ones_have_room(
         await modest.fence()
         assert requests.counts["requests refused"] == 4
         assert (await page(modest))[1] == TOO_MANY
-        on.set()
+        here.archive.search.set()
         for _ in range(GUARANTEED_QUEUE_BYTES // SMALL):
             assert flat((await page(modest))[0]) == LETTERS
         for peer in greedy:

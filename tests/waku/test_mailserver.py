@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -56,41 +55,20 @@ OLD = letter(4, age=500)
 # ── the way through ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_new_envelope_is_relayed_at_once_and_confirmed_when_it_is_on_disk() -> None:
+def test_an_envelope_is_relayed_at_once_and_confirmed_when_it_is_on_disk_with_its_copies() -> None:
     server = mailserver()
-    assert server.offer(b"a", PACKETS[0], [A, B], EPOCH) is None
+    assert server.offer(b"a", PACKETS[0], [A, B, A], EPOCH) is None
+    assert server.offer(b"b", PACKETS[1], [A], EPOCH) is None
     assert relayed(server) == [A, B]
     batch = taken(server)
     assert batch.envelopes == [A, B]
-    assert server.take() is None
-    assert list(server.confirm(batch)) == [(b"a", well(PACKETS[0]))]
-
-
-def test_an_archived_envelope_is_confirmed_at_once_and_not_relayed_again() -> None:
-    server = mailserver()
-    server.offer(b"a", PACKETS[0], [A], EPOCH)
-    list(server.confirm(taken(server)))
-    relayed(server)
-    assert server.offer(b"b", PACKETS[1], [A], EPOCH) == well(PACKETS[1])
-    assert (relayed(server), server.take()) == ([], None)
-
-
-def test_a_copy_that_comes_while_the_first_is_gathered_is_confirmed_with_it() -> None:
-    server = mailserver()
-    server.offer(b"a", PACKETS[0], [A], EPOCH)
-    assert server.offer(b"b", PACKETS[1], [A], EPOCH) is None
-    batch = taken(server)
-    assert batch.envelopes == [A]
-    assert list(server.confirm(batch)) == [(b"a", well(PACKETS[0])), (b"b", well(PACKETS[1]))]
-
-
-def test_a_copy_that_comes_while_the_first_is_saved_is_confirmed_with_it() -> None:
-    server = mailserver()
-    server.offer(b"a", PACKETS[0], [A], EPOCH)
-    batch = taken(server)
-    assert server.offer(b"b", PACKETS[1], [A], EPOCH) is None
-    assert server.take() is None
-    assert list(server.confirm(batch)) == [(b"a", well(PACKETS[0])), (b"b", well(PACKETS[1]))]
+    assert server.offer(b"c", PACKETS[2], [A, OLD], EPOCH) is None
+    assert (relayed(server), server.take(), server.refused) == ([], None, 1)
+    first, second, (origin, third) = server.confirm(batch)
+    assert [first, second, origin] == [(b"a", well(PACKETS[0])), (b"b", well(PACKETS[1])), b"c"]
+    assert (third.packet, [refusal.hash for refusal in third.refusals]) == (PACKETS[2], [OLD.hash])
+    assert server.offer(b"b", PACKETS[3], [B], EPOCH) == well(PACKETS[3])
+    assert server.offer(b"b", PACKETS[4], [], EPOCH) == well(PACKETS[4])
 
 
 def test_a_packet_waits_for_the_batch_with_its_last_envelope() -> None:
@@ -104,59 +82,7 @@ def test_a_packet_waits_for_the_batch_with_its_last_envelope() -> None:
     assert list(server.confirm(second)) == [(b"b", well(PACKETS[1]))]
 
 
-def test_an_envelope_twice_in_a_packet_is_archived_once() -> None:
-    server = mailserver()
-    assert server.offer(b"a", PACKETS[0], [A, A], EPOCH) is None
-    assert relayed(server) == [A]
-    batch = taken(server)
-    assert batch.envelopes == [A]
-    assert list(server.confirm(batch)) == [(b"a", well(PACKETS[0]))]
-
-
-def test_an_empty_packet_is_confirmed_at_once() -> None:
-    assert mailserver().offer(b"a", PACKETS[0], [], EPOCH) == well(PACKETS[0])
-
-
-# ── what is not taken ────────────────────────────────────────────────────────────────────────────
-
-
-def test_a_refused_envelope_is_answered_with_the_reason_and_the_rest_of_the_packet_is_accepted() -> None:
-    server = mailserver()
-    assert server.offer(b"a", PACKETS[0], [OLD, A], EPOCH) is None
-    assert relayed(server) == [A]
-    [(origin, response)] = server.confirm(taken(server))
-    assert (origin, response.packet) == (b"a", PACKETS[0])
-    [refusal] = response.refusals
-    assert refusal.hash == OLD.hash
-    assert refusal.words
-
-
-def test_a_packet_of_refused_envelopes_is_answered_at_once() -> None:
-    server = mailserver()
-    response = server.offer(b"a", PACKETS[0], [OLD], EPOCH)
-    assert response is not None
-    assert [each.hash for each in response.refusals] == [OLD.hash]
-    assert (relayed(server), server.take(), server.refused) == ([], None, 1)
-
-
-def test_a_refused_envelope_is_checked_again_when_it_comes_again() -> None:
-    server = mailserver()
-    early = letter(5, age=-60)
-    assert server.offer(b"a", PACKETS[0], [early], EPOCH) is not None
-    assert server.offer(b"a", PACKETS[1], [early], EPOCH + 60) is None
-    assert relayed(server) == [early]
-
-
 # ── what is not archived ─────────────────────────────────────────────────────────────────────────
-
-
-def test_envelopes_of_topics_that_are_not_archived_are_relayed_and_confirmed_at_once() -> None:
-    server = mailserver(ArchiveTerms(topics=frozenset([TOPIC])))
-    other = letter(1, topic=OTHER_TOPIC)
-    assert server.offer(b"a", PACKETS[0], [other], EPOCH) == well(PACKETS[0])
-    assert relayed(server) == [other]
-    assert server.offer(b"a", PACKETS[1], [other, A], EPOCH) is None
-    assert taken(server).envelopes == [A]
 
 
 def test_envelopes_older_than_the_retention_are_relayed_and_confirmed_at_once() -> None:
@@ -186,12 +112,6 @@ def filled(server: Mailserver, *envelopes: Envelope) -> Iterable[tuple[object, R
     """Offer envelopes for which there is no room."""
     assert server.offer(b"a", PACKETS[0], list(envelopes), EPOCH) is None
     return server.refuse(taken(server), EPOCH, FULL_WORDS)
-
-
-def test_an_envelope_without_room_on_disk_is_relayed_and_answered_with_an_error() -> None:
-    server = mailserver()
-    assert list(filled(server, A, B)) == [(b"a", Response(PACKETS[0], not_archived(A, B)))]
-    assert relayed(server) == [A, B]
 
 
 def test_an_envelope_three_times_in_a_packet_is_refused_once() -> None:
@@ -238,25 +158,6 @@ def test_the_reason_for_not_archiving_is_the_latest_one() -> None:
     assert server.offer(b"a", PACKETS[1], [A], EPOCH) == Response(PACKETS[1], locked)
     assert server.offer(b"a", PACKETS[1], [A], EPOCH + ARCHIVE_RETRY_DELAY) is None
     assert list(server.refuse(taken(server), EPOCH, FULL_WORDS)) == [(b"a", Response(PACKETS[1], not_archived(A)))]
-
-
-def test_a_later_copy_is_archived_when_there_is_room_and_not_relayed_again() -> None:
-    server = mailserver()
-    list(filled(server, A))
-    relayed(server)
-    assert server.offer(b"b", PACKETS[1], [A], EPOCH + ARCHIVE_RETRY_DELAY) is None
-    batch = taken(server)
-    assert (batch.envelopes, relayed(server)) == ([A], [])
-    assert list(server.confirm(batch)) == [(b"b", well(PACKETS[1]))]
-    assert server.offer(b"c", PACKETS[2], [A], EPOCH + ARCHIVE_RETRY_DELAY) == well(PACKETS[2])
-
-
-def test_an_archived_envelope_is_confirmed_although_the_disk_is_full() -> None:
-    server = mailserver()
-    server.offer(b"a", PACKETS[0], [B], EPOCH)
-    list(server.confirm(taken(server)))
-    list(filled(server, A))
-    assert server.offer(b"b", PACKETS[1], [B], EPOCH) == well(PACKETS[1])
 
 
 # ── anything ─────────────────────────────────────────────────────────────────────────────────────
@@ -362,10 +263,3 @@ class Forgetting(Interleaved):
 TestInterleaved = Interleaved.TestCase
 TestForgetting = Forgetting.TestCase
 TestInterleaved.settings = TestForgetting.settings = examples(100, 30)
-
-
-def test_the_model_notices_a_packet_that_is_confirmed_too_early() -> None:
-    model = Interleaved()
-    model.offer(LETTERS[:1])
-    with pytest.raises(AssertionError, match="not on disk"):
-        model.hear(bytes(32), well(bytes(32)))

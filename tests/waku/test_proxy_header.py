@@ -6,6 +6,8 @@ import asyncio
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from restante.common.listening import listen_address
 from restante.common.net import networks
 from restante.waku.node.housekeeping import Housekeeping
@@ -57,6 +59,7 @@ async def test_without_a_header_or_from_a_stranger_the_connection_is_closed_and_
         assert not here.node.connections
 
 
+@pytest.mark.thorough
 @on_uvloop
 async def test_a_real_haproxy_names_the_peers(tmp_path: Path) -> None:
     async with inside(tmp_path / "data", housekeeping=Housekeeping(max_peers_per_address=1)) as here:

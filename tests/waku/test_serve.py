@@ -12,18 +12,17 @@ import sqlite3
 import stat
 import sys
 import time
-from asyncio.subprocess import PIPE
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import aiohttp
 import pytest
 import structlog
 
 from restante.waku import key_file
 from restante.waku.archive.schema import FILE
 from restante.waku.archive.sqlite import DATABASE_PAGE_BYTES, open_archive
-from restante.waku.client.outbound_connection import NodeUnavailableError, connect
 from restante.waku.devp2p.enode import Enode
 from restante.waku.devp2p.hello import Reason
 from restante.waku.envelope.keys import Key
@@ -32,8 +31,6 @@ from restante.waku.node.housekeeping import Housekeeping
 from restante.waku.node.main import MIN_DESCRIPTORS, PRUNE_GRACE_SECONDS, _log_first_prune, _prune, _static
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.acceptance import Policy
-from restante.waku.protocol.interest import Interest
-from restante.waku.protocol.packets import OTHER_ERROR
 from restante.waku.settings import WakuServe
 from support.bounds import bounded
 from support.ports import held_port
@@ -44,113 +41,115 @@ from support.waku.processes import WAKU, altered, archived, node_process
 from support.waku.raw_peer import GoneError
 
 
-async def test_the_enode_is_the_first_line_and_the_key_is_private(tmp_path: Path) -> None:
+async def test_a_node_prints_its_enode_serves_and_drains_and_its_log_names_nobody(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    async with node_process(data) as node:
-        url = node.url
-        assert url.startswith(f"enode://{node.enode.public.hex()}@127.0.0.1:")
-        key = data / "node.key"
-        assert stat.S_IMODE(key.stat().st_mode) == 0o600
-        assert Key(bytes.fromhex(key.read_text())).public == node.enode.public
-        assert stat.S_IMODE(data.stat().st_mode) == 0o700
-        await node.serving.stop()
-        assert node.serving.process.stdout is not None
-        assert await node.serving.process.stdout.read() == b"", "nothing else is on standard output"
-    async with node_process(data) as node:
-        assert node.url.partition("@")[0] == url.partition("@")[0]
-        assert (await node.serving.logged("listening"))["data"] == str(data)
+    letters = [letter(number, now=int(time.time())) for number in range(5)]
+    with held_port() as admin:
+        async with node_process(data, "--admin", f"127.0.0.1:{admin}") as node:
+            assert node.url.startswith(f"enode://{node.enode.public.hex()}@127.0.0.1:")
+            key = data / "node.key"
+            assert stat.S_IMODE(key.stat().st_mode) == 0o600
+            assert Key(bytes.fromhex(key.read_text())).public == node.enode.public
+            assert stat.S_IMODE(data.stat().st_mode) == 0o700
+            assert "ok" in await get(admin, "/readyz"), "the port is open when the enode is printed"
+            poster, reader = await node.greet(), await node.greet()
+            assert re.search(r"^waku_peers 2", await get(admin, "/metrics"), re.MULTILINE)
+            with closing(sqlite3.connect(data / FILE, isolation_level=None)) as busy:
+                busy.execute("BEGIN IMMEDIATE")
+                packets = [poster.offer([envelope]) for envelope in letters]
+                await poster.fence()  # all of it was read
+                node.serving.send(signal.SIGTERM)
+                await node.serving.logged("draining")
+                assert [code for code, _ in poster.inbox if code != waku_packets.MESSAGES] == []
+                busy.execute("ROLLBACK")
+            for packet in packets:
+                assert not (await poster.confirmed(packet)).refusals
+            assert await reader.relayed(len(letters)) == letters
+            for peer in (poster, reader):
+                assert await peer.ended() is Reason.CLIENT_QUITTING
+            assert await node.serving.ended() == 0
+            assert node.serving.process.stdout is not None
+            assert await node.serving.process.stdout.read() == b"", "nothing else is on standard output"
+    events = [json.loads(line) for line in node.serving.log]
+    assert [event["event"] for event in events] == ["the dashboard is open", "listening", "draining", "stopped"]
+    said = "".join(line for line in node.serving.log if "the dashboard is open" not in line)
+    for secret in ("127.0.0.1", letters[0].hash.hex(), letters[0].topic.hex(), poster.key.public.hex()):
+        assert secret not in said
+    assert sorted(await archived(data)) == sorted(envelope.hash for envelope in letters)
 
 
-async def test_a_key_that_others_may_read_is_refused_in_one_sentence(tmp_path: Path) -> None:
-    key = tmp_path / "key"
-    key.write_text("ab" * 32)
-    key.chmod(0o644)
-    async with started(tmp_path / "data", WAKU, ("--key", str(key))) as serving:
-        assert await serving.ended() == 2
-        assert serving.log == [f"restante: other users may read the private key in {key}: run chmod 600 {key}"]
+async def get(port: int, path: str) -> str:
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as response:
+        return await response.text()
 
 
 def test_what_the_node_cannot_start_with_is_found_before_the_data_directory_is_made(tmp_path: Path) -> None:
+    own = Enode(key_file.load_or_make(tmp_path / "own").public, "127.0.0.1", 1)
     (tmp_path / "key").write_text("no digits")
     (tmp_path / "key").chmod(0o600)
+    (tmp_path / "shown").write_text("ab" * 32)
+    (tmp_path / "shown").chmod(0o644)
     host = "192.0.2.1:30303"  # for documentation: no machine has it
-    wrong = (
-        ("--key", tmp_path / "key", "contains no private key"),
-        ("--key", tmp_path / "key" / "below", "cannot read the key file"),
-        ("--password-file", tmp_path / "none", "No such file or directory"),
-        ("--listen", host, f"cannot listen on {host}: .*"),
-        ("--admin", host, f"cannot listen on {host}: .*"),
-    )
-    for flag, value, words in wrong:
-        ports = {"--listen": "127.0.0.1:0", "--admin": "off"} | {flag: value}
-        options = (word for pair in ports.items() for word in pair)
-        ended = called("waku", "serve", "--data", tmp_path / "data", *options)
-        assert (ended.returncode, ended.stdout) == (2, "")
-        assert re.fullmatch(rf"restante: .*({words}).* \({flag}\)\n", ended.stderr), ended.stderr
-        assert not (tmp_path / "data").exists(), flag
-
-
-async def test_a_port_in_use_and_an_invalid_flag_are_reported_in_one_sentence_each(tmp_path: Path) -> None:
-    async with node_process(tmp_path / "data") as node:
-        address = f"127.0.0.1:{node.port}"
-        async with started(tmp_path / "other", WAKU, ("--listen", address)) as serving:
-            assert await serving.ended() == 2
-            assert serving.log == [f"restante: cannot listen on {address}: Address already in use (--listen)"]
-    assert not (tmp_path / "other").exists()
-    result = called("waku", "serve", "--data", tmp_path / "other", "--topics", "all")
-    assert (result.returncode, result.stdout) == (2, "")
-    [sentence] = result.stderr.splitlines()
-    assert sentence.startswith("restante: --topics: 'all' is not a topic")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        here = f"127.0.0.1:{taken.getsockname()[1]}"
+        wrong: tuple[tuple[str, object, str], ...] = (
+            ("--key", tmp_path / "key", r"contains no private key.* \(--key\)"),
+            ("--key", tmp_path / "key" / "below", r"cannot read the key file.* \(--key\)"),
+            (
+                "--key",
+                tmp_path / "shown",
+                f"other users may read the private key in .*: run chmod 600 {tmp_path}/shown",
+            ),
+            ("--password-file", tmp_path / "none", r".*No such file or directory \(--password-file\)"),
+            ("--listen", host, rf"cannot listen on {host}: .* \(--listen\)"),
+            ("--listen", here, rf"cannot listen on {here}: Address already in use \(--listen\)"),
+            ("--admin", host, rf"cannot listen on {host}: .* \(--admin\)"),
+            ("--topics", "all", r"--topics: 'all' is not a topic.*"),
+            ("--peer", own, rf"--peer {re.escape(str(own))}: this is the key of the node itself: leave it out"),
+        )
+        for flag, value, words in wrong:
+            options = {"--listen": "127.0.0.1:0", "--admin": "off", "--key": tmp_path / "own"} | {flag: value}
+            arguments = [str(word) for pair in options.items() for word in pair]
+            ended = called("waku", "serve", "--data", tmp_path / "data", *arguments)
+            assert (ended.returncode, ended.stdout) == (2, "")
+            assert re.fullmatch(rf"restante: .*{words}\n", ended.stderr), ended.stderr
+            assert not (tmp_path / "data").exists(), flag
 
 
 def test_a_port_in_use_is_found_before_slow_imports(tmp_path: Path) -> None:
     program = "import sys; from restante.cli.main import main\ntry: main()\nfinally: print(*sys.modules)"
-    with held_port() as free, socket.socket() as taken:
+    with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         here = f"127.0.0.1:{taken.getsockname()[1]}"
-        for flag, other in (("--listen", "--admin"), ("--admin", "--listen")):
-            words = ("waku", "serve", "--data", tmp_path / "data", flag, here, other, f"127.0.0.1:{free}")
-            ended = run(sys.executable, "-c", program, *words)
-            assert ended.returncode == 2
-            assert ended.stderr == f"restante: cannot listen on {here}: Address already in use ({flag})\n"
-            assert not {"uvloop", "aiohttp", "sqlite3", "structlog"} & set(ended.stdout.split())
+        words = ("waku", "serve", "--data", tmp_path / "data", "--admin", here, "--listen", "127.0.0.1:0")
+        ended = run(sys.executable, "-c", program, *words)
+    assert ended.returncode == 2
+    assert ended.stderr == f"restante: cannot listen on {here}: Address already in use (--admin)\n"
+    assert not {"uvloop", "aiohttp", "sqlite3", "structlog"} & set(ended.stdout.split())
+
+
+async def test_it_starts_with_as_many_descriptors_as_the_error_names(tmp_path: Path) -> None:
+    def program(limit: int) -> tuple[str, ...]:
+        return ("prlimit", f"--nofile={limit}:{limit}", *WAKU)
+
+    async with started(tmp_path / "data", program(MIN_DESCRIPTORS - 1)) as serving:
+        assert await serving.ended() == 2
+        assert serving.log == [
+            (
+                f"restante: the server may open {MIN_DESCRIPTORS - 1} file descriptors and needs {MIN_DESCRIPTORS}:"
+                " raise the limit (ulimit -Hn)"
+            )
+        ]
     assert not (tmp_path / "data").exists()
-
-
-def test_with_too_few_descriptors_it_does_not_start_and_says_how_many_it_needs(tmp_path: Path) -> None:
-    options = ("--data", tmp_path / "data", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
-    for limit in (20, MIN_DESCRIPTORS - 1):
-        ended = run("prlimit", f"--nofile={limit}:{limit}", *WAKU, "serve", *options)
-        sentence = (
-            f"the server may open {limit} file descriptors and needs {MIN_DESCRIPTORS}: raise the limit (ulimit -Hn)"
-        )
-        assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", f"restante: {sentence}\n")
-    assert not (tmp_path / "data").exists()
-
-
-async def test_the_number_of_descriptors_that_the_error_names_suffices(tmp_path: Path) -> None:
-    program = ("prlimit", f"--nofile={MIN_DESCRIPTORS}", *WAKU)
-    async with node_process(tmp_path / "data", "--admin", "127.0.0.1:0", program=program) as node:
+    async with node_process(tmp_path / "data", "--admin", "127.0.0.1:0", program=program(MIN_DESCRIPTORS)) as node:
         peers = [await node.greet() for _ in range(20)]
         for peer in peers:
             await peer.fence()
-        await node.serving.stop()
-
-
-async def test_the_node_s_own_enode_as_a_peer_is_refused_in_one_sentence(tmp_path: Path) -> None:
-    own = Enode(key_file.load_or_make(tmp_path / "data" / "node.key").public, "127.0.0.1", 1)
-    async with started(tmp_path / "data", WAKU, ("--peer", str(own))) as serving:
-        assert await serving.ended() == 2
-        assert serving.log == [f"restante: --peer {own}: this is the key of the node itself: leave it out"]
-    assert [each.name for each in (tmp_path / "data").iterdir()] == ["node.key"]
-
-
-async def test_a_refused_peer_leaves_no_data_directory_behind(tmp_path: Path) -> None:
-    own = Enode(key_file.load_or_make(tmp_path / "key").public, "127.0.0.1", 1)
-    async with started(tmp_path / "data", WAKU, ("--key", str(tmp_path / "key"), "--peer", str(own))) as serving:
-        assert await serving.ended() == 2
-    assert not (tmp_path / "data").exists()
+        node.serving.send(signal.SIGINT)
+        assert await node.serving.ended() == 0
 
 
 def test_a_peer_that_is_named_twice_is_dialled_once() -> None:
@@ -224,10 +223,9 @@ def a_leaf_of_its_index(database: sqlite3.Connection, path: Path) -> range:
     return range(leaf, leaf + 1)
 
 
-@pytest.mark.parametrize("options", [(), ("--retention", "0")])
 @pytest.mark.parametrize("damaged", [the_end_of_its_tables, a_leaf_of_its_index])
 async def test_a_damaged_archive_is_not_served(
-    tmp_path: Path, damaged: Callable[[sqlite3.Connection, Path], range], options: tuple[str, ...]
+    tmp_path: Path, damaged: Callable[[sqlite3.Connection, Path], range]
 ) -> None:
     archive, path = open_archive(tmp_path), tmp_path / FILE
     await archive.save([letter(number) for number in range(5000)], EPOCH)
@@ -238,53 +236,14 @@ async def test_a_damaged_archive_is_not_served(
         for page in pages:
             file.seek((page - 1) * DATABASE_PAGE_BYTES)
             file.write(b"\xa5" * DATABASE_PAGE_BYTES)
-    async with started(tmp_path, WAKU, options, stdout=PIPE) as serving:
-        assert await serving.ended() == 1
-        assert serving.process.stdout is not None
-        assert await serving.process.stdout.read() == b"", "no enode"
-        [sentence] = serving.log
-        assert re.fullmatch(
-            r"restante: the archive is damaged \(.*malformed\): restore a backup;"
-            r" run `restante waku check` for details",
-            sentence,
-        )
-
-
-async def test_a_second_node_on_the_same_data_is_refused(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    async with node_process(data) as node, started(data, WAKU) as second:
-        assert await second.ended() == 1
-        [sentence] = second.log
-        assert sentence.startswith("restante: another process is using the data directory")
-        await (await node.greet()).post(letter(now=int(time.time())))  # the first does not mind
-
-
-async def test_sigterm_confirms_offered_envelopes_and_disconnects(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    letters = [letter(number, now=int(time.time())) for number in range(20)]
-    async with node_process(data) as node:
-        poster, reader = await node.greet(), await node.greet()
-        with closing(sqlite3.connect(data / FILE, isolation_level=None)) as busy:
-            busy.execute("BEGIN IMMEDIATE")
-            packets = [poster.offer([each]) for each in letters]
-            await poster.fence()  # all of it was read
-            node.serving.send(signal.SIGTERM)
-            await node.serving.logged("draining")
-            assert [code for code, _ in poster.inbox if code != waku_packets.MESSAGES] == []
-            busy.execute("ROLLBACK")
-        for packet in packets:
-            assert not (await poster.confirmed(packet)).refusals
-        assert await reader.relayed(len(letters)) == letters
-        for peer in (poster, reader):
-            assert await peer.ended() is Reason.CLIENT_QUITTING
-        assert await node.serving.ended() == 0
-    assert sorted(await archived(data)) == sorted(each.hash for each in letters)
-
-
-async def test_sigint_as_soon_as_it_listens_is_a_clean_end(tmp_path: Path) -> None:
-    async with node_process(tmp_path / "data") as node:
-        node.serving.send(signal.SIGINT)
-        assert await node.serving.ended() == 0
+    options = ("--listen", "127.0.0.1:0", "--admin", "off")
+    ended = await asyncio.to_thread(run, *WAKU, "serve", "--data", tmp_path, *options)
+    assert (ended.returncode, ended.stdout) == (1, ""), "no enode"
+    assert re.fullmatch(
+        r"restante: the archive is damaged \(.*malformed\): restore a backup;"
+        r" run `restante waku check` for details\n",
+        ended.stderr,
+    )
 
 
 async def test_a_second_sigterm_ends_the_node_even_if_the_disk_hangs(tmp_path: Path) -> None:
@@ -318,6 +277,7 @@ async def test_a_failing_disk_ends_the_node_with_one_sentence_and_confirms_nobod
     assert await archived(data) == [kept.hash]
 
 
+@pytest.mark.thorough
 async def test_nodes_in_processes_find_each_other_again_after_a_kill(tmp_path: Path) -> None:
     data = tmp_path / "b"
     async with node_process(data) as b:
@@ -344,37 +304,3 @@ async def test_nodes_in_processes_find_each_other_again_after_a_kill(tmp_path: P
                 await back.serving.stop()
             await a.serving.stop()
     assert sorted(await archived(data)) == sorted(await archived(tmp_path / "a"))
-
-
-async def test_a_client_posts_envelopes_and_receives_confirmations_and_refusals(tmp_path: Path) -> None:
-    now = int(time.time())
-    async with node_process(tmp_path / "data") as node:
-        async with connect(node.enode, Key(b"\5" * 32), Interest.named([])) as connection:
-            assert not (await connection.offer([letter(1, now=now)])).refusals
-            [refusal] = (await connection.offer([letter(2, now=now, ttl=8 * 86400)])).refusals
-            assert refusal.code == OTHER_ERROR
-            waiting = asyncio.create_task(connection.offer([letter(3, now=now)]))
-            node.serving.process.kill()
-            await node.serving.ended()
-            assert connection.connection is not None
-            assert connection.connection.gone is not None
-            await connection.connection.gone
-            await asyncio.gather(waiting, return_exceptions=True)  # it may have been answered
-            with pytest.raises(NodeUnavailableError, match="the node disconnected: "):
-                await connection.offer([letter(4, now=now)])
-        with pytest.raises(NodeUnavailableError, match="cannot connect"):
-            async with connect(node.enode, Key(b"\5" * 32), Interest.named([])):
-                pass
-
-
-async def test_the_log_is_json_and_names_nobody(tmp_path: Path) -> None:
-    async with node_process(tmp_path / "data") as node:
-        peer = await node.greet()
-        posted = letter(1, now=int(time.time()))
-        await peer.post(posted)
-        await node.serving.stop()
-        events = [json.loads(line) for line in node.serving.log]
-        assert [each["event"] for each in events] == ["listening", "draining", "stopped"]
-        told = "\n".join(node.serving.log)
-        for secret in ("127.0.0.1", posted.hash.hex(), posted.topic.hex(), peer.key.public.hex()):
-            assert secret not in told

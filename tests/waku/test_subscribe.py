@@ -13,7 +13,6 @@ import pytest
 
 from restante.common.dice import SystemDice
 from restante.common.errors import Misuse, StoreError
-from restante.waku.archive.history.query import Bounds, Page, PageQuery
 from restante.waku.client.actions import Budgets, FetchReport, Timeouts
 from restante.waku.client.fetch import RequestOptions
 from restante.waku.client.outbound_connection import connect
@@ -112,28 +111,19 @@ async def test_an_envelope_that_is_posted_while_history_is_fetched_comes_once(tm
         await b.until("the peer", lambda: bool(b.node.peers))
         old, new = fresh(1, age=100), fresh(2)
         await b.archive.save([old], 1)
-        asked, on, make_page, pages = asyncio.Event(), asyncio.Event(), b.archive.page, []
-
-        async def when_told(query: PageQuery, bounds: Bounds) -> Page:
-            asked.set()
-            await on.wait()
-            pages.append(await make_page(query, bounds))
-            return pages[-1]
-
-        b.archive.page = when_told  # type: ignore[method-assign, assignment]
+        b.archive.search.clear()
         subscription = Subscribing([b.enode, a.enode], OFTEN)
-        await asked.wait()
+        await b.until("the request", lambda: bool(b.archive.asked))
         await post(a, new)
         await subscription.has(new)
         await b.until("the archive", lambda: b.node.mailserver.counts["new"] == 1)
         await b.archived()
-        on.set()
+        b.archive.search.set()
         await subscription.has(old, new)
-        await subscription.until_true("more rounds", lambda: len(pages) > 2)
+        await subscription.until_true("more rounds", lambda: len(b.archive.asked) > 2)
         report = await subscription.stop()
         joined.cancel()
         await asyncio.gather(joined, return_exceptions=True)
-    assert sorted(pages[0].raws) == sorted([old.raw, new.raw])
     assert subscription.came == [new, old]
     assert (report.missing, report.counts) == ([], {"handed over": 2})
 
@@ -244,18 +234,11 @@ async def test_an_unreachable_server_is_reported_once_and_dialled_again(tmp_path
 async def test_an_answer_under_way_is_completed(tmp_path: Path) -> None:
     async with node(tmp_path) as here:
         await here.archive.save([fresh(1)], 1)
-        asked, on, make_page = asyncio.Event(), asyncio.Event(), here.archive.page
-
-        async def when_told(query: PageQuery, bounds: Bounds) -> Page:
-            asked.set()
-            await on.wait()
-            return await make_page(query, bounds)
-
-        here.archive.page = when_told  # type: ignore[method-assign, assignment]
+        here.archive.search.clear()
         subscription = Subscribing([here.enode], Intervals(grace=30.0))
-        await asked.wait()
+        await here.until("the request", lambda: bool(here.archive.asked))
         subscription.until.set()
-        on.set()
+        here.archive.search.set()
         report = await subscription.over()
     assert (report.missing, len(subscription.came)) == ([], 1)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from restante.common.errors import StoreFull
 from restante.common.listening import listen_address
+from restante.waku.archive.history.query import DEFAULT_BOUNDS, Bounds, Page, PageQuery
 from restante.waku.archive.sqlite import Archive
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope.envelope import Envelope
@@ -66,6 +67,16 @@ class ControlledArchive(Archive):
         self.idle = asyncio.Event()
         """While it is not set, no save begins to write."""
         self.idle.set()
+        self.asked: list[PageQuery] = []
+        """Searches that were begun."""
+        self.search = asyncio.Event()
+        """While it is not set, no search goes on."""
+        self.search.set()
+
+    async def page(self, query: PageQuery, bounds: Bounds = DEFAULT_BOUNDS) -> Page:
+        self.asked.append(query)
+        await self.search.wait()
+        return await super().page(query, bounds)
 
     async def save(self, batch: Sequence[Envelope], arrived: int) -> None:
         self.batches.append(len(batch))

@@ -15,11 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from restante.common.disk_probe import FILE
 from restante.waku.node.archiving import DISK_FULL
 from restante.waku.node.mailserver import FULL_WORDS
 from support.bounds import bounded
-from support.faulty_disk import FULL, HANGS, READ_ONLY, CommandedDisk, Look, looking, small_disk
+from support.faulty_disk import FULL, HANGS, CommandedDisk, Look, looking, small_disk
 from support.metrics import counts
 from support.ports import held_port
 from support.processes import started
@@ -113,17 +112,6 @@ async def test_a_disk_that_hangs_is_reported_and_delays_peers_and_loses_nothing(
     await archived_once(disk.data, posts)
 
 
-async def test_a_disk_that_hangs_is_reported_without_a_peer(tmp_path: Path) -> None:
-    disk = CommandedDisk(tmp_path)
-    async with served(disk.data, variables=disk.variables) as (node, look):
-        await look.reports(disk.hang, HANGS)
-        await look.works()
-        disk.go_on()
-        await look.recovers(HANGS)
-        await node.serving.stop()
-    assert not (disk.data / FILE).exists()
-
-
 async def test_a_second_sigterm_during_a_hang_ends_the_node_and_loses_nothing(tmp_path: Path) -> None:
     disk = CommandedDisk(tmp_path)
     async with served(disk.data, variables=disk.variables) as (node, look), posting(node) as posts:
@@ -156,17 +144,6 @@ async def test_a_disk_that_fills_refuses_envelopes_until_there_is_room(tmp_path:
     await archived_once(tmp_path / "data", posts)
 
 
-async def test_a_disk_that_fills_is_reported_without_a_peer(tmp_path: Path) -> None:
-    async with small_disk(tmp_path, DISK_KIB) as disk, served(disk.data, (*disk.enter, *WAKU)) as (node, look):
-        await look.reports(disk.fill, FULL)
-        await look.works()
-        disk.make_room()
-        await look.recovers(FULL)
-        async with posting(node):
-            pass
-        await node.serving.stop()
-
-
 async def test_a_node_that_a_full_disk_made_unready_is_ready_again_without_an_envelope(tmp_path: Path) -> None:
     """A load balancer sends no peers to a node that is not ready."""
     words = (FULL, f"{DISK_FULL.state}\n")
@@ -180,19 +157,6 @@ async def test_a_node_that_a_full_disk_made_unready_is_ready_again_without_an_en
 
 
 # ── a disk that turns read-only ──────────────────────────────────────────────────────────────────
-
-
-async def test_a_read_only_disk_is_reported_without_a_peer_until_it_is_writable(tmp_path: Path) -> None:
-    disk = CommandedDisk(tmp_path)
-    async with served(disk.data, variables=disk.variables) as (node, look):
-        await look.reports(disk.turn_read_only, READ_ONLY)
-        await look.works()
-        disk.turn_writable()
-        await look.recovers(READ_ONLY)
-        async with posting(node) as posts:
-            pass
-        await node.serving.stop()
-    await archived_once(disk.data, posts)
 
 
 async def test_a_disk_that_turns_read_only_ends_a_node_that_has_peers(tmp_path: Path) -> None:

@@ -22,13 +22,12 @@ from restante.waku.limits import Limits
 from restante.waku.node.history_requests import MAX_PAGES, HistoryTerms
 from restante.waku.node.requester_quotas import MAX_PAGES_PER_ADDRESS
 from restante.waku.protocol import packets as waku_packets
-from support.effort import rounds
 from support.waku.asking import page, plain
 from support.waku.inside import Inside, inside
 from support.waku.letters import EPOCH, TOPIC, letter
 from support.waku.raw_peer import RawPeer
 
-TIMES: Final = rounds(8, 20)
+TIMES: Final = 8
 AT_ONCE: Final = 8
 """Requests that an attacker has in its line, so that it never waits for its own next one."""
 
