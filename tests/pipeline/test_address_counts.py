@@ -11,10 +11,7 @@ from restante.common.usage_records import ClientVersion
 from restante.mailbox.reference_import.importing import import_databases
 from restante.pipeline.sources import usage_tasks
 from restante.pipeline.sources.recognise import recognise
-from restante.pipeline.sources.source import SourceError
-from support.effort import rounds
 from support.mailbox.reference_sources import Their
-from support.pipeline.runs import LakeWorld
 from support.pipeline.servers import NOW, T0, Marks, alter, client, older_schema, ours, read
 
 DAY = 86_400
@@ -57,14 +54,7 @@ def test_the_address_of_a_row_from_before_schema_2_is_not_known(tmp_path: Path) 
     assert new(file, tmp_path) == [(None, None)]
 
 
-def test_a_database_that_lost_the_column_is_refused(tmp_path: Path) -> None:
-    with ours(tmp_path / "data", bind(0, "aa")) as server:
-        alter(server.file, "ALTER TABLE usage_client_versions DROP COLUMN address_id")
-        with pytest.raises(SourceError, match="usage_client_versions has no column address_id"):
-            new(tmp_path / "data", tmp_path)
-
-
-@pytest.mark.parametrize("seed", range(rounds(3, 30)))
+@pytest.mark.parametrize("seed", range(3))
 def test_the_same_binds_are_marked_however_they_are_read(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,15 +97,3 @@ def test_a_digest_in_quarantine_is_not_made_from_the_hash(tmp_path: Path) -> Non
             [row] = read(f"relay={tmp_path / address}", tmp_path / "scratch")["client_versions"].rows
             digests.append(row["digest"])
     assert digests[0] == digests[1]
-
-
-@pytest.mark.thorough
-def test_a_day_that_comes_in_two_runs_is_counted_as_in_one(world: LakeWorld, tmp_path: Path) -> None:
-    with ours(tmp_path / "a", bind(0, "aa"), bind(1, "bb"), bind(2, None)) as server:
-        world.ingest(f"relay={tmp_path / 'a'}")
-        server.write(bind(3, "aa"), bind(4, "cc"), bind(5, "aa", "y"))
-        world.ingest(f"relay={tmp_path / 'a'}")
-        world.build(only="addresses")
-    assert sorted(
-        (row["app_id"] or "", row["connections"], row["unknown"], row["addresses"]) for row in world.rows("addresses")
-    ) == [("", 6, 1, 3), ("x", 5, 1, 3), ("y", 1, 0, 1)]

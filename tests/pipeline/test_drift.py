@@ -64,20 +64,15 @@ def refused(spec: str, tmp_path: Path) -> str:
     return said
 
 
-@pytest.mark.parametrize("kind", ["ours", "theirs"])
-@pytest.mark.parametrize("place", [16, 100, 4096 + 3, -4096 + 3])
+@pytest.mark.parametrize(
+    ("kind", "place"), [("ours", 16), ("ours", 4096 + 3), ("theirs", 100), ("theirs", -4096 + 3)]
+)
 def test_a_damaged_database_is_reported_as_damaged(kind: str, place: int, tmp_path: Path) -> None:
     file = made(kind, tmp_path)
     content = bytearray(file.read_bytes())
     place %= len(content)
     content[place : place + 64] = b"\xa5" * 64
     file.write_bytes(content)
-    assert "damaged" in refused(f"a={file}", tmp_path)
-
-
-def test_a_truncated_database_is_reported_as_damaged(tmp_path: Path) -> None:
-    file = made("ours", tmp_path)
-    file.write_bytes(file.read_bytes()[: 5 * 4096])
     assert "damaged" in refused(f"a={file}", tmp_path)
 
 
@@ -103,13 +98,6 @@ def test_the_reference_s_channel_database_is_refused(tmp_path: Path) -> None:
     assert "--usage-db" in said
 
 
-def test_a_path_without_a_file_is_reported(tmp_path: Path) -> None:
-    assert (
-        refused(f"a={tmp_path / 'x'}", tmp_path)
-        == f"source a: cannot read {tmp_path / 'x'}: No such file or directory"
-    )
-
-
 def test_an_interrupted_commit_is_left_to_its_server(tmp_path: Path) -> None:
     file = made("theirs", tmp_path)
     with closing(sqlite3.connect(file, isolation_level=None)) as database:
@@ -129,11 +117,6 @@ def test_an_interrupted_commit_is_left_to_its_server(tmp_path: Path) -> None:
     assert cut.read_bytes() == content
 
 
-def test_only_timing_logs_may_name_a_server(tmp_path: Path) -> None:
-    file = made("ours", tmp_path)
-    assert "@north is for timing logs" in refused(f"a@north={file}", tmp_path)
-
-
 @pytest.mark.parametrize(
     "spec", ["", "x", "=x", "a=", "A=x", "a b=x", "-a=x", "a/b=x", "a@=x", "a@B=x", "@b=x", f"{'a' * 64}=x"]
 )
@@ -142,10 +125,10 @@ def test_a_source_has_a_name_that_a_folder_can_have(spec: str) -> None:
         parse(spec)
 
 
-@pytest.mark.parametrize("url", ["s3://bucket/folder", "https://host/file.rlp", "file:///folder"])
-def test_a_source_is_no_url(url: str) -> None:
-    with pytest.raises(Misuse, match=f"--source a={url}: this is a URL; name a file or folder of this machine"):
-        parse(f"a={url}")
+def test_a_source_is_no_url() -> None:
+    for url in ("s3://bucket/folder", "https://host/file.rlp", "file:///folder"):
+        with pytest.raises(Misuse, match=f"--source a={url}: this is a URL; name a file or folder of this machine"):
+            parse(f"a={url}")
 
 
 def test_a_name_ends_at_the_first_equals_sign() -> None:

@@ -127,7 +127,7 @@ def test_an_envelope_whose_length_takes_four_bytes_is_one_too() -> None:
 @given(
     st.lists(mutated(st.builds(lambda sent, ttl: letter(sent, ttl).raw, st.integers(0, 2**31), st.integers(0, 99))))
 )
-@examples(300)
+@examples(100)
 def test_a_changed_envelope_is_faulty_or_has_another_hash(raws: list[bytes]) -> None:
     first = letter()
     found = faults(raws, stored([first] * len(raws)))
@@ -144,7 +144,7 @@ def is_envelope(raw: bytes) -> bool:
 
 
 @given(st.lists(envelopes, max_size=10))
-@examples(200)
+@examples(80)
 def test_the_computed_columns_are_those_of_the_envelopes(some: list[Envelope]) -> None:
     found = verify([each.raw for each in some], stored(some, 2**33), FIRST_DAY)
     assert found.hash == [each.hash for each in some]

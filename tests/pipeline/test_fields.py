@@ -49,7 +49,7 @@ def missed(raws: list[bytes]) -> list[bytes]:
 
 
 @given(st.lists(envelopes, max_size=20))
-@examples(200)
+@examples(80)
 def test_envelopes_are_good_and_their_fields_and_work_are_found(some: list[Envelope]) -> None:
     raws = [envelope.raw for envelope in some]
     check(raws)
@@ -74,13 +74,13 @@ def test_the_vectors_are_read() -> None:
 
 
 @given(st.lists(mutated(envelopes.map(lambda envelope: envelope.raw)) | st.binary(max_size=40), max_size=20))
-@examples(600)
+@examples(200)
 def test_bytes_that_are_no_envelope_are_never_valid(raws: list[bytes]) -> None:
     check(raws)
 
 
 @given(st.lists(st.lists(st.sampled_from(ITEMS), min_size=3, max_size=7).map(rlp.pack), min_size=1, max_size=20))
-@examples(400)
+@examples(150)
 def test_any_items_are_read_as_the_reader_of_one_reads_them(raws: list[bytes]) -> None:
     check(raws)
 

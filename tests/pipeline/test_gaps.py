@@ -18,10 +18,8 @@ from restante.pipeline.lake.lake import Lake
 from restante.pipeline.tables.gaps import GAPS
 from restante.waku.files import missing_ranges
 from restante.waku.files.missing_ranges import MAX_TOPICS, MissingRange
-from support.effort import rounds
 from support.pipeline.runs import LakeWorld, command
 from support.processes import RESTANTE, on_a_terminal
-from support.rows import every
 
 DAY = date(2026, 11, 20)
 MIDNIGHT = int(datetime(2026, 11, 20, tzinfo=UTC).timestamp())
@@ -51,7 +49,7 @@ def test_gaps_of_one_outage_are_one_range_of_all_their_topics() -> None:
     assert (found.missing, found.holders) == (47, ("north", "west"))
 
 
-@every(
+@pytest.mark.parametrize(
     ("gaps", "expected"),
     [
         ([], []),
@@ -73,7 +71,7 @@ def test_gaps_that_are_close_are_joined(gaps: list[Gap], expected: list[Any]) ->
     assert seen(requests(gaps, ALWAYS)) == expected
 
 
-@every(
+@pytest.mark.parametrize(
     ("clip", "expected"),
     [
         ({}, [(1, 4, "aabb"), (8, 8, None)]),
@@ -93,7 +91,7 @@ def test_ranges_are_clipped_to_times_topics_and_a_holder(clip: Mapping[str, Any]
 
 
 def test_however_many_gaps_there_are_the_requests_are_few_and_cover_all_of_them() -> None:
-    for seed in range(rounds(20, 400)):
+    for seed in range(20):
         dice = Random(seed)
         gaps = []
         for _ in range(dice.choice((3, 30, 300))):
@@ -262,7 +260,7 @@ def test_many_ranges_are_shown_in_part(lake: LakeWorld, monkeypatch: pytest.Monk
     assert (len(said), said[-1]) == (5, "  and 5 more ranges; -o writes all of them to a file")
 
 
-@every(
+@pytest.mark.parametrize(
     ("words", "said"),
     [
         (("--mailserver", "nord"), "the lake has no Mailserver nord: it has east, full, west (--mailserver)"),

@@ -12,13 +12,10 @@ from restante.common.errors import StoreError
 from restante.pipeline.lake.writer import OpenFile
 from restante.pipeline.spark import small_jobs
 from restante.pipeline.spark.small_jobs import JobSize
-from support.effort import is_thorough
 from support.pipeline.runs import LakeWorld
 from support.pipeline.servers import client, current, mailbox, nameplate, ours
 
 USAGE = ("nameplates", "mailboxes", "client_versions", "quarantine")
-QUICK = ("versions",)
-"""The table that a quick run builds in both ways: it has the sums, unions and windows of the others."""
 
 
 ROWS, FILE_ROWS = small_jobs.MAX_SMALL_JOB_ROWS, small_jobs.MAX_SMALL_JOB_FILE_ROWS
@@ -46,6 +43,7 @@ def test_a_small_job_is_one_task_without_generated_code(spark: SparkSession) -> 
     assert small_jobs.one_task(spark.range(1000)).rdd.getNumPartitions() > 1
 
 
+@pytest.mark.thorough
 def test_small_jobs_make_the_tables_that_others_make(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -53,24 +51,17 @@ def test_small_jobs_make_the_tables_that_others_make(
         row for number in range(60) for row in (nameplate(number * 700), mailbox(number * 900), client(number * 800))
     ]
     rows += [nameplate(3, result="mooddy"), mailbox(4, started=-1.0)]  # of no known result; before the first day
-    found = []
+    tables = []
     with ours(tmp_path / "relay", *rows, current(None)):
         for most in (small_jobs.MAX_SMALL_JOB_ROWS, -1):
             monkeypatch.setattr(small_jobs, "MAX_SMALL_JOB_ROWS", most)
-            folder = tmp_path / str(most)
-            folder.mkdir()
-            world = LakeWorld(spark, folder)
+            world = LakeWorld(spark, tmp_path / str(most))
+            world.folder.mkdir()
             world.ingest(f"relay={tmp_path / 'relay'}")
-            names = set(QUICK)
-            if is_thorough():
-                names = set(world.build())
-            else:
-                for name in QUICK:
-                    world.build(only=name)
-            found.append({name: world.rows(name) for name in (*USAGE, *names)})
-    assert found[0] == found[1]
-    assert [len(found[0][name]) for name in USAGE] == [60, 60, 60, 2]
-    assert all(found[0][name] for name in QUICK)
+            tables.append({name: world.rows(name) for name in (*USAGE, *world.build())})
+    assert tables[0] == tables[1]
+    assert [len(tables[0][name]) for name in USAGE] == [60, 60, 60, 2]
+    assert tables[0]["versions"]
 
 
 def test_a_disk_that_is_full_while_a_small_job_writes_is_one_sentence(

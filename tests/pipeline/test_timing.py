@@ -243,7 +243,7 @@ KNOWN = records.EVENT_NAMES | records.COMMAND_TYPES | records.REPLY_TYPES | reco
     json_values,
     st.dictionaries(keys | st.text(max_size=9), json_values, max_size=6),
 )
-@examples(500)
+@examples(150)
 def test_no_text_of_an_event_is_kept_but_ids_and_known_words(name: str, stop: Any, details: Any) -> None:
     item = json.dumps({"name": name, "start": T, "stop": stop, "details": details}).encode()
     found = cleaned(item)
@@ -323,14 +323,14 @@ def test_a_log_is_split_at_its_commas_up_to_its_first_fault(log: bytes) -> None:
 
 
 @given(st.lists(json_values, max_size=6), st.sampled_from((None, 1)))
-@examples(300)
+@examples(100)
 def test_a_list_is_split_into_its_items(values: list[Any], indent: int | None) -> None:
     log = json.dumps(values, indent=indent).encode()
     assert [repr(json.loads(item.raw)) for item in items(log)] == [repr(value) for value in json.loads(log)]
 
 
 @given(st.lists(json_values, min_size=1, max_size=4), st.data())
-@examples(300)
+@examples(100)
 def test_a_truncated_log_has_its_complete_events(values: list[Any], data: st.DataObject) -> None:
     log = json.dumps(values).encode()
     whole = list(items(log))

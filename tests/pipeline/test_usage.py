@@ -25,7 +25,6 @@ from support.pipeline.servers import (
     T0,
     TABLES,
     Marks,
-    Ours,
     alter,
     client,
     context_of,
@@ -209,13 +208,6 @@ def test_rows_that_were_dropped_before_they_were_read_are_missed(tmp_path: Path,
         assert (found.ids, found.span.missed, found.span.replace) == ([24], 0, False)
 
 
-def test_rows_deleted_before_the_first_run_are_missed_too(tmp_path: Path, scratch: Path) -> None:
-    with ours(tmp_path / "data", *map(nameplate, range(10))) as server:
-        server.forget(T0 + 4)
-        found = read(f"a={tmp_path / 'data'}", scratch)["nameplates"]
-    assert (found.ids, found.span.counted, found.span.missed) == ([5, 6, 7, 8, 9, 10], 6, 4)
-
-
 def test_rows_are_dropped_by_their_time_whatever_their_id(tmp_path: Path, scratch: Path) -> None:
     with ours(tmp_path / "data", *(nameplate(number % 3) for number in range(9))) as server:
         server.forget(T0 + 1)  # every third
@@ -245,14 +237,6 @@ def test_a_restored_older_copy_is_noticed(tmp_path: Path, scratch: Path) -> None
         later = read(f"a={file}", scratch, marks)["nameplates"]
     assert (later.span.replace, later.ids) == (True, list(range(1, 12)))
     assert later.span.why.startswith("the row with id 6 has changed")
-
-
-def test_another_servers_database_under_the_same_name_is_noticed(tmp_path: Path, scratch: Path) -> None:
-    marks: Marks = {}
-    with ours(tmp_path / "one", *map(nameplate, range(3))), ours(tmp_path / "two", *map(nameplate, range(100, 109))):
-        read(f"a={tmp_path / 'one'}", scratch, marks)
-        found = read(f"a={tmp_path / 'two'}", scratch, marks)["nameplates"]
-    assert (found.span.replace, len(found.ids)) == (True, 9)
 
 
 def test_a_new_row_with_the_id_of_a_deleted_one_is_noticed(tmp_path: Path, scratch: Path) -> None:
@@ -292,18 +276,6 @@ def test_a_vacuum_that_assigned_new_rowids_is_noticed(tmp_path: Path, scratch: P
         found["nameplates"].span.why
         == "its last id was 6 and is 4 now: this is an older copy or another file, or its ids are new"
     )
-
-
-def test_new_rowids_are_noticed_even_after_as_many_new_rows(tmp_path: Path, scratch: Path) -> None:
-    their = Their(tmp_path / "their")
-    transfers(their, 6)
-    source = recognise(f"a={their.usage}")
-    marks: Marks = {}
-    read(source, scratch, marks)
-    alter(their.usage, "DROP INDEX nameplates_idx", "DELETE FROM nameplates WHERE rowid <= 2", "VACUUM")
-    transfers(their, 3, T0 + 5000)
-    found = read(source, scratch, marks)["nameplates"]
-    assert (found.ids, found.span.replace) == ([1, 2, 3, 4, 5, 6, 7], True)
 
 
 def test_old_rows_that_were_deleted_at_the_reference_server_stay_in_the_lake(tmp_path: Path, scratch: Path) -> None:
@@ -362,13 +334,6 @@ def test_imported_rows_are_duplicates_if_their_file_is_a_source_itself(tmp_path:
         "client_versions": {"duplicate": 4, None: 1},
     }
     assert faults(read(sources[0], scratch, context=context_of(*sources)))["nameplates"] == {None: 4}
-
-
-def test_imported_rows_are_clean_if_their_file_is_no_source(tmp_path: Path, scratch: Path) -> None:
-    _their, data = imported(tmp_path)
-    found = read(f"new={data}", scratch, context=context_of(recognise(f"new={data}")))
-    assert faults(found)["nameplates"] == {None: 5}
-    assert [row["origin"] for row in found["nameplates"].rows] == ["usage.sqlite"] * 4 + [""]
 
 
 def test_another_file_of_that_name_does_not_make_them_duplicates(tmp_path: Path, scratch: Path) -> None:
@@ -493,22 +458,3 @@ def plant(file: Path) -> int:
 READ_COLUMNS = {
     table: {"id", *columns} for table, columns in ((each, schema.OUR_SHAPE.columns(each)) for each in TABLES)
 }
-
-
-def test_the_search_for_canaries_finds_one_that_is_there(tmp_path: Path) -> None:
-    """The test above can fail: what is taken would show."""
-    with ours(tmp_path / "data", client(1, implementation="canary")):
-        assert "canary" in repr(read(f"a={tmp_path / 'data'}", tmp_path / "scratch"))
-
-
-def test_a_running_server_is_read_while_it_writes(tmp_path: Path, scratch: Path) -> None:
-    server = Ours(tmp_path / "data")
-    try:
-        server.write(nameplate(1))
-        with recognise(f"a={tmp_path / 'data'}").opened(scratch, print, CONTEXT) as opened:
-            server.write(nameplate(2))
-            span = opened.find_new("nameplates", {})
-            assert span
-            assert span.counted == 1
-    finally:
-        server.close()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import date
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from restante.pipeline.schemas import CLEAN_TABLES
@@ -17,31 +15,8 @@ from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.rows import FAULT_COLUMNS, NUMBER_COLUMN, numbered
 from restante.pipeline.sources.source import DUPLICATE, Part, Span
 from restante.pipeline.sources.usage import OpenedUsage
-from restante.pipeline.sources.usage_tasks import ROWS_PER_TASK, cut
-from support.mailbox.reference_sources import Their
+from restante.pipeline.sources.usage_tasks import cut
 from support.pipeline.servers import CONTEXT, T0, TABLES, alter, client, current, drained, mailbox, nameplate, ours
-
-ROWS = 2 * ROWS_PER_TASK + 50_000
-
-
-def collected(frame: DataFrame) -> list[dict[str, Any]]:
-    """The rows as they would be without Spark, whose Python has times without a zone."""
-    stamps = [field.name for field in frame.schema if field.dataType.typeName() == "timestamp"]
-    found = frame.select("*", *(F.unix_micros(name).alias(f"{name}_micros") for name in stamps)).collect()
-    return [plain(row.asDict(), stamps) for row in found]
-
-
-def plain(row: dict[str, Any], stamps: list[str]) -> dict[str, Any]:
-    for name in stamps:
-        row[name] = row.pop(f"{name}_micros")
-    return row
-
-
-def micros(row: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: round(value.timestamp() * 1_000_000) if name in {"started", "connect_time"} and value else value
-        for name, value in row.items()
-    }
 
 
 def span_of(opened: OpenedUsage, table: str) -> Span:
@@ -50,44 +25,27 @@ def span_of(opened: OpenedUsage, table: str) -> Span:
     return span
 
 
-def test_spark_returns_the_rows_unchanged(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.thorough
+@pytest.mark.parametrize("table", TABLES)
+def test_spark_returns_the_rows_unchanged(spark: SparkSession, tmp_path: Path, table: str) -> None:
     with ours(tmp_path / "data", nameplate(1), nameplate(2, started=1.0), mailbox(3), client(5)) as server:
         server.write(mailbox(4, result="scary"), current(60))
     with recognise(f"a={tmp_path / 'data'}").opened(tmp_path / "s", print, CONTEXT) as opened:
         assert isinstance(opened, OpenedUsage)
-        for table in TABLES:
-            span = span_of(opened, table)
-            frame = opened.read(spark, span)
-            wanted = (*CLEAN_TABLES[table].columns, *FAULT_COLUMNS, NUMBER_COLUMN)
-            assert [(field.name, field.dataType.simpleString()) for field in frame.schema] == [
-                (column.name, column.type.lower()) for column in wanted
-            ]
-            found = collected(frame)
-            numbers = [number for row in found if (number := row.pop(NUMBER_COLUMN.name)) is not None]
-            assert numbers == list(range(1, len(numbers) + 1))
-            assert found == [micros(row) for row in drained(opened, span)]
-            assert len(numbers) == len([row for row in found if row["fault"] is not None])
-            assert len(found) == span.counted
-    assert found[0]["day"] == date(2023, 11, 14)
+        span = span_of(opened, table)
+        frame = opened.read(spark, span)
+        columns = (*CLEAN_TABLES[table].columns, *FAULT_COLUMNS, NUMBER_COLUMN)
+        assert [(field.name, field.dataType.simpleString()) for field in frame.schema] == [
+            (column.name, column.type.lower()) for column in columns
+        ]
+        rows = frame.toArrow().to_pylist()
+        numbers = [row.pop(NUMBER_COLUMN.name) for row in rows]
+        assert rows == drained(opened, span)
+        assert len(rows) == span.counted
+        assert [number for number in numbers if number is not None] == list(range(1, numbers.count(1) + 1))
 
 
-def test_spark_s_files_contain_nothing_that_is_not_for_the_lake(spark: SparkSession, tmp_path: Path) -> None:
-    their = Their(tmp_path / "their")
-    for number in range(3):
-        their.bind("canary-side", T0)
-        their.claim("canary-side", f"1{number}", T0)
-        their.release("canary-side", f"1{number}", T0 + 1)
-    alter(their.usage, "UPDATE nameplates SET result = 'canary' WHERE rowid = 1")
-    with recognise(f"a={their.usage}").opened(tmp_path / "s", print, CONTEXT) as opened:
-        assert isinstance(opened, OpenedUsage)
-        for table in ("nameplates", "client_versions"):
-            opened.read(spark, span_of(opened, table)).write.json(str(tmp_path / "written" / table))
-    written = b"".join(file.read_bytes() for file in (tmp_path / "written").rglob("*") if file.is_file())
-    assert b"unknown result" in written
-    assert b"0.24.0" in written
-    assert b"canary" not in written
-
-
+@pytest.mark.thorough
 def test_a_source_that_is_replaced_by_an_empty_one_has_no_rows_to_read(spark: SparkSession, tmp_path: Path) -> None:
     with ours(tmp_path / "one", nameplate(1)), ours(tmp_path / "two"):
         with recognise(f"a={tmp_path / 'one'}").opened(tmp_path / "s", print, CONTEXT) as opened:
@@ -125,37 +83,6 @@ def test_tasks_run_in_parallel_and_each_once(spark: SparkSession, tmp_path: Path
         frame = opened.read(spark, span_of(opened, "nameplates")._replace(parts=parts))
         found = frame.select("id", F.spark_partition_id().alias("task")).collect()
     assert sorted(tuple(row) for row in found) == [(id_, (id_ > 7) + (id_ > 17)) for id_ in range(1, 21)]
-
-
-@pytest.mark.thorough
-def test_many_rows_are_read_by_several_tasks_each_once(spark: SparkSession, tmp_path: Path) -> None:
-    their = Their(tmp_path / "their")
-    their.stop()
-    alter(
-        their.usage,
-        f"""INSERT INTO client_versions
-            WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < {ROWS})
-            SELECT 'app-' || (i % 7), 'canary-side', {T0} + i % 5000 / 8.0, 'python', '0.' || i FROM n""",
-        "DELETE FROM client_versions WHERE rowid BETWEEN 1000 AND 100999",
-    )
-    with recognise(f"a={their.usage}").opened(tmp_path / "s", print, CONTEXT) as opened:
-        assert isinstance(opened, OpenedUsage)
-        span = span_of(opened, "client_versions")
-        assert (span.counted, span.missed) == (ROWS - 100_000, 100_000)
-        frame = opened.read(spark, span)
-        counts = (
-            frame.withColumn("task", F.spark_partition_id())
-            .agg(
-                F.count("*"),
-                F.count_distinct("id"),
-                F.min("id"),
-                F.max("id"),
-                F.count("fault"),
-                F.count_distinct("task"),
-            )
-            .collect()
-        )
-    assert tuple(counts[0]) == (ROWS - 100_000, ROWS - 100_000, 1, ROWS, 0, 2)
 
 
 def test_rejected_rows_are_numbered_across_the_batches_of_a_task() -> None:

@@ -15,7 +15,7 @@ from restante.pipeline.lake import columns
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.schemas import CLEAN_TABLES, NAMEPLATES, Column, Table
 from restante.pipeline.tables import TABLES
-from support.pipeline.lakes import LATER_LETTERS, LETTERS, add, letter, opened, seen
+from support.pipeline.lakes import LATER_LETTERS, add, letter, opened, seen
 from support.processes import run
 
 PLATE = {
@@ -54,15 +54,6 @@ def test_every_table_has_a_view_with_its_types_even_if_it_is_empty(lake: Path) -
         names = [column.name for column in NAMEPLATES.columns]
         [row] = database.sql("FROM nameplates").fetchall()
         assert dict(zip(names, row, strict=True)) == PLATE
-
-
-def test_a_script_of_all_views_can_be_run_twice(lake: Path) -> None:
-    with Lake.open(lake, write=False) as there:
-        script = "".join(views.views(there))
-    with duckdb.connect() as database:
-        for _ in range(2):
-            database.execute(script)
-        assert database.sql("SELECT day, source FROM nameplates").fetchall() == [(PLATE["day"], "main")]
 
 
 @pytest.mark.parametrize(("content", "why"), [(b"", "it is not a Parquet file"), (None, "Is a directory")])
@@ -151,20 +142,14 @@ def test_files_are_those_of_the_newest_version(lake: Path) -> None:
         restante.pipeline.files(lake, "nameplates")
 
 
-def test_importing_the_pipeline_loads_no_spark() -> None:
-    code = "import sys, restante.pipeline; print(sorted({'deltalake', 'pyspark', 'pyarrow'} & set(sys.modules)))"
-    assert run(sys.executable, "-c", code).stdout == "[]\n"
+CODE = """
+import sys, restante.pipeline
+print(sorted({'deltalake', 'pyspark', 'pyarrow'} & set(sys.modules)))
+found = restante.pipeline.files(sys.argv[1], 'nameplates')
+import pyspark
+print(len(found), pyspark.SparkContext._gateway)
+"""
 
 
-def test_reading_a_lake_starts_no_java(lake: Path) -> None:
-    code = (
-        "import sys, pyspark, restante.pipeline\n"
-        "print(len(restante.pipeline.files(sys.argv[1], 'nameplates')), pyspark.SparkContext._gateway)"
-    )
-    assert run(sys.executable, "-c", code, lake).stdout == "1 None\n"
-
-
-def test_every_type_of_the_lake_has_a_name_in_every_reader() -> None:
-    for table in (*CLEAN_TABLES.values(), LETTERS):
-        for column in table.columns:
-            assert columns.of(column)
+def test_importing_the_pipeline_loads_no_spark_and_reading_a_lake_starts_no_java(lake: Path) -> None:
+    assert run(sys.executable, "-c", CODE, lake).stdout == "[]\n1 None\n"
