@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from restante.common.net import networks
+from restante.common.net import host_and_port, household, networks, read, shown
 from restante.mailbox.core import address_quotas
 from restante.mailbox.core.address_quotas import (
     ABUSE_SCORE_PER_BIT,
@@ -34,25 +34,17 @@ def seen(peer: tuple[Any, ...], headers: dict[str, str], trusted: Any = ()) -> t
 
 
 @pytest.mark.parametrize(
-    ("peer", "wanted"),
+    ("host", "address", "counted"),
     [
-        (ABROAD, ("8.8.8.8", 5000, True)),
-        (("2001:4860::1", 7, 0, 0), ("2001:4860::1", 7, True)),
-        (("::ffff:8.8.8.8", 7, 0, 0), ("8.8.8.8", 7, True)),
-        (LOCAL, ("127.0.0.1", 5000, False)),
-        (("::1", 7, 0, 0), ("::1", 7, False)),
-        (("::ffff:127.0.0.1", 7, 0, 0), ("127.0.0.1", 7, False)),
-        (("10.1.2.3", 7), ("10.1.2.3", 7, False)),
-        (("192.168.1.1", 7), ("192.168.1.1", 7, False)),
-        (("fd12::1", 7, 0, 0), ("fd12::1", 7, False)),
-        (("fe80::1%eth0", 7, 0, 2), ("fe80::1", 7, False)),
-        (("2001::4136:e378", 7, 0, 0), ("2001::4136:e378", 7, True)),
-        (("198.18.0.1", 7), ("198.18.0.1", 7, True)),
-        (("240.0.0.1", 7), ("240.0.0.1", 7, True)),
+        *((host, host, True) for host in ("8.8.8.8", "2001:4860::1", "2001::4136:e378", "198.18.0.1", "240.0.0.1")),
+        *((host, host, False) for host in ("127.0.0.1", "::1", "10.1.2.3", "192.168.1.1", "fd12::1")),
+        ("::ffff:8.8.8.8", "8.8.8.8", True),
+        ("::ffff:127.0.0.1", "127.0.0.1", False),
+        ("fe80::1%eth0", "fe80::1", False),
     ],
 )
-def test_limits_count_for_public_addresses(peer: tuple[Any, ...], wanted: tuple[str, int, bool]) -> None:
-    assert seen(peer, {}) == wanted
+def test_limits_count_for_public_addresses(host: str, address: str, counted: bool) -> None:
+    assert seen((host, 7), {}) == (address, 7, counted)
 
 
 @pytest.mark.parametrize(
@@ -124,6 +116,43 @@ def test_headers_of_an_untrusted_private_peer_are_noticed() -> None:
 @given(st.text(), st.text(), st.text())
 def test_no_header_raises_an_unexpected_error(forwarded: str, real: str, port: str) -> None:
     identify(LOCAL, {"X-Forwarded-For": forwarded, "X-Real-IP": real, "X-Real-Port": port}, PROXY)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("", ""),
+        ("a socket of another kind", "a socket of another kind"),
+    ],
+)
+def test_an_address_is_shown_as_its_ipv4_address_or_ipv6_64(text: str, wanted: str) -> None:
+    assert shown(text) == wanted
+
+
+def test_an_ipv4_address_or_an_ipv6_64_is_one_household() -> None:
+    def of(text: str) -> bytes:
+        address = read(text)
+        assert address is not None
+        return household(address)
+
+    assert of("2001:db8::1") == of("2001:db8::ffff:0:0:1") == bytes.fromhex("20010db800000000")
+    assert of("2001:db8:0:1::1") != of("2001:db8::1")
+    assert of("192.0.2.1") == of("::ffff:192.0.2.1") == bytes([192, 0, 2, 1])
+    assert of("192.0.2.2") != of("192.0.2.1")
+
+
+def test_text_that_is_no_address_is_read_as_none() -> None:
+    assert [read(text) for text in ("", "x", "1.2.3", "1.2.3.4:5", "[::1]")] == [None] * 5
+
+
+def test_an_ipv6_address_is_in_brackets_in_a_url() -> None:
+    assert host_and_port("::1", 4010) == "[::1]:4010"
+    assert host_and_port("127.0.0.1", 4010) == "127.0.0.1:4010"
 
 
 # ── quotas ─────────────────────────────────────────────────────────────────────────────────────

@@ -152,29 +152,6 @@ async def test_the_difficulty_in_effect_is_that_of_the_mode(tmp_path: Path) -> N
         assert (await look.page("/varz"))["permission"]["difficulty"] == 0
 
 
-async def test_live_data_is_counted_as_the_store_has_it(tmp_path: Path) -> None:
-    async with inside(tmp_path) as here, Clients() as clients, looked_at(here, tmp_path) as look:
-        for number in range(3):
-            client = await clients.opened(here.url, f"app-{number}", "a", "m")
-            for phase in range(number):
-                await client.call("add", phase=str(phase), body="00")
-        plate = await clients.bind(here.url, "app-0", "c")
-        await plate.call("claim", nameplate="1")
-        found = await look.counts()
-        assert [found[f"restante_{each}"] for each in ("nameplates", "mailboxes", "messages", "applications")] == [
-            *(1, 4, 3, 3)
-        ]
-        leaver = await clients.opened(here.url, "app-2", "a", "m")
-        await leaver.call("close", mailbox="m")
-        found = await look.counts()
-        assert [found[f"restante_{each}"] for each in ("nameplates", "mailboxes", "messages")] == [1, 3, 1]
-        with closing(sqlite3.connect(database(tmp_path))) as stored:
-            rows = [
-                stored.execute(f"SELECT count(*) FROM {each}").fetchone()[0] for each in ("mailboxes", "messages")
-            ]
-        assert rows == [3, 1]
-
-
 async def test_a_mailbox_whose_prune_was_undone_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite, "LOCK_TIMEOUT_SECONDS", 0.01)
     async with inside(tmp_path) as here, Clients() as clients, looked_at(here, tmp_path) as look:

@@ -51,31 +51,22 @@ def test_an_address_or_a_name_of_the_setting_is_known_and_no_other() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("origin", "host", "same"),
-    [
-        ("https://relay.example.org", "relay.example.org", True),
-        ("https://relay.example.org", "RELAY.example.org", True),
-        ("https://relay.example.org", "relay.example.org:443", True),
-        ("http://relay.example.org", "relay.example.org:80", True),
-        ("http://relay.example.org:4010", "relay.example.org:4010", True),
-        ("http://[::1]:4010", "[::1]:4010", True),
-        ("https://relay.example.org", "relay.example.org:80", False),
-        ("https://relay.example.org:8443", "relay.example.org", False),
-        ("https://relay.example.org", "prometheus-target", False),
-        ("https://relay.example.org", "localhost", False),
-        ("https://evil.example", "relay.example.org", False),
-        ("https://relay.example.org.evil.example", "relay.example.org", False),
-        ("https://relay.example.org@evil.example", "relay.example.org", False),
-        ("file://relay.example.org", "relay.example.org", False),
-        ("null", "relay.example.org", False),
-        ("", "relay.example.org", False),
-        ("https://[", "relay.example.org", False),
-        ("https://relay.example.org:x", "relay.example.org", False),
-    ],
-)
-def test_an_origin_must_be_the_name_that_the_request_uses(origin: str, host: str, same: bool) -> None:
-    assert same_origin(origin, host) is same
+def test_an_origin_must_be_the_name_that_the_request_uses() -> None:
+    for origin, host in (
+        ("https://relay.example.org", "relay.example.org"),
+        ("https://relay.example.org", "RELAY.example.org"),
+        ("https://relay.example.org", "relay.example.org:443"),
+        ("http://relay.example.org", "relay.example.org:80"),
+        ("http://relay.example.org:4010", "relay.example.org:4010"),
+        ("http://[::1]:4010", "[::1]:4010"),
+    ):
+        assert same_origin(origin, host), (origin, host)
+    for host in ("relay.example.org:80", "prometheus-target", "localhost"):
+        assert not same_origin("https://relay.example.org", host), host
+    others = ("https://relay.example.org:8443", "https://evil.example", "https://relay.example.org.evil.example")
+    none = ("https://relay.example.org@evil.example", "file://relay.example.org", "null", "", "https://[")
+    for origin in (*others, *none, "https://relay.example.org:x"):
+        assert not same_origin(origin, "relay.example.org"), origin
 
 
 @pytest.mark.parametrize(

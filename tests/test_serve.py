@@ -307,25 +307,6 @@ async def test_a_disk_that_does_not_say_how_much_is_free_delays_nobody(
         disk.close()
 
 
-@pytest.mark.thorough
-async def test_silent_connections_take_descriptors_too(tmp_path: Path) -> None:
-    """Nobody is taken in until the handshakes that do not come have timed out."""
-    program = ("prlimit", "--nofile=250:500", *RESTANTE)
-    async with serving(tmp_path / "data", program, ("--limit", "handshake=4")) as server:
-        silent = []
-        for _ in range(20):  # some at a time, as from many places
-            silent += [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(20)]
-            await asyncio.sleep(0)
-        await server.logged("file descriptors are short: new connections wait (ulimit -n)")
-        socket = await RawSocket.dial(server.port)  # it has waited
-        assert (await socket.hear())["type"] == "welcome"
-        await server.logged("new connections are accepted again")
-        await socket.hang_up()
-        for _, writer in silent:
-            writer.close()
-        await server.stop()
-
-
 def test_a_server_with_too_few_descriptors_does_not_start_and_says_how_many_it_needs(tmp_path: Path) -> None:
     sentence = re.compile(
         r"restante: the server may open (\d+) file descriptors and needs (\d+): raise the limit \(ulimit -Hn\)\n"

@@ -511,32 +511,6 @@ async def test_a_bug_in_a_rule_closes_one_connection_and_nobody_elses(
     await second.hang_up()
 
 
-async def test_the_log_reports_silent_visitors_once(live: LiveServer) -> None:
-    sender, visitor = await live.enter(), await live.enter()
-    for socket, side in ((sender, "a"), (visitor, "b")):
-        socket.say(type="bind", appid="x", side=side)
-        socket.say(type="open", mailbox="m")
-        if socket is sender:
-            socket.say(type="add", phase="p", body="00")
-        assert [(await socket.hear())["type"] for _ in range(3)] == [
-            "ack",
-            "ack",
-            "ack" if side == "a" else "message",
-        ]
-    for socket in (sender, visitor):
-        socket.say(type="close", mood="lonely")
-        while (await socket.hear())["type"] != "closed":
-            pass
-    with structlog.testing.capture_logs() as logged:
-        live.server.commit_loop.log_refusals()
-        live.server.commit_loop.log_refusals()
-    [line] = logged
-    assert line["event"] == "ended mailboxes had visitors"
-    assert (line["mailboxes"], line["visitors"]) == (1, 1)
-    for socket in (sender, visitor):
-        await socket.leave()
-
-
 async def test_refusals_beyond_the_ten_most_frequent_are_logged_in_one_line(live: LiveServer) -> None:
     quotas = live.server.commit_loop.dispatcher.quotas
     for number in range(12):
