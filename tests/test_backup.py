@@ -9,12 +9,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from wormhole_mailbox_server.database import create_channel_db
 
 from restante.mailbox.store.schema import FILE, connect, migrations
 from stores.test_schema import thaw
 from support.mailbox.clients import Clients
 from support.processes import called, restante, run, serving
-from support.rows import every
 
 
 @pytest.fixture
@@ -90,9 +90,9 @@ MISUSES = {
 }
 
 
-@every("words", MISUSES)
+@pytest.mark.parametrize("words", MISUSES)
 def test_misuse_is_one_sentence_and_exit_code_2(words: str, folder: Path) -> None:
-    (folder / "empty").mkdir(exist_ok=True)
+    (folder / "empty").mkdir()
     before = sorted(folder.rglob("*"))
     result = called(*words.split())
     assert (result.returncode, result.stdout) == (2, "")
@@ -113,7 +113,7 @@ def test_a_directory_that_cannot_be_written_is_one_sentence_and_exit_code_1(fold
         )
 
 
-@every("words", ["backup new --data post", "restore post/copy --data new", "status --data post"])
+@pytest.mark.parametrize("words", ["backup new --data post", "restore post/copy --data new", "status --data post"])
 def test_another_user_is_told_what_may_not_be_read(words: str, folder: Path) -> None:
     (folder / "post").chmod(0)
     code = (
@@ -145,31 +145,23 @@ READING = COMMANDS[1:5]
 """Commands that do not convert the data."""
 
 
-@every("words", COMMANDS)
+@pytest.mark.parametrize("words", COMMANDS)
 def test_data_of_a_newer_version_is_refused_and_not_changed(
-    words: str, tmp_path_factory: pytest.TempPathFactory
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path_factory.mktemp("newer")
-    data = data_of(NEWEST, folder / "post")
+    monkeypatch.chdir(tmp_path)
+    data = data_of(NEWEST, tmp_path / "post")
     with closing(sqlite3.connect(data / FILE)) as database:
         database.execute(f"PRAGMA user_version = {NEWEST + 1}")
-    reference_channel(folder / "relay.sqlite")
+    create_channel_db(str(tmp_path / "relay.sqlite")).close()
     before = (data / FILE).read_bytes()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        result = called(*words.split())
+    result = called(*words.split())
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr == (
         f"restante: post/{FILE} has schema {NEWEST + 1}, this program knows up to {NEWEST}: use the newer restante\n"
     )
     assert (data / FILE).read_bytes() == before
-    assert not [each for each in ("copy", "new", "usage.sqlite") if (folder / each).exists()]
-
-
-def reference_channel(file: Path) -> None:
-    from wormhole_mailbox_server.database import create_channel_db
-
-    create_channel_db(str(file)).close()
+    assert not [name for name in ("copy", "new", "usage.sqlite") if (tmp_path / name).exists()]
 
 
 @pytest.mark.parametrize("old", range(1, NEWEST + 1))
