@@ -1,0 +1,341 @@
+"""What is computed from logs and traces: phases, offsets of clocks, ways of messages, and who waited for what.
+
+The shared vectors are also in Spark (tests/pipeline/test_tables.py). All else is held against transfers that were
+drawn, of which the truth is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from restante.timing.logs.records import Event, TraceLine, read_event, read_line
+from restante.timing.model import elapsed
+from restante.timing.model.exchanges import exchanges
+from restante.timing.model.offsets import Offset, best, offsets
+from restante.timing.model.phases import ALL_PHASES
+from support.timing.deliveries import COMPARED, DELIVERY_VECTORS, computed_deliveries
+from support.timing.drawn import BEGAN, SIDES, Drawn, Path, draw
+from support.timing.rows import VECTORS, computed_rows, vector_rows
+from support.timing.timelines import timeline_of
+
+# ── the vectors ──────────────────────────────────────────────────────────────────────────────────
+
+
+def turned(items: Sequence[Any] | None) -> Sequence[Any] | None:
+    return items and items[::-1]
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: str(vector["name"]))
+def test_a_log_gives_the_phases_that_its_vector_has_in_any_order(vector: Mapping[str, Any]) -> None:
+    expected = sorted(vector_rows(vector), key=repr)
+    assert sorted(computed_rows(vector), key=repr) == expected
+    last = len(vector["log"]) - 1
+    rows = computed_rows({"log": turned(vector["log"]), "trace": turned(vector["trace"])})
+    assert sorted(((last - at, *row) for at, *row in rows), key=repr) == expected
+
+
+def test_every_phase_is_in_a_vector() -> None:
+    assert {row[2] for vector in VECTORS for row in vector_rows(vector)} == set(ALL_PHASES)
+
+
+@pytest.mark.parametrize("vector", DELIVERY_VECTORS, ids=lambda vector: str(vector["name"]))
+def test_logs_give_the_deliveries_that_their_vector_has_in_any_order(vector: Mapping[str, Any]) -> None:
+    expected = [{name: row[name] for name in (*COMPARED, "error_us")} for row in vector["deliveries"]]
+    for given in (vector, {**vector, "logs": turned(vector["logs"])}):
+        assert sorted(computed_deliveries(given), key=repr) == sorted(expected, key=repr)
+
+
+# ── offsets ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def logged(events: Sequence[Mapping[str, Any]]) -> list[Event]:
+    return [read_event(msgspec.json.encode(event)) for event in events]
+
+
+def traced(drawn: Drawn) -> dict[str, list[TraceLine]]:
+    lines = [read_line(msgspec.json.encode(line)) for line in drawn.trace]
+    return {line.id: [line] for line in lines if line.id is not None}
+
+
+def estimate(drawn: Drawn, role: str = "sender", *, trace: bool = True) -> Offset:
+    """Return the only estimate of a log."""
+    events = logged(drawn.logs[role])
+    [offset] = offsets(exchanges(events, traced(drawn) if trace else {}), events).values()
+    return offset
+
+
+def drift(log: list[dict[str, Any]], ppm: float) -> None:
+    """Let the clock of a log go faster from its first event on."""
+    first = log[0]["start"]
+    for event in log:
+        event["start"] += (event["start"] - first) * ppm * 1e-6
+
+
+@pytest.mark.parametrize("logs", [200, pytest.param(5_000, marks=pytest.mark.thorough)])
+def test_the_offset_is_within_its_error_in_each_drawn_log(logs: int) -> None:
+    """Delays are of any kind: asymmetric ones, long ones, none. Half of the clocks drift, by 30 ppm at most."""
+    dice = Random(17)
+    for number in range(logs):
+        skews = {"sender": dice.choice((0.0, dice.gauss(0, 0.01), dice.gauss(0, 1000))), "receiver": dice.gauss(0, 1)}
+        paths = {}
+        for role in SIDES:
+            out, back = (dice.choice((0.0, 0.0001, dice.expovariate(20), dice.expovariate(1))) for _ in range(2))
+            paths[role] = Path(out, back, dice.choice((0.0, 0.001, dice.expovariate(10))))
+        drawn = draw(dice, skews, paths, pauses=dice.choice((0.05, 5.0)))
+        for role, skew in skews.items():
+            log = drawn.logs[role]
+            lasted, ppm = log[-1]["start"] - log[0]["start"], dice.choice((0.0, dice.uniform(-30, 30)))
+            drift(log, ppm)
+            offset = estimate(drawn, role, trace=bool(number % 2))
+            for truth in (skew * 1e6, skew * 1e6 + lasted * ppm):
+                assert abs(offset.us - truth) <= offset.error_us, (number, role)
+            assert ppm or not offset.moved_us, (number, role)
+
+
+def plain(skew: float, out: float, back: float, *, jitter: float = 0.0, pauses: float = 0.05) -> Drawn:
+    """Return a transfer in which both clients have the same way to the server, and the sender's clock is ahead."""
+    return draw(
+        Random(1), {"sender": skew, "receiver": 0.0}, dict.fromkeys(SIDES, Path(out, back, jitter)), pauses=pauses
+    )
+
+
+def test_the_error_is_half_of_what_the_fastest_messages_took() -> None:
+    drawn = plain(5.0, 0.030, 0.010)
+    offset = estimate(drawn)
+    log = drawn.logs["sender"]
+    drifted = 30 * (log[-1]["start"] - log[0]["start"])
+    assert 0 < drifted < 100
+    assert offset.error_us == pytest.approx(20_000 + drifted, abs=4)
+    assert offset.us == pytest.approx(5_000_000 - 10_000, abs=3)  # it cannot know that out takes longer than back
+
+
+@pytest.mark.parametrize("step", [0.5, -0.5, 3600.0, -3600.0])
+def test_a_clock_that_is_set_is_found_and_widens_the_error(step: float) -> None:
+    drawn = plain(1.0, 0.02, 0.02, jitter=0.001)
+    log = drawn.logs["sender"]
+    for event in log[len(log) // 2 :]:
+        event["start"] += step
+    offset = estimate(drawn)
+    assert abs(step) * 1e6 - 60_000 < offset.moved_us <= abs(step) * 1e6  # the delays hide no more of it
+    for skew in (1.0, 1.0 + step):
+        assert abs(offset.us - skew * 1e6) <= offset.error_us
+
+
+def test_a_clock_that_drifts_is_found() -> None:
+    drawn = plain(0.0, 0.001, 0.001, pauses=60.0)
+    log = drawn.logs["sender"]
+    first = log[0]["start"]
+    drift(log, 200.0)
+    offset = estimate(drawn)
+    assert offset.moved_us > 0
+    assert all(abs(offset.us - (event["start"] - first) * 200) <= offset.error_us + 1 for event in log)
+
+
+def test_a_log_without_an_answer_or_with_one_id_for_all_commands_has_no_offset() -> None:
+    drawn = plain(0.0, 0.001, 0.001)
+    events = logged(drawn.logs["sender"])
+    sent = [event for event in events if event.name == "ws_send"]
+    assert offsets(exchanges(sent, traced(drawn)), sent) == {}
+    for event in events:
+        event.id = None if event.id is None else "one"
+    assert offsets(exchanges(events, {}), events) == {}
+
+
+def test_of_several_days_the_best_offset_counts_and_contradictions_show_that_the_clock_moved() -> None:
+    assert best([]) is None
+    assert best([Offset(100, 50), Offset(120, 10)]) == Offset(120, 10)
+    assert best([Offset(0, 10), Offset(1000, 20)]) == Offset(0, 1020, moved_us=970)
+    assert best([Offset(0, 10, moved_us=5), Offset(1, 20)]) == Offset(0, 21, moved_us=5)
+
+
+# ── timelines ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def drawn() -> Drawn:
+    return draw(Random(7), {"sender": 100.0, "receiver": -3.0}, dict.fromkeys(SIDES, Path(0.010, 0.010, 0.0)))
+
+
+def test_each_time_is_by_the_server_s_clock(drawn: Drawn) -> None:
+    found = timeline_of(drawn)
+    began = BEGAN - found.began
+    ways = [way for role in ("sender", "receiver") for way in drawn.ways if way.role == role]
+    for command, way in zip(found.commands, ways, strict=True):
+        assert (command.role, command.type, command.phase) == (way.role, way.kind, way.phase)
+        for us, seconds in (
+            (command.received_us, way.rx),
+            (command.commit_began_us, way.began),
+            (command.commit_us, way.commit),
+            (command.answered_us, way.tx),
+        ):
+            assert us == (None if seconds is None else pytest.approx((began + seconds) * 1e6, abs=3))
+        error = max(client.error_us or 0 for client in found.clients)
+        assert command.sent_us == pytest.approx((began + way.sent) * 1e6, abs=error + 3)
+        assert command.answer_received_us == pytest.approx((began + way.heard[way.role]) * 1e6, abs=error + 3)
+
+
+def test_each_message_is_traced_from_its_author_to_the_other_client(drawn: Drawn) -> None:
+    found = timeline_of(drawn)
+    messages = [frame for frame in found.frames if frame.type == "message"]
+    assert len(messages) == 2 * sum(way.kind == "add" for way in drawn.ways)
+    for frame in messages:
+        assert frame.command is not None
+        command = found.commands[frame.command]
+        assert (frame.author, frame.phase, frame.sent_us) == (command.role, command.phase, command.answered_us)
+        assert frame.received_us > (frame.sent_us or 0)
+
+
+def test_without_the_author_s_log_its_messages_come_from_the_peer(drawn: Drawn) -> None:
+    theirs = [frame for frame in timeline_of(drawn, roles=("receiver",)).frames if frame.author == "peer"]
+    assert len(theirs) == sum(way.kind == "add" and way.role == "sender" for way in drawn.ways)
+    assert {frame.command for frame in theirs} == {None}
+
+
+def test_without_a_trace_the_server_s_time_is_known_as_a_whole(drawn: Drawn) -> None:
+    found = timeline_of(drawn, roles=("sender",), traced=False)
+    assert not found.traced
+    assert {command.commit_us for command in found.commands} == {None}
+    phases = {delay.phase: delay for delay in found.delays}
+    assert phases["server"].count == sum(way.kind == "add" and way.role == "sender" for way in drawn.ways)
+    assert "commit" not in phases
+
+
+@pytest.mark.parametrize("seeds", [range(5), pytest.param(range(5, 50), marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("traced", [True, False])
+def test_each_message_s_way_is_within_its_error_whatever_the_clocks_show(traced: bool, seeds: range) -> None:
+    for seed in seeds:
+        dice = Random(seed)
+        skews = {role: dice.uniform(-40_000, 40_000) for role in SIDES}
+        paths = {role: Path(dice.expovariate(20), dice.expovariate(20), dice.expovariate(100)) for role in SIDES}
+        drawn = draw(dice, skews, paths)
+        deliveries = {(each.role, each.phase): each for each in timeline_of(drawn, traced=traced).deliveries}
+        ways = [way for way in drawn.ways if way.kind == "add"]
+        assert deliveries.keys() == {(way.role, way.phase) for way in ways}
+        for way in ways:
+            delivery = deliveries[way.role, way.phase]  # type: ignore[index]
+            [peer] = SIDES.keys() - {way.role}
+            assert delivery.end_to_end_us is not None
+            assert delivery.error_us is not None
+            assert abs(delivery.end_to_end_us - (way.heard[peer] - way.sent) * 1e6) <= delivery.error_us
+            assert delivery.at_server_us == pytest.approx((way.tx - way.rx) * 1e6, abs=2)
+
+
+def test_a_timeline_of_both_logs_has_the_ways_from_end_to_end(drawn: Drawn) -> None:
+    found = timeline_of(drawn)
+    for delivery in found.deliveries:
+        command = found.commands[delivery.command]
+        assert (command.role, command.type, command.phase) == (delivery.role, "add", delivery.phase)
+    for role in SIDES:
+        [delay] = [delay for delay in found.delays if (delay.role, delay.phase) == (role, "end to end")]
+        own = [delivery.end_to_end_us for delivery in found.deliveries if delivery.role == role]
+        assert (delay.count, delay.sum_us) == (len(own), sum(filter(None, own)))
+        assert delay.error_us is not None
+    alone = timeline_of(drawn, roles=("sender",))
+    assert alone.deliveries == []
+    assert "end to end" not in {delay.phase for delay in alone.delays}
+
+
+# ── elapsed time ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("day", [0, 86_400], ids=["one day", "two days, and the clock is set between them"])
+@pytest.mark.parametrize("traced", [True, False])
+def test_the_causes_of_a_client_add_up_to_its_time(drawn: Drawn, traced: bool, day: int) -> None:
+    for role, events in drawn.logs.items():
+        for event in events[len(events) // 2 :]:
+            event["start"] += day and day + (7 if role == "sender" else 0)
+    found = timeline_of(drawn, traced=traced)
+    for client in found.clients:
+        assert sum(spent.us for spent in client.spent) == client.stop_us - client.start_us
+        assert all(spent.peer is None or sum(spent.peer.values()) == spent.us for spent in client.spent)
+        own = [stretch for stretch in found.elapsed if stretch.role == client.role]
+        assert (own[0].start_us, own[-1].stop_us) == (client.start_us, client.stop_us)
+        assert all(before.stop_us == after.start_us for before, after in pairwise(own))
+
+
+def test_what_the_peer_did_is_not_known_if_a_clock_is_not(drawn: Drawn) -> None:
+    drawn.logs["receiver"] = [event for event in drawn.logs["receiver"] if event["name"] == "ws_send"]
+    found = timeline_of(drawn)
+    assert {spent.peer for client in found.clients for spent in client.spent if spent.cause == "peer"} == {None}
+
+
+def event(name: str, start: float, stop: float | None = None, **details: Any) -> dict[str, Any]:
+    return {"name": name, "start": BEGAN + start, "stop": None if stop is None else BEGAN + stop, "details": details}
+
+
+def sent(at: float, command_id: str, kind: str = "add") -> dict[str, Any]:
+    return event("ws_send", at, _side="me", type=kind, id=command_id, phase="0")
+
+
+def received(at: float, tx: float, **message: Any) -> dict[str, Any]:
+    return event("ws_receive", at, _side="me", message={"server_tx": BEGAN + tx, **message})
+
+
+def answered(at: float, tx: float, rx: float, **message: str) -> dict[str, Any]:
+    """Return the client's own message, which comes back."""
+    return received(at, tx, type="message", side="me", server_rx=BEGAN + rx, **message)
+
+
+ADDED = (
+    sent(2.0, "a"),
+    received(2.4, 2.25, type="ack", id="a"),
+    answered(2.4, 2.25, 2.15, phase="0", id="a"),
+)
+"""Each way takes as long as the way back, so the offset is exact."""
+
+WAYS = [("network out", 0.15), ("server", 0.1), ("network in", 0.15)]
+ASKED = event("input code", 1.0, 3.0, waiting="user")
+THEIRS = received(9.0, 8.85, type="message", side="you", phase="0", id="b")
+WELCOME = received(1.2, 1.05, type="welcome")
+
+
+@pytest.mark.parametrize(
+    ("log", "causes"),
+    [
+        ([event("exit", 1.0)], [("program", 0.0)]),
+        ([*ADDED], WAYS),
+        ([event("input code", 1.9, 2.3, waiting="user"), *ADDED], [("human", 0.4), ("network in", 0.1)]),
+        (
+            [event("import", 0.0, 0.3), event("command dispatch", 0.4), WELCOME, *ADDED],
+            [("program", 0.4), ("connect", 0.65), ("network in", 0.15), ("program", 0.8), *WAYS],
+        ),
+        (
+            [event("command dispatch", 0.0), ASKED, event("exit", 30.0)],  # it never connects
+            [("connect", 1.0), ("human", 2.0), ("connect", 27.0)],
+        ),
+        ([*ADDED, THEIRS], [*WAYS, ("peer", 6.45), ("network in", 0.15)]),
+        ([*ADDED, event("exit", 60.0)], [*WAYS, ("peer", 57.6)]),
+        (
+            [*ADDED, THEIRS, event("exit", 10.0)],
+            [*WAYS, ("peer", 6.45), ("network in", 0.15), ("program", 1.0)],
+        ),
+        ([sent(2.0, "a", "open"), received(2.4, 2.25, type="ack", id="a")], [("round trip", 0.4)]),
+        (
+            [  # of two commands under way, the first counts
+                *(sent(2.0, "a"), sent(2.2, "b")),
+                answered(2.4, 2.25, 2.15, phase="0", id="a"),
+                answered(2.6, 2.45, 2.35, phase="1", id="b"),
+            ],
+            [*WAYS, ("server", 0.05), ("network in", 0.15)],
+        ),
+    ],
+)
+def test_each_moment_of_a_log_has_one_cause(log: list[dict[str, Any]], causes: list[tuple[str, float]]) -> None:
+    events = logged(log)
+    pairs = exchanges(events, {})
+    stretches = elapsed.stretches(events, pairs, offsets(pairs, events))
+    assert [(each.cause, round((each.stop - each.start) / 1e6, 3)) for each in stretches] == causes
+
+
+def test_while_one_client_waits_the_other_s_cause_is_known() -> None:
+    stretches = [elapsed.Stretch(0, 10, "program"), elapsed.Stretch(10, 30, "human")]
+    assert elapsed.during(stretches, 5, 20) == {"program": 5, "human": 10}
+    assert elapsed.during(stretches, -5, 40) == {"program": 10, "human": 20, "not running": 15}
+    assert elapsed.during(stretches, 50, 60) == {"not running": 10}
+    assert elapsed.during([], 50, 60) == {"not running": 10}
