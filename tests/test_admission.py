@@ -40,6 +40,15 @@ def admit(
     return at.admit((address, 1), headers or {}, Now(1e9 + now, now), there)
 
 
+def bits(result: AdmissionResult) -> int:
+    """Return how much work is demanded; 0: none."""
+    return 0 if result.demand is None else result.demand.bits
+
+
+def refusal(result: AdmissionResult) -> tuple[int, str] | None:
+    return None if result.verdict is None else (result.verdict.code, result.verdict.words)
+
+
 def test_without_permission_nothing_is_offered_and_nothing_demanded() -> None:
     came = admit(admission())
     assert (came.offer, came.demand, came.verdict) == (None, None, None)
@@ -59,8 +68,7 @@ def test_an_address_at_its_connection_limit_may_connect_again_when_a_connection_
     first = admit(at)
     assert admit(at).verdict is None
     third = admit(at)
-    assert third.verdict is not None
-    assert (third.verdict.code, third.verdict.words) == (1008, TOO_MANY_FROM_ADDRESS)
+    assert refusal(third) == (1008, TOO_MANY_FROM_ADDRESS)
     assert admit(at, "9.9.9.9").verdict is None
     assert admit(at, "127.0.0.1").verdict is None
     assert third.address_quotas == (), "who is refused does not count"
@@ -94,9 +102,7 @@ def test_all_addresses_together_have_a_connection_limit() -> None:
     at = admission()
     at.limits = replace(UNLIMITED, connections=5)
     assert admit(at, there=4).verdict is None
-    full = admit(at, there=5).verdict
-    assert full is not None
-    assert (full.code, full.words) == (1013, TOO_MANY_CONNECTIONS)
+    assert refusal(admit(at, there=5)) == (1013, TOO_MANY_CONNECTIONS)
 
 
 def test_an_adaptive_server_demands_work_of_abusive_addresses_first_and_reports_each_change() -> None:
@@ -105,15 +111,11 @@ def test_an_adaptive_server_demands_work_of_abusive_addresses_first_and_reports_
     assert came.offer == {"none": {}}
     [quota] = came.address_quotas
     quota.add_abuse_score(0.0, ABUSE_SCORE_TOLERATED)
-    demand = admit(at).demand
-    assert demand is not None
-    assert demand.bits == 20
+    assert bits(admit(at)) == 20
     assert admit(at, "9.9.9.9").demand is None
     assert at.changed_bits == {came.address_id: 20}
     quota.add_abuse_score(0.0, ABUSE_SCORE_PER_BIT)
-    more = admit(at).demand
-    assert more is not None
-    assert more.bits == 21
+    assert bits(admit(at)) == 21
     assert at.changed_bits == {came.address_id: 21}
     assert admit(at, now=10_000).demand is None
     assert list(at.changed_bits.values()) == [0]
@@ -127,30 +129,8 @@ def test_under_attack_an_adaptive_server_demands_work_of_all_clients() -> None:
             admit(at, "127.0.0.1")
         at.tick()
     for address in ("8.8.8.8", "127.0.0.1"):
-        demand = admit(at, address).demand
-        assert demand is not None
-        assert demand.bits > 20
+        assert bits(admit(at, address)) > 20
     assert at.changes == 0
-
-
-def test_a_hashcash_server_has_no_load_level() -> None:
-    at = admission(mode="hashcash", bits=20, load=1.0)
-    for _ in range(100):
-        for _ in range(100):
-            admit(at)
-        assert not at.tick()
-    demand = admit(at).demand
-    assert demand is not None
-    assert demand.bits == 20
-
-
-def test_a_trusted_proxy_s_clients_are_counted_one_by_one() -> None:
-    at = admission(trusted=networks(["127.0.0.0/8"], "--trust-proxy"))
-    at.limits = replace(UNLIMITED, address_connections=1)
-    headers = {"X-Forwarded-For": "8.8.8.8"}
-    assert at.admit(("127.0.0.1", 1), headers, Now(0.0, 0.0), 0).verdict is None
-    assert at.admit(("127.0.0.1", 1), headers, Now(0.0, 0.0), 0).verdict is not None
-    assert at.admit(("127.0.0.1", 1), {"X-Forwarded-For": "8.8.8.9"}, Now(0.0, 0.0), 0).verdict is None
 
 
 # ── before there is a request ────────────────────────────────────────────────────────────────────

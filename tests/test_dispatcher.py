@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from contextlib import closing
 from typing import Any
 
 import pytest
@@ -22,8 +20,7 @@ from restante.mailbox.core.fair_queue import MAX_BATCH_WEIGHT
 from restante.mailbox.core.model import Now, Policy
 from restante.mailbox.core.state import State
 from support.dice import FakeDice
-from support.mailbox.givens import Inbox, Options
-from support.mailbox.worlds import StoreWorld
+from support.mailbox.givens import Inbox
 
 
 class Peer:
@@ -111,54 +108,3 @@ def test_a_refused_client_is_not_read_after_a_long_message(dispatcher: Dispatche
     peer.say(type="ping", ping="x" * MAX_DEPARTING_CHARACTERS)
     assert peer.inbox.ignored
     assert peer.connection.outbox == []
-
-
-class InOrder(set[ConnectionState]):
-    """A set with a chosen order; that of a plain one follows from where its items are in memory."""
-
-    def __init__(self, items: Iterable[ConnectionState], sign: int) -> None:
-        super().__init__(items)
-        self._sign = sign
-
-    def __iter__(self) -> Iterator[ConnectionState]:
-        return iter(sorted(super().__iter__(), key=lambda each: self._sign * each.number))
-
-
-@pytest.fixture
-def world() -> Iterator[StoreWorld]:
-    with closing(StoreWorld(Options(in_grace_period=False), dice=FakeDice(lambda _place, _bound: 0))) as world:
-        yield world
-
-
-@pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize("lost_first", [False, True])
-def test_a_refused_batch_does_not_change_who_was_told_of_a_nameplate_whose_name_is_used_again(
-    world: StoreWorld, sign: int, lost_first: bool
-) -> None:
-    """The first connection was allocated the same name, released it, and is still here."""
-
-    def bound(side: str) -> Inbox:
-        inbox = world.connect()
-        world.say(inbox, json.dumps({"type": "bind", "appid": "x", "side": side}))
-        return inbox
-
-    def allocated(inbox: Inbox) -> str:
-        world.say(inbox, '{"type": "allocate"}')
-        world.flush()
-        name: str = inbox.frames[-1]["nameplate"]
-        return name
-
-    first = bound("a")
-    assert allocated(first) == "1"
-    world.say(first, '{"type": "release", "nameplate": "1"}')
-    second = bound("b")
-    assert allocated(second) == "1"
-    if lost_first:
-        world.lose(second)
-        world.flush()
-    world.dispatcher.connections = InOrder(world.dispatcher.connections, sign)
-    world.say(bound("c"), '{"type": "open", "mailbox": "m"}')
-    assert not world.flush(refused=True)
-    if not lost_first:
-        world.lose(second)
-    assert allocated(bound("b")) == "1", "the answer may be lost"

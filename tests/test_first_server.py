@@ -16,7 +16,7 @@ from support.bounds import PATIENCE
 from support.certificates import Certificate
 from support.document_shell import Shell, shell
 from support.documents import Document
-from support.mailbox.wormhole import HOMES, Client
+from support.mailbox.wormhole import HANDSHAKE_SECONDS, HOMES, Client
 from support.ports import held_port
 from support.processes import called
 
@@ -58,20 +58,16 @@ def test_a_file_is_sent_from_one_folder_to_another(here: Shell) -> None:
     [serve], (folders, letter, send), [receive] = (GUIDE.lines(each) for each in ("serve", "send", "receive"))
     with held_port() as admin:
         here.environment["RESTANTE_ADMIN"] = f"127.0.0.1:{admin}"
-        the_first_transfer(here, serve, folders, letter, send, receive)
+        with here.running(serve) as server:
+            here.wait_for_port(server)
+            for command in (folders, letter):
+                here.run(command)
+            change, send = send.split(" && ")
+            assert "Transfer complete" in transfer(here, f"sh -c '{change} && exec {send}'", receive)
+            health, status = GUIDE.lines("check")
+            assert here.run(health) == "ok\n"
+            assert re.search(r"mailboxes +0\n", here.run(status))
     assert (here.folder / "bob" / "letter.txt").read_text() == TEXT
-
-
-def the_first_transfer(here: Shell, serve: str, folders: str, letter: str, send: str, receive: str) -> None:
-    with here.running(serve) as server:
-        here.wait_for_port(server)
-        for command in (folders, letter):
-            here.run(command)
-        change, send = send.split(" && ")
-        assert "Transfer complete" in transfer(here, f"sh -c '{change} && exec {send}'", receive)
-        health, status = GUIDE.lines("check")
-        assert here.run(health) == "ok\n"
-        assert re.search(r"mailboxes +0\n", here.run(status))
 
 
 def variables(block: str) -> dict[str, str]:
@@ -148,9 +144,9 @@ async def bad_gateway(port: int) -> AsyncIterator[None]:
         yield
 
 
-async def said_of(here: Shell, url: str) -> str:
+async def said_of(here: Shell, url: str, **variables: str) -> str:
     """Return what `wormhole` says if it is told this URL."""
-    client = await Client.start(here.folder, url, "send", "--text", "x")
+    client = await Client.start(here.folder, url, "send", "--text", "x", **variables)
     done = await client.leaves()
     assert done.exit_code == 1, done
     assert "We had a problem connecting to the relay server" in done.stderr
@@ -158,6 +154,7 @@ async def said_of(here: Shell, url: str) -> str:
     return found
 
 
+@pytest.mark.thorough
 async def test_what_the_client_says_if_the_url_or_the_server_is_wrong(here: Shell) -> None:
     there = f"127.0.0.1:{here.port}"
     assert await said_of(here, f"ws://{there}/v1") == "Connection was refused"
@@ -172,5 +169,5 @@ async def test_what_the_client_says_if_the_url_or_the_server_is_wrong(here: Shel
     with here.running(f"{serve}") as server:
         await asyncio.to_thread(here.wait_for_port, server)
         assert await said_of(here, f"ws://{there}/") == "upgrade failed [200]"
-        assert await said_of(here, f"wss://{there}/v1") == "opening handshake timeout"
+        assert await said_of(here, f"wss://{there}/v1", **{HANDSHAKE_SECONDS: "1"}) == "opening handshake timeout"
     assert len(messages()) == 6

@@ -57,16 +57,6 @@ def test_an_expensive_command_is_executed_and_the_next_ones_wait() -> None:
     assert limiter.refresh(15.01, LIMITS) == 0
 
 
-def test_a_pause_allows_no_more_than_the_burst() -> None:
-    limiter = RateLimiter()
-    limiter.charge(0.0, LIMITS, 1)
-    for _ in range(5):
-        limiter.charge(1e6, LIMITS, 1)
-    assert not limiter.owing
-    limiter.charge(1e6, LIMITS, 1)
-    assert limiter.owing
-
-
 @given(st.lists(st.tuples(st.floats(0, 2), st.integers(0, 3000)), min_size=1, max_size=50))
 def test_a_connection_that_keeps_its_waits_never_exceeds_the_limits(said: list[tuple[float, int]]) -> None:
     limiter, now, commands, size = RateLimiter(), 0.0, 0, 0

@@ -106,7 +106,11 @@ def test_beside_64_full_addresses_a_fresh_pair_completes() -> None:
     assert dispatcher.state.stored < STORED
 
 
-@pytest.mark.parametrize("stored", [24 * MIB, 128 * MIB, Limits().stored_bytes], ids=["24 MiB", "128 MiB", "default"])
+@pytest.mark.parametrize(
+    "stored",
+    [24 * MIB, *(pytest.param(size, marks=pytest.mark.thorough) for size in (128 * MIB, Limits().stored_bytes))],
+    ids=["24 MiB", "128 MiB", "default"],
+)
 def test_64_addresses_do_not_use_up_the_reserve(stored: int) -> None:
     """With 128 MiB, thirteen addresses did: each could hold a megabyte, whatever the size of the reserve."""
     limits = Limits(stored_bytes=stored, commands=0.0, bytes=0.0)

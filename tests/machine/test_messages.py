@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from restante.common.errors import PeerError
-from restante.mailbox.core import rules, session
+from restante.mailbox.core import session
 from restante.mailbox.core.model import size_of
 from restante.mailbox.core.session import Session
 from restante.mailbox.protocol import frame_text, hashcash, messages, parsing
@@ -225,7 +225,9 @@ def cost(text: str) -> float:
     return max(min(once(said) for _ in range(5)) for said in (session.NEW_SESSION, asked, BOUND, BUSY))
 
 
-@pytest.mark.parametrize("size", [10_000, 60_000, 500_000])
+@pytest.mark.parametrize(
+    "size", [60_000, *(pytest.param(size, marks=pytest.mark.thorough) for size in (10_000, 500_000))]
+)
 def test_no_text_costs_much_more_than_a_plain_message_of_its_size(size: int) -> None:
     """Nested lists cost 400 times as much where they are decoded, and a dictionary of keys 200 times.
 
@@ -399,15 +401,6 @@ def test_values_are_returned_as_the_exact_json_that_was_sent(
     assert json.loads(delivery)["server_rx"] == json.loads(pong)["server_rx"] == server_rx
 
 
-@given(good_messages().flatmap(spelled), st.text())
-@examples(30)
-def test_an_error_holds_the_whole_message_as_it_was_sent(text: str, words: str) -> None:
-    frame = messages.encode(messages.Error(words, Raw(text))) + messages.stamp(0)
-    fields = msgspec.json.decode(frame, type=dict[str, Raw])
-    assert bytes(fields["orig"]).decode() == text.strip(" \t\r\n")
-    assert json.loads(bytes(fields["error"])) == words
-
-
 # ── messages that lack something ─────────────────────────────────────────────────────────────────
 
 # The reference's words (server_websocket.py:203-303, 0.8.0), in the order in which it looks.
@@ -458,7 +451,7 @@ GOOD: dict[str, dict[str, str]] = {
 
 
 @pytest.mark.parametrize(("kind", "key", "words"), MISTYPED)
-@pytest.mark.parametrize("bad", [5, 1.5, True, None, [], {}, ["4"]], ids=repr)
+@pytest.mark.parametrize("bad", [5, None, ["4"]], ids=repr)
 def test_a_value_of_a_wrong_type_is_named(kind: str, key: str, words: str, bad: Any) -> None:
     message = parsing.parse(json.dumps({"type": kind, **GOOD[kind], key: bad}))
     said = session.NEW_SESSION if kind == "bind" else BOUND
@@ -468,14 +461,6 @@ def test_a_value_of_a_wrong_type_is_named(kind: str, key: str, words: str, bad: 
     assert isinstance(message, Malformed)
     assert (message.kind, message.missing, message.mistyped) == (kind, None, words)
     assert session.step(said, message) == words
-
-
-@pytest.mark.parametrize("bad", [5, ["happy"], {}], ids=repr)
-def test_a_mood_of_a_wrong_type_is_named_also_where_the_mailbox_is_compared(bad: Any) -> None:
-    message = parsing.parse(json.dumps({"type": "close", "mailbox": "m", "mood": bad}))
-    assert session.step(BUSY, message) == "close: 'mood' must be a string"
-    message = parsing.parse(json.dumps({"type": "close", "mailbox": "other", "mood": bad}))
-    assert session.step(BUSY, message) == "open and close must use same mailbox"
 
 
 @given(st.text() | st.from_regex(r"[0-9]{0,45}", fullmatch=True))
@@ -497,12 +482,3 @@ def test_an_unknown_type_is_answered_with_an_error(kind: Any) -> None:
         message = parsing.parse(json.dumps({"type": kind, **extra}))
         assert session.step(session.NEW_SESSION, message) == "must bind first"
         assert session.step(BOUND, message) == "unknown type"
-
-
-def test_each_message_has_checks_and_a_command_and_each_command_a_rule() -> None:
-    """They are found in tables, where a type checker does not see that an entry is missing."""
-    kinds = set(messages.KINDS.values())
-    assert kinds == {*messages.Message.__subclasses__(), messages.SubmitOne}
-    assert set(session.CHECKS) == {*messages.KINDS, "", None}
-    assert set(session._COMMANDS) == kinds
-    assert set(rules._RULES) == {*session.Command.__subclasses__(), rules.PruneCommand}

@@ -33,11 +33,6 @@ def show_then(first: int, later: int) -> Callable[[int, int], int]:
     return lambda draw, _bound: later if draw else first
 
 
-def show_and_choose(guess: int, choice: int) -> Callable[[int, int], int]:
-    """Bounds tell the draws apart: 9 is a guess at a digit, anything less a choice among those that are free."""
-    return lambda _draw, bound: guess if bound == 9 else choice
-
-
 def decided(state: State, command: session.Command, dice: FakeDice | None = None) -> Decision:
     return decide(state, command, NOW, dice or FakeDice(show(0)), Policy())
 
@@ -86,16 +81,6 @@ def test_each_free_digit_comes_up_for_one_number_of_the_dice() -> None:
             assert chosen == Counter(free) + Counter({free[0]: size})
 
 
-def test_draws_that_all_fail_end_with_one_of_the_listed_free_nameplates() -> None:
-    for size in range(1, 9):
-        for names in itertools.combinations(DIGITS, size):
-            free = shortest_free(names)
-            state = taken(names)
-            stuck = DIGITS.index(names[0])
-            chosen = [allocated(state, show_and_choose(stuck, choice)) for choice in range(len(free))]
-            assert sorted(chosen) == free
-
-
 lengths_full = st.integers(0, 2)
 odd_names = st.lists(
     st.sampled_from(("0", "00", "000", "007", "07", "010", "9" * 40, "1" * 40, "0" * 40, "10000", "99999"))
@@ -133,20 +118,6 @@ def test_at_every_fill_level_the_allocated_nameplate_is_free_and_shortest(
         assert allocated(state, insist if insists else roll) in free
 
 
-@given(st.data(), fill_levels())
-@examples(25)
-def test_names_that_have_ended_do_not_affect_allocation(data: st.DataObject, names: list[str]) -> None:
-    state = taken(names)
-    gone = data.draw(st.sets(st.sampled_from(sorted(set(names))), max_size=8)) if names else set()
-    for name in gone:
-        for change in decided(state, session.ReleaseCommand("x", "by hand", name)).changes:
-            state.fold(change)
-    left = set(names) - gone
-    free = shortest_free(left)
-    assert allocated(state, lambda _draw, bound: bound - 1) in free
-    assert allocated(state, show(0)) in free
-
-
 def test_an_allocated_nameplate_is_not_allocated_again() -> None:
     """A hundred in a row: the nine of one digit, the ninety of two, one of three."""
     state, dice = State(), FakeDice(lambda draw, bound: draw * 7919 % bound)
@@ -159,11 +130,6 @@ def test_an_allocated_nameplate_is_not_allocated_again() -> None:
     assert sorted(names[:9]) == sorted(DIGITS)
     assert sorted(names[9:99]) == [str(number) for number in range(10, 100)]
     assert len(names[99]) == 3
-
-
-def test_apps_do_not_share_nameplates() -> None:
-    state = taken(DIGITS)
-    assert decided(state, session.AllocateCommand("another app", "me")).name in DIGITS
 
 
 def test_some_nameplates_of_five_digits_stay_free_so_that_draws_find_one() -> None:

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import pytest
 from hypothesis import example, given
@@ -14,28 +12,13 @@ from hypothesis import strategies as st
 
 from machine import records
 from restante.mailbox.core import usage
-from restante.mailbox.core.model import Mailbox, MailboxSide, Nameplate, NameplateSide
+from restante.mailbox.core.model import Mailbox, MailboxSide, Nameplate
 from support.effort import examples
 
 moments = st.floats(0, 4e9) | st.integers(0, 4_000_000_000).map(float)
 blurs = st.sampled_from((0, 1, 60, 3600, 86400))
 moods = st.sampled_from(("happy", "lonely", "errory", "scary", "unwelcome", "pruney", "", None))
 names = st.text(max_size=5)
-
-
-@given(names, st.lists(moments, min_size=1, max_size=2), moments, blurs, st.booleans(), st.booleans())
-@examples(60)
-def test_a_nameplate_s_record(
-    app: str, added: list[float], now: float, blur: int, pruned: bool, crowded: bool
-) -> None:
-    sides = [NameplateSide(f"side {number}", when, claimed=number == 0) for number, when in enumerate(added)]
-    nameplate = Nameplate(1, app, "4", "m", sides, crowded=crowded)
-    record = usage.nameplate_usage(nameplate, now, blur=blur, pruned=pruned)
-    assert msgspec.structs.asdict(record) == records.nameplate(
-        app, added, now, pruned=pruned, crowded=crowded, blur=blur
-    )
-    assert record.total_time >= 0
-    assert record.waiting_time is None or record.waiting_time >= 0
 
 
 @given(
@@ -65,48 +48,6 @@ def test_a_mailbox_s_record(
     assert msgspec.structs.asdict(record) == records.mailbox(
         app, sides, now, for_nameplate=for_nameplate, pruned=pruned, crowded=crowded, visitors=3, blur=blur
     )
-
-
-@given(st.lists(st.tuples(moments, moods), min_size=1, max_size=2), moments)
-@examples(40)
-def test_the_record_has_the_last_mood_of_each_side(sides: list[tuple[float, str | None]], now: float) -> None:
-    """Of the rows that are handed over, that is: those of the mailbox lack what the last close says."""
-    rows = [MailboxSide(f"side {number}", when, mood=mood) for number, (when, mood) in enumerate(sides)]
-    stale = [msgspec.structs.replace(row, mood="scary") for row in rows]
-    mailbox = Mailbox(1, "x", "m", for_nameplate=True, touched=0.0, sides=stale)
-    wanted = records.mailbox("x", sides, now, for_nameplate=True, pruned=False, crowded=False, visitors=0, blur=0)
-    assert usage.mailbox_usage(mailbox, rows, now, blur=0).result == wanted["result"]
-
-
-said = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
-)
-
-
-@given(names, names, moments, said, blurs)
-@example("x", "a", 1.5, ["python", "0.24.0"], 0)
-@example("x", "a", 1.5, ["python", "0.24.0", "more"], 0)
-@example("x", "a", 1.5, ["python", 24], 60)
-@example("x", "a", 1.5, "xyz", 0)
-@examples(60)
-def test_a_bind_s_record(app: str, side: str, now: float, version: Any, blur: int) -> None:
-    record = usage.client_version(app, side, now, version, blur=blur)
-    assert msgspec.structs.asdict(record) == {
-        **records.client_version(app, side, now, version, blur),
-        "address_id": None,
-    }
-
-
-@given(moments, blurs)
-@examples(60)
-def test_blurred_times_are_floored_to_a_multiple(when: float, blur: int) -> None:
-    floored = usage.blurred(when, blur)
-    if blur == 0:
-        assert floored == when
-    else:
-        assert floored <= when < floored + blur
-        assert floored % blur == 0
 
 
 @pytest.mark.parametrize(
