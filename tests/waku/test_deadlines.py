@@ -11,27 +11,6 @@ def timer(deadlines: Deadlines) -> asyncio.TimerHandle | None:
     return deadlines._timer
 
 
-async def test_one_timer_is_set_for_the_earliest_deadline() -> None:
-    loop, deadlines = asyncio.get_running_loop(), Deadlines()
-    now = loop.time()
-    deadlines.status = now + 10
-    deadlines.arm(loop, lambda: None)
-    first = timer(deadlines)
-    assert first is not None
-    deadlines.stall = now + 20
-    deadlines.arm(loop, lambda: None)
-    assert timer(deadlines) is first, "a later one changes nothing"
-    deadlines.close = now + 5
-    deadlines.arm(loop, lambda: None)
-    second = timer(deadlines)
-    assert second is not None
-    assert first.cancelled()
-    deadlines.clear()
-    deadlines.arm(loop, lambda: None)
-    assert second.cancelled()
-    assert timer(deadlines) is None
-
-
 async def test_an_expired_timer_can_be_set_again_for_the_same_time() -> None:
     loop, deadlines = asyncio.get_running_loop(), Deadlines()
     for _ in range(2):

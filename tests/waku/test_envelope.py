@@ -43,13 +43,7 @@ def test_envelopes_are_those_of_the_vectors() -> None:
 def slowly(raw: bytes) -> tuple[Any, ...]:
     """Read an envelope by the general reader of RLP: five items, each of its shape."""
     expiry, ttl, topic, data, nonce = rlp.items(rlp.decode(raw), 5)
-    return (
-        rlp.uint(expiry, 32),
-        rlp.uint(ttl, 32),
-        rlp.string(topic, 4),
-        rlp.string(data),
-        rlp.uint(nonce, 64),
-    )
+    return (rlp.uint(expiry, 32), rlp.uint(ttl, 32), rlp.string(topic, 4), rlp.string(data), rlp.uint(nonce, 64))
 
 
 def fields(envelope: Envelope) -> tuple[Any, ...]:

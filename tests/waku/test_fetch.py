@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from functools import partial
@@ -16,7 +15,7 @@ from restante.waku.client.actions import FetchReport, Timeouts
 from restante.waku.client.fetch import RequestOptions, fetch
 from restante.waku.client.outbound_connection import NodeUnavailableError, SilentError, connect
 from restante.waku.client.probe import Outcome, _probe
-from restante.waku.client.ranges import FetchState, HistoryQuery
+from restante.waku.client.ranges import HistoryQuery
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keys import new_key
@@ -71,22 +70,21 @@ async def test_history_is_fetched_completely_and_once(options: RequestOptions, d
     assert node.wrong == []
 
 
-async def test_requesters_cannot_be_recognised() -> None:
+async def test_only_a_requester_with_a_key_is_recognised() -> None:
+    with pytest.raises(Misuse, match="name the key"):
+        RequestOptions()
+    own = RequestOptions(to=SHARED, key=KEY)
     async with listening(Honest(LETTERS, size=30)) as (node, enode):
         for _ in range(2):
             await fetch([enode], QUERY, ENVELOPE, lambda _: None)
-    signers = {each.signer for each in node.asked}
-    assert len(node.known) == 2
-    assert len(signers) == 4
-    assert not signers & node.known
-
-
-async def test_a_requester_with_a_key_is_recognised_each_time() -> None:
-    async with listening(Honest(LETTERS, size=30)) as (node, enode):
+        signers = {request.signer for request in node.asked}
+        assert (len(node.known), len(signers)) == (2, 4)
+        assert not signers & node.known
+        node.asked, node.known = [], set()
         for _ in range(2):
-            await fetch([enode], QUERY, RequestOptions(to=SHARED, key=KEY), lambda _: None)
-        assert (await _probe(enode, RequestOptions(to=SHARED, key=KEY), 5)).outcome is Outcome.WELL
-    assert {each.signer for each in node.asked} == node.known == {KEY.public}
+            await fetch([enode], QUERY, own, lambda _: None)
+        assert (await _probe(enode, own, 60.0)).outcome is Outcome.WELL
+    assert {request.signer for request in node.asked} == node.known == {KEY.public}
 
 
 async def test_a_server_that_wants_too_much_work_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,47 +142,6 @@ async def test_a_server_that_dies_is_followed_by_another_from_what_is_known() ->
     assert "it disconnected: " in report.failures[0]
     [asked] = other.asked
     assert (asked.lower, asked.cursor) == (EPOCH + 19, b"")
-
-
-async def test_the_state_is_saved_after_the_subscriber_has_the_envelopes() -> None:
-    order: list[object] = []
-    async with listening(Honest(LETTERS, size=20, together=100)) as (_, enode):
-        await fetch([enode], QUERY, ENVELOPE, lambda envelopes: order.append(len(envelopes)), keep=order.append)
-    assert [each for each in order if isinstance(each, int)] == [20, 20, 10]
-    known = [each.known[TOPIC.hex()] if isinstance(each, FetchState) else each for each in order]
-    assert known[:4] == [20, [(EPOCH, EPOCH + 18)], 20, [(EPOCH, EPOCH + 38)]]
-    assert known[-1] == [(EPOCH, EPOCH + 500)]
-    state = order[-1]
-    assert isinstance(state, FetchState)
-    async with listening(Honest(LETTERS)) as (node, enode):
-        report = await fetch([enode], QUERY, ENVELOPE, lambda _: None, state=state)
-    assert (report.missing, node.asked, node.known) == ([], [], set())
-
-
-async def test_an_exception_of_the_subscriber_ends_the_fetch() -> None:
-    def subscriber(_envelopes: list[Envelope]) -> None:
-        raise LookupError("no more")
-
-    async with listening(Honest(LETTERS)) as (_, enode):
-        with pytest.raises(LookupError, match="no more"):
-            await fetch([enode], QUERY, ENVELOPE, subscriber)
-
-
-async def test_a_cancelled_fetch_disconnects() -> None:
-    async with listening(Silent()) as (node, enode):
-        asked = asyncio.ensure_future(fetch([enode], QUERY, ENVELOPE, lambda _: None))
-        await node.was_asked.wait()
-        asked.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await asked
-        await node.is_alone.wait()
-
-
-async def test_a_fetch_without_a_server_or_a_key_is_misuse() -> None:
-    with pytest.raises(Misuse, match="no Mailserver is named"):
-        await fetch([], QUERY, ENVELOPE, lambda _: None)
-    with pytest.raises(Misuse, match="name the key"):
-        RequestOptions()
 
 
 async def test_history_from_an_untrusted_peer_is_ignored() -> None:

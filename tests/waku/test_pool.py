@@ -11,13 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.waku.envelope.envelope import Envelope, make, parse
-from restante.waku.node.pool import (
-    HASHES_PER_BLOCK,
-    KNOWN_HASH_MEMORY,
-    LIVE_ENVELOPE_MEMORY,
-    LiveEnvelope,
-    Pool,
-)
+from restante.waku.node.pool import HASHES_PER_BLOCK, KNOWN_HASH_MEMORY, LIVE_ENVELOPE_MEMORY, LiveEnvelope, Pool
 from restante.waku.protocol.acceptance import EXPIRED_GRACE_SECONDS
 from support.waku.letters import EPOCH, letter
 
@@ -97,10 +91,7 @@ def test_a_live_envelope_that_was_forgotten_may_come_again() -> None:
 
 seconds = st.integers(-50, 50)
 steps = st.lists(
-    st.one_of(
-        st.tuples(st.just("add"), seconds, st.integers(0, 3)),
-        st.tuples(st.just("expire"), seconds),
-    ),
+    st.one_of(st.tuples(st.just("add"), seconds, st.integers(0, 3)), st.tuples(st.just("expire"), seconds)),
     max_size=60,
 )
 

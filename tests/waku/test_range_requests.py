@@ -71,10 +71,7 @@ def test_each_range_is_fetched_with_its_topics(tmp_path: Path) -> None:
 
 def test_every_mailserver_is_asked_and_each_envelope_is_written_once(tmp_path: Path) -> None:
     file = file_of(tmp_path, (0, 9, None), (20, 25, None))
-    with (
-        listening_beside(Honest(LETTERS[:6])) as (_, one),
-        listening_beside(Honest(LETTERS[3:9])) as (_, other),
-    ):
+    with listening_beside(Honest(LETTERS[:6])) as (_, one), listening_beside(Honest(LETTERS[3:9])) as (_, other):
         code, out, err = request(str(one), str(other), "--ranges", file, "-o", tmp_path / "some.rlp")
     assert (code, out) == (0, ["fetched 9 envelopes of 2 ranges; 1 range open"])
     assert err == [f"{EPOCH + 20} to {EPOCH + 25}, all topics: no Mailserver has envelopes of it; it stays open"]

@@ -426,25 +426,6 @@ def test_an_inbox_forgets_the_earliest_arrivals() -> None:
 # ── what is kept ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_known_times_are_not_requested_again() -> None:
-    first = complete(SimulatedRequester(QUERY, [Honest(LETTERS)]))
-    state = first.saved[-1][0]
-    assert state == FetchState({TOPIC.hex(): [(EPOCH, EPOCH + 500)]})
-    again = SimulatedRequester(QUERY, [Honest(LETTERS)], state=state)
-    assert again.report is not None
-    assert (again.report.missing, again.asked, again.handed) == ([], [], [])
-
-
-def test_another_topic_has_missing_ranges_of_its_own() -> None:
-    other = b"\0\0\0\1"
-    state = FetchState({TOPIC.hex(): [(EPOCH, EPOCH + 100)], other.hex(): [(EPOCH + 50, EPOCH + 500)]})
-    both = msgspec.structs.replace(QUERY, topics=frozenset([TOPIC, other]))
-    assert state.missing(both) == [(EPOCH, EPOCH + 49), (EPOCH + 101, EPOCH + 500)]
-    simulation = SimulatedRequester(both, [Honest(LETTERS)], state=state).run()
-    assert [(each.lower, each.upper) for _, each in simulation.asked] == state.missing(both)
-    assert simulation.saved[-1][0].known == {name: [(EPOCH, EPOCH + 500)] for name in (TOPIC.hex(), other.hex())}
-
-
 def test_late_envelopes_are_found_by_a_repeated_request_and_others_are_not_handed_over_twice() -> None:
     """At 1000 the last 80 seconds are not known for good."""
     query = msgspec.structs.replace(QUERY, upper=EPOCH + 2000)

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -180,17 +181,13 @@ async def test_an_exception_of_the_subscriber_ends_the_subscription(tmp_path: Pa
         raise StoreError("no room")
 
     async with node(tmp_path) as here:
-        subscription = Subscribing([here.enode])
-        await subscription.until_true("the first round", lambda: bool(subscription.states))
-        subscription.subscriber = full
-        await post(here, fresh(1))
-        with pytest.raises(StoreError, match="no room"):
-            await subscription.over()
-        await here.archive.save([fresh(2)], 1)
-        subscription = Subscribing([here.enode])
-        subscription.subscriber = full
-        with pytest.raises(StoreError, match="no room"):
-            await subscription.over()
+        for post_it in (partial(post, here, fresh(1)), partial(here.archive.save, [fresh(2, age=70)], 1)):
+            subscription = Subscribing([here.enode], OFTEN)
+            await subscription.until_true("the first round", lambda: bool(subscription.states))  # noqa: B023
+            subscription.subscriber = full
+            await post_it()
+            with pytest.raises(StoreError, match="no room"):
+                await subscription.over()
 
 
 async def test_only_a_few_failure_reasons_of_a_server_are_remembered() -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import ast
-import pkgutil
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import assert_type
 
 import pytest
 
 from restante import waku
-from restante.waku import Envelope, EnvelopeStream, Key, Subscription, fetch, new_key, subscribe
 from support.processes import run
 
 HEAVY = {"aiohttp", "picows", "uvloop", "typer", "rich", "pyspark", "pyarrow", "plyvel", "prometheus_client"}
@@ -59,24 +56,7 @@ def test_each_name_is_what_type_checkers_read() -> None:
     assert sorted(imported()) == waku.__all__
 
 
-def test_no_name_is_a_module_s() -> None:
-    """A module would take the place of the name when it is imported."""
-    assert not {each.name for each in pkgutil.iter_modules(waku.__path__)} & set(waku.__all__)
-
-
 def test_other_names_are_not_there() -> None:
     with pytest.raises(AttributeError, match=r"module 'restante.waku' has no attribute 'nothing'"):
         _ = vars(waku)["__getattr__"]("nothing")
     assert set(waku.__all__) <= set(dir(waku))
-
-
-def test_the_names_have_their_types() -> None:
-    """Mypy checks this; and a package with types says so."""
-    assert_type(new_key(), Key)
-    stream = fetch(f"enode://{new_key().public.hex()}@127.0.0.1:1", topics=None)
-    assert_type(stream, EnvelopeStream)
-    assert_type(stream.state, waku.FetchState)
-    live = subscribe(waku.Enode(new_key().public, "127.0.0.1", 1), topics=[b"abcd"])
-    assert_type(live, Subscription)
-    assert_type(waku.make_envelope(b"abcd", b""), Envelope)
-    assert (Path(waku.__file__).parents[1] / "py.typed").exists()

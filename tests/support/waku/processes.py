@@ -55,10 +55,7 @@ class NodeProcess:
 
 @asynccontextmanager
 async def node_process(
-    data: Path,
-    *options: str,
-    program: tuple[str, ...] = WAKU,
-    variables: Mapping[str, str] | None = None,
+    data: Path, *options: str, program: tuple[str, ...] = WAKU, variables: Mapping[str, str] | None = None
 ) -> AsyncIterator[NodeProcess]:
     """Start a node, and wait for its enode."""
     async with started(data, program, options, PIPE, **(variables or {})) as serving:

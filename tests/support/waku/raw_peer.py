@@ -91,12 +91,7 @@ class RawPeer:
 
     @classmethod
     async def greet(
-        cls,
-        port: int,
-        node: bytes,
-        options: Options = FULL_NODE,
-        key: Key | None = None,
-        source: str = "127.0.0.1",
+        cls, port: int, node: bytes, options: Options = FULL_NODE, key: Key | None = None, source: str = "127.0.0.1"
     ) -> RawPeer:
         """Connect, and have both Statuses said."""
         peer = await cls.enter(port, node, key, source)

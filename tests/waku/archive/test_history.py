@@ -82,20 +82,6 @@ async def test_a_full_bloom_filter_and_no_filter_match_everything(engine: Engine
     assert page.looked == 11  # nothing is held against a filter
 
 
-async def test_topics_whose_filter_bits_overlap_are_found(engine: Engine) -> None:
-    """Two of three places in one byte, in every pair, and all of them; asked as status-go asks, and by the book."""
-    met = [b"\x10\x11\x80\x00", b"\x10\x80\x11\x00", b"\x80\x10\x11\x00", b"\x10\x11\x12\x00", b"\x10\x11\x80\x07"]
-    rows = [envelope(number, number, topic=topic) for number, topic in enumerate(met)]
-    await engine.archive.save([*rows, *ROWS], 1)
-    for topic in met:
-        assert bloom.kept(topic) != bloom.of([topic])
-        for asked_for in (bloom.kept(topic), bloom.of([topic])):
-            asked = query(bloom=asked_for)
-            found = await loop(engine.archive, asked)
-            assert found == answer(asked, [*rows, *ROWS])
-            assert rows[met.index(topic)].raw in found
-
-
 # ── pages ────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -7,7 +7,6 @@ import random
 import sqlite3
 import threading
 from collections.abc import AsyncIterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -16,7 +15,6 @@ import pytest
 import pytest_asyncio
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from restante.common.errors import StoreError
 from restante.waku.archive import ids
@@ -28,7 +26,7 @@ from restante.waku.archive.sqlite import Archive
 from restante.waku.envelope import bloom
 from support.bounds import BOUND, bounded
 from support.effort import examples
-from support.waku.envelopes import T0, envelope
+from support.waku.envelopes import envelope
 from waku.archive.engine import answer, loop
 from waku.archive.engine import query as ask
 
@@ -36,8 +34,6 @@ DICE = random.Random(1)
 TOPICS = [DICE.randbytes(4) for _ in range(60)]
 ROWS = [envelope(number // 7, number, topic=DICE.choice(TOPICS)) for number in range(3000)]
 NOTHING = Page(b"", [], None, None, 0, False)
-UPPER = T0 + 120
-"""Where queries that are cut into small pages end."""
 HALF = sum(1 << place for place in DICE.sample(range(512), 256))
 
 
@@ -61,12 +57,6 @@ async def archive(tmp_path: Path) -> AsyncIterator[Archive]:
     await archive.save(ROWS, 1)
     yield archive
     await archive.close()
-
-
-@cache
-def expected(number: int, upper: int, *, descending: bool) -> list[bytes]:
-    """Return the answer to the query of this number in WAYS, up to this second."""
-    return answer(replace(WAYS[number][1], upper=upper, descending=descending), ROWS)
 
 
 def way(archive: Archive, asked: PageQuery) -> str:
@@ -93,28 +83,6 @@ WAYS = [
     ("part", ask(bloom=bloom.of(TOPICS[:25]), limit=2000)),
     ("dense", ask(bloom=HALF, limit=100)),
 ]
-
-
-@one_loop
-@pytest.mark.parametrize("descending", [False, True])
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"SEEK_COST": 0},
-        {"SEEK_COST": 0, "PART_FACTORS": ()},
-        {"SEEK_COST": 0, "MAX_SORT_FACTOR": 1},
-        {"SEEK_COST": 10**9},
-        {"MAX_PAIRED_PLACES": 0},
-        {"MAX_SINGLE_PLACES": 0},
-        {"MAX_SEEK_TOPICS": 1},
-    ],
-)
-async def test_all_plans_return_the_same_envelopes(kept: Archive, changed: dict[str, Any], descending: bool) -> None:
-    with patch.multiple(plans, **changed):
-        for number, (_, asked) in enumerate(WAYS):
-            for limit, upper in ((asked.limit, asked.upper), (13, min(asked.upper, UPPER))):
-                exact = replace(asked, limit=limit, upper=upper, descending=descending)
-                assert await loop(kept, exact) == expected(number, upper, descending=descending)
 
 
 @pytest.mark.parametrize(
