@@ -1,0 +1,451 @@
+"""What a timeline is written as: text for terminals, trace events for Perfetto, and the page, as text."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from msgspec.json import decode
+from msgspec.structs import replace
+
+from restante.common.units import columns, duration, moment, percent
+from restante.timing.model.elapsed import CAUSES, NOT_RUNNING
+from restante.timing.model.timeline import ROLES, Client, Spent, Timeline
+from restante.timing.outputs.diagram import MAX_ROWS, diagram
+from restante.timing.outputs.page import page
+from restante.timing.outputs.page_tables import APPEARANCES
+from restante.timing.outputs.text import CLAUSES, text
+from restante.timing.outputs.trace_event import trace_event
+from support.markup import Tags, plain
+from support.timing import pages
+from support.timing.timelines import drawn_timeline, waiting_human
+
+BOTH, HUMAN, UNTRACED = drawn_timeline(), waiting_human(), drawn_timeline(traced=False)
+SENDER, RECEIVER = drawn_timeline(roles=["sender"]), drawn_timeline(roles=["receiver"], traced=False)
+
+
+def without_clock() -> Timeline:
+    """Return a timeline of a client that never heard of the server."""
+    client = replace(SENDER.clients[0], offset_us=None, error_us=None)
+    return replace(SENDER, traced=False, clients=[client], commands=[], frames=[], delays=[])
+
+
+def repeated(times: int, apart_us: int) -> Timeline:
+    """Return a timeline with many messages."""
+    commands = [
+        replace(command, sent_us=command.sent_us + turn * apart_us, answer_received_us=None, phase=str(turn))
+        for turn in range(times)
+        for command in BOTH.commands
+    ]
+    return replace(BOTH, commands=commands)
+
+
+# ── text ─────────────────────────────────────────────────────────────────────────────────────────
+
+MANY, AT_ONCE, WITHOUT_CLOCK = repeated(100, 2_000_000), repeated(100, 0), without_clock()
+TEXTS = {
+    "both": BOTH,
+    "human": HUMAN,
+    "days": waiting_human(2 * 86_400.0),
+    "untraced": UNTRACED,
+    "sender": SENDER,
+    "receiver": RECEIVER,
+    "without clock": WITHOUT_CLOCK,
+    "many": MANY,
+    "at once": AT_ONCE,
+}
+
+
+@pytest.mark.parametrize("timeline", TEXTS.values(), ids=TEXTS)
+def test_lines_fit_the_terminal_and_colours_and_unicode_change_nothing_else(timeline: Timeline) -> None:
+    for width in range(40, 201, 40 if len(timeline.commands) > 100 else 3):
+        for line in text(timeline, width).splitlines():
+            assert len(line) <= width, (width, line)
+            assert line == line.rstrip(), (width, line)
+    written = text(timeline, 80)
+    ascii_only = text(timeline, 80, unicode=False)
+    assert ascii_only.isascii()
+    assert [len(line) for line in ascii_only.splitlines()] == [len(line) for line in written.splitlines()]
+    coloured = text(timeline, 80, colour=True)
+    assert "\x1b[" in coloured
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == written
+    assert "\x1b" not in written
+
+
+@pytest.mark.parametrize(("given", "used"), [(1, 40), (1000, 200)])
+def test_a_width_that_no_terminal_has_becomes_the_nearest(given: int, used: int) -> None:
+    assert text(HUMAN, given) == text(HUMAN, used)
+
+
+def test_the_first_sentences_say_where_the_time_went_and_what_the_other_client_did() -> None:
+    sender, _, receiver = text(HUMAN, 200).splitlines()[:3]
+    waited = r"it waited for the receiver, which waited for its user for 8\.\d+ s\."
+    assert re.match(rf"The sender ran for \S+ s\. For 9\.\d+ s \(\d+%\) {waited}", sender), sender
+    assert re.match(r"The receiver ran for \S+ s\. For 9 s \(\d+%\) it waited for its user\.", receiver), receiver
+    assert "receiver" not in text(SENDER, 200)
+    assert "it waited for the other client." in text(SENDER, 200)
+    assert set(CLAUSES) == {*CAUSES, NOT_RUNNING}
+
+
+def test_what_is_known_of_a_clock_is_said() -> None:
+    assert "The sender's clock could not be compared with the server's" in text(WITHOUT_CLOCK, 200)
+    moved = replace(BOTH, clients=[replace(client, moved_us=500_000) for client in BOTH.clients])
+    assert text(moved, 200).count("; it moved by 500 ms or more.") == 2
+    given = text(replace(BOTH, clients=[replace(client, given=True) for client in BOTH.clients]), 200)
+    assert "as --skew says." in given
+    assert "error is at most" not in given
+
+
+def test_the_diagram_leaves_out_what_took_least_and_joins_messages_of_one_type() -> None:
+    lines = diagram(MANY, 80)
+    assert len(lines) <= 2 * MAX_ROWS + 2
+    left_out = re.fullmatch(r"([\d,]+) of ([\d,]+) are left out: those that took least\.", lines[-1])
+    assert left_out is not None, lines[-1]
+    number, all_ = (int(group.replace(",", "")) for group in left_out.groups())
+    assert all_ > 1_000
+    assert all_ - number >= MAX_ROWS
+    lines = diagram(AT_ONCE, 80)
+    assert any("bind x100─" in line for line in lines)
+    assert "left out" not in lines[-1]
+    assert diagram(WITHOUT_CLOCK, 80) == ["No messages."]
+
+
+def test_a_delivered_message_goes_through_the_server_and_an_own_one_to_nobody() -> None:
+    def through(timeline: Timeline) -> list[str]:
+        return [line for line in diagram(timeline, 80) if line.count(">") == 2 or line.count("<") == 2]
+
+    names = {name for line in through(BOTH) for name in re.findall("add [a-z]+|add [0-9]", line)}
+    assert names >= {"add pake", "add version"}
+    own = [frame for frame in BOTH.frames if frame.author == frame.role]
+    assert own
+    assert through(replace(BOTH, frames=own)) == []
+
+
+def test_a_stored_message_has_a_row_when_it_is_sent_on() -> None:
+    frames = [*BOTH.frames]
+    number = next(at for at, frame in enumerate(frames) if frame.command is not None and frame.author != frame.role)
+    late, stored = frames[number], (frames[number].sent_us or 0) + 50_000
+    frames[number] = replace(late, sent_us=stored, received_us=late.received_us + 50_000)
+    assert len(diagram(replace(BOTH, frames=frames), 80)) > len(diagram(BOTH, 80))
+
+
+HOUR = 3_600_000_000
+
+
+@pytest.mark.parametrize(
+    ("written", "times", "words"),
+    [
+        (duration, [0, 0.4, 1, 999, 999.6, 1_234, 12_000], "0 s, 0 s, 1 µs, 999 µs, 1 ms, 1.23 ms, 12 ms"),
+        (duration, [12_340, 99_960, 999_499, 999_500, 2_980_000], "12.3 ms, 100 ms, 999 ms, 1 s, 2.98 s"),
+        (duration, [-2_980_000, 59_940_000, 59_960_000, 63_000_000], "-2.98 s, 59.9 s, 1 min, 1 min 3 s"),
+        (duration, [3_599_700_000, 3_720_000_000, 24 * HOUR, -27 * HOUR], "1 h, 1 h 2 min, 1 d, -1 d 3 h"),
+        (duration, [24_000 * HOUR], "1,000 d"),
+        (moment, [0, 3_112_499, -400, -1_500, 999_999_499], "0.000 s, 3.112 s, 0.000 s, -0.002 s, 999.999 s"),
+        (moment, [999_999_500, 3_723_000_000, -100 * HOUR], "0:16:40, 1:02:03, -100:00:00"),
+    ],
+)
+def test_times_are_written_as_people_read_them(
+    written: Callable[[float], str], times: list[float], words: str
+) -> None:
+    assert ", ".join(map(written, times)) == words
+
+
+def test_shares_are_percents() -> None:
+    shares = {(0, 0): "0%", (0, 5): "0%", (1, 1000): "<1%", (1, 3): "33%", (3, 3): "100%"}
+    assert {of: percent(*of) for of in shares} == shares
+
+
+@pytest.mark.parametrize(
+    ("width", "drop", "lines"),
+    [
+        (20, ((1,), (2,)), ["a     bb  ccc", "aaaa   b    c"]),
+        (10, ((1,), (2,)), ["a     ccc", "aaaa    c"]),
+        (4, ((1,), (2,)), ["a", "aaaa"]),
+        (11, ((1, 2),), ["a", "aaaa"]),
+    ],
+)
+def test_columns_are_left_out_in_the_given_order(width: int, drop: tuple[tuple[int, ...]], lines: list[str]) -> None:
+    assert columns([("a", "bb", "ccc"), ("aaaa", "b", "c")], width, drop=drop) == lines
+
+
+# ── trace events: the rules of the format, and those by which Perfetto reads it ──────────────────
+
+TraceEvent = dict[str, Any]
+KEYS = {"X": {"dur"}, "i": {"s"}, "s": {"id"}, "t": {"id"}, "f": {"id", "bp"}}
+"""The keys that each kind of event must have, beside those of all kinds."""
+
+BACKWARDS = replace(
+    BOTH,
+    frames=[
+        replace(frame, received_us=frame.received_us - 60_000_000) if frame.role == "receiver" else frame
+        for frame in BOTH.frames
+    ],
+)
+"""A timeline whose receiver has a clock that is wrong by a minute."""
+
+TRACES = {
+    "both": BOTH,
+    "human": HUMAN,
+    "untraced": UNTRACED,
+    "sender": SENDER,
+    "receiver": RECEIVER,
+    "backwards": BACKWARDS,
+}
+each_trace = pytest.mark.parametrize("timeline", TRACES.values(), ids=TRACES)
+
+
+def events(timeline: Timeline) -> list[TraceEvent]:
+    written: list[TraceEvent] = json.loads(trace_event(timeline))["traceEvents"]
+    return written
+
+
+@each_trace
+def test_each_event_has_the_keys_of_its_kind_and_its_thread_a_name(timeline: Timeline) -> None:
+    names: dict[str, dict[Any, Any]] = defaultdict(dict)
+    used, times = set(), []
+    for event in events(timeline):
+        assert isinstance(event["pid"], int)
+        if event["ph"] == "M":
+            [names[event["name"]][event["pid"], event.get("tid")]] = event["args"].values()
+            continue
+        assert KEYS[event["ph"]] <= set(event)
+        assert set(event) <= {"ph", "name", "cat", "ts", "pid", "tid", "args", *KEYS[event["ph"]]}
+        assert event["ts"] >= 0
+        assert event.get("dur", 1) > 0
+        times.append(event["ts"])
+        used.add((event["pid"], event["tid"]))
+    assert times == sorted(times)
+    assert used == names["thread_name"].keys() == names["thread_sort_index"].keys()
+    threads, processes = {tid for _, tid in used}, {pid for pid, _ in names["process_name"]}
+    assert len(threads) == len(used)  # some versions name threads by their tid alone
+    assert not threads & processes
+    order = {pid: index for (pid, _), index in names["process_sort_index"].items()}
+    ordered = sorted(names["process_name"].items(), key=lambda item: order[item[0][0]])
+    assert [name for _, name in ordered] in (
+        ["sender", "server", "receiver"],
+        ["sender", "server"],
+        ["server", "receiver"],
+    )
+
+
+@each_trace
+def test_slices_of_a_thread_are_apart_or_one_is_inside_the_other(timeline: Timeline) -> None:
+    open_until: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for event in events(timeline):
+        if event["ph"] == "X":
+            stops = open_until[event["pid"], event["tid"]]
+            while stops and stops[-1] <= event["ts"]:
+                stops.pop()
+            stop = event["ts"] + event["dur"]
+            assert not stops or stop <= stops[-1], event
+            stops.append(stop)
+
+
+@each_trace
+def test_each_flow_has_one_beginning_and_one_end_and_leads_from_slice_to_slice(timeline: Timeline) -> None:
+    flows = defaultdict(list)
+    current: dict[tuple[int, int], TraceEvent] = {}
+    bound = defaultdict(list)
+    for event in events(timeline):
+        thread = (event["pid"], event.get("tid", 0))
+        if event["ph"] == "X":
+            current[thread] = event
+        elif event["ph"] in "stf":
+            enclosing = current[thread]  # the slice that began last, which Perfetto binds the flow to
+            assert enclosing["cat"] != "server"  # the command, and not its queue
+            assert enclosing["ts"] <= event["ts"] < enclosing["ts"] + enclosing["dur"]
+            bound[event["id"]].append(id(enclosing))
+            flows[event["id"]].append(event)
+    assert flows
+    for flow in flows.values():
+        assert [event["ph"] for event in flow] == ["s", *"t" * (len(flow) - 2), "f"]
+        assert len({(event["name"], event["cat"]) for event in flow}) == 1  # Perfetto tells flows apart by these, too
+        assert all(one["ts"] <= other["ts"] for one, other in pairwise(flow))
+        assert flow[-1]["bp"] == "e"
+    assert all(len(set(slices)) == len(slices) for slices in bound.values())
+
+
+def ways(timeline: Timeline) -> list[tuple[str, list[int]]]:
+    """Return the name of each flow, and the processes that it leads through."""
+    flows: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for event in events(timeline):
+        if event["ph"] in "stf":
+            flows[event["name"], event["id"]].append(event["pid"])
+    return [(name, way) for (name, _), way in flows.items()]
+
+
+def test_what_flows_from_client_to_client() -> None:
+    both = ways(BOTH)
+    assert ("message", [1, 2, 2, 3]) in both
+    assert ("message", [3, 2, 2, 1]) in both
+    assert ("answer", [1, 2, 1]) in both
+    others = [frame for frame in SENDER.frames if frame.type == "message" and frame.author != frame.role]
+    assert len([way for way in ways(SENDER) if way[0] == "message"]) == len(others), "no own message that comes back"
+    unanswered = [replace(command, answer_received_us=None) for command in BOTH.commands]
+    alone = ways(replace(BOTH, commands=unanswered, frames=[]))
+    assert {name for name, _ in alone} == {"command"}
+    assert len(alone) == len(BOTH.commands)
+
+
+def test_what_the_logs_do_not_have_has_no_flow() -> None:
+    times = dict.fromkeys(("received_us", "answered_us", "answer_received_us"))
+    unanswered = [replace(command, **times) for command in UNTRACED.commands]
+    alone = [replace(frame, command=None, sent_us=None) for frame in UNTRACED.frames]
+    written = events(replace(UNTRACED, commands=unanswered, frames=alone))
+    assert {event["ph"] for event in written} == {"M", "X"}
+    assert not [event for event in written if event["pid"] == 2]
+
+
+def test_what_the_slices_and_instants_are() -> None:
+    at_server = {event["name"] for event in events(BOTH) if event["pid"] == 2}
+    assert at_server >= {"add pake", "queue", "commit", "answer"}
+    untraced = {event["name"] for event in events(UNTRACED) if event["pid"] == 2 and event["ph"] == "X"}
+    assert "add pake" in untraced
+    assert not untraced & {"queue", "commit", "answer"}
+    slices = {(event["cat"], event["name"]) for event in events(HUMAN) if event["ph"] == "X"}
+    assert slices >= {("spans", "input code"), ("spans", "tx file"), ("where the time went", "human")}
+    assert {event["name"] for event in events(HUMAN) if event["ph"] == "i"} == {"command dispatch"}
+
+
+def test_the_error_of_a_clock_is_said() -> None:
+    labels = [event["args"]["labels"] for event in events(BOTH) if event["name"] == "process_labels"]
+    assert len(labels) == 2
+    assert all(label.startswith("error of the clock: at most ") for label in labels)
+    commands = [event for event in events(BOTH) if event.get("cat") == "commands" and event["pid"] != 2]
+    assert {event["args"]["error_us"] for event in commands} == {client.error_us for client in BOTH.clients}
+
+
+def test_a_span_between_two_others_needs_a_second_thread_only_while_they_overlap() -> None:
+    span = next(span for span in HUMAN.spans if span.name == "tx file")
+    stop = span.stop_us or 0
+    starts = {span.start_us + 1_000: stop + 1_000, stop: stop + 3_000, stop - 3: stop + 3_000}
+    spans = [replace(span, start_us=start, stop_us=end) for start, end in starts.items()]
+    written = events(replace(HUMAN, spans=[*HUMAN.spans, *spans]))
+    threads = {event["tid"]: event["args"]["name"] for event in written if event["name"] == "thread_name"}
+    found = [event for event in written if event["ph"] == "X" and event["name"] == "tx file" and event["pid"] == 1]
+    assert [threads[event["tid"]] for event in found] == ["spans", "spans 2", "spans 3", "spans"]
+
+
+# ── the page ─────────────────────────────────────────────────────────────────────────────────────
+
+WAITED = pages.waited()
+PAGES = {
+    "both": WAITED,
+    "sender": pages.of_one("sender"),
+    "receiver": pages.of_one("receiver"),
+    "not compared": pages.not_compared(),
+    "no commands": pages.without_commands(),
+    "a moment": pages.of_a_moment(),
+}
+
+
+def embedded(content: bytes) -> str:
+    [data] = re.findall(r'<script type="application/json" id="timeline">(.*?)</script>', content.decode(), re.DOTALL)
+    return str(data)
+
+
+@pytest.mark.parametrize("timeline", PAGES.values(), ids=PAGES)
+def test_a_page_is_well_formed_has_the_timeline_and_names_nothing_outside_of_it(timeline: Timeline) -> None:
+    content = page(timeline).decode()
+    tags = Tags(content)
+    assert content.startswith("<!DOCTYPE html>")
+    assert len(tags.texts["h1"]) == 1
+    ids = tags.values("id")
+    assert len(ids) == len(set(ids))
+    assert decode(embedded(page(timeline)), type=Timeline) == timeline
+    assert "$" not in re.sub(r"(?s)<script.*?</script>", "", content)
+    assert not re.search(r"[a-z]+://|url\((?!#)|@import|\bfetch\(|XMLHttp|WebSocket|sendBeacon|\bimport\(", content)
+    assert set(tags.values("href")) == {"data:,"}
+    for attribute in ("src", "srcset", "action", "style", "data", "poster", "formaction"):
+        assert tags.values(attribute) == []
+    assert not [name for _, name, _ in tags.attributes if name.startswith("on")]
+
+
+def test_the_policy_allows_the_page_s_own_style_and_script_only() -> None:
+    content = page(WAITED).decode()
+    policy = next(value for value in Tags(content).values("content") if "default-src" in value)
+
+    def hashed(element: str) -> str:
+        [body] = re.findall(rf"<{element}>(.*?)</{element}>", content, re.DOTALL)
+        return f"'sha256-{base64.b64encode(hashlib.sha256(body.encode()).digest()).decode()}'"
+
+    assert dict(rule.strip().split(" ", 1) for rule in policy.split(";")) == {
+        "default-src": "'none'",
+        "img-src": "data:",
+        "style-src": hashed("style"),
+        "script-src": hashed("script"),
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+    assert content.index("Content-Security-Policy") < content.index("<title>")
+
+
+def test_no_word_breaks_out_of_the_script_or_of_a_table() -> None:
+    timeline = pages.hostile("</script><script>alert(1)</script><!--<script>&lt;\u2028\u2029'\"\x1b[31m")
+    content = page(timeline)
+    data = embedded(content)
+    assert not set(data) & set("<>&\u2028\u2029")
+    assert decode(data, type=Timeline) == timeline
+    assert content.count(b"<script") == 2
+    assert b"alert" not in content.replace(data.encode(), b"")
+    delays = [replace(delay, phase="<b>&") for delay in WAITED.delays]
+    assert "<b>&" in Tags(page(replace(WAITED, delays=delays)).decode()).texts["th"]
+
+
+def test_each_cause_has_a_look_and_words() -> None:
+    assert set(APPEARANCES) == {*CAUSES, NOT_RUNNING}
+    assert len({(look.path, look.thickness) for look in APPEARANCES.values()}) == len(APPEARANCES)
+    for cause in CAUSES:
+        for role in ROLES:
+            client = Client(role, 1, 0, 9, None, None, 0, False, [Spent(cause, 9, {cause: 9})])
+            said = plain(page(replace(PAGES["a moment"], clients=[client])))
+            assert f"The {role} spent 9 µs of 9 µs" in said
+
+
+CLOCKS = [replace(WAITED.clients[0], moved_us=2_000_000), replace(WAITED.clients[1], given=True)]
+
+
+@pytest.mark.parametrize(
+    ("timeline", "sentences"),
+    [
+        (
+            WAITED,
+            [
+                "Transfer of 3.4 s",
+                "The sender spent 2.65 s of 3.4 s waiting for the receiver, which was not running.",
+                "The receiver spent 490 ms of 800 ms waiting for the network to and from the server.",
+                "The sender's clock was 1.25 s ahead of the server's ± 500 µs",
+                "The receiver's clock was 70 ms behind the server's ± 2 ms",
+                "peer 2.65 s 78% receiver: not running 2.31 s 68%",
+                "network out 7 20 ms 20 ms 140 ms ± 500 µs",
+                "transfer 1 of 2 80 ms 80 ms 80 ms",
+            ],
+        ),
+        (
+            PAGES["sender"],
+            ["waiting for the other client.", "No log of the receiver", "Without a trace of the server"],
+        ),
+        (
+            PAGES["not compared"],
+            ["The sender's clock could not be compared with the server's", "network out 0 of 7 ? ? ?"],
+        ),
+        (PAGES["no commands"], ["There was no command and no message."]),
+        (PAGES["a moment"], ["The receiver's log has no duration."]),
+        (
+            replace(WAITED, clients=CLOCKS),
+            ["± 500 µs; it moved by 2 s or more", "70 ms behind the server's, as --skew says"],
+        ),
+    ],
+)
+def test_the_tables_are_there_without_a_script_and_say_what_is_missing(
+    timeline: Timeline, sentences: list[str]
+) -> None:
+    said = plain(page(timeline))
+    assert [sentence for sentence in sentences if sentence not in said] == []
