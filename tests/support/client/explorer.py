@@ -40,6 +40,11 @@ def draw(size: int) -> bytes:
     return bytes(size)
 
 
+@cache
+def plain_data(text: str) -> dict[str, Any]:
+    return dict(json.loads(text))
+
+
 class Node(NamedTuple):
     """A machine at rest, with all that decides what it does next."""
 
@@ -55,8 +60,17 @@ class Node(NamedTuple):
     @property
     def values(self) -> dict[str, Any]:
         """The state as plain data."""
-        found: dict[str, Any] = json.loads(self.state)
-        return found
+        return plain_data(self.state)
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """The messages of this side, by phase."""
+        return dict(self.values.get("own", {}))
+
+    @property
+    def connected(self) -> dict[str, Any]:
+        """The connection as plain data; empty if there is none."""
+        return plain_data(self.connection or "{}")
 
     @property
     def nameplate(self) -> NameplateStatus:
@@ -76,7 +90,7 @@ class Node(NamedTuple):
     @property
     def bound(self) -> bool:
         """Whether the server knows us on this connection."""
-        return self.connection is not None and json.loads(self.connection)["bound"]
+        return bool(self.connected.get("bound"))
 
 
 class Step(NamedTuple):
@@ -88,6 +102,11 @@ class Step(NamedTuple):
     sent: tuple[str, ...]
     """Commands, in order."""
     told: tuple[str, ...]
+
+    @property
+    def failures(self) -> list[str]:
+        """The errors with which the wormhole has failed, by name."""
+        return [name[len("Failed(") : -1] for name in self.told if name.startswith("Failed(")]
 
 
 Act = Callable[[Machine], object]
@@ -203,14 +222,13 @@ def events(node: Node, heard: dict[str, str], *, listing: bool) -> Iterator[Even
         yield CONNECTED, Machine.connected
         return
     yield LOST, Machine.disconnected
-    connection = json.loads(node.connection)
-    if not connection["bound"]:
-        yield from of_a_new_connection(working=connection["working"])
+    if not node.bound:
+        yield from of_a_new_connection(working=node.connected["working"])
         return
     yield from answers(node.asked, known=node.values["mailbox"] is not None).items()
     yield "`error` to another command", _says(type="error", error="refused", orig={"type": "add"})
     yield RETRY, _says(type="error", error="try again", orig={"type": "add"}, retry=True)
-    if "open" in connection["sent"]:
+    if "open" in node.connected["sent"]:
         yield from messages(node, heard)
 
 

@@ -1,12 +1,12 @@
-"""The states of the client, docs/client/states.md, found by running it.
+"""The tables of the client's states, docs/client/states.md, found by running it.
 
-To write it anew: PYTHONPATH=src:tests .venv/bin/python -m support.client.states
+What the page says around the tables is written by hand. To write them anew:
+PYTHONPATH=src:tests .venv/bin/python -m support.client.states
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -19,77 +19,17 @@ from support.client.reference import table
 from support.documents import ROOT
 
 PATH: Final = ROOT / "docs" / "client" / "states.md"
-
-HEAD: Final = """\
-# The states of the client
-
-What a wormhole sends and reports when, for people who debug one or write a client. This page is generated: a
-program runs `Machine` in `src/restante/client/core`, applies every event in every state that can be reached, and
-notes what happens.
-
-A state is what is wanted of the nameplate or the mailbox, or what has become of it. It survives a lost connection,
-and a journal keeps it. An event that a table does not have changes nothing there, except that it may make the
-wormhole fail: the last table has all that do.
-
-A row with several states or events holds for each of them. *When* says what must hold besides; where it is empty,
-the row holds always. *Connected* means that the server has sent its welcome and the client its `bind`: commands are
-sent only then, and what would be sent earlier is sent when a connection is made. An `error` with `retry` is a lost
-connection. *Ended* means that the wormhole
-was closed or has failed.
-"""
-
-NAMEPLATE: Final = """\
-## The nameplate
-
-The first part of a code. It is wanted from `allocate_code` or `set_code` on, and released as soon as the peer has
-sent anything, so that its number is free for others. Until the key is agreed, it is claimed again on each
-connection: the answer shows whether the code has expired.
-"""
-
-MAILBOX: Final = """\
-## The mailbox
-
-Where both sides add messages. The answer to `claim` names it. The server sends each message back that it has
-stored, and after `open` all that it has; the `pong` to the `ping` behind `open` marks their end. Then what is
-missing there is added again: the server may have lost it.
-"""
-
-KEY: Final = """\
-## The key
-
-Both sides add their halves of the key (`pake`), then what their applications are (`version`), sealed with the key.
-Whoever can open the peer's `version` knows that the peer has the same key. Messages have the phases `0`, `1` and so
-on, and wait for the key. The mailbox is open here, and both sides want receipts.
-"""
-
-CONNECTION: Final = """\
-## A new connection
-
-What is sent, in order, when the server has sent its welcome. It follows from the state alone. `add` stands for
-messages that no connection has added yet. Those that an earlier one has added wait for the end of the replay, and
-all later ones with them, so that they are stored in order.
-"""
-
-LISTING: Final = """\
-## The nameplates in use
-
-What `nameplates` and `complete` ask the server for. They are wanted until the server has answered. A lost connection
-does not change that, and a journal does not keep it.
-"""
+TABLE: Final = re.compile(r"^\| (\w+) \| (\w+) \|.*\n(?:\|.*\n?)*", re.MULTILINE)
 
 FAILED: Final = "Failed"
-
-FAILURES: Final = """\
-## What makes a wormhole fail
-
-Each of these ends the wormhole with an error, if it has not ended before. It tells `Failed`, and from then on it
-wants to release the nameplate and to close the mailbox with the error's mood, as the tables above say. A wormhole of
-a journal ends for this process only where the error is the server's fault: nothing more is sent to that server, and
-a later process continues.
-"""
+WELCOME: Final = "`welcome`"
+COMMANDS: Final = {"bind", "allocate", "claim", "release", "open", "ping", "add", "close"}
 
 Outcome = tuple[str, tuple[str, ...], tuple[str, ...]]
 """The next state, what is sent, and what is told."""
+
+Feature = Callable[[Node], str]
+"""The words for what a row may depend on."""
 
 
 class Row(NamedTuple):
@@ -101,99 +41,61 @@ class Row(NamedTuple):
     outcome: Outcome
 
 
-def ended(node: Node) -> str:
-    return "ended" if node.values["mood"] is not None else "not ended"
+def either(holds: Callable[[Node], object], yes: str, no: str) -> Feature:
+    return lambda node: yes if holds(node) else no
 
 
-def connected(node: Node) -> str:
-    return "connected" if node.bound else "not connected"
-
-
-def asked(node: Node) -> str:
-    return "a server may have claimed it" if node.values["claim_sent"] else "no server was asked"
-
-
-def known(node: Node) -> str:
-    return "a mailbox is known" if node.values["mailbox"] is not None else "no mailbox is known"
-
-
-def peer(node: Node) -> str:
-    return "the peer has been heard" if node.values["peer_side"] is not None else "no peer has been heard"
-
-
-def agreed(node: Node) -> str:
-    return "no key" if node.key == "none" else "a key"
-
-
-def confirmed(node: Node) -> str:
-    return "the peer is confirmed" if node.key == "confirmed" else "the peer is not confirmed"
-
-
-def replayed(node: Node) -> str:
-    done = node.connection is not None and json.loads(node.connection)["replayed"]
-    return "after the replay" if done else "during the replay"
-
-
-def unsent(node: Node) -> str:
-    new = any(not each.get("sent") for each in node.values.get("own", {}).values())
-    return "a message of ours is new" if new else "none of ours is new"
-
-
-def waits(node: Node) -> str:
-    return "a message waits for the key" if node.values.get("unsealed") else "no message waits for the key"
-
-
-def stored(node: Node) -> str:
-    new = any(is_number(phase) and not each.get("stored") for phase, each in node.values.get("own", {}).items())
-    return "one of ours was not stored before" if new else "all of ours were stored before"
-
-
-def found(node: Node) -> str:
-    connection = {} if node.connection is None else json.loads(node.connection)
-    missing = set(node.values.get("own", {})) - set(connection.get("found", []))
-    return "the server has lost some of ours" if missing else "the server has all of ours"
-
-
-def earlier(node: Node) -> str:
-    """Return whether messages of ours wait for the end of the replay, or will on the next connection."""
-    if opened(node):
-        some = json.loads(node.connection or "")["earlier"]
-    else:
-        some = any(each.get("sent") for each in node.values.get("own", {}).values())
-    return "an earlier connection has added some" if some else "no earlier connection has added any"
-
-
-def opened(node: Node) -> bool:
+def is_open(node: Node) -> bool:
     """Return whether the mailbox is open on this connection."""
-    return node.connection is not None and "open" in json.loads(node.connection)["sent"]
+    return "open" in node.connected.get("sent", ())
 
 
-def opened_here(node: Node) -> str:
-    return "it is open on this connection" if opened(node) else "it is not open on this connection"
+def adds_earlier(node: Node) -> bool:
+    """Return whether messages of ours wait for the end of the replay, or will on the next connection."""
+    return bool(node.connected["earlier"]) if is_open(node) else any(own.get("sent") for own in node.own.values())
+
+
+def loses(node: Node) -> bool:
+    return bool(set(node.own) - set(node.connected.get("found", ())))
+
+
+def is_new(node: Node) -> bool:
+    return any(not own.get("sent") for own in node.own.values())
+
+
+def is_unstored(node: Node) -> bool:
+    return any(is_number(phase) and not own.get("stored") for phase, own in node.own.items())
+
+
+FEATURES: Final[Sequence[Feature]] = (
+    either(lambda node: node.bound, "connected", "not connected"),
+    either(lambda node: node.values["mood"] is not None, "ended", "not ended"),
+    either(lambda node: node.values["mailbox"] is not None, "a mailbox is known", "no mailbox is known"),
+    either(lambda node: node.values["claim_sent"], "a server may have claimed it", "no server was asked"),
+    either(lambda node: node.key == "none", "no key", "a key"),
+    either(lambda node: node.key == "confirmed", "the peer is confirmed", "the peer is not confirmed"),
+    either(lambda node: node.values["peer_side"] is not None, "the peer has been heard", "no peer has been heard"),
+    either(lambda node: node.connected.get("replayed"), "after the replay", "during the replay"),
+    either(is_new, "a message of ours is new", "none of ours is new"),
+    either(is_unstored, "one of ours was not stored before", "all of ours were stored before"),
+    either(loses, "the server has lost some of ours", "the server has all of ours"),
+    either(adds_earlier, "an earlier connection has added some", "no earlier connection has added any"),
+)
+"""What the rows of a state and event may depend on, the simplest first."""
+
+WAITS: Final = either(
+    lambda node: node.values.get("unsealed"), "a message waits for the key", "no message waits for the key"
+)
+OPEN: Final = either(is_open, "it is open on this connection", "it is not open on this connection")
+OVER: Final = either(lambda node: node.told_closed, "all of it is over", "something is left at the server")
 
 
 def in_mailbox(node: Node) -> str:
     return f"the mailbox is {node.mailbox.value}"
 
 
-def over(node: Node) -> str:
-    return "all of it is over" if node.told_closed else "something is left at the server"
-
-
 def in_nameplate(node: Node) -> str:
     return f"the nameplate is {node.nameplate.value}"
-
-
-WELCOME: Final = "`welcome`"
-COMMANDS: Final = {"bind", "allocate", "claim", "release", "open", "ping", "add", "close"}
-
-Feature = Callable[[Node], str]
-
-FEATURES: Final[Sequence[Feature]] = (
-    *(connected, ended, known, asked, agreed, confirmed, peer),
-    *(replayed, unsent, stored, found, earlier),
-)
-"""What the rows of a state and event may depend on, the simplest first."""
 
 
 def rows(
@@ -228,35 +130,26 @@ def divided(results: dict[Node, Outcome], features: Sequence[Feature]) -> list[t
         for chosen in itertools.combinations(features, count):
             cases: dict[tuple[str, ...], set[Outcome]] = defaultdict(set)
             for node, result in results.items():
-                cases[tuple(each(node) for each in chosen)].add(result)
-            if all(len(each) == 1 for each in cases.values()):
-                return simplified({words: min(each) for words, each in cases.items()})
+                cases[tuple(feature(node) for feature in chosen)].add(result)
+            if all(len(outcomes) == 1 for outcomes in cases.values()):
+                return simplified({words: min(outcomes) for words, outcomes in cases.items()})
     raise AssertionError(set(results.values()))
 
 
 def simplified(cases: dict[tuple[str, ...], Outcome]) -> list[tuple[str, Outcome]]:
     """Return cases without the words that make no difference to them."""
-    done: dict[tuple[tuple[str, ...], Outcome], None] = {}
+
+    def decides(chosen: Sequence[int], words: tuple[str, ...]) -> bool:
+        alike = (other for case, other in cases.items() if all(case[place] == words[place] for place in chosen))
+        return set(alike) == {cases[words]}
+
+    joined: dict[tuple[tuple[str, ...], Outcome], dict[str, None]] = defaultdict(dict)
     for words, result in cases.items():
-        for count in range(len(words) + 1):
-            enough = next(
-                (
-                    chosen
-                    for chosen in itertools.combinations(range(len(words)), count)
-                    if all(
-                        other == result
-                        for each, other in cases.items()
-                        if all(each[place] == words[place] for place in chosen)
-                    )
-                ),
-                None,
-            )
-            if enough is not None:
-                done[tuple(words[place] for place in enough), result] = None
-                break
-    joined: dict[tuple[tuple[str, ...], Outcome], list[str]] = defaultdict(list)
-    for chosen, result in done:
-        joined[chosen[:-1], result].extend(chosen[-1:])
+        subsets = itertools.chain.from_iterable(
+            itertools.combinations(range(len(words)), count) for count in range(len(words) + 1)
+        )
+        enough = [words[place] for place in next(chosen for chosen in subsets if decides(chosen, words))]
+        joined[tuple(enough[:-1]), result].update(dict.fromkeys(enough[-1:]))
     return [
         (", ".join([*first, *filter(None, [" or ".join(last)])]).replace(" or the nameplate is ", " or "), result)
         for (first, result), last in joined.items()
@@ -264,140 +157,133 @@ def simplified(cases: dict[tuple[str, ...], Outcome]) -> list[tuple[str, Outcome
 
 
 def code(names: Iterable[str]) -> str:
-    return ", ".join(f"`{each}`" for each in names)
-
-
-def printed(head: str, found: Iterable[Row], order: Sequence[str]) -> str:
-    """Return rows as a table, by their states."""
-    ordered = sorted(found, key=lambda row: [order.index(each) for each in row.states])
-    cells = [
-        [code(row.states), "; ".join(row.events), row.when, code([row.outcome[0]]), *map(code, row.outcome[1:])]
-        for row in ordered
-    ]
-    return table([head, "event", "when", "next", "sent", "told"], cells)
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def kept(names: Iterable[str], kinds: Collection[str]) -> tuple[str, ...]:
     """Return the commands or events of these kinds. Several messages that are added are one `add`."""
-    short = (re.split(r"[ (]", each)[0] for each in names)
-    return tuple(dict.fromkeys(each for each in short if each in kinds))
+    short = (re.split(r"[ (]", name)[0] for name in names)
+    return tuple(dict.fromkeys(name for name in short if name in kinds))
 
 
-def failure_table(steps: Iterable[Step], lasting: Iterable[Step]) -> str:
-    """Return what makes a wormhole fail, and its errors, and what becomes of a lasting one."""
-    goes_on: dict[str, set[bool]] = defaultdict(set)
-    for step in lasting:
-        for each in step.told:
-            if each.startswith(FAILED):
-                goes_on[each.removeprefix(f"{FAILED}(").removesuffix(")")].add(step.after.values["mood"] is None)
-    causes: dict[str, dict[str, None]] = defaultdict(dict)
-    for step in steps:
-        for each in step.told:
-            if each.startswith(FAILED):
-                causes[each.removeprefix(f"{FAILED}(").removesuffix(")")][step.event] = None
-    cells = []
-    for name, events in sorted(causes.items()):
-        kind = getattr(errors, name)
-        [later] = goes_on[name]
-        journal = "continues later" if later else "ends"
-        cells.append(["; ".join(sorted(events)), f"`{name}`", f"`{kind.mood}`", journal])
-    return table(["event", "error", "mood", "a wormhole of a journal"], cells)
+# ── the tables ───────────────────────────────────────────────────────────────────────────────────
 
 
-def listing_table(steps: Iterable[Step]) -> str:
-    found = rows(
-        steps,
-        lambda node: "wanted" if node.listing else "none",
-        lambda step: (
-            "wanted" if step.after.listing else "none",
-            kept(step.sent, {"list"}),
-            kept(step.told, {"NameplatesListed"}),
-        ),
-        [over, *FEATURES],
-    )
-    return printed("nameplates", found, ["none", "wanted"])
+def states_table(
+    head: str,
+    order: Sequence[str],
+    steps: Iterable[Step],
+    state: Callable[[Node], str],
+    sent: Callable[[Step], tuple[str, ...]] | set[str],
+    told: set[str],
+    features: Sequence[Feature],
+) -> str:
+    """Return what happens in each state: the next one, what is sent, and what the application is told."""
 
+    def outcome(step: Step) -> Outcome:
+        frames = kept(step.sent, sent) if isinstance(sent, set) else sent(step)
+        return state(step.after), frames, kept(step.told, told)
 
-def nameplate_table(steps: Iterable[Step]) -> str:
-    found = rows(
-        steps,
-        lambda node: node.nameplate.value,
-        lambda step: (
-            step.after.nameplate.value,
-            kept(step.sent, {"allocate", "claim", "release"}),
-            kept(step.told, {"CodeKnown", FAILED}),
-        ),
-        [*FEATURES, in_mailbox],
-    )
-    return printed("nameplate", found, [each.value for each in NameplateStatus])
-
-
-def mailbox_table(steps: Iterable[Step]) -> str:
-    found = rows(
-        steps,
-        lambda node: node.mailbox.value,
-        lambda step: (
-            step.after.mailbox.value,
-            kept(step.sent, {"open", "ping", "add", "close"}),
-            kept(step.told, {"ReplayEnded", "WaitingForPeer", "MessageStored", "Closed", FAILED}),
-        ),
-        [*FEATURES, opened_here, in_nameplate],
-    )
-    return printed("mailbox", found, [each.value for each in MailboxStatus])
+    found = sorted(rows(steps, state, outcome, features), key=lambda row: [*map(order.index, row.states)])
+    cells = [
+        [code(row.states), "; ".join(row.events), row.when, code([row.outcome[0]]), *map(code, row.outcome[1:])]
+        for row in found
+    ]
+    return table([head, "event", "when", "next", "sent", "told"], cells)
 
 
 def connection_table(steps: Iterable[Step]) -> str:
     """Return what is sent on a new connection."""
-    pairs = list(itertools.product(NameplateStatus, MailboxStatus))
     found = rows(
         (step for step in steps if step.event == WELCOME),
-        lambda node: pair(node.nameplate, node.mailbox),
-        lambda step: (pair(step.after.nameplate, step.after.mailbox), kept(step.sent, COMMANDS), ()),
+        lambda node: f"{node.nameplate.value}, {node.mailbox.value}",
+        lambda step: (step.after.nameplate.value, kept(step.sent, COMMANDS), ()),
         FEATURES,
     )
-    order = [pair(*each) for each in pairs]
+    order = [
+        f"{nameplate.value}, {box.value}" for nameplate, box in itertools.product(NameplateStatus, MailboxStatus)
+    ]
     cells = [
-        [code(state.split(", ")[:1]), code(state.split(", ")[1:]), row.when, code(row.outcome[1])]
+        [*map(code, ([name] for name in state.split(", "))), row.when, code(row.outcome[1])]
         for row in sorted(found, key=lambda row: order.index(row.states[0]))
         for state in row.states
     ]
     return table(["nameplate", "mailbox", "when", "sent, in order"], cells)
 
 
-def pair(nameplate: NameplateStatus, mailbox: MailboxStatus) -> str:
-    return f"{nameplate.value}, {mailbox.value}"
+def failure_table(steps: Iterable[Step], lasting: Iterable[Step]) -> str:
+    """Return what makes a wormhole fail, and its errors, and what becomes of a lasting one."""
+    goes_on: dict[str, set[bool]] = defaultdict(set)
+    causes: dict[str, set[str]] = defaultdict(set)
+    for step in lasting:
+        for name in step.failures:
+            goes_on[name].add(step.after.values["mood"] is None)
+    for step in steps:
+        for name in step.failures:
+            causes[name].add(step.event)
+    cells = []
+    for name, events in sorted(causes.items()):
+        [later] = goes_on[name]
+        journal = "continues later" if later else "ends"
+        cells.append(["; ".join(sorted(events)), f"`{name}`", f"`{getattr(errors, name).mood}`", journal])
+    return table(["event", "error", "mood", "a wormhole of a journal"], cells)
 
 
-def key_table(steps: Iterable[Step]) -> str:
-    found = rows(
-        (step for step in steps if opened(step.before) and not step.before.values["mood"]),
-        lambda node: node.key,
-        lambda step: (
-            step.before.key if step.after.values["mood"] else step.after.key,
-            tuple(each for each in step.sent if each.startswith("add") and not step.event.startswith("`pong")),
-            kept(step.told, {"KeyAgreed", "PeerConfirmed", "MessageReceived", "MessageDelivered", FAILED}),
+def added(step: Step) -> tuple[str, ...]:
+    return tuple(name for name in step.sent if name.startswith("add") and not step.event.startswith("`pong"))
+
+
+def tables() -> dict[tuple[str, str], str]:
+    """Return the tables by the first two words of their heads."""
+    steps, with_receipts, listing = explore(), explore(wants_receipts=True), explore(listing=True)
+    lasting = [*explore(lasting=True, listing=True), *explore(lasting=True, wants_receipts=True)]
+    opened = [step for step in with_receipts if is_open(step.before) and not step.before.values["mood"]]
+    return {
+        ("nameplate", "event"): states_table(
+            "nameplate",
+            [status.value for status in NameplateStatus],
+            steps,
+            lambda node: node.nameplate.value,
+            {"allocate", "claim", "release"},
+            {"CodeKnown", FAILED},
+            [*FEATURES, in_mailbox],
         ),
-        [*FEATURES, waits],
-    )
-    return printed("key", found, ["none", "agreed", "confirmed"])
+        ("mailbox", "event"): states_table(
+            "mailbox",
+            [status.value for status in MailboxStatus],
+            steps,
+            lambda node: node.mailbox.value,
+            {"open", "ping", "add", "close"},
+            {"ReplayEnded", "WaitingForPeer", "MessageStored", "Closed", FAILED},
+            [*FEATURES, OPEN, in_nameplate],
+        ),
+        ("nameplate", "mailbox"): connection_table(steps),
+        ("key", "event"): states_table(
+            "key",
+            ["none", "agreed", "confirmed"],
+            [step._replace(after=step.before) if step.after.values["mood"] else step for step in opened],
+            lambda node: node.key,
+            added,
+            {"KeyAgreed", "PeerConfirmed", "MessageReceived", "MessageDelivered", FAILED},
+            [*FEATURES, WAITS],
+        ),
+        ("nameplates", "event"): states_table(
+            "nameplates",
+            ["none", "wanted"],
+            listing,
+            lambda node: "wanted" if node.listing else "none",
+            {"list"},
+            {"NameplatesListed"},
+            [OVER, *FEATURES],
+        ),
+        ("event", "error"): failure_table([*with_receipts, *listing], lasting),
+    }
 
 
 def page() -> str:
     """Return the page."""
-    steps, with_receipts, listing = explore(), explore(wants_receipts=True), explore(listing=True)
-    lasting = [*explore(lasting=True, listing=True), *explore(lasting=True, wants_receipts=True)]
-    parts = [
-        HEAD,
-        NAMEPLATE,
-        nameplate_table(steps),
-        MAILBOX,
-        mailbox_table(steps),
-        CONNECTION,
-        connection_table(steps),
-    ]
-    parts += [KEY, key_table(with_receipts), LISTING, listing_table(listing)]
-    parts += [FAILURES, failure_table([*with_receipts, *listing], lasting)]
-    return "\n\n".join(each.strip("\n") for each in parts) + "\n"
+    found = tables()
+    return TABLE.sub(lambda old: found[old[1], old[2]], PATH.read_text())
 
 
 if __name__ == "__main__":
