@@ -23,7 +23,7 @@ from restante.pipeline.build import run as build_run
 from restante.pipeline.build.freshness import DayRange
 from restante.pipeline.build.row_budget import RowBudget
 from restante.pipeline.build.run import BuildResult
-from restante.pipeline.lake import commit_info, delta_log
+from restante.pipeline.lake import commit_info
 from restante.pipeline.lake.commit_info import Ledger, Mark
 from restante.pipeline.lake.compact import compact
 from restante.pipeline.lake.data_files import Where
@@ -40,6 +40,7 @@ from support.pipeline.tables import Inputs, Values, column_names, dicts
 from support.pipeline.tables import rows as written
 
 FIRST, SECOND, THIRD = "2023-11-12", "2023-11-13", "2023-11-14"
+OUTCOMES = {"outcomes": COUNTING["outcomes"]}
 
 
 @pytest.fixture
@@ -48,6 +49,13 @@ def plain(tmp_path: Path) -> Iterator[LakeWorld]:
     world = LakeWorld(None, tmp_path)
     with without_spark(world):
         yield world
+
+
+@pytest.fixture
+def few_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table may lag behind by less than four commits."""
+    for module in (commit_info, freshness, build_run):
+        monkeypatch.setattr(module, "MAX_COMMIT_IDS", 4)
 
 
 def add(world: LakeWorld, rows: Inputs, replace: Where | None = None) -> None:
@@ -59,10 +67,9 @@ def add(world: LakeWorld, rows: Inputs, replace: Where | None = None) -> None:
             table.commit([staged], info=world.info(name), replace=replace)
 
 
-def lived(world: LakeWorld, *days: str, replace: Where | None = None) -> None:
-    """Commit a nameplate for each day that is named."""
-    rows = [{"started": f"{day}T22:13:20"} for day in days]
-    add(world, {"nameplates": written("nameplates", rows)}, replace)
+def lived(world: LakeWorld, *days: str, replace: Where | None = None, table: str = "nameplates") -> None:
+    """Commit a nameplate, or a mailbox, for each day that is named."""
+    add(world, {table: written(table, [{"started": f"{day}T22:13:20"} for day in days])}, replace)
 
 
 def build(
@@ -73,58 +80,35 @@ def build(
         return {built.table: built for built in build_run.build(run, days, plan=plan, builds=builds)}
 
 
-def outcomes(world: LakeWorld, first: str = "", last: str = "") -> BuildResult:
-    """Build one table."""
-    return build(world, first, last, builds={"outcomes": COUNTING["outcomes"]})["outcomes"]
-
-
-def built_days(world: LakeWorld, first: str = "", last: str = "") -> list[str]:
+def outcomes(world: LakeWorld, first: str = "", last: str = "", builds: Mapping[str, Build] = OUTCOMES) -> list[str]:
     """Build that table, and give the days that were built."""
-    return [str(day) for day in outcomes(world, first, last).days]
+    return [str(day) for day in build(world, first, last, builds)["outcomes"].days]
 
 
-def days(world: LakeWorld, table: str = "outcomes") -> dict[str, int]:
-    """Return the count of each day."""
-    return {str(row["day"]): row["ended"] for row in sorted(world.rows(table), key=lambda row: row["day"])}
+def days(world: LakeWorld) -> dict[str, int]:
+    """Return the count of each day of outcomes."""
+    return {str(row["day"]): row["ended"] for row in sorted(world.rows("outcomes"), key=lambda row: row["day"])}
 
 
-def test_only_days_that_changed_are_built_again(plain: LakeWorld) -> None:
-    build_changed_days(plain, COUNTING["outcomes"])
-
-
-def test_spark_builds_the_days_that_changed(world: LakeWorld) -> None:
-    build_changed_days(world, BUILDS["outcomes"])
-
-
-def build_changed_days(world: LakeWorld, outcomes: Build) -> None:
-    builds = {"outcomes": outcomes}
+@pytest.mark.parametrize("by", ["plain", pytest.param("world", marks=pytest.mark.thorough)])
+def test_only_days_that_changed_are_built_again(by: str, request: pytest.FixtureRequest) -> None:
+    world: LakeWorld = request.getfixturevalue(by)
+    builds = OUTCOMES if by == "plain" else {"outcomes": BUILDS["outcomes"]}
     lived(world, FIRST, SECOND, THIRD)
-    first = build(world, builds=builds)["outcomes"]
+    assert outcomes(world, builds=builds) == [FIRST, SECOND, THIRD]
     lived(world, SECOND, SECOND)
-    second = build(world, builds=builds)["outcomes"]
-    world.spark, began = no_spark, world.spark
-    third = build(world, builds=builds)["outcomes"]
-    world.spark = began
-    assert [str(day) for day in first.days] == [FIRST, SECOND, THIRD]
-    assert [str(day) for day in second.days] == [SECOND]
-    assert third.days == []
+    assert outcomes(world, builds=builds) == [SECOND]
+    world.spark = no_spark
+    assert outcomes(world, builds=builds) == []
     assert days(world) == {FIRST: 1, SECOND: 3, THIRD: 1}
-
-
-def test_a_day_that_is_built_again_has_the_same_rows(plain: LakeWorld) -> None:
-    lived(plain, *[THIRD] * 5)
-    outcomes(plain)
-    before, version = plain.rows("outcomes"), plain.version("outcomes")
-    outcomes(plain, THIRD, THIRD)
-    assert plain.rows("outcomes") == before
-    assert plain.version("outcomes") != version
 
 
 def test_a_range_of_days_is_built_even_if_nothing_changed_and_no_other_day(plain: LakeWorld) -> None:
     lived(plain, FIRST, SECOND, THIRD)
-    assert built_days(plain, SECOND, SECOND) == [SECOND]
-    assert days(plain) == {SECOND: 1}
-    assert built_days(plain) == [FIRST, SECOND, THIRD], "the rest is still to be done"
+    for _ in range(2):
+        assert outcomes(plain, SECOND, SECOND) == [SECOND]
+        assert days(plain) == {SECOND: 1}
+    assert outcomes(plain) == [FIRST, SECOND, THIRD], "the rest is still to be done"
 
 
 def test_a_day_that_lost_its_rows_becomes_empty(plain: LakeWorld) -> None:
@@ -140,8 +124,8 @@ def test_a_day_whose_rows_keep_dropped_stays_as_it_was_built(plain: LakeWorld) -
     outcomes(plain)
     assert plain.keep("nameplates", SECOND) == 1
     lived(plain, FIRST, THIRD)
-    assert built_days(plain) == [THIRD]
-    assert built_days(plain, FIRST, FIRST) == []
+    assert outcomes(plain) == [THIRD]
+    assert outcomes(plain, FIRST, FIRST) == []
     assert days(plain) == {FIRST: 1, SECOND: 1, THIRD: 2}
 
 
@@ -151,7 +135,7 @@ def test_a_dropped_day_is_not_built_from_one_late_row_when_more_days_are_kept_la
     assert plain.keep("nameplates", THIRD) == 2
     lived(plain, SECOND, FIRST)
     assert plain.keep("nameplates", SECOND) == 1
-    assert built_days(plain) == []
+    assert outcomes(plain) == []
     assert days(plain) == {FIRST: 1, SECOND: 1, THIRD: 1}
 
 
@@ -160,15 +144,15 @@ def test_merging_the_files_of_inputs_and_tables_makes_no_day_due(plain: LakeWorl
         lived(plain, day)
         outcomes(plain)
     with plain.run() as run:
-        merged = [
-            compact(run.lake.table(TABLES[name]), "merge", lambda: plain.now) for name in ("nameplates", "outcomes")
-        ]
-    assert [len(each) for each in merged] == [1, 1]
-    assert built_days(plain) == []
-    assert days(plain) == {FIRST: 1, SECOND: 2, THIRD: 1}
+        for name in ("nameplates", "outcomes"):
+            assert len(compact(run.lake.table(TABLES[name]), "merge", lambda: plain.now)) == 1
+    assert outcomes(plain) == []
     lived(plain, SECOND)
-    assert built_days(plain) == [SECOND]
+    assert outcomes(plain) == [SECOND]
     assert days(plain) == {FIRST: 1, SECOND: 3, THIRD: 1}
+
+
+# ── an input, or a table, that was removed or restored ───────────────────────────────────────────
 
 
 def put_aside(world: LakeWorld, table: str = "nameplates") -> Path:
@@ -185,13 +169,18 @@ def remove(world: LakeWorld, table: str = "nameplates") -> None:
     shutil.rmtree(world.path / table)
 
 
+def reasons(world: LakeWorld) -> list[str]:
+    """Return why all days were built again; forget it then."""
+    said = [words.partition("built again: ")[2] for words in world.steps.said if "built again" in words]
+    world.steps.said.clear()
+    return said
+
+
 def built_anew(world: LakeWorld) -> list[str]:
     """Build outcomes, and give why all of its days are built."""
-    world.steps.said.clear()
     outcomes(world)
-    said = [words.partition("built again: ")[2] for words in world.steps.said if "built again" in words]
-    assert built_days(world) == []
-    return said
+    assert outcomes(world) == []
+    return reasons(world)
 
 
 @pytest.mark.parametrize("commits", [1, 3, 5])
@@ -200,7 +189,7 @@ def test_days_are_built_again_if_their_input_was_removed_and_created_again(plain
         lived(plain, day)
     assert built_anew(plain) == []
     remove(plain)
-    assert built_days(plain) == [], "it may be made again"
+    assert outcomes(plain) == [], "it may be made again"
     assert days(plain) == {FIRST: 1, SECOND: 1, THIRD: 1}
     for _ in range(commits):
         lived(plain, SECOND)
@@ -215,7 +204,7 @@ def test_days_are_built_again_if_their_input_was_restored_from_a_backup(plain: L
     lived(plain, FIRST, THIRD)
     outcomes(plain)
     built = put_aside(plain, "outcomes")
-    for commits in range(4):  # fewer than the backup lacks, as many, and more
+    for commits in (0, 2, 3):  # fewer than the backup lacks, as many, and more
         put_back(plain, built, "outcomes")
         put_back(plain, backup)
         for _ in range(commits):
@@ -237,10 +226,10 @@ def test_a_built_table_that_was_restored_from_a_backup_is_brought_up_to_date(pla
     lived(plain, SECOND)
     outcomes(plain)
     put_back(plain, backup, "outcomes")
-    assert built_days(plain) == [SECOND]
+    assert outcomes(plain) == [SECOND]
     assert days(plain) == {FIRST: 1, SECOND: 1}
     remove(plain, "outcomes")
-    assert built_days(plain) == [FIRST, SECOND]
+    assert outcomes(plain) == [FIRST, SECOND]
 
 
 def test_a_table_built_from_a_built_table_follows_when_that_one_is_built_again(plain: LakeWorld) -> None:
@@ -255,14 +244,12 @@ def test_a_table_built_from_a_built_table_follows_when_that_one_is_built_again(p
     assert [str(row["day"]) for row in plain.rows("traffic")] == [SECOND]
 
 
-def test_days_that_keep_dropped_stay_as_they_were_built_if_their_input_is_created_again(
-    plain: LakeWorld,
-) -> None:
+def test_days_that_keep_dropped_stay_as_they_were_built_if_their_input_is_created_again(plain: LakeWorld) -> None:
     lived(plain, FIRST, SECOND, THIRD)
     outcomes(plain)
     assert plain.keep("nameplates", SECOND) == 1
     archived(plain, "one", THIRD)
-    both = build(plain, builds={name: COUNTING[name] for name in ("outcomes", "coverage")})
+    both = build(plain, builds={**OUTCOMES, "coverage": COUNTING["coverage"]})
     assert both["outcomes"].days == [], "nothing of it is built, and yet it is committed what was dropped"
     assert both["coverage"].days
     for commits in range(1, 3):
@@ -271,14 +258,11 @@ def test_days_that_keep_dropped_stay_as_they_were_built_if_their_input_is_create
             lived(plain, FIRST, FIRST, THIRD)
         assert built_anew(plain) == ["nameplates was removed and made again"]
         assert days(plain) == {FIRST: 1, THIRD: commits}
-        assert built_days(plain, FIRST, FIRST) == []
+        assert outcomes(plain, FIRST, FIRST) == []
 
 
-def test_a_table_that_lags_behind_by_too_many_commits_is_built_again(
-    plain: LakeWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in (commit_info, freshness, build_run):
-        monkeypatch.setattr(module, "MAX_COMMIT_IDS", 4)
+@pytest.mark.usefixtures("few_commits")
+def test_a_table_that_lags_behind_by_too_many_commits_is_built_again(plain: LakeWorld) -> None:
     lived(plain, FIRST)
     outcomes(plain)
     for _ in range(3):
@@ -290,11 +274,8 @@ def test_a_table_that_lags_behind_by_too_many_commits_is_built_again(
     assert days(plain) == {FIRST: 1, SECOND: 3, THIRD: 4}
 
 
-def test_commits_that_leave_no_day_to_build_do_not_make_a_table_lag_behind(
-    plain: LakeWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in (commit_info, freshness, build_run):
-        monkeypatch.setattr(module, "MAX_COMMIT_IDS", 4)
+@pytest.mark.usefixtures("few_commits")
+def test_commits_that_leave_no_day_to_build_do_not_make_a_table_lag_behind(plain: LakeWorld) -> None:
     lived(plain, FIRST, THIRD)
     plain.keep("nameplates", SECOND)
     outcomes(plain)
@@ -303,6 +284,54 @@ def test_commits_that_leave_no_day_to_build_do_not_make_a_table_lag_behind(
         lived(plain, FIRST)
         assert built_anew(plain) == []
     assert days(plain) == {THIRD: 1}
+
+
+@pytest.mark.parametrize("only", ["", SECOND])
+def test_a_table_stays_as_it_is_while_an_input_is_removed_and_another_one_changes(
+    plain: LakeWorld, only: str
+) -> None:
+    lived(plain, FIRST, SECOND)
+    lived(plain, SECOND, table="mailboxes")
+    outcomes(plain)
+    before, version = plain.rows("outcomes"), plain.version("outcomes")
+    remove(plain)
+    lived(plain, SECOND, table="mailboxes")
+    assert outcomes(plain, only, only) == []
+    words = "because nameplates was removed: ingest it again, or remove the folder of outcomes, too"
+    assert f"outcomes: stays as it was built, {words}" in plain.steps.said
+    assert (plain.rows("outcomes"), plain.version("outcomes")) == (before, version)
+    lived(plain, FIRST, SECOND)
+    assert outcomes(plain) == [FIRST, SECOND]
+    assert days(plain) == {FIRST: 1, SECOND: 3}
+
+
+@pytest.mark.usefixtures("few_commits")
+def test_a_table_that_waits_for_a_removed_input_misses_no_day_of_another_one(plain: LakeWorld) -> None:
+    lived(plain, FIRST)
+    lived(plain, FIRST, table="mailboxes")
+    outcomes(plain)
+    backup = put_aside(plain)
+    remove(plain)
+    for _ in range(3):
+        lived(plain, SECOND, table="mailboxes")
+        assert outcomes(plain) == []
+    shutil.copytree(backup, plain.path / "nameplates")
+    assert SECOND in outcomes(plain)
+    assert days(plain) == {FIRST: 2, SECOND: 3}
+
+
+def test_a_removed_built_table_does_not_stop_the_tables_that_are_built_from_it(plain: LakeWorld) -> None:
+    builds = {name: COUNTING[name] for name in ("coverage", "gaps")}
+    archived(plain, "one", FIRST, SECOND)
+    build(plain, builds=builds)
+    remove(plain, "coverage")
+    built = build(plain, builds=builds)
+    assert built["coverage"].days
+    assert built["gaps"].days == built["coverage"].days
+    assert not any("stays" in words for words in plain.steps.said)
+
+
+# ── other versions ───────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_lake_of_an_older_format_is_built_again_once_and_its_marks_are_found(plain: LakeWorld) -> None:
@@ -318,20 +347,18 @@ def test_a_lake_of_an_older_format_is_built_again_once_and_its_marks_are_found(p
         before = run.lake.table(CLEAN_TABLES["nameplates"])
         assert before.marks("server") == marks
         assert (before.state.kept, before.state.days()) == (SECOND, {SECOND, THIRD})
-    assert built_days(plain) == [SECOND, THIRD]
-    assert built_days(plain) == []
+    assert outcomes(plain) == [SECOND, THIRD]
+    assert outcomes(plain) == []
     lived(plain, FIRST, THIRD)
-    assert built_days(plain) == [THIRD]
+    assert outcomes(plain) == [THIRD]
     assert days(plain) == {SECOND: 1, THIRD: 2}
 
 
 def defined(world: LakeWorld, definition: int, first: str = "", last: str = "") -> tuple[list[str], list[str]]:
     """Build outcomes by a definition; return the days that were built, and why all of them were."""
-    world.steps.said.clear()
-    builds = {"outcomes": COUNTING["outcomes"]._replace(definition=definition)}
-    built = build(world, first, last, builds=builds)["outcomes"]
-    said = [words.partition("built again: ")[2] for words in world.steps.said if "built again" in words]
-    return [str(day) for day in built.days], said
+    reasons(world)
+    built = outcomes(world, first, last, {"outcomes": COUNTING["outcomes"]._replace(definition=definition)})
+    return built, reasons(world)
 
 
 CHANGED = ["this version of Restante computes it in another way"]
@@ -347,21 +374,14 @@ def test_all_days_are_built_again_once_if_their_definition_has_changed(plain: La
     assert defined(plain, 1) == ([FIRST, SECOND, THIRD], CHANGED), "an older version came back"
     remove(plain, "outcomes")
     assert defined(plain, 2) == ([FIRST, SECOND, THIRD], [])
-    assert defined(plain, 2) == ([], [])
-
-
-def test_days_that_keep_dropped_stay_as_another_definition_built_them(plain: LakeWorld) -> None:
-    lived(plain, FIRST, SECOND, THIRD)
-    defined(plain, 1)
     plain.keep("nameplates", THIRD)
-    assert defined(plain, 2) == ([THIRD], CHANGED)
+    assert defined(plain, 1) == ([THIRD], CHANGED), "days that `keep` dropped stay as they were built"
     assert days(plain) == {FIRST: 1, SECOND: 1, THIRD: 1}
-    assert defined(plain, 2) == ([], [])
 
 
 def test_a_changed_definition_builds_nothing_while_an_input_is_removed(plain: LakeWorld) -> None:
     lived(plain, FIRST, SECOND)
-    add(plain, {"mailboxes": written("mailboxes", [{"started": f"{FIRST}T00:00:00"}])})
+    lived(plain, FIRST, table="mailboxes")
     defined(plain, 1)
     remove(plain)
     assert defined(plain, 2) == ([], [])
@@ -369,76 +389,6 @@ def test_a_changed_definition_builds_nothing_while_an_input_is_removed(plain: La
     lived(plain, SECOND)
     assert defined(plain, 2) == ([FIRST, SECOND], CHANGED)
     assert days(plain) == {FIRST: 1, SECOND: 1}
-
-
-@pytest.mark.parametrize("only", [(), (SECOND, SECOND)])
-def test_a_table_stays_as_it_is_while_an_input_is_removed_and_another_one_changes(
-    plain: LakeWorld, only: tuple[str, ...]
-) -> None:
-    lived(plain, FIRST, SECOND)
-    mailbox = {"mailboxes": written("mailboxes", [{"started": f"{SECOND}T00:00:00"}])}
-    add(plain, mailbox)
-    outcomes(plain)
-    before, version = plain.rows("outcomes"), plain.version("outcomes")
-    remove(plain)
-    add(plain, mailbox)
-    assert built_days(plain, *only) == []
-    words = "because nameplates was removed: ingest it again, or remove the folder of outcomes, too"
-    assert f"outcomes: stays as it was built, {words}" in plain.steps.said
-    assert (plain.rows("outcomes"), plain.version("outcomes")) == (before, version)
-    lived(plain, FIRST, SECOND)
-    assert built_days(plain) == [FIRST, SECOND]
-    assert sum(row["ended"] for row in plain.rows("outcomes")) == 4
-
-
-def test_a_table_that_waits_for_a_removed_input_misses_no_day_of_another_one(
-    plain: LakeWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in (commit_info, freshness, build_run):
-        monkeypatch.setattr(module, "MAX_COMMIT_IDS", 4)
-    lived(plain, FIRST)
-    add(plain, {"mailboxes": written("mailboxes", [{"started": f"{FIRST}T00:00:00"}])})
-    outcomes(plain)
-    backup = put_aside(plain)
-    remove(plain)
-    for _ in range(3):
-        add(plain, {"mailboxes": written("mailboxes", [{"started": f"{SECOND}T00:00:00"}])})
-        assert built_days(plain) == []
-    shutil.copytree(backup, plain.path / "nameplates")
-    assert SECOND in built_days(plain)
-    assert sum(row["ended"] for row in plain.rows("outcomes")) == 5
-
-
-def test_a_removed_built_table_does_not_stop_the_tables_that_are_built_from_it(plain: LakeWorld) -> None:
-    builds = {name: COUNTING[name] for name in ("coverage", "gaps")}
-    archived(plain, "one", FIRST, SECOND)
-    build(plain, builds=builds)
-    remove(plain, "coverage")
-    made = build(plain, builds=builds)
-    assert made["coverage"].days
-    assert made["gaps"].days == made["coverage"].days
-    assert not any("stays" in words for words in plain.steps.said)
-
-
-def test_a_killed_build_by_a_changed_definition_is_finished_by_the_next(
-    plain: LakeWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lived(plain, FIRST, SECOND, THIRD)
-    defined(plain, 1)
-    commit = LakeTable.commit
-
-    def cut_off(table: LakeTable, *given: object, **others: object) -> int:
-        if str(others.get("replace")) == str({"day": {SECOND}}):
-            raise KeyboardInterrupt
-        return commit(table, *given, **others)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(build_run, "MAX_JOB_ROWS", 1)
-    with monkeypatch.context() as patched:
-        patched.setattr(LakeTable, "commit", cut_off)
-        with pytest.raises(KeyboardInterrupt):
-            defined(plain, 2)
-    assert defined(plain, 2) == ([FIRST, SECOND, THIRD], CHANGED)
-    assert defined(plain, 2) == ([], [])
 
 
 def test_a_lake_from_before_commit_began_is_read_and_its_timing_is_built_again(plain: LakeWorld) -> None:
@@ -452,45 +402,41 @@ def test_a_lake_from_before_commit_began_is_read_and_its_timing_is_built_again(p
         target.commit([target.stage(held(traced, older))], info=plain.info(older.name))
     builds = {name: COUNTING[name] for name in ("timing", "times")}
     build(plain, builds=builds | {"timing": COUNTING["timing"]._replace(definition=1)})
-    plain.steps.said.clear()
     again = {name: len(built.days) for name, built in build(plain, builds=builds).items()}
     assert again["timing"] >= again["times"] >= 1
-    assert f"timing: all days are built again: {CHANGED[0]}" in plain.steps.said
+    assert reasons(plain) == CHANGED
     add(plain, {table.name: written(table.name, [{}])})
     build(plain, builds=builds)
     assert not any(built.days for built in build(plain, builds=builds).values())
     assert [row["commit_began"] for row in plain.rows(table.name)] == [None, None]
 
 
-def test_a_build_reads_a_fixed_number_of_log_entries(plain: LakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = delta_log._read
-    entries: list[Path] = []
-
-    def count(path: Path) -> bytes:
-        entries.append(path)
-        return read(path)
-
-    def reads() -> int:
-        lived(plain, THIRD)
-        entries.clear()
-        outcomes(plain)
-        return len(entries)
-
-    monkeypatch.setattr(delta_log, "_read", count)
-    outcomes(plain)
-    few = max(reads(), reads())
-    for number in range(40):
-        plain.add(
-            "nameplates", [], source=f"server {number % 3}", ledger=Ledger(), marks={"": Mark(number, "", 0, "")}
+def test_a_table_with_other_columns_is_refused_and_created_again_once_it_is_removed(plain: LakeWorld) -> None:
+    older = [
+        table._replace(
+            columns=tuple(column for column in table.columns if column.name not in {"visitors", "visited"})
         )
-        lived(plain, *[FIRST] * (number % 20 == 0))
-        build(plain, builds={"outcomes": COUNTING["outcomes"]}) if number % 10 == 0 else None
-    entries.clear()
+        for table in (CLEAN_TABLES["mailboxes"], BUILDS["outcomes"].table)
+    ]
     with plain.run() as run:
-        marks = run.lake.table(CLEAN_TABLES["nameplates"]).marks("server 1")
-    assert marks == {"": Mark(37, "", 0, "")}
-    assert len(entries) == 2
-    assert reads() == few < 10
+        for table in older:
+            target = run.lake.table(table)
+            target.commit([target.stage(held([], table))], info=plain.info(table.name))
+    for table in older:
+        folder = plain.path / table.name
+        with pytest.raises(Misuse, match=f"the table {folder} has other columns .*: remove it, and run ingest and"):
+            lived_and_built(plain)
+        shutil.rmtree(folder)
+    lived_and_built(plain)
+    assert days(plain) == {FIRST: 2}, "one of each time"
+
+
+def lived_and_built(world: LakeWorld) -> None:
+    lived(world, FIRST, table="mailboxes")
+    outcomes(world)
+
+
+# ── runs that were cut off, and plans ────────────────────────────────────────────────────────────
 
 
 def test_days_with_many_rows_are_built_a_few_at_a_time(plain: LakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -502,27 +448,26 @@ def test_days_with_many_rows_are_built_a_few_at_a_time(plain: LakeWorld, monkeyp
     assert any("outcomes: 2 of 3 days" in words for words in plain.steps.said)
 
 
-def test_an_interrupted_run_is_finished_by_the_next(plain: LakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_run_is_finished_by_the_next_even_by_a_changed_definition(
+    plain: LakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commit = LakeTable.commit
-    done: list[str] = []
 
     def cut_off(table: LakeTable, *given: object, **others: object) -> int:
-        if table.table.name == "outcomes" and done:
+        if str(others.get("replace")) == str({"day": {SECOND}}):
             raise KeyboardInterrupt
-        done.append(table.table.name)
         return commit(table, *given, **others)  # type: ignore[arg-type]
 
+    monkeypatch.setattr(build_run, "MAX_JOB_ROWS", 1)
     lived(plain, FIRST, SECOND, THIRD)
-    with monkeypatch.context() as patched:
-        patched.setattr(build_run, "MAX_JOB_ROWS", 1)
-        patched.setattr(LakeTable, "commit", cut_off)
-        with pytest.raises(KeyboardInterrupt):
-            outcomes(plain)
-    assert days(plain) == {FIRST: 1}
-    outcomes(plain)
-    assert days(plain) == {FIRST: 1, SECOND: 1, THIRD: 1}
-    plain.spark = no_spark
-    assert built_days(plain) == []
+    for definition, reason in ((1, []), (2, CHANGED)):
+        with monkeypatch.context() as patched:
+            patched.setattr(LakeTable, "commit", cut_off)
+            with pytest.raises(KeyboardInterrupt):
+                defined(plain, definition)
+        assert defined(plain, definition) == ([FIRST, SECOND, THIRD], reason)
+        assert days(plain) == {FIRST: 1, SECOND: 1, THIRD: 1}
+        assert defined(plain, definition) == ([], [])
 
 
 def test_a_plan_names_the_days_of_every_table_and_builds_none(plain: LakeWorld) -> None:
@@ -531,18 +476,11 @@ def test_a_plan_names_the_days_of_every_table_and_builds_none(plain: LakeWorld) 
     planned = build(plain, plan=True)
     plain.spark = began
     assert plain.version("outcomes") is None
-    done = build(plain)
-    assert {name: built.days for name, built in planned.items()} == {name: built.days for name, built in done.items()}
+    built = build(plain)
+    assert {name: each.days for name, each in planned.items()} == {name: each.days for name, each in built.items()}
     assert planned["outcomes"].days
-
-
-def test_only_days_in_which_a_nameplate_may_have_lived_are_built(plain: LakeWorld) -> None:
-    lived(plain, THIRD)
-    assert [str(day) for day in build(plain, plan=True)["pressure"].days] == [
-        "2023-11-14",
-        "2023-11-15",  # NOW is of that day
-        "2023-11-16",
-    ]
+    # NOW is of the day after it; a nameplate may have lived until then, and a day more
+    assert [str(day) for day in planned["pressure"].days] == [THIRD, "2023-11-15", "2023-11-16"]
 
 
 def test_there_is_nothing_to_build_in_an_empty_lake(tmp_path: Path) -> None:
@@ -556,17 +494,16 @@ def test_a_table_that_fails_ends_the_run_and_tables_built_from_it_wait_for_the_n
     archived(plain, "one", FIRST, SECOND)
     stage = LakeTable.stage
 
-    def fail(table: LakeTable, given: DataFrame) -> Staged:
+    def fail(table: LakeTable, frame: DataFrame) -> Staged:
         if table.table.name == "envelopes":
             raise StoreError("no room")
-        return stage(table, given)
+        return stage(table, frame)
 
     with monkeypatch.context() as patched:
         patched.setattr(LakeTable, "stage", fail)
         with pytest.raises(StoreError, match="no room"):
             build(plain, builds=builds)
-    assert plain.version("envelopes") is None
-    assert plain.version("traffic") is None
+    assert plain.version("envelopes") is plain.version("traffic") is None
     build(plain, builds=builds)
     assert len(plain.rows("traffic")) == len(plain.rows("envelopes")) == 2
 
@@ -652,17 +589,15 @@ def archived(world: LakeWorld, source: str, *days: str, source_kind: str = "arch
 
 def coverage(world: LakeWorld) -> list[str]:
     """Build the table; give the days that were built."""
-    built = build(world, builds={"coverage": COUNTING["coverage"]})["coverage"]
-    return [str(day) for day in built.days]
+    return [str(day) for day in build(world, builds={"coverage": COUNTING["coverage"]})["coverage"].days]
 
 
 def coverage_days(world: LakeWorld) -> dict[str, list[str]]:
     """Return, for each mailserver, its days with rows; days without envelopes are in brackets."""
-    found: dict[str, list[str]] = {}
+    rows: dict[str, list[str]] = {}
     for row in sorted(world.rows("coverage"), key=lambda row: row["day"]):
-        day = str(row["day"])
-        found.setdefault(row["source"], []).append(day if row["envelopes"] else f"({day})")
-    return found
+        rows.setdefault(row["source"], []).append(str(row["day"]) if row["envelopes"] else f"({row['day']})")
+    return rows
 
 
 def test_a_later_mailserver_has_a_row_for_each_day_from_its_first(plain: LakeWorld) -> None:
@@ -708,37 +643,3 @@ def test_mailservers_that_came_in_any_order_are_covered_as_if_all_had_come_at_on
     with without_spark(whole):
         coverage(whole)
     assert coverage_days(plain) == coverage_days(whole)
-
-
-@pytest.mark.thorough
-def test_spark_counts_what_a_mailserver_lacks_on_a_day_on_which_it_has_nothing(world: LakeWorld) -> None:
-    archived(world, "one", FIRST, SECOND)
-    archived(world, "two", FIRST)
-    archived(world, "export", THIRD, source_kind="files")
-    world.build(only="coverage")
-    assert coverage_days(world) == {"one": [FIRST, SECOND, f"({THIRD})"], "two": [FIRST, f"({SECOND})", f"({THIRD})"]}
-
-
-def test_a_table_with_other_columns_is_refused_and_created_again_once_it_is_removed(plain: LakeWorld) -> None:
-    older = [
-        table._replace(columns=tuple(each for each in table.columns if each.name not in {"visitors", "visited"}))
-        for table in (CLEAN_TABLES["mailboxes"], BUILDS["outcomes"].table)
-    ]
-    with plain.run() as run:
-        for table in older:
-            target = run.lake.table(table)
-            target.commit([target.stage(held([], table))], info=plain.info(table.name))
-
-    def ended_today() -> None:
-        add(plain, {"mailboxes": written("mailboxes", [{"visitors": 2}])})
-        outcomes(plain)
-
-    plain.now = (busy.TODAY + timedelta(days=30)).timestamp()
-    for table in older:
-        folder = plain.path / table.name
-        with pytest.raises(Misuse, match=f"the table {folder} has other columns .*: remove it, and run ingest and"):
-            ended_today()
-        shutil.rmtree(folder)
-    ended_today()
-    [row] = plain.rows("outcomes")
-    assert row["ended"] == 2, "one of each time"
