@@ -39,21 +39,6 @@ def other_program(data: Path) -> Iterator[sqlite3.Connection]:
 # ── held ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_held_commit_answers_nobody(tmp_path: Path) -> None:
-    async with inside(tmp_path) as here, Clients() as clients:
-        sender = await clients.opened(here.url, APP, "a", "m")
-        subscriber = await clients.opened(here.url, APP, "b", "m")
-        third = await clients.bind(here.url, APP, "c")
-        await here.commit_loop.idle.wait()  # all that was said before is committed
-        await news(sender, subscriber, third)
-        here.gate.shut()
-        await sender.say("add", phase="1", body="held")
-        await here.gate.reached()
-        await third.say("list")
-        await third.say("ping", ping=1)
-        assert await news(sender, subscriber, third) == [[], [], []]
-
-
 async def test_replies_come_in_order_when_the_commit_ends(tmp_path: Path) -> None:
     async with inside(tmp_path) as here, Clients() as clients:
         sender = await clients.opened(here.url, APP, "a", "m")
@@ -233,39 +218,6 @@ async def test_a_busy_database_is_reported_and_nothing_is_stored(
             await news(subscriber)
             assert [frame["body"] for frame in subscriber.heard] == ["stored"]
             assert_as_stored(here, other)
-
-
-async def test_a_database_that_is_busy_for_a_moment_is_waited_for(tmp_path: Path) -> None:
-    async with inside(tmp_path) as here, Clients() as clients:
-        sender = await clients.opened(here.url, APP, "a", "m")
-        subscriber = await clients.opened(here.url, APP, "b", "m")
-        await news(sender, subscriber)
-        with other_program(tmp_path) as other:
-            other.execute("BEGIN IMMEDIATE")
-            await sender.say("add", phase="1", body="patient")
-            async with bounded("it waits"):
-                await here.gate.waits_for_the_lock.wait()
-            # The loop turns meanwhile: it answers pings and greets a newcomer.
-            newcomer = await clients.connect(here.url)
-            assert list(map(kinds, await news(sender, subscriber, newcomer))) == [[], [], ["welcome"]]
-            other.execute("ROLLBACK")
-        await sender.answers(sender.said[-1])
-        assert list(map(kinds, await news(sender, subscriber))) == [["ack", "message"], ["message"]]
-
-
-async def test_a_full_database_is_reported_and_nothing_is_stored(tmp_path: Path) -> None:
-    async with inside(tmp_path) as here, Clients() as clients:
-        sender = await clients.opened(here.url, APP, "a", "m")
-        subscriber = await clients.opened(here.url, APP, "b", "m")
-        pages = here.store.database.execute("PRAGMA page_count").fetchone()[0]
-        here.store.database.execute(f"PRAGMA max_page_count = {pages + 1}")
-        error = await sender.refused(await sender.say("add", phase="1", body="x" * 100_000))
-        assert error["error"] == NOT_STORED
-        with other_program(tmp_path) as other:
-            assert_as_stored(here, other)
-        await sender.call("add", phase="1", body="small")
-        await news(subscriber)
-        assert [frame["body"] for frame in subscriber.heard] == ["small"]
 
 
 async def test_a_database_that_is_busy_while_old_usage_is_deleted_does_not_end_the_server(

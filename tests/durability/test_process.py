@@ -18,21 +18,12 @@ from support.mailbox.clients import Clients
 from support.mailbox.raw_socket import PING, PONG, RawSocket, frame
 from support.ports import held_port
 from support.proc import waiting
-from support.processes import altered, database, evidence, serving, started, wal
+from support.processes import altered, database, evidence, serving, wal
 
 GOING_AWAY: Final = 1001
 
 WINDOW: Final = 1 << 16
 """Bytes that a client's kernel takes before the client reads, about."""
-
-
-async def test_a_second_process_on_the_same_data_is_refused(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    async with serving(data) as server, Clients() as clients, started(data) as second:
-        assert await second.ended() == 1
-        [sentence] = second.log
-        assert sentence.startswith("restante: another process is using the data directory")
-        await clients.opened(server.url, "app", "a", "m")  # the first does not mind
 
 
 async def test_sigterm_ends_with_everything_in_the_database_itself(tmp_path: Path) -> None:
@@ -118,11 +109,6 @@ async def refuses_connections(port: int) -> None:
             writer.close()
             with contextlib.suppress(ConnectionResetError):
                 await writer.wait_closed()
-
-
-async def test_sigterm_as_soon_as_it_listens_is_a_clean_end(tmp_path: Path) -> None:
-    async with serving(tmp_path / "data") as server:
-        await server.stop()
 
 
 async def test_a_second_sigterm_ends_the_server_even_if_the_disk_hangs(tmp_path: Path) -> None:

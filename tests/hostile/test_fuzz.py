@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 import struct
@@ -162,22 +161,6 @@ async def test_any_stream_of_frames_is_read_to_its_end_or_its_first_fault(
         while (heard := await socket.read()) != (PONG, b"fence"):
             assert heard[0] == PONG
         socket.cut()
-
-
-@given(noise=st.binary(max_size=200), bite=st.sampled_from((None, 1)))
-@examples(30)
-async def test_random_bytes_are_refused_or_taken_as_unfinished(siege: Siege, noise: bytes, bite: int | None) -> None:
-    socket = await siege.enter()
-    for start in range(0, len(noise), bite or max(1, len(noise))):
-        socket.write(noise[start : start + (bite or len(noise))])
-    ending = asyncio.create_task(socket.last_words())
-    await siege.fence()
-    if ending.done():
-        told, _ = ending.result()
-        assert {each["type"] for each in told} <= {"error"}
-    else:
-        socket.cut()
-        await asyncio.gather(ending, return_exceptions=True)
 
 
 async def test_the_honest_pair_beside_the_fuzzing_is_not_affected(siege: Siege) -> None:

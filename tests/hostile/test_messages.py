@@ -8,12 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from support.effort import examples
 from support.mailbox.clients import REPLIES
-from support.mailbox.raw_socket import BINARY, CLOSE, TEXT, RawSocket, frame
+from support.mailbox.raw_socket import BINARY, TEXT, RawSocket, frame
 from support.mailbox.siege import Siege
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -139,78 +136,3 @@ async def test_any_value_in_any_field_is_answered(siege: Siege, kind: str) -> No
                 socket = await how_far(siege, first)
                 await answered(socket, texts[start : start + 100])
                 await socket.leave()
-
-
-# ── whatever hypothesis thinks of ────────────────────────────────────────────────────────────────
-
-LETTERS: Final = st.text(st.characters(codec="utf-8"), max_size=20)
-
-JSON: Final = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | LETTERS,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(LETTERS, inner, max_size=4),
-    max_leaves=8,
-)
-
-WRITTEN: Final = st.builds(json.dumps, JSON, ensure_ascii=st.booleans())
-
-
-@st.composite
-def commands(draw: st.DrawFn) -> str:
-    """Return a command with some values right, some wrong, some missing, some too many."""
-    kind = draw(st.sampled_from(sorted(FIELDS)))
-    fields = {"type": draw(st.just(json.dumps(kind)) | WRITTEN)}
-    for field in draw(st.permutations(("id", *FIELDS[kind]))):
-        if draw(st.integers(0, 9)):
-            fields[field] = draw(st.just(GOOD[field]) | st.sampled_from(VALUES) | WRITTEN)
-    for key in draw(st.lists(LETTERS.filter(lambda key: key not in {"id", "type"}), max_size=2)):
-        fields.setdefault(key, draw(WRITTEN))
-    return command(**dict(draw(st.permutations(list(fields.items())))))
-
-
-@given(texts=st.lists(commands(), max_size=20), first=st.sampled_from(FIRST))
-@examples(25)
-async def test_any_object_is_answered(siege: Siege, texts: list[str], first: str) -> None:
-    socket = await how_far(siege, first)
-    await answered(socket, texts)
-    await socket.leave()
-
-
-NEARLY: Final = (
-    *(command(type=json.dumps(kind), **{field: GOOD[field] for field in FIELDS[kind]}) for kind in FIELDS),
-    *('{"type": "ping", "ping": [1e5, "\\ud83d\\ude00", {"a": null}]}', "{}", "[]", '"x"', "1", "null", "  {} "),
-)
-
-EDITS: Final = st.lists(
-    st.tuples(st.integers(0, 80), st.integers(0, 2), st.binary(max_size=3) | st.sampled_from(list(b'{}[]":,\\0-e'))),
-    max_size=4,
-)
-
-
-@given(whole=st.sampled_from(NEARLY), edits=EDITS, opcode=st.sampled_from((TEXT, BINARY)))
-@examples(75)
-async def test_text_that_is_nearly_json_is_answered_or_ends_its_connection(
-    siege: Siege, whole: str, edits: list[tuple[int, int, bytes | int]], opcode: int
-) -> None:
-    payload = whole.encode()
-    for place, removed, put in edits:
-        payload = payload[:place] + (put if isinstance(put, bytes) else bytes((put,))) + payload[place + removed :]
-    socket = await siege.enter()
-    socket.write(frame(opcode, payload))
-    try:
-        value = read(payload.decode())
-        json.dumps(value, ensure_ascii=False).encode()  # no half pairs of surrogates
-    except ValueError:
-        value, codes = None, {1007} if payload.lstrip().startswith(b"{") else {1003, 1007}
-    else:
-        codes = {1003}
-    if isinstance(value, dict):
-        heard = await socket.hear()
-        assert heard["type"] == ("ack" if "type" in value else "error")
-        await socket.leave()
-    else:
-        error = await socket.hear()
-        assert (error["type"], error["orig"]) == ("error", None)
-        assert await socket.closed() in codes
-        socket.write(frame(CLOSE, b"\x03\xe8"))
-        assert await socket.ended()
-        await socket.hang_up()

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import signal
 import sqlite3
 import stat
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -27,11 +25,9 @@ from restante.mailbox.store.sqlite import Store, open_store
 from stores.engine import USAGE, Engine
 from stores.test_schema import DAMAGE, thaw
 from support.disk import no_file_beyond
-from support.effort import examples, rounds
+from support.effort import examples
 from support.mailbox.ledger import Ledger
 from support.mailbox.picture import picture
-from support.processes import run
-from support.rows import every
 
 Picture = dict[str, Any]
 
@@ -110,40 +106,6 @@ def test_a_backup_has_the_batches_that_were_committed_when_it_began(
     asyncio.run(play())
 
 
-async def test_each_backup_amid_commits_is_a_prefix_of_the_batches(tmp_path: Path) -> None:
-    async with Engine() as engine:
-        ledger = await Ledger.begin(engine.store)
-        pictures = [await taken(engine.store)]
-        making = asyncio.Event()
-
-        async def commits() -> None:
-            while making.is_set():
-                number = len(pictures)
-                box = f"box{number % 5}"
-                ledger.open("a", box)
-                for _ in range(3):  # all of a batch or none of it
-                    ledger.add("a", box, b'"%d"' % number + b" " * (number % 7 * 900))
-                if number % 4 == 0:
-                    ledger.close("a", box)
-                await ledger.commit(engine.store)
-                await engine.store.tend()
-                pictures.append(await taken(engine.store))
-
-        making.set()
-        committing = asyncio.create_task(commits())
-        found = []
-        for number in range(rounds(4, 40)):
-            began = len(pictures) - 1
-            await asyncio.to_thread(back_up, engine.data, tmp_path / f"{number}", quietly)
-            found.append((began, len(pictures)))
-        making.clear()
-        await committing
-        assert len(pictures) > len(found)
-        for number, (began, ended) in enumerate(found):
-            has = await restored(tmp_path / f"{number}", tmp_path / f"data-{number}")
-            assert has in pictures[began : ended + 1], f"backup {number}, commits {began} to {ended}"
-
-
 # ── its file ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -200,71 +162,38 @@ def test_a_backup_and_a_restore_are_flushed_before_they_get_their_names(
     assert steps == ["file", "b.sqlite", "directory", "file", FILE, "directory"]
 
 
-def ended_by(number: signal.Signals, *words: str | Path) -> int:
-    """Run a command of a process that gets a signal while it copies. Return its exit code."""
-    code = (
-        "import os, sys\n"
-        "from contextlib import contextmanager\n"
-        "from restante.cli.main import main\n"
-        "from restante.common import progress\n"
-        f"progress.progress = contextmanager(lambda *_: (yield lambda _: os.kill(os.getpid(), {number:d})))\n"
-        "main()"
-    )
-    return run(sys.executable, "-c", code, *words).returncode
+def test_a_backup_or_restore_that_is_interrupted_leaves_no_database(data: Path, tmp_path: Path) -> None:
+    def interrupt(_pages: int) -> None:
+        raise KeyboardInterrupt
 
-
-def test_a_backup_that_is_killed_leaves_nothing_under_its_name(data: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "backups"
-    folder.mkdir()
-    assert ended_by(signal.SIGTERM, "backup", folder / "b.sqlite", "--data", data) == 130
-    assert names(folder) == []
-    assert ended_by(signal.SIGKILL, "backup", folder / "b.sqlite", "--data", data) == -signal.SIGKILL
-    [left] = names(folder)
-    assert left.startswith("b.sqlite.")
-    back_up(data, folder / "b.sqlite", quietly)
-    assert names(folder) == ["b.sqlite", left]
-
-
-def test_a_restore_that_is_killed_leaves_no_database(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        back_up(data, tmp_path / "b.sqlite", interrupt)
+    assert names(tmp_path) == ["data"]
     back_up(data, tmp_path / "b.sqlite", quietly)
-    assert ended_by(signal.SIGTERM, "restore", tmp_path / "b.sqlite", "--data", tmp_path / "new") == 130
+    with pytest.raises(KeyboardInterrupt):
+        restore(tmp_path / "b.sqlite", tmp_path / "new", interrupt)
     assert names(tmp_path / "new") == ["lock"]
-    assert ended_by(signal.SIGKILL, "restore", tmp_path / "b.sqlite", "--data", tmp_path / "new") == -signal.SIGKILL
-    assert FILE not in names(tmp_path / "new")
-    with pytest.raises(Misuse, match="new is not empty: move its files away"):
-        restore(tmp_path / "b.sqlite", tmp_path / "new", quietly)
 
 
-def test_a_backup_never_replaces_a_file_even_one_that_appears_meanwhile(data: Path, tmp_path: Path) -> None:
-    file = tmp_path / "b.sqlite"
-
-    def advance(_pages: int) -> None:
-        file.write_text("somebody else's")
-
-    with pytest.raises(Misuse, match=r"b\.sqlite exists already: name another file"):
-        back_up(data, file, advance)
-    with pytest.raises(Misuse, match=r"b\.sqlite exists already: name another file"):
-        back_up(data, file, quietly)
-    assert file.read_text() == "somebody else's"
-    assert names(tmp_path) == ["b.sqlite", "data"]
-
-
-def test_a_backup_does_not_replace_a_file_that_appears_while_it_is_flushed(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("moment", ["before", "while it is copied", "while it is flushed", "a link to nothing"])
+def test_a_backup_never_replaces_a_file(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     file = tmp_path / "b.sqlite"
-    monkeypatch.setattr(os, "fsync", lambda _: file.write_text("somebody else's"))
+
+    def appear(*_: object) -> None:
+        file.write_text("somebody else's")
+
+    if moment == "before":
+        appear()
+    elif moment == "while it is flushed":
+        monkeypatch.setattr(os, "fsync", appear)
+    elif moment == "a link to nothing":
+        file.symlink_to("unmounted/b.sqlite")
     with pytest.raises(Misuse, match=r"b\.sqlite exists already: name another file"):
-        back_up(data, file, quietly)
-    assert file.read_text() == "somebody else's"
+        back_up(data, file, appear if moment == "while it is copied" else quietly)
+    assert file.is_symlink() or file.read_text() == "somebody else's"
     assert names(tmp_path) == ["b.sqlite", "data"]
-
-
-def test_a_backup_does_not_replace_a_link_to_nothing(data: Path, tmp_path: Path) -> None:
-    (tmp_path / "b.sqlite").symlink_to("unmounted/b.sqlite")
-    with pytest.raises(Misuse, match=r"b\.sqlite exists already: name another file"):
-        back_up(data, tmp_path / "b.sqlite", quietly)
-    assert (tmp_path / "b.sqlite").is_symlink()
 
 
 def test_a_backup_is_made_on_a_file_system_without_hard_links(
@@ -304,16 +233,6 @@ async def test_a_backup_after_a_crash_has_what_is_in_the_log(tmp_path: Path, mon
     assert await restored(tmp_path / "linked", tmp_path / "last") == wanted
 
 
-def test_a_backup_by_sqlite_itself_is_restored_and_left_as_it_is(data: Path, tmp_path: Path) -> None:
-    with closing(sqlite3.connect(data / FILE)) as ours, closing(sqlite3.connect(tmp_path / "b")) as theirs:
-        ours.backup(theirs)
-    before, content = names(tmp_path), (tmp_path / "b").read_bytes()
-    found = restore(tmp_path / "b", tmp_path / "new", quietly)
-    assert (found.nameplates, found.messages) == (1, 30)
-    assert names(tmp_path) == sorted([*before, "new"])
-    assert (tmp_path / "b").read_bytes() == content
-
-
 # ── what cannot be done ──────────────────────────────────────────────────────────────────────────
 
 
@@ -329,68 +248,54 @@ def test_a_backup_without_room_is_one_sentence_and_leaves_no_file(data: Path, tm
     restore(tmp_path / "whole", tmp_path / "new", quietly)
 
 
-@every("damage", DAMAGE.values())
-def test_damaged_data_is_neither_backed_up_nor_restored(
-    damage: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tmp_path_factory.mktemp("damaged")
-    (folder / "data").mkdir()
-    with closing(thaw(len(migrations()), folder / "data" / FILE)) as database:
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_damaged_data_is_neither_backed_up_nor_restored(damage: str, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    with closing(thaw(len(migrations()), tmp_path / "data" / FILE)) as database:
         database.execute(damage)
     with pytest.raises(StoreDamaged, match=r"\Ano backup was made, because .* is damaged \([^\n]+\Z"):
-        back_up(folder / "data", folder / "b", quietly)
+        back_up(tmp_path / "data", tmp_path / "b", quietly)
     with pytest.raises(StoreDamaged, match=r"\Anothing was restored, because .* is damaged \([^\n]+\Z"):
-        restore(folder / "data" / FILE, folder / "new", quietly)
-    assert names(folder) == ["data", "new"]
-    assert names(folder / "new") == ["lock"]
+        restore(tmp_path / "data" / FILE, tmp_path / "new", quietly)
+    assert names(tmp_path) == ["data", "new"]
+    assert names(tmp_path / "new") == ["lock"]
 
 
-def test_an_index_that_lacks_rows_is_noticed(data: Path, tmp_path: Path) -> None:
+def lose_index_rows(file: Path) -> None:
     """Each row can be read, but the server would not find all messages of a mailbox that ends."""
-    with closing(sqlite3.connect(data / FILE)) as database:
+    with closing(sqlite3.connect(file)) as database:
         database.execute("PRAGMA writable_schema = 1")
         database.execute(
             "UPDATE sqlite_schema SET rootpage = (SELECT rootpage FROM sqlite_schema"
             " WHERE name = 'usage_mailboxes_started') WHERE name = 'messages_mailbox'"
         )
         database.commit()
-    with pytest.raises(StoreDamaged, match="no backup was made"):
-        back_up(data, tmp_path / "b", quietly)
 
 
-def test_a_page_that_was_overwritten_is_noticed(data: Path, tmp_path: Path) -> None:
-    content = bytearray((data / FILE).read_bytes())
+def overwrite_a_page(file: Path) -> None:
+    content = bytearray(file.read_bytes())
     page = len(content) // 4096 // 2 * 4096
     content[page : page + 4096] = b"\xff" * 4096
-    (data / FILE).write_bytes(content)
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [lose_index_rows, overwrite_a_page])
+def test_a_damaged_index_or_page_is_noticed(damage: Callable[[Path], None], data: Path, tmp_path: Path) -> None:
+    damage(data / FILE)
     with pytest.raises(StoreDamaged, match="no backup was made"):
         back_up(data, tmp_path / "b", quietly)
     assert names(tmp_path) == ["data"]
 
 
-def cut_in_half(file: Path) -> None:
-    with file.open("r+b") as opened:
-        opened.truncate(file.stat().st_size // 2)
-
-
-def empty(file: Path) -> None:
-    file.write_bytes(b"")
-
-
-def replace_by_a_letter(file: Path) -> None:
-    file.write_text("Dear Sir or Madam,\n" * 500)
-
-
-@every("change", [cut_in_half, empty, replace_by_a_letter])
-def test_a_part_of_a_backup_is_not_restored(
-    change: Callable[[Path], object], data: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tmp_path_factory.mktemp("part")
-    back_up(data, folder / "b", quietly)
-    change(folder / "b")
+@pytest.mark.parametrize(
+    "part", [lambda content: content[: len(content) // 2], lambda _: b"", lambda _: b"Dear Sir, " * 500]
+)
+def test_a_part_of_a_backup_is_not_restored(part: Callable[[bytes], bytes], data: Path, tmp_path: Path) -> None:
+    back_up(data, tmp_path / "b", quietly)
+    (tmp_path / "b").write_bytes(part((tmp_path / "b").read_bytes()))
     with pytest.raises(StoreError, match=r"\A[^\n]*(is damaged|not a database|is malformed)[^\n]*\Z"):
-        restore(folder / "b", folder / "new", quietly)
-    assert not (folder / "new" / FILE).exists()
+        restore(tmp_path / "b", tmp_path / "new", quietly)
+    assert not (tmp_path / "new" / FILE).exists()
 
 
 def test_a_block_that_tested_the_disk_is_no_data(data: Path, tmp_path: Path) -> None:

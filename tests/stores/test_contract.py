@@ -180,39 +180,6 @@ async def test_a_nameplate_that_ends_and_is_claimed_again_in_one_batch_is_the_ne
     assert [row.side for row in found.nameplates["4"].sides] == ["d"]
 
 
-async def test_a_mailbox_that_ends_and_is_opened_again_in_one_batch_is_empty(engine: Engine) -> None:
-    ledger = await Ledger.begin(engine.store)
-    ledger.open("a", "m")
-    ledger.add("a", "m", b'"old"')
-    await ledger.commit(engine.store)
-    ledger.add("a", "m", b'"late"')
-    ledger.close("a", "m")
-    ledger.open("b", "m")
-    ledger.add("b", "m", b'"new"')
-    await ledger.commit(engine.store)
-    found = (await assert_shown(engine.store, ledger)).app(APP).mailboxes["m"]
-    assert [row.side for row in found.sides] == ["b"]
-    assert engine.rows("SELECT body FROM messages") == [('"new"',)]
-
-
-async def test_sides_that_leave_and_join_in_one_batch(engine: Engine) -> None:
-    """The receiver that was stopped gives its place to the next one, in the nameplate and in the mailbox."""
-    ledger = await Ledger.begin(engine.store)
-    for side in ("a", "b"):
-        ledger.bind(side)
-        mailbox = ledger.claim(side, "4")
-    await ledger.commit(engine.store)
-    ledger.leave("b")
-    ledger.bind("c")
-    assert ledger.claim("c", "4") == mailbox
-    assert any(isinstance(change, model.MailboxSideGone) for change in ledger.changes)
-    assert any(isinstance(change, model.NameplateSideGone) for change in ledger.changes)
-    await ledger.commit(engine.store)
-    found = (await assert_shown(engine.store, ledger)).app(APP)
-    assert [row.side for row in found.nameplates["4"].sides] == ["a", "c"]
-    assert [row.side for row in found.mailboxes[mailbox].sides] == ["a", "c"]
-
-
 async def test_messages_are_replayed_in_order_although_the_clock_goes_back(
     engine: Engine,
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -13,7 +12,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from restante.common.errors import StoreBusy, StoreError
-from restante.mailbox.core.state import State
 from restante.mailbox.store.schema import APPLICATION_ID, FILE, connect, migrations
 from restante.mailbox.store.sqlite import Store, open_store
 from support.mailbox.ledger import Ledger
@@ -154,16 +152,6 @@ def test_a_conversion_is_announced(tmp_path: Path) -> None:
     assert (line["event"], line["schema"], line["to_schema"]) == ("converting the database", 1, newest)
 
 
-def test_an_empty_database_file_is_logged(tmp_path: Path) -> None:
-    """A file that was cut to nothing is a new database to SQLite."""
-    with capture_logs() as logged:
-        connect(str(tmp_path / "new")).close()
-        assert not logged
-        (tmp_path / FILE).touch()
-        connect(str(tmp_path / FILE)).close()
-    assert [line["event"] for line in logged] == ["the database file was empty: creating a new database in it"]
-
-
 def test_an_interrupted_first_start_does_not_prevent_the_next(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / FILE)) as database:
         database.execute("PRAGMA journal_mode = WAL")  # what comes first; the schema is one transaction after it
@@ -196,20 +184,6 @@ async def test_a_data_directory_has_one_process(tmp_path: Path) -> None:
     await open_store(tmp_path).close()
 
 
-def test_a_closed_store_is_one_file(tmp_path: Path) -> None:
-    """So that whoever copies it has all of it."""
-
-    async def use() -> None:
-        store = open_store(tmp_path)
-        ledger = Ledger(await store.view())
-        ledger.bind("a")
-        await ledger.commit(store)
-        await store.close()
-
-    asyncio.run(use())
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["lock", FILE]
-
-
 # ── damage ───────────────────────────────────────────────────────────────────────────────────────
 
 DAMAGE = {
@@ -235,10 +209,6 @@ async def thawed() -> AsyncIterator[Store]:
         database.backup(store.database)
     yield store
     await store.close()
-
-
-async def test_the_frozen_database_is_not_damaged(thawed: Store) -> None:
-    assert isinstance(await thawed.view(), State)
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
