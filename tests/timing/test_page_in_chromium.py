@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -67,7 +68,7 @@ def test_the_pointer_shows_the_numbers_of_a_message(wide: Opened) -> None:
 
 
 @pytest.mark.thorough
-def test_the_pointer_shows_who_waited_for_whom(wide: Opened) -> None:
+def test_the_pointer_shows_who_waited_and_a_click_keeps_the_tooltip_until_escape(wide: Opened) -> None:
     box = wide.page.locator("#plot").bounding_box()
     pake = labelled(wide, "pake")
     assert box is not None
@@ -75,17 +76,17 @@ def test_the_pointer_shows_who_waited_for_whom(wide: Opened) -> None:
     wide.page.locator("#tooltip").wait_for()
     said = " ".join(wide.text("#tooltip").split())
     assert said.startswith("sender: peer from 0.285 s to 2.940 s duration 2.65 s Meanwhile the receiver: not running")
-
-
-@pytest.mark.thorough
-def test_a_click_keeps_the_tooltip_until_escape(wide: Opened) -> None:
-    wide.page.mouse.click(*labelled(wide, "pake"))
+    wide.page.mouse.click(*pake)
     wide.page.mouse.move(5, 5)
     wide.next_frame()
     assert wide.page.locator("#tooltip").is_visible()
-    assert "pake" in wide.text("#rows tr.chosen")
+    row = wide.page.locator("#rows tr.chosen")
+    assert row.inner_text().split("\t") == ["0.240 s", "sender → receiver: pake", "2.64 s", "20 ms", "5 ms", "20 ms"]
+    assert row.get_attribute("aria-current") == "true"
     wide.page.keyboard.press("Escape")
     assert not wide.page.locator("#tooltip").is_visible()
+    assert wide.page.locator("#list").get_attribute("aria-rowcount") == "22"
+    assert wide.page.locator("#list tbody tr[data-at]").count() == 21
 
 
 def test_the_keyboard_alone_suffices(wide: Opened) -> None:
@@ -133,26 +134,30 @@ def test_the_keyboard_alone_suffices(wide: Opened) -> None:
 
 @pytest.mark.thorough
 def test_zoom_by_buttons_wheel_and_back(wide: Opened) -> None:
-    first, axis = wide.picture(), ticks(wide)
-    wide.page.click("#zoom-in")
-    second = wide.picture()
-    assert second != first
+    pictures, axis = [wide.picture()], ticks(wide)
     box = wide.page.locator("#plot").bounding_box()
     assert box is not None
-    wide.page.mouse.move(box["x"] + 300, box["y"] + 200)
-    wide.page.keyboard.down("Control")
-    wide.page.mouse.wheel(0, -300)
-    wide.page.keyboard.up("Control")
-    third = wide.picture()
-    assert third not in {first, second}
-    wide.page.mouse.wheel(0, 200)
-    wide.next_frame()
-    fourth = wide.picture()
-    assert fourth != third
-    wide.page.mouse.down()
-    wide.page.mouse.move(box["x"] + 300, box["y"] + 400, steps=4)
-    wide.page.mouse.up()
-    assert wide.picture() != fourth
+
+    def zoom() -> None:
+        wide.page.keyboard.down("Control")
+        wide.page.mouse.wheel(0, -300)
+        wide.page.keyboard.up("Control")
+
+    def drag() -> None:
+        wide.page.mouse.down()
+        wide.page.mouse.move(box["x"] + 300, box["y"] + 400, steps=4)
+        wide.page.mouse.up()
+
+    def scroll() -> None:
+        wide.page.mouse.wheel(0, 200)
+
+    wide.page.click("#zoom-in")
+    for act in (zoom, scroll, drag):
+        pictures.append(wide.picture())
+        wide.page.mouse.move(box["x"] + 300, box["y"] + 200)
+        act()
+    pictures.append(wide.picture())
+    assert all(one != other for one, other in pairwise(pictures))
     assert ticks(wide) != axis
     wide.page.click("#reset")
     wide.next_frame()
@@ -195,18 +200,6 @@ def test_search_counts_and_steps(wide: Opened) -> None:
     assert wide.page.locator("#next").is_disabled()
 
 
-@pytest.mark.thorough
-def test_the_table_has_every_message_and_chooses_one(wide: Opened) -> None:
-    rows = wide.page.locator("#list tbody tr[data-at]")
-    assert wide.page.locator("#list").get_attribute("aria-rowcount") == "22"
-    assert rows.count() == 21
-    row = rows.filter(has_text="sender → receiver: pake")
-    assert row.inner_text().split("\t") == ["0.240 s", "sender → receiver: pake", "2.64 s", "20 ms", "5 ms", "20 ms"]
-    row.click()
-    assert row.get_attribute("aria-current") == "true"
-    assert wide.page.locator("#tooltip").is_visible()
-
-
 CUT_OFF = """(selector) => [...document.querySelectorAll(selector)]
     .filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.textContent)"""
 """Returns the texts that do not fit into their elements."""
@@ -226,9 +219,8 @@ def test_no_number_is_cut_off(browser: Browser, tmp_path: Path, size: dict[str, 
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone_needs_no_sideways_scrolling(browser: Browser, tmp_path: Path, scheme: str) -> None:
-    with opened(browser, page(timelines.waited()), tmp_path, color_scheme=scheme, **PHONE) as found:
+def test_a_phone_needs_no_sideways_scrolling(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, page(timelines.waited()), tmp_path, **PHONE) as found:
         assert found.page.evaluate("document.documentElement.scrollWidth") <= 360
         assert len(found.drawn()) > 30
         x, y = labelled(found, "pake")
@@ -260,18 +252,19 @@ def test_two_fingers_zoom(browser: Browser, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_the_dark_is_dark_also_if_it_comes_later(wide: Opened) -> None:
+def test_the_dark_is_dark_also_if_it_comes_later(browser: Browser, tmp_path: Path) -> None:
     papers = {"light": (255, 255, 255), "dark": (16, 19, 24)}
     lanes = {"light": (244, 245, 247), "dark": (25, 29, 36)}
     schemes: tuple[Literal["light", "dark"], ...] = ("light", "dark", "light")
-    for scheme in schemes:
-        wide.page.emulate_media(color_scheme=scheme)
-        wide.next_frame()
-        colours = wide.drawn()
-        commonest = sorted(colours, key=colours.__getitem__)[-2:]
-        assert set(commonest) == {",".join(map(str, (*of[scheme], 255))) for of in (papers, lanes)}
-        body = wide.page.evaluate("getComputedStyle(document.body).backgroundColor")
-        assert body == f"rgb({', '.join(map(str, papers[scheme]))})"
+    with opened(browser, page(timelines.waited()), tmp_path, **WIDE) as found:
+        for scheme in schemes:
+            found.page.emulate_media(color_scheme=scheme)
+            found.next_frame()
+            colours = found.drawn()
+            commonest = sorted(colours, key=colours.__getitem__)[-2:]
+            assert set(commonest) == {",".join(map(str, (*of[scheme], 255))) for of in (papers, lanes)}
+            body = found.page.evaluate("getComputedStyle(document.body).backgroundColor")
+            assert body == f"rgb({', '.join(map(str, papers[scheme]))})"
 
 
 @pytest.mark.thorough
