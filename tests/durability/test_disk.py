@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from support.audit import EARLY, UNKEPT, UNNAMED, UNWRITTEN, Report, audit
+from durability.audit import EARLY, UNKEPT, UNNAMED, UNWRITTEN, Report, audit
 from support.mailbox.clients import Client, Clients
 from support.processes import altered, serving, traced
 from support.tracer import read_notes

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
+from support.mailbox.frames import Follower
 from support.tracer import Call
 
 Frame = dict[str, Any]
@@ -27,9 +28,6 @@ and the record of a bind may wait for the next commit."""
 
 TOKEN: Final = re.compile(rb"token-[0-9]+-")
 """What each body there begins with, to be found again in the pages of the log."""
-
-_TEXT: Final = 1
-_HEAD_END: Final = b"\r\n\r\n"
 
 
 class Broken(NamedTuple):
@@ -68,8 +66,8 @@ class _Conversation:
         self.answered: tuple[int, Frame] = (0, {})
         """The last one that has."""
         self.claimed = False
-        self.incoming = _Frames()
-        self.outgoing = _Frames()
+        self.incoming = Follower()
+        self.outgoing = Follower()
 
     def acknowledge(self, frame: Frame) -> None:
         """Commands are acknowledged in the order in which they came."""
@@ -105,10 +103,10 @@ class _Auditor:
             self._named = True
         elif call.kind == "receive" and ends and call.data:
             conversation = self.conversations.setdefault(call.file, _Conversation())
-            conversation.asked.extend((time, json.loads(text)) for text in conversation.incoming.feed(call.data))
+            conversation.asked.extend((time, json.loads(text)) for text in _texts(conversation.incoming, call.data))
         elif call.kind == "send" and not ends and call.file in self.conversations:  # else it is no client's
             conversation = self.conversations[call.file]
-            for text in conversation.outgoing.feed(call.data):
+            for text in _texts(conversation.outgoing, call.data):
                 conversation.texts.append(text)
                 self._judge(conversation, json.loads(text))
 
@@ -137,40 +135,6 @@ class _Auditor:
             self.broken.append(Broken(UNKEPT, frame))
 
 
-class _Frames:
-    """One direction of a connection → its text frames (RFC 6455 section 5.2), less HTTP and control frames."""
-
-    def __init__(self) -> None:
-        self._bytes = bytearray()
-        self._open = False
-
-    def feed(self, data: bytes) -> Iterator[str]:
-        self._bytes += data
-        if not self._open:
-            end = self._bytes.find(_HEAD_END)
-            if end < 0:
-                return
-            del self._bytes[: end + len(_HEAD_END)]
-            self._open = True
-        while (frame := self._next()) is not None:
-            opcode, payload = frame
-            if opcode == _TEXT:
-                yield payload.decode()
-
-    def _next(self) -> tuple[int, bytes] | None:
-        # FIN(1) RSV(3) OPCODE(4) | MASK(1) LENGTH(7) | 0, 2 or 8 bytes of length | 0 or 4 of mask | payload
-        data = self._bytes
-        if len(data) < 2:
-            return None
-        start = {126: 4, 127: 10}.get(data[1] & 0x7F, 2)
-        size = data[1] & 0x7F if start == 2 else int.from_bytes(data[2:start], "big")
-        mask = bytes(data[start : start + 4]) if data[1] & 0x80 else b""
-        start += len(mask)
-        if len(data) < start + size:
-            return None
-        assert data[0] & 0x80, "nobody here fragments"
-        opcode, payload = data[0] & 0x0F, bytes(data[start : start + size])
-        del data[: start + size]
-        if mask:
-            payload = bytes(byte ^ mask[i % 4] for i, byte in enumerate(payload))
-        return opcode, payload
+def _texts(direction: Follower, data: bytes) -> Iterator[str]:
+    """Yield the messages that these bytes complete."""
+    return (piece.payload.decode() for piece in direction.feed(data) if piece.payload is not None)
