@@ -15,35 +15,24 @@ ROOT = Path(restante.__file__).parent
 BENCH = ROOT.parent.parent / "bench"
 
 LAYERS = {
-    "mailbox": ["protocol", "core", "settings", "store", "reference_import", "server"],
-    "waku": [
-        *("envelope", "devp2p", "protocol", "limits", "settings", "passwords", "defaults", "key_file"),
-        *("archive", "files", "connection", "client", "node"),
-    ],
-    "client": [
-        *(
-            "errors",
-            "arguments",
-            "defaults",
-            "protocol",
-            "files",
-            "core",
-            "events",
-            "tasks",
-            "timing_log",
-            "connection",
-        ),
-        *("unread", "sent_message", "base", "wormhole", "transit", "transfer", "journal_mode"),
-    ],
-    "timing": ["logs", "model", "transfers", "comparison", "outputs"],
-    "demo": [
-        *("fleet", "load", "events", "story", "people", "simulation", "server", "client", "world", "conversations"),
-        *("guessing", "usage", "envelopes", "generate"),
-    ],
-    "pipeline": [
-        *("schemas", "spark", "lake", "clean", "sources", "tables", "views", "query", "gaps"),
-        *("report", "steps", "ingest", "build"),
-    ],
+    part: names.split()
+    for part, names in {
+        "mailbox": "protocol core settings store reference_import server",
+        "waku": """
+        envelope devp2p protocol limits settings passwords defaults key_file archive files connection client
+        node
+    """,
+        "client": """
+        errors arguments defaults protocol files core events tasks timing_log connection unread sent_message
+        base wormhole transit transfer journal_mode
+    """,
+        "timing": "logs model transfers comparison outputs",
+        "demo": """
+        fleet load events story people simulation server client world conversations guessing usage envelopes
+        generate
+    """,
+        "pipeline": "schemas spark lake clean sources tables views query gaps report steps ingest build",
+    }.items()
 }
 """The folders and modules of each part: each may import those before it."""
 
@@ -51,62 +40,40 @@ STRANGERS = {("waku.node", "waku.client")}
 """Folders of one part of which neither imports the other."""
 
 BETWEEN_PARTS = {
-    ("demo.server", "mailbox.core"),
-    ("demo.server", "mailbox.protocol"),
-    ("demo.server", "mailbox.server.commit_loop"),
-    ("demo.server", "mailbox.server.trace"),
-    ("demo.server", "mailbox.settings"),
-    ("demo.server", "mailbox.store"),
-    ("demo.usage", "mailbox.server.trace"),
-    ("demo.client", "client.protocol.server_messages"),
-    ("demo.client", "client.timing_log"),
-    ("demo.world", "client.timing_log"),
-    ("demo.conversations", "client.timing_log"),
-    ("demo.envelopes", "waku.archive"),
-    ("demo.envelopes", "waku.defaults"),
-    ("demo.envelopes", "waku.envelope"),
-    ("pipeline.clean", "waku.envelope"),
-    ("pipeline.clean", "waku.archive.ids"),
-    ("pipeline.clean", "timing.logs"),
-    ("pipeline.sources", "waku.envelope"),
-    ("pipeline.sources", "waku.files"),
-    ("pipeline.sources", "timing.logs"),
-    ("pipeline.tables", "timing.model"),
-    ("pipeline.gaps", "waku.files"),
+    (importer, imported)
+    for importer, names in {
+        "demo.client": "client.protocol.server_messages client.timing_log",
+        "demo.conversations": "client.timing_log",
+        "demo.envelopes": "waku.archive waku.defaults waku.envelope",
+        "demo.server": """
+            mailbox.core mailbox.protocol mailbox.server.commit_loop mailbox.server.trace mailbox.settings
+            mailbox.store
+        """,
+        "demo.usage": "mailbox.server.trace",
+        "demo.world": "client.timing_log",
+        "pipeline.clean": "timing.logs waku.archive.ids waku.envelope",
+        "pipeline.gaps": "waku.files",
+        "pipeline.sources": "timing.logs waku.envelope waku.files",
+        "pipeline.tables": "timing.model",
+    }.items()
+    for imported in names.split()
 }
 """What one part may import of another. Everything may import `common`; `cli` may import everything."""
 
-PURE = [
-    *("mailbox.protocol", "mailbox.core", "mailbox.reference_import.reference", "mailbox.reference_import.report"),
-    *("mailbox.reference_import.translation", "waku.envelope", "waku.devp2p", "waku.protocol", "waku.limits"),
-    *("waku.archive.ids", "waku.archive.history.query"),
-    *("waku.node.pool", "waku.node.mailserver", "waku.connection.quotas", "waku.node.save_schedule"),
-    *("waku.client.ranges", "waku.client.inbox", "waku.client.actions", "waku.client.walk", "waku.client.requester"),
-    *("client.protocol", "client.core", "client.files.names"),
-    *("pipeline.clean", "pipeline.sources.marks", "pipeline.report.periods"),
-    *("pipeline.report.model", "pipeline.report.percentiles", "pipeline.report.top_rows", "pipeline.report.values"),
-    *(
-        "pipeline.report.changes",
-        "pipeline.report.changes_table",
-        "pipeline.report.charts",
-        "pipeline.report.sections",
-        "pipeline.report.making",
-        "pipeline.report.csv_file",
-        "pipeline.report.json_file",
-        "pipeline.report.summary",
-    ),
-    *("timing.logs", "timing.model", "demo.simulation", "demo.story"),
-    *(
-        "common.units",
-        "common.texts",
-        "common.csv_fields",
-        "common.content_policy",
-        "timing.outputs.diagram",
-        "timing.outputs.text",
-        "timing.outputs.trace_event",
-    ),
-    *("timing.outputs.compare_text", "timing.outputs.page_tables", "timing.outputs.wording"),
-]
+_PURE = """
+    mailbox.protocol mailbox.core mailbox.reference_import.reference mailbox.reference_import.report
+    mailbox.reference_import.translation waku.envelope waku.devp2p waku.protocol waku.limits waku.archive.ids
+    waku.archive.history.query waku.node.pool waku.node.mailserver waku.connection.quotas
+    waku.node.save_schedule waku.client.ranges waku.client.inbox waku.client.actions waku.client.walk
+    waku.client.requester client.protocol client.core client.files.names pipeline.clean pipeline.sources.marks
+    pipeline.report.periods pipeline.report.model pipeline.report.percentiles pipeline.report.top_rows
+    pipeline.report.values pipeline.report.changes pipeline.report.changes_table pipeline.report.charts
+    pipeline.report.sections pipeline.report.making pipeline.report.csv_file pipeline.report.json_file
+    pipeline.report.summary timing.logs timing.model demo.simulation demo.story common.units common.texts
+    common.csv_fields common.content_policy timing.outputs.diagram timing.outputs.text
+    timing.outputs.trace_event timing.outputs.compare_text timing.outputs.page_tables timing.outputs.wording
+"""
+PURE = _PURE.split()
 """Folders and modules that know no I/O, no clock and no randomness: these are arguments."""
 
 IMPURE = {
