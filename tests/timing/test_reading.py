@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -20,6 +19,7 @@ from support.timing import drawn
 from support.timing.drawn import Drawn, draw
 
 T = 1_795_000_000.0
+Content: TypeAlias = bytes | str | list[Any]
 
 
 @pytest.fixture
@@ -35,22 +35,24 @@ class Files:
         self.folder = folder
         self.said: list[str] = []
 
-    def write(self, name: str, content: bytes | str | list[Any]) -> Path:
+    def write(self, name: str, content: Content) -> Path:
         path = self.folder / name
         if isinstance(content, list):
             content = json.dumps(content)
         path.write_bytes(content.encode() if isinstance(content, str) else content)
         return path
 
-    def read(self, *paths: Path, trace: Path | None = None) -> Timeline:
-        return read_transfer(paths, trace, {}, self.hear)
+    def read(self, *contents: Content, trace: Content | None = None) -> Timeline:
+        """Read the logs a, b and so on, and a trace."""
+        paths = [self.write(chr(ord("a") + number), content) for number, content in enumerate(contents)]
+        return read_transfer(paths, None if trace is None else self.write("trace", trace), {}, self.hear)
 
     def hear(self, words: str) -> None:
         self.said.append(words.replace(f"{self.folder}/", ""))
 
-    def refused(self, *paths: Path, trace: Path | None = None) -> str:
+    def refused(self, *contents: Content, trace: Content | None = None) -> str:
         with pytest.raises(Misuse) as refusal:
-            self.read(*paths, trace=trace)
+            self.read(*contents, trace=trace)
         return str(refusal.value).replace(f"{self.folder}/", "")
 
 
@@ -61,196 +63,187 @@ def files(tmp_path: Path) -> Files:
 
 EVENT = {"name": "exit", "start": T, "stop": None, "details": {}}
 
-NO_LOGS: dict[str, tuple[bytes | str | list[Any], str]] = {
-    "empty": ("", "log is empty: the client writes its log when it ends"),
-    "only spaces": (" \n\n", "log is empty: the client writes its log when it ends"),
-    "no events": ([], "log has no events: the client wrote an empty log"),
-    "a picture": (
-        b"\x89PNG\r\n\x1a\n",
-        "log is not a timing log, which is a JSON list of events (see --dump-timing)",
-    ),
-    "a trace": (
-        '{"connection": 1}\n',
-        "log is not a timing log, which is a JSON list; a server's trace is given with --server",
-    ),
-    "another list": (
-        [1, 2, 3],
-        "log is not a timing log: none of its items is an event; byte 1: a value has the wrong type",
-    ),
-    "objects of others": (
-        [{"a": 1}],
-        "log is not a timing log: none of its items is an event; byte 1: a value is missing",
-    ),
-    "deep": ("[" * 100_000, "log is not a timing log, which is a JSON list of events (see --dump-timing)"),
-}
+NO_LOG = "a is not a timing log"
+NO_LIST = f"{NO_LOG}, which is a JSON list of events (see --dump-timing)"
+NOT_AN_EVENT = f"{NO_LOG}: none of its items is an event; byte 1: a value"
 
 
-@pytest.mark.parametrize("kind", NO_LOGS)
-def test_a_file_that_is_no_log_is_refused_in_one_sentence(files: Files, kind: str) -> None:
-    content, words = NO_LOGS[kind]
-    assert files.refused(files.write("log", content)) == words
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "a is empty: the client writes its log when it ends"),
+        (" \n\n", "a is empty: the client writes its log when it ends"),
+        ([], "a has no events: the client wrote an empty log"),
+        (b"\x89PNG\r\n\x1a\n", NO_LIST),
+        ('{"connection": 1}\n', f"{NO_LOG}, which is a JSON list; a server's trace is given with --server"),
+        ([1, 2, 3], f"{NOT_AN_EVENT} has the wrong type"),
+        ([{"a": 1}], f"{NOT_AN_EVENT} is missing"),
+        ("[" * 100_000, NO_LIST),
+        ([EVENT] * 11, "a has more than 10 events, the most that can be shown"),
+        (b"[" + b" " * (1 << 20), "a is larger than 1 MiB, so it is no timing log"),
+    ],
+)
+def test_a_file_that_is_no_log_is_refused_in_one_sentence(
+    files: Files, monkeypatch: pytest.MonkeyPatch, content: Content, words: str
+) -> None:
+    monkeypatch.setattr(reading, "MAX_EVENTS", 10)
+    monkeypatch.setattr(reading, "MAX_LOG_BYTES", 1 << 20)
+    assert files.refused(content) == words
+    assert len(read_log(files.write("log", [EVENT] * 10), files.hear).events) == 10
 
 
-def test_a_file_that_cannot_be_read_is_named(files: Files) -> None:
-    assert files.refused(files.folder / "missing") == "cannot read missing: No such file or directory"
-    assert files.refused(files.folder) == f"cannot read {files.folder}: Is a directory"
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("missing", "cannot read /missing: No such file or directory"),
+        (".", "cannot read : Is a directory"),
+        ("\x1b[31m", "cannot read '/\\x1b[31m': No such file or directory"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, words: str) -> None:
+    with pytest.raises(Misuse) as refusal:
+        read_transfer([tmp_path / name], None, {}, print)
+    assert str(refusal.value).replace(str(tmp_path), "") == words
 
 
-def received(message: dict[str, Any]) -> dict[str, Any]:
+def received(server_tx: float) -> dict[str, Any]:
+    message = {"type": "welcome", "server_tx": server_tx}
     return {**EVENT, "name": "ws_receive", "details": {"_side": "a", "message": message}}
 
 
-BAD_EVENTS: dict[str, tuple[dict[str, Any] | str, str]] = {
-    "no start": ({"name": "exit"}, "a value is missing"),
-    "a start that is a text": ({**EVENT, "start": "now"}, "a value has the wrong type"),
-    "NaN": ('{"name": "exit", "start": NaN}', "it is not JSON"),
-    "infinity": ('{"name": "exit", "start": 1e400}', "a value has the wrong type"),
-    "a negative start": ({**EVENT, "start": -1.0}, "its time is not a time since 1970"),
-    "the year 5138": ({**EVENT, "start": 1e11}, "its time is not a time since 1970"),
-    "a server's time before 1970": (
-        received({"type": "welcome", "server_tx": -9e10}),
-        "its time is not a time since 1970",
-    ),
-    "a server's time in 5138": (
-        received({"type": "welcome", "server_tx": 1e11}),
-        "its time is not a time since 1970",
-    ),
-    "an end before the beginning": ({**EVENT, "stop": T - 1}, "it ends before it begins"),
-}
+NO_TIME = "its time is not a time since 1970"
 
 
-@pytest.mark.parametrize("kind", BAD_EVENTS)
-def test_a_bad_event_is_left_out_and_said_with_its_place(files: Files, kind: str) -> None:
-    event, words = BAD_EVENTS[kind]
-    bad = event if isinstance(event, str) else json.dumps(event)
-    good = json.dumps(EVENT)
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        ({"name": "exit"}, "a value is missing"),
+        ({**EVENT, "start": "now"}, "a value has the wrong type"),
+        ('{"name": "exit", "start": NaN}', "it is not JSON"),
+        ('{"name": "exit", "start": 1e400}', "a value has the wrong type"),
+        ({**EVENT, "start": -1.0}, NO_TIME),
+        ({**EVENT, "start": 1e11}, NO_TIME),
+        (received(-9e10), NO_TIME),
+        (received(1e11), NO_TIME),
+        ({**EVENT, "stop": T - 1}, "it ends before it begins"),
+    ],
+)
+def test_a_bad_event_is_left_out_and_said_with_its_place(
+    files: Files, event: dict[str, Any] | str, words: str
+) -> None:
+    good, bad = json.dumps(EVENT), event if isinstance(event, str) else json.dumps(event)
     log = read_log(files.write("log", f"[{good},\n{bad},\n{bad}]"), files.hear)
     assert len(log.events) == 1
     assert files.said == [f"log: 2 events are left out; the first is at byte {len(good) + 3}: {words}"]
 
 
 def test_a_log_that_is_cut_off_is_shown_up_to_there(files: Files, one: Drawn) -> None:
-    whole = one.log("sender")
-    log = read_log(files.write("log", whole[: len(whole) // 2]), files.hear)
+    content = one.log("sender")
+    log = read_log(files.write("log", content[: len(content) // 2]), files.hear)
     assert 0 < len(log.events) < len(one.logs["sender"])
-    (words,) = files.said
+    [words] = files.said
     assert words.startswith("log is damaged or cut off at byte ")
     assert words.endswith(f": the {len(log.events)} events before it are shown")
-
-
-def test_a_log_cut_at_any_byte_is_read_or_refused(files: Files, one: Drawn) -> None:
-    whole = one.log("receiver")[:2500]
-    for end in range(len(whole)):
+    for end in range(0, 2_500, 3):
         with contextlib.suppress(Misuse):
-            assert len(read_log(files.write("log", whole[:end]), files.hear).events) <= len(one.logs["receiver"])
-
-
-def test_a_log_with_too_many_events_is_refused(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "MAX_EVENTS", 10)
-    assert (
-        files.refused(files.write("log", [EVENT] * 11)) == "log has more than 10 events, the most that can be shown"
-    )
-    assert len(read_log(files.write("log", [EVENT] * 10), files.hear).events) == 10
+            read_log(files.write("log", content[:end]), files.hear)
 
 
 # ── two logs ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_both_logs_have_their_roles_in_either_order(files: Files, one: Drawn) -> None:
-    sender, receiver = files.write("s", one.log("sender")), files.write("r", one.log("receiver"))
-    right, swapped = files.read(sender, receiver), files.read(receiver, sender)
+    right = files.read(one.log("sender"), one.log("receiver"))
+    assert files.said == []
+    swapped = files.read(one.log("receiver"), one.log("sender"))
     assert [client.role for client in right.clients] == ["sender", "receiver"]
     assert [client.role for client in swapped.clients] == ["receiver", "sender"]
-    assert files.said == ["r is the receiver's log, and s the sender's"]
-    assert {(client.role, client.offset_us) for client in right.clients} == {
-        (client.role, client.offset_us) for client in swapped.clients
-    }
+    assert files.said == ["a is the receiver's log, and b the sender's"]
+    offsets = [{(client.role, client.offset_us) for client in found.clients} for found in (right, swapped)]
+    assert offsets[0] == offsets[1]
 
 
-@pytest.mark.parametrize(("role", "shown"), [("sender", "sender"), ("receiver", "sender")])
-def test_one_log_is_enough(files: Files, one: Drawn, role: str, shown: str) -> None:
+@pytest.mark.parametrize("role", ["sender", "receiver"])
+def test_one_log_is_enough(files: Files, one: Drawn, role: str) -> None:
     """The receiver's log has nothing here that tells its role: it did not ask its user for the code."""
-    found = files.read(files.write("log", one.log(role)))
-    assert [client.role for client in found.clients] == [shown]
+    found = files.read(one.log(role))
+    assert [client.role for client in found.clients] == ["sender"]
     assert found.commands
     assert any(frame.author == "peer" for frame in found.frames)
-    words = "log does not say whether it is the sender's or the receiver's: it is shown as the sender's"
+    words = "a does not say whether it is the sender's or the receiver's: it is shown as the sender's"
     assert files.said == ([words] if role == "receiver" else [])
 
 
-@pytest.mark.parametrize(("which", "role"), [("cmd_send", "sender"), ("cmd_receive", "receiver")])
-@pytest.mark.parametrize("name", ["import", "command dispatch"])
+def test_two_logs_that_do_not_say_their_roles_are_shown_as_they_are_given(files: Files, one: Drawn) -> None:
+    logs = [[each for each in one.logs[role] if each["name"] != "ws_send"] for role in ("receiver", "sender")]
+    assert [client.role for client in files.read(*logs).clients] == ["sender", "receiver"]
+    assert files.said[0] == "a and b do not say which one is the sender's: a is shown as the sender's"
+
+
+def event(name: str, **details: str) -> dict[str, Any]:
+    return {"name": name, "start": T, "stop": T + 1, "details": details}
+
+
+@pytest.mark.parametrize(
+    ("first", "log", "role"),
+    [
+        (event("import", which="cmd_send"), "sender", "sender"),
+        (event("import", which="cmd_receive"), "sender", "receiver"),
+        (event("command dispatch", which="cmd_send"), "sender", "sender"),
+        (event("command dispatch", which="cmd_receive"), "sender", "receiver"),
+        (event("input code", waiting="user"), "receiver", "receiver"),
+    ],
+)
 def test_a_log_says_its_role_also_if_the_rest_looks_like_the_other_one(
-    files: Files, one: Drawn, name: str, which: str, role: str
+    files: Files, one: Drawn, first: dict[str, Any], log: str, role: str
 ) -> None:
     """`import` is written by `wormhole`, `command dispatch` by ours. The sender asks, too, with --verify."""
-    began = {"name": name, "start": T, "stop": None, "details": {"which": which}}
-    asked = {"name": "permission", "start": T, "stop": T + 1, "details": {"waiting": "user"}}
-    found = files.read(files.write("log", [began, asked, *one.logs["sender"]]))
+    found = files.read([first, event("permission", waiting="user"), *one.logs[log]])
     assert [client.role for client in found.clients] == [role]
 
 
-def test_the_same_log_twice_is_refused(files: Files, one: Drawn) -> None:
-    first, second = files.write("a", one.log("sender")), files.write("b", one.log("sender"))
-    assert files.refused(first, second) == "a and b are both logs of one client: give the log of the other one"
-
-
-def test_logs_of_two_transfers_are_refused(files: Files, one: Drawn) -> None:
+def test_logs_that_do_not_belong_together_are_refused(files: Files, one: Drawn) -> None:
+    log = one.log("sender")
+    assert files.refused(log, log) == "a and b are both logs of one client: give the log of the other one"
     other = one.log("receiver").replace(b"5e4de6", b"077e35").replace(b"6ece17", b"077e36")
-    said = files.refused(files.write("a", one.log("sender")), files.write("b", other))
-    assert said == "a and b are not of one transfer: neither client received a message of the other"
+    words = "a and b are not of one transfer: neither client received a message of the other"
+    assert files.refused(log, other) == words
+    both = one.logs["sender"] + one.logs["receiver"]
+    assert files.refused(both) == "a has 2 sides: give the log of one client"
 
 
-def test_a_log_of_several_clients_is_refused(files: Files, one: Drawn) -> None:
-    log = files.write("log", one.logs["sender"] + one.logs["receiver"])
-    assert files.refused(log) == "log has 2 sides: give the log of one client"
-
-
-def test_a_clock_that_was_set_is_said(files: Files, one: Drawn) -> None:
-    for event in one.logs["sender"][12:]:
-        event["start"] += 60.0
-    files.read(files.write("log", one.logs["sender"]))
-    (words,) = files.said
-    assert words.startswith("the clock of log moved against the server's by 59.9")
-
-
-def test_a_log_without_answers_is_shown_by_its_own_clock(files: Files, one: Drawn) -> None:
-    found = files.read(files.write("log", [each for each in one.logs["sender"] if each["name"] == "ws_send"]))
+def test_a_clock_that_was_set_or_is_not_known_is_said(files: Files, one: Drawn) -> None:
+    found = files.read([sent for sent in one.logs["sender"] if sent["name"] == "ws_send"])
     assert found.clients[0].offset_us is None
-    assert files.said == [
-        "log has no answer of the server, so its clock cannot be compared; its times are as written"
-    ]
+    assert files.said == ["a has no answer of the server, so its clock cannot be compared; its times are as written"]
+    for later in one.logs["sender"][12:]:
+        later["start"] += 60.0
+    files.read(one.logs["sender"])
+    assert files.said[1].startswith("the clock of a moved against the server's by 59.9")
 
 
 # ── traces ───────────────────────────────────────────────────────────────────────────────────────
 
-NO_TRACES: dict[str, Callable[[Drawn], bytes]] = {
-    "empty": lambda _: b"",
-    "a log": lambda one: one.log("sender"),
-    "a picture": lambda _: b"\x89PNG\r\n\x1a\n" * 100,
-    "one long line": lambda _: b"{" * (1 << 20),
-    "the server's log": lambda _: b'{"event": "listening", "level": "info"}\n',
-}
 
-
-@pytest.mark.parametrize("kind", NO_TRACES)
-def test_a_file_that_is_no_trace_is_refused(files: Files, one: Drawn, kind: str) -> None:
-    log, trace = files.write("log", one.log("sender")), files.write("trace", NO_TRACES[kind](one))
+@pytest.mark.parametrize(
+    "trace",
+    [b"", [EVENT], b"\x89PNG\r\n\x1a\n" * 100, b"{" * (1 << 20), '{"event": "listening", "level": "info"}\n'],
+)
+def test_a_file_that_is_no_trace_is_refused(files: Files, one: Drawn, trace: Content) -> None:
     words = "trace is not a trace: it does not begin with a command (see restante serve --trace)"
-    assert files.refused(log, trace=trace) == words
+    assert files.refused(one.log("sender"), trace=trace) == words
 
 
 def test_a_trace_of_another_server_is_said(files: Files, one: Drawn) -> None:
-    line = {**one.trace[0], "id": "others"}
-    files.read(files.write("log", one.log("sender")), trace=files.write("trace", json.dumps(line) + "\n"))
+    files.read(one.log("sender"), trace=json.dumps({**one.trace[0], "id": "others"}) + "\n")
     assert files.said == ["trace has none of the transfer's commands: it is of another server, or of another time"]
 
 
 def test_bad_lines_of_a_trace_are_left_out_and_said_with_their_place(files: Files, one: Drawn) -> None:
-    log, lines = files.write("log", one.log("sender")), one.lines()
+    log, lines = one.log("sender"), one.lines()
     first = len(lines.splitlines()[0]) + 1
     bad = lines[:first] + b"garbage\n" + b"x" * (1 << 17) + b"\n" + lines[first:] + b'{"connection": 1, "comm'
-    found = files.read(log, trace=files.write("trace", bad))
+    found = files.read(log, trace=bad)
     assert files.said == [f"trace: 2 lines are left out; the first is at byte {first}: it is not JSON"]
-    assert found == files.read(log, trace=files.write("whole", lines))
+    assert found == files.read(log, trace=lines)
     assert all(command.answered_us is not None for command in found.commands)
