@@ -12,7 +12,8 @@ from restante.mailbox.reference_import.importing import import_databases
 from restante.pipeline.sources import usage_tasks
 from restante.pipeline.sources.recognise import recognise
 from support.mailbox.reference_sources import Their
-from support.pipeline.servers import NOW, T0, Marks, alter, client, older_schema, ours, read
+from support.pipeline.servers import NOW, T0, alter, client, older_schema, ours
+from support.pipeline.source_reads import Marks, read
 
 DAY = 86_400
 

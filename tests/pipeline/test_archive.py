@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,43 @@ from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.source import SourceError
 from restante.waku.archive import ids
 from restante.waku.archive.schema import APPLICATION_ID, FILE, SCHEMA
+from restante.waku.archive.sqlite import Archive
 from restante.waku.envelope.envelope import Envelope
 from support.effort import examples
-from support.pipeline.archives import CAME, Keeping, keeping
 from support.pipeline.servers import CONTEXT
 from support.pipeline.source_reads import Row, SourceRead, read_source, rows_of
 from support.waku.archives import thaw
 from support.waku.envelopes import T0, envelope
+
+CAME = T0 + 100
+
+
+class Keeping:
+    """An archive that is open, as it is while its server runs."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self._archive = Archive.open(data)
+
+    def save(self, *batch: Envelope, arrived: int = CAME) -> None:
+        asyncio.run(self._archive.save(batch, arrived))
+
+    def prune(self, before: int) -> None:
+        asyncio.run(self._archive.prune(T0 + before, 1_000))
+
+    def close(self) -> None:
+        asyncio.run(self._archive.close())
+
+
+@contextmanager
+def keeping(data: Path, *batch: Envelope) -> Iterator[Keeping]:
+    found = Keeping(data)
+    try:
+        if batch:
+            found.save(*batch)
+        yield found
+    finally:
+        found.close()
 
 
 def read_new(data: Path, before: SourceRead | None = None) -> SourceRead:

@@ -25,8 +25,9 @@ from restante.pipeline.tables import TABLES
 from support.documents import ROOT, Document
 from support.mailbox.reference_sources import Their
 from support.pipeline.runs import LakeWorld, command, spark_command
-from support.pipeline.servers import client, current, mailbox, nameplate, ours, read
+from support.pipeline.servers import client, current, mailbox, nameplate, ours
 from support.pipeline.sessions import INTERPRETED, environment
+from support.pipeline.source_reads import read
 from support.processes import RESTANTE, run
 from support.waku.archives import archive_of
 from support.waku.letters import letter

@@ -16,7 +16,8 @@ from restante.mailbox.store.schema import FILE
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.source import SourceError, origins, parse
 from support.mailbox.reference_sources import Their
-from support.pipeline.servers import T0, alter, nameplate, ours, read
+from support.pipeline.servers import T0, alter, nameplate, ours
+from support.pipeline.source_reads import read
 
 CASES = json.loads((Path(__file__).parent / "drift.json").read_text())["cases"]
 

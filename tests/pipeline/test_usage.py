@@ -24,7 +24,6 @@ from support.pipeline.servers import (
     CONTEXT,
     T0,
     TABLES,
-    Marks,
     alter,
     client,
     context_of,
@@ -33,8 +32,8 @@ from support.pipeline.servers import (
     nameplate,
     older_schema,
     ours,
-    read,
 )
+from support.pipeline.source_reads import Marks, read
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ from restante.pipeline.sources.rows import FAULT_COLUMNS, NUMBER_COLUMN, numbere
 from restante.pipeline.sources.source import DUPLICATE, Part, Span
 from restante.pipeline.sources.usage import OpenedUsage
 from restante.pipeline.sources.usage_tasks import cut
-from support.pipeline.servers import CONTEXT, T0, TABLES, alter, client, current, drained, mailbox, nameplate, ours
+from support.pipeline.servers import CONTEXT, T0, TABLES, alter, client, current, mailbox, nameplate, ours
+from support.pipeline.source_reads import rows_of
 
 
 def span_of(opened: OpenedUsage, table: str) -> Span:
@@ -40,7 +41,7 @@ def test_spark_returns_the_rows_unchanged(spark: SparkSession, tmp_path: Path, t
         ]
         rows = frame.toArrow().to_pylist()
         numbers = [row.pop(NUMBER_COLUMN.name) for row in rows]
-        assert rows == drained(opened, span)
+        assert rows == rows_of(opened, span)
         assert len(rows) == span.counted
         assert [number for number in numbers if number is not None] == list(range(1, numbers.count(1) + 1))
 
@@ -70,7 +71,7 @@ def test_each_task_has_about_as_many_rows_wherever_ids_are_missing(
             monkeypatch.setattr(usage_tasks, "ROWS_PER_TASK", 5)
             tasks = cut(opened.scan(span), span.parts)
             assert [(task.first, task.last) for task in tasks] == [(1, 12), (13, 17), (18, 20)]
-            assert [row["id"] for row in drained(opened, span)] == [*range(3, 8), *range(13, 21)]
+            assert [row["id"] for row in rows_of(opened, span)] == [*range(3, 8), *range(13, 21)]
 
 
 def test_tasks_run_in_parallel_and_each_once(spark: SparkSession, tmp_path: Path) -> None:

@@ -28,7 +28,8 @@ from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.steps import Steps
 from restante.pipeline.tables import BUILDS, TABLES
 from support.pipeline.lakes import contents, held, infos
-from support.pipeline.servers import FIRST_DAY, NOW, Marks, read
+from support.pipeline.servers import FIRST_DAY, NOW
+from support.pipeline.source_reads import Marks, read
 from support.processes import called
 
 Row = dict[str, Any]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -11,15 +10,31 @@ from unittest.mock import patch
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import Table
 from restante.pipeline.sources.recognise import recognise
-from restante.pipeline.sources.source import IngestContext, OpenedSource, Span
+from restante.pipeline.sources.source import IngestContext, OpenedSource, Source, Span
 from restante.pipeline.sources.tasks import Task
-from support.pipeline.servers import CONTEXT
+from support.pipeline.servers import CONTEXT, TABLES
 
 Row = dict[str, Any]
+Marks = dict[str, dict[str, Mark]]
+
+
+class Read(NamedTuple):
+    """What was new for a table, row by row."""
+
+    span: Span
+    rows: list[Row]
+
+    @property
+    def clean(self) -> list[Row]:
+        return [row for row in self.rows if row["fault"] is None]
+
+    @property
+    def ids(self) -> list[int]:
+        return [row["id"] for row in self.rows]
 
 
 class SourceRead(NamedTuple):
-    """What was new, row by row."""
+    """What was new for a table, row by row, if anything was; and what was said of the source."""
 
     span: Span | None
     rows: list[Row]
@@ -52,16 +67,30 @@ def read_source(
     return SourceRead(span, rows, said)
 
 
+def read(
+    source: Source | str,
+    scratch: Path,
+    marks: Marks | None = None,
+    *,
+    context: IngestContext = CONTEXT,
+    said: list[str] | None = None,
+) -> dict[str, Read]:
+    """Read what is new of the usage records; the marks go on."""
+    tables: dict[str, Read] = {}
+    named = recognise(source) if isinstance(source, str) else source
+    with named.opened(scratch, (said if said is not None else []).append, context) as opened:
+        for name in (table.name for table in opened.tables if table.name in TABLES):
+            span = opened.find_new(name, (marks or {}).get(name, {}))
+            if span is not None:
+                tables[name] = Read(span, rows_of(opened, span))
+                if marks is not None:
+                    marks[name] = dict(span.marks)
+    return tables
+
+
 def rows_of(opened: OpenedSource, span: Span) -> list[Row]:
     """Do the tasks of a span, one after the other; they give as many rows as the source counts."""
-    with _here():
-        rows: Any = opened.read(None, span)  # type: ignore[arg-type]
-    assert len(rows) == span.counted
-    return list(rows)
 
-
-@contextmanager
-def _here() -> Iterator[None]:
     def frame(_spark: None, table: Table, tasks: Sequence[Task]) -> list[Row]:
         rows = [row for task in tasks for batch in task.batches() for row in batch.to_pylist()]
         for row in rows:
@@ -71,4 +100,6 @@ def _here() -> Iterator[None]:
         return rows
 
     with patch("restante.pipeline.sources.tasks.frame", frame):
-        yield
+        rows: Any = opened.read(None, span)  # type: ignore[arg-type]
+    assert len(rows) == span.counted
+    return list(rows)
