@@ -135,13 +135,3 @@ def test_reading_raises_nothing_but_peer_errors(rest: bytes) -> None:
         handshake.read_auth(B, AUTH[:2] + rest)
     with pytest.raises(PeerError):
         handshake.read_ack(A, ACK[:2] + rest)
-
-
-@given(mutated(st.just(rlp.encode([SIGNATURE, A.public, NONCE_A, 4]) + bytes(8))) | st.binary(max_size=40))
-def test_any_sealed_content_is_read_or_refused(plain: bytes) -> None:
-    sealed = packet(B, plain)
-    try:
-        found = handshake.read_auth(B, sealed)
-    except PeerError:
-        return
-    assert (len(found.remote), len(found.ephemeral), len(found.nonce)) == (64, 64, 32)

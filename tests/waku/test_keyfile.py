@@ -22,26 +22,19 @@ def written(path: Path, text: str, mode: int = 0o600) -> Path:
     return path
 
 
-def test_a_missing_key_is_created_readable_by_its_owner_only(tmp_path: Path) -> None:
+def test_a_missing_key_is_created_readable_by_its_owner_only_and_then_read(tmp_path: Path) -> None:
     path = tmp_path / "new" / "node.key"
-    before = os.umask(0)
+    umask = os.umask(0)
     try:
         key = key_file.load_or_make(path)
     finally:
-        os.umask(before)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        os.umask(umask)
+    made = path.stat()
+    assert stat.S_IMODE(made.st_mode) == 0o600
     assert path.read_text() == key.secret.hex() + "\n"
+    assert key_file.load_or_make(path).secret == key_file.load(path).secret == key.secret
+    assert (path.stat().st_mtime_ns, path.stat().st_ino) == (made.st_mtime_ns, made.st_ino)
     assert list(path.parent.iterdir()) == [path], "the draft is gone"
-
-
-def test_an_existing_key_is_read_and_not_changed(tmp_path: Path) -> None:
-    path = tmp_path / "node.key"
-    made = key_file.load_or_make(path)
-    before = path.stat()
-    assert key_file.load_or_make(path).secret == key_file.load(path).secret == made.secret
-    assert path.stat().st_mtime_ns == before.st_mtime_ns
-    assert path.stat().st_ino == before.st_ino
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_an_existing_key_is_read_from_a_read_only_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from restante.common.errors import PeerError
 from restante.waku.envelope import bloom
-from restante.waku.envelope.envelope import Envelope, make, parse
+from restante.waku.envelope.envelope import Envelope, make
 from restante.waku.envelope.rlp import RlpError
 from restante.waku.protocol import packets
 from restante.waku.protocol.packets import Options, Refusal, Response
@@ -176,19 +176,6 @@ def test_envelopes_in_one_piece_are_split_alike(sizes: list[int], most: int) -> 
     whole, stops = b"".join(raws), list(accumulate(map(len, raws)))
     parts = [[whole[([*stops, 0])[each - 1] : stops[each]] for each in part] for part in packets.packets(stops, most)]
     assert parts == list(packets.split_for_packets(raws, most))
-
-
-@given(st.integers(-40, 40))
-def test_an_envelope_that_fits_no_packet_is_left_out(more: int) -> None:
-    large = small(9, packets.MAX_PACKET_BYTES - 34 + more)
-    parts = list(packets.split_for_packets(each.raw for each in (small(1), large, small(2))))
-    sent = [parse(raw).nonce for part in parts for raw in part]
-    fits = len(packets.write_envelopes([large.raw])) <= packets.MAX_PACKET_BYTES
-    assert sent == ([1, 9, 2] if fits else [1, 2])
-    stops = list(accumulate(len(each.raw) for each in (small(1), large, small(2))))
-    numbers = [number for part in packets.packets(stops, packets.MAX_ENVELOPES_BYTES) for number in part]
-    assert numbers == ([0, 1, 2] if fits else [0, 2])
-    assert max(len(packets.write_envelopes(part)) for part in parts) <= packets.MAX_PACKET_BYTES
 
 
 # ── confirmations ────────────────────────────────────────────────────────────────────────────────

@@ -97,13 +97,6 @@ def test_packets_become_the_events_that_they_mean() -> None:
     assert peer.violations is None
 
 
-def test_a_second_status_is_ignored() -> None:
-    peer = greeted(Options(pow=0.5))
-    assert peer.receive(waku_packets.STATUS, waku_packets.write_options(Options(pow=0.1, topics=frozenset()))) is None
-    assert peer.receive(waku_packets.STATUS, b"no Status at all") is None
-    assert (peer.pow, peer.interest, peer.violations) == (0.5, WANTS_EVERYTHING, None)
-
-
 KNOWN = {
     waku_packets.MESSAGES,
     waku_packets.BATCH_ACK,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,30 +30,128 @@ from restante.waku.client.inbox import Inbox
 from restante.waku.client.ranges import FetchState, HistoryQuery
 from restante.waku.client.requester import OVERSIZED, UNREQUESTED, Phase, Requester
 from restante.waku.envelope import bloom
-from restante.waku.envelope.envelope import Envelope
+from restante.waku.envelope.envelope import Envelope, make
 from restante.waku.protocol import completion
+from restante.waku.protocol.completion import NO_HASH
 from restante.waku.protocol.interest import WANTS_EVERYTHING, Interest
 from restante.waku.protocol.request import Request
 from support.effort import examples
 from support.waku.letters import EPOCH, TOPIC, letter
-from support.waku.mailservers import (
-    Empty,
-    EndFirst,
-    Endless,
-    EndOnly,
-    Foreign,
-    Honest,
-    Junk,
-    Mailserver,
-    Packet,
-    Refusing,
-    Repeating,
-    Shuffled,
-    Silent,
-    Stuck,
-    WrongId,
-    key,
-)
+from support.waku.mailservers import Honest, Mailserver, Packet, Refusing, Silent, key, wanted
+
+
+@dataclass
+class Shuffled(Honest):
+    """In no order, with cursors that are its own affair: 10/WAKU-MAILSERVER allows it."""
+
+    long: int = 2
+    """Bytes of a cursor."""
+
+    def page(self, request: Request) -> tuple[list[Envelope], bytes]:
+        found = sorted((each for each in self.envelopes if wanted(request, each)), key=lambda each: each.hash)
+        start = int.from_bytes(request.cursor)
+        end = start + min(self.size, request.limit)
+        return found[start:end], end.to_bytes(self.long) if end < len(found) else b""
+
+
+class Junk:
+    def packets(self, _request: Request) -> Iterator[Packet]:
+        yield b"\x81\x01"
+
+
+@dataclass
+class Endless:
+    """Makes up envelopes, page after page."""
+
+    made: int = 0
+    page_size: int = 10
+
+    def packets(self, request: Request) -> Iterator[Packet]:
+        page = []
+        for _ in range(self.page_size):
+            self.made += 1
+            page.append(make(request.lower + 50, 50, min(request.topics), b"", self.made))
+        yield page
+        yield completion.complete(request.id, page[-1].hash, self.made.to_bytes(36))
+
+
+class Stuck:
+    """Pages of nothing, the cursor always the same."""
+
+    def packets(self, request: Request) -> Iterator[Packet]:
+        yield completion.complete(request.id, NO_HASH, b"\7" * 36)
+
+
+@dataclass
+class Empty:
+    """Pages of nothing, the cursor always another."""
+
+    asked: int = 0
+
+    def packets(self, request: Request) -> Iterator[Packet]:
+        self.asked += 1
+        yield completion.complete(request.id, NO_HASH, self.asked.to_bytes(36))
+
+
+@dataclass
+class Repeating:
+    """The same page under ever new cursors."""
+
+    envelopes: list[Envelope]
+    asked: int = 0
+
+    def packets(self, request: Request) -> Iterator[Packet]:
+        self.asked += 1
+        yield self.envelopes
+        yield completion.complete(request.id, self.envelopes[-1].hash, self.asked.to_bytes(36))
+
+
+@dataclass
+class Foreign(Honest):
+    """Adds what nobody asked for: of other topics, out of range, too large; and everything twice."""
+
+    size_of_large: int = 2000
+    others: list[Envelope] = field(default_factory=list)
+
+    def packets(self, request: Request) -> Iterator[Packet]:
+        self.others = [
+            make(request.lower + 50, 50, b"\xff" * 4, b"f"),
+            make(request.upper + 1 + 50, 50, TOPIC, b"o"),
+            make(request.lower - 1 + 50, 50, TOPIC, b"u"),
+            make(request.lower + 50, 50, TOPIC, bytes(self.size_of_large)),
+        ]
+        yield self.others
+        for packet in super().packets(request):
+            yield packet
+            if isinstance(packet, list):
+                yield packet
+
+
+class EndFirst(Honest):
+    """Says that it has finished, and then sends."""
+
+    def packets(self, request: Request) -> Iterator[Packet]:
+        *packets, end = super().packets(request)
+        yield end
+        yield from packets
+
+
+class EndOnly(Honest):
+    """Says that it has sent what it has not."""
+
+    def packets(self, request: Request) -> Iterator[Packet]:
+        *_, end = super().packets(request)
+        yield end
+
+
+class WrongId(Honest):
+    """Ends another's answer, before it ends ours."""
+
+    def packets(self, request: Request) -> Iterator[Packet]:
+        yield completion.complete(b"\xee" * 32)
+        yield completion.failure(b"\xee" * 32, "it is not yours")
+        yield from super().packets(request)
+
 
 DROP = "drop"
 SLOW = "slow"
@@ -564,7 +662,7 @@ def test_a_cheating_server_costs_at_most_its_budgets_and_the_honest_one_is_asked
     generous = 1000
     simulation = SimulatedRequester(
         SHORT,
-        [Anything(data)],  # type: ignore[list-item] # it is none of those by name
+        [Anything(data)],
         budgets=budgets,
         timeouts=Timeouts(tries=5),
     ).run()

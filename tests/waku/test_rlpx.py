@@ -14,12 +14,7 @@ from restante.waku.devp2p import frames, handshake
 from restante.waku.devp2p.rlpx import MAX_FIRST_FRAME_BYTES, Rlpx, max_frame_bytes
 from restante.waku.envelope.keys import Key
 from support.dice import Seeded
-from support.effort import examples
-from support.mutation import mutated
-from support.vectors import load
 from support.waku.devp2p_pair import A, B, cut
-
-EIP8 = load("eip8")
 
 
 def pair(cap: int = 1 << 20) -> tuple[Rlpx, Rlpx]:
@@ -148,14 +143,6 @@ def test_the_cap_leaves_room_for_what_does_not_compress() -> None:
     assert max_frame_bytes(1 << 24) == frames.MAX_FRAME_BYTES
 
 
-def test_a_frame_of_the_largest_size_is_sealed_and_opened() -> None:
-    a, b = begun(frames.MAX_FRAME_BYTES)
-    wire = a.seal(b"\7" * frames.MAX_FRAME_BYTES)
-    middle = len(wire) // 2
-    assert b.receive_data(wire[:middle]) == []
-    assert b.receive_data(wire[middle:]) == [b"\7" * frames.MAX_FRAME_BYTES]
-
-
 def test_a_large_frame_in_small_pieces_is_not_copied_for_each() -> None:
     """A copy would stand beside what is copied, and memory for both be taken."""
     size = 1 << 20
@@ -169,14 +156,6 @@ def test_a_large_frame_in_small_pieces_is_not_copied_for_each() -> None:
     tracemalloc.stop()
     assert b.receive_data(pieces[-1]) == [bytes(size)]
     assert size < peak < size * 3 // 2
-
-
-@pytest.mark.parametrize("kind", ["auth", "ack"])
-def test_the_format_before_eip_8_is_refused_in_clear_words(kind: str) -> None:
-    end = Rlpx.recipient(B, Seeded(1)) if kind == "auth" else Rlpx.initiator(A, B.public, Seeded(1))
-    end.receive_data(bytes.fromhex(EIP8[kind]["before EIP-8"]))
-    assert "before EIP-8" in words(end)
-    assert not end.ready
 
 
 def test_an_auth_for_another_is_refused() -> None:
@@ -194,19 +173,3 @@ def test_any_bytes_are_read_without_an_exception(data: bytes, initiator: bool) -
     end = Rlpx.initiator(A, B.public, Seeded(1)) if initiator else Rlpx.recipient(B, Seeded(1))
     assert end.receive_data(data) == []
     assert end.broken is None or end.broken.code == 2
-
-
-HELLO_AND_MORE = (b"hello", b"\7" * 40, b"\7" * 300)
-
-
-def conversation() -> bytes:
-    a, _ = pair()
-    return b"".join(map(a.seal, HELLO_AND_MORE))
-
-
-@given(mutated(st.builds(conversation)), st.lists(st.integers(0, 800), max_size=5))
-@examples(100)
-def test_altered_bytes_yield_no_frame_that_was_not_sent(wire: bytes, places: list[int]) -> None:
-    _, b = pair()
-    found = [frame for part in cut(wire, places) for frame in b.receive_data(part)]
-    assert tuple(found) == HELLO_AND_MORE[: len(found)]

@@ -30,7 +30,7 @@ from support.bounds import bounded
 from support.waku.fake_node import SHARED, listening
 from support.waku.inside import Today, inside
 from support.waku.letters import TOPIC
-from support.waku.mailservers import Honest, Refusing
+from support.waku.mailservers import Honest
 from support.waku.virtual_time import in_virtual_time
 
 ONCE = Timeouts(tries=1)
@@ -104,17 +104,6 @@ async def test_a_refusal_is_an_error_at_the_end() -> None:
     assert said.value.missing == [(1000, 2000)]
     assert said.value.failures == stream.failures
     assert list(stream.failures) == [wrong]
-
-
-async def test_another_server_takes_the_place_of_one_that_fails() -> None:
-    sent = letters(3)
-    async with (
-        listening(Refusing("not allowed"), password="x") as (_, first),
-        listening(Honest(sent), password="x") as (_, second),
-    ):
-        stream = fetch([first, str(second)], topics=[TOPIC], password="x", timeouts=ONCE)
-        assert [each async for each in stream] == sent
-    assert list(stream.failures) == [first]
 
 
 async def test_an_error_of_the_program_ends_the_fetch() -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Protocol
 
 from restante.waku.envelope import bloom
-from restante.waku.envelope.envelope import Envelope, make
+from restante.waku.envelope.envelope import Envelope
 from restante.waku.protocol import completion
 from restante.waku.protocol.completion import NO_HASH
 from restante.waku.protocol.request import Answer, Request
-from support.waku.letters import TOPIC
 
 Packet = list[Envelope] | bytes
 """A P2P Message, or the body of a P2P Request Complete."""
@@ -57,20 +57,6 @@ def wanted(request: Request, envelope: Envelope) -> bool:
     return bloom.passes(request.bloom, envelope.topic)
 
 
-@dataclass
-class Shuffled(Honest):
-    """In no order, with cursors that are its own affair: 10/WAKU-MAILSERVER allows it."""
-
-    long: int = 2
-    """Bytes of a cursor."""
-
-    def page(self, request: Request) -> tuple[list[Envelope], bytes]:
-        found = sorted((each for each in self.envelopes if wanted(request, each)), key=lambda each: each.hash)
-        start = int.from_bytes(request.cursor)
-        end = start + min(self.size, request.limit)
-        return found[start:end], end.to_bytes(self.long) if end < len(found) else b""
-
-
 class Silent:
     def packets(self, _request: Request) -> Iterator[Packet]:
         return iter(())
@@ -84,105 +70,7 @@ class Refusing:
         yield completion.failure(request.id, self.words)
 
 
-class Junk:
-    def packets(self, _request: Request) -> Iterator[Packet]:
-        yield b"\x81\x01"
+class Mailserver(Protocol):
+    """Whatever answers a request."""
 
-
-@dataclass
-class Endless:
-    """Makes up envelopes, page after page."""
-
-    made: int = 0
-    page_size: int = 10
-
-    def packets(self, request: Request) -> Iterator[Packet]:
-        page = []
-        for _ in range(self.page_size):
-            self.made += 1
-            page.append(make(request.lower + 50, 50, min(request.topics), b"", self.made))
-        yield page
-        yield completion.complete(request.id, page[-1].hash, self.made.to_bytes(36))
-
-
-class Stuck:
-    """Pages of nothing, the cursor always the same."""
-
-    def packets(self, request: Request) -> Iterator[Packet]:
-        yield completion.complete(request.id, NO_HASH, b"\7" * 36)
-
-
-@dataclass
-class Empty:
-    """Pages of nothing, the cursor always another."""
-
-    asked: int = 0
-
-    def packets(self, request: Request) -> Iterator[Packet]:
-        self.asked += 1
-        yield completion.complete(request.id, NO_HASH, self.asked.to_bytes(36))
-
-
-@dataclass
-class Repeating:
-    """The same page under ever new cursors."""
-
-    envelopes: list[Envelope]
-    asked: int = 0
-
-    def packets(self, request: Request) -> Iterator[Packet]:
-        self.asked += 1
-        yield self.envelopes
-        yield completion.complete(request.id, self.envelopes[-1].hash, self.asked.to_bytes(36))
-
-
-@dataclass
-class Foreign(Honest):
-    """Adds what nobody asked for: of other topics, out of range, too large; and everything twice."""
-
-    size_of_large: int = 2000
-    others: list[Envelope] = field(default_factory=list)
-
-    def packets(self, request: Request) -> Iterator[Packet]:
-        self.others = [
-            make(request.lower + 50, 50, b"\xff" * 4, b"f"),
-            make(request.upper + 1 + 50, 50, TOPIC, b"o"),
-            make(request.lower - 1 + 50, 50, TOPIC, b"u"),
-            make(request.lower + 50, 50, TOPIC, bytes(self.size_of_large)),
-        ]
-        yield self.others
-        for packet in super().packets(request):
-            yield packet
-            if isinstance(packet, list):
-                yield packet
-
-
-class EndFirst(Honest):
-    """Says that it has finished, and then sends."""
-
-    def packets(self, request: Request) -> Iterator[Packet]:
-        *packets, end = super().packets(request)
-        yield end
-        yield from packets
-
-
-class EndOnly(Honest):
-    """Says that it has sent what it has not."""
-
-    def packets(self, request: Request) -> Iterator[Packet]:
-        *_, end = super().packets(request)
-        yield end
-
-
-class WrongId(Honest):
-    """Ends another's answer, before it ends ours."""
-
-    def packets(self, request: Request) -> Iterator[Packet]:
-        yield completion.complete(b"\xee" * 32)
-        yield completion.failure(b"\xee" * 32, "it is not yours")
-        yield from super().packets(request)
-
-
-Mailserver = (
-    Honest | Silent | Refusing | Junk | Endless | Stuck | Empty | Repeating | EndFirst | EndOnly | WrongId | Shuffled
-)
+    def packets(self, request: Request) -> Iterator[Packet]: ...

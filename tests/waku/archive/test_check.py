@@ -60,18 +60,15 @@ DAMAGE = {
     ),
     "UPDATE envelopes SET raw = CAST(substr(raw, 1, 21) || x'07' AS BLOB) WHERE arrival = 5": "belong to",
     "UPDATE envelopes SET id = id + 1 WHERE arrival = 5": "belong to",
-    "UPDATE envelopes SET id = id - 1 WHERE arrival = 5": "belong to",
     "UPDATE envelopes SET topic = 7 WHERE arrival = 5": "its topic is",
     "DELETE FROM envelopes WHERE arrival = 5": "the count of envelopes is 30, but there are 29",
     "UPDATE totals SET bytes = bytes + 1": "the count of bytes is",
     "UPDATE totals SET next_arrival = 30": "the next arrival number, 30, was given already",
     "UPDATE topics SET count = count - 1 WHERE topic = -1": "the counts of topic ffffffff are wrong",
-    "UPDATE topics SET first = first - 1 WHERE topic = -1": "the counts of topic ffffffff are wrong",
     "UPDATE topics SET last = last + 1 WHERE topic = -1": "the counts of topic ffffffff are wrong",
     "INSERT INTO topics VALUES (7, 1, 1, 1)": "the counts of topic 00000007 are wrong",
     "DELETE FROM topics WHERE topic = -1": "the counts of topic ffffffff are wrong",
     "DELETE FROM arrivals WHERE arrival = 5": "has no arrival",
-    "UPDATE arrivals SET id = id + 1 WHERE arrival = 5": "has no arrival",
     "INSERT INTO arrivals VALUES (29000, 5, 1)": "arrival 29000 has no envelope",
 }
 

@@ -12,7 +12,6 @@ import pytest
 
 import restante.waku.archive
 from restante.common.errors import StoreBusy, StoreDamaged, StoreError
-from restante.waku.archive import reading
 from restante.waku.archive.records import Counts
 from restante.waku.archive.schema import APPLICATION_ID, FILE, SCHEMA
 from restante.waku.archive.sqlite import Archive, open_archive
@@ -97,22 +96,6 @@ async def test_a_data_directory_has_one_process(tmp_path: Path) -> None:
         open_archive(tmp_path)
     await archive.close()
     await open_archive(tmp_path).close()
-
-
-async def test_a_server_that_starts_does_not_disturb_a_reader(tmp_path: Path) -> None:
-    await saving(tmp_path, range(500))
-    with SCHEMA.reading(tmp_path) as database:
-        assert len(reading.after(database, 0, 10)) == 10
-        await saving(tmp_path, range(500, 1500))
-        assert [each.raw for page in reading.everything(database) for each in page] == [
-            envelope(number, number).raw for number in range(1500)
-        ]
-
-
-async def saving(data: Path, numbers: range) -> None:
-    archive = open_archive(data)
-    await archive.save([envelope(number, number) for number in numbers], 1)
-    await archive.close()
 
 
 # ── damage ───────────────────────────────────────────────────────────────────────────────────────

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ import pytest
 from restante.common.errors import Misuse
 from restante.waku.files import missing_ranges
 from restante.waku.files.missing_ranges import MAX_FILE_BYTES, MAX_RANGES, MAX_TOPICS, MissingRange, MissingRanges
-from support.rows import every
 
 RANGE: dict[str, Any] = {"from": 10, "to": 20, "topics": ["01020304"], "missing": 3, "holders": ["west"]}
 FILE: dict[str, Any] = {
@@ -52,14 +52,11 @@ def with_range(**changes: Any) -> dict[str, Any]:
     return {**FILE, "ranges": [{**RANGE, **changes}]}
 
 
-@every(
+@pytest.mark.parametrize(
     ("content", "said"),
     [
         ("", "is not a file of `restante pipeline gaps`"),
-        ("\x00\xff", "is not a file of `restante pipeline gaps`"),
         ("[" * 100_000, "is not a file of `restante pipeline gaps`"),
-        ('{"a":' * 100_000, "is not a file of `restante pipeline gaps`"),
-        ("[]", "is not a file of `restante pipeline gaps`"),
         ('{"known": {}, "recent": {}}', "missing required field `format`"),
         (" " * (MAX_FILE_BYTES + 1), "is larger than any file of ranges, which has 16 MiB"),
         (FILE | {"version": 2}, "was made by a newer version of Restante: use that version, or a newer one"),
@@ -68,18 +65,16 @@ def with_range(**changes: Any) -> dict[str, Any]:
         (FILE | {"mailserver": "\x1b[31m"}, "Expected `str` matching regex"),
         (FILE | {"ranges": [RANGE] * (MAX_RANGES + 1)}, f"Expected `array` of length <= {MAX_RANGES}"),
         (with_range(**{"from": -1}), "Expected `int` >= 0"),
-        (with_range(**{"from": "10"}), "Expected `int`, got `str`"),
         (with_range(to=2**32), "Expected `int` <= 4294967295"),
         (with_range(to=9), "range 1 ends before it begins"),
         (with_range(**{"from": 0, "to": 0}), "range 1 ends before it begins, or in 1970"),
         (with_range(topics=[]), "Expected `array` of length >= 1"),
         (with_range(topics=["01020304"] * (MAX_TOPICS + 1)), f"Expected `array` of length <= {MAX_TOPICS}"),
         (with_range(topics=["0102030g"]), "Expected `str` matching regex"),
-        (with_range(topics=["01020304\n"]), "Expected `str` matching regex"),
         (with_range(holders=["we\nst"]), "Expected `str` matching regex"),
         (with_range(missing=-1), "Expected `int` >= 0"),
-        (with_range(missing=1e300), "Expected `int`"),
     ],
+    ids=itertools.count(1),
 )
 def test_what_is_no_file_of_ranges_is_refused_in_one_sentence(
     content: str | dict[str, Any], said: str, tmp_path: Path
@@ -95,7 +90,7 @@ def test_what_is_no_file_of_ranges_is_refused_in_one_sentence(
     assert len(sentence) < 400
 
 
-@every("path", ["/nowhere", "/", "x" * 300])
-def test_a_file_that_cannot_be_read_is_reported(path: str) -> None:
-    with pytest.raises(Misuse, match=r"cannot read .* \(--ranges\)"):
-        missing_ranges.read(Path(path))
+def test_a_file_that_cannot_be_read_is_reported() -> None:
+    for path in ("/nowhere", "/", "x" * 300):
+        with pytest.raises(Misuse, match=r"cannot read .* \(--ranges\)"):
+            missing_ranges.read(Path(path))

@@ -77,7 +77,6 @@ ATTACKS: Final = {
     "a bloom half full": Attack(bloom=filter_of(256)),
     "a filter that lets few topics through, each looked up": Attack(bloom=_SINGLE, named=_SINGLE.bit_count()),
     "a filter whose places are looked up in pairs": Attack(bloom=_PAIRS, named=_PAIRS.bit_count() ** 2),
-    "everything": Attack(bloom=bloom.ALL_BITS),
     "a thousand topics": Attack(topics=frozenset(_TOPICS), named=len(_TOPICS)),
 }
 
@@ -164,15 +163,3 @@ async def test_every_request_waits_for_few_pages_of_others_and_each_is_bounded(
         assert max(turns.waited) <= before + made
         assert len(turns.worked) > TIMES
         assert max(turns.worked) <= asked.named + 2 * ROWS
-
-
-@pytest.mark.parametrize("places", [MAX_PAIRED_PLACES, MAX_SINGLE_PLACES])
-async def test_topics_that_are_looked_up_are_charged_and_bounded(places: int, tmp_path: Path) -> None:
-    """Their work does not show in what is found."""
-    async with inside(tmp_path) as here:
-        await here.archive.save(CROWD, EPOCH)
-        asked = PageQuery(lower=0, upper=EPOCH, bloom=filter_of(places), limit=1)
-        found = await here.archive.page(asked)
-        assert found.looked >= (places**2 if places == MAX_PAIRED_PLACES else 300)
-        few = await here.archive.page(asked, Bounds(rows=50))
-        assert few.looked <= (places**2 if places == MAX_PAIRED_PLACES else places) + 2 * 50
