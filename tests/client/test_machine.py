@@ -26,11 +26,9 @@ from restante.client.core.outputs import (
     Welcomed,
 )
 from restante.client.errors import (
-    CodeExpiredError,
     CrowdedError,
     PeerMessageError,
     ServerError,
-    WelcomeError,
     WrongPasswordError,
 )
 from restante.client.protocol.keys import NONCE_BYTES, MessageKeys, open_sealed, seal
@@ -97,26 +95,6 @@ def test_versions_are_said_also_if_the_application_has_none(world: World) -> Non
     assert json.loads(sealed_by(alice, "version"))["app_versions"] == {}
 
 
-def test_the_nameplate_is_free_when_both_sides_are_there(world: World) -> None:
-    alice, bob = meet(world)
-    settle(alice, bob)
-    alice.machine.list_nameplates()
-    settle(alice, bob)
-    assert told(alice, NameplatesListed) == [NameplatesListed([])]
-
-
-def test_another_code_ends_both_sides_and_says_so(world: World) -> None:
-    alice, bob = meet(world)
-    mallory = Side(world, 3)
-    mallory.machine.set_code(f"{alice.machine.state.nameplate}-other-words")
-    settle(alice, mallory)
-    assert isinstance(failure(alice), WrongPasswordError)
-    assert isinstance(failure(mallory), WrongPasswordError)
-    assert told(alice, Closed) == [Closed("scary")]
-    assert told(alice, MessageReceived) == []
-    assert bob.events == []
-
-
 def test_a_third_side_is_told_that_the_code_is_in_use(world: World) -> None:
     alice, bob = meet(world)
     alice.machine.send(b"private")
@@ -168,14 +146,6 @@ def test_a_message_waits_for_an_earlier_one_that_may_have_been_lost(world: World
     assert told(bob, MessageReceived) == [MessageReceived(0, b"one"), MessageReceived(1, b"two")]
 
 
-def test_a_lonely_side_leaves_nothing(world: World) -> None:
-    alice, _ = meet(world)
-    alice.machine.close()
-    settle(alice)
-    assert told(alice, Closed) == [Closed("lonely")]
-    assert set(world.counts().values()) == {"0"}
-
-
 def test_a_side_that_never_connected_closes_at_once(world: World) -> None:
     alice = Side(world, 1)
     alice.machine.allocate("purple-sausages")
@@ -198,52 +168,6 @@ def test_a_claim_whose_answer_was_lost_is_cleaned_up_after_a_close(world: World,
     settle(alice)
     assert told(alice, Closed) == [Closed("lonely")]
     assert set(world.counts().values()) == {"0"}
-
-
-def test_an_expired_code_is_noticed_at_the_next_connection(world: World) -> None:
-    alice, _ = meet(world)
-    alice.cut()
-    world.advance(3600)
-    world.prune()
-    settle(alice)
-    assert isinstance(failure(alice), CodeExpiredError)
-    assert set(world.counts().values()) == {"0"}
-
-
-def test_a_server_that_does_not_want_to_be_used_is_left() -> None:
-    refusing = StoreWorld(Options(error="closed for the holidays"))
-    alice = Side(refusing, 1)
-    alice.machine.allocate("purple-sausages")
-    settle(alice)
-    assert isinstance(failure(alice), WelcomeError)
-    assert str(failure(alice)) == "closed for the holidays"
-    assert told(alice, Closed) == [Closed("unwelcome")]
-    refusing.close()
-
-
-LIES = [
-    b"",
-    b"[]",
-    b"\xff",
-    b'{"type": 5}',
-    b'{"type": "claimed"}',
-    b'{"type": "claimed", "mailbox": 5}',
-    b'{"type": "claimed", "mailbox": "' + b"x" * 1000 + b'"}',
-    b'{"type": "message", "side": "x", "phase": "pake"}',
-    b'{"type": "nameplates", "nameplates": [1]}',
-    b'{"type": "welcome", "welcome": []}',
-    b"[" * 10_000,
-]
-
-
-@pytest.mark.parametrize("frame", LIES, ids=range(len(LIES)))
-def test_a_frame_that_the_protocol_does_not_allow_ends_the_wormhole(world: World, frame: bytes) -> None:
-    alice, _ = meet(world)
-    alice.machine.receive(frame)
-    alice.take()
-    assert isinstance(failure(alice), ServerError)
-    settle(alice)
-    assert told(alice, Closed) == [Closed("errory")]
 
 
 PAKE = b'{"type": "message", "side": "x", "phase": "pake", "body": "7b7d"}'

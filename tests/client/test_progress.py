@@ -12,20 +12,15 @@ import termios
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from itertools import count
-from pathlib import Path
 from typing import Final
 
 import pytest
-import pytest_asyncio
 
-from client.transfer.hostile import names, play, until_closed
-from restante.client import DEFAULT_APP_ID, Wormhole
+from client.commands import Command, Desk
+from client.transfer.hostile import names, receives, sends, until_closed
 from restante.client.transit.pipe import RecordPipe
-from restante.client.transit.records import Role
 from restante.common.errors import RestanteError
 from support.bounds import bounded
-from support.processes import RESTANTE, Child, Serving, serving, spawn
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -35,9 +30,8 @@ PACE: Final = 0.02
 """Seconds between two records of a slow sender."""
 
 FIGURES: Final = re.compile(r"\d+\.\d/\d+\.\d MB +\d+(\.\d)? [kMG]?B/s \d:\d\d:\d\d left")
+SIZES: Final = re.compile(r"^\d+\.\d/")
 CONTROL: Final = re.compile(r"\x1b\[([?\d;]*)([A-Za-z])|([\r\n])|([^\x1b\r\n])")
-
-codes = (f"{number}-e-f" for number in count(1))
 
 
 class Terminal:
@@ -48,18 +42,16 @@ class Terminal:
         self.sent = ""
         self.most_rows = 0
         """How many rows were filled at once."""
-        self._ours, self.its = os.openpty()
-        fcntl.ioctl(self.its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        self._ours, self._its = os.openpty()
+        fcntl.ioctl(self._its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        self.streams = {"streams": f"2>{os.ttyname(self._its)}", "TERM": "xterm", "COLUMNS": ""}
         self._news = asyncio.Event()
         asyncio.get_running_loop().add_reader(self._ours, self._read)
 
     def _read(self) -> None:
-        with suppress(OSError):  # EIO is how Linux says that nobody has the other end
-            self.sent += os.read(self._ours, 1 << 16).decode()
-            self.most_rows = max(self.most_rows, len(self.rows))
-            self._news.set()
-            return
-        asyncio.get_running_loop().remove_reader(self._ours)
+        self.sent += os.read(self._ours, 1 << 16).decode()
+        self.most_rows = max(self.most_rows, len(self.rows))
+        self._news.set()
 
     @property
     def rows(self) -> list[str]:
@@ -97,26 +89,15 @@ class Terminal:
     def close(self) -> None:
         asyncio.get_running_loop().remove_reader(self._ours)
         os.close(self._ours)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serving]:
-    async with serving(tmp_path_factory.mktemp("server") / "data") as server:
-        yield server
+        os.close(self._its)
 
 
 @asynccontextmanager
 async def receiving(
-    server: Serving, folder: Path, columns: int
-) -> AsyncIterator[tuple[Terminal, Child, threading.Event, asyncio.Task[None]]]:
+    desk: Desk, columns: int
+) -> AsyncIterator[tuple[Terminal, Command, threading.Event, asyncio.Task[None]]]:
     """Receive a file on a terminal from a slow sender, who sends what is left at once when the event is set."""
-    terminal, code, hurry = Terminal(columns), next(codes), threading.Event()
-    words = ("receive", "--server", server.url, "--transit-relay", "", "--accept", code)
-    process = await spawn(
-        *(*RESTANTE, *words), cwd=folder, stderr=terminal.its, variables={"TERM": "xterm", "COLUMNS": ""}
-    )
-    os.close(terminal.its)
-    receiver = Child(process, "stdout")
+    terminal, hurry = Terminal(columns), threading.Event()
 
     def script(pipe: RecordPipe) -> None:
         left = SIZE
@@ -128,24 +109,25 @@ async def receiving(
         until_closed(pipe)
 
     try:
-        async with bounded("the end of both"), Wormhole.create(DEFAULT_APP_ID, server=server.url) as sender:
-            await sender.set_code(code)
-            offer = {"file": {"filename": "parcel", "filesize": SIZE}}
-            sending = asyncio.create_task(play(sender, Role.SENDER, script, offer))
+        async with desk.receive("--accept", **terminal.streams) as receiver, desk.peer() as sender:
+            sending = sends(sender, script, {"file": {"filename": "parcel", "filesize": SIZE}})
             yield terminal, receiver, hurry, sending
     finally:
         hurry.set()
-        await receiver.end()
         terminal.close()
 
 
-@pytest.mark.parametrize(("columns", "drawn"), [(100, True), (60, True), (40, False)])
+@pytest.mark.parametrize(
+    ("columns", "figures", "drawn"),
+    [(100, FIGURES, True), (60, FIGURES, True), (40, FIGURES, False), (20, SIZES, False)],
+)
 async def test_the_bar_shows_the_rate_and_the_time_left_in_one_row(
-    server: Serving, tmp_path: Path, columns: int, drawn: bool
+    desk: Desk, columns: int, figures: re.Pattern[str], drawn: bool
 ) -> None:
-    async with receiving(server, tmp_path, columns) as (terminal, receiver, hurry, sending):
-        await terminal.until(FIGURES)
-        (row,) = [row for row in terminal.rows if FIGURES.search(row)]
+    """Also where the terminal is too narrow for all of them."""
+    async with receiving(desk, columns) as (terminal, receiver, hurry, sending):
+        await terminal.until(figures)
+        (row,) = [row for row in terminal.rows if figures.search(row)]
         above = terminal.rows.index(row)
         assert ("━" in row) is drawn
         assert not terminal.cursor_is_shown
@@ -158,48 +140,25 @@ async def test_the_bar_shows_the_rate_and_the_time_left_in_one_row(
     assert terminal.cursor_is_shown
 
 
-async def test_a_terminal_that_is_too_narrow_for_the_figures_still_has_them_in_one_row(
-    server: Serving, tmp_path: Path
-) -> None:
-    async with receiving(server, tmp_path, 20) as (terminal, receiver, hurry, sending):
-        await terminal.until(re.compile(r"^\d+\.\d/"))
-        above = len(terminal.rows) - 1
-        hurry.set()
-        assert await receiver.ended() == 0
-        await sending
-        await terminal.until(re.compile("Stored as parcel"))
-    assert terminal.rows[above:] == ["Stored as parcel"]
-    assert terminal.most_rows == above + 1
+async def test_when_all_is_sent_the_bar_says_that_the_receiver_is_waited_for(desk: Desk) -> None:
+    (desk.folder / "parcel").write_bytes(bytes(PIECE))
+    terminal = Terminal(60)
+    words = ("send", "--no-qr", "--code", desk.code, "parcel")
+    async with desk.run(*words, **terminal.streams) as sender, desk.peer() as receiver:
+        receiving = receives(receiver, until_closed)
+        await terminal.until(re.compile(r"━ 65\.5/65\.5 kB .* waiting$"))
+        sender.send(signal.SIGINT)
+        await sender.ended()
+        await receiving
+    terminal.close()
 
 
-async def test_when_all_is_sent_the_bar_says_that_the_receiver_is_waited_for(server: Serving, tmp_path: Path) -> None:
-    (tmp_path / "parcel").write_bytes(bytes(PIECE))
-    terminal, code = Terminal(60), next(codes)
-    words = ("send", "--server", server.url, "--transit-relay", "", "--no-qr", "--code", code, "parcel")
-    process = await spawn(
-        *(*RESTANTE, *words), cwd=tmp_path, stderr=terminal.its, variables={"TERM": "xterm", "COLUMNS": ""}
-    )
-    os.close(terminal.its)
-    sender = Child(process, "stdout")
-    try:
-        async with bounded("the end of both"), Wormhole.create(DEFAULT_APP_ID, server=server.url) as receiver:
-            await receiver.set_code(code)
-            receiving = asyncio.create_task(play(receiver, Role.RECEIVER, until_closed))
-            await terminal.until(re.compile(r"━ 65\.5/65\.5 kB .* waiting$"))
-            sender.send(signal.SIGINT)
-            await sender.ended()
-            await receiving
-    finally:
-        await sender.end()
-        terminal.close()
-
-
-async def test_a_transfer_that_is_stopped_leaves_no_bar_and_a_cursor(server: Serving, tmp_path: Path) -> None:
-    async with receiving(server, tmp_path, 100) as (terminal, receiver, _hurry, sending):
+async def test_a_transfer_that_is_stopped_leaves_no_bar_and_a_cursor(desk: Desk) -> None:
+    async with receiving(desk, 100) as (terminal, receiver, _hurry, sending):
         await terminal.until(FIGURES)
         receiver.send(signal.SIGINT)
         assert await receiver.ended() == 128 + signal.SIGINT
         await sending
     assert not any("MB/s" in row for row in terminal.rows)
     assert terminal.cursor_is_shown
-    assert names(tmp_path) == []
+    assert names(desk.folder) == []

@@ -51,15 +51,24 @@ def content(place: Path) -> str:
 
 
 both = pytest.mark.parametrize("kind", ["file", "directory"])
+everything = pytest.mark.parametrize("there", ["file", "directory", "empty", "dangling"])
+
+
+def replaced(place: Path, there: str, new: str = "new") -> None:
+    """Check that what was there is aside, and the new directory at its place."""
+    old, name = sorted(place.parent.iterdir())
+    assert name == place
+    assert old.name.startswith(f".{place.name}.old-")
+    assert (content_of(old), content(name)) == (there, new)
 
 
 @both
 def test_it_has_its_name_only_when_it_is_complete(tmp_path: Path, kind: str) -> None:
     with draft_of_a(kind, tmp_path / "name") as unfinished:
         fill(unfinished)
-        (found,) = tmp_path.iterdir()
-        assert found.name.startswith(".name.part-")
-    assert [each.name for each in tmp_path.iterdir()] == ["name"]
+        (draft,) = names(tmp_path)
+        assert draft.startswith(".name.part-")
+    assert names(tmp_path) == ["name"]
     assert content(tmp_path / "name") == "new"
 
 
@@ -72,7 +81,7 @@ def test_nothing_is_left_after_an_error(tmp_path: Path, kind: str) -> None:
 
 
 @both
-@pytest.mark.parametrize("there", ["file", "directory", "empty", "dangling"])
+@everything
 def test_what_is_there_is_not_overwritten(tmp_path: Path, kind: str, there: str) -> None:
     make(tmp_path / "name", there)
     before = listing(tmp_path)
@@ -82,7 +91,7 @@ def test_what_is_there_is_not_overwritten(tmp_path: Path, kind: str, there: str)
 
 
 @both
-@pytest.mark.parametrize("there", ["file", "directory", "empty", "dangling"])
+@everything
 def test_what_came_meanwhile_is_not_overwritten(tmp_path: Path, kind: str, there: str) -> None:
     with pytest.raises(Misuse, match="exists already"), draft_of_a(kind, tmp_path / "name") as unfinished:  # noqa: PT012
         fill(unfinished)
@@ -92,30 +101,22 @@ def test_what_came_meanwhile_is_not_overwritten(tmp_path: Path, kind: str, there
     assert content_of(tmp_path / "name") == there
 
 
-@pytest.mark.parametrize("there", ["file", "dangling"])
-def test_a_file_replaces_a_file_if_told(tmp_path: Path, there: str) -> None:
+@both
+@everything
+def test_what_is_there_is_replaced_if_told(tmp_path: Path, kind: str, there: str) -> None:
     make(tmp_path / "name", there)
-    with draft_file(tmp_path / "name", replace=True) as unfinished:
-        assert content_of(tmp_path / "name") == there
-        unfinished.write(b"new")
-    assert [each.name for each in tmp_path.iterdir()] == ["name"]
-    assert content(tmp_path / "name") == "new"
-
-
-@pytest.mark.parametrize("there", ["file", "directory", "empty", "dangling"])
-def test_a_directory_replaces_what_is_there_if_told(tmp_path: Path, there: str) -> None:
-    make(tmp_path / "name", there)
-    with draft_directory(tmp_path / "name", replace=True) as unfinished:
+    if kind == "file" and there in {"directory", "empty"}:
+        with (
+            pytest.raises(Misuse, match="a file does not replace it"),
+            draft_file(tmp_path / "name", replace=True),
+        ):
+            pytest.fail("it began")
+        return
+    with draft_of_a(kind, tmp_path / "name", replace=True) as unfinished:
         assert content_of(tmp_path / "name") == there
         fill(unfinished)
-    assert [each.name for each in tmp_path.iterdir()] == ["name"]
-    assert [each.name for each in (tmp_path / "name").iterdir()] == ["inside"]
-
-
-def test_a_file_never_replaces_a_directory(tmp_path: Path) -> None:
-    make(tmp_path / "name", "directory")
-    with pytest.raises(Misuse, match="a file does not replace it"), draft_file(tmp_path / "name", replace=True):
-        pytest.fail("it began")
+    assert names(tmp_path) == ["name"]
+    assert content(tmp_path / "name") == "new"
 
 
 @pytest.mark.parametrize("there", ["pipe", "link to a pipe", "link as /dev/stdout"])
@@ -141,19 +142,22 @@ def test_a_path_that_ends_without_a_name_is_refused(
     assert content_of(tmp_path / "folder") == "directory"
 
 
+WORKING, HOME = (
+    f"leads to the {directory} directory, or to one that contains it" for directory in ("working", "home")
+)
+LINKS = {
+    "desk": ("folder/desk", WORKING),
+    "to desk": ("folder/desk/inside/..", WORKING),
+    "user": ("users/user", HOME),
+    "to user": ("users/../users/user", HOME),
+    "folder/desk/here": (".", "leads to a directory that contains it"),
+    "folder/desk/above": ("../..", "leads to a directory that contains it"),
+}
+
+
 @both
 @pytest.mark.parametrize(
-    ("place", "why"),
-    [
-        ("desk/here", "leads to a directory that contains it"),
-        ("desk/above", "leads to a directory that contains it"),
-        ("desk", "leads to the working directory, or to one that contains it"),
-        ("folder", "leads to the working directory, or to one that contains it"),
-        ("to desk", "leads to the working directory, or to one that contains it"),
-        ("user", "leads to the home directory, or to one that contains it"),
-        ("users", "leads to the home directory, or to one that contains it"),
-        ("to user", "leads to the home directory, or to one that contains it"),
-    ],
+    ("place", "why"), [*((link, why) for link, (_, why) in LINKS.items()), ("folder", WORKING), ("users", HOME)]
 )
 def test_what_others_need_is_never_replaced(
     tmp_path: Path, place: str, why: str, kind: str, monkeypatch: pytest.MonkeyPatch
@@ -161,14 +165,7 @@ def test_what_others_need_is_never_replaced(
     """Whoever agrees to replace something means what came under this name before."""
     for folder in ("folder/desk/inside", "users/user"):
         (tmp_path / folder).mkdir(parents=True)
-    for link, target in {
-        "desk": "folder/desk",
-        "user": "users/user",
-        "to desk": "folder/desk/inside/..",
-        "to user": "users/../users/user",
-        "folder/desk/here": ".",
-        "folder/desk/above": "../..",
-    }.items():
+    for link, (target, _) in LINKS.items():
         (tmp_path / link).symlink_to(target)
     monkeypatch.chdir(tmp_path / "folder/desk")
     monkeypatch.setenv("HOME", str(tmp_path / "users/user"))
@@ -200,7 +197,7 @@ def test_a_directory_that_came_meanwhile_is_never_replaced(tmp_path: Path, befor
             place.rmdir()
         place.unlink(missing_ok=True)
         make(place, "directory")
-    assert [path.name for path in tmp_path.iterdir()] == ["name"]
+    assert names(tmp_path) == ["name"]
     assert content_of(place) == "directory"
 
 
@@ -237,23 +234,31 @@ def test_a_relative_path_is_the_same_after_the_program_changed_its_directory(
     assert content(tmp_path / "name") == "new"
 
 
-def test_a_file_of_another_program_is_not_replaced_when_what_was_there_would_come_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("writes", [True, False])
+def test_what_was_moved_aside_comes_back_unless_another_program_has_taken_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: bool
 ) -> None:
-    make(tmp_path / "name", "file")
+    place = tmp_path / "name"
+    make(place, "directory")
     rename = Path.rename
 
-    def writes_before_it_fails(self: Path, target: Path) -> Path:
+    def fails_for_drafts(self: Path, target: Path) -> Path:
         if ".part-" in self.name:
-            target.write_text("of another program")
+            if writes:
+                target.write_text("of another program")
+            raise OSError(errno.EIO, "")
         return rename(self, target)
 
-    monkeypatch.setattr(Path, "rename", writes_before_it_fails)
-    with pytest.raises(StoreError) as raised, draft_directory(tmp_path / "name", replace=True) as new:
+    monkeypatch.setattr(Path, "rename", fails_for_drafts)
+    with pytest.raises(StoreError, match="Input/output") as raised, draft_directory(place, replace=True) as new:
         fill(new)
-    old, name = sorted(tmp_path.iterdir())
-    assert (content_of(old), content_of(name)) == ("file", "of another program")
-    assert str(raised.value).endswith(f"; what was there before is '{old}' now")
+    if writes:
+        old, name = sorted(tmp_path.iterdir())
+        assert (content_of(old), content_of(name)) == ("directory", "of another program")
+        assert str(raised.value).endswith(f"; what was there before is '{old}' now")
+    else:
+        assert names(tmp_path) == ["name"]
+        assert content_of(place) == "directory"
 
 
 def test_what_was_mounted_after_the_check_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,8 +266,7 @@ def test_what_was_mounted_after_the_check_stays(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(draft, "_has_mount_point", lambda path: ".old-" in path.name)
     with draft_directory(tmp_path / "name", replace=True) as new:
         fill(new)
-    old, name = sorted(tmp_path.iterdir())
-    assert (content_of(old), content(name)) == ("directory", "new")
+    replaced(tmp_path / "name", "directory")
 
 
 @both
@@ -289,26 +293,7 @@ def test_what_a_directory_replaces_stays_until_the_new_name_is_on_disk(
     monkeypatch.setattr(draft, "flush", fails)
     with pytest.raises(StoreError), draft_directory(tmp_path / "name", replace=True) as new:
         fill(new)
-    old, name = sorted(tmp_path.iterdir())
-    assert (content_of(old), content(name)) == ("directory", "new")
-
-
-def test_what_was_moved_aside_comes_back_if_the_new_directory_cannot_have_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make(tmp_path / "name", "directory")
-    rename = Path.rename
-
-    def fails_for_drafts(self: Path, target: Path) -> Path:
-        if ".part-" in self.name:
-            raise OSError(errno.EIO, "")
-        return rename(self, target)
-
-    monkeypatch.setattr(Path, "rename", fails_for_drafts)
-    with pytest.raises(StoreError, match="Input/output"), draft_directory(tmp_path / "name", replace=True) as new:
-        fill(new)
-    assert [each.name for each in tmp_path.iterdir()] == ["name"]
-    assert content_of(tmp_path / "name") == "directory"
+    replaced(tmp_path / "name", "directory")
 
 
 @pytest.mark.parametrize("there", ["directory", "file"])
@@ -323,10 +308,7 @@ def test_a_directory_is_stored_though_what_it_replaces_cannot_be_removed(
     with draft_directory(tmp_path / "name", replace=True) as new:
         fill(new)
         monkeypatch.setattr(os, "unlink", fails)
-    left, name = sorted(tmp_path.iterdir())
-    assert left.name.startswith(".name.old-")
-    assert content_of(left) == there
-    assert content(name) == "new"
+    replaced(tmp_path / "name", there)
 
 
 @pytest.mark.parametrize("there", [False, True])
@@ -347,7 +329,7 @@ def test_a_disk_without_hard_links_gives_the_name_as_safely(
         with draft_file(tmp_path / "name") as unfinished:
             fill(unfinished)
         assert content(tmp_path / "name") == "new"
-    assert [each.name for each in tmp_path.iterdir()] == ["name"]
+    assert names(tmp_path) == ["name"]
 
 
 def test_the_umask_decides_the_mode(tmp_path: Path, umask: int) -> None:
@@ -362,8 +344,8 @@ def test_the_umask_decides_the_mode(tmp_path: Path, umask: int) -> None:
 def test_every_name_has_a_draft(tmp_path: Path, kind: str, name: str) -> None:
     with draft_of_a(kind, tmp_path / name) as unfinished:
         fill(unfinished)
-        (found,) = tmp_path.iterdir()
-        assert len(found.name.encode()) <= 255  # a character that was cut would be a surrogate
+        (draft,) = names(tmp_path)
+        assert len(draft.encode()) <= 255  # a character that was cut would be a surrogate
     assert content(tmp_path / name) == "new"
 
 
@@ -374,28 +356,22 @@ def test_a_full_disk_is_one_sentence() -> None:
 
 
 @both
-def test_a_folder_that_nothing_can_be_created_in_is_one_sentence(kind: str) -> None:
-    with (
-        pytest.raises(StoreError, match=r"^cannot \w+ '/proc/self/name': "),
-        draft_of_a(kind, Path("/proc/self/name")),
-    ):
-        pytest.fail("it began")
-
-
-@both
-def test_a_folder_that_is_missing_is_the_user_s_mistake(tmp_path: Path, kind: str) -> None:
-    with pytest.raises(Misuse, match="no directory"), draft_of_a(kind, tmp_path / "none" / "name"):
+@pytest.mark.parametrize(
+    ("folder", "error", "words"),
+    [("/proc/self", StoreError, r"^cannot \w+ '/proc/self/name': "), ("none", Misuse, "no directory")],
+)
+def test_a_folder_in_which_nothing_can_be_created_is_one_sentence(
+    tmp_path: Path, kind: str, folder: str, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words), draft_of_a(kind, tmp_path / folder / "name"):
         pytest.fail("it began")
 
 
 def test_more_than_the_disk_has_room_for_is_refused_before(tmp_path: Path) -> None:
     check_free_space(tmp_path, 1)
+    check_free_space(Path("/proc"), 1 << 60)  # a disk that does not know its size
     with pytest.raises(StoreError, match=r"has room for .* and 1,152,921,504,606,846,976 are offered"):
         check_free_space(tmp_path, 1 << 60)
-
-
-def test_a_disk_that_does_not_know_its_size_is_tried() -> None:
-    check_free_space(Path("/proc"), 1 << 60)
 
 
 def test_a_scratch_file_has_no_name_and_can_be_read_again(tmp_path: Path) -> None:
@@ -424,6 +400,10 @@ def content_of(place: Path) -> str:
     if place.is_file():
         return place.read_text()
     return (place / "old").read_text() if any(place.iterdir()) else "empty"
+
+
+def names(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
 
 
 def listing(folder: Path) -> list[str]:

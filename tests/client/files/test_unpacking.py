@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import shutil
 import stat
 import struct
 import tarfile
@@ -15,8 +14,6 @@ from pathlib import Path
 
 import pytest
 import zipstream  # type: ignore[import-untyped]
-from hypothesis import given
-from hypothesis import strategies as st
 
 from client.files.archives import CONTENTS, ROOM, files_in, member, tar_of, unpacked, zip64_of, zip_of
 from restante.client.errors import ArchiveError, UnsafeNameError
@@ -89,36 +86,12 @@ def test_a_tar_with_very_long_names_is_unpacked(into: Path) -> None:
     assert unpacked(tar_of({name: b"1"}), into) == {name: b"1"}
 
 
-@given(
-    st.dictionaries(
-        st.text("ab.-é ", min_size=1, max_size=5).filter(lambda n: n.strip(".")), st.binary(max_size=500), max_size=8
-    )
-)
-def test_any_files_come_out_as_they_went_in(
-    tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes]
-) -> None:
-    for data in (zip_of(files), tar_of(files)):
-        into = tmp_path_factory.mktemp("any") / "into"
-        assert unpacked(data, into) == files
-        shutil.rmtree(into.parent)
-
-
 def test_progress_is_told_every_byte(into: Path) -> None:
     into.mkdir()
     told: list[int] = []
     unpack(io.BytesIO(zip_of(CONTENTS)), into, **ROOM, progress=told.append)
     assert sum(told) == ROOM["max_bytes"]
     assert told.count(0) == len(CONTENTS)
-
-
-def test_progress_may_end_it(into: Path) -> None:
-    into.mkdir()
-
-    def cancel(_: int) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        unpack(io.BytesIO(zip_of(CONTENTS)), into, **ROOM, progress=cancel)
 
 
 MODES = {0o755: 0o755, 0o640: 0o640, 0o444: 0o444, 0o000: 0o400, 0o7777: 0o755, 0o666: 0o644}

@@ -7,7 +7,6 @@ import os
 import shutil
 import socket
 import stat
-import subprocess
 import tracemalloc
 import zipfile
 from collections.abc import Callable
@@ -100,17 +99,6 @@ def test_the_zip_is_as_large_as_the_python_client_s_and_says_the_same(tree: Path
     assert said(zipped(ours)) == said(zipfile.ZipFile(io.BytesIO(data)))
 
 
-def test_debian_s_unzip_reads_it(tree: Path, tmp_path: Path) -> None:
-    unzip = shutil.which("unzip")
-    if unzip is None:
-        pytest.skip("unzip is not installed")
-    archive = tmp_path / "tree.zip"
-    archive.write_bytes(b"".join(plan_directory(tree).chunks()))
-    done = subprocess.run([unzip, "-q", archive, "-d", tmp_path / "out"], capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert on_disk(tmp_path / "out") == on_disk(tree)
-
-
 @given(st.dictionaries(st.text("abé\\", min_size=1, max_size=4), st.none() | st.binary(max_size=300), max_size=12))
 def test_the_size_is_exact_for_any_directory(
     tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes]
@@ -162,7 +150,9 @@ def test_the_size_is_exact_for_files_and_archives_above_4_gib(
     shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("count", [FULL_16 - 1, FULL_16, FULL_16 + 1])
+@pytest.mark.parametrize(
+    "count", [FULL_16, *(pytest.param(count, marks=pytest.mark.thorough) for count in (FULL_16 - 1, FULL_16 + 1))]
+)
 def test_an_archive_may_have_more_than_65_535_members(count: int) -> None:
     plan = ZipPlan([Found(f"{number}/", 0, 0, DIRECTORY, 1e9) for number in range(count)], [])
     data = b"".join(plan.chunks())

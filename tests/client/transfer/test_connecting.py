@@ -88,23 +88,8 @@ async def test_without_listening_no_address_is_told() -> None:
             assert sender.hints == Hints()
 
 
-async def says_nothing(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
-    await reader.read(-1)
-
-
 async def closes(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
     pass
-
-
-async def talks_without_end(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while not writer.is_closing():
-        writer.write(b"HTTP/1.1 400 Bad Request\r\n" * 1000)
-        await writer.drain()
-
-
-async def repeats_our_line(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    writer.write(await reader.readuntil(b"\n\n"))
-    await reader.read(-1)
 
 
 async def never_chooses(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -114,17 +99,6 @@ async def never_chooses(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
 
 async def chooses_another(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.write(SENDER.line + NEVERMIND)
-
-
-OTHERS = [says_nothing, closes, talks_without_end, repeats_our_line]
-
-
-@pytest.mark.parametrize("role", [Role.SENDER, Role.RECEIVER])
-@pytest.mark.parametrize("other", OTHERS)
-async def test_whoever_else_is_at_a_hint_does_not_hinder_the_peer(other: Host, role: Role) -> None:
-    async with bounded("a connection"), somebody(other) as address, Side(role) as ours, Side(role.peer) as theirs:
-        hints = Hints((address, *theirs.hints.direct))
-        await exchange(*await asyncio.gather(ours.meet(hints), theirs.meet(ours.hints)))
 
 
 @pytest.mark.parametrize("other", [never_chooses, chooses_another])
@@ -285,22 +259,6 @@ async def test_too_few_descriptors_to_listen_end_it_if_nothing_is_left_to_dial(
         monkeypatch.setattr(socket.socket, "accept", no_more)
         with socket.create_connection((where.host, where.port)), pytest.raises(TransferError, match="no connection"):
             await meeting
-
-
-@pytest.mark.parametrize("answer", [b"bad handshake\n", b"impatient\n", b"ok\nnothing of the peer\n", b"ok", b""])
-async def test_a_relay_that_does_not_connect_is_given_up(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connecting, "TRANSIT_SECONDS", 0.5)
-    asked: list[bytes] = []
-
-    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked.append(await reader.readuntil(b"\n"))
-        writer.write(answer)
-        await writer.drain()
-
-    async with bounded("an error"), somebody(relay) as address, Side(Role.RECEIVER, DIAL_ONLY) as receiver:
-        with pytest.raises(TransferError, match="no connection to the other side"):
-            await receiver.meet(Hints((), (Relay((address,)),)))
-    assert asked == [f"please relay {RECEIVER.relay_token} for side {receiver._side.hex()}\n".encode()]
 
 
 async def test_a_cancelled_attempt_leaves_no_connection() -> None:
