@@ -87,17 +87,6 @@ def test_a_view_shows_all_that_was_applied(script: list[tuple[Any, ...]]) -> Non
 # ── one batch ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_applied_changes_are_visible_to_other_programs_and_after_a_crash(engine: Engine) -> None:
-    ledger = await Ledger.begin(engine.store)
-    ledger.bind("a")
-    mailbox = ledger.claim("a", "4")
-    ledger.add("a", mailbox, b'"00"')
-    await ledger.commit(engine.store)
-    assert engine.count(*LIVE) == dict.fromkeys(LIVE, 1)
-    await engine.crash()
-    await assert_shown(engine.store, ledger)
-
-
 async def test_rows_created_and_removed_in_one_batch_leave_nothing(engine: Engine) -> None:
     ledger = await Ledger.begin(engine.store)
     ledger.bind("a")
@@ -135,49 +124,6 @@ async def test_a_mailbox_that_changes_five_times_is_written_once_in_its_final_fo
     found = (await assert_shown(engine.store, ledger)).app(APP).mailboxes["m"]
     assert [(row.side, row.opened, row.mood) for row in found.sides] == [("a", True, None), ("b", False, "scary")]
     assert (found.crowded, found.touched) == (True, 1.0)
-
-
-async def test_a_nameplate_that_changes_often_is_written_once_in_its_final_form(engine: Engine) -> None:
-    ledger = await Ledger.begin(engine.store)
-    name = ledger.allocate("a")
-    await ledger.commit(engine.store)
-    engine.watch()
-    mailbox = ledger.claim("a", name)
-    ledger.claim("b", name)
-    ledger.add("a", mailbox, b'"00"')
-    ledger.add("b", mailbox, b'"01"')
-    ledger.claim("c", name)
-    ledger.release("a", name)
-    await ledger.commit(engine.store)
-    assert engine.written() == {"nameplates": 1, "mailboxes": 1, "messages": 2}
-    found = (await assert_shown(engine.store, ledger)).app(APP).nameplates[name]
-    assert [(row.side, row.claimed, row.allocated) for row in found.sides] == [
-        ("a", False, False),
-        ("b", True, False),
-    ]
-    assert found.crowded
-
-
-async def test_a_nameplate_that_ends_and_is_claimed_again_in_one_batch_is_the_new_one(engine: Engine) -> None:
-    ledger = await Ledger.begin(engine.store)
-    old = ledger.claim("a", "4")
-    await ledger.commit(engine.store)
-    ledger.release("a", "4")
-    new = ledger.claim("b", "4")
-    await ledger.commit(engine.store)
-    assert engine.count(*LIVE) == {"mailboxes": 2, "nameplates": 1}
-    found = (await assert_shown(engine.store, ledger)).app(APP)
-    assert [row.side for row in found.nameplates["4"].sides] == ["b"]
-    assert (found.nameplates["4"].mailbox_id, found.mailboxes[new].nameplate) == (new, "4")
-    assert found.mailboxes[old].nameplate is None
-    # And once more, with one that the store has not seen.
-    ledger.release("b", "4")
-    ledger.claim("c", "4")
-    ledger.release("c", "4")
-    ledger.claim("d", "4")
-    await ledger.commit(engine.store)
-    found = (await assert_shown(engine.store, ledger)).app(APP)
-    assert [row.side for row in found.nameplates["4"].sides] == ["d"]
 
 
 async def test_messages_are_replayed_in_order_although_the_clock_goes_back(

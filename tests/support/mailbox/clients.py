@@ -7,13 +7,11 @@ import itertools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Final, Self
-
-import aiohttp
-from aiohttp import WSMsgType
+from urllib.parse import urlsplit
 
 from support.bounds import bounded
+from support.mailbox.raw_socket import BINARY, CLOSE, PING, PONG, TEXT, RawSocket, frame
 
 Frame = dict[str, Any]
 
@@ -49,7 +47,7 @@ class Command:
 
 
 class Client:
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse, clients: Clients) -> None:
+    def __init__(self, socket: RawSocket, on_answer: Callable[[], None] = lambda: None) -> None:
         self.said: list[Command] = []
         self.frames: list[Frame] = []
         """Everything it was told, the welcome first."""
@@ -59,26 +57,50 @@ class Client:
         """The stored messages among them."""
         self.close_code: int | None = None
         """What the server said at the end, if it did."""
-        self.over = False
         self._socket = socket
-        self._clients = clients
+        self._on_answer = on_answer
         self._ids = itertools.count(1)
         self._pongs: set[bytes] = set()
         self._shown = 0
         self._news = asyncio.Event()
         self._reading = asyncio.create_task(self._read())
 
+    @classmethod
+    async def connect(cls, url: str, on_answer: Callable[[], None] = lambda: None) -> Self:
+        """Connect, and wait for the welcome."""
+        address = urlsplit(url)
+        assert address.hostname is not None
+        assert address.port is not None
+        try:
+            socket = await RawSocket.dial(address.port, address.path, address.hostname)
+        except (OSError, asyncio.IncompleteReadError) as error:
+            raise LostError(url) from error
+        client = cls(socket, on_answer)
+        await client.until("the welcome", lambda: bool(client.frames))
+        return client
+
+    @property
+    def over(self) -> bool:
+        """Whether the connection has ended."""
+        return self._reading.done()
+
     # ── saying ───────────────────────────────────────────────────────────────────────────────────
 
     async def say(self, kind: str, **fields: object) -> Command:
         """Send a command; does not wait for its answers."""
         command = Command(kind, {"type": kind, "id": next(self._ids), **fields})
+        if self.over:
+            raise LostError(kind)
         self.said.append(command)
-        try:
-            await self._socket.send_str(json.dumps(command.fields))
-        except ConnectionError as error:
-            raise LostError(kind) from error
+        self._socket.say(**command.fields)
+        await self._drain()
         return command
+
+    async def _drain(self) -> None:
+        try:
+            await self._socket.writer.drain()
+        except ConnectionError as error:
+            raise LostError from error
 
     async def call(self, kind: str, **fields: object) -> Frame:
         """Send a command and wait for all its answers; gives the last of them, which must be no error."""
@@ -103,7 +125,8 @@ class Client:
         client before has come, for the bytes of a connection keep their order, and the server's loop has turned.
         """
         token = str(next(self._ids)).encode()
-        await self._socket.ping(token)
+        self._socket.write(frame(PING, token))
+        await self._drain()
         await self.until("a pong", lambda: token in self._pongs)
 
     async def until(self, what: str, holds: Callable[[], bool]) -> None:
@@ -123,9 +146,13 @@ class Client:
 
     async def leave(self) -> None:
         """Hang up."""
-        async with bounded("a closed connection"):
-            await self._socket.close()
+        if not self.over:
+            self._socket.bid_farewell()
         await self.ends()
+
+    def vanish(self) -> None:
+        """Hang up without a word."""
+        self._socket.cut()
 
     def new(self) -> list[Frame]:
         """Return the frames that came since this was asked last."""
@@ -136,43 +163,46 @@ class Client:
 
     async def _read(self) -> None:
         try:
-            while not self.over:
-                self._receive(await self._socket.receive())
+            while self.close_code is None:
+                self._take(*await self._socket.read(None))
                 self._news.set()
-            await self._socket.close()
+            self._socket.bid_farewell(self.close_code)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass  # it ended without a close
         finally:
-            self.over = True
-            self._news.set()
+            self._socket.writer.close()
+            asyncio.get_running_loop().call_soon(self._news.set)
 
-    def _receive(self, frame: aiohttp.WSMessage) -> None:
-        if frame.type is WSMsgType.TEXT:
-            self._take(frame.data)
-        elif frame.type is WSMsgType.PONG:
-            self._pongs.add(bytes(frame.data))
+    def _take(self, opcode: int, payload: bytes) -> None:
+        if opcode == PING:
+            self._socket.write(frame(PONG, payload))
+        elif opcode == PONG:
+            self._pongs.add(payload)
+        elif opcode == CLOSE:
+            self.close_code = int.from_bytes(payload[:2])
         else:
-            assert frame.type in {WSMsgType.CLOSE, WSMsgType.CLOSING, WSMsgType.CLOSED, WSMsgType.ERROR}, frame
-            if frame.type is WSMsgType.CLOSE:
-                self.close_code = frame.data
-            self.over = True
+            assert opcode in {TEXT, BINARY}
+            self._note(payload.decode())
 
-    def _take(self, text: str) -> None:
-        frame: Frame = json.loads(text)
+    def _note(self, text: str) -> None:
+        message: Frame = json.loads(text)
         self.texts.append(text)
-        self.frames.append(frame)
-        kind = frame["type"]
+        self.frames.append(message)
+        kind = message["type"]
         if kind == "welcome":
             return
         if kind == "message":
-            self.heard.append(frame)
+            self.heard.append(message)
         elif kind == "error":
-            self._by_id(frame["orig"]["id"]).error = frame
+            self._by_id(message["orig"]["id"]).error = message
         elif kind == "ack":
-            self._by_id(frame["id"]).ack = frame
+            self._by_id(message["id"]).ack = message
         else:
-            command = self._by_id(frame["id"])
-            assert REPLIES[command.kind] == kind, frame
-            command.reply = frame
-        self._clients.on_answer()
+            command = self._by_id(message["id"])
+            assert REPLIES[command.kind] == kind, message
+            assert command.ack is not None, message
+            command.reply = message
+        self._on_answer()
 
     def _by_id(self, number: int) -> Command:
         return next(command for command in self.said if command.fields["id"] == number)
@@ -187,26 +217,16 @@ class Clients:
         """Called at every frame but welcomes, whoever gets it."""
 
     async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
         return self
 
-    async def __aexit__(
-        self, _type: type[BaseException] | None, _value: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for client in self.all:
             await client.leave()
-        await self._session.close()
 
     async def connect(self, url: str) -> Client:
         """Connect, and wait for the welcome."""
-        async with bounded("a connection"):
-            try:
-                socket = await self._session.ws_connect(url, autoping=False, autoclose=False, max_msg_size=0)
-            except aiohttp.ClientError as error:
-                raise LostError(url) from error
-        client = Client(socket, self)
+        client = await Client.connect(url, lambda: self.on_answer())  # noqa: PLW0108 - it may be another by then
         self.all.append(client)
-        await client.until("the welcome", lambda: bool(client.frames))
         return client
 
     async def bind(self, url: str, app: str, side: str) -> Client:

@@ -8,9 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from support.bounds import bounded
-from support.mailbox.clients import REPLIES
-from support.mailbox.raw_socket import RawSocket
+from support.mailbox.clients import REPLIES, Client
 
 Frame = dict[str, Any]
 
@@ -21,71 +19,46 @@ PHASES: Final = ("version", "0", "1", "2")
 
 
 class Side:
-    """One side of a session. It has one command under way at a time, so what it is told next is known exactly."""
+    """One side of a session. It has one command under way at a time."""
 
     def __init__(self, port: int, name: str) -> None:
         self.name = name
         self.claimed = False
         self.opened = False
-        self.heard: list[Frame] = []
-        """The stored messages that it was told on this connection, in order."""
-        self._port = port
-        self._socket: RawSocket | None = None
-        self._ids = itertools.count(1)
-
-    @property
-    def here(self) -> bool:
-        return self._socket is not None
+        self.client: Client | None = None
+        self._url = f"ws://127.0.0.1:{port}/v1"
 
     async def enter(self) -> None:
         """Connect, and bind."""
         self.claimed = self.opened = False
-        self.heard = []
-        self._socket = await RawSocket.dial(self._port)
-        assert (await self._read())["type"] == "welcome"
+        self.client = await Client.connect(self._url)
         await self.call("bind", appid=APP, side=self.name)
 
     async def call(self, kind: str, **fields: object) -> Frame:
-        """Say a command. The next that comes, but for messages, is its ack, and then its response, if it has one."""
-        assert self._socket is not None
-        number = f"{self.name} {next(self._ids)}"
-        self._socket.say(type=kind, id=number, **fields)
-        answer = await self._answer("ack", number)
-        return await self._answer(REPLIES[kind], number) if kind in REPLIES else answer
+        assert self.client is not None
+        return await self.client.call(kind, **fields)
 
-    async def hears(self, count: int) -> None:
-        """Wait until it has heard so many messages; nothing else may come."""
-        while len(self.heard) < count:
-            self._take(await self._read())
+    async def hears(self, messages: list[tuple[str, str, str]]) -> None:
+        """Wait until it has heard these on this connection, and no others."""
+        client = self.client
+        assert client is not None
+        await client.until("all messages", lambda: len(client.heard) >= len(messages))
+        assert [(frame["side"], frame["phase"], frame["body"]) for frame in client.heard] == messages
 
     async def leave(self) -> None:
-        """Say goodbye; nothing comes any more but the answer."""
-        assert self._socket is not None
-        self._socket.bid_farewell()
-        assert await self._socket.closed() == 1000
-        await self._socket.hang_up()
-        self._socket = None
+        """Say goodbye. It was told all answers and messages, and nothing else."""
+        assert self.client is not None
+        await self.client.leave()
+        answers = sum(2 if command.kind in REPLIES else 1 for command in self.client.said)
+        assert len(self.client.frames) == 1 + answers + len(self.client.heard)
+        assert self.client.close_code == 1000
+        self.client = None
 
     def vanish(self) -> None:
         """Leave without a word."""
-        if self._socket is not None:
-            self._socket.cut()
-            self._socket = None
-
-    async def _answer(self, kind: str, number: str) -> Frame:
-        while (frame := await self._read())["type"] == "message":
-            self._take(frame)
-        assert (frame["type"], frame.get("id")) == (kind, number), frame
-        return frame
-
-    def _take(self, frame: Frame) -> None:
-        assert frame["type"] == "message", frame
-        self.heard.append(frame)
-
-    async def _read(self) -> Frame:
-        assert self._socket is not None
-        async with bounded(f"a frame for {self.name}"):
-            return await self._socket.hear()
+        if self.client is not None:
+            self.client.vanish()
+            self.client = None
 
 
 class Session:
@@ -142,7 +115,7 @@ class Session:
     @asynccontextmanager
     async def away(self, side: Side) -> AsyncIterator[None]:
         """Leave and come back, as when the network changed: all is as it was, and all that was said is there."""
-        if not side.here:
+        if side.client is None:
             yield
             return
         claimed, opened = side.claimed, side.opened
@@ -164,7 +137,7 @@ class Session:
     async def _open(self, side: Side) -> None:
         side.opened = True
         await side.call("open", mailbox=self.mailbox)
-        await self._heard(side)
+        await side.hears(self._added)
 
     async def _release(self, side: Side) -> None:
         side.claimed = False
@@ -178,15 +151,10 @@ class Session:
         """Say something, and see that both hear it, after all that went before."""
         body = f"body of {side.name} in {phase}"
         self._added.append((side.name, phase, body))
-        adding = asyncio.create_task(side.call("add", phase=phase, body=body))
-        if other.opened:
-            await self._heard(other)
-        await adding
-        await self._heard(side)
-
-    async def _heard(self, side: Side) -> None:
-        await side.hears(len(self._added))
-        assert [(frame["side"], frame["phase"], frame["body"]) for frame in side.heard] == self._added
+        await side.call("add", phase=phase, body=body)
+        for listener in (side, other):
+            if listener.opened:
+                await listener.hears(self._added)
 
 
 class Pair:

@@ -69,9 +69,9 @@ class RawSocket:
     def say(self, **message: Any) -> None:
         self.write(frame(TEXT, json.dumps(message).encode()))
 
-    async def read(self) -> tuple[int, bytes]:
+    async def read(self, bound: float | None = BOUND) -> tuple[int, bytes]:
         """Read one frame: its opcode and payload. Servers do not fragment and do not mask."""
-        async with asyncio.timeout(BOUND):
+        async with asyncio.timeout(bound):
             first, size = await self.reader.readexactly(2)
         assert first & 0xF0 == 0x80
         assert not size & 0x80
