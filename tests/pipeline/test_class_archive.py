@@ -7,11 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import pytest
 from pyspark import SparkContext
@@ -160,62 +160,65 @@ def test_classes_that_java_generates_are_not_archived(made: Made) -> None:
     assert made.archive.read_text() == CLASSES
 
 
+# ── a run that makes one at its end ──────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(autouse=True)
+def _handlers() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @contextmanager
-def _open(world: LakeWorld, *, archive_classes: bool = False) -> Iterator[Run]:
-    begun = partial(pipeline_run.open_run, "run", world.path, write=True, make=True, memory="1g", verbose=False)
-    with begun(archive_classes=archive_classes) as opened:
-        yield opened
+def opened(lake: Path, *, archive_classes: bool = True) -> Iterator[Run]:
+    options: dict[str, Any] = {"write": True, "make": True, "memory": "1g", "verbose": False}
+    with pipeline_run.open_run("run", lake, archive_classes=archive_classes, **options) as run:
+        yield run
 
 
-def test_a_run_whose_archive_cannot_be_made_says_so_and_succeeds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(*_given: object) -> bool:
-        raise StoreError("the disk is full")
-
-    monkeypatch.setattr(session, "session", lambda *_given, **_others: _open_nothing())
-    monkeypatch.setattr(session, "archive_classes", fail)
-    with _open(LakeWorld(None, tmp_path), archive_classes=True) as opened:
-        opened.spark()
-    assert capsys.readouterr().err.splitlines()[-1] == (
-        "run: no archive of Java's classes was made, so later runs start as slowly as this one: the disk is full"
-    )
-    with _open(LakeWorld(None, tmp_path), archive_classes=True):
-        pass
-    assert capsys.readouterr().err == "", "Java was not started"
+def full(_folder: Path) -> NoReturn:
+    raise StoreError("the disk is full")
 
 
-def _interrupt(number: signal.Signals) -> NoReturn:
+def interrupted(number: signal.Signals, _folder: Path) -> NoReturn:
     try:
         os.kill(os.getpid(), number)
         time.sleep(PATIENCE)  # the signal ends it
     finally:
-        for each in (signal.SIGTERM, signal.SIGINT):  # further ones change nothing
-            os.kill(os.getpid(), each)
+        for further in (signal.SIGTERM, signal.SIGINT):  # these change nothing
+            os.kill(os.getpid(), further)
     raise AssertionError
 
 
-@pytest.fixture
-def _handlers() -> Iterator[None]:
-    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for each, handler in before.items():
-        signal.signal(each, handler)
-
-
-@pytest.mark.usefixtures("_handlers")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_the_archive_and_not_the_run_that_is_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: signal.Signals
+@pytest.mark.parametrize(
+    ("archive_classes", "why"),
+    [
+        (full, "the disk is full"),
+        (partial(interrupted, signal.SIGINT), "it was stopped"),
+        (partial(interrupted, signal.SIGTERM), "it was stopped"),
+    ],
+)
+def test_a_run_whose_archive_is_not_made_says_so_and_succeeds(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    archive_classes: Callable[[Path], bool],
+    why: str,
 ) -> None:
-    monkeypatch.setattr(session, "session", lambda *_given, **_others: _open_nothing())
-    monkeypatch.setattr(session, "archive_classes", lambda _folder: _interrupt(number))
-    with _open(LakeWorld(None, tmp_path), archive_classes=True) as opened:
-        opened.spark()
-    assert capsys.readouterr().err.splitlines()[-1].endswith("later runs start as slowly as this one: it was stopped")
+    monkeypatch.setattr(session, "session", lambda *_given, **_others: nullcontext(object()))
+    monkeypatch.setattr(session, "archive_classes", archive_classes)
+    with opened(tmp_path) as run:
+        run.spark()
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"run: no archive of Java's classes was made, so later runs start as slowly as this one: {why}"
+    )
+    with opened(tmp_path):
+        pass
+    assert capsys.readouterr().err == "", "Java was not started"
 
 
-@pytest.mark.usefixtures("_handlers")
 @pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), RuntimeError("no home directory")])
 def test_a_run_that_is_done_succeeds_whatever_is_wrong_with_the_cache_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
@@ -223,45 +226,35 @@ def test_a_run_that_is_done_succeeds_whatever_is_wrong_with_the_cache_folder(
     def fail() -> NoReturn:
         raise error
 
-    monkeypatch.setattr(session, "session", lambda *_given, **_others: _open_nothing())
+    monkeypatch.setattr(session, "session", lambda *_given, **_others: nullcontext(object()))
     monkeypatch.setattr(SparkContext, "_gateway", object())
     monkeypatch.setattr(class_archive, "ours", fail)
-    with _open(LakeWorld(None, tmp_path), archive_classes=True) as opened:
-        opened.spark()
+    with opened(tmp_path) as run:
+        run.spark()
     assert "archive" not in capsys.readouterr().err, "Java has listed no classes"
-    with _open(LakeWorld(None, tmp_path), archive_classes=True) as opened:
-        opened.spark()
-        (opened.scratch / class_archive.CLASSES_FILE).touch()
-    assert (
-        capsys.readouterr()
-        .err.splitlines()[-1]
-        .endswith(f"as slowly as this one: the cache folder cannot be read: {error} (XDG_CACHE_HOME)")
-    )
+    with opened(tmp_path) as run:
+        run.spark()
+        (run.scratch / class_archive.CLASSES_FILE).touch()
+    said = f"as slowly as this one: the cache folder cannot be read: {error} (XDG_CACHE_HOME)\n"
+    assert capsys.readouterr().err.endswith(said)
 
 
-@pytest.mark.usefixtures("_handlers")
 def test_others_may_write_to_the_lake_while_the_archive_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    world = LakeWorld(None, tmp_path)
 
     def archive_classes(folder: Path) -> bool:
-        with Lake.open(world.path, write=True):
+        with Lake.open(tmp_path / "lake", write=True):
             said.append("written" if folder.is_dir() else "the list of classes is gone")
         return True
 
-    monkeypatch.setattr(session, "session", lambda *_given, **_others: _open_nothing())
+    monkeypatch.setattr(session, "session", lambda *_given, **_others: nullcontext(object()))
     monkeypatch.setattr(session, "archive_classes", archive_classes)
-    with _open(world, archive_classes=True) as opened:
-        opened.spark()
+    with opened(tmp_path / "lake") as run:
+        run.spark()
         assert said == []
     assert said == ["written"]
-
-
-@contextmanager
-def _open_nothing() -> Iterator[object]:
-    yield object()
 
 
 def test_java_is_started_for_small_jobs_and_once_more_before_the_first_large_one(
@@ -276,19 +269,14 @@ def test_java_is_started_for_small_jobs_and_once_more_before_the_first_large_one
         said.append("ended")
 
     monkeypatch.setattr(session, "session", begun)
-    with _open(LakeWorld(None, tmp_path)) as opened:
-        assert opened.spark() is opened.spark()
-        opened.large_jobs()
+    with opened(tmp_path, archive_classes=False) as run:
+        assert run.spark() is run.spark()
+        run.large_jobs()
         assert said == ["small", "ended"]
-        large = opened.spark()
-        opened.large_jobs()
-        assert opened.spark() is large
+        large = run.spark()
+        run.large_jobs()
+        assert run.spark() is large
     assert said == ["small", "ended", "large", "ended"]
-    said.clear()
-    with _open(LakeWorld(None, tmp_path)) as opened:
-        opened.large_jobs()
-        opened.spark()
-    assert said == ["large", "ended"]
 
 
 LOW: Final = """
