@@ -1,32 +1,55 @@
+"""A table of the lake: commits, what they replace, its log, and columns that a later version adds.
+
+Of a table that is not partitioned by day, a file has many days and sources, and a day or a source is replaced within
+it.
+"""
+
 from __future__ import annotations
 
 import json
 import os
 import shutil
+import tempfile
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
-from deltalake.transaction import CommitProperties
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from restante.common.errors import Misuse, StoreError
-from restante.pipeline.lake import columns, delta_log, delta_table
+from restante.pipeline import views
+from restante.pipeline.lake import columns, data_files, delta_log, delta_table, staging
 from restante.pipeline.lake import table as lake_table
 from restante.pipeline.lake.commit_info import CommitInfo, Ledger, Mark, Point
+from restante.pipeline.lake.compact import compact
+from restante.pipeline.lake.data_files import DataFile, Selected
+from restante.pipeline.lake.lake import LAKE_FORMAT
+from restante.pipeline.lake.statistics import Range
+from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.lake.vacuum import vacuum
 from restante.pipeline.schemas import Column, Table
 from restante.pipeline.spark.errors import SparkError
+from restante.pipeline.tables import TABLES
+from support.disk import no_file_beyond
+from support.effort import examples
 from support.pipeline.lakes import (
     LATER_LETTERS,
     LETTERS,
+    MONTHLY_LETTERS,
     Row,
     add,
-    arrow,
+    add_foreign,
     by_spark,
     contents,
     frame,
@@ -34,16 +57,142 @@ from support.pipeline.lakes import (
     info,
     infos,
     letter,
+    matches,
     opened,
     rows,
     seen,
     stored,
 )
 
+LARGE = {
+    "archived": ("day", "source_kind", "source"),
+    "envelopes": ("day", "hour"),
+    **dict.fromkeys(("server_commands", "client_events", "timing"), ("day", "source")),
+}
 
-def foreign(*rows: Row) -> pa.Table:
-    """Return rows to another program that writes to the lake."""
-    return pa.Table.from_pylist(list(rows), arrow(LETTERS))
+
+def test_only_tables_whose_days_are_large_are_not_partitioned_by_month() -> None:
+    others = {name: table.partitions for name, table in TABLES.items() if not table.by_month}
+    assert (LAKE_FORMAT, others) == (4, LARGE), "a lake with another layout has another format"
+
+
+# ── any sequence of commits ──────────────────────────────────────────────────────────────────────
+
+DAYS = ["2026-10-31", "2026-11-01", "2026-11-03"]
+SOURCES = ["a", "b.c"]
+
+some_rows = st.lists(
+    st.builds(
+        letter,
+        st.integers(min_value=0, max_value=500),
+        day=st.sampled_from(DAYS),
+        source=st.sampled_from(SOURCES),
+        hour=st.sampled_from([None, 0, 13]),
+    ),
+    max_size=6,
+)
+wheres = st.none() | st.fixed_dictionaries(
+    {},
+    optional={
+        "day": st.sets(st.sampled_from(DAYS)),
+        "source": st.sets(st.sampled_from(SOURCES)),
+        "hour": st.sets(st.sampled_from([None, "0", "13"])),
+    },
+)
+
+
+class Step(NamedTuple):
+    """Rows to add, in one stage or several, and what they replace; before them, rows that another program adds."""
+
+    stages: list[list[Row]]
+    replace: dict[str, set[str | None]] | None
+    keep: str | None
+    compact: bool
+    vacuum: bool
+    foreign: list[Row]
+
+
+steps = st.builds(
+    Step,
+    st.lists(some_rows, max_size=2),
+    wheres,
+    st.sampled_from([None, None, *DAYS]),
+    st.booleans(),
+    st.booleans(),
+    st.just([]) | some_rows,
+)
+any_steps = given(st.lists(steps, min_size=1, max_size=4), st.sampled_from([LETTERS, MONTHLY_LETTERS]))
+
+
+@examples(14)
+@any_steps
+def test_any_sequence_of_commits_is_what_a_list_of_rows_would_be(steps: list[Step], letters: Table) -> None:
+    take(steps, letters, held, contents)
+
+
+@pytest.mark.thorough
+@examples(2)
+@any_steps
+def test_any_sequence_of_commits_through_spark_is_what_a_list_of_rows_would_be(
+    spark: SparkSession, steps: list[Step], letters: Table
+) -> None:
+    take(steps, letters, lambda stage, _: frame(spark, stage), lambda table: table.read(spark).toArrow())
+
+
+def ordered(rows: list[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: (row["id"], row["day"], row["source"], str(row["hour"])))
+
+
+def take(
+    steps: list[Step],
+    letters: Table,
+    staged: Callable[[list[Row], Table], DataFrame],
+    read: Callable[[LakeTable], pa.Table],
+) -> None:
+    """Take the steps with a table and with a list of rows, and compare the two after each."""
+    model: list[Row] = []
+    commits: list[tuple[Point | None, set[str]]] = []
+    """Each commit that was made, and the days whose rows it changed."""
+    kept = ""
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setattr(lake_table, "COMMITS_PER_CHECKPOINT", 2)
+        patch.setattr(delta_log, "LOG_RETENTION_SECONDS", float("-inf"))  # no entry is kept that is not needed
+        lake = Path(folder)
+        for step in steps:
+            with opened(lake, letters) as table:
+                if step.foreign and commits:
+                    add_foreign(lake, step.foreign, letters)
+                    model = model + step.foreign
+                    commits.append((seen(lake, letters).point, {str(row["day"]) for row in step.foreign}))
+                added = [row for stage in step.stages for row in stage]
+                gone = [row for row in model if step.replace is not None and matches(row, step.replace)]
+                model = [row for row in model if row not in gone] + added
+                stages = [table.stage(staged(stage, letters)) for stage in step.stages]
+                assert table.commit(stages, info=info(), replace=step.replace) == len(commits)
+                commits.append((table.point, {str(row["day"]) for row in (*gone, *added)}))
+                if step.keep:
+                    old = [row for row in model if str(row["day"]) < step.keep]
+                    assert table.keep(step.keep, info()) == len(old)
+                    model = [row for row in model if row not in old]
+                    if old:
+                        commits.append((table.point, set()))
+                        kept = max(kept, str(max(row["day"] for row in old) + timedelta(1)))
+                if step.compact and compact(table, "compact", lambda: 2e9):
+                    commits.append((table.point, set()))
+                if step.vacuum:
+                    vacuum(table, grace=0, now=4e9)
+                assert ordered(read(table).to_pylist()) == ordered(model)
+                assert table.version == len(commits) - 1
+                for number, (point, _) in enumerate(commits):
+                    later = set().union(*(days for _, days in commits[number + 1 :]))
+                    assert table.state.days(number) == {day for day in later if day >= kept}
+                    assert point is not None
+                    assert table.follows(point)
+                assert (table.state.kept or "") == kept
+            assert ordered(stored(lake, table=letters)) == ordered(model)
+
+
+# ── commits ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_first_commit_makes_the_table_with_its_rows_commit_info_and_transactions(tmp_path: Path) -> None:
@@ -56,24 +205,27 @@ def test_a_first_commit_makes_the_table_with_its_rows_commit_info_and_transactio
         marks={"": Mark(4, "d4", 1, "d1")},
         inputs={"other": Point("id", 7, "abcd")},
     )
+    letters = [letter(1), letter(2), letter(3, day="2026-11-02", hour=4)]
+    days = ["2026-11-01", "2026-11-02"]
     with opened(tmp_path) as table:
-        staged = table.stage(held([letter(1), letter(2), letter(3, day="2026-11-02", hour=4)]))
-        assert (staged.rows, staged.days) == (3, {"2026-11-01", "2026-11-02"})
+        staged = table.stage(held(letters))
+        assert (staged.rows, staged.days) == (3, set(days))
         assert seen(tmp_path).version is None
         assert table.commit([staged], info=given, transactions={"main": 4, "other": 2**40}) == 0
-        assert table.version == 0
+        assert not list(table.folder.glob("run-*"))
     there = seen(tmp_path)
     assert there.version == 0
     [found] = infos(there)
-    days = ["2026-11-01", "2026-11-02"]
     assert found == replace(given, days=days, commit=found.commit, state=there.state)
     assert there.state.days() == set(days)
-    assert there.marks("main") == {"": Mark(4, "d4", 1, "d1")}
+    assert there.marks("main") == given.marks
     assert there.state.inputs == given.inputs
     assert [there.transaction(app) for app in ("main", "other", "none")] == [4, 2**40, None]
-    assert stored(tmp_path) == [letter(1), letter(2), letter(3, day="2026-11-02", hour=4)]
-    [log] = (tmp_path / "letters" / "_delta_log").iterdir()
-    assert log.name == "00000000000000000000.json"
+    assert stored(tmp_path) == letters
+    assert comments(tmp_path) == {column.name: column.meaning for column in LETTERS.columns}
+    for file in there.files():
+        assert file.size == file.path.stat().st_size
+        assert file.path.parent.parent.parent.parent == tmp_path / "letters"
 
 
 def comments(path: Path) -> dict[str, str]:
@@ -82,87 +234,45 @@ def comments(path: Path) -> dict[str, str]:
     return {field["name"]: field["metadata"].get("comment", "") for field in fields}
 
 
-@pytest.mark.parametrize("metadata", [{}, {"comment": "of an older version"}])
-def test_a_table_with_no_comments_or_others_is_read_and_written(
-    metadata: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def before(table: Table) -> pa.Schema:
-        return pa.schema([field.with_metadata(metadata) for field in schema(table)])
-
-    schema = columns.stored
-    with monkeypatch.context() as older:
-        older.setattr(columns, "stored", before)
-        with opened(tmp_path) as table:
-            add(table, [letter(1)])
-    assert set(comments(tmp_path).values()) == {metadata.get("comment", "")}
+def test_a_commit_says_of_which_days_it_added_or_removed_rows(tmp_path: Path) -> None:
     with opened(tmp_path) as table:
-        add(table, [letter(2)])
-    assert stored(tmp_path) == [letter(1), letter(2)]
+        before = table.commit(info=info("r0"), transactions={"main": 1})
+        add(table, [letter(1), letter(2, source="b"), letter(3, day="2026-11-02")], run="r1")
+        as_it_was = seen(tmp_path)
+        add(table, [letter(9)], replace={"day": {"2026-11-01"}}, run="r2")
+        add(table, [letter(8)], replace={"day": {"2026-11-02"}, "source": {"main"}}, run="r3")
+        table.commit(info=info("r4"), replace={"day": {"2026-11-05"}}, transactions={"main": 9})
+        DeltaTable(tmp_path / "letters").optimize.compact()  # another program rewrites the rows
+    there = seen(tmp_path)
+    days = [("r4", []), ("r3", ["2026-11-01", "2026-11-02"]), ("r2", ["2026-11-01"])]
+    assert [(each.run, each.days) for each in infos(there)[:3]] == days
+    assert (before, there.transaction("main"), len(there.files())) == (0, 9, 1)
+    assert rows(contents(as_it_was)) == [letter(1), letter(2, source="b"), letter(3, day="2026-11-02")]
+    assert stored(tmp_path) == [letter(8), letter(9)]
 
 
-def test_a_table_that_has_no_commit_reads_as_no_rows(spark: SparkSession, tmp_path: Path) -> None:
+def test_old_days_are_dropped_at_once_and_do_not_count_as_touched(tmp_path: Path) -> None:
     with opened(tmp_path) as table:
-        empty = table.read(spark)
-        assert (empty.count(), empty.columns) == (0, [column.name for column in LETTERS.columns])
-        add(table, [letter(1)])
-        assert table.read(spark, {"day": ()}).schema == table.read(spark).schema == empty.schema
+        add(table, [letter(day, day=f"2026-11-0{day}") for day in (1, 2, 3, 4)])
+        for run, dropped in (("keep", 2), ("again", 0)):
+            assert table.keep("2026-11-03", info(run)) == dropped
+            assert table.version == 1
+        newest = infos(table)[0]
+        assert (newest.run, newest.kept, newest.days) == ("keep", "2026-11-03", [])
 
 
 def test_spark_stages_rows_and_reads_all_or_some_partitions(spark: SparkSession, tmp_path: Path) -> None:
     meant = [letter(1), letter(2, source="b"), letter(3, hour=7), letter(4, day="2026-11-02", hour=7)]
     with opened(tmp_path) as table:
-        staged = table.stage(frame(spark, meant))
+        empty = table.read(spark)
+        assert (empty.count(), empty.columns) == (0, [column.name for column in LETTERS.columns])
+        staged, nothing = table.stage(frame(spark, meant)), table.stage(frame(spark, []))
         assert (staged.rows, len(staged.files), staged.days) == (4, 4, {"2026-11-01", "2026-11-02"})
-        nothing = table.stage(frame(spark, []))
         assert (nothing.rows, nothing.files) == (0, ())
         table.commit([staged, nothing], info=info())
+        assert table.read(spark, {"day": ()}).schema == table.read(spark).schema == empty.schema
     assert by_spark(spark, tmp_path) == stored(tmp_path) == meant
     assert by_spark(spark, tmp_path, {"hour": {None, "7"}, "source": ["main"]}) == [meant[0], *meant[2:]]
-
-
-def test_rows_are_found_by_partition(tmp_path: Path) -> None:
-    with opened(tmp_path) as table:
-        add(table, [letter(1), letter(2, source="b"), letter(3, hour=7), letter(4, day="2026-11-02", hour=7)])
-    for where, ids in (
-        ({}, [1, 2, 3, 4]),
-        ({"day": {"2026-11-01"}}, [1, 2, 3]),
-        ({"day": {"2026-11-01", "2026-11-02"}, "source": ["main"]}, [1, 3, 4]),
-        ({"hour": {None}}, [1, 2]),
-        ({"hour": {None, "7"}}, [1, 2, 3, 4]),
-        ({"hour": {"7"}, "day": ["2026-11-02"]}, [4]),
-        ({"day": {"2026-11-03"}}, []),
-        ({"source": ()}, []),
-    ):
-        assert [row["id"] for row in stored(tmp_path, where)] == ids, where
-        assert sum(file.rows for file in seen(tmp_path).files(where)) == len(ids)
-
-
-def test_a_replaced_day_is_the_new_rows_and_nothing_else(tmp_path: Path) -> None:
-    with opened(tmp_path) as table:
-        add(table, [letter(1), letter(2, source="b"), letter(3, day="2026-11-02")], run="r0")
-        assert add(table, [letter(9)], replace={"day": {"2026-11-01"}}, run="r1") == 1
-        assert stored(tmp_path) == [letter(3, day="2026-11-02"), letter(9)]
-        add(table, [letter(8)], replace={"day": {"2026-11-02"}, "source": {"main"}}, run="r2")
-        assert stored(tmp_path) == [letter(8), letter(9)]
-        assert [(each.run, each.days) for each in infos(table)] == [
-            ("r2", ["2026-11-01", "2026-11-02"]),  # it was the second that lost a row
-            ("r1", ["2026-11-01"]),
-            ("r0", ["2026-11-01", "2026-11-02"]),
-        ]
-
-
-def test_a_day_replaced_with_nothing_is_gone(tmp_path: Path) -> None:
-    with opened(tmp_path) as table:
-        add(table, [letter(1), letter(3, day="2026-11-02")])
-        staged = table.stage(held([]))
-        assert (staged.rows, staged.files, staged.days) == (0, (), set())
-        table.commit([staged], info=info(), replace={"day": {"2026-11-01"}})
-        assert stored(tmp_path) == [letter(3, day="2026-11-02")]
-        table.commit(info=info(), replace={})
-        assert stored(tmp_path) == []
-        assert [each.days for each in infos(table)][:2] == [["2026-11-02"], ["2026-11-01"]]
-        table.commit(info=info(), replace={"day": {"2026-11-01"}})  # there is no such day: that is well
-        assert table.version == 3
 
 
 def test_columns_are_found_by_name_and_rows_that_do_not_fit_are_not_staged(
@@ -175,7 +285,6 @@ def test_columns_are_found_by_name_and_rows_that_do_not_fit_are_not_staged(
         assert staged.rows == 1
         staged.discard()
         for unfit in (
-            given.drop("seen"),
             given.drop("weight"),
             given.withColumn("size", given["table"]),
             given.selectExpr("*", "1 AS id"),
@@ -189,25 +298,74 @@ def test_columns_are_found_by_name_and_rows_that_do_not_fit_are_not_staged(
 
 def test_rows_without_a_value_that_the_table_needs_are_not_staged(spark: SparkSession, tmp_path: Path) -> None:
     def refused(column: str) -> AbstractContextManager[object]:
-        return pytest.raises(
-            StoreError, match=f"a row for the table letters has no {column}: these rows were not committed"
-        )
+        words = f"a row for the table letters has no {column}: these rows were not committed"
+        return pytest.raises(StoreError, match=words)
 
+    for letters in (LETTERS, MONTHLY_LETTERS):
+        with opened(tmp_path, letters) as table:
+            for column in ("seen", "day", "source"):
+                with refused(column):
+                    table.stage(held([letter(1), {**letter(2), column: None}], letters))
+            assert table.version is None
+            assert not list((tmp_path / "letters").glob("*"))
+    with opened(tmp_path) as table, refused("seen"):
+        table.stage(frame(spark, [letter(1), {**letter(2), "seen": None}]))
+
+
+def test_a_table_without_partitions_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    plain = Table("plain", "thing", (Column("id", "BIGINT", ""), Column("day", "DATE", "")), ())
+    with opened(tmp_path, plain) as table:
+        for given in ([], [letter(1), letter(2)], [letter(3)]):
+            table.commit([table.stage(held(given, plain))], info=info(), replace={})
+            assert contents(table).column("id").to_pylist() == [row["id"] for row in given]
+
+
+def test_a_table_with_other_columns_is_refused(tmp_path: Path) -> None:
     with opened(tmp_path) as table:
-        for column in ("seen", "day", "source"):
-            with refused(column):
-                table.stage(held([letter(1), {**letter(2), column: None}]))
-        with refused("seen"):
-            table.stage(frame(spark, [letter(1), {**letter(2), "seen": None}]))
-        assert table.version is None
-        assert not list((tmp_path / "letters").glob("*"))
+        add(table, [letter(1)])
+    first, *others = LETTERS.columns
+    for other in (
+        LETTERS._replace(columns=(*others,)),
+        LETTERS._replace(columns=(*LETTERS.columns, Column("more", "INT", "", null=True))),
+        LETTERS._replace(columns=(first._replace(type="INT"), *others)),
+        LETTERS._replace(columns=(first._replace(null=True), *others)),
+        LETTERS._replace(partitions=("day", "source")),
+    ):
+        with pytest.raises(Misuse, match=r"\Athe table \S+/letters has other columns [^\n]+\Z"):
+            seen(tmp_path, other)
+
+
+def test_the_first_commit_of_a_later_version_adds_its_columns(tmp_path: Path) -> None:
+    with opened(tmp_path) as table:
+        marks = {"": Mark(2, "d2", 1, "d1")}
+        add(table, [letter(1), letter(2, day="2026-11-02")], source="main", ledger=Ledger(), marks=marks)
+    point = seen(tmp_path, LATER_LETTERS).point
+    assert point is not None
+    assert "answered" not in comments(tmp_path)
+    with opened(tmp_path, LATER_LETTERS) as later:
+        add_foreign(tmp_path, [letter(5, day="2026-11-02")])
+        for number in (3, 4):
+            add(later, [letter(number) | {"answered": 0.5}], replace={"day": {"2026-11-01"}})
+        assert later.version == 4, "a commit of another program, one for the column, and two for rows"
+        assert later.follows(point)
+    there = seen(tmp_path, LATER_LETTERS)
+    first, second = "2026-11-01", "2026-11-02"
+    assert [info.days for info in infos(there)] == [[first], [first], [], [second], [first, second]]
+    assert there.marks("main") == marks
+    assert comments(tmp_path)["answered"] == "when; NULL: nobody knows"
+    old = [letter(number, day=second) | {"answered": None} for number in (2, 5)]
+    assert rows(contents(there)) == [old[0], letter(4) | {"answered": 0.5}, old[1]]
+    with pytest.raises(Misuse, match="other columns"):
+        seen(tmp_path)
+
+
+# ── other programs ───────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_concurrent_commit_of_another_program_is_kept_and_its_rows_are_replaced_too(tmp_path: Path) -> None:
     with opened(tmp_path) as table:
         add(table, [letter(1), letter(2, day="2026-11-02")], run="ours")
-        theirs = foreign(letter(3), letter(4, day="2026-11-02"))
-        write_deltalake(tmp_path / "letters", theirs, mode="append", partition_by=list(LETTERS.partitions))
+        add_foreign(tmp_path, [letter(3), letter(4, day="2026-11-02")])
         assert add(table, [letter(9)], replace={"day": {"2026-11-01"}}, run="ours too") == 2
         assert stored(tmp_path) == [letter(2, day="2026-11-02"), letter(4, day="2026-11-02"), letter(9)]
         [_, between, _] = infos(table)
@@ -216,31 +374,95 @@ def test_a_concurrent_commit_of_another_program_is_kept_and_its_rows_are_replace
 
 
 def test_endless_commits_of_another_program_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    properly = delta_table.open_table
+
+    def interfere(folder: Path, meant: Table) -> DeltaTable | None:
+        found = properly(folder, meant)
+        add_foreign(tmp_path, [letter(3)])
+        return found
+
     with opened(tmp_path) as table:
         add(table, [letter(1)])
-        properly = delta_table.open_table
-        theirs = foreign(letter(3))
-
-        def interfere(folder: Path, meant: Table) -> DeltaTable | None:
-            found = properly(folder, meant)
-            write_deltalake(folder, theirs, mode="append", partition_by=list(LETTERS.partitions))
-            return found
-
         monkeypatch.setattr(delta_table, "open_table", interfere)
-        write_deltalake(tmp_path / "letters", theirs, mode="append", partition_by=list(LETTERS.partitions))
+        add_foreign(tmp_path, [letter(3)])
         with pytest.raises(StoreError, match="another program keeps changing"):
             table.commit(info=info())
 
 
-def test_rewriting_rows_does_not_count_as_a_change_of_their_day(tmp_path: Path) -> None:
+def test_a_commit_is_known_from_those_of_other_tables_and_of_backups(tmp_path: Path) -> None:
+    with opened(tmp_path / "lake") as table:
+        add(table, [letter(1)])
+        add_foreign(tmp_path / "lake", [letter(2)])  # its commit has an id, too
+    first = seen(tmp_path / "lake").point
+    assert first is not None
+    shutil.copytree(tmp_path / "lake", tmp_path / "other")
+    points = {}
+    for name in ("lake", "other", "new"):
+        with opened(tmp_path / name) as table:
+            for _ in range(2):
+                add(table, [letter(3)])
+            assert table.point is not None
+            points[name] = table.point
+    for name in points:
+        there = seen(tmp_path / name)
+        assert [other for other, point in points.items() if there.follows(point)] == [name]
+        assert there.follows(first) == (name != "new")
+
+
+def test_the_days_that_another_program_changed_are_known(tmp_path: Path) -> None:
+    letters = [letter(number, day=f"2026-11-0{number}") for number in (1, 2, 3)]
+    with opened(tmp_path, MONTHLY_LETTERS) as table:
+        add(table, letters[:1])
+    add_foreign(tmp_path, letters[1:], MONTHLY_LETTERS)
+    assert infos(seen(tmp_path, MONTHLY_LETTERS))[0].days == ["2026-11-02", "2026-11-03"]
+    theirs = DeltaTable(tmp_path / "letters")
+    theirs.delete("day = '2026-11-02'")
+    assert infos(seen(tmp_path, MONTHLY_LETTERS))[0].days == ["2026-11-02", "2026-11-03"], "of both files"
+    theirs.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    days = infos(seen(tmp_path, MONTHLY_LETTERS))[0].days
+    assert (days[0], days[-1], len(days)) == ("2026-11-01", "2026-11-30", 30), "of a file that is gone: its month"
+    assert stored(tmp_path, table=MONTHLY_LETTERS) == [letters[0], letters[2]]
+
+
+def test_a_foreign_file_outside_its_folder_is_reported(tmp_path: Path) -> None:
     with opened(tmp_path) as table:
         add(table, [letter(1)])
-        add(table, [letter(2)])
-        DeltaTable(tmp_path / "letters").optimize.compact()
-    there = seen(tmp_path)
-    assert (there.version, len(there.files())) == (2, 1)
-    assert [each.run for each in infos(there)] == ["r", "r"]
-    assert stored(tmp_path) == [letter(1), letter(2)]
+    partition: dict[str, str | None] = {"day": "2026-11-01", "source": "main", "hour": "2"}
+    theirs = AddAction("day=2026-11-01/source=main/hour=1/x.parquet", 1, partition, 1, True, "{}")
+    delta = DeltaTable(tmp_path / "letters")
+    delta.create_write_transaction([theirs], "append", columns.delta(LETTERS), list(LETTERS.partitions))
+    with pytest.raises(StoreError, match=r"hour=1/x\.parquet is not in the folder of its partition"):
+        seen(tmp_path).files()
+
+
+# ── the log ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_log_says_what_delta_readers_need(tmp_path: Path) -> None:
+    with opened(tmp_path) as table:
+        add(table, [letter(1), letter(2, hour=3)], run="r1", finished=1_795_000_000.5)
+        add(table, [], replace={"hour": {"3"}}, finished=1_795_000_001.5)
+    log = tmp_path / "letters" / "_delta_log"
+    lines = [json.loads(line) for path in sorted(log.glob("*.json")) for line in path.read_text().splitlines()]
+    [protocol] = [line["protocol"] for line in lines if "protocol" in line]
+    assert protocol == {"minReaderVersion": 1, "minWriterVersion": 2}
+    [metadata] = [line["metaData"] for line in lines if "metaData" in line]
+    nullable = {field["name"] for field in json.loads(metadata["schemaString"])["fields"] if field["nullable"]}
+    assert nullable == {"weight", "body", "hour"}
+    for added in (line["add"] for line in lines if "add" in line):
+        number = 1 if added["partitionValues"]["hour"] is None else 2
+        same = {"id": number, "table": letter(number)["table"], "size": number}
+        assert json.loads(added["stats"]) == {
+            "numRecords": 1,
+            "minValues": {**same, "commit": "2026-11-01T00:00:00.000Z"},
+            "maxValues": {**same, "commit": "2026-11-01T00:00:00.001Z"},  # rounded up to a millisecond
+            "nullCount": {"id": 0, "table": 0, "commit": 0, "size": 0},
+        }
+        assert added["modificationTime"] == 1_795_000_000_500
+    [removed] = [line["remove"] for line in lines if "remove" in line]
+    assert removed["deletionTimestamp"] == 1_795_000_001_500
+    assert removed["partitionValues"] == {"day": "2026-11-01", "source": "main", "hour": "3"}
+    assert lines[0]["commitInfo"]["restante"]["run"] == "r1"
 
 
 def test_commit_infos_outlive_checkpoints_and_other_programs_that_clean_logs(
@@ -252,9 +474,6 @@ def test_commit_infos_outlive_checkpoints_and_other_programs_that_clean_logs(
         for number in range(1, 8):
             table.commit(info=info(str(number)), transactions={"a": number})
     log = tmp_path / "letters" / "_delta_log"
-    assert sorted(path.name for path in log.glob("*.checkpoint.parquet")) == [
-        f"{version:020}.checkpoint.parquet" for version in (3, 6)
-    ]
     for path in log.iterdir():
         os.utime(path, (1_000_000_000, 1_000_000_000))  # long before what others keep
     theirs = DeltaTable(tmp_path / "letters")
@@ -265,6 +484,17 @@ def test_commit_infos_outlive_checkpoints_and_other_programs_that_clean_logs(
     assert [each.run for each in infos(there)] == [str(number) for number in reversed(range(8))]
     assert there.transaction("a") == 7
     assert stored(tmp_path) == [letter(1)]
+
+
+def test_the_next_commit_writes_a_missed_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lake_table, "COMMITS_PER_CHECKPOINT", 3)
+    with opened(tmp_path) as table:
+        add(table, [letter(1)])
+        for _ in range(3):
+            add_foreign(tmp_path, [letter(3)])
+        add(table, [letter(2)])
+    [checkpoint] = (tmp_path / "letters" / "_delta_log").glob("*.checkpoint.parquet")
+    assert checkpoint.name == f"{4:020}.checkpoint.parquet"
 
 
 def test_log_entries_that_nobody_needs_are_removed_thirty_days_after_the_next_one(
@@ -354,164 +584,214 @@ def test_a_log_that_cannot_be_cleaned_fails_no_commit(tmp_path: Path, monkeypatc
         assert len(infos(table)) == 2
 
 
-def test_the_next_commit_writes_a_missed_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lake_table, "COMMITS_PER_CHECKPOINT", 3)
-    with opened(tmp_path) as table:
-        add(table, [letter(1)])
-        theirs = foreign(letter(3))
-        for _ in range(3):
-            write_deltalake(tmp_path / "letters", theirs, mode="append", partition_by=list(LETTERS.partitions))
-        add(table, [letter(2)])
-    assert [path.name for path in (tmp_path / "letters" / "_delta_log").glob("*.checkpoint.parquet")] == [
-        f"{4:020}.checkpoint.parquet"
+# ── files of a month ─────────────────────────────────────────────────────────────────────────────
+
+OCTOBER = letter(1, day="2026-10-31")
+FIRST, SECOND, THIRD = (letter(number + 1, day=f"2026-11-0{number}") for number in (1, 2, 3))
+OTHER = letter(9, day="2026-11-02", source="other", hour=7)
+
+
+def one_file(table: LakeTable) -> Path:
+    """Return the path of the only file."""
+    [file] = table.files()
+    return file.path
+
+
+@pytest.mark.parametrize("here", [True, False], ids=["our writer", "Spark's own writer"])
+def test_the_days_and_sources_of_a_month_are_one_sorted_file(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool
+) -> None:
+    monkeypatch.setattr(staging, "local", lambda _: here)
+    given = [THIRD, OTHER, SECOND, OCTOBER, FIRST]
+    staged = staging.stage(frame(spark, given), tmp_path, MONTHLY_LETTERS, "r")
+    assert [file.partition for file in staged.files] == [{"month": "2026-10-01"}, {"month": "2026-11-01"}]
+    assert staged.days == {"2026-10-31", "2026-11-01", "2026-11-02", "2026-11-03"}
+    ids = [pq.ParquetFile(file.path).read(columns=["id"]).column("id").to_pylist() for file in staged.files]
+    assert ids == [[1], [2, 3, 9, 4]]
+    [_, november] = staged.files
+    assert november.ranges["source"] == Range("main", "other", 0)
+    assert november.ranges["id"] == Range(2, 9, 0)
+
+
+def test_selected_rows_are_read_from_within_files(spark: SparkSession, tmp_path: Path) -> None:
+    with opened(tmp_path, MONTHLY_LETTERS) as table:
+        add(table, [OCTOBER, FIRST, SECOND, THIRD, OTHER])
+    selections: list[tuple[dict[str, Any], list[int]]] = [
+        ({"day": {"2026-10-31", "2026-11-02"}}, [1, 3, 9]),
+        ({"day": {"2026-11-02"}, "source": {"main"}}, [3]),
+        ({"source": {"other", "none"}}, [9]),
+        ({"hour": {None}}, [1, 2, 3, 4]),
+        ({"hour": {"7"}, "day": {"2026-11-02", "2026-11-03"}}, [9]),
+        ({"day": {"2026-12-01"}}, []),
+        ({"day": ()}, []),
     ]
+    for where, ids in selections:
+        assert [row["id"] for row in stored(tmp_path, where, MONTHLY_LETTERS)] == ids, where
+    for where, ids in selections[:2]:
+        assert [row["id"] for row in by_spark(spark, tmp_path, where, MONTHLY_LETTERS)] == ids, where
 
 
-def test_a_commit_is_known_from_those_of_other_tables_and_of_backups(tmp_path: Path) -> None:
-    with opened(tmp_path / "lake") as table:
-        add(table, [letter(1)])
-        write_deltalake(
-            table.folder, foreign(letter(2)), mode="append", partition_by=list(LETTERS.partitions)
-        )  # its commit has an id, too
-    first = seen(tmp_path / "lake").point
-    other = shutil.copytree(tmp_path / "lake", tmp_path / "other")
-    points = []
-    for lake in (tmp_path / "lake", other):
-        with opened(lake) as table:
-            for _ in range(2):
-                add(table, [letter(3)])
-                points.append(table.point)
-    with opened(tmp_path / "new") as table:
-        for _ in range(3):
-            add(table, [letter(1)])
-        points.append(table.point)
-    assert first is not None
-    for lake, expected in (
-        (tmp_path / "lake", [True, True, False, False, False]),
-        (other, [False, False, True, True, False]),
-        (tmp_path / "new", [False, False, False, False, True]),
-    ):
-        there = seen(lake)
-        assert [point is not None and there.follows(point) for point in points] == expected
-        assert there.follows(first) == (lake.name != "new")
-
-
-def test_old_days_are_dropped_at_once_and_do_not_count_as_touched(tmp_path: Path) -> None:
-    with opened(tmp_path) as table:
-        add(table, [letter(day, day=f"2026-11-0{day}") for day in (1, 2, 3, 4)])
-        assert table.keep("2026-11-03", info("keep")) == 2
-        assert table.version == 1
-        assert [row["day"].day for row in stored(tmp_path)] == [3, 4]
-        assert table.keep("2026-11-03", info("again")) == 0
-        assert table.version == 1
-        newest = infos(table)[0]
-        assert (newest.run, newest.kept, newest.days) == ("keep", "2026-11-03", [])
-
-
-def test_a_table_with_other_columns_is_refused(tmp_path: Path) -> None:
-    with opened(tmp_path) as table:
-        add(table, [letter(1)])
-    for other in (
-        LETTERS._replace(columns=LETTERS.columns[1:]),
-        LETTERS._replace(columns=(*LETTERS.columns, Column("more", "INT", "", null=True))),
-        LETTERS._replace(columns=(LETTERS.columns[0]._replace(type="INT"), *LETTERS.columns[1:])),
-        LETTERS._replace(columns=(LETTERS.columns[0]._replace(null=True), *LETTERS.columns[1:])),
-        LETTERS._replace(partitions=("day", "source")),
-    ):
-        with pytest.raises(Misuse, match=r"\Athe table \S+/letters has other columns [^\n]+\Z"):
-            seen(tmp_path, other)
-
-
-def test_the_first_commit_of_a_later_version_adds_its_columns(tmp_path: Path) -> None:
-    with opened(tmp_path) as table:
-        marks = {"": Mark(2, "d2", 1, "d1")}
-        add(table, [letter(1), letter(2, day="2026-11-02")], source="main", ledger=Ledger(), marks=marks)
-    before = seen(tmp_path, LATER_LETTERS)
-    point = before.point
-    assert point is not None
-    assert "answered" not in comments(tmp_path)
-    with opened(tmp_path, LATER_LETTERS) as later:
-        for number in (3, 4):
-            add(later, [letter(number) | {"answered": 0.5}], replace={"day": {"2026-11-01"}})
-        assert later.version == 3, "a commit for the column, and two for rows"
-        assert later.follows(point)
-    there = seen(tmp_path, LATER_LETTERS)
-    assert [info.days for info in infos(there)] == [["2026-11-01"], ["2026-11-01"], [], ["2026-11-01", "2026-11-02"]]
-    assert there.state.days(after=point.version) == {"2026-11-01"}
-    assert there.marks("main") == marks
-    assert comments(tmp_path)["answered"] == "when; NULL: nobody knows"
-    assert rows(contents(there)) == [letter(2, day="2026-11-02") | {"answered": None}, letter(4) | {"answered": 0.5}]
-    with pytest.raises(Misuse, match="other columns"):
-        seen(tmp_path)
-
-
-def test_a_column_is_added_although_another_program_commits_first(tmp_path: Path) -> None:
-    with opened(tmp_path) as table:
-        add(table, [letter(1)])
-    with opened(tmp_path, LATER_LETTERS) as later:
-        theirs = foreign(letter(2))
-        write_deltalake(tmp_path / "letters", theirs, mode="append", partition_by=list(LETTERS.partitions))
-        add(later, [letter(3) | {"answered": 0.5}])
-        known = [letter(1) | {"answered": None}, letter(2) | {"answered": None}, letter(3) | {"answered": 0.5}]
-        assert rows(contents(later)) == known
-
-
-def test_a_table_without_partitions_is_replaced_as_a_whole(tmp_path: Path) -> None:
-    whole = Table("whole", "thing", (Column("id", "BIGINT", ""), Column("day", "DATE", "")), ())
-    with opened(tmp_path, whole) as table:
-        for given in ([], [letter(1), letter(2)], [letter(3)]):
-            table.commit([table.stage(held(given, whole))], info=info(), replace={})
-            assert contents(table).column("id").to_pylist() == [row["id"] for row in given]
-
-
-def test_the_log_says_what_delta_readers_need(tmp_path: Path) -> None:
-    with opened(tmp_path) as table:
-        add(table, [letter(1), letter(2, hour=3)], run="r1", finished=1_795_000_000.5)
-        add(table, [], replace={"hour": {"3"}}, finished=1_795_000_001.5)
-    log = tmp_path / "letters" / "_delta_log"
-    lines = [json.loads(line) for path in sorted(log.glob("*.json")) for line in path.read_text().splitlines()]
-    [protocol] = [line["protocol"] for line in lines if "protocol" in line]
-    assert protocol == {"minReaderVersion": 1, "minWriterVersion": 2}
-    [metadata] = [line["metaData"] for line in lines if "metaData" in line]
-    nullable = {field["name"] for field in json.loads(metadata["schemaString"])["fields"] if field["nullable"]}
-    assert nullable == {"weight", "body", "hour"}
-    for added in (line["add"] for line in lines if "add" in line):
-        number = 1 if added["partitionValues"]["hour"] is None else 2
-        same = {"id": number, "table": letter(number)["table"], "size": number}
-        assert json.loads(added["stats"]) == {
-            "numRecords": 1,
-            "minValues": {**same, "commit": "2026-11-01T00:00:00.000Z"},
-            "maxValues": {**same, "commit": "2026-11-01T00:00:00.001Z"},  # rounded up to a millisecond
-            "nullCount": {"id": 0, "table": 0, "commit": 0, "size": 0},
+@pytest.mark.parametrize("letters", [LETTERS, MONTHLY_LETTERS], ids=["by day", "by month"])
+def test_the_days_and_sources_of_a_file_are_found(tmp_path: Path, letters: Table) -> None:
+    with opened(tmp_path, letters) as table:
+        add(table, [OCTOBER, FIRST, SECOND, THIRD, OTHER, letter(10, day="2026-11-02")])
+        files = table.files()
+    main = {(day, "main") for day in ("2026-10-31", "2026-11-01", "2026-11-02", "2026-11-03")}
+    assert {each for file in files for each in file.days_and_sources()} == main | {("2026-11-02", "other")}
+    if letters.by_month:
+        assert {file.last_day: file.latest_days() for file in files} == {
+            "2026-10-31": {"main": "2026-10-31"},
+            "2026-11-03": {"main": "2026-11-03", "other": "2026-11-02"},
         }
-        assert added["modificationTime"] == 1_795_000_000_500
-    [removed] = [line["remove"] for line in lines if "remove" in line]
-    assert removed["deletionTimestamp"] == 1_795_000_001_500
-    assert removed["partitionValues"] == {"day": "2026-11-01", "source": "main", "hour": "3"}
-    assert lines[0]["commitInfo"]["restante"]["run"] == "r1"
 
 
-def test_a_foreign_file_outside_its_folder_is_reported(tmp_path: Path) -> None:
-    from deltalake.transaction import AddAction
+def test_statistics_of_one_day_and_source_spare_reading_the_file() -> None:
+    ranges = {"day": Range(FIRST["day"], FIRST["day"], 0), "source": Range("main", "main", 0)}
+    file = DataFile(Path("none.parquet"), {"month": "2026-11-01"}, 3, 1, ranges)
+    assert set(file.days_and_sources()) == {("2026-11-01", "main")}
+    with pytest.raises(StoreError):
+        file._replace(ranges={**ranges, "source": Range("main", "other", 0)}).days_and_sources()
 
-    from restante.pipeline.lake import columns
 
-    with opened(tmp_path) as table:
-        add(table, [letter(1)])
-        theirs = AddAction(
-            "day=2026-11-01/source=main/hour=1/x.parquet",
-            1,
-            {"day": "2026-11-01", "source": "main", "hour": "2"},
-            1,
-            True,
-            "{}",
-        )
-        DeltaTable(tmp_path / "letters").create_write_transaction(
-            [theirs],
-            "append",
-            columns.delta(LETTERS),
-            list(LETTERS.partitions),
-            commit_properties=CommitProperties(),
-        )
-    with pytest.raises(StoreError, match=r"hour=1/x\.parquet is not in the folder of its partition"):
-        seen(tmp_path).files()
+def test_a_source_is_replaced_and_only_its_days_count_as_changed(tmp_path: Path) -> None:
+    with opened(tmp_path, MONTHLY_LETTERS) as table:
+        add(table, [OCTOBER, FIRST, SECOND, THIRD, OTHER])
+        before = {file.path for file in table.files()}
+        add(table, [], replace={"source": {"other"}})
+        assert stored(tmp_path, table=MONTHLY_LETTERS) == [OCTOBER, FIRST, SECOND, THIRD]
+        assert infos(table)[0].days == ["2026-11-02"]
+        assert len({file.path for file in table.files()} & before) == 1, "October had no such row"
+
+
+def test_a_file_that_may_have_a_selected_row_and_has_none_stays(tmp_path: Path) -> None:
+    with opened(tmp_path, MONTHLY_LETTERS) as table:
+        add(table, [FIRST, THIRD])
+        before = one_file(table)
+        assert len(table.files({"day": {"2026-11-02"}})) == 1, "the range of its days has this one"
+        add(table, [], replace={"day": {"2026-11-02"}})
+        assert one_file(table) == before
+        assert infos(table)[0].days == []
+
+
+def test_files_without_statistics_are_looked_into(tmp_path: Path) -> None:
+    with opened(tmp_path, MONTHLY_LETTERS) as table:
+        add(table, [FIRST, SECOND, OTHER])
+    [entry] = (tmp_path / "letters" / "_delta_log").glob("*.json")
+    lines = [json.loads(line) for line in entry.read_text().splitlines()]
+    for line in lines:
+        if "add" in line:
+            line["add"]["stats"] = json.dumps({"numRecords": 3})
+    entry.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    with opened(tmp_path, MONTHLY_LETTERS) as table:
+        [file] = table.files()
+        assert (file.ranges, file.days()) == ({}, {"2026-11-01": 1, "2026-11-02": 2})
+        add(table, [], replace={"source": {"other"}})
+        assert stored(tmp_path, table=MONTHLY_LETTERS) == [FIRST, SECOND]
+        assert infos(table)[0].days == ["2026-11-02"]
+
+
+def test_the_rest_of_a_file_is_not_written_again_when_another_program_commits_first(tmp_path: Path) -> None:
+    with opened(tmp_path, MONTHLY_LETTERS) as table:
+        add(table, [FIRST, SECOND])
+        add_foreign(tmp_path, [THIRD, OTHER], MONTHLY_LETTERS)
+        add(table, [letter(20, day="2026-11-02")], replace={"day": {"2026-11-02"}})
+        assert [row["id"] for row in stored(tmp_path, table=MONTHLY_LETTERS)] == [2, 4, 20]
+        written = {path.name for path in (tmp_path / "letters").rglob("rest-*.parquet")}
+        assert len(written) == 2, "one of our file, one of theirs"
+
+
+def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    with opened(tmp_path, MONTHLY_LETTERS) as table:
+        many = [letter(number, day=f"2026-11-0{1 + number % 3}") | {"body": bytes(4000)} for number in range(300)]
+        add(table, many)
+        before = one_file(table)
+        with (
+            no_file_beyond(500),
+            pytest.raises(StoreError, match=r"\Acannot write to \S+/rest-\S+: File too large; these rows were not"),
+        ):
+            table.commit(info=info(), replace={"day": {"2026-11-02"}})
+        assert (one_file(table), table.version) == (before, 0)
+        assert not list((tmp_path / "letters").glob("run-*"))
+
+
+def test_a_damaged_file_is_reported_and_nothing_is_replaced(tmp_path: Path) -> None:
+    with opened(tmp_path, MONTHLY_LETTERS) as table:
+        add(table, [FIRST, SECOND])
+        one_file(table).write_bytes(b"PAR1")
+        with pytest.raises(StoreError, match=r"cannot be read \(it is not a Parquet file\): restore it"):
+            table.commit(info=info(), replace={"day": {"2026-11-02"}})
+        assert table.version == 0
+
+
+def test_duckdb_reads_only_the_files_and_rows_of_a_day(tmp_path: Path) -> None:
+    with opened(tmp_path, MONTHLY_LETTERS) as table, duckdb.connect() as database:
+        add(table, [OCTOBER, FIRST, SECOND, THIRD, OTHER])
+        database.execute(views.view(table))
+        database.execute("SET TimeZone = 'UTC'")
+        assert rows(database.sql("FROM letters").to_arrow_table()) == stored(tmp_path, table=MONTHLY_LETTERS)
+        assert database.sql("SELECT id FROM letters WHERE day = '2026-11-03'").fetchall() == [(4,)]
+
+
+RANGES = {"day": Range(FIRST["day"], THIRD["day"], 0), "source": Range("b", "d", 0)}
+
+
+@pytest.mark.parametrize(
+    ("where", "ranges", "expected"),
+    [
+        ({}, RANGES, Selected.ALL),
+        ({"month": {"2026-12-01"}}, RANGES, Selected.NONE),
+        ({"day": {"2026-10-31", "2026-11-04"}}, RANGES, Selected.NONE),
+        ({"day": {"2026-11-01", "2026-11-03"}}, RANGES, Selected.SOME),
+        ({"day": {"2026-11-01", "2026-11-02", "2026-11-03", "2026-11-04"}}, RANGES, Selected.ALL),
+        ({"day": {None}}, RANGES, Selected.NONE),
+        ({"source": {"a", "e", "da"}}, RANGES, Selected.NONE),
+        ({"source": {"b", "d"}}, RANGES, Selected.SOME),
+        ({"source": {"c"}, "day": {"2026-11-04"}}, RANGES, Selected.NONE),
+        ({"source": {"b"}}, {"source": Range("b", "b", 0)}, Selected.ALL),
+        ({"source": {"b"}}, {"source": Range("b", "b", 1)}, Selected.SOME),
+        ({"source": {"b", None}}, {"source": Range("b", "b", 1)}, Selected.ALL),
+        ({"source": {"a", None}}, {"source": Range("b", "b", 1)}, Selected.SOME),
+        ({"source": {"a", None}}, {"source": Range(None, None, 3)}, Selected.ALL),
+        ({"source": {"a"}}, {"source": Range(None, None, 3)}, Selected.NONE),
+        ({"source": {"b"}}, {}, Selected.SOME),
+        ({"source": set()}, {}, Selected.NONE),
+        ({"id": {"7"}}, {"id": Range(7, 7, 0)}, Selected.SOME),
+    ],
+)
+def test_a_range_shows_which_rows_of_a_file_are_selected(
+    where: dict[str, set[str | None]], ranges: dict[str, Range], expected: Selected
+) -> None:
+    file = DataFile(Path("x.parquet"), {"month": "2026-11-01"}, 3, 1, ranges)
+    assert file.selected(where) is expected
+
+
+def test_selected_rows_are_those_whose_text_is_named() -> None:
+    batch = pa.RecordBatch.from_pydict({"a": [1, 2, None], "b": ["x", None, "x"]})
+    for where, expected in (
+        ({}, [True, True, True]),
+        ({"a": {"1", None}}, [True, False, True]),
+        ({"b": {"x"}, "a": {"1", "2"}}, [True, False, False]),
+        ({"a": set()}, [False, False, False]),
+        ({"none": {None}}, [True, True, True]),
+        ({"none": {"1"}}, [False, False, False]),
+    ):
+        assert data_files.selected_rows(batch, where).to_pylist() == expected, where
+
+
+def test_the_log_has_the_statistics_of_a_month(tmp_path: Path) -> None:
+    with opened(tmp_path, MONTHLY_LETTERS) as table:
+        add(table, [FIRST, OTHER, letter(3, day="2026-11-30") | {"table": "y" * 129}])
+        [file] = table.files()
+        assert file.ranges == {
+            "day": Range(FIRST["day"], letter(0, day="2026-11-30")["day"], 0),
+            "source": Range("main", "other", 0),
+        }
+    [entry] = (tmp_path / "letters" / "_delta_log").glob("*.json")
+    [line] = [json.loads(line)["add"] for line in entry.read_text().splitlines() if "add" in json.loads(line)]
+    statistics = json.loads(line["stats"])
+    assert statistics["minValues"]["day"] == "2026-11-01"
+    assert statistics["maxValues"]["hour"] == 7
+    assert statistics["nullCount"]["hour"] == 2
+    assert "table" not in statistics["maxValues"], "it is too long"
+    assert not {"weight", "body", "seen"} & statistics["minValues"].keys()
+    assert rows(contents(table, {"day": {"2026-11-30"}}))[0]["id"] == 3
