@@ -1,9 +1,10 @@
-"""`restante send` and `restante receive` in forks (support/forks.py), with standard streams that a test chooses."""
+"""`restante`, and programs that use the library, in forks (support/forks.py), with streams that a test chooses."""
 
 from __future__ import annotations
 
 import os
 import re
+import runpy
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -30,7 +31,10 @@ def new_code() -> str:
 
 
 def main() -> None:
-    """Be the command. STREAMS are redirections as in a shell, and TYPED comes on standard input, which then ends."""
+    """Be the command, or the program of this path.
+
+    STREAMS are redirections as in a shell, and TYPED comes on standard input, which then ends.
+    """
     if (typed := os.environ.pop("TYPED", None)) is not None:
         reading, writing = os.pipe()
         os.write(writing, os.fsencode(typed))
@@ -46,7 +50,11 @@ def main() -> None:
             opened = os.open(target, MODES[number])
             os.dup2(opened, number)
             os.close(opened)
-    restante()
+    if sys.argv[0] == "restante":
+        restante()
+    else:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        sys.stdout.flush()
 
 
 class Command(Child):
@@ -69,7 +77,12 @@ class Command(Child):
 
 @asynccontextmanager
 async def command(
-    folder: Path, *words: str, typed: bytes | None = b"", streams: str = "", **variables: str
+    folder: Path,
+    *words: str,
+    typed: bytes | None = b"",
+    streams: str = "",
+    program: str = "restante",
+    **variables: str,
 ) -> AsyncIterator[Command]:
     """Run `restante` in a folder, without a relay, until the block ends. If None is typed, it waits when it asks."""
     typing = None
@@ -82,7 +95,7 @@ async def command(
     else:
         variables["TYPED"] = os.fsdecode(typed)
     process = await Forked.start(
-        "client.commands:main", "restante", *words, cwd=folder, variables=environment(**variables)
+        "client.commands:main", program, *words, cwd=folder, variables=environment(**variables)
     )
     running = Command(process, typing)
     try:

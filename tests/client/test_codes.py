@@ -9,7 +9,8 @@ from wormhole._wordlist import PGPWordList, byte_to_even_word, byte_to_odd_word
 
 from restante.client import word_list
 from restante.client.protocol import code, uri
-from restante.client.protocol.code import CodeError
+from restante.client.protocol.code import MAX_NAMEPLATE_DIGITS, CodeError, nameplate_of
+from restante.client.protocol.seeds import SEED_BYTES, seed_code
 from restante.client.protocol.uri import DEFAULT_RENDEZVOUS, TransferUri, UriError
 
 
@@ -120,3 +121,13 @@ def test_any_text_is_a_uri_or_refused(text: str) -> None:
             assert uri.parse(str(uri.parse(each))) == uri.parse(each)
         except UriError:
             continue
+
+
+def test_the_code_of_a_seed_is_one_that_every_server_takes() -> None:
+    for last in range(50):
+        code = seed_code(bytes(SEED_BYTES - 1) + bytes([last]))
+        nameplate = nameplate_of(code)
+        assert nameplate.isdigit()
+        assert len(nameplate) < MAX_NAMEPLATE_DIGITS
+    with pytest.raises(ValueError, match="32 bytes"):
+        seed_code(b"short")

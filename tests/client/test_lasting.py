@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -10,8 +9,8 @@ import pytest
 
 from client.world import Side, settle
 from restante.client.core.conversation import RECEIPT
-from restante.client.core.outputs import Failed, Reconnect, SendFrame
-from restante.client.errors import CrowdedError, PermissionNeededError, ServerError, WelcomeError
+from restante.client.core.outputs import Failed, Reconnect
+from restante.client.errors import CrowdedError
 from support.mailbox.givens import Options
 from support.mailbox.worlds import StoreWorld, World
 
@@ -42,77 +41,17 @@ def failures(side: Side) -> list[type[Exception]]:
     return [type(event.error) for event in side.events if isinstance(event, Failed)]
 
 
-FAULTS = [
-    ({"type": "error", "error": "the server could not store this, try again", "orig": {"type": "add"}}, ServerError),
-    ({"type": "error", "error": "the mailbox is full", "orig": {"type": "open"}}, ServerError),
-    ({"type": "claimed", "mailbox": 5}, ServerError),
-]
-
-
 def test_a_close_after_an_error_of_the_server_leaves_nothing_there(world: World, alice: Side, bob: Side) -> None:
     agree(alice, bob)
     bob.machine.close()
     settle(bob)
-    alice.machine.receive(json.dumps(FAULTS[1][0]))
+    alice.machine.receive('{"type": "error", "error": "the mailbox is full", "orig": {"type": "open"}}')
     alice.take()
     alice.machine.close()
     assert alice.machine.outputs() == [Reconnect("the wormhole is being closed")]
     alice.cut()
     settle(alice)
     assert set(world.counts().values()) == {"0"}
-
-
-@pytest.mark.parametrize(("said", "error"), FAULTS)
-def test_an_error_of_the_server_is_for_this_process_only(
-    alice: Side, bob: Side, said: dict[str, object], error: type[Exception]
-) -> None:
-    agree(alice, bob)
-    alice.machine.send(b"held until called for")
-    alice.machine.receive(json.dumps(said))
-    alice.machine.receive(json.dumps(said))
-    alice.take()
-    assert failures(alice) == [error]
-    alice.restart()
-    settle(alice, bob)
-    assert bob.processed == [b"held until called for"]
-    assert alice.machine.state.acknowledged == 1
-
-
-@pytest.mark.parametrize(
-    ("welcome", "error"),
-    [
-        ({"error": "down for an hour"}, WelcomeError),
-        ({"permission-required": {"stamps-of-another-kind": {}}}, PermissionNeededError),
-    ],
-)
-def test_a_welcome_that_turns_us_away_is_for_this_process_only(
-    alice: Side, bob: Side, welcome: dict[str, object], error: type[Exception]
-) -> None:
-    agree(alice, bob)
-    alice.cut()
-    alice.machine.send(b"held until called for")
-    alice.machine.connected()
-    alice.machine.receive(json.dumps({"type": "welcome", "welcome": welcome}))
-    assert not any(isinstance(each, SendFrame) for each in alice.machine.outputs())
-    assert isinstance(alice.machine.failure, error)
-    alice.restart()
-    settle(alice, bob)
-    assert bob.processed == [b"held until called for"]
-
-
-def test_a_nameplate_that_could_not_be_allocated_is_asked_for_again(alice: Side, bob: Side) -> None:
-    alice.machine.allocate("purple-sausages")
-    alice.connect()
-    alice.listen()
-    alice.machine.receive(json.dumps({"type": "error", "error": "try again", "orig": {"type": "allocate"}}))
-    alice.take()
-    assert failures(alice) == [ServerError]
-    alice.restart()
-    settle(alice)
-    assert alice.machine.state.code is not None
-    bob.machine.set_code(alice.machine.state.code)
-    settle(alice, bob)
-    assert alice.machine.state.peer_versions is not None
 
 
 def test_a_code_that_two_others_use_ends_it_for_good(world: World, alice: Side) -> None:

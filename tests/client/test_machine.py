@@ -31,6 +31,7 @@ from restante.client.errors import (
     ServerError,
     WrongPasswordError,
 )
+from restante.client.protocol.code import nameplate_of
 from restante.client.protocol.keys import NONCE_BYTES, MessageKeys, open_sealed, seal
 from restante.client.protocol.seeds import SEED_BYTES, seed_code, seed_mailbox
 from support import effort
@@ -384,6 +385,17 @@ def test_two_sides_meet_in_the_mailbox_of_a_seed_whenever_the_server_forgets(ste
     both_have_all(sides, carried_out(world, sides, steps))
     assert set(world.counts().values()) == {"0"}
     world.close()
+
+
+def test_a_stranger_who_knows_the_nameplate_of_a_seed_learns_nothing(world: World) -> None:
+    code = seed_code(SEED)
+    alice, mallory = Side(world, 1), Side(world, 2)
+    alice.machine.set_code(code)
+    mallory.machine.set_code(f"{nameplate_of(code)}-guess")
+    alice.machine.send(b"private")
+    settle(alice, mallory)
+    assert isinstance(failure(mallory), WrongPasswordError)
+    assert told(mallory, MessageReceived) == []
 
 
 # ── a peer that lies about receipts ──────────────────────────────────────────────────────────────

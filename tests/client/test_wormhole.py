@@ -28,6 +28,7 @@ from restante.client import (
     WelcomeError,
     Wormhole,
     WrongPasswordError,
+    seed_code,
     unread,
 )
 from restante.client.core import unstored
@@ -96,6 +97,20 @@ async def test_a_message_is_known_to_be_stored_and_delivered(network: Network) -
             await answer.stored()
         with pytest.raises(NoReceiptsError):
             await answer.delivered()
+
+
+async def test_two_sides_that_have_met_meet_again_without_a_code(network: Network) -> None:
+    async with wormhole(seeds=True) as alice, wormhole(seeds=True) as bob:
+        await meet(alice, bob)
+        seed = await alice.seed()
+        assert seed == await bob.seed()
+    for _ in range(2):
+        async with wormhole() as alice, wormhole() as bob, bounded("another meeting"):
+            for side in (alice, bob):
+                await side.set_code(seed_code(seed))
+            await alice.send(b"hello again")
+            assert await bob.receive() == b"hello again"
+    assert network.is_empty
 
 
 async def test_what_the_peer_sent_before_it_closed_can_be_read(network: Network) -> None:
