@@ -94,21 +94,29 @@ async def secure(folder: Path, limits: Limits = UNLIMITED) -> AsyncIterator[Secu
 
 
 @on_uvloop
-async def test_metrics_have_failed_handshakes_and_the_end_of_the_certificate(tmp_path: Path) -> None:
+async def test_failed_handshakes_are_counted_and_leave_nothing_behind(tmp_path: Path) -> None:
     async with secure(tmp_path) as here:
-        halfway = await here.connect()
-        halfway.write(HALF_A_HELLO)
-        halfway.cut()
+        leaver = await here.connect()
+        leaver.write(HALF_A_HELLO)
+        await here.holds(PENDING_BYTES + tls_handshake.TLS_BYTES)
+        leaver.cut()
         await here.failed(1)
-        found = {
+        old = here.certificate.client
+        old.set_ciphers("ALL:@SECLEVEL=0")
+        with pytest.warns(DeprecationWarning, match="TLSv1_1 is deprecated"):
+            old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
+        with pytest.raises(OSError):
+            await here.connect(old)
+        await here.failed(2)
+        samples = {
             sample.name: sample.value
             for metric in metrics.collect(here.live.server, ready=True)
             for sample in metric.samples
         }
-        assert found["restante_tls_handshakes_failed_total"] == 1
-        assert 0 < found["restante_tls_certificate_expires_seconds"] - time.time() <= 86_400
+        assert samples["restante_tls_handshakes_failed_total"] == 2
         assert here.live.server.certificate is not None
-        assert here.live.server.certificate.expires == found["restante_tls_certificate_expires_seconds"]
+        assert samples["restante_tls_certificate_expires_seconds"] == here.live.server.certificate.expires
+        assert 0 < here.live.server.certificate.expires - time.time() <= 86_400
 
 
 @on_uvloop
@@ -132,18 +140,6 @@ async def test_a_session_over_tls_is_as_without(tmp_path: Path, version: ssl.TLS
             await meet(alice, bob)
             await alice.send(bytes(300_000))
             assert await read(bob, 1) == [bytes(300_000)]
-
-
-@on_uvloop
-async def test_versions_before_1_2_are_refused_and_counted(tmp_path: Path) -> None:
-    async with secure(tmp_path) as here:
-        old = here.certificate.client
-        old.set_ciphers("ALL:@SECLEVEL=0")
-        with pytest.warns(DeprecationWarning, match="TLSv1_1 is deprecated"):
-            old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
-        with pytest.raises(OSError):
-            await here.connect(old)
-        await here.failed(1)
 
 
 class ByHand:
@@ -187,31 +183,23 @@ class ByHand:
                     said += self._tls.read(1 << 16)
 
 
-@pytest.mark.parametrize("size", [1, 7, 1000])
+@pytest.mark.parametrize(("hello_size", "record_size"), [(1, 1000), (1000, 1), (1000, 7)])
 @on_uvloop
-async def test_the_request_may_come_with_the_end_of_the_handshake_in_any_records(tmp_path: Path, size: int) -> None:
+async def test_a_hello_may_come_in_pieces_and_the_request_with_the_end_of_the_handshake_in_any_records(
+    tmp_path: Path, hello_size: int, record_size: int
+) -> None:
     """With TLS 1.3 a client's Finished and its request come in one segment."""
     async with secure(tmp_path) as here:
         socket = await here.connect()
         client = ByHand(here.certificate.client, socket)
-        socket.write(client.hello())
-        await client.finish()
-        whole = handshake()
-        socket.write(b"".join(client.say(whole[start : start + size]) for start in range(0, len(whole), size)))
-        await client.until(b"101 Switching")
-
-
-@on_uvloop
-async def test_a_hello_may_come_byte_by_byte(tmp_path: Path) -> None:
-    async with secure(tmp_path) as here:
-        socket = await here.connect()
-        client = ByHand(here.certificate.client, socket)
-        for byte in client.hello():
-            socket.write(bytes([byte]))
+        hello, request = client.hello(), handshake()
+        for start in range(0, len(hello), hello_size):
+            socket.write(hello[start : start + hello_size])
             await socket.writer.drain()
             await asyncio.sleep(0)
         await client.finish()
-        socket.write(client.say(handshake()))
+        pieces = [request[start : start + record_size] for start in range(0, len(request), record_size)]
+        socket.write(b"".join(map(client.say, pieces)))
         await client.until(b"101 Switching")
 
 
@@ -228,45 +216,24 @@ async def test_a_request_without_tls_is_told_what_is_missing(tmp_path: Path) -> 
 
 
 @on_uvloop
-async def test_who_says_nothing_takes_no_memory_for_tls_and_is_closed_in_time(tmp_path: Path) -> None:
-    async with secure(tmp_path, replace(UNLIMITED, handshake=0.2)) as here:
+async def test_who_stops_before_halfway_or_after_the_handshake_is_closed_in_time(tmp_path: Path) -> None:
+    """Who says nothing takes no memory for TLS, and is no failed handshake."""
+    async with secure(tmp_path, replace(UNLIMITED, handshake=1.0)) as here:
         silent = await here.connect()
         await here.holds(PENDING_BYTES)
         async with bounded("the end"):
             assert await silent.reader.read() == b""
-        await here.holds(0)
-        assert here.live.server.failed_handshakes == 0
-
-
-@on_uvloop
-async def test_a_handshake_that_stops_halfway_is_closed_in_time_and_counted(tmp_path: Path) -> None:
-    async with secure(tmp_path, replace(UNLIMITED, handshake=0.2)) as here:
+        await here.failed(0)
         halfway = await here.connect()
         halfway.write(HALF_A_HELLO)
         await here.failed(1)
-        async with bounded("the end"):
-            assert await halfway.reader.read() == b""
-
-
-@on_uvloop
-async def test_a_request_that_stops_halfway_is_closed_in_the_time_of_both(tmp_path: Path) -> None:
-    async with secure(tmp_path, replace(UNLIMITED, handshake=0.5)) as here:
-        halfway = await here.connect(here.certificate.client)
-        halfway.write(handshake()[:30])
+        requesting = await here.connect(here.certificate.client)
+        requesting.write(handshake()[:30])
         await here.holds(PENDING_BYTES + tls_handshake.IDLE_TLS_BYTES + 30)
-        async with bounded("the end"):
-            assert await halfway.reader.read() == b""
+        for socket in (halfway, requesting):
+            async with bounded("the end"):
+                assert await socket.reader.read() == b""
         await here.holds(0)
-
-
-@on_uvloop
-async def test_a_client_that_leaves_during_the_handshake_leaves_nothing_behind(tmp_path: Path) -> None:
-    async with secure(tmp_path) as here:
-        leaver = await here.connect()
-        leaver.write(HALF_A_HELLO)
-        await here.holds(PENDING_BYTES + tls_handshake.TLS_BYTES)
-        leaver.cut()
-        await here.failed(1)
 
 
 @on_uvloop
