@@ -8,9 +8,9 @@ from typing import Final
 
 import pytest
 
+from client import states
+from client.explorer import Node, explore
 from restante.client.core.state import MailboxStatus, NameplateStatus
-from support.client import states
-from support.client.explorer import Node, explore
 
 
 @pytest.mark.thorough

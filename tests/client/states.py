@@ -1,7 +1,7 @@
 """The tables of the client's states, docs/client/states.md, found by running it.
 
 What the page says around the tables is written by hand. To write them anew:
-PYTHONPATH=src:tests .venv/bin/python -m support.client.states
+PYTHONPATH=src:tests .venv/bin/python -m client.states
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
+from client.explorer import CONNECTED, LOST, Node, Step, explore
 from restante.client import errors
 from restante.client.core.state import MailboxStatus, NameplateStatus, is_number
-from support.client.explorer import CONNECTED, LOST, Node, Step, explore
 from support.client.reference import table
 from support.documents import ROOT
 

@@ -31,13 +31,15 @@ MAILBOX: Final = "m"
 PEER: Final = "the peer"
 RECEIPT: Final = f"{conversation.RECEIPT}1"
 
-ANSWERED: Final = {"allocate", "claim", "release", "close", "ping", "list"}
-"""Commands that have an answer of their own. An added message comes back."""
-
-
-def draw(size: int) -> bytes:
-    """Return bytes that are not random, so that equal states are equal."""
-    return bytes(size)
+ANSWERS: Final[dict[str, dict[str, Any]]] = {
+    "allocate": {"type": "allocated", "nameplate": NAMEPLATE},
+    "claim": {"type": "claimed", "mailbox": MAILBOX},
+    "release": {"type": "released"},
+    "close": {"type": "closed"},
+    "ping": {"type": "pong", "pong": END_OF_REPLAY},
+    "list": {"type": "nameplates", "nameplates": [{"id": NAMEPLATE}]},
+}
+"""Commands that have an answer of their own, and the answer. An added message comes back."""
 
 
 @cache
@@ -118,13 +120,13 @@ def explore(*, lasting: bool = False, listing: bool = False, **options: Any) -> 
 
     A `lasting` wormhole is of a journal. With `listing`, the application also asks for nameplates.
     """
-    heard = messages_of_the_peer(**options)
+    bodies = messages_of_the_peer(**options)
     state = new_state(APP_ID, {}, bytes([1]) * NEW_BYTES, **options)
-    begin = frozen(Machine(state, draw, lasting=lasting), ())
+    begin = frozen(Machine(state, bytes, lasting=lasting), ())
     steps, known, waiting = [], {begin}, deque([begin])
     while waiting:
         node = waiting.popleft()
-        for event, act in events(node, heard, listing=listing):
+        for event, act in events(node, bodies, listing=listing):
             step = tried(node, event, act)
             steps.append(step)
             if step.after not in known:
@@ -151,7 +153,7 @@ def tried(node: Node, event: str, act: Act) -> Step:
         if event in answers(node.asked, known=True)
         else node.asked
     )
-    asked += tuple(each["type"] for each in commands if each["type"] in ANSWERED)
+    asked += tuple(each["type"] for each in commands if each["type"] in ANSWERS)
     sent = tuple(each["type"] + (f" {each['phase']}" if "phase" in each else "") for each in commands)
     told = tuple(name_of(each) for each in outputs if not isinstance(each, SendFrame | ShowWork))
     return Step(node, event, frozen(machine, asked), sent, told)
@@ -186,7 +188,7 @@ def frozen(machine: Machine, asked: tuple[str, ...]) -> Node:
 
 def thawed(node: Node) -> Machine:
     """Return a node as a machine."""
-    machine = Machine(msgspec.json.decode(node.state, type=State), draw, lasting=node.lasting)
+    machine = Machine(msgspec.json.decode(node.state, type=State), bytes, lasting=node.lasting)
     machine.outputs()
     machine._closed_reported, machine._list_wanted = node.told_closed, node.listing
     if node.connection is not None:
@@ -211,110 +213,88 @@ LOST: Final = "the connection is lost"
 RETRY: Final = "`error` with `retry`"
 LIST: Final = "`nameplates()`"
 
+REFUSED: Final = "00" * 50
+"""The body of a message that nobody has sealed."""
+
 Event = tuple[str, Act]
 """Its name, and what it does to a machine."""
 
 
-def events(node: Node, heard: dict[str, str], *, listing: bool) -> Iterator[Event]:
-    """Yield what can happen in a state."""
-    yield from of_the_application(node, listing=listing)
-    if node.connection is None:
-        yield CONNECTED, Machine.connected
-        return
-    yield LOST, Machine.disconnected
-    if not node.bound:
-        yield from of_a_new_connection(working=node.connected["working"])
-        return
-    yield from answers(node.asked, known=node.values["mailbox"] is not None).items()
-    yield "`error` to another command", _says(type="error", error="refused", orig={"type": "add"})
-    yield RETRY, _says(type="error", error="try again", orig={"type": "add"}, retry=True)
-    if "open" in node.connected["sent"]:
-        yield from messages(node, heard)
-
-
-def of_the_application(node: Node, *, listing: bool) -> Iterator[Event]:
-    """Yield what the application can do."""
+def events(node: Node, bodies: dict[str, str], *, listing: bool) -> Iterator[Event]:
+    """Yield what can happen in a state. `bodies` are those of the peer's messages."""
     values = node.values
-    if values["mood"] is None:
+    if values["mood"] is None:  # what the application can do
         if node.nameplate is NameplateStatus.NONE:
             yield "`allocate_code`", lambda machine: machine.allocate(WORDS)
             yield "`set_code`", lambda machine: machine.set_code(f"{NAMEPLATE}-{WORDS}")
         if values["next_own"] == 0:
-            yield "`send`", lambda machine: _ignore(machine.send(b"hello"))
+            yield "`send`", lambda machine: machine.send(b"hello")
         if listing and not node.listing:
             yield LIST, Machine.list_nameplates
         yield "`close`", Machine.close
-
-
-def of_a_new_connection(*, working: bool) -> Iterator[Event]:
-    """Yield what can happen before the server knows us."""
-    if working:
-        yield "the demanded work is done", lambda machine: machine.permitted("stamp")
-        yield "the demanded work is too much", _too_much
+    if node.connection is None:
+        yield CONNECTED, Machine.connected
         return
-    demand = {"permission-required": {"hashcash": {"bits": 1, "resource": "r"}}}
-    yield "`welcome`", _says(type="welcome", welcome={})
-    yield "`welcome` that demands work", _says(type="welcome", welcome=demand)
-    yield "`welcome` with an `error`", _says(type="welcome", welcome={"error": "closed for good"})
+    yield LOST, Machine.disconnected
+    if node.bound:
+        yield from answers(node.asked, known=values["mailbox"] is not None).items()
+        yield "`error` to another command", _says(type="error", error="refused", orig={"type": "add"})
+        yield RETRY, _says(type="error", error="try again", orig={"type": "add"}, retry=True)
+        if "open" in node.connected["sent"]:
+            yield from messages(node, bodies)
+    elif node.connected["working"]:
+        yield "the demanded work is done", lambda machine: machine.permitted("stamp")
+        yield "the demanded work is too much", lambda machine: machine.fail(PermissionNeededError("too much"))
+    else:
+        demand = {"permission-required": {"hashcash": {"bits": 1, "resource": "r"}}}
+        yield "`welcome`", _says(type="welcome", welcome={})
+        yield "`welcome` that demands work", _says(type="welcome", welcome=demand)
+        yield "`welcome` with an `error`", _says(type="welcome", welcome={"error": "closed for good"})
 
 
 def answers(asked: tuple[str, ...], *, known: bool) -> dict[str, Act]:
     """Return what the server can say to the first of the commands, if a mailbox is known or not."""
     if not asked:
         return {}
-    command = asked[0]
-    says: dict[str, dict[str, Any]] = {
-        "allocate": {"type": "allocated", "nameplate": NAMEPLATE},
-        "claim": {"type": "claimed", "mailbox": MAILBOX},
-        "release": {"type": "released"},
-        "close": {"type": "closed"},
-        "ping": {"type": "pong", "pong": END_OF_REPLAY},
-        "list": {"type": "nameplates", "nameplates": [{"id": NAMEPLATE}]},
-    }
-    found = {
-        f"`{says[command]['type']}`": _says(**says[command]),
-        f"`error` to `{command}`": _says(type="error", error="refused", orig={"type": command}),
-    }
+    command, refusal = asked[0], {"type": "error", "orig": {"type": asked[0]}}
+    answer = ANSWERS[command]
+    found = {f"`{answer['type']}`": _says(**answer), f"`error` to `{command}`": _says(**refusal, error="refused")}
     if command == "claim":
         if known:
             found["`claimed`, of another mailbox"] = _says(type="claimed", mailbox="another")
-        found["`error` to `claim`: crowded"] = _says(type="error", error="crowded", orig={"type": command})
+        found["`error` to `claim`: crowded"] = _says(**refusal, error="crowded")
     return found
 
 
-def messages(node: Node, heard: dict[str, str]) -> Iterator[Event]:
+def messages(node: Node, bodies: dict[str, str]) -> Iterator[Event]:
     """Yield messages of the mailbox."""
     values = node.values
-    back = {phase: own["body"] for phase, own in values.get("own", {}).items() if own.get("sent")}
+    back = {phase: own["body"] for phase, own in node.own.items() if own.get("sent")}
     if back:
         yield "our messages come back", lambda machine: _come_back(machine, back)
-    yield "the peer's `pake`", _message(PEER, PAKE, heard[PAKE])
+    yield "the peer's `pake`", _message(PEER, PAKE, bodies[PAKE])
     if node.key == "none":
         yield "the peer's `pake`, not valid", _message(PEER, PAKE, "00")
     if node.key == "agreed":
-        yield "the peer's `version`", _message(PEER, VERSION, heard[VERSION])
-        yield "the peer's `version`, of another code", _message(PEER, VERSION, "00" * 50)
+        yield "the peer's `version`", _message(PEER, VERSION, bodies[VERSION])
+        yield "the peer's `version`, of another code", _message(PEER, VERSION, REFUSED)
     if node.key == "confirmed" and values["next_peer"] == 0:
-        yield "the peer's first message", _message(PEER, "0", heard["0"])
-        yield "the peer's first message, altered", _message(PEER, "0", "00" * 50)
-    if (
-        node.key == "confirmed"
-        and values["abilities"].get("wants_receipts")
-        and values["next_own"] > values["acknowledged"]
-    ):
-        yield "the peer's receipt", _message(PEER, RECEIPT, heard[RECEIPT])
-        yield "the peer's receipt, altered", _message(PEER, RECEIPT, "00" * 50)
+        yield "the peer's first message", _message(PEER, "0", bodies["0"])
+        yield "the peer's first message, altered", _message(PEER, "0", REFUSED)
+    unacknowledged = values["next_own"] > values["acknowledged"]
+    if node.key == "confirmed" and values["abilities"].get("wants_receipts") and unacknowledged:
+        yield "the peer's receipt", _message(PEER, RECEIPT, bodies[RECEIPT])
+        yield "the peer's receipt, altered", _message(PEER, RECEIPT, REFUSED)
     if values["peer_side"] is not None:
-        yield "a message of a third side", _message("somebody", PAKE, heard[PAKE])
+        yield "a message of a third side", _message("somebody", PAKE, bodies[PAKE])
 
 
 def messages_of_the_peer(**options: Any) -> dict[str, str]:
     """Return what the peer adds: phase → body."""
-    sides = [Machine(new_state(APP_ID, {}, bytes([each]) * NEW_BYTES, **options), draw) for each in (1, 2)]
-    ours, theirs = sides
+    ours, theirs = (Machine(new_state(APP_ID, {}, bytes([side]) * NEW_BYTES, **options), bytes) for side in (1, 2))
     theirs.state.side = PEER
-    for each in sides:
-        each.set_code(f"{NAMEPLATE}-{WORDS}")
+    for machine in (ours, theirs):
+        machine.set_code(f"{NAMEPLATE}-{WORDS}")
     theirs._conversation.receive(PAKE, ours.state.own[PAKE].body)
     theirs._conversation.send(b"hello")
     theirs._conversation._seal(RECEIPT, b"")
@@ -332,11 +312,3 @@ def _message(side: str, phase: str, body: str) -> Act:
 def _come_back(machine: Machine, back: dict[str, str]) -> None:
     for phase, body in back.items():
         _message(machine.state.side, phase, body)(machine)
-
-
-def _too_much(machine: Machine) -> None:
-    machine.fail(PermissionNeededError("too much"))
-
-
-def _ignore(_result: int) -> None:
-    pass
