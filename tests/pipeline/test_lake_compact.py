@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -86,8 +88,9 @@ def key(found: list[Row]) -> list[Row]:
     return sorted(found, key=repr)
 
 
-def test_a_merged_file_is_sorted_by_day_and_source(tmp_path: Path) -> None:
-    given = days_of_november()[::3] + [row | {"source": "A"} for row in days_of_november()[::3]]
+def test_a_merged_file_is_sorted_and_other_programs_are_told_that_no_row_changed(tmp_path: Path) -> None:
+    days = days_of_november()[::5]
+    given = [row | {"source": source} for row in days for source in "bAa"]
     with opened(tmp_path, MONTHLY_LETTERS) as table:
         for row in Random(1).sample(given, len(given)):
             add(table, [row])
@@ -95,19 +98,11 @@ def test_a_merged_file_is_sorted_by_day_and_source(tmp_path: Path) -> None:
     [file] = seen(tmp_path, MONTHLY_LETTERS).files()
     found = pq.ParquetFile(file.path).read(columns=["day", "source"]).to_pylist()
     assert found == sorted(found, key=lambda row: (row["day"], row["source"]))
-    assert (str(file.ranges["day"].least), str(file.ranges["day"].greatest)) == ("2026-11-01", "2026-11-28")
-
-
-def test_other_programs_are_told_that_no_row_changed(tmp_path: Path) -> None:
-    with opened(tmp_path, MONTHLY_LETTERS) as table:
-        add(table, days_of_november()[:2])
-        add(table, days_of_november()[2:3])
-    merged(tmp_path)
-    log = tmp_path / "letters" / "_delta_log" / f"{2:020}.json"
+    assert (file.ranges["day"].least, file.ranges["day"].greatest) == (days[0]["day"], days[-1]["day"])
+    log = tmp_path / "letters" / "_delta_log" / f"{len(given):020}.json"
     changes = [line for line in log.read_text().splitlines() if '"add"' in line or '"remove"' in line]
-    assert len(changes) == 3
+    assert len(changes) == len(given) + 1
     assert all('"dataChange":false' in line for line in changes)
-    assert DeltaTable(tmp_path / "letters").to_pyarrow_table().num_rows == 3
 
 
 def test_the_files_of_other_programs_and_of_other_versions_are_merged_too(tmp_path: Path) -> None:
@@ -125,54 +120,29 @@ def file(number: int, size: int, rows: int = 1, month: str = "2026-11-01") -> Da
     return DataFile(Path(f"{number}.parquet"), {"month": month}, rows, size)
 
 
-class Listed:
-    """A table that only lists files."""
-
-    table = MONTHLY_LETTERS
-
-    def __init__(self, *files: DataFile) -> None:
-        self._files = files
-
-    def files(self) -> list[DataFile]:
-        return list(self._files)
-
-
 @pytest.mark.parametrize(
-    ("files", "expected"),
+    ("files", "memory", "expected"),
     [
-        ([], []),
-        ([file(1, 9)], []),
-        ([file(1, 9), file(2, 9), file(3, 9, month="2026-12-01")], [[1, 2]]),
-        ([file(1, 9), file(2, MAX_MERGED_BYTES // 2 + 1), file(3, 9)], [[1, 3]]),
-        ([file(1, 9), file(2, 9, MAX_MERGED_ROWS // 2 + 1), file(3, 9)], [[1, 3]]),
-        ([file(1, 9), file(2, 9, rows=0), file(3, 9)], [[1, 3]]),
-        ([file(number, MAX_MERGED_BYTES // 2) for number in range(5)], [[0, 1], [2, 3]]),
-        ([file(number, 1, MAX_MERGED_ROWS // 3) for number in range(6)], [[0, 1, 2], [3, 4, 5]]),
+        ([], [], []),
+        ([file(1, 9)], [1], []),
+        ([file(1, 9), file(2, 9), file(3, 9, month="2026-12-01")], [1] * 3, [[1, 2]]),
+        ([file(1, 9), file(2, MAX_MERGED_BYTES // 2 + 1), file(3, 9)], [1] * 3, [[1, 3]]),
+        ([file(1, 9), file(2, 9, MAX_MERGED_ROWS // 2 + 1), file(3, 9)], [1] * 3, [[1, 3]]),
+        ([file(1, 9), file(2, 9, rows=0), file(3, 9)], [1] * 3, [[1, 3]]),
+        ([file(at, MAX_MERGED_BYTES // 2) for at in range(1, 6)], [1] * 5, [[1, 2], [3, 4]]),
+        ([file(at, 1, MAX_MERGED_ROWS // 3) for at in range(1, 7)], [1] * 6, [[1, 2, 3], [4, 5, 6]]),
+        ([file(at, 1) for at in range(1, 4)], [1, None, 1], [[1, 3]]),
+        ([file(at, 1) for at in range(1, 4)], [1, MAX_MERGED_MEMORY // 2 + 1, 1], [[1, 3]]),
+        ([file(at, 1) for at in range(1, 4)], [MAX_MERGED_MEMORY // 2 + 1] * 3, []),
+        ([file(at, 1) for at in range(1, 6)], [MAX_MERGED_MEMORY // 2] * 5, [[1, 2], [3, 4]]),
     ],
 )
-def test_files_are_merged_up_to_a_size_and_a_number_of_rows(
-    files: list[DataFile], expected: list[list[int]], monkeypatch: pytest.MonkeyPatch
+def test_files_are_merged_up_to_a_size_a_number_of_rows_and_what_these_take_in_memory(
+    files: list[DataFile], memory: list[int | None], expected: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coded, "needed", lambda *_: 1)
-    found = merges(Listed(*files))  # type: ignore[arg-type]
-    assert [[int(each.path.stem) for each in merge.files] for merge in found] == expected
-
-
-@pytest.mark.parametrize(
-    ("memory", "expected"),
-    [
-        ([1, None, 1], [[0, 2]]),
-        ([1, MAX_MERGED_MEMORY // 2 + 1, 1], [[0, 2]]),
-        ([MAX_MERGED_MEMORY // 2 + 1] * 3, []),
-        ([MAX_MERGED_MEMORY // 2] * 5, [[0, 1], [2, 3]]),
-    ],
-)
-def test_files_are_merged_up_to_what_their_rows_take_in_memory(
-    memory: list[int | None], expected: list[list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(coded, "needed", lambda file, _: memory[int(file.path.stem)])
-    found = merges(Listed(*(file(number, 1) for number in range(len(memory)))))  # type: ignore[arg-type]
-    assert [[int(each.path.stem) for each in merge.files] for merge in found] == expected
+    monkeypatch.setattr(coded, "needed", lambda file, _: memory[int(file.path.stem) - 1])
+    table: Any = SimpleNamespace(table=MONTHLY_LETTERS, files=lambda: files)
+    assert [[int(each.path.stem) for each in merge.files] for merge in merges(table)] == expected
 
 
 def long_texts(path: Path, *, same: bool, files: int = 2) -> list[Row]:

@@ -148,20 +148,6 @@ def test_other_programs_read_the_same_rows_of_the_same_types(lake: Path, reader:
     assert rows(read) == ROWS
 
 
-def test_duckdb_sees_a_partition_without_reading_the_others(lake: Path) -> None:
-    for file in seen(lake).files({"source": {"b.2-c_d"}}):
-        file.path.rename(file.path.with_suffix(".away"))
-        file.path.write_bytes(b"")
-    try:
-        with duckdb.connect() as database:
-            database.execute(views.view(seen(lake)))
-            found = database.execute("SELECT count(*) FROM letters WHERE source = 'main' AND hour IS NULL").fetchone()
-            assert found == (20,)
-    finally:
-        for file in seen(lake).files({"source": {"b.2-c_d"}}):
-            file.path.with_suffix(".away").rename(file.path)
-
-
 def test_readers_see_a_column_that_a_later_version_added(spark: SparkSession, tmp_path: Path) -> None:
     def by_views(lake: Path) -> pa.Table:
         with duckdb.connect() as database:
