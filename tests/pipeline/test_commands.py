@@ -408,26 +408,6 @@ def test_a_source_named_twice_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "lake").exists()
 
 
-def test_a_second_writer_is_refused(tmp_path: Path) -> None:
-    world = LakeWorld(None, tmp_path)
-    with world.run():
-        said = command("build", "--lake", world.path, ends=2)
-    assert said.stderr.startswith("restante: another run is writing to the lake")
-
-
-def test_a_lake_of_a_newer_version_is_refused(lake: LakeWorld) -> None:
-    (lake.path / "lake.json").write_text(json.dumps({"format": 99, "first_day": "2015-01-01"}))
-    said = command("sql", "--lake", lake.path, ends=2)
-    assert "newer version of Restante" in said.stderr
-
-
-def test_a_damaged_lake_is_reported(lake: LakeWorld) -> None:
-    (lake.path / "nameplates" / "_delta_log" / f"{0:020}.json").write_text("torn")
-    said = command("build", "--lake", lake.path, ends=1)
-    assert "damaged" in said.stderr
-    assert said.stderr.count("\n") == 1
-
-
 def test_vacuum_removes_unused_files_and_its_plan_counts_them(lake: LakeWorld) -> None:
     left = lake.path / "nameplates" / f"run-{'0' * 32}-{'1' * 32}" / "part.parquet"
     left.parent.mkdir()

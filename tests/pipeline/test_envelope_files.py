@@ -34,7 +34,7 @@ from support.mutation import mutated
 from support.pipeline.runs import LakeWorld
 from support.pipeline.servers import CONTEXT, NOW
 from support.pipeline.source_reads import Row, SourceRead, read_source, rows_of
-from support.waku.archives import ROWS, archive_of
+from support.waku.archives import ROWS
 from support.waku.envelopes import T0, envelope
 
 SOME = ROWS[:6]
@@ -415,11 +415,3 @@ def test_a_path_without_envelopes_is_no_source_of_envelopes(tmp_path: Path) -> N
     for path in (tmp_path, tmp_path / "x.rlp", tmp_path / "*.rlp", tmp_path / "gone*"):
         with pytest.raises(SourceError, match="is not a source of"):
             recognise(f"waku={path}")
-
-
-def test_a_folder_with_an_archive_is_read_as_the_archive(tmp_path: Path) -> None:
-    archive_of(tmp_path / "data")
-    (tmp_path / "data" / "x.rlp").write_bytes(BYTES)
-    assert recognise(f"waku={tmp_path / 'data'}").kind == "Waku archive"
-    with pytest.raises(SourceError, match="@main is for timing logs"):
-        recognise(f"waku@main={tmp_path / 'data' / 'x.rlp'}")

@@ -19,6 +19,8 @@ from restante.pipeline.tables.gaps import GAPS
 from restante.waku.files import missing_ranges
 from restante.waku.files.missing_ranges import MAX_TOPICS, MissingRange
 from support.pipeline.runs import LakeWorld, command
+from support.pipeline.tables import dicts
+from support.pipeline.tables import rows as written
 from support.processes import RESTANTE, on_a_terminal
 
 DAY = date(2026, 11, 20)
@@ -134,22 +136,8 @@ def lake(tmp_path: Path) -> LakeWorld:
     )
     covered = {"envelopes": 1, "alone": 0, "missing": 9, "day": DAY}
     world.add("coverage", [{**covered, "source": source} for source in ("east", "west", "full")])
-    archived = {
-        "hash": b"",
-        "topic": "",
-        "sent": first,
-        "expiry": first,
-        "ttl": 1,
-        "size": 1,
-        "pow": 1.0,
-        "file": "",
-        "arrival": 1,
-        "arrived": None,
-        "raw": b"",
-        "source_kind": "archive",
-        "day": DAY,
-    }
-    world.add("archived", [{**archived, "source": source} for source in ("east", "north", "west", "full")])
+    sources = [{"source": source, "sent": "2026-11-20T05:00:00"} for source in ("east", "north", "west", "full")]
+    world.add("archived", dicts("archived", written("archived", sources)))
     return world
 
 

@@ -144,16 +144,6 @@ def test_ingest_killed_between_two_tables_is_finished_by_the_next_run(
     assert not list(world.path.glob("*/run-*")), "what the first run left is gone"
 
 
-@pytest.mark.thorough
-def test_ingest_killed_while_spark_writes_leaves_no_rows(world: LakeWorld, mortal: Mortal, tmp_path: Path) -> None:
-    with ours(tmp_path / "a", *(nameplate(number) for number in range(2000))):
-        spec = f"relay={tmp_path / 'a'}"
-        mortal.dies(WHILE_SPARK_WRITES.replace("SIGNAL", "SIGKILL"), "ingest", world.path, "--source", spec)
-        assert world.rows("nameplates") == []
-        world.ingest(spec)
-    assert len(world.rows("nameplates")) == 2000
-
-
 STOPPED: Final = "restante: stopped; committed rows stay; run this again to do the rest"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import pytest
 from restante.cli import pipeline_run
 from restante.pipeline.build import run as build_run
 from restante.pipeline.build import sources as build_sources
-from restante.pipeline.build.run import BuildResult, WholeBuild, build
+from restante.pipeline.build.run import build
 from restante.pipeline.ingest import Run, ingest
 from restante.pipeline.lake.commit_info import Ledger
 from restante.pipeline.lake.compact import compact
@@ -155,15 +155,6 @@ def test_rows_of_a_table_that_is_built_first_are_estimated(lake: LakeWorld, monk
     assert not large_build(lake, "timing", "times")
 
 
-def test_a_small_day_is_not_large_because_of_the_tables_that_are_built_from_others(
-    lake: LakeWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`guesses` reads a day of `outcomes` for seven later days, but in one job."""
-    add(lake, "nameplates", *[FIRST] * 10)
-    limit(monkeypatch, rows=10)
-    assert not large_build(lake, "outcomes", "guesses")
-
-
 # ── sources ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -198,19 +189,6 @@ def test_the_table_of_sources_is_a_large_job_if_the_latest_days_have_many_rows(
     assert large_sources(lake)
 
 
-def test_rows_in_quarantine_do_not_make_a_large_job_of_the_table_of_sources(
-    lake: LakeWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They stay there for years, and only their sources are counted."""
-    add(lake, "nameplates", FIRST)
-    rejected = dict.fromkeys(("table", "identity", "reason", "digest"), "-")
-    lake.add("quarantine", [{**rejected, "day": date.fromisoformat(FIRST), "source": "main"}] * 9)
-    limit(monkeypatch, rows=1, file_rows=10)
-    assert not large_sources(lake)
-    limit(monkeypatch, file_rows=9)
-    assert large_sources(lake)
-
-
 def test_a_large_job_for_sources_is_known_before_the_first_table_is_built(
     lake: LakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,10 +209,3 @@ def test_a_large_job_for_sources_is_known_before_the_first_table_is_built(
     assert asked(1) == ["large", "build"]
     assert asked(1, plan=True) == ["build"]
     assert asked(2) == ["build"]
-
-
-def test_a_table_that_is_built_beside_the_others_is_built_also_if_no_other_one_is_due(lake: LakeWorld) -> None:
-    result = BuildResult("sources", ())
-    with lake.run() as run:
-        found = build(run, builds={"outcomes": BUILDS["outcomes"]}, whole=[WholeBuild(0, lambda: result)])
-    assert [each.table for each in found] == ["outcomes", "sources"]

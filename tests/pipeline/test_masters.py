@@ -10,9 +10,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -26,7 +25,6 @@ from pyspark.sql import SparkSession
 from restante.pipeline.build.sources import build_sources
 from restante.pipeline.lake.commit_info import Ledger
 from restante.pipeline.schemas import CLEAN_TABLES
-from restante.pipeline.sources.scratch import scratch
 from restante.pipeline.tables import BUILT_TABLES
 from support.bounds import PATIENCE
 from support.documents import Document
@@ -36,6 +34,7 @@ from support.pipeline.lakes import held
 from support.pipeline.runs import LakeWorld, Row
 from support.pipeline.servers import T0, client, current, mailbox, nameplate, ours
 from support.pipeline.tables import dicts
+from support.pipeline.timing_vectors import delivery_cases
 from support.processes import process_group
 from support.waku.archives import ROWS
 
@@ -45,21 +44,20 @@ Spark's own writer, which both go by, makes the same files."""
 
 GUIDE = Document("docs/pipeline/operating.md")
 
-NOW: Final = TODAY + timedelta(days=7)
-"""When the rows of that world are past: days that are not over for anybody yet are not built."""
-
 
 @pytest.fixture(scope="module")
 def here(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> LakeWorld:
     """A lake with some of everything, not built yet."""
     world = LakeWorld(spark, tmp_path_factory.mktemp("masters"))
+    inputs, _ = next(iter(delivery_cases("transfers").values()))
+    week = busy_week(Random(3), 100)
     with world.run() as run:
-        for name, values in busy_week(Random(3), 100).items():
-            if name in CLEAN_TABLES:
-                table = run.lake.table(CLEAN_TABLES[name])
-                parts = [table.stage(held(dicts(name, values[part::3]), table.table)) for part in range(3)]
-                ledger = Ledger(read=len(values), clean=len(values))
-                table.commit(parts, info=replace(world.info(name), source="main", ledger=ledger))
+        for name, table in CLEAN_TABLES.items():
+            values = [*week.get(name, ()), *inputs.get(name, ())]
+            target = run.lake.table(table)
+            parts = [target.stage(held(dicts(name, values[part::3]), table)) for part in range(3)]
+            ledger = Ledger(read=len(values), clean=len(values))
+            target.commit(parts, info=replace(world.info(name), source="main", ledger=ledger))
     return world
 
 
@@ -80,28 +78,18 @@ def expected(here: LakeWorld, tmp_path_factory: pytest.TempPathFactory) -> dict[
     return built(world)
 
 
-def test_executors_of_their_own_build_the_same_tables(
-    here: LakeWorld, expected: dict[str, list[Row]], tmp_path: Path
-) -> None:
-    world = copied(here, tmp_path)
-    there(world, "build", "--master", "local-cluster[2,1,1024]")
-    assert built(world) == expected
-
-
+@pytest.mark.parametrize("where", ["cluster", "remote"])
 def test_a_cluster_that_the_guide_starts_builds_the_same_tables(
-    cluster: Standalone, here: LakeWorld, expected: dict[str, list[Row]], tmp_path: Path
+    cluster: Standalone, here: LakeWorld, expected: dict[str, list[Row]], tmp_path: Path, where: str
 ) -> None:
     world = copied(here, tmp_path)
-    as_in_the_guide(GUIDE.blocks["cluster"], world, **{"spark://10.0.0.1:7077": cluster.master})
-    assert built(world) == expected
-
-
-def test_a_connect_server_of_that_cluster_builds_the_same_tables(
-    cluster: Standalone, here: LakeWorld, expected: dict[str, list[Row]], tmp_path: Path
-) -> None:
-    world = copied(here, tmp_path)
-    with connect_server(cluster.master) as url:
-        as_in_the_guide(GUIDE.blocks["remote"], world, **{"sc://10.0.0.1:15002": url})
+    with contextlib.ExitStack() as stack:
+        changes = {"/shared/lake": f"'{world.path}'"}
+        if where == "cluster":
+            changes["spark://10.0.0.1:7077"] = cluster.master
+        else:
+            changes["sc://10.0.0.1:15002"] = stack.enter_context(connect_server(cluster.master))
+        finished(["sh", "-e", "-c", changed(GUIDE.blocks[where], changes)])
     assert built(world) == expected
 
 
@@ -126,7 +114,6 @@ def test_a_run_reads_databases_here_and_files_there_and_builds_the_tables_there(
             on = ("--remote", stack.enter_context(connect_server(**python)))
         else:
             on = ("--master", cluster.master)
-        stack.enter_context(other_runs())
         said = there(world, "run", *(f"--source={each}" for each in sources), *on)
         same.ingest(*sources)
     steps = [line.partition(": ")[2] for line in said.splitlines()]
@@ -138,30 +125,12 @@ def test_a_run_reads_databases_here_and_files_there_and_builds_the_tables_there(
     assert {row["version"] for row in world.rows("versions")} == {None, "0.24.0"}
 
 
-def test_a_worker_that_is_killed_in_the_middle_of_a_run_changes_no_table(
-    cluster: Standalone, here: LakeWorld, expected: dict[str, list[Row]], tmp_path: Path
-) -> None:
-    world = copied(here, tmp_path)
-    with worker(cluster.master, tmp_path / "worker") as third:
-        third.says("Successfully registered with master")
-        with running(world, "build", "--master", cluster.master) as build:
-            third.says("Asked to launch executor")
-            until(lambda: writing(world))
-            third.kill()
-            assert build.poll() is None
-            said = build.communicate(timeout=PATIENCE)[1]
-    if build.returncode:  # Spark gives up on a task that failed four times; this one may have had bad luck
-        assert said.splitlines()[-1].startswith("restante: ")
-        there(world, "build", "--master", cluster.master)
-    assert built(world) == expected
-
-
 def test_after_the_driver_is_killed_in_the_middle_of_a_run_the_next_one_completes_the_tables(
     cluster: Standalone, here: LakeWorld, expected: dict[str, list[Row]], tmp_path: Path
 ) -> None:
     world = copied(here, tmp_path)
     with running(world, "build", "--master", cluster.master) as build:
-        until(lambda: writing(world))
+        until(world)
         build.kill()
         assert build.wait() == -signal.SIGKILL
         there(world, "build", "--master", cluster.master)
@@ -217,25 +186,12 @@ def test_a_worker_that_is_killed_while_files_are_read_loses_and_doubles_no_row(
         third.says("Successfully registered with master")
         with running(world, "ingest", traces.source, "--master", cluster.master) as ingest:
             third.says("Asked to launch executor")
-            until(lambda: writing(world))
+            until(world)
             third.kill()
             assert ingest.poll() is None
             said = ingest.communicate(timeout=PATIENCE)[1]
     if ingest.returncode:  # as above
         assert said.splitlines()[-1].startswith("restante: ")
-        there(world, "ingest", traces.source, "--master", cluster.master)
-    assert rows_of(world) == traces.rows
-
-
-def test_after_the_driver_is_killed_while_files_are_read_the_next_run_reads_each_row_once(
-    cluster: Standalone, traces: Traces, tmp_path: Path
-) -> None:
-    world = LakeWorld(None, tmp_path)
-    with running(world, "ingest", traces.source, "--master", cluster.master) as ingest:
-        until(lambda: writing(world))
-        ingest.kill()
-        assert ingest.wait() == -signal.SIGKILL
-        assert not list(world.path.glob("server_commands/_delta_log/*.json")), "it was killed before the commit"
         there(world, "ingest", traces.source, "--master", cluster.master)
     assert rows_of(world) == traces.rows
 
@@ -284,42 +240,18 @@ def running(world: LakeWorld, command: str, *words: str) -> Iterator[subprocess.
         yield process
 
 
-def writing(world: LakeWorld) -> bool:
-    """Return whether tasks of a job are writing files."""
-    return any(world.path.glob("*/run-*/_temporary/0/_temporary/*"))
-
-
-def until(happened: Callable[[], bool]) -> None:
-    """Wait for something that another process does."""
+def until(world: LakeWorld) -> None:
+    """Wait until tasks of a job are writing files."""
     end = time.monotonic() + PATIENCE
-    while not happened():
+    while not any(world.path.glob("*/run-*/_temporary/0/_temporary/*")):
         assert time.monotonic() < end
         time.sleep(0.01)
-
-
-@contextmanager
-def other_runs() -> Iterator[None]:
-    """Let other runs begin and end meanwhile, which remove the folders that no run uses."""
-    done = threading.Event()
-
-    def begin_and_end() -> None:
-        while not done.wait(0.05):
-            with scratch():
-                pass
-
-    others = threading.Thread(target=begin_and_end)
-    others.start()
-    try:
-        yield
-    finally:
-        done.set()
-        others.join()
 
 
 def copied(world: LakeWorld, folder: Path) -> LakeWorld:
     shutil.copytree(world.path, folder / "lake")
     copy = LakeWorld(world.spark(), folder)
-    copy.now = NOW.timestamp()
+    copy.now = (TODAY + timedelta(days=365)).timestamp()
     return copy
 
 
@@ -332,19 +264,12 @@ def built(world: LakeWorld) -> dict[str, list[Row]]:
 def there(world: LakeWorld, command: str, *where: str, **variables: str) -> str:
     """Run a command of the pipeline in its own process; give what it wrote to standard error."""
     line = [sys.executable, "-m", "restante", "pipeline", command, "--lake", str(world.path), *where]
-    done = finished(line, **variables)
+    return finished(line, **variables)
+
+
+def finished(command: list[str], **variables: str) -> str:
+    """Run a program to its end."""
+    environ = cluster_environment(**variables)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     return done.stderr
-
-
-def finished(command: list[str], **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end."""
-    return subprocess.run(
-        command, env=cluster_environment(**variables), capture_output=True, text=True, check=False, timeout=PATIENCE
-    )
-
-
-def as_in_the_guide(commands: str, world: LakeWorld, **changes: str) -> None:
-    """Run commands of the guide on a lake."""
-    done = finished(["sh", "-e", "-c", changed(commands, {"/shared/lake": f"'{world.path}'"} | changes)])
-    assert done.returncode == 0, done.stderr
