@@ -1,6 +1,6 @@
 """Runs a program and notes, in the kernel's order, what it writes to disk and what it says on its sockets.
 
-    python -m durability.tracer NOTES COMMAND...     exits as COMMAND exits; SIGTERM is handed on
+    python -m support.tracer NOTES COMMAND...     exits as COMMAND exits; SIGTERM is handed on
 
 It is strace in little: ptrace(2) through ctypes. A preloaded library would see the same calls, but somebody would
 have to compile it, and the machine that runs these tests may have no compiler; a process may trace its own children,
@@ -61,64 +61,27 @@ class Shape(NamedTuple):
     layout: str = ""
 
 
-_SHAPES: Final = {
-    "write": Shape("write", "flat"),
-    "pwrite64": Shape("write", "flat"),
-    "writev": Shape("write", "vector"),
-    "pwritev": Shape("write", "vector"),
-    "pwritev2": Shape("write", "vector"),
-    "sendto": Shape("write", "flat"),
-    "sendmsg": Shape("write", "message"),
-    "read": Shape("receive", "flat"),
-    "readv": Shape("receive", "vector"),
-    "recvfrom": Shape("receive", "flat"),
-    "recvmsg": Shape("receive", "message"),
-    "fsync": Shape("sync"),
-    "fdatasync": Shape("sync"),
-    "epoll_wait": Shape("wait"),
-    "epoll_pwait": Shape("wait"),
-    "epoll_pwait2": Shape("wait"),
-}
+_SYSCALLS: Final = (  # on x86_64, on aarch64
+    (1, 64, Shape("write", "flat")),  # write
+    (18, 68, Shape("write", "flat")),  # pwrite64
+    (20, 66, Shape("write", "vector")),  # writev
+    (296, 70, Shape("write", "vector")),  # pwritev
+    (328, 287, Shape("write", "vector")),  # pwritev2
+    (44, 206, Shape("write", "flat")),  # sendto
+    (46, 211, Shape("write", "message")),  # sendmsg
+    (0, 63, Shape("receive", "flat")),  # read
+    (19, 65, Shape("receive", "vector")),  # readv
+    (45, 207, Shape("receive", "flat")),  # recvfrom
+    (47, 212, Shape("receive", "message")),  # recvmsg
+    (74, 82, Shape("sync")),  # fsync
+    (75, 83, Shape("sync")),  # fdatasync
+    (232, None, Shape("wait")),  # epoll_wait
+    (281, 22, Shape("wait")),  # epoll_pwait
+    (441, 441, Shape("wait")),  # epoll_pwait2
+)
+_COLUMN: Final = {"x86_64": 0, "aarch64": 1}.get(platform.machine())
 
-_NUMBERS: Final = {
-    "x86_64": {
-        "read": 0,
-        "write": 1,
-        "pwrite64": 18,
-        "readv": 19,
-        "writev": 20,
-        "sendto": 44,
-        "recvfrom": 45,
-        "sendmsg": 46,
-        "recvmsg": 47,
-        "fsync": 74,
-        "fdatasync": 75,
-        "epoll_wait": 232,
-        "epoll_pwait": 281,
-        "pwritev": 296,
-        "pwritev2": 328,
-        "epoll_pwait2": 441,
-    },
-    "aarch64": {
-        "epoll_pwait": 22,
-        "read": 63,
-        "write": 64,
-        "readv": 65,
-        "writev": 66,
-        "pwrite64": 68,
-        "pwritev": 70,
-        "fsync": 82,
-        "fdatasync": 83,
-        "sendto": 206,
-        "recvfrom": 207,
-        "sendmsg": 211,
-        "recvmsg": 212,
-        "pwritev2": 287,
-        "epoll_pwait2": 441,
-    },
-}
-
-SYSCALLS: Final = {number: _SHAPES[name] for name, number in _NUMBERS.get(platform.machine(), {}).items()}
+SYSCALLS: Final = {} if _COLUMN is None else {row[_COLUMN]: row[2] for row in _SYSCALLS}
 
 # ── ptrace(2) (numbers: linux/ptrace.h) ──────────────────────────────────────────────────────────
 
