@@ -1,4 +1,5 @@
-"""A report of a lake on disk: the same as of the rows in it, and one sentence if the lake is damaged."""
+"""A report of a lake on disk: the same as of the rows in it, what it says if something is missing, and when it is
+written again."""
 
 from __future__ import annotations
 
@@ -25,6 +26,7 @@ from restante.pipeline.report.json_file import as_json
 from restante.pipeline.report.lacking import BEING_WRITTEN
 from restante.pipeline.report.making import made_report
 from restante.pipeline.report.model import Report
+from restante.pipeline.report.outdated import outdated
 from restante.pipeline.report.page import page
 from restante.pipeline.report.periods import parse
 from restante.pipeline.report.reading import lake_state, read_report
@@ -33,7 +35,7 @@ from restante.pipeline.tables import TABLES
 from support.documents import Document
 from support.pipeline.lakes import held
 from support.pipeline.report_lakes import LakeTables, lake
-from support.pipeline.runs import LakeWorld, command
+from support.pipeline.runs import LakeWorld, Row, command
 
 MADE = datetime(2026, 11, 25, 6, tzinfo=UTC)
 WEEK = parse("2026-W47")
@@ -267,3 +269,53 @@ def test_what_is_wrong_is_one_sentence(
     assert re.fullmatch(r"restante: [^\n\x1b]+\n", done.stderr)
     assert said in done.stderr
     assert done.stdout == ""
+
+
+# ── which reports a run writes again ──────────────────────────────────────────────────────────────
+
+DAY, MONTH = parse("2026-11-21"), parse("2026-11")
+HOUR: Row = {
+    "hour": 12,
+    "connections": 1,
+    "nameplates": 1,
+    "mailboxes": 1,
+    "day": date(2026, 11, 21),
+    "source": "relay",
+}
+
+
+@pytest.fixture
+def with_reports(tmp_path: Path) -> LakeWorld:
+    """Return a lake whose reports of a day and a month are in the folder `reports`."""
+    world = LakeWorld(None, tmp_path)
+    world.now = datetime(2026, 12, 1, tzinfo=UTC).timestamp()
+    world.add("busy_hours", [HOUR])
+    world.now += 1
+    with world.run(write=False) as run:
+        write_reports(run, [DAY, MONTH], tmp_path / "reports")
+    return world
+
+
+def due(world: LakeWorld) -> list[str]:
+    with world.run(write=False) as run:
+        return [each.name for each in outdated(run.lake, [DAY, MONTH], world.folder / "reports")]
+
+
+def test_only_a_report_without_its_page_or_its_json_is_written_again(with_reports: LakeWorld) -> None:
+    assert due(with_reports) == []
+    (with_reports.folder / "reports" / "2026-11.html").unlink()
+    assert due(with_reports) == ["2026-11"]
+    (with_reports.folder / "reports" / "2026-11-21.json").unlink()
+    assert due(with_reports) == ["2026-11-21", "2026-11"]
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"made": 1}', b'{"made": "2026-12-01T00:00:00Z"', b"\xff"])
+def test_a_report_whose_json_is_damaged_is_written_again(with_reports: LakeWorld, content: bytes) -> None:
+    (with_reports.folder / "reports" / "2026-11.json").write_bytes(content)
+    assert due(with_reports) == ["2026-11"]
+
+
+def test_reports_that_a_killed_run_left_older_than_a_table_are_written_again(with_reports: LakeWorld) -> None:
+    with_reports.now += 1
+    with_reports.add("busy_hours", [HOUR | {"hour": 13}])
+    assert due(with_reports) == ["2026-11-21", "2026-11"]
