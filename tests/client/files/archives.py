@@ -7,33 +7,31 @@ import stat
 import struct
 import tarfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TypedDict
 
 from restante.client.files.unpacking import unpack
 
 CONTENTS = {"a": b"1" * 3000, "d/b": b"22", "d/e/ü": b"", "年": bytes(range(256)) * 4}
 """The files of an ordinary directory."""
 
+OFFERED = len(CONTENTS), sum(map(len, CONTENTS.values()))
+"""What was offered of it: files and bytes."""
 
-class Room(TypedDict):
-    """What was offered."""
-
-    max_files: int
-    max_bytes: int
-
-
-ROOM: Room = {"max_files": len(CONTENTS), "max_bytes": sum(map(len, CONTENTS.values()))}
-"""What was offered of it."""
+Make = Callable[[dict[str, bytes]], bytes]
+"""Makes an archive of files."""
 
 
 def zip_of(files: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
     """Return a zip as Go's client and older Python clients make it: deflated, without directories."""
+    return zip_of_members(files.items(), method)
+
+
+def zip_of_members(members: Iterable[tuple[str | zipfile.ZipInfo, bytes]], method: int = zipfile.ZIP_STORED) -> bytes:
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", method) as archive:
-        for name, data in files.items():
-            archive.writestr(name, data)
+        for member, data in members:
+            archive.writestr(member, data)
     return made.getvalue()
 
 
@@ -67,13 +65,17 @@ def tar_of(
 
 
 def unpacked(
-    data: bytes, into: Path, *, top: str | None = None, max_files: int = 100, max_bytes: int = 1 << 20
+    data: bytes,
+    into: Path,
+    offered: tuple[int, int] = (100, 1 << 20),
+    top: str | None = None,
+    progress: Callable[[int], object] = bool,
 ) -> dict[str, bytes]:
-    """Unpack an archive into a new directory, and return its files."""
-    into.mkdir()
-    unpack(io.BytesIO(data), into, max_files=max_files, max_bytes=max_bytes, progress=lambda _: None, top=top)
+    """Unpack an archive into a directory, which is made if it is missing, and return its files."""
+    into.mkdir(exist_ok=True)
+    unpack(io.BytesIO(data), into, max_files=offered[0], max_bytes=offered[1], progress=progress, top=top)
     return files_in(into)
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
-    return {str(each.relative_to(folder)): each.read_bytes() for each in folder.rglob("*") if each.is_file()}
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
