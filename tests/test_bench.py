@@ -111,8 +111,8 @@ def test_sessions_whose_instructions_are_counted_come_to_their_end(tmp_path: Pat
 )
 def test_a_bench_comes_to_its_end_and_writes_its_figures(name: str, options: str, tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
-    words = (*options.split(), "--scratch", str(tmp_path), "--json", str(file))
-    done = run(sys.executable, BENCH / f"{name}.py", *words, bound=PATIENCE)
+    arguments = (*options.split(), "--scratch", str(tmp_path), "--json", str(file))
+    done = run(sys.executable, BENCH / f"{name}.py", *arguments, bound=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     figures = json.loads(file.read_text())
     assert figures.get("failures", []) == []

@@ -66,7 +66,7 @@ def test_the_list_of_commands_has_a_whole_sentence_for_each(group: tuple[str, ..
 
 
 @pytest.mark.parametrize(
-    ("words", "unneeded"),
+    ("command", "unneeded"),
     [
         (
             "--version",
@@ -86,7 +86,7 @@ def test_the_list_of_commands_has_a_whole_sentence_for_each(group: tuple[str, ..
         ),
     ],
 )
-def test_a_command_imports_nothing_that_it_does_not_need(words: str, unneeded: str, tmp_path: Path) -> None:
+def test_a_command_imports_nothing_that_it_does_not_need(command: str, unneeded: str, tmp_path: Path) -> None:
     """A server: before it listens."""
     program = (
         "import sys\n"
@@ -97,7 +97,7 @@ def test_a_command_imports_nothing_that_it_does_not_need(words: str, unneeded: s
         "try: main()\n"
         "finally: print(*sys.modules)"
     )
-    modules = run(sys.executable, "-c", program, *words.split(), cwd=tmp_path).stdout.split()
+    modules = run(sys.executable, "-c", program, *command.split(), cwd=tmp_path).stdout.split()
     assert "restante.cli.main" in modules
     assert len(modules) < MAX_MODULES
     assert [module for module in modules if module.startswith(tuple(unneeded.split()))] == []
@@ -135,7 +135,7 @@ UNNAMED = "--data is empty: name a directory"
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("command", "sentence"),
     [
         ("serve --frames both", "--frames: 'both' is not binary or text"),
         ("config show --config gone.toml", "cannot read gone.toml: No such file or directory (--config)"),
@@ -145,8 +145,8 @@ UNNAMED = "--data is empty: name a directory"
         *((f"{command} --data ", UNNAMED) for command in ("waku check", "waku backup b")),
     ],
 )
-def test_misuse_is_one_sentence_and_exit_code_2(words: str, sentence: str) -> None:
-    done = called(*words.split(" "))
+def test_misuse_is_one_sentence_and_exit_code_2(command: str, sentence: str) -> None:
+    done = called(*command.split(" "))
     assert (done.returncode, done.stderr) == (2, f"restante: {sentence}\n")
 
 

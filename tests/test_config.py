@@ -150,7 +150,7 @@ def test_a_malformed_address_is_misuse(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "name", "todo"),
+    ("command", "name", "todo"),
     [
         ("status", "RESTANTE_DATUM", "did you mean RESTANTE_DATA?"),
         ("serve", "RESTANTE_XYZ", "unset it"),
@@ -161,7 +161,7 @@ def test_a_malformed_address_is_misuse(text: str) -> None:
         ("waku config", "RESTANTE_MOTDD", "did you mean RESTANTE_MOTD?"),
     ],
 )
-def test_every_command_refuses_an_unknown_variable(words: str, name: str, todo: str) -> None:
-    done = called(*words.split(), **{name: "x"})
+def test_every_command_refuses_an_unknown_variable(command: str, name: str, todo: str) -> None:
+    done = called(*command.split(), **{name: "x"})
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"restante: {name} in the environment is not a setting: {todo}\n"

@@ -58,11 +58,11 @@ def names(*extras: str) -> set[str]:
 def installed_with() -> dict[str, str]:
     """Return for each package when it is installed."""
     extras = {extra: names("--extra", extra) for extra in EXTRAS}
-    found = {}
+    packages = {}
     for name in sorted(names().union(*extras.values())):
         having = [f"`{extra}`" for extra in EXTRAS if name in extras[extra]]
-        found[name] = "always" if name in names() else ", ".join(having)
-    return found
+        packages[name] = "always" if name in names() else ", ".join(having)
+    return packages
 
 
 def licence(name: str) -> str:

@@ -98,8 +98,8 @@ def test_without_a_terminal_the_script_says_only_that_it_takes_minutes_and_write
     assert done.stderr == "run: setting up Spark (once; about 1 GB, some minutes)\n"
     assert [path.name for path in (tmp_path / "home").iterdir()] == [".cache"]
     assert {path.name for path in tmp_path.iterdir()} == {"home", "project"}
-    for words, program in ((("./run",), "./run"), (("sh", "run"), "./run")):
-        assert run(*words, "pipeline", "build", cwd=project).stdout == f"{program} done\n", "as it was called"
+    for command, program in ((("./run",), "./run"), (("sh", "run"), "./run")):
+        assert run(*command, "pipeline", "build", cwd=project).stdout == f"{program} done\n", "as it was called"
 
 
 def test_git_ignores_what_the_commands_leave_by_default() -> None:
@@ -109,17 +109,17 @@ def test_git_ignores_what_the_commands_leave_by_default() -> None:
 
 
 def test_contributing_md_lists_every_command_of_the_script() -> None:
-    words = re.search(r"^([a-z |]+)\)$", (ROOT / "run").read_text(), re.MULTILINE)
-    assert words is not None
+    commands = re.search(r"^([a-z |]+)\)$", (ROOT / "run").read_text(), re.MULTILINE)
+    assert commands is not None
     guide = (ROOT / "CONTRIBUTING.md").read_text()
-    for word in words[1].split(" | "):
+    for word in commands[1].split(" | "):
         assert f"    ./run {word}" in guide, word
 
 
 def test_bench_runs_a_measurement_by_its_name_and_prints_its_usage_without_one() -> None:
     shown = run(ROOT / "run", "bench", "mailbox", "--help")
     assert (shown.returncode, "--only" in shown.stdout) == (0, True)
-    for words in ((), ("nothing",), ("../src/restante/__init__",)):
-        done = run(ROOT / "run", "bench", *words)
+    for arguments in ((), ("nothing",), ("../src/restante/__init__",)):
+        done = run(ROOT / "run", "bench", *arguments)
         assert (done.returncode, done.stdout) == (2, "")
         assert "./run bench mailbox|client|waku|pipeline" in done.stderr

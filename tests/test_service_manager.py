@@ -76,8 +76,8 @@ def listening(folder: Path, *, abstract: bool = False) -> Iterator[Manager]:
 
 @pytest.fixture
 def manager(tmp_path: Path) -> Iterator[Manager]:
-    with listening(tmp_path) as found:
-        yield found
+    with listening(tmp_path) as listener:
+        yield listener
 
 
 @asynccontextmanager
@@ -123,8 +123,8 @@ async def test_sighup_is_a_reload_with_a_beginning_and_an_end(tmp_path: Path, ma
 
 async def test_a_server_that_cannot_listen_is_never_ready(tmp_path: Path, manager: Manager) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        words = ("--listen", f"127.0.0.1:{taken.getsockname()[1]}")
-        async with started(tmp_path / "data", RESTANTE, words, DEVNULL, **manager.variables) as server:
+        options = ("--listen", f"127.0.0.1:{taken.getsockname()[1]}")
+        async with started(tmp_path / "data", RESTANTE, options, DEVNULL, **manager.variables) as server:
             assert await server.ended() == 2
     assert manager.waiting() == []
 

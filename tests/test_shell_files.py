@@ -51,12 +51,12 @@ def test_bash_completes_commands_options_and_values() -> None:
         ("restante", "pipeline", "build", "--lake", "nowhere"): [],
     }
     bash = program("bash", "bash")
-    for words, expected in completions.items():
-        quoted = " ".join(f"'{word}'" for word in words)
-        script = f". '{FOLDER / SHELLS[Shell.BASH]}'; {BASH.format(words=quoted, last=len(words) - 1)}"
+    for line, expected in completions.items():
+        quoted = " ".join(f"'{word}'" for word in line)
+        script = f". '{FOLDER / SHELLS[Shell.BASH]}'; {BASH.format(words=quoted, last=len(line) - 1)}"
         done = run(bash, "--norc", "-c", script)
         assert (done.returncode, done.stderr) == (0, "")
-        assert sorted(filter(None, done.stdout.splitlines())) == sorted(expected), words
+        assert sorted(filter(None, done.stdout.splitlines())) == sorted(expected), line
 
 
 def test_the_commands_print_the_files() -> None:

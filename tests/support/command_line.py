@@ -77,13 +77,13 @@ HELP: Final = Parameter(("--help",), "", "Show the help and exit.")
 
 
 def _command(command: Any, path: str = "") -> Command:
-    inner = [each for each in getattr(command, "commands", {}).items() if not each[1].hidden]
-    parameters = [_parameter(each) for each in command.params if not getattr(each, "hidden", False)]
+    inner = [item for item in getattr(command, "commands", {}).items() if not item[1].hidden]
+    parameters = [_parameter(option) for option in command.params if not getattr(option, "hidden", False)]
     return Command(
         path,
         (command.help or "").strip(),
-        (*(each for each in parameters if each.flags), HELP),
-        tuple(each for each in parameters if not each.flags),
+        (*(parameter for parameter in parameters if parameter.flags), HELP),
+        tuple(parameter for parameter in parameters if not parameter.flags),
         tuple(_command(subcommand, f"{path} {name}".strip()) for name, subcommand in inner),
     )
 
@@ -185,7 +185,7 @@ _restante() {{
 {values}
     esac
     case "$path" in
-{words}
+{replies}
     esac
 }}
 complete -o default -F _restante restante
@@ -195,7 +195,7 @@ complete -o default -F _restante restante
 
 def bash(root: Command) -> str:
     paths = " | ".join(quote(command.path) for command in root.all() if command.path)
-    values, words = [], []
+    values, replies = [], []
     for command in root.all():
         for option in command.options:
             if option.metavar:
@@ -211,8 +211,8 @@ def bash(root: Command) -> str:
         offered = " ".join((*(subcommand.name for subcommand in command.subcommands), *flags))
         condition = '[[ "$current" == -* ]] && ' if command.takes_files else "compopt +o default; "
         reply = f'COMPREPLY=($(compgen -W {quote(offered)} -- "$current"))'
-        words.append(f"    {quote(command.path)}) {condition}{reply} ;;")
-    return f"# {GENERATED}" + BASH.format(paths=paths, values="\n".join(values), words="\n".join(words))
+        replies.append(f"    {quote(command.path)}) {condition}{reply} ;;")
+    return f"# {GENERATED}" + BASH.format(paths=paths, values="\n".join(values), replies="\n".join(replies))
 
 
 # ── zsh ──────────────────────────────────────────────────────────────────────────────────────────
@@ -259,11 +259,11 @@ def _zsh_body(command: Command) -> str:
             specifications.append(quote(f"{several}:{_zsh_value(argument)}"))
         return "    _arguments " + " \\\n        ".join(specifications)
     inner = command.subcommands
-    summaries = [quote(f"{_escaped(each.name, ':')}:{each.summary}") for each in inner]
+    summaries = [quote(f"{_escaped(command.name, ':')}:{command.summary}") for command in inner]
     return ZSH_GROUP.format(
         options=" \\\n        ".join((*specifications, "'1:command:->command'", "'*::argument:->arguments'")),
         described="\n".join(f"            {line}" for line in summaries),
-        cases="\n".join(f"        {each.name}) {_zsh_name(each)} ;;" for each in inner),
+        cases="\n".join(f"        {command.name}) {_zsh_name(command)} ;;" for command in inner),
     )
 
 
@@ -293,7 +293,9 @@ complete --command restante --no-files
 
 
 def fish(root: Command) -> str:
-    lines = [f"# {GENERATED}" + FISH.format(paths=" ".join(_fish(each.path) for each in root.all() if each.path))]
+    lines = [
+        f"# {GENERATED}" + FISH.format(paths=" ".join(_fish(command.path) for command in root.all() if command.path))
+    ]
     for command in root.all():
         at = f"complete --command restante --condition {_fish(f'__restante_at {command.path}'.strip())}"
         lines += [

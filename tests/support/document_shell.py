@@ -55,9 +55,9 @@ class Shell:
     def run(self, command: str) -> str:
         """Execute a command; return its output. One of `restante` alone is executed in this process."""
         if re.match(r"(restante|\./run) ", command) and not re.search(r"[|&;<>$`*~\\\n]", command):
-            _, *words = shlex.split(self.here(command))
+            _, *arguments = shlex.split(self.here(command))
             with contextlib.chdir(self.folder):
-                done = called(*words, **self.environment)
+                done = called(*arguments, **self.environment)
             assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
             return done.stdout
         if command.startswith("sqlite3 ") and shutil.which("sqlite3") is None:

@@ -36,10 +36,10 @@ class Program:
 
 def foreign(package: str, *programs: str) -> dict[str, Program]:
     """Return programs by name; skip the test if the machine has none and cannot get them."""
-    found = _found(package, *programs)
-    if isinstance(found, MissingError):
-        pytest.skip(str(found))
-    return found
+    result = _found(package, *programs)
+    if isinstance(result, MissingError):
+        pytest.skip(str(result))
+    return result
 
 
 def nginx() -> Program:
@@ -82,15 +82,15 @@ def _unpacked(package: str, *programs: str) -> dict[str, Program]:
         raise MissingError(f"{', '.join(programs)}: missing, and this is no Debian (Debian: apt install {package})")
     folder = installed(package, f"2 {package} {debian_release()}".encode(), lambda new: _unpack(package, new))
     variables = _variables(folder)
-    found = {}
+    result = {}
     for program in programs:
         # What is in usr/bin may be a script that expects the program in its usual place.
-        files = [folder / "usr" / place / program for place in (f"lib/{program}", "bin", "sbin")]
+        files = [folder / "usr" / parent / program for parent in (f"lib/{program}", "bin", "sbin")]
         file = next((file for file in files if file.is_file()), None)
         if file is None:
             raise MissingError(f"{program} is missing, and the package {package} of this system does not have it")
-        found[program] = Program(file, variables)
-    return found
+        result[program] = Program(file, variables)
+    return result
 
 
 def debian_release() -> str:
