@@ -10,6 +10,7 @@ import re
 import shlex
 import shutil
 import tomllib
+from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,6 @@ from support.mailbox.reference_sources import Their
 from support.pipeline.runs import LakeWorld, command, spark_command
 from support.pipeline.servers import client, current, mailbox, nameplate, ours
 from support.pipeline.sessions import INTERPRETED, environment
-from support.pipeline.source_reads import read
 from support.processes import RESTANTE, run
 from support.waku.archives import archive_of
 from support.waku.letters import letter
@@ -36,11 +36,10 @@ GUIDE = Document("docs/pipeline/operating.md")
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> LakeWorld:
-    """Return a lake into which the one row of a server at tmp_path / "a" was taken."""
-    world = LakeWorld(None, tmp_path)
-    with ours(tmp_path / "a", nameplate(1)):
-        world.take(f"relay={tmp_path / 'a'}", "nameplates")
+def lake(sources: Sources) -> LakeWorld:
+    """Return a lake into which the one row of the server at "a" was taken."""
+    world = LakeWorld(None, sources.folder)
+    world.take(f"relay={sources.folder / 'a'}", "nameplates")
     return world
 
 
@@ -133,279 +132,240 @@ def test_the_guide_names_every_column_of_every_table_and_every_fault_of_a_row() 
         assert fault in GUIDE.text
 
 
+# ── sources ──────────────────────────────────────────────────────────────────────────────────────
+
+TRACE = '{"connection": 1}\n'
+
+
+class Sources:
+    """Sources in a folder, and an ingest of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.lake = folder / "lake"
+
+    def write(self, path: str, content: str | bytes = "") -> Path:
+        file = self.folder / path
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(content.encode() if isinstance(content, str) else content)
+        return file
+
+    def ingest(
+        self, paths: Mapping[str, str], *, ends: int = 0, words: Sequence[str] = ("ingest", "--plan")
+    ) -> tuple[list[str], list[str]]:
+        """Plan an ingest of these paths, by name; give what was printed, and what was said on standard error."""
+        given = [f"--source={name}={self.folder / path}" for name, path in paths.items()]
+        done = command(*words, "--lake", self.lake, *given, ends=ends)
+        return done.stdout.splitlines(), done.stderr.splitlines()
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Sources:
+    """Return a folder with a server at "a" that has one row."""
+    with ours(tmp_path / "a", nameplate(1)):
+        return Sources(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["ingest", "run"])
-def test_a_plan_shows_what_would_be_read_before_there_is_a_lake(tmp_path: Path, name: str) -> None:
-    with ours(tmp_path / "a", nameplate(1), current(None)):
-        said = command(name, "--lake", tmp_path / "lake", "--source", f"relay={tmp_path / 'a'}", "--plan")
-    assert "relay: nameplates: 1 row to read" in said.stdout.splitlines()
-    assert not (tmp_path / "lake").exists()
+def test_a_plan_shows_what_would_be_read_before_there_is_a_lake(sources: Sources, name: str) -> None:
+    planned, _ = sources.ingest({"relay": "a"}, words=(name, "--plan"))
+    assert "relay: nameplates: 1 row to read" in planned
+    assert not sources.lake.exists()
 
 
 def test_a_run_after_which_a_source_is_missing_goes_on_with_the_others_and_exits_with_1(
-    tmp_path: Path, lake: LakeWorld
+    sources: Sources, lake: LakeWorld
 ) -> None:
-    given = ("--source", f"gone={tmp_path / 'gone'}", "--source", f"relay={tmp_path / 'a'}")
-    said = command("run", "--lake", lake.path, *given, "--plan", ends=1)
-    assert "relay: nameplates: nothing new" in said.stdout.splitlines()
-    assert "outcomes: 1 day to build (2023-11-14 to 2023-11-14)" in said.stdout.splitlines()
-    assert said.stderr == f"restante: source gone: cannot read {tmp_path / 'gone'}: No such file or directory\n"
+    planned, said = sources.ingest({"gone": "gone", "relay": "a"}, words=("run", "--plan"), ends=1)
+    assert "relay: nameplates: nothing new" in planned
+    assert "outcomes: 1 day to build (2023-11-14 to 2023-11-14)" in planned
+    assert said == [f"restante: source gone: cannot read {lake.folder / 'gone'}: No such file or directory"]
 
 
-def test_a_run_keeps_clean_and_built_tables_for_as_long_as_it_is_told(tmp_path: Path, lake: LakeWorld) -> None:
-    known = {"app_id": "x", "kind": "nameplate", "measure": "total", "day": date(2023, 11, 14), "source": "relay"}
-    lake.add("durations", [dict.fromkeys((column.name for column in TABLES["durations"].columns), 0) | known])
-    given = ("--source", f"relay={tmp_path / 'a'}", "--keep", "1")
-    said = command("run", "--lake", lake.path, *given)
-    assert (lake.rows("nameplates"), lake.rows("durations")) == ([], [])
-    assert re.search(r"durations: 1 row from before [\d-]+ dropped", said.stderr)
-
-
-def test_a_damaged_source_is_reported_in_one_sentence_and_the_others_are_read(tmp_path: Path) -> None:
-    (tmp_path / "torn").write_bytes(b"SQLite format 3\0" + bytes(100))
-    with ours(tmp_path / "a", nameplate(1), current(None)):
-        given = ("--source", f"torn={tmp_path / 'torn'}", "--source", f"relay={tmp_path / 'a'}")
-        said = command("ingest", "--lake", tmp_path / "lake", *given, "--plan", ends=1)
-    assert said.stdout.splitlines()[1] == "relay: nameplates: 1 row to read"
-    assert "torn" not in said.stdout
-    assert said.stderr.startswith(f"restante: source torn: {tmp_path / 'torn'} is damaged")
-    assert said.stderr.count("\n") == 1
-
-
-def test_a_source_that_is_missing_or_of_unknown_kind_fails_alone(tmp_path: Path) -> None:
-    (tmp_path / "text").write_text("hello")
+def test_a_source_that_cannot_be_read_fails_alone_in_one_sentence(sources: Sources, tmp_path: Path) -> None:
+    sources.write("text", "hello")
+    sources.write("torn", b"SQLite format 3\0" + bytes(100))
+    sources.write("traces/trace", TRACE)
+    sources.write("files/a.rlp", letter(1).raw)
+    (tmp_path / "traces" / "b").symlink_to("missing")
+    (tmp_path / "files" / "b.rlp").symlink_to("missing")
     Their(tmp_path).stop()
-    named = {"gone": "gone", "none": "no*", "text": "text", "post": "relay.sqlite", "log@relay": "a", "relay": "a"}
-    with ours(tmp_path / "a", nameplate(1), current(None)):
-        given = [f"--source={name}={tmp_path / path}" for name, path in named.items()]
-        said = command("ingest", "--lake", tmp_path / "lake", *given, "--plan", ends=1)
-    assert said.stdout.splitlines()[1] == "relay: nameplates: 1 row to read"
-    assert {line.partition(":")[0] for line in said.stdout.splitlines()} == {"relay"}
     nothing = "is not a source of usage records, timing logs or envelopes: name a server's database"
-    wanted = (
-        f"source gone: cannot read {tmp_path}/gone: No such file or directory",
-        f"source none: {tmp_path}/no* {nothing}",
-        f"source text: {tmp_path}/text {nothing}",
-        f"source post: {tmp_path}/relay.sqlite is the reference server's channel database",
-        f"source log: @relay is for timing logs, and {tmp_path}/a/restante.sqlite is a mailbox server's database",
-    )
-    for line, words in zip(said.stderr.splitlines(), wanted, strict=True):
-        assert line.startswith(f"restante: {words}")
+    missing = "No such file or directory"
+    wrong = {
+        ("gone", "gone"): f"source gone: cannot read {tmp_path}/gone: {missing}",
+        ("none", "no*"): f"source none: {tmp_path}/no* {nothing}",
+        ("text", "text"): f"source text: {tmp_path}/text {nothing}",
+        ("post", "relay.sqlite"): f"source post: {tmp_path}/relay.sqlite is the reference server's channel database",
+        ("log@relay", "a"): f"source log: @relay is for timing logs, and {tmp_path}/a/restante.sqlite is a mailbox",
+        ("torn", "torn"): f"source torn: {tmp_path}/torn is damaged",
+        ("traces", "traces"): f"cannot read {tmp_path}/traces/b: {missing}",
+        ("globbed", "traces/*"): f"cannot read {tmp_path}/traces/b: {missing}",
+        ("files", "files"): f"cannot read {tmp_path}/files/b.rlp: {missing}",
+    }
+    planned, said = sources.ingest({**dict(wrong.keys()), "relay": "a"}, ends=1)
+    assert planned[1] == "relay: nameplates: 1 row to read"
+    assert {line.partition(":")[0] for line in planned} == {"relay"}
+    for line, message in zip(said, wrong.values(), strict=True):
+        assert line.startswith(f"restante: {message}")
 
 
-def test_errors_in_the_command_line_are_refused_before_anything_is_done(tmp_path: Path) -> None:
-    with ours(tmp_path / "a", nameplate(1), current(None)):
-        relay = f"--source=relay={tmp_path / 'a'}"
-        for wrong in (relay, "--source=west", "--source=WEST=x", "--source=west@=x"):
-            command("ingest", "--lake", tmp_path / "lake", relay, wrong, ends=2)
-        for wrong in ("5x", "1", "", "511m", "-1g", "1 g"):
-            said = command("run", "--lake", tmp_path / "lake", relay, f"--memory={wrong}", ends=2).stderr
-            assert said.startswith(f"restante: --memory: '{wrong}' is ")
-    assert not (tmp_path / "lake").exists()
+def test_errors_in_the_command_line_are_refused_before_anything_is_done(sources: Sources) -> None:
+    relay = f"--source=relay={sources.folder / 'a'}"
+    for wrong in (relay, "--source=west", "--source=WEST=x", "--source=west@=x"):
+        said = command("ingest", "--lake", sources.lake, relay, wrong, ends=2).stderr
+        if wrong == relay:
+            assert said == "restante: --source: two sources have the name relay; rename one of them\n"
+    for wrong in ("5x", "1", "", "511m", "-1g", "1 g"):
+        said = command("run", "--lake", sources.lake, relay, f"--memory={wrong}", ends=2).stderr
+        assert said.startswith(f"restante: --memory: '{wrong}' is ")
+    assert not sources.lake.exists()
 
 
-def test_an_empty_file_does_not_fail_a_run(tmp_path: Path) -> None:
-    for name in ("trace", "usage.sqlite"):
-        (tmp_path / name).touch()
-    with ours(tmp_path / "a", nameplate(1), current(None)):
-        named = {"trace": "trace", "theirs": "usage.sqlite", "relay": "a"}
-        given = [f"--source={name}={tmp_path / path}" for name, path in named.items()]
-        said = command("ingest", "--lake", tmp_path / "lake", *given, "--plan")
-    assert "relay: nameplates: 1 row to read" in said.stdout.splitlines()
-    assert said.stderr.splitlines() == [
-        f"ingest: source {name}: {tmp_path / named[name]} is empty: nothing was written to it yet"
-        for name in ("trace", "theirs")
-    ]
-
-
-def test_a_build_without_its_inputs_names_them_and_what_to_ingest(lake: LakeWorld) -> None:
-    """The lake has nameplates, but none of that day."""
-    for plan, done in (((), "0 days built, 0 rows"), (("--plan",), "0 days to build")):
-        said = command("build", "--lake", lake.path, "--from", "1999-01-01", "--to", "1999-01-01", *plan).stdout
-        until = "nothing to build until you ingest"
-        waku = "envelopes, traffic, coverage, hourly_coverage, gaps, lateness"
-        assert said.splitlines() == [
-            *(f"{table}: {done}" for table in ("outcomes", "durations", "pressure")),
-            *(f"{table}: {done}" for table in ("busy_hours", "failures", "guesses")),
-            f"mailbox_pressure, versions, addresses: {until} a mailbox server's data directory",
-            f"timing, times, deliveries, transfers: {until} a client's timing log or a server's trace",
-            f"{waku}: {until} a Waku archive or envelope files",
-        ]
-
-
-def test_empty_files_in_a_folder_are_said_and_stop_no_run(tmp_path: Path) -> None:
-    for folder, name, content in (("traces", "trace", b'{"connection": 1}\n'), ("files", "a.rlp", letter(1).raw)):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / name).write_bytes(content)
-    for empty in ("traces/b", "traces/c", "files/e.rlp"):
-        (tmp_path / empty).touch()
-    given = [f"--source={name}={tmp_path / name}" for name in ("traces", "files")]
-    said = command("ingest", "--lake", tmp_path / "lake", *given, "--plan")
-    assert said.stderr.splitlines() == [
+def test_empty_files_are_said_and_stop_no_run(sources: Sources, tmp_path: Path) -> None:
+    sources.write("traces/trace", TRACE)
+    sources.write("files/a.rlp", letter(1).raw)
+    for empty in ("traces/b", "traces/c", "files/e.rlp", "trace", "usage.sqlite"):
+        sources.write(empty)
+    paths = {"traces": "traces", "files": "files", "trace": "trace", "theirs": "usage.sqlite", "relay": "a"}
+    planned, said = sources.ingest(paths)
+    assert said == [
         f"ingest: source traces: {tmp_path}/traces/b and 1 other file are empty: nothing was written to them yet",
         f"ingest: source files: {tmp_path}/files/e.rlp is empty: nothing was written to it yet",
+        f"ingest: source trace: {tmp_path}/trace is empty: nothing was written to it yet",
+        f"ingest: source theirs: {tmp_path}/usage.sqlite is empty: nothing was written to it yet",
     ]
-    assert "files: archived: 1 row to read" in said.stdout.splitlines()
+    assert {"files: archived: 1 row to read", "relay: nameplates: 1 row to read"} <= {*planned}
 
 
-def test_a_link_to_a_missing_file_fails_its_source_and_the_others_go_on(tmp_path: Path) -> None:
-    for folder, name, content in (("traces", "trace", b'{"connection": 1}\n'), ("files", "a.rlp", letter(1).raw)):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / name).write_bytes(content)
-        (tmp_path / folder / f"b{Path(name).suffix}").symlink_to("missing")
-    with ours(tmp_path / "relay", nameplate(1), current(None)):
-        places = {"traces": "traces", "globbed": "traces/*", "files": "files", "relay": "relay"}
-        given = [f"--source={name}={tmp_path / place}" for name, place in places.items()]
-        said = command("ingest", "--lake", tmp_path / "lake", *given, "--plan", ends=1)
-    assert said.stderr.splitlines() == [
-        f"restante: cannot read {tmp_path / link}: No such file or directory"
-        for link in ("traces/b", "traces/b", "files/b.rlp")
-    ]
-    assert {line.partition(":")[0] for line in said.stdout.splitlines()} == {"relay"}
-
-
+@pytest.mark.parametrize("words", [("ingest",), ("ingest", "--plan")])
 def test_another_kind_of_source_under_a_known_name_is_refused_and_the_others_are_read(
-    lake: LakeWorld, tmp_path: Path
+    sources: Sources, lake: LakeWorld, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
-    (tmp_path / "trace").write_text('{"connection": 1}\n')
-    given = [f"--source={name}={tmp_path / 'trace'}" for name in ("relay", "trace")]
-    for plan in ((), ("--plan",)):
-        said = command("ingest", "--lake", lake.path, given[0], *plan, ends=1)
-        assert said.stdout == ""
-        assert said.stderr == (
-            f"restante: source relay: {tmp_path / 'trace'} is of another kind (timing logs or traces)"
-            " than the rows that the lake has in nameplates: put back what was there, or give this one a name of its"
-            " own\n"
+    sources.write("trace", TRACE)
+    sources.write("x.rlp", b"\xc0")
+    archive_of(tmp_path / "data")
+    mark = Mark(0, "", 0, "")
+    lake.add("archived", [], source="archive", ledger=Ledger(), marks={"": mark})
+    lake.add("archived", [], source="files", ledger=Ledger(), marks={"0" * 64: mark})
+    paths = {"relay": "trace", "archive": "x.rlp", "files": "data/archive.sqlite"}
+    _, said = sources.ingest(paths, words=words, ends=1)
+    assert said == [
+        f"restante: source {name}: {tmp_path / path} is of another kind ({kind}) than the rows that the lake has in"
+        f" {table}: put back what was there, or give this one a name of its own"
+        for name, path, kind, table in (
+            ("relay", "trace", "timing logs or traces", "nameplates"),
+            ("archive", "x.rlp", "envelope files", "archived"),
+            ("files", "data/archive.sqlite", "Waku archive", "archived"),
         )
-    assert "trace: server_commands: 1 row" in command("ingest", "--lake", lake.path, given[1], "--plan").stdout
+    ]
+    planned, _ = sources.ingest({"trace": "trace"})
+    assert "trace: server_commands: 1 row to read" in planned
     assert len(lake.rows("nameplates")) == 1
 
 
-def test_a_file_that_two_sources_name_is_read_as_neither(tmp_path: Path) -> None:
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "trace").write_text('{"connection": 1}\n')
-    (tmp_path / "logs" / "new").touch()  # has no row to be counted twice
-    (tmp_path / "hard").hardlink_to(tmp_path / "logs" / "trace")
+def test_a_file_that_two_sources_name_is_read_as_neither(sources: Sources, tmp_path: Path) -> None:
+    log = sources.write("logs/trace", TRACE)
+    sources.write("logs/new")  # has no row to be counted twice
+    (tmp_path / "hard").hardlink_to(log)
     (tmp_path / "link").symlink_to("b")
     archive_of(tmp_path / "waku")
-    named = {
-        "a": "a",
-        "b": "b/restante.sqlite",
-        "link": "link",
-        "all": "logs",
-        "new": "logs/n*",
-        "hard": "hard",
-        "w1": "waku",
-        "w2": "waku/archive.sqlite",
-    }
-    with ours(tmp_path / "a", nameplate(1), current(None)):
-        shutil.copytree(tmp_path / "a", tmp_path / "b")
-        given = [f"--source={name}={tmp_path / path}" for name, path in named.items()]
-        said = command("ingest", "--lake", tmp_path / "lake", *given, "--plan", ends=1)
-    assert {line.partition(":")[0] for line in said.stdout.splitlines()} == {"a", "new"}
-    wrong = [line for line in said.stderr.splitlines() if line.startswith("restante: ")]
-    pairs = [("b", "link"), ("link", "b"), ("all", "hard"), ("hard", "all"), ("w1", "w2"), ("w2", "w1")]
-    for line, (name, other) in zip(wrong, pairs, strict=True):
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    pairs = {"b": "b/restante.sqlite", "link": "link", "all": "logs", "hard": "hard", "w1": "waku"}
+    paths = {"a": "a", **pairs, "w2": "waku/archive.sqlite", "new": "logs/n*"}
+    planned, said = sources.ingest(paths, ends=1)
+    assert {line.partition(":")[0] for line in planned} == {"a", "new"}
+    twice = [("b", "link"), ("link", "b"), ("all", "hard"), ("hard", "all"), ("w1", "w2"), ("w2", "w1")]
+    refused = [line for line in said if line.startswith("restante: ")]
+    for line, (name, other) in zip(refused, twice, strict=True):
         assert line.startswith(f"restante: source {name}: ")
         assert line.endswith(f" is read as source {other}, too, and would be counted twice: leave one of them out")
 
 
-def test_a_source_that_had_rows_and_is_empty_now_fails(tmp_path: Path) -> None:
+def test_a_source_that_had_rows_and_is_empty_now_fails(sources: Sources, tmp_path: Path) -> None:
+    """A trace that was just rotated does not."""
     world = LakeWorld(None, tmp_path)
-    kept = {
-        "relay": "nameplates",
-        "west": "nameplates",
-        "waku": "archived",
-        "files": "archived",
-        "log": "client_events",
-    }
-    for name, table in kept.items():
+    tables = dict.fromkeys(("relay", "west"), "nameplates") | dict.fromkeys(("waku", "files"), "archived")
+    tables["log"] = "client_events"
+    for name, table in tables.items():
         world.add(table, [], source=name, ledger=Ledger(), marks={"": Mark(0, "", 0, "")})
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "lock").touch()
-    (tmp_path / "data" / "restante.sqlite").touch()
-    (tmp_path / "empty").touch()
-    for name, table in kept.items():
-        path = tmp_path / ("data" if name == "relay" else "empty")
-        said = command("ingest", "--lake", world.path, "--source", f"{name}={path}", ends=1)
-        assert said.stdout == ""
-        assert said.stderr == (
-            f"restante: source {name}: {path} is empty, and the lake has {table} of it: put back what was there, or"
-            " leave this source out\n"
-        )
-
-
-def test_an_empty_trace_that_was_just_rotated_is_no_failure(tmp_path: Path) -> None:
-    world = LakeWorld(None, tmp_path)
     world.add("server_commands", [], source="trace", ledger=Ledger(), marks={"0" * 64: Mark(0, "", 0, "")})
-    (tmp_path / "trace").touch()
-    said = command("ingest", "--lake", world.path, "--source", f"trace={tmp_path / 'trace'}")
-    assert said.stdout.splitlines()[0] == "trace: server_commands: nothing new"
-
-
-def test_a_clean_table_that_was_removed_is_read_from_its_source_again(lake: LakeWorld, tmp_path: Path) -> None:
-    """As is advised where an earlier version's table has other columns."""
-    words = ("ingest", "--lake", lake.path, "--source", f"relay={tmp_path / 'a'}", "--plan")
-    assert "relay: nameplates: nothing new" in command(*words).stdout.splitlines()
-    shutil.rmtree(lake.path / "nameplates")
-    assert "relay: nameplates: 1 row to read" in command(*words).stdout.splitlines()
-
-
-def test_an_archive_and_envelope_files_are_kinds_of_their_own(tmp_path: Path) -> None:
-    world = LakeWorld(None, tmp_path)
-    archive_of(tmp_path / "data")
-    (tmp_path / "x.rlp").write_bytes(b"\xc0")
-    mark = Mark(0, "", 0, "")
-    world.add("archived", [], source="archive", ledger=Ledger(), marks={"": mark})
-    world.add("archived", [], source="files", ledger=Ledger(), marks={"0" * 64: mark})
-    for name, path, kind in (
-        ("archive", "x.rlp", "envelope files"),
-        ("files", "data/archive.sqlite", "Waku archive"),
-    ):
-        said = command("ingest", "--lake", world.path, "--source", f"{name}={tmp_path / path}", "--plan", ends=1)
-        assert (
-            f"{tmp_path / path} is of another kind ({kind}) than the rows that the lake has in archived"
-            in said.stderr
+    for path in ("data/lock", "data/restante.sqlite", "empty"):
+        sources.write(path)
+    for name, table in tables.items():
+        path = "data" if name == "relay" else "empty"
+        printed, said = sources.ingest({name: path}, words=("ingest",), ends=1)
+        assert (printed, len(said)) == ([], 1)
+        assert said[0] == (
+            f"restante: source {name}: {tmp_path / path} is empty, and the lake has {table} of it: put back what was"
+            " there, or leave this source out"
         )
+    printed, _ = sources.ingest({"trace": "empty"}, words=("ingest",))
+    assert printed[0] == "trace: server_commands: nothing new"
+
+
+def test_a_clean_table_that_was_removed_is_read_from_its_source_again(sources: Sources, lake: LakeWorld) -> None:
+    """As is advised where an earlier version's table has other columns."""
+    assert "relay: nameplates: nothing new" in sources.ingest({"relay": "a"})[0]
+    shutil.rmtree(lake.path / "nameplates")
+    assert "relay: nameplates: 1 row to read" in sources.ingest({"relay": "a"})[0]
+
+
+# ── the lake ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_run_keeps_clean_and_built_tables_for_as_long_as_it_is_told(sources: Sources, lake: LakeWorld) -> None:
+    known = {"app_id": "x", "kind": "nameplate", "measure": "total", "day": date(2023, 11, 14), "source": "relay"}
+    lake.add("durations", [dict.fromkeys((column.name for column in TABLES["durations"].columns), 0) | known])
+    _, said = sources.ingest({"relay": "a"}, words=("run", "--keep", "1"))
+    assert (lake.rows("nameplates"), lake.rows("durations")) == ([], [])
+    assert any(re.search(r"durations: 1 row from before [\d-]+ dropped", line) for line in said)
+
+
+@pytest.mark.parametrize(("plan", "done"), [((), "0 days built, 0 rows"), (("--plan",), "0 days to build")])
+def test_a_build_without_its_inputs_names_them_and_what_to_ingest(
+    lake: LakeWorld, plan: tuple[str, ...], done: str
+) -> None:
+    """The lake has nameplates, but none of that day."""
+    said = command("build", "--lake", lake.path, "--from", "1999-01-01", "--to", "1999-01-01", *plan).stdout
+    until = "nothing to build until you ingest"
+    waku = "envelopes, traffic, coverage, hourly_coverage, gaps, lateness"
+    assert said.splitlines() == [
+        *(f"{table}: {done}" for table in ("outcomes", "durations", "pressure", "busy_hours", "failures", "guesses")),
+        f"mailbox_pressure, versions, addresses: {until} a mailbox server's data directory",
+        f"timing, times, deliveries, transfers: {until} a client's timing log or a server's trace",
+        f"{waku}: {until} a Waku archive or envelope files",
+    ]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("line", "words"),
     [
-        (["ingest"], "there is nothing to read: name a source with --source NAME=PATH"),
-        (["ingest", "--source", "relay"], "--source relay: write a name and a path, --source NAME=PATH"),
-        (["ingest", "--source", "A=."], "--source A=.: A cannot be a name: at most 63 of a-z"),
-        (["build"], "there is no lake in"),
-        (["sql"], "there is no lake in"),
-        (["vacuum"], "there is no lake in"),
-        (["compact"], "there is no lake in"),
-        (["compact", "--plan"], "there is no lake in"),
-        (["build", "--from", "yesterday"], "--from yesterday: this is not a day; write it like 2026-11-21"),
-        (["build", "--from", "2026-02-02", "--to", "2026-02-01"], "--from 2026-02-02 is after --to 2026-02-01"),
-        (["build", "--keep", "0"], "--keep 0: '0' is not a number of days from 1 to 36525"),
-        (
-            ["build", "--keep", "nameplates=3"],
-            "--keep nameplates=3: this command writes no table nameplates; it writes",
-        ),
-        (["vacuum", "--grace", "-1"], "--grace: -1 is not a number of hours from 0 to 720"),
-        (["vacuum", "--grace", "720.1"], "--grace: 720.1 is not a number of hours from 0 to 720"),
+        ("ingest", "there is nothing to read: name a source with --source NAME=PATH"),
+        ("ingest --source relay", "--source relay: write a name and a path, --source NAME=PATH"),
+        ("ingest --source A=.", "--source A=.: A cannot be a name: at most 63 of a-z"),
+        ("build", "there is no lake in"),
+        ("sql", "there is no lake in"),
+        ("vacuum", "there is no lake in"),
+        ("compact", "there is no lake in"),
+        ("compact --plan", "there is no lake in"),
+        ("query 'SELECT 1'", "there is no lake in"),
+        ("build --from yesterday", "--from yesterday: this is not a day; write it like 2026-11-21"),
+        ("build --from 2026-02-02 --to 2026-02-01", "--from 2026-02-02 is after --to 2026-02-01"),
+        ("build --keep 0", "--keep 0: '0' is not a number of days from 1 to 36525"),
+        ("build --keep nameplates=3", "--keep nameplates=3: this command writes no table nameplates; it writes"),
+        ("vacuum --grace -1", "--grace: -1 is not a number of hours from 0 to 720"),
+        ("vacuum --grace 720.1", "--grace: 720.1 is not a number of hours from 0 to 720"),
     ],
 )
 def test_misuse_is_one_sentence_that_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    said = command(*arguments, ends=2)
+    said = command(*shlex.split(line), ends=2)
     assert said.stdout == ""
     assert said.stderr.startswith(f"restante: {words}")
     assert said.stderr.count("\n") == 1
-
-
-def test_a_source_named_twice_is_refused(tmp_path: Path) -> None:
-    with ours(tmp_path / "a"), ours(tmp_path / "b"):
-        given = ("--source", f"x={tmp_path / 'a'}", "--source", f"x={tmp_path / 'b'}")
-        said = command("ingest", "--lake", tmp_path / "lake", *given, ends=2)
-    assert said.stderr == "restante: --source: two sources have the name x; rename one of them\n"
-    assert not (tmp_path / "lake").exists()
 
 
 def test_vacuum_removes_unused_files_and_its_plan_counts_them(lake: LakeWorld) -> None:
@@ -424,19 +384,18 @@ def test_compact_merges_files_and_its_plan_counts_them(lake: LakeWorld) -> None:
     for number in (2, 3):
         lake.add("nameplates", [row | {"id": number}])
     planned = command("compact", "--lake", lake.path, "--plan").stdout.splitlines()
-    assert "nameplates: 3 files to merge into 1" in planned
-    assert "outcomes: nothing to merge" in planned
+    assert {"nameplates: 3 files to merge into 1", "outcomes: nothing to merge"} <= {*planned}
     assert lake.version("nameplates") == 2
     assert "nameplates: 3 files merged into 1" in command("compact", "--lake", lake.path).stdout.splitlines()
-    assert sorted(each["id"] for each in lake.rows("nameplates")) == [1, 2, 3]
+    assert sorted(row["id"] for row in lake.rows("nameplates")) == [1, 2, 3]
     assert "nameplates: nothing to merge" in command("compact", "--lake", lake.path).stdout.splitlines()
 
 
 def test_a_run_that_the_disk_ends_names_the_tables_that_it_committed(
-    lake: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sources: Sources, lake: LakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with ours(tmp_path / "b", mailbox(1), current(None)):
-        lake.add("mailboxes", read(f"west={tmp_path / 'b'}", tmp_path / "scratch")["mailboxes"].clean, source="west")
+    with ours(lake.folder / "b", mailbox(1), current(None)):
+        lake.take(f"west={lake.folder / 'b'}", "mailboxes")
     append = LakeTable._append
 
     def full(table: LakeTable, *given: Any) -> None:
@@ -445,9 +404,8 @@ def test_a_run_that_the_disk_ends_names_the_tables_that_it_committed(
         append(table, *given)
 
     monkeypatch.setattr(LakeTable, "_append", full)
-    given = ("--source", f"relay={tmp_path / 'a'}", "--keep", "nameplates=30", "--keep", "mailboxes=30")
-    said = command("ingest", "--lake", lake.path, *given, ends=1)
-    assert said.stderr.splitlines()[-1] == (
+    _, said = sources.ingest({"relay": "a"}, words=("ingest", "--keep=nameplates=30", "--keep=mailboxes=30"), ends=1)
+    assert said[-1] == (
         f"restante: cannot commit to {lake.path}/mailboxes: No space left on device; this commit was not made;"
         " committed before it: nameplates"
     )
