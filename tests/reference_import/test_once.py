@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -57,27 +58,30 @@ async def work(data: Path) -> None:
 # ── twice ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_same_file_is_not_imported_twice(their: Their, data: Path) -> None:
+def test_the_same_content_is_not_imported_twice(their: Their, data: Path) -> None:
+    """Also if it is renamed, vacuumed, touched or upgraded; what is new is imported with --merge."""
     play(their)
-    taking(data, their.relay, their.usage)
+    taking(data, their.relay)
+    refused(data, their.relay, their.usage, merge=True)  # nor is the other file taken then
+    taking(data, usage=their.usage, merge=True)
     assert counts(data) == ALL
+    recorded = rows(
+        data, "SELECT kind, name, length(digest), at = (SELECT saved FROM service) FROM imports ORDER BY 1"
+    )
+    assert recorded == [("channel", "relay.sqlite", 64, 1), ("usage", "usage.sqlite", 64, 1)]
     for merge in (False, True):
         said = refused(data, their.relay, merge=merge)
         assert said.startswith(f"--channel {their.relay} was imported already (20")
         assert said.endswith(" UTC, as relay.sqlite); nothing was changed")
         assert "was imported already" in refused(data, usage=their.usage, merge=merge)
-
-
-def test_the_same_content_is_refused_when_renamed_vacuumed_touched_or_upgraded(their: Their, data: Path) -> None:
-    play(their)
-    taking(data, their.relay, their.usage)
     other = their.relay.with_name("other.sqlite")
     their.relay.rename(other)
     alter(other, *CHANNEL_V2["upgraded"], "UPDATE mailboxes SET updated = 5000")
-    with_vacuum = sqlite3.connect(other)
-    with_vacuum.execute("VACUUM")
-    with_vacuum.close()
+    with closing(sqlite3.connect(other)) as database:
+        database.execute("VACUUM")
     assert "was imported already" in refused(data, other, merge=True)
+    their.bind("b", 2000)
+    assert taking(data, usage=their.usage, merge=True).imported["usage_client_versions"] == 2
 
 
 async def test_the_same_content_is_refused_after_all_of_it_has_ended(their: Their, data: Path) -> None:
@@ -93,56 +97,26 @@ async def test_the_same_content_is_refused_after_all_of_it_has_ended(their: Thei
     assert "was imported already" in refused(data, their.relay, merge=True)
 
 
-def test_if_one_file_was_imported_before_neither_is_imported(their: Their, data: Path) -> None:
-    play(their)
-    taking(data, their.relay)
-    refused(data, their.relay, their.usage, merge=True)
-    assert taking(data, usage=their.usage, merge=True).imported["usage_mailboxes"] == 1
-
-
-def test_a_file_that_has_grown_is_imported_again(their: Their, data: Path) -> None:
-    play(their)
-    taking(data, usage=their.usage)
-    their.bind("b", 2000)
-    assert taking(data, usage=their.usage, merge=True).imported["usage_client_versions"] == 2
-
-
-def test_empty_databases_may_be_imported_repeatedly(their: Their, data: Path) -> None:
-    for _ in range(2):
-        report = taking(data, their.relay, their.usage)
-        assert not any(report.imported.values())
-    assert counts(data) == [0] * 7
-
-
-def test_each_import_is_recorded(their: Their, data: Path) -> None:
-    play(their)
-    taking(data, their.relay, their.usage)
-    found = rows(data, "SELECT kind, name, length(digest), at = (SELECT saved FROM service) FROM imports ORDER BY 1")
-    assert found == [("channel", "relay.sqlite", 64, 1), ("usage", "usage.sqlite", 64, 1)]
-
-
 # ── into what is there ───────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("table", TABLES)
-def test_a_target_that_is_not_empty_needs_merge(their: Their, data: Path, table: str) -> None:
-    values = {
-        "mailboxes": "(9, 'y', 'm', 0, 0, 0.0, '[]', 0)",
-        "nameplates": "(9, 'y', '9', 'm', 0, '[]')",
-        "messages": "(9, 9, 'a', '\"p\"', '\"\"', 'null', 1.0)",
-        "usage_nameplates": "(9, '', 'y', 1.0, 1.0, 1.0, 'happy', NULL)",
-        "usage_mailboxes": "(9, '', 'y', 1, 1.0, 1.0, 1.0, 'happy', NULL, NULL)",
-        "usage_client_versions": "(9, '', 'y', 'a', 1.0, NULL, NULL, NULL, NULL)",
-    }
-    rows(data_made(data), f"INSERT INTO {table} VALUES {values[table]}")
+@pytest.mark.parametrize(
+    "row",
+    [
+        "mailboxes VALUES (9, 'y', 'm', 0, 0, 0.0, '[]', 0)",
+        "nameplates VALUES (9, 'y', '9', 'm', 0, '[]')",
+        "messages VALUES (9, 9, 'a', '\"p\"', '\"\"', 'null', 1.0)",
+        "usage_nameplates VALUES (9, '', 'y', 1.0, 1.0, 1.0, 'happy', NULL)",
+        "usage_mailboxes VALUES (9, '', 'y', 1, 1.0, 1.0, 1.0, 'happy', NULL, NULL)",
+        "usage_client_versions VALUES (9, '', 'y', 'a', 1.0, NULL, NULL, NULL, NULL)",
+    ],
+)
+def test_a_target_that_is_not_empty_needs_merge(their: Their, data: Path, row: str) -> None:
+    data.mkdir()
+    rows(data, f"INSERT INTO {row}")
     play(their)
     said = refused(data, their.relay, their.usage)
     assert said == f"{data} is not empty: name a new directory with --data, or add to this one with --merge"
-
-
-def data_made(data: Path) -> Path:
-    data.mkdir()
-    return data
 
 
 async def test_a_server_without_clients_leaves_its_directory_empty(their: Their, data: Path) -> None:
@@ -186,17 +160,6 @@ async def test_a_merge_refuses_names_that_are_in_use_here(their: Their, data: Pa
 
 
 # ── the lock ─────────────────────────────────────────────────────────────────────────────────────
-
-
-async def test_a_running_server_is_not_imported_into(their: Their, data: Path) -> None:
-    play(their)
-    store = open_store(data)
-    try:
-        with pytest.raises(StoreError, match="another process is using the data directory"):
-            taking(data, their.relay, merge=True)
-    finally:
-        await store.close()
-    assert content(data) == []
 
 
 def test_no_server_starts_while_an_import_runs(their: Their, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +214,8 @@ def test_an_import_that_fails_or_is_killed_imports_nothing(
 ) -> None:
     """The disk is full at this statement; or a SIGKILL has left what was on disk then."""
     play(their)
-    state(data_made(data))
+    data.mkdir()
+    state(data)
     monkeypatch.setattr(Dying, "at", statement)
     monkeypatch.setattr(Dying, "data", data)
     with monkeypatch.context() as patch:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from wormhole_mailbox_server.database import create_or_upgrade_usage_db, create_usage_db
+from wormhole_mailbox_server.database import create_or_upgrade_usage_db
 
 from reference_import.taking import rows, taking
 from restante.common.errors import Misuse, StoreError
@@ -19,7 +19,6 @@ from restante.mailbox.store.sqlite import open_store
 from support.mailbox.givens import mailbox_id
 from support.mailbox.ledger import Ledger
 from support.mailbox.reference_sources import Their, alter, select, usage_v1
-from support.sqlite_schema import schema
 
 TABLES = ("nameplates", "mailboxes", "client_versions")
 
@@ -136,18 +135,6 @@ def test_imported_records_are_exported_unchanged(their: Their, data: Path, tmp_p
     assert select(tmp_path / "export.sqlite", types) == select(their.usage, types)
 
 
-def test_an_export_has_the_reference_s_schema(tmp_path: Path, data: Path, their: Their) -> None:
-    taking(data, usage=their.usage)
-    export_usage(data, tmp_path / "export.sqlite")
-    create_usage_db(str(tmp_path / "wanted.sqlite")).close()
-    with (
-        closing(sqlite3.connect(tmp_path / "export.sqlite")) as found,
-        closing(sqlite3.connect(tmp_path / "wanted.sqlite")) as wanted,
-    ):
-        assert schema(found) == schema(wanted)
-        assert found.execute("SELECT * FROM version").fetchall() == [(2,)]
-
-
 async def test_exported_records_are_read_by_the_reference_and_its_munin_plugins(tmp_path: Path, data: Path) -> None:
     """Beside a running server, whose store is open here."""
     store = open_store(data)
@@ -204,11 +191,3 @@ def test_an_export_that_fails_leaves_nothing(tmp_path: Path, data: Path, their: 
     with pytest.raises(StoreError, match=r"\Acannot export to [^\n]*\Z"):
         export_usage(data, tmp_path / "out" / "export.sqlite")
     assert list((tmp_path / "out").iterdir()) == []
-
-
-def test_an_export_needs_a_data_directory_and_a_place(tmp_path: Path, data: Path, their: Their) -> None:
-    with pytest.raises(Misuse, match="there is no mailbox server's data"):
-        export_usage(data, tmp_path / "export.sqlite")
-    taking(data, usage=their.usage)
-    with pytest.raises(Misuse, match="there is no directory"):
-        export_usage(data, tmp_path / "nowhere" / "export.sqlite")
