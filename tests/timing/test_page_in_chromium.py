@@ -182,43 +182,6 @@ def test_waits_can_be_shortened(wide: Opened) -> None:
 
 
 @pytest.mark.thorough
-def test_search_counts_and_steps(wide: Opened) -> None:
-    query = wide.page.locator("#query")
-    query.fill("add")
-    assert wide.text("#matches") == "6 matches"
-    assert set(wide.drawn("#marks")) != {"0,0,0,0"}
-    query.fill("ADD receiver")
-    assert wide.text("#matches") == "3 matches"
-    wide.page.click("#next")
-    assert wide.text("#matches") == "1 of 3"
-    wide.page.click("#previous")
-    assert wide.text("#matches") == "3 of 3"
-    query.fill("human")
-    assert wide.text("#matches") == "1 match"
-    query.fill("nothing like it")
-    assert wide.text("#matches") == "0 matches"
-    assert wide.page.locator("#next").is_disabled()
-
-
-CUT_OFF = """(selector) => [...document.querySelectorAll(selector)]
-    .filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.textContent)"""
-"""Returns the texts that do not fit into their elements."""
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
-def test_no_number_is_cut_off(browser: Browser, tmp_path: Path, size: dict[str, Any]) -> None:
-    minute = 60_000_000
-    long = [59_499_999, 999_499, 3 * minute + 59_000_000, 1_439 * minute, 12_345_678, 123_456, 25 * minute]
-    for timeline in (timelines.waited(), timelines.lasting(long)):
-        with opened(browser, page(timeline), tmp_path, **size) as found:
-            assert found.page.locator("#rows td.number").count() > 20
-            assert found.page.evaluate(CUT_OFF, "#rows td.number, #rows th") == []
-            found.page.locator("#list tbody tr[data-at]").first.click()
-            assert found.page.evaluate(CUT_OFF, "#tooltip") == []
-
-
-@pytest.mark.thorough
 def test_a_phone_needs_no_sideways_scrolling(browser: Browser, tmp_path: Path) -> None:
     with opened(browser, page(timelines.waited()), tmp_path, **PHONE) as found:
         assert found.page.evaluate("document.documentElement.scrollWidth") <= 360

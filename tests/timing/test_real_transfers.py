@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,9 +15,8 @@ from support.mailbox.proxy import BEFORE, to_client
 from support.mailbox.raw_socket import RawSocket
 from support.mailbox.scene import RECEIVER, SENDER, Scene
 from support.mailbox.servers import Reference, Restante, Server, TransitRelay
-from support.mailbox.wormhole import Client
 from support.ports import held_port
-from support.processes import RESTANTE, Child, child
+from support.processes import RESTANTE, child
 
 TEXT = "held until called for"
 PARCEL = b"x" * 300_000
@@ -37,7 +35,7 @@ async def scene(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         yield scene
 
 
-async def read(scene: Scene, folder: Path, *, trace: bool = True) -> Timeline:
+async def read(scene: Scene, folder: Path) -> Timeline:
     """Return the timeline of both clients, and check what holds for every transfer on one machine."""
     # The server writes the trace of a batch after its replies, and answers this after both.
     guest = await RawSocket.dial(scene.server.port)
@@ -46,7 +44,7 @@ async def read(scene: Scene, folder: Path, *, trace: bool = True) -> Timeline:
     remarks: list[str] = []
     traced = scene.server.folder / "trace.jsonl"
     logs = [folder / "send.json", folder / "receive.json"]
-    found = read_transfer(logs, traced if trace and traced.exists() else None, {}, remarks.append)
+    found = read_transfer(logs, traced if traced.exists() else None, {}, remarks.append)
     assert remarks == []
     assert [client.role for client in found.clients] == ["sender", "receiver"]
     for client in found.clients:
@@ -86,65 +84,25 @@ async def relay(tmp_path: Path) -> AsyncIterator[TransitRelay]:
             await relay.end()
 
 
-async def python_transfer(
-    scene: Scene, folder: Path, *sent: str, relay: str = "", options: tuple[str, ...] = ()
-) -> tuple[Client, Client]:
-    """Start a sender and a receiver that write timing logs. They write none if the transfer fails."""
+@pytest.mark.parametrize("what", ["text", pytest.param("file", marks=pytest.mark.thorough)])
+async def test_the_python_client_s_logs(scene: Scene, tmp_path: Path, what: str) -> None:
+    (tmp_path / "parcel").write_bytes(PARCEL)
+    sent = ("--text", TEXT) if what == "text" else (str(tmp_path / "parcel"),)
 
-    def words(log: str, name: str, *words: str) -> tuple[str, ...]:
-        return ("--dump-timing", str(folder / log), "--transit-helper", relay, name, *options, *words)
+    def words(log: str, *words: str) -> tuple[str, ...]:
+        return ("--dump-timing", str(tmp_path / log), "--transit-helper", "", *words)
 
-    sender = await scene._start("sender", *words("send.json", "send", *(sent or ("--text", TEXT))))
+    sender = await scene._start("sender", *words("send.json", "send", *sent))
     code = await sender.code()
     receiver = await scene._start("receiver", *words("receive.json", "receive", "--accept-file", code))
-    return sender, receiver
-
-
-async def python_file(scene: Scene, folder: Path, **options: Any) -> Timeline:
-    """Send a file and return its timeline."""
-    (folder / "parcel").write_bytes(PARCEL)
-    for client in await python_transfer(scene, folder, str(folder / "parcel"), **options):
-        assert (await client.leaves()).exit_code == 0
-    assert (folder / "receiver" / "parcel").read_bytes() == PARCEL
-    found = await read(scene, folder)
-    assert all(command.answer_received_us is not None for command in found.commands)
-    assert {"transfer", "transit connect"} <= causes(found, "sender") & causes(found, "receiver")
-    return found
-
-
-async def test_the_python_client_s_text(scene: Scene, tmp_path: Path) -> None:
-    for client in await python_transfer(scene, tmp_path):
+    for client in (sender, receiver):
         assert (await client.leaves()).exit_code == 0
     found = await read(scene, tmp_path)
     assert all(command.answer_received_us is not None for command in found.commands)
     assert all(frame.command is not None for frame in found.frames if frame.type == "message")
     assert found.traced == isinstance(scene.server, Traced)
-
-
-@pytest.mark.thorough
-async def test_the_python_client_s_file(scene: Scene, tmp_path: Path) -> None:
-    found = await python_file(scene, tmp_path)
-    assert all(frame.command is not None for frame in found.frames if frame.type == "message")
-
-
-@pytest.mark.thorough
-async def test_the_python_client_s_file_by_a_relay(scene: Scene, relay: TransitRelay, tmp_path: Path) -> None:
-    await python_file(scene, tmp_path, relay=f"tcp:127.0.0.1:{relay.port}", options=("--no-listen",))
-    assert await relay.carried() > len(PARCEL)
-
-
-@pytest.mark.thorough
-async def test_the_python_client_s_log_over_a_killed_server(tmp_path: Path) -> None:
-    async with Scene(tmp_path, Traced(tmp_path / "server")) as scene:
-        killed = scene.kill_at(to_client(SENDER, "message", phase="pake", author=RECEIVER), BEFORE)
-        sending = asyncio.create_task(python_transfer(scene, tmp_path))
-        await killed.reached()
-        await scene.server.restart()
-        for client in await sending:
-            assert (await client.leaves()).exit_code == 0
-        found = await read(scene, tmp_path)
-        welcomes = [frame for frame in found.frames if (frame.role, frame.type) == ("sender", "welcome")]
-        assert len(welcomes) == 2
+    if what == "file":
+        assert {"transfer", "transit connect"} <= causes(found, "sender") & causes(found, "receiver")
 
 
 # ── ours ─────────────────────────────────────────────────────────────────────────────────────────
@@ -163,12 +121,8 @@ async def our_transfer(scene: Scene, folder: Path, code: str, *sent: str) -> Non
     async with child(*sending) as sender:
         await sender.says("code is")
         async with child(*receiving) as receiver, bounded("the end of both"):
-            await ended(receiver, sender)
-
-
-async def ended(*clients: Child) -> None:
-    for client in clients:
-        await client.ended()
+            await receiver.ended()
+            await sender.ended()
 
 
 async def our_file(scene: Scene, folder: Path, *options: str) -> Timeline:
@@ -191,13 +145,6 @@ async def test_our_client_s_file_by_a_relay(scene: Scene, relay: TransitRelay, t
 async def test_our_client_s_file(scene: Scene, tmp_path: Path) -> None:
     found = await our_file(scene, tmp_path, "--transit-relay", "")
     assert all(command.answered_us is not None for command in found.commands) or not found.traced
-
-
-@pytest.mark.thorough
-async def test_our_client_s_text(scene: Scene, tmp_path: Path) -> None:
-    await our_transfer(scene, tmp_path, "7-crossover-clockwork", "--text", TEXT)
-    found = await read(scene, tmp_path)
-    assert all(frame.command is not None for frame in found.frames if frame.type == "message")
 
 
 @pytest.mark.thorough
