@@ -65,10 +65,8 @@ def test_the_same_content_is_not_imported_twice(their: Their, data: Path) -> Non
     refused(data, their.relay, their.usage, merge=True)  # nor is the other file taken then
     taking(data, usage=their.usage, merge=True)
     assert counts(data) == ALL
-    recorded = rows(
-        data, "SELECT kind, name, length(digest), at = (SELECT saved FROM service) FROM imports ORDER BY 1"
-    )
-    assert recorded == [("channel", "relay.sqlite", 64, 1), ("usage", "usage.sqlite", 64, 1)]
+    recorded = rows(data, "SELECT kind, name, length(digest) FROM imports ORDER BY kind")
+    assert recorded == [("channel", "relay.sqlite", 64), ("usage", "usage.sqlite", 64)]
     for merge in (False, True):
         said = refused(data, their.relay, merge=merge)
         assert said.startswith(f"--channel {their.relay} was imported already (20")
