@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -133,34 +133,25 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names_
 
 
-def test_an_unchanged_file_is_not_read(tmp_path: Path, read: list[str]) -> None:
-    files = exported(tmp_path, "a.rlp", rows=SOME)
-    first = read_new(files, context=SOON)
-    read.clear()
-    assert read_new(files, first, SOON).span is None
-    assert read == []
-
-
-def test_a_file_rewritten_in_place_is_read_although_its_time_was_set_back(tmp_path: Path, read: list[str]) -> None:
-    files = exported(tmp_path, "a.rlp", rows=SOME)
-    first = read_new(files, context=SOON)
-    before = (files / "a.rlp").stat()
-    with (files / "a.rlp").open("r+b") as file:
-        file.write(BYTES[:-1] + bytes([BYTES[-1] ^ 1]))
-    os.utime(files / "a.rlp", ns=(before.st_atime_ns, before.st_mtime_ns))
-    read.clear()
-    assert read_new(files, first, SOON).span is not None
-    assert read == ["a.rlp"]
-
-
-def test_a_file_written_just_now_is_read_again_because_its_time_proves_nothing(
-    tmp_path: Path, read: list[str]
+@pytest.mark.parametrize(
+    ("rewritten", "just_written"),
+    [(False, False), (True, False), (False, True)],
+    ids=["an unchanged file is not", "one rewritten in place is, though its time was set back", "a new one is again"],
+)
+def test_only_files_that_may_have_changed_are_read(
+    tmp_path: Path, read: list[str], rewritten: bool, just_written: bool
 ) -> None:
-    files = exported(tmp_path, "a.rlp", rows=SOME)
-    first = read_new(files, context=CONTEXT._replace(now=(files / "a.rlp").stat().st_ctime + 1))
+    """The time of a file that was written just now proves nothing."""
+    file = exported(tmp_path, "a.rlp", rows=SOME) / "a.rlp"
+    before = file.stat()
+    context = CONTEXT._replace(now=before.st_ctime + 1) if just_written else SOON
+    first = read_new(file.parent, context=context)
+    if rewritten:
+        file.write_bytes(BYTES[:-1] + bytes([BYTES[-1] ^ 1]))
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     read.clear()
-    assert read_new(files, first, SOON).span is None
-    assert read == ["a.rlp"]
+    assert (read_new(file.parent, first, SOON).span is not None) is rewritten
+    assert read == ["a.rlp"] * (rewritten or just_written)
 
 
 def test_the_mark_of_a_known_file_is_updated_with_other_new_files(tmp_path: Path, read: list[str]) -> None:
@@ -235,39 +226,28 @@ def test_files_are_read_again_if_spark_observed_rows_twice(
 AT = len(SOME[0].raw)
 REST = "the rest of the file cannot be read"
 
-DAMAGED: dict[str, tuple[bytes, list[tuple[str, str]], int]] = {
-    "cut off": (BYTES[:-1], [(f"x.rlp:{len(BYTES) - len(SOME[5].raw)}", REST)], 5),
-    "not a list": (SOME[0].raw + b"\x84abcd" + SOME[1].raw, [(f"x.rlp:{AT}", REST)], 1),
-    "text": (SOME[0].raw + b"hello", [(f"x.rlp:{AT}", REST)], 1),
-    "a length that cannot be": (SOME[0].raw + b"\xff" * 20, [(f"x.rlp:{AT}", REST)], 1),
-    "a length with a zero in front": (SOME[0].raw + b"\xf9\x00\x03abc", [(f"x.rlp:{AT}", REST)], 1),
-    "an empty list": (SOME[0].raw + b"\xc0" + SOME[1].raw, [(f"x.rlp:{AT}", "not an envelope")], 2),
-    "four items": (
-        SOME[0].raw + rlp.encode([1, 2, b"abcd", b""]) + SOME[1].raw,
-        [(f"x.rlp:{AT}", "not an envelope")],
-        2,
-    ),
-    "larger than any": (
-        SOME[0].raw + rlp.encode([bytes(1 << 24)]) + SOME[1].raw,
-        [(f"x.rlp:{AT}", "larger than any envelope")],
-        2,
-    ),
-    "sent after the run": (
-        SOME[0].raw + envelope(int(NOW) - T0 + 21).raw,
-        [(f"x.rlp:{AT}", "sent after it arrived")],
-        1,
-    ),
+DAMAGED: dict[str, tuple[bytes, str, int]] = {
+    "cut off": (SOME[1].raw[:-1], REST, 1),
+    "not a list": (b"\x84abcd" + SOME[1].raw, REST, 1),
+    "text": (b"hello", REST, 1),
+    "a length that cannot be": (b"\xff" * 20, REST, 1),
+    "a length with a zero in front": (b"\xf9\x00\x03abc", REST, 1),
+    "an empty list": (b"\xc0" + SOME[1].raw, "not an envelope", 2),
+    "four items": (rlp.encode([1, 2, b"abcd", b""]) + SOME[1].raw, "not an envelope", 2),
+    "larger than any": (rlp.encode([bytes(1 << 24)]) + SOME[1].raw, "larger than any envelope", 2),
+    "sent after the run": (envelope(int(NOW) - T0 + 21).raw, "sent after it arrived", 1),
 }
+"""What comes after an envelope, its fault, and how many envelopes are read."""
 
 
 @pytest.mark.parametrize("name", DAMAGED)
 def test_an_item_that_is_no_envelope_is_reported_with_its_place_and_the_others_are_read(
     name: str, tmp_path: Path
 ) -> None:
-    written, faults, clean = DAMAGED[name]
-    (tmp_path / "x.rlp").write_bytes(written)
+    rest, fault, clean = DAMAGED[name]
+    (tmp_path / "x.rlp").write_bytes(SOME[0].raw + rest)
     result = read_new(tmp_path / "x.rlp")
-    assert (result.faults, len(result.clean)) == (faults, clean)
+    assert (result.faults, len(result.clean)) == ([(f"x.rlp:{AT}", fault)], clean)
 
 
 def test_a_file_s_name_is_shown_without_its_folder_and_escaped(tmp_path: Path) -> None:
@@ -334,44 +314,39 @@ def changed(column: str, value: object) -> pa.Table:
     return whole.set_column(place, column, pa.array(values, whole.schema.field(column).type))
 
 
-TABLES: dict[str, tuple[Callable[[], pa.Table], list[tuple[str, str]], int]] = {
-    "as it is": (table, [], 6),
-    "another hash": (lambda: changed("hash", bytes(32)), [("x.parquet:2", "the hash does not match")], 5),
-    "no hash": (lambda: changed("hash", None), [], 6),
-    "another topic": (lambda: changed("topic", b"abcd"), [("x.parquet:2", "the topic does not match")], 5),
-    "a topic of five bytes": (lambda: changed("topic", bytes(5)), [("x.parquet:2", "the topic does not match")], 5),
-    "no topic": (lambda: changed("topic", None), [], 6),
-    "no envelope": (lambda: changed("raw", None), [("x.parquet:2", "not an envelope")], 5),
-    "half an envelope": (lambda: changed("raw", SOME[2].raw[:-2]), [("x.parquet:2", "not an envelope")], 5),
-    "came before it was sent": (lambda: changed("arrived", T0 - 100), [("x.parquet:2", "sent after it arrived")], 5),
-    "came nobody knows when": (lambda: changed("arrived", None), [], 6),
-    "came before 1970": (lambda: changed("arrived", -(1 << 62)), [], 6),
-    "only envelopes": (lambda: table().select(["raw"]), [], 6),
-    "columns of other types": (lambda: table().set_column(0, "hash", [["x"] * 6]), [], 6),
-    "no column raw": (lambda: table().select(["hash"]), [("x.parquet:0", "no table with a column raw")], 0),
-    "raw is text": (
-        lambda: pa.table({"raw": ["x"] * 6}),
-        [("x.parquet:0", "no table with a column raw")],
-        0,
-    ),
-    "two columns raw": (
-        lambda: pa.table([table()["raw"], table()["raw"]], names=["raw", "raw"]),
-        [("x.parquet:0", "no table with a column raw")],
-        0,
-    ),
+THIRD = "x.parquet:2"
+NO_TABLE = [("x.parquet:0", "no table with a column raw")]
+
+TABLES: dict[str, tuple[pa.Table, list[tuple[str, str]], int]] = {
+    "as it is": (table(), [], 6),
+    "another hash": (changed("hash", bytes(32)), [(THIRD, "the hash does not match")], 5),
+    "no hash": (changed("hash", None), [], 6),
+    "another topic": (changed("topic", b"abcd"), [(THIRD, "the topic does not match")], 5),
+    "a topic of five bytes": (changed("topic", bytes(5)), [(THIRD, "the topic does not match")], 5),
+    "no topic": (changed("topic", None), [], 6),
+    "no envelope": (changed("raw", None), [(THIRD, "not an envelope")], 5),
+    "half an envelope": (changed("raw", SOME[2].raw[:-2]), [(THIRD, "not an envelope")], 5),
+    "came before it was sent": (changed("arrived", T0 - 100), [(THIRD, "sent after it arrived")], 5),
+    "came nobody knows when": (changed("arrived", None), [], 6),
+    "came before 1970": (changed("arrived", -(1 << 62)), [], 6),
+    "only envelopes": (table().select(["raw"]), [], 6),
+    "columns of other types": (table().set_column(0, "hash", [["x"] * 6]), [], 6),
+    "no column raw": (table().select(["hash"]), NO_TABLE, 0),
+    "raw is text": (pa.table({"raw": ["x"] * 6}), NO_TABLE, 0),
+    "two columns raw": (pa.table([table()["raw"]] * 2, names=["raw", "raw"]), NO_TABLE, 0),
     "twice the same": (
-        lambda: pa.concat_tables([table(), table()]),
+        pa.concat_tables([table(), table()]),
         [(f"x.parquet:{n}", "duplicate") for n in range(6, 12)],
         6,
     ),
-    "no rows": (lambda: table().slice(0, 0), [], 0),
+    "no rows": (table().slice(0, 0), [], 0),
 }
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_rows_of_a_parquet_file_are_compared_with_its_other_columns(name: str, tmp_path: Path) -> None:
-    made, faults, clean = TABLES[name]
-    pq.write_table(made(), tmp_path / "x.parquet")
+    rows, faults, clean = TABLES[name]
+    pq.write_table(rows, tmp_path / "x.parquet")
     result = read_new(tmp_path / "x.parquet")
     assert (result.faults, len(result.clean)) == (faults, clean)
 
