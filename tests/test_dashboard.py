@@ -427,22 +427,6 @@ async def test_a_page_of_another_site_can_neither_read_nor_change(browser: Brows
     assert "motd" not in await welcome(busy.server.port)
 
 
-async def test_a_name_of_another_site_that_leads_to_this_machine_shows_nothing(busy: Watched) -> None:
-    """DNS rebinding: to the browser the page and the server are of one origin."""
-    options = launch_options()
-    options["args"] = [*options["args"], "--host-resolver-rules=MAP rebound.example 127.0.0.1"]
-    async with async_playwright() as playwright:
-        rebound = await playwright.chromium.launch(**options)
-        page = await rebound.new_page()
-        answer = await page.goto(busy.admin.replace("127.0.0.1", "rebound.example"))
-        assert answer is not None
-        assert answer.status == 421
-        same_origin = await page.evaluate(ANOTHER, "/")
-        await rebound.close()
-    assert same_origin == dict.fromkeys(("read", "events", "change", "blind"), "basic 421")
-    assert "motd" not in await welcome(busy.server.port)
-
-
 async def test_a_message_of_several_lines_is_set_and_one_that_steers_terminals_is_explained(busy: Watched) -> None:
     url = f"{busy.admin}settings"
     async with aiohttp.ClientSession(headers=AUTHORIZED) as session:

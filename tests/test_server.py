@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import weakref
 from collections.abc import AsyncIterator
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -26,7 +25,6 @@ from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.fair_queue import MAX_BACKLOG_COMMANDS
 from restante.mailbox.core.limits import MIB, UNLIMITED
 from restante.mailbox.core.quotas import TOO_MANY_RECORDS
-from restante.mailbox.server import main
 from restante.mailbox.server.connection import Socket
 from restante.mailbox.server.descriptors import RESERVED_DESCRIPTORS
 from restante.mailbox.server.first_request import END_OF_REQUEST, MAX_REQUEST_BYTES, READ_BYTES
@@ -246,40 +244,6 @@ async def test_a_connection_that_is_over_leaves_no_reference_cycles(live: LiveSe
         assert len(connections()) == len(before) + 1
         await other.hang_up()
     finally:
-        gc.enable()
-
-
-class Cycle:
-    """An object that only the garbage collector frees."""
-
-    def __init__(self) -> None:
-        self.itself = self
-
-
-async def test_each_second_live_data_is_exempted_from_garbage_collection(
-    live: LiveServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loop, seconds, ticked, sleep = live.server.commit_loop, iter([None]), asyncio.Event(), asyncio.sleep
-
-    async def one_second(delay: float) -> None:
-        if delay == 1 and next(seconds, ticked) is ticked:
-            ticked.set()
-            await asyncio.Event().wait()
-        await sleep(0)
-
-    monkeypatch.setattr(asyncio, "sleep", one_second)
-    gc.collect()
-    gc.disable()
-    garbage, data = weakref.ref(Cycle()), ["a mailbox"]
-    ticking = asyncio.create_task(main._tick(live.server, loop, main.Disk(tmp_path, loop), prune_every=60.0))
-    try:
-        async with bounded("the end of a second"):
-            await ticked.wait()
-        assert garbage() is None
-        assert all(each is not data for each in gc.get_objects())
-    finally:
-        ticking.cancel()
-        gc.unfreeze()
         gc.enable()
 
 
