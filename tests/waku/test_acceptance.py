@@ -27,9 +27,6 @@ def sent_at(sent: int, ttl: int = 50, size: int = 100) -> Envelope:
     return make((sent + ttl) & U32, ttl & U32, b"abcd", bytes(size))
 
 
-# ── clocks ───────────────────────────────────────────────────────────────────────────────────────
-
-
 WEEK = 7 * 86400
 WRAPPING = Policy(min_pow=0.0, max_ttl=U32)
 MINUTE = Policy(min_pow=0.0, max_ttl=60)
@@ -86,9 +83,6 @@ def test_only_clocks_are_time_errors_and_only_what_expired_on_its_way_is_dropped
     assert [name for name, reason in reasons.items() if not reason.words] == ["expired"]
 
 
-# ── the rest ─────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(("more", "wanted"), [(0, None), (1, acceptance.TOO_LARGE)])
 @pytest.mark.parametrize("max_size", [1 << 20, 10 << 20])
 def test_an_envelope_that_fits_no_packet_is_refused_whatever_the_limit(
@@ -122,9 +116,6 @@ def test_the_cheapest_checks_come_first() -> None:
         assert bool(verdict.pow) == (name == "min_pow")
         del hard[name]
     assert refusal(good, Policy(**hard, min_pow=0.0)) is None
-
-
-# ── against Go's own arithmetic ──────────────────────────────────────────────────────────────────
 
 
 def uint32(number: int) -> int:

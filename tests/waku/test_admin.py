@@ -247,9 +247,6 @@ async def test_the_node_is_not_ready_while_it_drains(tmp_path: Path) -> None:
         await draining
 
 
-# ── pages and the dashboard ──────────────────────────────────────────────────────────────────────
-
-
 async def test_pages_agree_with_what_was_done_and_have_no_address(tmp_path: Path) -> None:
     async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
         poster, reader = await here.greet(), await here.greet()

@@ -1,18 +1,20 @@
-"""Keys: who a node is, what two of them agree on, and who signed."""
+"""Keys, ECIES and Keccak: who a node is, what two agree on and who signed; what others encrypted and hashed."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 
 import pytest
+from Crypto.Hash import keccak as oracle
 from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.common.errors import PeerError
-from restante.waku.envelope import keys
-from restante.waku.envelope.keccak import keccak
+from restante.waku.envelope import ecies, keys
+from restante.waku.envelope.keccak import keccak, running
 from restante.waku.envelope.keys import Key, new_key
 from support.dice import Fixed
+from support.mutation import mutated
 from support.vectors import load
 from support.waku.fixed import KEY
 
@@ -77,3 +79,71 @@ def test_a_node_is_known_by_the_hash_of_its_public_key() -> None:
 
 def test_what_is_no_key_is_drawn_again() -> None:
     assert new_key(Fixed([bytes(32), b"\xff" * 32, KEY.secret])).public == KEY.public
+
+
+US = Key(b"\1" * 32)
+SEALED = ecies.encrypt(US.public, b"plain", ephemeral=Key(b"\2" * 32), iv=bytes(16), authenticated=b"size")
+
+
+@pytest.mark.parametrize("vector", VECTORS["decrypt"], ids=lambda vector: vector["data"][2:10])
+def test_ciphertexts_of_other_programs_are_decrypted(vector: dict[str, str]) -> None:
+    key = Key(bytes.fromhex(vector["secret"]))
+    assert ecies.decrypt(key, bytes.fromhex(vector["data"])) == vector["plain"].encode()
+
+
+@given(st.binary(max_size=300), st.binary(max_size=8), st.binary(min_size=16, max_size=16))
+def test_a_ciphertext_is_decrypted_by_its_key_alone(plain: bytes, authenticated: bytes, iv: bytes) -> None:
+    sealed = ecies.encrypt(US.public, plain, ephemeral=Key(b"\2" * 32), iv=iv, authenticated=authenticated)
+    assert len(sealed) == len(plain) + ecies.OVERHEAD_BYTES
+    assert ecies.decrypt(US, sealed, authenticated) == plain
+    with pytest.raises(PeerError, match="altered"):
+        ecies.decrypt(Key(b"\3" * 32), sealed, authenticated)
+    with pytest.raises(PeerError, match="altered"):
+        ecies.decrypt(US, sealed, authenticated + b"x")
+
+
+def test_no_byte_may_be_altered() -> None:
+    for at in range(len(SEALED)):
+        altered = bytearray(SEALED)
+        altered[at] ^= 1
+        with pytest.raises(PeerError):
+            ecies.decrypt(US, bytes(altered), b"size")
+
+
+@given(st.binary(max_size=300) | mutated(st.just(SEALED)))
+def test_decrypting_raises_nothing_but_peer_errors(data: bytes) -> None:
+    try:
+        plain = ecies.decrypt(US, data, b"size")
+    except PeerError:
+        plain = b""
+    assert plain == (b"plain" if data == SEALED else b"")
+
+
+def test_an_invalid_public_key_is_the_peer_s_fault() -> None:
+    with pytest.raises(PeerError, match="not on the curve"):
+        ecies.encrypt(bytes(64), b"plain", ephemeral=US, iv=bytes(16))
+
+
+def expected(data: bytes) -> bytes:
+    digest: bytes = oracle.new(digest_bits=256, data=data).digest()
+    return digest
+
+
+def test_nothing_has_the_hash_that_ethereum_knows() -> None:
+    """The code hash of an account without code (yellow paper, section 4.1); SHA-3 has a7ffc6f8…"""
+    assert keccak(b"").hex() == "c5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470"
+
+
+@given(st.binary(max_size=600))
+def test_a_hash_is_what_another_library_says(data: bytes) -> None:
+    assert keccak(data) == expected(data)
+
+
+@given(st.lists(st.binary(max_size=300), max_size=6))
+def test_a_running_hash_may_be_read_and_copied_at_any_time(parts: list[bytes]) -> None:
+    hasher, absorbed = running(b"seed"), b"seed"
+    for part in parts:
+        hasher.copy().update(b"of the copy")
+        hasher.update(part)
+        absorbed += part
+        assert hasher.digest() == hasher.copy().digest() == expected(absorbed)

@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import socket
 import sqlite3
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 import structlog
 
+from restante.common.listening import listen_address
+from restante.common.net import networks
 from restante.waku.archive.schema import FILE
-from restante.waku.connection import peer_connection
-from restante.waku.connection.deadlines import CLOSE_TIMEOUT, NEVER
+from restante.waku.connection import peer_connection, quotas
+from restante.waku.connection.deadlines import CLOSE_TIMEOUT, EARLY, NEVER, TIMER_STEP, Deadlines
 from restante.waku.connection.peer_connection import PeerConnection
+from restante.waku.connection.quotas import MAX_EVICTION_LOOKS, Quotas, make_room
 from restante.waku.connection.read_pacing import PAUSED_BY_ARCHIVE
 from restante.waku.devp2p import session
 from restante.waku.devp2p.enode import Enode
@@ -29,13 +32,25 @@ from restante.waku.limits import MIB, Limits
 from restante.waku.node import admission, main, node, relay, save_schedule
 from restante.waku.node.housekeeping import Housekeeping
 from restante.waku.node.mailserver import ARCHIVE_RETRY_DELAY, LOCKED_WORDS, ArchiveTerms
-from restante.waku.node.node import Node
+from restante.waku.node.node import NO_PROXY_HEADER, Node
+from restante.waku.node.save_schedule import (
+    MAX_BATCH_ENVELOPES,
+    MIN_BATCH_ENVELOPES,
+    PROMPT_SECONDS,
+    SAVE_INTERVAL,
+    SaveSchedule,
+)
+from restante.waku.protocol import packets
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.acceptance import Policy
 from restante.waku.protocol.packets import Options
 from restante.waku.protocol.peer import Offered
 from support.bounds import bounded
 from support.dice import Seeded
+from support.loops import on_uvloop
+from support.mailbox.inside import Gate, Gated
+from support.mailbox.reverse_proxies import Setup, behind_haproxy
+from support.proxy_headers import header
 from support.waku.inside import TURNS, Inside, inside
 from support.waku.letters import EPOCH, TOPIC, letter
 from support.waku.raw_peer import FULL_NODE, GoneError, RawPeer
@@ -839,3 +854,225 @@ async def test_a_clock_that_is_probably_wrong_is_logged(tmp_path: Path) -> None:
             with structlog.testing.capture_logs() as logs:
                 main._log_minute(here.node, here.node.mailserver.counts)
             assert [line["log_level"] for line in logs] == levels
+
+
+@pytest.fixture
+def few_quotas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three are remembered."""
+    monkeypatch.setattr(quotas, "REMEMBERED_ADDRESSES", 3)
+
+
+@pytest.mark.usefixtures("few_quotas")
+def test_the_quota_that_is_longest_unused_is_forgotten_first() -> None:
+    those = Quotas()
+    first, second = those.obtain("a"), those.obtain("b")
+    assert those.obtain("a") is first
+    those.obtain("c")
+    those.obtain("d")
+    assert those.obtain("a") is first
+    assert those.obtain("b") is not second
+
+
+@pytest.mark.usefixtures("few_quotas")
+def test_a_quota_in_use_is_kept_and_does_not_keep_others() -> None:
+    those = Quotas()
+    staying = those.obtain("staying")
+    staying.connections = 1
+    for number in range(100):
+        those.obtain(f"passing {number}")
+        assert len(those._quotas) <= 3
+    assert those.obtain("staying") is staying
+    staying.connections = 0
+    for number in range(3):
+        those.obtain(f"late {number}")
+    assert those.obtain("staying") is not staying
+
+
+def test_thousands_of_quotas_in_use_are_not_searched_for_each_new_one() -> None:
+    those = OrderedDict.fromkeys(range(5000), True)
+    looked: list[int] = []
+
+    def in_use(used: bool) -> bool:
+        looked.append(1)
+        return used
+
+    make_room(those, 3, in_use)
+    assert len(looked) == MAX_EVICTION_LOOKS
+    assert len(those) == 5000
+    those = OrderedDict.fromkeys(those, False)
+    make_room(those, 3, in_use)
+    assert len(those) == 5000 - MAX_EVICTION_LOOKS, "what could not be forgotten before goes later"
+
+
+LATE = PROMPT_SECONDS * 1.5
+"""Seconds since a confirmation, of a peer that did not wait for it."""
+
+
+def after_a_save() -> SaveSchedule:
+    saves = SaveSchedule(SAVE_INTERVAL)
+    saves.begin(100.0)
+    return saves
+
+
+def test_a_few_envelopes_wait_until_the_last_save_is_a_while_ago() -> None:
+    saves = after_a_save()
+    saves.gathered(LATE)
+    assert saves.waits(MIN_BATCH_ENVELOPES - 1, 100.0) == pytest.approx(SAVE_INTERVAL)
+    assert saves.waits(MIN_BATCH_ENVELOPES - 1, 100.0 + SAVE_INTERVAL / 4) == pytest.approx(SAVE_INTERVAL * 3 / 4)
+    assert saves.waits(1, 100.0 + SAVE_INTERVAL * 1.01) == 0.0
+
+
+def test_many_envelopes_are_saved_as_soon_as_no_data_waits_to_be_read() -> None:
+    saves = after_a_save()
+    saves.gathered(LATE)
+    assert saves.waits(MIN_BATCH_ENVELOPES, 100.0) == 0.0
+    assert saves.reads_on(MIN_BATCH_ENVELOPES, 100.0)
+
+
+def test_waiting_data_is_read_until_the_batch_is_full_or_the_last_save_is_a_while_ago() -> None:
+    saves = after_a_save()
+    assert saves.reads_on(MAX_BATCH_ENVELOPES - 1, 100.0)
+    assert not saves.reads_on(MAX_BATCH_ENVELOPES, 100.0)
+    assert not saves.reads_on(MIN_BATCH_ENVELOPES, 100.0 + SAVE_INTERVAL * 1.01)
+
+
+def test_an_envelope_of_a_peer_that_waited_for_its_confirmation_does_not_wait() -> None:
+    saves = after_a_save()
+    saves.gathered(PROMPT_SECONDS / 2)
+    saves.gathered(LATE)
+    assert saves.waits(2, 100.0) == 0.0
+
+
+def test_whether_a_peer_waited_counts_for_one_batch() -> None:
+    saves = after_a_save()
+    saves.gathered(PROMPT_SECONDS / 2)
+    saves.begin(100.0)
+    saves.gathered(LATE)
+    assert saves.waits(1, 100.0) > 0
+
+
+def timer(deadlines: Deadlines) -> asyncio.TimerHandle | None:
+    return deadlines._timer
+
+
+async def test_an_expired_timer_can_be_set_again_for_the_same_time() -> None:
+    loop, deadlines = asyncio.get_running_loop(), Deadlines()
+    for _ in range(2):
+        went_off = asyncio.Event()
+        deadlines.status = loop.time()
+        deadlines.arm(loop, went_off.set)
+        await went_off.wait()
+        assert deadlines.fired(1.0) == 1.0 + EARLY
+        assert timer(deadlines) is None
+
+
+def test_the_deadlines_of_all_connections_are_checked_together() -> None:
+    deadlines = Deadlines()
+    for due in (15.01, 15.05, 15.09):
+        deadlines.set_session(due)
+        assert abs(deadlines.session - 15.1) < TIMER_STEP / 1000
+    deadlines.set_session(None)
+    assert deadlines.session == NEVER
+
+
+CONFIRMED = [packets.MESSAGE_RESPONSE, packets.BATCH_ACK]
+
+
+async def codes(*peers: RawPeer) -> list[list[int]]:
+    """Return what each has been told since it was asked last, when all that was said has come."""
+    for _ in range(4):
+        for peer in peers:
+            await peer.fence()
+    told = [[code for code, _ in peer.inbox] for peer in peers]
+    for peer in peers:
+        peer.inbox = []
+    return told
+
+
+async def test_envelopes_are_relayed_during_a_commit_and_confirmed_after_their_own(tmp_path: Path) -> None:
+    with patch("sqlite3.connect", partial(Gated)):
+        manager = inside(tmp_path)
+        here = await manager.__aenter__()
+    assert isinstance(here.archive.database, Gated)
+    gate = here.archive.database.gate = Gate()
+    poster, other, reader = await here.greet(), await here.greet(), await here.greet()
+    gate.shut()
+    first = poster.offer([letter(1)])
+    await gate.reached()
+    copy = other.offer([letter(1)])
+    behind = other.offer([letter(1), letter(2)])
+    reader.offer([letter(3, age=1000)])  # refused: no disk has a say in it
+    assert await codes(poster, other, reader) == [
+        [packets.MESSAGES],
+        [packets.MESSAGES],
+        [packets.MESSAGES, *CONFIRMED, packets.MESSAGES],
+    ]
+
+    gate.let_one_through()
+    await gate.reached()
+    await poster.confirmed(first)
+    await other.confirmed(copy)
+    assert await codes(poster, other, reader) == [[], [], []]
+
+    gate.open()
+    await other.confirmed(behind)
+    assert await codes(poster, other, reader) == [[], [], []]
+    newcomer = await here.greet()
+    assert len(await newcomer.relayed(2)) == 2
+    await manager.__aexit__(None, None, None)
+
+
+async def proxied(here: Inside, trusted: str) -> int:
+    """Listen where connections begin with a PROXY header, and return the port."""
+    where = listen_address("proxy:127.0.0.1:0", "--listen")
+    [at] = await here.node.listen(where, networks([trusted], "--trust-proxy"))
+    return int(at.rpartition(":")[2])
+
+
+@on_uvloop
+async def test_peers_are_counted_by_the_address_that_the_header_names(tmp_path: Path) -> None:
+    async with inside(tmp_path, housekeeping=Housekeeping(max_peers_per_address=1)) as here:
+        port = await proxied(here, "127.0.0.0/8")
+        first, second, other = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        first[1].write(header("203.0.113.7"))
+        await here.until("the first connection", lambda: len(here.node.connections) == 1)
+        second[1].write(header("203.0.113.7"))
+        async with bounded("the end of the second"):
+            with suppress(ConnectionResetError):
+                assert await second[0].read() == b""
+        other[1].write(header("203.0.113.8"))
+        await here.until("the other connection", lambda: len(here.node.connections) == 2)
+        assert sorted(each.address for each in here.node.connections) == ["203.0.113.7", "203.0.113.8"]
+        for _, writer in (first, second, other):
+            writer.close()
+
+
+@on_uvloop
+async def test_without_a_header_or_from_a_stranger_the_connection_is_closed_and_counted(tmp_path: Path) -> None:
+    async with inside(tmp_path) as here:
+        for trusted, data in (("127.0.0.0/8", bytes(16)), ("10.0.0.0/8", header())):
+            reader, writer = await asyncio.open_connection("127.0.0.1", await proxied(here, trusted))
+            writer.write(data)
+            async with bounded("the end"):
+                with suppress(ConnectionResetError):
+                    assert await reader.read() == b""
+            writer.close()
+        assert here.node.counts[NO_PROXY_HEADER] == 2
+        assert not here.node.connections
+
+
+@pytest.mark.thorough
+@on_uvloop
+async def test_a_real_haproxy_names_the_peers(tmp_path: Path) -> None:
+    async with inside(tmp_path / "data", housekeeping=Housekeeping(max_peers_per_address=1)) as here:
+        upstream = await proxied(here, "127.0.0.1/32")
+        async with behind_haproxy(tmp_path, Setup(upstream), of_tcp=True) as port:
+            public = here.node.key.public
+            first = await RawPeer.greet(port, public, source="127.0.0.2")
+            other = await RawPeer.greet(port, public, source="127.0.0.3")
+            with suppress(GoneError, ConnectionError):
+                again = await RawPeer.greet(port, public, source="127.0.0.2")
+                await again.ended()
+            for peer in (first, other):
+                await peer.fence()
+            assert sorted(each.address for each in here.node.connections) == ["127.0.0.2", "127.0.0.3"]

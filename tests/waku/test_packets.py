@@ -41,9 +41,6 @@ def options_of(shown: dict[str, Any]) -> Options:
     return Options(**values)
 
 
-# ── Status and Status Update ─────────────────────────────────────────────────────────────────────
-
-
 @named("options")
 def test_options_are_read_and_written_as_status_go_writes_them(vector: dict[str, Any]) -> None:
     options = options_of(vector["options"])
@@ -91,9 +88,6 @@ def test_a_status_that_is_too_long_is_not_parsed() -> None:
     assert packets.read_options(longest) == Options()
     with pytest.raises(RlpError, match="more than 65536 bytes"):
         packets.read_options(longest + b"\0")
-
-
-# ── Messages ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @named("envelopes")
@@ -178,9 +172,6 @@ def test_envelopes_in_one_piece_are_split_alike(sizes: list[int], most: int) -> 
     assert parts == list(packets.split_for_packets(raws, most))
 
 
-# ── confirmations ────────────────────────────────────────────────────────────────────────────────
-
-
 @named("acks")
 def test_a_batch_ack_is_read_in_both_forms(vector: dict[str, Any]) -> None:
     packet = bytes.fromhex(vector["packet"])
@@ -202,8 +193,6 @@ def test_an_invalid_response_is_refused(vector: dict[str, Any]) -> None:
     with pytest.raises(RlpError, match=vector["words"]):
         packets.read_response(bytes.fromhex(vector["wire"]))
 
-
-# ── anything ─────────────────────────────────────────────────────────────────────────────────────
 
 SAID = [
     bytes.fromhex(vector["wire"])

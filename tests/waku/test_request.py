@@ -1,4 +1,4 @@
-"""P2P Requests: every shape that was ever sent is read; what cannot be served is said as shipped servers say it."""
+"""P2P Requests and their ends: every form is read, and what cannot be served is said as shipped servers say it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from restante.waku.envelope import bloom, rlp
 from restante.waku.envelope.envelope import U32, Envelope, make
 from restante.waku.envelope.mining import mine
 from restante.waku.envelope.payload import SymmetricKey, open_sealed, seal
-from restante.waku.protocol import request
+from restante.waku.envelope.rlp import RlpError
+from restante.waku.protocol import completion, request
+from restante.waku.protocol.completion import Completed, Failed
 from restante.waku.protocol.request import Demands, Request, RequestError
 from support.dice import Seeded
 from support.effort import examples
@@ -55,9 +57,6 @@ def refused(payload: bytes, demands: Demands = OPEN, now: int = NOW) -> RequestE
     return error.value
 
 
-# ── shapes ───────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("vector", VECTORS["sealed"], ids=lambda each: each["name"])
 @pytest.mark.parametrize("sign", [KEY, None], ids=["signed", "unsigned"])
 def test_every_form_of_request_is_read_in_an_envelope(vector: dict[str, Any], sign: Any) -> None:
@@ -71,9 +70,6 @@ def test_every_form_of_request_is_read_in_an_envelope(vector: dict[str, Any], si
 @pytest.mark.parametrize("vector", VECTORS["plain"], ids=lambda each: each["name"])
 def test_every_form_of_request_is_read_in_plain(vector: dict[str, Any]) -> None:
     assert request.read(bytes.fromhex(vector["payload"]), Demands(), NOW) == wanted(vector["request"])
-
-
-# ── refusals ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("vector", VECTORS["refused"], ids=lambda each: each["name"])
@@ -114,9 +110,6 @@ def test_a_request_has_at_most_a_thousand_topics() -> None:
     assert refused(request.write(one_more)).words == "request is invalid: more than 1000 topics"
     many = rlp.encode([ID, 1, 2, 0, b"", b"", [TOPIC] * 100_000])
     assert refused(many).words == "request is invalid: more than 1000 topics"
-
-
-# ── envelopes ────────────────────────────────────────────────────────────────────────────────────
 
 
 BODY = bytes.fromhex(VECTORS["sealed"][0]["payload"])
@@ -169,9 +162,6 @@ def test_a_refused_form_is_answered_with_an_error() -> None:
     assert (error.id, error.words) == (envelope.hash, "this server takes no requests in envelopes")
 
 
-# ── round trips ──────────────────────────────────────────────────────────────────────────────────
-
-
 @st.composite
 def requests(draw: st.DrawFn) -> Request:
     lower = draw(st.integers(0, U32))
@@ -213,9 +203,6 @@ def test_our_request_equals_that_of_status_go() -> None:
     assert len(again.data) == 284
 
 
-# ── anything ─────────────────────────────────────────────────────────────────────────────────────
-
-
 PLAIN, SEALED = ([bytes.fromhex(vector["payload"]) for vector in VECTORS[form]] for form in ("plain", "sealed"))
 
 
@@ -238,3 +225,71 @@ def test_any_bytes_are_a_request_or_a_typed_error(payload: bytes) -> None:
     assert {len(topic) for topic in asked.topics} <= {4}
     assert len(asked.cursor) in {0, 36}
     assert len(asked.id) == 32
+
+
+ENDS = load("completions")
+
+
+@pytest.mark.parametrize("vector", ENDS["read"], ids=lambda each: each["name"])
+def test_every_form_of_an_end(vector: dict[str, Any]) -> None:
+    payload = bytes.fromhex(vector["payload"])
+    expected = Completed(**{name: bytes.fromhex(each) for name, each in vector["completed"].items()})
+    assert completion.read(payload) == expected
+    if vector["ours"] is not None:
+        assert completion.complete(expected.id, expected.last, expected.cursor, vector["ours"]) == payload
+
+
+@pytest.mark.parametrize("vector", ENDS["failed"], ids=lambda each: each["name"])
+def test_a_refusal(vector: dict[str, Any]) -> None:
+    payload = bytes.fromhex(vector["payload"])
+    expected = Failed(bytes.fromhex(vector["id"]), vector["words"])
+    assert completion.read(payload) == completion.read(payload, {b"\x55" * 32}) == expected
+    if vector["ours"]:
+        assert completion.failure(expected.id, expected.words) == payload
+
+
+@pytest.mark.parametrize("vector", ENDS["junk"], ids=lambda each: each["name"])
+def test_junk(vector: dict[str, str]) -> None:
+    with pytest.raises(RlpError, match=vector["words"]):
+        completion.read(bytes.fromhex(vector["payload"]))
+
+
+def test_the_requester_recognises_an_id_that_begins_like_a_refusal() -> None:
+    asked = b"ERROR=".ljust(32, b"?")
+    payload = completion.complete(asked, b"\3" * 32)
+    assert completion.read(payload, {asked}) == Completed(asked, b"\3" * 32)
+    assert isinstance(completion.read(payload), Failed)
+
+
+def test_the_words_of_a_refusal_are_cut() -> None:
+    found = completion.read(completion.failure(bytes(32), "x" * 100_000))
+    assert isinstance(found, Failed)
+    assert len(found.words) == completion.MAX_WORDS_BYTES
+
+
+HASHES = st.binary(min_size=32, max_size=32)
+
+
+@given(HASHES, HASHES, st.just(b"") | st.binary(min_size=36, max_size=36), st.sampled_from(["string", "list"]))
+@examples(100)
+def test_a_written_completion_is_read_back(id_: bytes, last: bytes, cursor: bytes, answer: Any) -> None:
+    assert completion.read(completion.complete(id_, last, cursor, answer), {id_}) == Completed(id_, last, cursor)
+
+
+@given(HASHES, st.text(alphabet=st.characters(categories=["L", "N"]), max_size=90))
+@examples(100)
+def test_a_written_refusal_is_read_back(id_: bytes, words: str) -> None:
+    assert completion.read(completion.failure(id_, words)) == Failed(id_, words)
+
+
+KNOWN = [bytes.fromhex(each["payload"]) for each in ENDS["read"] + ENDS["failed"]]
+
+
+@given(st.binary(max_size=120) | mutated(st.sampled_from(KNOWN)))
+@examples(400)
+def test_any_bytes_are_read_or_raise_a_peer_error(payload: bytes) -> None:
+    try:
+        found = completion.read(payload)
+    except RlpError:
+        return
+    assert len(found.id) == 32

@@ -81,9 +81,6 @@ def verify(public: bytes, plain: bytes) -> None:
     key.verify(signature, keccak(signed), ec.ECDSA(Prehashed(hashes.SHA256())))  # any hash of 32 bytes
 
 
-# ── keys and topics ──────────────────────────────────────────────────────────────────────────────
-
-
 def test_password_keys_and_topics_are_those_of_the_vectors() -> None:
     for vector in load("passwords"):
         assert password_key(vector["password"]).hex().startswith(vector["key"])
@@ -105,9 +102,6 @@ def test_a_key_that_is_none_is_misuse() -> None:
     for public in (b"", bytes(64), bytes(63), b"\4" + KEY.public, SHARED.secret):
         with pytest.raises(Misuse, match="public key"):
             seal(b"x", to=public, dice=Seeded(1))
-
-
-# ── what is sealed ───────────────────────────────────────────────────────────────────────────────
 
 
 def test_sizes_are_those_that_were_captured() -> None:
@@ -147,9 +141,6 @@ def test_a_payload_of_16_mib_is_misuse_and_one_byte_less_is_not() -> None:
     assert open_sealed(data, SHARED).payload == bytes(MAX_PAYLOAD_BYTES)
 
 
-# ── round trips ──────────────────────────────────────────────────────────────────────────────────
-
-
 @given(payloads, signers, paddings)
 @examples(150)
 def test_a_payload_sealed_for_a_symmetric_key_opens(payload: bytes, sign: Key | None, padding: bytes | None) -> None:
@@ -175,9 +166,6 @@ def test_a_payload_sealed_for_a_public_key_opens(payload: bytes, sign: Key | Non
         open_sealed(data, OTHER_KEY)
     with pytest.raises(WrongKeyError):
         open_sealed(data, SHARED)
-
-
-# ── what is opened ───────────────────────────────────────────────────────────────────────────────
 
 
 def signed(plain: bytes, *, end: int = 0) -> bytes:

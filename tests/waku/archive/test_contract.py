@@ -1,10 +1,19 @@
-"""What every archive promises, whatever it keeps envelopes in."""
+"""What an archive promises; that one which refuses leaves everything as it was; and its write-ahead log."""
 
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, closing
+from pathlib import Path
 
+import pytest
+
+from restante.common.errors import StoreBusy, StoreError, StoreFull
 from restante.waku.archive.records import Counts
+from restante.waku.archive.schema import FILE
+from restante.waku.archive.sqlite import Archive, open_archive
 from support.waku.envelopes import T0, alike, envelope, everything, held, topics_of
 from waku.archive.engine import Engine
 
@@ -128,3 +137,112 @@ async def test_a_batch_waits_for_another_writer_that_ends_soon(engine: Engine) -
         assert not saving.done()
     await saving
     assert await held(engine.archive) == [A.raw]
+
+
+impatient = pytest.mark.usefixtures("impatient")
+
+OLD = [envelope(number, number, topic=bytes([number % 2] * 4)) for number in range(10)]
+NEW = [envelope(number, number, topic=bytes([number % 3] * 4), size=3000) for number in range(5, 100)]
+
+Refusal = Callable[[Engine], AbstractContextManager[None]]
+
+REFUSALS: dict[str, Refusal] = {
+    "another writer": lambda engine: engine.refusing(),
+    "no room": lambda engine: engine.full(),
+    "no room at the commit": lambda engine: engine.failing_at_commit(sqlite3.SQLITE_FULL),
+}
+
+
+@impatient
+@pytest.mark.parametrize("why", REFUSALS)
+async def test_a_batch_that_is_refused_changes_nothing_and_may_be_tried_again(engine: Engine, why: str) -> None:
+    await engine.archive.save(OLD, 1)
+    before = await everything(engine.archive), await engine.archive.counts(), await engine.archive.topics()
+    with REFUSALS[why](engine), pytest.raises(StoreBusy, match=r"\A\S[^\n]+\Z") as refusal:
+        await engine.archive.save([OLD[0], *NEW], 2)
+    assert isinstance(refusal.value, StoreFull) == why.startswith("no room")
+    assert before == (await everything(engine.archive), await engine.archive.counts(), await engine.archive.topics())
+    await engine.archive.save(NEW, 3)
+    await engine.crash()
+    assert await held(engine.archive) == [each.raw for each in OLD + NEW]
+
+
+@impatient
+async def test_a_prune_that_is_refused_drops_nothing(engine: Engine) -> None:
+    await engine.archive.save(OLD, 1)
+    prunes: list[Callable[[], Awaitable[int]]] = [
+        lambda: engine.archive.prune(T0 + 100, 100),
+        lambda: engine.archive.prune_bytes(0, 100),
+    ]
+    for prune in prunes:
+        for why in ("another writer", "no room at the commit"):
+            with REFUSALS[why](engine), pytest.raises(StoreBusy):
+                await prune()
+    assert await held(engine.archive) == [each.raw for each in OLD]
+
+
+@impatient
+async def test_after_a_failed_commit_nothing_more_is_written(engine: Engine) -> None:
+    await engine.archive.save(OLD, 1)
+    with engine.failing_at_commit(), pytest.raises(StoreError, match="commit failed") as failure:
+        await engine.archive.save(NEW, 2)
+    assert not isinstance(failure.value, StoreBusy)
+    for write in (engine.archive.save(NEW, 2), engine.archive.prune(T0 + 100, 9)):
+        with pytest.raises(StoreError, match="an earlier commit failed") as refusal:
+            await write
+        assert not isinstance(refusal.value, StoreBusy)
+    await engine.restart()
+    assert await held(engine.archive) == [each.raw for each in OLD]
+    await engine.archive.save(NEW, 2)
+    assert (await engine.archive.counts()).envelopes == len(OLD) + len(NEW)
+
+
+async def test_an_invalid_envelope_fails_its_batch_and_not_the_archive(engine: Engine) -> None:
+    with pytest.raises(AttributeError):
+        await engine.archive.save([OLD[0], None], 1)  # type: ignore[list-item]
+    await engine.archive.save(OLD, 1)
+    assert await held(engine.archive) == [each.raw for each in OLD]
+
+
+BATCHES = [[envelope(second, number, size=200) for number in range(25)] for second in range(2)]
+
+
+async def test_the_connection_reports_synchronous_full(tmp_path: Path) -> None:
+    archive = Archive.open(tmp_path)
+
+    def asked(pragma: str) -> object:
+        return archive.database.execute(f"PRAGMA {pragma}").fetchone()[0]
+
+    assert asked("journal_mode") == "wal"
+    assert asked("synchronous") == 2  # FULL: sqlite.org/pragma.html#pragma_synchronous
+    assert asked("locking_mode") == "normal"
+    assert asked("busy_timeout") == 5000
+    assert asked("wal_autocheckpoint") == 0
+    await archive.close()
+
+
+async def test_a_refused_batch_causes_a_checkpoint_so_that_the_next_needs_no_more_room(engine: Engine) -> None:
+    await engine.archive.save(BATCHES[0], 1)
+    with engine.failing_at_commit(sqlite3.SQLITE_FULL), pytest.raises(StoreBusy):
+        await engine.archive.save(BATCHES[1], 2)
+    await engine.archive.prune(0, 1)  # waits for its turn behind it
+    with closing(sqlite3.connect(f"file:{engine.data / FILE}?immutable=1", uri=True)) as without_log:
+        assert without_log.execute("SELECT count(*) FROM envelopes").fetchone() == (len(BATCHES[0]),)
+    log = (engine.data / f"{FILE}-wal").stat().st_size
+    await engine.archive.save(BATCHES[1], 2)
+    assert (engine.data / f"{FILE}-wal").stat().st_size == log
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+async def test_a_long_write_ahead_log_causes_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("restante.waku.archive.sqlite.CHECKPOINT_BYTES", 1 << 20)
+    archive = open_archive(tmp_path)
+    for second in range(30):
+        await archive.save([envelope(second, number, size=4000) for number in range(100)], 1)
+    log = (tmp_path / f"{FILE}-wal").stat().st_size
+    await archive.close()
+    assert log < 6 << 20 < (tmp_path / FILE).stat().st_size
+    assert names(tmp_path) == [FILE, "lock"]

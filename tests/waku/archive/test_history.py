@@ -28,9 +28,6 @@ def key(kind: Envelope) -> bytes:
     return kind.sent.to_bytes(4, "big") + kind.hash
 
 
-# ── what matches ─────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("places", [40, 41, 160])
 async def test_topics_that_a_bloom_filter_skips_count_as_examined(engine: Engine, places: int) -> None:
     # Each has a first place that the filter has, and a last one that it has not.
@@ -82,9 +79,6 @@ async def test_a_full_bloom_filter_and_no_filter_match_everything(engine: Engine
     assert page.looked == 11  # nothing is held against a filter
 
 
-# ── pages ────────────────────────────────────────────────────────────────────────────────────────
-
-
 @both_orders
 @pytest.mark.parametrize("limit", [7, 599, 600, 601])
 async def test_all_pages_together_are_the_answer_and_only_the_last_has_no_cursor(
@@ -125,9 +119,6 @@ async def test_any_36_bytes_are_a_cursor_that_means_after_this_key(engine: Engin
     for after in cursors:
         wanted = [each.raw for each in by_key if (key(each) < after if descending else key(each) > after)]
         assert await loop(engine.archive, query(after=after, limit=300, descending=descending)) == wanted
-
-
-# ── bounds ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @both_orders
@@ -203,8 +194,6 @@ async def test_the_limit_of_examined_rows_is_exact(engine: Engine) -> None:
         answers = await pages(engine.archive, query(topics=topics, limit=500), Bounds(rows=250))
         assert [(len(page.raws), page.bounded) for page in answers] == [(250, True), (250, True), (100, False)]
 
-
-# ── hashes that begin alike ──────────────────────────────────────────────────────────────────────
 
 THREE = [envelope(0, number) for number in (281534, 2157663, 3054885)]
 """Envelopes of one second whose hashes begin alike, found by making three million."""

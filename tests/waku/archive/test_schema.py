@@ -50,9 +50,6 @@ async def test_every_old_archive_opens_with_all_rows_and_the_schema_of_a_new_one
         await new.close()
 
 
-# ── what is not ours ─────────────────────────────────────────────────────────────────────────────
-
-
 def newer(path: Path) -> None:
     SCHEMA.connect(str(path)).close()
     with closing(sqlite3.connect(path)) as database:
@@ -96,9 +93,6 @@ async def test_a_data_directory_has_one_process(tmp_path: Path) -> None:
         open_archive(tmp_path)
     await archive.close()
     await open_archive(tmp_path).close()
-
-
-# ── damage ───────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_damage_is_reported_in_one_sentence(tmp_path: Path) -> None:

@@ -164,9 +164,6 @@ async def test_a_count_that_changes_leaves_the_index_of_places_alone(kept: Archi
         assert [step[1] for step in steps].count("IdxInsert") == writes
 
 
-# ── nobody is held up ────────────────────────────────────────────────────────────────────────────
-
-
 async def test_a_page_leaves_no_transaction_behind(archive: Archive) -> None:
     """The log can be moved into the database and begun anew after each page, so it does not grow."""
     for _, asked in WAYS:

@@ -95,9 +95,6 @@ async def archived_once(data: Path, posts: Posts) -> None:
     assert sorted(await archived(data)) == sorted(posts.archived)
 
 
-# ── a disk that hangs ────────────────────────────────────────────────────────────────────────────
-
-
 async def test_a_disk_that_hangs_is_reported_and_delays_peers_and_loses_nothing(tmp_path: Path) -> None:
     disk = CommandedDisk(tmp_path)
     async with served(disk.data, variables=disk.variables) as (node, look):
@@ -122,9 +119,6 @@ async def test_a_second_sigterm_during_a_hang_ends_the_node_and_loses_nothing(tm
         assert await node.serving.ended() == 1
     disk.go_on()
     assert set(posts.archived) <= set(await archived(disk.data))
-
-
-# ── a disk that fills ────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_disk_that_fills_refuses_envelopes_until_there_is_room(tmp_path: Path) -> None:
@@ -154,9 +148,6 @@ async def test_a_node_that_a_full_disk_made_unready_is_ready_again_without_an_en
         disk.make_room()
         await look.recovers(*words)
         await node.serving.stop()
-
-
-# ── a disk that turns read-only ──────────────────────────────────────────────────────────────────
 
 
 async def test_a_disk_that_turns_read_only_ends_a_node_that_has_peers(tmp_path: Path) -> None:

@@ -32,9 +32,6 @@ def archived(rows: list[Envelope]) -> list[Archived]:
     return [Archived(number, 1000 + number, each.raw) for number, each in enumerate(rows, 1)]
 
 
-# ── .rlp ─────────────────────────────────────────────────────────────────────────────────────────
-
-
 def read_rlp(folder: Path, content: bytes) -> list[Envelope | UnreadableItem]:
     (folder / "file").write_bytes(content)
     return list(rlp_file.read(folder / "file"))
@@ -77,9 +74,6 @@ def test_no_bytes_raise_an_exception_in_a_reader(
     folder = tmp_path_factory.mktemp("noise")
     for item in read_rlp(folder, A.raw[:keep] + noise):
         assert isinstance(item, (Envelope, UnreadableItem))
-
-
-# ── .parquet ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_parquet_file_has_every_known_value_of_each_envelope(tmp_path: Path) -> None:
@@ -159,9 +153,6 @@ def test_a_file_that_is_no_parquet_or_has_no_column_raw_is_refused_in_one_senten
         list(parquet.read(file))
     pq.write_table(pa.table({"raw": [A.raw]}), file)
     assert list(parquet.read(file)) == [A]
-
-
-# ── LevelDB ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def by_key(rows: list[Envelope]) -> list[Envelope]:

@@ -17,6 +17,7 @@ import pytest
 import pytest_asyncio
 
 from restante.waku.archive.history.plans import MAX_PAIRED_PLACES, MAX_SINGLE_PLACES
+from restante.waku.archive.history.readers import READER_COUNT
 from restante.waku.archive.schema import FILE
 from restante.waku.archive.sqlite import open_archive
 from restante.waku.devp2p import frames
@@ -157,7 +158,9 @@ class Siege:
         for part in floods(2000, 500):
             await flood.post(*part)
         asked = [plain(topics=frozenset(), upper=NOW, bloom=wide) for wide in (HALF, bloom.ALL_BITS, HALF)]
-        await answered(flood, [*asked, plain(topics=frozenset([HEAVY]), upper=NOW)])
+        asked.append(plain(topics=frozenset([HEAVY]), upper=NOW))
+        for _ in range(2):  # what the caches of all readers have room for
+            await asyncio.gather(*(answered(peer, asked) for peer in await self.greet_many(READER_COUNT)))
         self.everybody_goes()
         await self.until("an empty house", lambda: self._held()[0] <= before)
         self._before = self._held()

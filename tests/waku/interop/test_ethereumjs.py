@@ -26,8 +26,8 @@ from support.bounds import bounded
 from support.dice import Seeded
 
 pytestmark = pytest.mark.thorough
-"""It is installed from the network. tests/waku/test_rlpx.py, test_handshake.py, test_ecies.py, test_hello.py,
-test_devp2p.py and test_snappy.py check the same parts against published vectors and by our own two ends."""
+"""It is installed from the network. tests/waku/test_rlpx.py, test_keys.py and
+test_devp2p.py check the same parts against published vectors and by our own two ends."""
 
 KEY = Key(b"\5" * 32)
 HELLO = Hello("restante", (Capability("waku", 0), Capability("waku", 1)), 30303, KEY.public)

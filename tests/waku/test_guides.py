@@ -1,8 +1,9 @@
-"""The guide for those who come from status-go: its commands are executed on what status-go leaves."""
+"""The guides: that for those who come from status-go, that to history runs, and that to the library."""
 
 from __future__ import annotations
 
 import asyncio
+import doctest
 import json
 import os
 import re
@@ -10,17 +11,26 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 import pytest
+import typer.main
 
+from restante import waku
+from restante.cli.waku import app
+from restante.common.dice import SystemDice
 from restante.waku import key_file
+from restante.waku.client.actions import Budgets
+from restante.waku.client.probe import Outcome
 from restante.waku.envelope import bloom
-from restante.waku.envelope.envelope import Envelope
+from restante.waku.envelope.envelope import Envelope, make
 from restante.waku.envelope.keys import node_id
+from restante.waku.envelope.payload import SymmetricKey, seal, topic_of
 from restante.waku.limits import Limits
 from restante.waku.settings import WakuServe
 from support.document_shell import shell as document_shell
@@ -29,6 +39,9 @@ from support.processes import child, run
 from support.waku import leveldbs
 from support.waku.archives import ROWS, raws_of
 from support.waku.envelopes import envelope
+from support.waku.fake_node import listening
+from support.waku.mailservers import Honest
+from support.waku.processes import serving
 
 GUIDE = Document("docs/waku/from-status-go.md")
 
@@ -92,8 +105,6 @@ def test_a_last_pass_imports_only_what_came_since_the_first(tmp_path: Path) -> N
     assert {file.name: file.read_bytes() for file in archive.iterdir()} == before
     assert report(shell(last_pass, tmp_path)) == [len(ROWS), 0, len(ROWS), 0]
 
-
-# ── PostgreSQL ───────────────────────────────────────────────────────────────────────────────────
 
 POSTGRES: Final = next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)), None)
 """Where Debian has the server's programs: `apt install postgresql`."""
@@ -162,8 +173,6 @@ async def test_an_archive_in_postgresql_in_two_passes(tmp_path: Path) -> None:
     assert sorted(found) == sorted(each.raw for each in [*ROWS, large])
 
 
-# ── the table ────────────────────────────────────────────────────────────────────────────────────
-
 WAKU_CONFIG: Final = set(
     re.findall(
         r"\w+",
@@ -186,3 +195,71 @@ def test_every_field_of_waku_config_has_a_row_and_every_flag_and_limit_exists() 
     limits = set(re.findall(r"--limit (\w+)=", ours))
     assert len(limits) > 4
     assert limits < set(Limits.__struct_fields__)
+
+
+HISTORY = Document("docs/waku/history.md")
+
+
+def mailserver() -> Honest:
+    """It has what was sent to a chat an hour and a day ago."""
+    chat, dice, now = SymmetricKey.from_password("status"), SystemDice(), int(time.time())
+    data = seal(b"held until called for", to=chat, dice=dice)
+    return Honest([make(now - age + 50, 50, topic_of("status"), data) for age in (3600, 2 * 86400)])
+
+
+async def shell_beside(command: str, folder: Path) -> str:
+    with_restante = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = await asyncio.to_thread(run, "sh", "-c", command, cwd=folder, variables=with_restante)
+    assert (done.returncode, done.stderr) == (0, ""), f"{command}\n{done.stderr}"
+    return done.stdout
+
+
+async def test_the_commands_of_the_guide(tmp_path: Path) -> None:
+    async with listening(mailserver(), password="status-offline-inbox") as (node, enode):
+        (tmp_path / "enode.txt").write_text(f"{enode}\n")
+        commands = HISTORY.commands("requests", " -o ", "plain", r"status\.json$", "--live", "probe")
+        to_file, plain, with_state, live, probe = [await shell_beside(each, tmp_path) for each in commands]
+    assert to_file == "fetched 1 envelope\n"
+    assert msgspec.json.decode((tmp_path / "history.jsonl").read_bytes())["text"] == "held until called for"
+    assert len(plain.splitlines()) == len(with_state.splitlines()) == 1
+    assert (tmp_path / "status.json").exists()
+    assert live == ""  # the state knows it
+    assert probe.startswith("all is well")
+    assert node.wrong == []
+
+
+async def test_the_program_of_the_guide() -> None:
+    names: dict[str, Any] = {}
+    exec(HISTORY.blocks["program"], names)
+    async with listening(mailserver(), password="status-offline-inbox") as (_, enode):
+        envelopes, state = await names["history"]([enode])
+        again, _ = await names["history"]([enode], state)
+    assert (len(envelopes), again) == (1, [])
+
+
+def test_the_guide_has_every_flag_limit_and_exit_code() -> None:
+    commands = typer.main.get_group(app).commands
+    for name in ("request", "probe"):
+        for option in (opt for each in commands[name].params for opt in each.opts if opt.startswith("-")):
+            assert f"`{option}`" in HISTORY.text, option
+    for name, default in msgspec.structs.asdict(Budgets()).items():
+        assert f"| `{name}` | {default:,.0f} |" in HISTORY.text, name
+    for outcome in Outcome:
+        assert f"| {outcome.value} | " in HISTORY.text, outcome
+
+
+LIBRARY = Path(__file__).parent.parent.parent / "docs" / "waku" / "library.md"
+
+
+def test_every_example_of_the_guide_prints_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # some of them write files
+    with serving(tmp_path / "data") as url:
+        given = {"node": url, "data_directory": tmp_path / "data"}
+        results = doctest.testfile(str(LIBRARY), module_relative=False, globs=given)
+    assert results.failed == 0
+    assert results.attempted == len(re.findall(r"^>>> ", LIBRARY.read_text(), re.MULTILINE)) > 30
+
+
+def test_the_guide_names_all_that_the_library_has() -> None:
+    table = LIBRARY.read_text().partition("\nAll names:\n")[2]
+    assert sorted(re.findall(r"`(\w+)`", table)) == waku.__all__
