@@ -13,23 +13,26 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from support.documents import ROOT
 from support.metrics import counts
-from support.monitoring import (
-    METRIC,
-    RECORDED,
-    RULES,
-    RULES_TEST,
-    alert_names,
-    dashboard,
-    panels,
-    recorded_names,
-    rule_blocks,
-)
+from support.monitoring import RULES, RULES_TEST, dashboard, panels, recorded_names
 from support.ports import held_port
 from support.processes import serving
 from support.waku.processes import node_process
 
 MONITORING: Final = ROOT / "docs/monitoring.md"
 WAKU_GUIDE: Final = ROOT / "docs/waku/operating.md"
+
+METRIC: Final = re.compile(r"\b(?:restante|waku|mailserver|process)_[a-z0-9_]+\b")
+RECORDED: Final = re.compile(r"\b(?:restante|waku):[a-z0-9_:]+\b")
+
+
+def rule_blocks() -> dict[str, str]:
+    """Return the text of each rule by its name, with the comments that stand before the next one."""
+    _, *parts = re.split(r"^      - (?:record|alert): ", RULES.read_text(), flags=re.MULTILINE)
+    return {part.partition("\n")[0]: part for part in parts}
+
+
+def alert_names() -> list[str]:
+    return re.findall(r"^      - alert: (\w+)$", RULES.read_text(), re.MULTILINE)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -15,9 +15,6 @@ RULES: Final = PROMETHEUS / "restante.rules.yml"
 RULES_TEST: Final = PROMETHEUS / "restante.rules.test.yml"
 DASHBOARD: Final = ROOT / "deploy" / "grafana" / "restante.json"
 
-METRIC: Final = re.compile(r"\b(?:restante|waku|mailserver|process)_[a-z0-9_]+\b")
-RECORDED: Final = re.compile(r"\b(?:restante|waku):[a-z0-9_:]+\b")
-
 
 @dataclass(frozen=True)
 class Panel:
@@ -50,16 +47,6 @@ def panels() -> Iterator[Panel]:
 def filled_in(query: str) -> str:
     """Return a query with values in place of Grafana's variables: all servers, and rates of a minute."""
     return query.replace("$instance", ".+").replace("$__rate_interval", "1m")
-
-
-def rule_blocks() -> dict[str, str]:
-    """Return the text of each rule by its name, with the comments that stand before the next one."""
-    _, *parts = re.split(r"^      - (?:record|alert): ", RULES.read_text(), flags=re.MULTILINE)
-    return {part.partition("\n")[0]: part for part in parts}
-
-
-def alert_names() -> list[str]:
-    return re.findall(r"^      - alert: (\w+)$", RULES.read_text(), re.MULTILINE)
 
 
 def recorded_names() -> list[str]:
