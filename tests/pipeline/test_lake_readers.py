@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Final
 
 import duckdb
-import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -76,11 +74,15 @@ def by_duckdb(lake: Path) -> pa.Table:
 
 
 def by_pandas(lake: Path) -> pa.Table:
+    import pandas as pd
+
     frame = DeltaTable(lake / "letters").to_pandas(types_mapper=pd.ArrowDtype)
     return pa.Table.from_pandas(frame, preserve_index=False)
 
 
 def by_polars(lake: Path) -> pa.Table:
+    import polars as pl
+
     return pl.scan_delta(lake / "letters").collect().to_arrow()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,10 +20,18 @@ from support.pipeline import reports
 from support.pipeline.report_lakes import LakeTables, lake
 from support.timing.browser import RULES, chromium, opened
 
-MADE = datetime(2026, 12, 1, 6, tzinfo=UTC)
-DAYS = [date(2026, 11, 3) + timedelta(number) for number in range(28)]
-MONTH = page(made_report(LakeTables(lake(Random(1), DAYS)).fetch, parse("2026-11"), MADE.date(), MADE))
-PAGES = {"month": MONTH, "whole": page(reports.whole()), "hostile": page(reports.hostile())}
+PAGES = ("month", "whole", "hostile")
+
+
+@cache
+def content(name: str) -> bytes:
+    """Return a page: of a lake's month, of one figure of each kind, or with the words of somebody hostile."""
+    if name == "month":
+        days = [date(2026, 11, 3) + timedelta(number) for number in range(28)]
+        made = datetime(2026, 12, 1, 6, tzinfo=UTC)
+        return page(made_report(LakeTables(lake(Random(1), days)).fetch, parse("2026-11"), made.date(), made))
+    return page(reports.whole() if name == "whole" else reports.hostile())
+
 
 WIDE: dict[str, Any] = {"viewport": {"width": 1400, "height": 900}}
 PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
@@ -80,7 +89,7 @@ CUT = """() => [...document.querySelectorAll(".scrolled")]
     ],
 )
 def test_a_page_fits_and_loads_nothing(browser: Browser, tmp_path: Path, name: str, view: str) -> None:
-    with opened(browser, PAGES[name], tmp_path, **VIEWS[view]) as found:
+    with opened(browser, content(name), tmp_path, **VIEWS[view]) as found:
         # Not innerWidth: a phone shows all of a page that is too wide, and makes it smaller.
         assert found.page.evaluate("document.documentElement.scrollWidth") <= VIEWS[view]["viewport"]["width"]
         for chart in found.page.locator("svg.chart").all():
@@ -99,7 +108,7 @@ def test_a_page_fits_and_loads_nothing(browser: Browser, tmp_path: Path, name: s
 @pytest.mark.parametrize("view", ["wide", "phone", "dark"])
 @pytest.mark.parametrize("name", PAGES)
 def test_axe_finds_no_violation(browser: Browser, tmp_path: Path, name: str, view: str) -> None:
-    with opened(browser, PAGES[name], tmp_path, bypass_csp=True, **VIEWS[view]) as found:
+    with opened(browser, content(name), tmp_path, bypass_csp=True, **VIEWS[view]) as found:
         # It does not judge the contrast of texts above a gradient.
         found.page.add_style_tag(content=".scrolled { background: none }")
         results = Axe().run(found.page, options=RULES)
@@ -136,7 +145,7 @@ def test_the_words_of_a_sentence_keep_their_order_around_names(browser: Browser,
 
 @pytest.mark.thorough
 def test_a_screen_reader_gets_names_for_charts_and_scrolled_tables(browser: Browser, tmp_path: Path) -> None:
-    with opened(browser, PAGES["whole"], tmp_path, **WIDE) as found:
+    with opened(browser, content("whole"), tmp_path, **WIDE) as found:
         for figure in reports.charts():
             assert found.page.get_by_role("img", name=figure.title, exact=True).count() == 1
         assert found.page.get_by_role("region", name="Results: 30 rows").count() == 1
@@ -146,7 +155,7 @@ def test_a_screen_reader_gets_names_for_charts_and_scrolled_tables(browser: Brow
 
 @pytest.mark.thorough
 def test_the_meanings_are_opened_without_a_script(browser: Browser, tmp_path: Path) -> None:
-    with opened(browser, PAGES["whole"], tmp_path, java_script_enabled=False, **WIDE) as found:
+    with opened(browser, content("whole"), tmp_path, java_script_enabled=False, **WIDE) as found:
         box = found.page.locator("details.meanings").last
         expect(box.locator(":scope > :not(summary)")).to_be_hidden()
         box.locator("summary").click()
@@ -160,18 +169,18 @@ MAX_PDF_BYTES = 1_000_000
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", PAGES)
 def test_a_printed_page_fits_its_paper_and_its_pdf_is_small(browser: Browser, tmp_path: Path, name: str) -> None:
-    with opened(browser, PAGES[name], tmp_path, viewport={"width": 700, "height": 1000}) as found:
+    with opened(browser, content(name), tmp_path, viewport={"width": 700, "height": 1000}) as found:
         found.page.emulate_media(media="print")
         assert found.page.evaluate("document.documentElement.scrollWidth") <= 700  # A4, 12 mm of margin on both sides
-        content = found.page.pdf(format="A4")
-    assert content.startswith(b"%PDF")
-    assert len(content) < MAX_PDF_BYTES
+        pdf = found.page.pdf(format="A4")
+    assert pdf.startswith(b"%PDF")
+    assert len(pdf) < MAX_PDF_BYTES
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("view", ["forced colours", "print"])
 def test_the_areas_of_a_legend_differ_without_colour(browser: Browser, tmp_path: Path, view: str) -> None:
-    with opened(browser, PAGES["whole"], tmp_path, bypass_csp=True, **VIEWS.get(view, WIDE)) as found:
+    with opened(browser, content("whole"), tmp_path, bypass_csp=True, **VIEWS.get(view, WIDE)) as found:
         if view == "print":
             found.page.emulate_media(media="print")
         found.page.add_style_tag(content=".swatch * { color: #555 !important }")
@@ -182,7 +191,7 @@ def test_the_areas_of_a_legend_differ_without_colour(browser: Browser, tmp_path:
 
 @pytest.mark.thorough
 def test_a_table_is_scrolled_by_keys(browser: Browser, tmp_path: Path) -> None:
-    with opened(browser, PAGES["whole"], tmp_path, **PHONE) as found:
+    with opened(browser, content("whole"), tmp_path, **PHONE) as found:
         box = found.page.locator(".scrolled").first
         last_row = box.locator("tr").last
         box.focus()
@@ -194,7 +203,7 @@ def test_a_table_is_scrolled_by_keys(browser: Browser, tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_a_printed_page_is_light_and_shows_all_rows(browser: Browser, tmp_path: Path) -> None:
-    with opened(browser, PAGES["whole"], tmp_path, **VIEWS["dark"]) as found:
+    with opened(browser, content("whole"), tmp_path, **VIEWS["dark"]) as found:
         dark = found.page.evaluate("getComputedStyle(document.body).backgroundColor")
         found.page.emulate_media(media="print")
         assert found.page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
