@@ -120,16 +120,6 @@ def test_every_truncated_or_extended_envelope_is_refused() -> None:
             parse(raw + tail)
 
 
-def test_a_string_that_contains_an_envelope_is_no_envelope() -> None:
-    for data in (b"", bytes(284)):
-        raw = make(1_600_000_050, 50, b"abcd", data, 77).raw
-        string = bytes((raw[0] - 0x40,)) + raw[1:]
-        assert isinstance(rlp.decode(string), bytes)
-        check(string)
-        with pytest.raises(RlpError, match="list"):
-            parse(string)
-
-
 def test_an_envelope_with_fields_out_of_range_is_refused() -> None:
     for bad in (
         *((-1, 0, b"abcd", b"", 0), (1 << 32, 0, b"abcd", b"", 0), (0, -1, b"abcd", b"", 0)),

@@ -40,7 +40,6 @@ from restante.waku.node.save_schedule import (
     SAVE_INTERVAL,
     SaveSchedule,
 )
-from restante.waku.protocol import packets
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.acceptance import Policy
 from restante.waku.protocol.packets import Options
@@ -922,13 +921,6 @@ def test_a_few_envelopes_wait_until_the_last_save_is_a_while_ago() -> None:
     assert saves.waits(1, 100.0 + SAVE_INTERVAL * 1.01) == 0.0
 
 
-def test_many_envelopes_are_saved_as_soon_as_no_data_waits_to_be_read() -> None:
-    saves = after_a_save()
-    saves.gathered(LATE)
-    assert saves.waits(MIN_BATCH_ENVELOPES, 100.0) == 0.0
-    assert saves.reads_on(MIN_BATCH_ENVELOPES, 100.0)
-
-
 def test_waiting_data_is_read_until_the_batch_is_full_or_the_last_save_is_a_while_ago() -> None:
     saves = after_a_save()
     assert saves.reads_on(MAX_BATCH_ENVELOPES - 1, 100.0)
@@ -975,7 +967,7 @@ def test_the_deadlines_of_all_connections_are_checked_together() -> None:
     assert deadlines.session == NEVER
 
 
-CONFIRMED = [packets.MESSAGE_RESPONSE, packets.BATCH_ACK]
+CONFIRMED = [waku_packets.MESSAGE_RESPONSE, waku_packets.BATCH_ACK]
 
 
 async def codes(*peers: RawPeer) -> list[list[int]]:
@@ -1003,9 +995,9 @@ async def test_envelopes_are_relayed_during_a_commit_and_confirmed_after_their_o
     behind = other.offer([letter(1), letter(2)])
     reader.offer([letter(3, age=1000)])  # refused: no disk has a say in it
     assert await codes(poster, other, reader) == [
-        [packets.MESSAGES],
-        [packets.MESSAGES],
-        [packets.MESSAGES, *CONFIRMED, packets.MESSAGES],
+        [waku_packets.MESSAGES],
+        [waku_packets.MESSAGES],
+        [waku_packets.MESSAGES, *CONFIRMED, waku_packets.MESSAGES],
     ]
 
     gate.let_one_through()

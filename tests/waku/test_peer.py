@@ -45,13 +45,6 @@ def greeted(options: Options | None = None) -> Peer:
     return peer
 
 
-def test_every_captured_status_is_accepted() -> None:
-    for status in CAPTURED:
-        peer = Peer()
-        assert peer.receive(waku_packets.STATUS, status) == Greeted()
-        assert peer.greeted
-
-
 def test_a_peer_with_an_empty_status_is_a_full_node_with_the_default_work() -> None:
     """status-go's defaults (waku/v1/status_options.go:106-134)."""
     peer = greeted()

@@ -291,19 +291,6 @@ async def test_a_stopped_request_leaves_no_unfinished_file(
     assert names(tmp_path) == []
 
 
-@pytest.mark.thorough
-async def test_live_stopped_twice_leaves_the_complete_file_or_none(tmp_path: Path) -> None:
-    file = tmp_path / "all.parquet"
-    async with listening(Silent()) as (node, enode):
-        command = (*RESTANTE, "waku", "request", str(enode), *PLAIN, "--live", "-o", str(file))
-        async with child(*command) as listener, bounded("the request"):
-            await node.was_asked.wait()
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
-                listener.send(number)
-            await listener.ended()
-    assert names(tmp_path) in ([], ["all.parquet"])
-
-
 def test_a_request_stopped_while_it_finishes_the_file_leaves_no_unfinished_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,18 +86,6 @@ async def test_prunes_delete_the_oldest_first_in_slices(engine: Engine) -> None:
     assert await engine.archive.topics() == []
 
 
-async def test_an_arrival_number_is_never_given_twice(engine: Engine) -> None:
-    await engine.archive.save([A, B], 1)
-    last = (await engine.archive.after(0, 9))[-1].arrival
-    await engine.archive.prune(1 << 32, 9)
-    await engine.restart()
-    await engine.archive.save([A, C], 2)
-    again = await engine.archive.after(0, 9)
-    assert [each.raw for each in again] == [A.raw, C.raw]
-    assert last < again[0].arrival < again[1].arrival
-    assert await engine.archive.after(again[0].arrival, 9) == again[1:]
-
-
 async def test_large_envelopes_are_read_a_few_at_a_time_and_none_is_left_out(engine: Engine) -> None:
     large = [envelope(0, number, size=3 << 20) for number in range(4)]
     await engine.archive.save([*large, A], 1)

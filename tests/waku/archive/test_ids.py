@@ -19,13 +19,6 @@ def test_an_id_is_the_time_and_the_first_31_bits_of_the_hash() -> None:
     assert ids.home(alike(envelope(0xFFFFFFFF - T0), b"\xff\xff\xff\xff")) == ids.MAX_ID == 2**63 - 1
 
 
-@given(st.integers(0, 0xFFFFFFFF), st.integers(0, 0xFFFFFFFF), st.binary(min_size=4, max_size=4))
-def test_ids_are_in_the_order_of_time(one: int, other: int, start: bytes) -> None:
-    first, second = (ids.home(alike(envelope(sent - T0), start)) for sent in sorted((one, other)))
-    assert first <= second
-    assert (first >> ids.BITS, second >> ids.BITS) == tuple(sorted((one, other)))
-
-
 @given(st.binary(min_size=4, max_size=4))
 def test_a_topic_is_a_number_of_four_bytes(topic: bytes) -> None:
     assert -(2**31) <= ids.number(topic) < 2**31

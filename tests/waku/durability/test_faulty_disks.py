@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import itertools
 import shutil
-import signal
 import time
 from asyncio.subprocess import DEVNULL
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -107,18 +106,6 @@ async def test_a_disk_that_hangs_is_reported_and_delays_peers_and_loses_nothing(
         assert posts.refusals == []
         await node.serving.stop()
     await archived_once(disk.data, posts)
-
-
-async def test_a_second_sigterm_during_a_hang_ends_the_node_and_loses_nothing(tmp_path: Path) -> None:
-    disk = CommandedDisk(tmp_path)
-    async with served(disk.data, variables=disk.variables) as (node, look), posting(node) as posts:
-        await look.reports(disk.hang, HANGS)
-        node.serving.send(signal.SIGTERM)
-        await node.serving.logged("draining")
-        node.serving.send(signal.SIGTERM)
-        assert await node.serving.ended() == 1
-    disk.go_on()
-    assert set(posts.archived) <= set(await archived(disk.data))
 
 
 async def test_a_disk_that_fills_refuses_envelopes_until_there_is_room(tmp_path: Path) -> None:
