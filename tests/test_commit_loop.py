@@ -129,42 +129,6 @@ async def test_mailboxes_age_although_the_server_crashes_repeatedly(tmp_path: Pa
     assert [record["result"] for record in sql_usage(tmp_path)["mailbox"]] == ["pruney"]
 
 
-async def test_a_clock_set_back_and_forward_prunes_nothing_and_keeps_the_order(tmp_path: Path) -> None:
-    clock = FakeClock()
-    async with opened(tmp_path, clock) as loop:
-        clock.now += GRACE_SECONDS
-        first, inbox = await loop.enter("a", OPEN)
-        for phase, skew in (("1", 0.0), ("2", -86400.0), ("3", 86400.0)):
-            clock.skew = skew
-            await loop.say(first, json.dumps({"type": "add", "phase": phase, "body": ""}))
-        await loop.lose(first)
-        await loop.prune()
-        _, inbox = await loop.enter("b", OPEN)
-        assert [frame["phase"] for frame in inbox.frames if frame["type"] == "message"] == ["1", "2", "3"]
-        clock.skew = -86400.0
-        await loop.enter("a", '{"type": "close", "mailbox": "m"}')
-        await loop.enter("b", '{"type": "close", "mailbox": "m", "mood": "happy"}')
-        assert [record["total"] for record in sql_usage(tmp_path)["mailbox"]] == ["0"]
-
-
-async def test_a_touch_outlives_a_crash_once_it_was_saved(tmp_path: Path) -> None:
-    clock = FakeClock()
-    async with opened(tmp_path, clock, crash=True) as loop:
-        first, _ = await loop.enter("a", OPEN)
-        clock.now += 600
-        await loop.lose(first)
-        loop.commit_loop.start_saving()
-        await loop.commit_loop.idle.wait()
-    async with opened(tmp_path, clock) as loop:
-        clock.now += 600
-        await loop.enter("b")
-        await loop.prune()
-        assert sql_rows(tmp_path)["mailboxes"] == "1"
-        clock.now += 61
-        await loop.prune()
-        assert sql_rows(tmp_path)["mailboxes"] == "0"
-
-
 async def test_a_slice_of_the_pruning_drops_one_large_mailbox_or_many_small_ones(tmp_path: Path) -> None:
     clock = FakeClock()
     async with opened(tmp_path, clock) as loop:

@@ -1,6 +1,6 @@
 """Files and directories between `restante` and `wormhole`, directly and by the relay that everybody uses.
 
-Clients of other versions and languages are in test_client_files.py.
+Clients of other versions and languages are in test_clients.py.
 """
 
 from __future__ import annotations

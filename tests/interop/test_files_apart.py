@@ -132,7 +132,7 @@ async def test_a_file_arrives_by_the_relay(nat: Networks, tmp_path: Path, pair: 
 
 @pytest.mark.parametrize("pair", [pair for pair in PAIRS if RUST_NEW not in pair], ids=named)
 async def test_a_directory_arrives_by_the_relay(nat: Networks, tmp_path: Path, pair: Pair) -> None:
-    """The Rust client knows none: it sends a tar file, and stores a zip file (test_client_files.py)."""
+    """The Rust client knows none: it sends a tar file, and stores a zip file (test_clients.py)."""
     arrived = (await nat.carry(pair, write_tree(tmp_path, TREE_NAME), tmp_path, by_relay=True)) / TREE_NAME
     assert {path: content for path, content in read_tree(arrived).items() if path in FILES} == FILES
 
