@@ -252,12 +252,6 @@ def test_a_changed_archive_is_reported_and_none_of_its_rows_is_read(name: str, t
     assert kept == {"file", "arrival", "source_kind", "source", "fault", "identity", "digest"}
 
 
-def test_envelopes_whose_hashes_begin_alike_are_read_from_their_moved_ids(tmp_path: Path) -> None:
-    with keeping(tmp_path / "data", SOME[0]) as server:
-        altered(server.data, f"UPDATE envelopes SET id = {ids.home(SOME[0]) - 1}", "UPDATE arrivals SET id = id - 1")
-        assert hashes(read_new(server.data).clean) == names(SOME[:1])
-
-
 # ── beside a running server ──────────────────────────────────────────────────────────────────────
 
 
@@ -309,14 +303,6 @@ def test_an_archive_of_another_shape_is_refused_with_one_sentence(statement: str
         read_new(tmp_path / "data")
 
 
-def test_an_unknown_column_is_named_and_left_out(tmp_path: Path) -> None:
-    with keeping(tmp_path / "data", *SOME) as server:
-        altered(server.data, "ALTER TABLE arrivals ADD COLUMN 'sender\x1b[31m' TEXT")
-        found = read_new(server.data)
-    assert found.said == ["source waku: column arrivals.sender\\x1b[31m is not known and is left out"]
-    assert len(found.clean) == len(SOME)
-
-
 def test_a_damaged_archive_is_refused_with_one_sentence(tmp_path: Path) -> None:
     with keeping(tmp_path / "data", *SOME):
         pass
@@ -324,11 +310,3 @@ def test_a_damaged_archive_is_refused_with_one_sentence(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[: 3 * 4096])
     with pytest.raises(SourceError, match="damaged"):
         read_new(tmp_path / "data")
-
-
-def test_a_lack_of_room_for_the_copy_is_reported_before_copying(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1 << 20}))
-    with keeping(tmp_path / "data", *SOME) as server, pytest.raises(SourceError, match="1 MiB are free: make room"):
-        read_new(server.data)

@@ -20,7 +20,6 @@ from restante.cli import pipeline_run
 from restante.common.errors import StoreError
 from restante.common.lock_file import lock_file
 from restante.pipeline.ingest import Run
-from restante.pipeline.lake.lake import Lake
 from restante.pipeline.spark import class_archive, session
 from support.bounds import PATIENCE
 from support.pipeline.runs import LakeWorld
@@ -237,24 +236,6 @@ def test_a_run_that_is_done_succeeds_whatever_is_wrong_with_the_cache_folder(
         (run.scratch / class_archive.CLASSES_FILE).touch()
     said = f"as slowly as this one: the cache folder cannot be read: {error} (XDG_CACHE_HOME)\n"
     assert capsys.readouterr().err.endswith(said)
-
-
-def test_others_may_write_to_the_lake_while_the_archive_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said: list[str] = []
-
-    def archive_classes(folder: Path) -> bool:
-        with Lake.open(tmp_path / "lake", write=True):
-            said.append("written" if folder.is_dir() else "the list of classes is gone")
-        return True
-
-    monkeypatch.setattr(session, "session", lambda *_given, **_others: nullcontext(object()))
-    monkeypatch.setattr(session, "archive_classes", archive_classes)
-    with opened(tmp_path / "lake") as run:
-        run.spark()
-        assert said == []
-    assert said == ["written"]
 
 
 def test_java_is_started_for_small_jobs_and_once_more_before_the_first_large_one(

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from restante.common.errors import Misuse
-from restante.mailbox.store.schema import FILE
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.source import SourceError, origins, parse
 from support.mailbox.reference_sources import Their
@@ -86,12 +85,6 @@ def test_a_file_that_is_no_database_is_not_taken_for_one(tmp_path: Path) -> None
     assert "damaged or encrypted" in refused(f"a={file}", tmp_path)
 
 
-def test_a_foreign_database_is_not_taken_for_one_of_ours(tmp_path: Path) -> None:
-    alter(tmp_path / "diary.sqlite", "CREATE TABLE mailboxes (day TEXT)")
-    assert "is not a source of usage records" in refused(f"a={tmp_path / 'diary.sqlite'}", tmp_path)
-    assert "is not a source of usage records" in refused(f"a={tmp_path}", tmp_path)
-
-
 def test_the_reference_s_channel_database_is_refused(tmp_path: Path) -> None:
     their = Their(tmp_path / "their")
     said = refused(f"a={their.relay}", tmp_path)
@@ -148,10 +141,3 @@ def test_imported_rows_are_recognised_by_the_file_s_name(tmp_path: Path) -> None
     sources = [recognise(f"{name}={made('theirs', tmp_path / name)}") for name in ("a", "b")]
     sources.append(recognise(f"c={made('ours', tmp_path / 'c')}"))
     assert origins(sources) == {"usage.sqlite": [source.path for source in sources[:2]]}
-
-
-def test_the_database_of_a_new_server_is_recognised(tmp_path: Path) -> None:
-    """All of it is in its log still."""
-    with ours(tmp_path / "data", nameplate(1)):
-        assert (tmp_path / "data" / FILE).stat().st_size <= 4096
-        assert read(f"a={tmp_path / 'data'}", tmp_path / "scratch")["nameplates"].ids == [1]

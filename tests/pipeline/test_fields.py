@@ -12,7 +12,6 @@ from restante.waku.envelope.envelope import Envelope, make, parse
 from restante.waku.envelope.rlp import RlpError
 from support.effort import examples
 from support.mutation import mutated
-from support.vectors import load
 from support.waku.strategies import ITEMS, envelopes
 
 GOOD = (b"\x84\x5f\x5e\x10\x32", b"\x32", b"\x84abcd", b"\x83abc", b"\x07")
@@ -67,12 +66,6 @@ def test_every_length_is_read_and_the_work_is_done_on_the_right_bytes() -> None:
     assert missed(raws) == []
 
 
-def test_the_vectors_are_read() -> None:
-    raws = [bytes.fromhex(vector["rlp"]) for vector in load("envelopes")]
-    assert missed(raws) == []
-    assert Fields(raws).compute_pow().tolist() == [vector["pow"] for vector in load("envelopes")]
-
-
 @given(st.lists(mutated(envelopes.map(lambda envelope: envelope.raw)) | st.binary(max_size=40), max_size=20))
 @examples(200)
 def test_bytes_that_are_no_envelope_are_never_valid(raws: list[bytes]) -> None:
@@ -103,8 +96,3 @@ def test_envelopes_with_wrong_lengths_are_not_valid() -> None:
     raws = [head + rest for head in HEADS for rest in (b"", body, body[:-1], body + b"\0", bytes(64))]
     check([*raws, rlp.pack(GOOD)])
     assert Fields([*raws, rlp.pack(GOOD)]).good.tolist() == [False] * len(raws) + [True]
-
-
-def test_an_empty_input_is_read_too() -> None:
-    check([])
-    check([b""])

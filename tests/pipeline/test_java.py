@@ -31,21 +31,14 @@ def test_the_version_of_a_java_is_read_from_its_release_file(tmp_path: Path, ver
     assert java.major(a_java(tmp_path / "java", version)) == major
 
 
-def test_a_folder_without_java_has_no_version(tmp_path: Path) -> None:
-    assert java.major(tmp_path) == 0
-    (tmp_path / "release").write_bytes(b"\xff")
-    assert java.major(tmp_path) == 0
-
-
 def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
     named, found = a_java(tmp_path / "named", "21.0.1"), a_java(tmp_path / "found", "17.0.1")
     assert java.find_home({"JAVA_HOME": str(named), "PATH": str(found / "bin")}) == named
     assert java.find_home({"PATH": str(found / "bin")}) == found
-
-
-def test_a_java_that_is_too_old_is_skipped(tmp_path: Path) -> None:
-    old, new = a_java(tmp_path / "old", "11.0.2"), a_java(tmp_path / "new", "17.0.1")
-    assert java.find_home({"JAVA_HOME": str(old), "PATH": str(new / "bin")}) == new
+    (named / "release").write_text('JAVA_VERSION="11.0.2"')
+    assert java.find_home({"JAVA_HOME": str(named), "PATH": str(found / "bin")}) == found, "too old"
+    (named / "release").write_bytes(b"\xff")
+    assert java.major(named) == java.major(tmp_path) == 0
 
 
 def test_a_java_on_the_path_is_found_behind_its_links(tmp_path: Path) -> None:

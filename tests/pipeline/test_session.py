@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
-import pyspark
+import pyarrow as pa
 import pytest
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import AnalysisException, PySparkException
@@ -44,11 +42,11 @@ from restante.pipeline.spark.session import (
     session,
     watch_tasks,
 )
-from support.bounds import BOUND, PATIENCE
-from support.pipeline.sessions import ENVIRONMENT
 from support.ports import nobodys_port
+from support.processes import run
 
 SERIAL = "-XX:+UseSerialGC"
+
 
 NOBODY = f"127.0.0.1:{nobodys_port()}"
 
@@ -68,35 +66,19 @@ def test_an_unreachable_spark_is_reported_at_once(given: dict[str, Any], words: 
     assert str(refusal.value) == words
 
 
-TOLD = """
-from restante.common.errors import RestanteError
-from restante.pipeline.spark.session import session
-for given in ({"settings": {"spark.driver.memory": "12x"}}, {"master": "nonsense"}):
-    try:
-        with session(**given): pass
-    except RestanteError as error:
-        print(error)
-"""
-
-
 @pytest.mark.thorough
-def test_an_error_of_java_is_reported_in_one_line() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", TOLD], env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=PATIENCE
-    )
-    memory, master = done.stdout.splitlines()
-    assert "Invalid maximum heap size: -Xmx12x" in memory
-    assert "Master must either be yarn or start with spark, k8s, or local" in master
-    assert done.stderr == ""
-
-
-def test_a_master_that_runs_another_version_of_spark_is_reported_with_the_version_that_it_needs() -> None:
-    """A driver of Spark 4.3.0 said this after a minute in which it had tried a master of 4.1.4."""
-    said = "java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.\nThis stopped"
-    assert spark_module._refusal("spark://there:7077", said) == (
-        f"it does not accept this program: it must run Spark {pyspark.__version__}, as this machine does"
-    )
-    assert spark_module._refusal("yarn", said).startswith("Cannot call methods on a stopped SparkContext")
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"settings": {"spark.driver.memory": "12x"}}, "Invalid maximum heap size: -Xmx12x"),
+        ({"master": "nonsense"}, "Master must either be yarn or start with spark, k8s, or local"),
+    ],
+)
+def test_an_error_of_java_is_reported_in_one_line(given: dict[str, Any], words: str) -> None:
+    code = f"from restante.pipeline.spark.session import session\nwith session(**{given!r}): pass"
+    done = run(sys.executable, "-c", code)
+    assert words in done.stderr.splitlines()[-1]
+    assert done.stderr.count("Spark did not start") == 1
 
 
 class Asked(Exception):  # noqa: N818 - it is no error
@@ -131,20 +113,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, str]]:
     return begin
 
 
-def test_a_local_java_keeps_its_temporary_files_in_the_folder_of_the_run(
-    asked: Callable[..., dict[str, str]], tmp_path: Path
-) -> None:
-    conf = asked("local[2]", folder=tmp_path)
-    assert conf["spark.local.dir"] == str(tmp_path)
-    assert f'"-Djava.io.tmpdir={tmp_path}"' in conf["spark.driver.extraJavaOptions"]
-    assert "spark.local.dir" not in asked("yarn", folder=tmp_path)
-
-
 @pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
 def test_a_master_on_this_machine_gets_an_address_memory_and_java_options(
-    asked: Callable[..., dict[str, str]], master: str
+    asked: Callable[..., dict[str, str]], tmp_path: Path, master: str
 ) -> None:
-    conf = asked(master, settings={"spark.driver.extraJavaOptions": "-Dx=1", "spark.sql.shuffle.partitions": "7"})
+    settings = {"spark.driver.extraJavaOptions": "-Dx=1", "spark.sql.shuffle.partitions": "7"}
+    conf = asked(master, settings=settings, folder=tmp_path)
+    assert conf["spark.local.dir"] == str(tmp_path)
+    assert f'"-Djava.io.tmpdir={tmp_path}"' in conf["spark.driver.extraJavaOptions"]
     assert conf.items() >= (SESSION_SETTINGS | CONTEXT_SETTINGS | LOCAL_SETTINGS).items()
     assert (conf["spark.master"], conf["spark.driver.memory"]) == (master, LOCAL_JAVA_MEMORY)
     assert conf["spark.sql.shuffle.partitions"] == "7", "what is given comes first"
@@ -182,23 +158,6 @@ def test_java_lists_its_classes_if_asked_and_starts_from_an_archive_of_them(
     for list_classes in (True, False):
         assert f'"-XX:SharedArchiveFile={archive}"' in options(list_classes=list_classes)
     assert "Archive" not in asked("yarn", folder=tmp_path, list_classes=True)["spark.driver.extraJavaOptions"]
-
-
-def test_without_a_cache_folder_that_can_be_read_java_starts_without_an_archive(
-    asked: Callable[..., dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_given: object) -> NoReturn:
-        raise RuntimeError("Could not determine home directory.")
-
-    def refuse(*_given: object) -> NoReturn:
-        raise PermissionError
-
-    for name, broken in (("place", fail), ("option", refuse)):
-        with monkeypatch.context() as patch:
-            patch.setattr(class_archive, name, broken)
-            options = asked("local[2]", folder=tmp_path, list_classes=True)["spark.driver.extraJavaOptions"]
-        assert "Archive" not in options
-        assert "Class" not in options
 
 
 @pytest.mark.parametrize("master", ["spark://{}", "spark://127.0.0.1:1,{}", "k8s://https://somewhere", "yarn"])
@@ -306,37 +265,27 @@ def test_garbage_collection_uses_all_cores_unless_the_environment_or_a_setting_s
         assert COLLECTOR_OPTION not in java_options("", {variable: f"-Dx=1 {SERIAL}"})
 
 
-def test_running_tasks_are_counted_per_thread(spark: SparkSession) -> None:
+def test_running_tasks_are_counted_per_thread(spark: SparkSession, tmp_path: Path) -> None:
+    counts: list[Callable[[], tuple[int, int] | None]] = []
+
+    def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        while not (tmp_path / "go on").exists():
+            time.sleep(0.01)
+        yield from batches
+
+    def work() -> None:
+        counts.append(watch_tasks(spark, "work"))
+        spark.range(0, 4, 1, 4).mapInArrow(wait, "id BIGINT").collect()
+
     idle = watch_tasks(spark, "idle")
-    spark.range(0, 8, 1, 4).selectExpr("sum(id)").collect()
-
-    def work() -> bool:
-        """Run queries until one was seen before any of its four tasks was done."""
-        count = watch_tasks(spark, "work")
-        query = spark.range(0, 1_000_000, 1, 4).selectExpr("max(hash(id))")
-        found, over = threading.Event(), threading.Event()
-
-        def watch() -> None:
-            while not over.is_set():
-                if count() == (0, 4):
-                    found.set()
-
-        with ThreadPoolExecutor(1) as watchers:
-            watched = watchers.submit(watch)
-            end = time.monotonic() + BOUND
-            while not found.is_set() and time.monotonic() < end:
-                query.collect()
-            over.set()
-            watched.result()
-        return found.is_set()
-
     with ThreadPoolExecutor(1) as pool:
-        busy = pool.submit(work)
-        seen = set()
-        while not busy.done():
-            seen.add(idle())
-    assert busy.result()
-    assert seen == {(0, 0)}
+        job = pool.submit(work)
+        while not counts or counts[0]() != (0, 4):
+            assert not job.done()
+        assert idle() == (0, 0)
+        (tmp_path / "go on").touch()
+        job.result()
+    assert counts[0]() == (0, 0)
     spark.sparkContext.setJobGroup("", "")
 
 

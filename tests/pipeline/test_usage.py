@@ -163,12 +163,6 @@ def test_rows_that_were_read_are_not_read_again(tmp_path: Path, scratch: Path) -
         assert read(source, scratch, marks) == {}
 
 
-def test_a_source_without_rows_has_nothing_new(tmp_path: Path, scratch: Path) -> None:
-    with ours(tmp_path / "data"):
-        assert read(f"a={tmp_path / 'data'}", scratch) == {}
-    assert read(f"b={Their(tmp_path / 'their').usage}", scratch) == {}
-
-
 # ── what is missed ───────────────────────────────────────────────────────────────────────────────
 
 
@@ -213,16 +207,6 @@ def test_a_restored_older_copy_is_noticed(tmp_path: Path, scratch: Path) -> None
         later = read(f"a={file}", scratch, marks)["nameplates"]
     assert (later.span.replace, later.ids) == (True, list(range(1, 12)))
     assert later.span.why.startswith("the row with id 6 has changed")
-
-
-def test_a_new_row_with_the_id_of_a_deleted_one_is_noticed(tmp_path: Path, scratch: Path) -> None:
-    marks: Marks = {}
-    with ours(tmp_path / "data", *map(nameplate, range(3))) as server:
-        server.forget(T0 + 100)
-        assert read(f"a={tmp_path / 'data'}", scratch, marks)["nameplates"].span.missed == 3
-    with ours(tmp_path / "other", *map(nameplate, range(3))):
-        found = read(f"a={tmp_path / 'other'}", scratch, marks)["nameplates"]
-    assert (found.span.replace, found.ids) == (True, [1, 2, 3])
 
 
 def test_a_vacuum_of_our_database_changes_nothing(tmp_path: Path, scratch: Path) -> None:

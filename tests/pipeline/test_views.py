@@ -105,18 +105,6 @@ def test_a_view_and_its_columns_say_what_they_mean(lake: Path) -> None:
         }
 
 
-def test_comments_with_quotes_are_escaped(tmp_path: Path) -> None:
-    meaning = """it's "quoted"; DROP VIEW x; --\n''"""
-    named = (Column('a"b', "BIGINT", meaning), Column("day", "DATE", ""))
-    table = Table('or"der', 'thing that\'s "here"', named, ("day",))
-    with opened(tmp_path, table) as there, duckdb.connect() as database:
-        database.execute(views.view(there) + views.comments(table))
-        [(said,)] = database.sql("SELECT comment FROM duckdb_views() WHERE NOT internal").fetchall()
-        assert said == 'one row per thing that\'s "here"'
-        found = database.sql("SELECT comment FROM duckdb_columns() WHERE NOT internal ORDER BY column_index")
-        assert found.fetchall() == [(meaning,), ("",)]
-
-
 def test_a_view_gives_one_version_until_its_files_are_removed(tmp_path: Path) -> None:
     with opened(tmp_path) as table, duckdb.connect() as database:
         add(table, [letter(1), letter(2)])
