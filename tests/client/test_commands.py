@@ -240,25 +240,6 @@ async def test_ctrl_c_before_anybody_came_leaves_nothing_at_the_server(desk: Des
         assert desk.code.partition("-")[0] not in await wormhole.nameplates()
 
 
-async def test_a_peer_that_sends_nonsense_is_told(desk: Desk) -> None:
-    async with desk.receive() as receiver, desk.peer() as sender:
-        await sender.send(b"nonsense")
-        assert b"not a message of a transfer" in await sender.receive()
-        assert await receiver.ended() == 1, receiver.said
-
-
-@pytest.mark.parametrize("role", ["sender", "receiver"])
-async def test_who_stops_while_the_text_is_on_its_way_tells_the_other_side(desk: Desk, role: str) -> None:
-    async with desk.peer() as peer, desk.send() if role == "sender" else desk.receive() as stopped:
-        if role == "sender":
-            assert b"offer" in await peer.receive()
-        else:
-            await peer.verifier()
-        stopped.send(signal.SIGTERM)
-        assert await peer.receive() == f'{{"error":"the {role} stopped"}}'.encode()
-        assert await stopped.ended() == 143, stopped.said
-
-
 # ── the verifier ─────────────────────────────────────────────────────────────────────────────────
 
 

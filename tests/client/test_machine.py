@@ -16,14 +16,12 @@ from restante.client.core.outputs import (
     Closed,
     CodeKnown,
     Failed,
-    KeyAgreed,
     MessageDelivered,
     MessageReceived,
     MessageStored,
     NameplatesListed,
     PeerConfirmed,
     Reconnect,
-    Welcomed,
 )
 from restante.client.errors import (
     CrowdedError,
@@ -65,27 +63,6 @@ def meet(world: World) -> tuple[Side, Side]:
     (code,) = told(alice, CodeKnown)
     bob.machine.set_code(code.code)
     return alice, bob
-
-
-def test_two_sides_agree_exchange_messages_and_leave_nothing(world: World) -> None:
-    alice, bob = meet(world)
-    assert [alice.machine.send(b"one"), alice.machine.send(b"two")] == [0, 1]
-    settle(alice, bob)
-    bob.machine.send(b"three")
-    settle(alice, bob)
-    for side, other in ((alice, bob), (bob, alice)):
-        assert len(told(side, Welcomed)) == len(told(side, KeyAgreed)) == 1
-        (confirmed,) = told(side, PeerConfirmed)
-        assert confirmed.versions == other.machine.state.app_versions
-        assert confirmed.verifier == told(other, PeerConfirmed)[0].verifier
-    assert told(bob, MessageReceived) == [MessageReceived(0, b"one"), MessageReceived(1, b"two")]
-    assert told(alice, MessageStored) == [MessageStored(0), MessageStored(1)]
-    assert told(alice, MessageReceived) == [MessageReceived(0, b"three")]
-    alice.machine.close()
-    bob.machine.close()
-    settle(alice, bob)
-    assert told(alice, Closed) == told(bob, Closed) == [Closed("happy")]
-    assert set(world.counts().values()) == {"0"}
 
 
 def test_versions_are_said_also_if_the_application_has_none(world: World) -> None:
@@ -145,14 +122,6 @@ def test_a_message_waits_for_an_earlier_one_that_may_have_been_lost(world: World
     settle(alice, bob)
     assert [each["phase"] for each in bob.frames[-2:]] == ["0", "1"]
     assert told(bob, MessageReceived) == [MessageReceived(0, b"one"), MessageReceived(1, b"two")]
-
-
-def test_a_side_that_never_connected_closes_at_once(world: World) -> None:
-    alice = Side(world, 1)
-    alice.machine.allocate("purple-sausages")
-    alice.machine.close()
-    alice.take()
-    assert told(alice, Closed) == [Closed("lonely")]
 
 
 @pytest.mark.parametrize("frames", range(4))

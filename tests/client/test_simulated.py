@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from client.virtual import Network, simulate, virtual_wormhole
 from restante.client import (
-    CodeExpiredError,
     Connecting,
     Event,
     LonelyError,
@@ -112,17 +111,6 @@ def test_attempts_come_in_growing_delays_of_at_most_61_seconds(network: Network)
     simulate(lose())
     for number, delay in enumerate(delays[:12], 1):
         assert 0 <= delay - min(1.5**number, 60) < 1
-
-
-def test_a_server_that_was_never_reached_is_gone_at_once(network: Network) -> None:
-    network.up = False
-
-    async def try_it() -> None:
-        async with virtual_wormhole(1) as alice:
-            with pytest.raises(ServerGoneError):
-                await alice.allocate_code()
-
-    simulate(try_it())
 
 
 @pytest.mark.parametrize(
@@ -240,22 +228,6 @@ def test_a_close_ends_though_the_server_is_of_no_use_any_more(network: Network, 
 
 
 # ── codes ────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_a_code_that_expired_while_nobody_came_says_so(network: Network) -> None:
-    async def wait() -> None:
-        async with virtual_wormhole(1) as alice:
-            await alice.allocate_code()
-            await asyncio.sleep(1)  # until its mailbox is open, too
-            network.go_down()
-            network.world.advance(3600)
-            network.world.prune()
-            network.up = True
-            with pytest.raises(CodeExpiredError):
-                await alice.verifier()
-
-    simulate(wait())
-    assert network.is_empty
 
 
 def test_both_sides_learn_that_their_codes_differ_however_slow_the_network_is(network: Network) -> None:

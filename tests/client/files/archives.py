@@ -69,7 +69,7 @@ def unpacked(
     into: Path,
     offered: tuple[int, int] = (100, 1 << 20),
     top: str | None = None,
-    progress: Callable[[int], object] = bool,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> dict[str, bytes]:
     """Unpack an archive into a directory, which is made if it is missing, and return its files."""
     into.mkdir(exist_ok=True)
