@@ -111,7 +111,7 @@ def test_the_team_uses_tls_and_a_relay_of_its_own(here: Shell) -> None:
 
 
 def test_the_caddyfile_is_that_of_the_operations_guide() -> None:
-    """Which Caddy reads in tests/interop/test_reverse_proxies.py and test_over_tls.py."""
+    """Which Caddy reads in tests/interop/test_reverse_proxies.py and test_clients.py."""
     assert GUIDE.blocks["caddy"] == Document("docs/mailbox/operating.md").blocks["caddy"]
 
 

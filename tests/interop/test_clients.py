@@ -6,15 +6,20 @@ in test_files.py, too, in a quick run.
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import json
 import tarfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import pytest
+import pytest_asyncio
 
+from restante.mailbox.server.server import PING_INTERVAL_SECONDS
 from support.client.parcels import (
     FILES,
     GIB,
@@ -31,6 +36,7 @@ from support.client.parcels import (
     write_tree,
 )
 from support.mailbox.deployment import Deployment
+from support.mailbox.reverse_proxies import FRONTS, NGINX_LIMIT, Fronts, running_fronts
 from support.mailbox.shipped import (
     CURRENT,
     GO_NEW,
@@ -38,9 +44,11 @@ from support.mailbox.shipped import (
     OURS,
     PYTHON_OLD,
     RUST_NEW,
+    RUST_TLS,
     SHIPPED,
     Running,
     Shipped,
+    Words,
 )
 
 pytestmark = [
@@ -61,6 +69,11 @@ BY_NAME: Final = [(OTHERS[number % len(OTHERS)], name) for number, name in enume
 """Each name and size with one client; Python has all of them in test_files.py."""
 GO: Final = {GO_OLD, GO_NEW}
 """They send no empty directories, and make an empty file of one that they receive (1.0.8, cmd/recv.go:199-230)."""
+
+WITH_TLS: Final = [RUST_TLS if client is RUST_NEW else client for client in (*SHIPPED, OURS)]
+SILENCE: Final = NGINX_LIMIT + 2 * PING_INTERVAL_SECONDS
+"""Seconds, more than any default time limit. nginx has 60 s, Debian's HAProxy 50 s. The Python client pings after
+30 s, and waits 60 s for the answer (_rendezvous.py:87). The others have no limit."""
 
 either_role = pytest.mark.parametrize("role", ["we send", "they send"])
 
@@ -109,7 +122,7 @@ async def test_a_file_of_any_name_arrives(
 @pytest.mark.parametrize("other", [client for client in OTHERS if client is not RUST_NEW], ids=str)
 async def test_a_directory_arrives(deployment: Deployment, tmp_path: Path, other: Shipped, role: str) -> None:
     arrived = (await deployment.carry(*pair(other, role), write_tree(tmp_path, TREE_NAME))) / TREE_NAME
-    expected: Mapping[str, bytes] = TREE
+    expected: Mapping[str, bytes | None] = TREE
     if role == "we send" and other in GO:
         expected = TREE | {"empty directory": b""}
     elif role == "they send" and other in {PYTHON_OLD, *GO}:
@@ -189,3 +202,44 @@ async def test_the_rust_client_ends_when_the_server_is_killed(own_deployment: De
     await own_deployment.kill_and_restart_server()
     assert await sending.ended() == 1
     assert "rendezvous server" in sending.said["stderr"]
+
+
+# ── over TLS: our own, and that of nginx, HAProxy and Caddy ──────────────────────────────────────
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def fronts(inside: Words, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fronts]:
+    async with running_fronts(tmp_path_factory.mktemp("fronts"), FRONTS, inside) as fronts:
+        yield fronts
+
+
+@pytest.mark.parametrize("front", FRONTS)
+@pytest.mark.parametrize("client", WITH_TLS, ids=str)
+async def test_each_client_sends_and_receives_over_tls(
+    deployment: Deployment, fronts: Fronts, tmp_path: Path, client: Shipped, front: str
+) -> None:
+    deployment = replace(deployment, url=fronts.url(front), variables=fronts.certificate.trust)
+    arrived = await deployment.carry(client, client, write_parcel(tmp_path / "parcels", PARCEL))
+    assert (arrived / PARCEL).read_bytes() == content_of(PARCEL)
+
+
+async def test_clients_that_are_idle_beyond_all_time_limits_stay_connected(
+    deployment: Deployment, fronts: Fronts, tmp_path: Path
+) -> None:
+    """A client that had been disconnected would have used another connection to send."""
+
+    def connections() -> set[int]:
+        return {json.loads(line)["connection"] for line in fronts.trace.read_text().splitlines()}
+
+    before = connections()
+    waiting = []
+    for client, front in itertools.product((CURRENT, GO_NEW, RUST_TLS, OURS), FRONTS):
+        folder = tmp_path / f"{client} {front}"
+        folder.mkdir()
+        its = replace(deployment, folder=folder, url=fronts.url(front), variables=fronts.certificate.trust)
+        sender = await its.send(client, write_parcel(folder / "parcels", PARCEL))
+        waiting.append((client, its, sender, await sender.code()))
+    await asyncio.sleep(SILENCE)
+    for client, its, sender, code in waiting:
+        await assert_ended(sender, await its.receive(client, code))
+    assert len(connections() - before) == 2 * len(waiting)

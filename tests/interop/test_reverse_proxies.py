@@ -43,7 +43,7 @@ async def test_a_client_is_served_and_has_an_address_of_its_own(tmp_path: Path, 
 
 @pytest.mark.parametrize("front", [DIRECT, *(pytest.param(name, marks=pytest.mark.thorough) for name in BEHIND)])
 async def test_a_text_arrives_over_tls(tmp_path: Path, front: str) -> None:
-    """From one `wormhole` to another. Other clients are in test_over_tls.py."""
+    """From one `wormhole` to another. Other clients are in test_clients.py."""
     async with running_fronts(tmp_path, [front]) as fronts, AsyncExitStack() as ends:
 
         async def start(name: str, *command: str) -> Client:
