@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 from typing import Any, cast
@@ -22,9 +20,8 @@ from restante.pipeline.schemas import NAMEPLATES
 from restante.pipeline.sources.source import Span
 from restante.pipeline.sources.usage import OpenedUsage
 from restante.pipeline.spark import small_jobs
-from restante.pipeline.steps import Step, TaskProgress
 from support.mailbox.reference_sources import Their
-from support.pipeline.runs import LakeWorld, Quiet, no_spark
+from support.pipeline.runs import LakeWorld, no_spark
 from support.pipeline.servers import T0, alter, client, current, mailbox, nameplate, ours
 
 SECONDS_PER_DAY = 86_400.0
@@ -159,15 +156,19 @@ def test_faulty_rows_of_a_source_go_to_quarantine(
     assert {(row["table"], row["source"], len(row["digest"])) for row in rejected} == {("nameplates", "relay", 64)}
 
 
+@pytest.mark.thorough
 def test_rows_that_were_imported_from_another_source_are_duplicates(world: LakeWorld, tmp_path: Path) -> None:
     file = a_torn_file(tmp_path)
     alter(file, "UPDATE nameplates SET result = 'happy'")
     import_databases(tmp_path / "a", None, file, merge=False)
     with ours(tmp_path / "a", nameplate(50), current(None)):
         results = world.ingest(f"new={tmp_path / 'a'}", f"old={file}")
-    ledgers = {each.source: each.ledger for each in results if each.table == "nameplates" and each.ledger}
-    assert (ledgers["new"].read, ledgers["new"].clean, ledgers["new"].duplicate) == (4, 1, 3)
-    assert (ledgers["old"].read, ledgers["old"].clean) == (3, 3)
+    counts = {
+        each.source: (each.ledger.read, each.ledger.clean, each.ledger.duplicate)
+        for each in results
+        if each.table == "nameplates" and each.ledger
+    }
+    assert counts == {"new": (4, 1, 3), "old": (3, 3, 0)}
 
 
 def test_a_source_that_fails_or_counts_other_rows_does_not_hold_up_the_others(
@@ -271,32 +272,23 @@ def test_a_run_interrupted_between_two_tables_and_repeated_gives_the_same_tables
     assert [len(world.rows(name)) for name in ("nameplates", "mailboxes")] == [1, 1]
 
 
-class Watched(Quiet):
-    """Steps that keep in what order they and Spark began."""
-
-    def __init__(self, order: list[str]) -> None:
-        super().__init__()
-        self._order = order
-
-    @contextmanager
-    def step(self, name: str, tasks: TaskProgress = lambda: None) -> Iterator[Step]:
-        self._order.append(name)
-        with super().step(name, tasks) as step:
-            yield step
-
-
 def test_spark_starts_before_a_step_whose_tasks_another_thread_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
     world = LakeWorld(None, tmp_path)
-    world.steps = Watched(order)
+    step = world.steps.step
+
+    def named(name: str, *tasks: Any) -> Any:
+        order.append(name)
+        return step(name, *tasks)
 
     def begin() -> SparkSession:
         order.append("Spark")
         return cast(SparkSession, object())
 
     world.spark = begin
+    monkeypatch.setattr(world.steps, "step", named)
     monkeypatch.setattr(ingest, "_read", lambda *given: Ledger(read=1, clean=1, counted=1))
     monkeypatch.setattr(build_run, "_build_days", lambda *given, **others: 1)
     with ours(tmp_path / "a", nameplate(1)):

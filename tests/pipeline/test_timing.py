@@ -69,114 +69,78 @@ def traced(line: bytes) -> dict[str, Any] | str:
 
 # ── what passes ──────────────────────────────────────────────────────────────────────────────────
 
-WS_SEND = {"name": "ws_send", "start": T}
-WS_RECEIVE = {"name": "ws_receive", "start": T}
+
+def kept(name: str, **columns: Any) -> dict[str, Any]:
+    return {"name": name, "start": T, **columns}
+
+
+def kept_line(**columns: Any) -> dict[str, Any]:
+    return {"connection": 1, "command": "add", "command_id": "a3f1", "server_rx": T, **columns}
+
+
+PEERS = {"type": "message", "side": "0ther", "phase": "dilate-12", "body": "00", "id": "9", "server_rx": T}
 
 EVENTS: dict[str, tuple[Any, Any]] = {
-    "a moment": (event(), {"name": "exit", "start": T}),
-    "a span": (event(name="tx file", stop=T + 1.5), {"name": "tx file", "start": T, "stop": T + 1.5}),
-    "a whole second": (event(start=1_700_000_000), {"name": "exit", "start": T}),
+    "a moment": (event(), kept("exit")),
+    "a span": (event(name="tx file", stop=T + 1.5), kept("tx file", stop=T + 1.5)),
+    "a whole second": (event(start=1_700_000_000), kept("exit")),
     "for the user": (
         event(name="permission", details={"waiting": "user", "answer": "yes"}),
-        {"name": "permission", "start": T, "waiting": "user"},
+        kept("permission", waiting="user"),
     ),
-    "for somebody": (
-        event(details={"waiting": "4-purple-sausages"}),
-        {"name": "exit", "start": T, "waiting": "other"},
-    ),
-    "a name of nobody's": (event(name="4-purple-sausages"), {"name": "other", "start": T}),
-    "details of all kinds": (event(details={"message": 5, "id": [], "type": {}}), {"name": "exit", "start": T}),
-    "a command": (
-        sent(id="7686", type="open", mailbox="jz6tes4yr7jma"),
-        {**WS_SEND, "command": "open", "command_id": "7686"},
-    ),
+    "for somebody": (event(details={"waiting": "4-purple-sausages"}), kept("exit", waiting="other")),
+    "a name of nobody's": (event(name="4-purple-sausages"), kept("other")),
+    "details of all kinds": (event(details={"message": 5, "id": [], "type": {}}), kept("exit")),
+    "a command": (sent(id="7686", type="open", mailbox="jz6"), kept("ws_send", command="open", command_id="7686")),
     "a message": (
         sent(id="b24b", type="add", phase="pake", body="7b22"),
-        {**WS_SEND, "command": "add", "command_id": "b24b", "phase": "pake"},
+        kept("ws_send", command="add", command_id="b24b", phase="pake"),
     ),
-    "a command of nobody's": (sent(id=7, type="4-purple"), {**WS_SEND, "command": "", "command_id": "7"}),
-    "a reply as a command": (sent(type="welcome"), {**WS_SEND, "command": ""}),
-    "no command": (sent(), WS_SEND),
-    "what a client says of the server": (sent(server_rx=T, server_tx=T), WS_SEND),
-    "an id of more than is kept": (sent(id="x" * 101), WS_SEND),
-    "the longest id": (sent(id="x" * 100), {**WS_SEND, "command_id": "x" * 100}),
-    "an id that is none": (sent(id={"a": 1}), WS_SEND),
+    "a command of nobody's": (sent(id=7, type="4-purple"), kept("ws_send", command="", command_id="7")),
+    "a reply as a command": (sent(type="welcome"), kept("ws_send", command="")),
+    "no command": (sent(), kept("ws_send")),
+    "what a client says of the server": (sent(server_rx=T, server_tx=T), kept("ws_send")),
+    "an id of more than is kept": (sent(id="x" * 101), kept("ws_send")),
+    "the longest id": (sent(id="x" * 100), kept("ws_send", command_id="x" * 100)),
+    "an id that is none": (sent(id={"a": 1}), kept("ws_send")),
     "a welcome": (
         received(type="welcome", welcome={"motd": "hello"}, server_tx=T + 1),
-        {**WS_RECEIVE, "command": "welcome", "server_tx": T + 1},
+        kept("ws_receive", command="welcome", server_tx=T + 1),
     ),
     "an ack": (
         received(type="ack", id="7686", server_tx=T + 1),
-        {**WS_RECEIVE, "command": "ack", "command_id": "7686", "server_tx": T + 1},
+        kept("ws_receive", command="ack", command_id="7686", server_tx=T + 1),
     ),
     "the peer's message": (
-        received(type="message", side="0ther", phase="dilate-12", body="00", id="9", server_rx=T, server_tx=T + 1),
-        {
-            **WS_RECEIVE,
-            "command": "message",
-            "command_id": "9",
-            "phase": "dilate-12",
-            "own": False,
-            "server_rx": T,
-            "server_tx": T + 1,
-        },
+        received(**PEERS),
+        kept("ws_receive", command="message", command_id="9", phase="dilate-12", own=False, server_rx=T),
     ),
     "one's own message": (
         received(type="message", side="b1de", phase="0"),
-        {**WS_RECEIVE, "command": "message", "phase": "0", "own": True},
+        kept("ws_receive", command="message", phase="0", own=True),
     ),
-    "a phase of an application's": (received(phase="to my love"), {**WS_RECEIVE, "phase": "other"}),
-    "a phase that is a number": (received(phase=5), {**WS_RECEIVE, "phase": "5"}),
-    "a phase that is none": (received(phase=[1]), {**WS_RECEIVE, "phase": "other"}),
-    "a server whose clock is wrong": (received(server_rx=-5.0), {**WS_RECEIVE, "server_rx": -5.0}),
+    "a phase of an application's": (received(phase="to my love"), kept("ws_receive", phase="other")),
+    "a phase that is a number": (received(phase=5), kept("ws_receive", phase="5")),
+    "a phase that is none": (received(phase=[1]), kept("ws_receive", phase="other")),
+    "a server whose clock is wrong": (received(server_rx=-5.0), kept("ws_receive", server_rx=-5.0)),
+    "a line": (command(), kept_line()),
+    "a line with its end": (
+        command(commit_began=T + 0.5, commit=T + 1, server_tx=T + 2),
+        kept_line(commit_began=T + 0.5, commit=T + 1, server_tx=T + 2),
+    ),
+    "a line of an unknown command": (command(command=""), kept_line(command="")),
+    "a line of no command": (command(command=None, id="7"), {"connection": 1, "command_id": "7", "server_rx": T}),
+    "a word of a stranger's": (command(command="<b>"), kept_line(command="")),
+    "an id that is a number": (command(id=7.5), kept_line(command_id="7.5")),
+    "a line without an id": (command(id=None), {"connection": 1, "command": "add", "server_rx": T}),
+    "a column that came later": (command(node="b"), kept_line()),
 }
 
 
 @pytest.mark.parametrize("name", EVENTS)
-def test_only_times_and_known_words_of_an_event_are_kept(name: str) -> None:
-    found, wanted = EVENTS[name]
-    assert found == wanted
-
-
-LINES: dict[str, tuple[Any, Any]] = {
-    "as it is": (command(), {"connection": 1, "command": "add", "command_id": "a3f1", "server_rx": T}),
-    "with its end": (
-        command(commit_began=T + 0.5, commit=T + 1, server_tx=T + 2),
-        {
-            "connection": 1,
-            "command": "add",
-            "command_id": "a3f1",
-            "server_rx": T,
-            "commit_began": T + 0.5,
-            "commit": T + 1,
-            "server_tx": T + 2,
-        },
-    ),
-    "an unknown command": (
-        command(command=""),
-        {"connection": 1, "command": "", "command_id": "a3f1", "server_rx": T},
-    ),
-    "no command": (command(command=None), {"connection": 1, "command_id": "a3f1", "server_rx": T}),
-    "a word of a stranger's": (
-        command(command="<b>"),
-        {"connection": 1, "command": "", "command_id": "a3f1", "server_rx": T},
-    ),
-    "an id that is a number": (
-        command(id=7.5),
-        {"connection": 1, "command": "add", "command_id": "7.5", "server_rx": T},
-    ),
-    "no id": (command(id=None), {"connection": 1, "command": "add", "server_rx": T}),
-    "a column that came later": (
-        command(node="b"),
-        {"connection": 1, "command": "add", "command_id": "a3f1", "server_rx": T},
-    ),
-}
-
-
-@pytest.mark.parametrize("name", LINES)
-def test_only_known_values_of_a_trace_s_line_are_kept(name: str) -> None:
-    found, wanted = LINES[name]
-    assert found == wanted
+def test_only_times_and_known_words_of_an_event_or_a_trace_s_line_are_kept(name: str) -> None:
+    cleaned_values, expected = EVENTS[name]
+    assert cleaned_values == expected
 
 
 # ── what does not ────────────────────────────────────────────────────────────────────────────────
