@@ -12,7 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import date, timedelta
 from itertools import pairwise
 from math import sqrt
@@ -55,26 +55,20 @@ class Demo(NamedTuple):
     folder: Path
     truth: GroundTruth
     records: Counter[str]
-    """How many usage records the rules have made."""
+    """How many usage records the rules have made, by function."""
 
     @property
     def events(self) -> Events:
         return self.truth.events
 
     def rows(self, server: str, sql: str) -> list[Any]:
-        with closing(
-            sqlite3.connect(self.folder / SOURCES / server / served.DATA_FOLDER / "restante.sqlite")
-        ) as opened:
-            return opened.execute(sql).fetchall()
+        file = self.folder / SOURCES / server / served.DATA_FOLDER / "restante.sqlite"
+        with closing(sqlite3.connect(file)) as database:
+            return database.execute(sql).fetchall()
 
-    def count_by_day(self, server: str, table: str, where: str, column: str = "started") -> Counter[str]:
-        return Counter(
-            dict(
-                self.rows(
-                    server, f"SELECT date({column}, 'unixepoch'), count(*) FROM {table} WHERE {where} GROUP BY 1"
-                )
-            )
-        )
+    def count_by_day(self, server: str, table: str, where: str) -> Counter[str]:
+        sql = f"SELECT date(started, 'unixepoch'), count(*) FROM {table} WHERE {where} GROUP BY 1"
+        return Counter(dict(self.rows(server, sql)))
 
     def quiet_days(self, *events: Span) -> list[str]:
         """Return the days that none of these events touches."""
@@ -83,28 +77,29 @@ class Demo(NamedTuple):
 
     def archived(self, name: str) -> dict[bytes, tuple[int, bytes]]:
         """Return the envelopes of a Mailserver by their hash: when each arrived, and its bytes."""
-        with closing(sqlite3.connect(self.folder / SOURCES / name / "archive.sqlite")) as opened:
-            rows = opened.execute("SELECT arrived, raw FROM envelopes JOIN arrivals USING (arrival)").fetchall()
+        with closing(sqlite3.connect(self.folder / SOURCES / name / "archive.sqlite")) as database:
+            rows = database.execute("SELECT arrived, raw FROM envelopes JOIN arrivals USING (arrival)").fetchall()
         return {parse(raw).hash: (arrived, raw) for arrived, raw in rows}
+
+
+USAGE_TABLES = {
+    "nameplate_usage": "usage_nameplates",
+    "mailbox_usage": "usage_mailboxes",
+    "client_version": "usage_client_versions",
+}
+"""A function of the rules, and the table of what it makes."""
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     folder = tmp_path_factory.mktemp("demo")
-    made: Counter[str] = Counter()
-
-    def counting(name: str) -> Any:
-        function = getattr(usage, name)
-
-        def count(*given: Any, **named: Any) -> Any:
-            made[name] += 1
-            return function(*given, **named)
-
-        return patch.object(usage, name, count)
-
-    with counting("nameplate_usage"), counting("mailbox_usage"), counting("client_version"):
+    with ExitStack() as patches:
+        spies = {
+            name: patches.enter_context(patch.object(usage, name, wraps=getattr(usage, name)))
+            for name in USAGE_TABLES
+        }
         truth = make(SMALL, folder, lambda _: None, processes=1)
-    return Demo(folder, truth, made)
+    return Demo(folder, truth, Counter({name: spy.call_count for name, spy in spies.items()}))
 
 
 # ── the events ───────────────────────────────────────────────────────────────────────────────────
@@ -218,12 +213,7 @@ def test_whatever_the_seed_events_have_days_of_their_own(days: int, seeds: range
 
 
 def test_each_usage_record_was_made_by_the_rules(demo: Demo) -> None:
-    tables = {
-        "nameplate_usage": "usage_nameplates",
-        "mailbox_usage": "usage_mailboxes",
-        "client_version": "usage_client_versions",
-    }
-    for function, table in tables.items():
+    for function, table in USAGE_TABLES.items():
         rows = sum(demo.rows(server.name, f"SELECT count(*) FROM {table}")[0][0] for server in MAILBOX_SERVERS)
         assert rows == demo.records[function] > 0
 
