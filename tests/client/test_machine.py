@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import TypeVar
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from client.world import Side, settle
 from restante.client.core import unstored
+from restante.client.core.conversation import RECEIPT
 from restante.client.core.outputs import (
     Closed,
     CodeKnown,
@@ -41,9 +43,8 @@ T = TypeVar("T")
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    with_store = StoreWorld(Options())
-    yield with_store
-    with_store.close()
+    with closing(StoreWorld(Options())) as world:
+        yield world
 
 
 def told(side: Side, kind: type[T]) -> list[T]:
@@ -384,8 +385,8 @@ def sealed_by(side: Side, phase: str) -> bytes:
     return open_sealed(key, bytes.fromhex(state.own[phase].body))
 
 
-def agreed(world: World) -> tuple[Side, Side]:
-    alice, bob = Side(world, 1, wants_receipts=True), Side(world, 2, wants_receipts=True)
+def agreed(world: World, *, lasting: bool = False) -> tuple[Side, Side]:
+    alice, bob = (Side(world, seed, wants_receipts=True, lasting=lasting) for seed in (1, 2))
     alice.machine.allocate("purple-sausages")
     settle(alice)
     bob.machine.set_code(alice.machine.state.code or "")
@@ -457,3 +458,54 @@ def test_an_old_receipt_takes_nothing_back(world: World) -> None:
     alice.take()
     assert [each.number for each in told(alice, MessageDelivered)] == [0, 1]
     assert alice.machine.state.acknowledged == 2
+
+
+# ── wormholes of a journal ───────────────────────────────────────────────────────────────────────
+
+
+def test_a_close_after_an_error_of_the_server_leaves_nothing_there(world: World) -> None:
+    alice, bob = agreed(world, lasting=True)
+    bob.machine.close()
+    settle(bob)
+    alice.machine.receive('{"type": "error", "error": "the mailbox is full", "orig": {"type": "open"}}')
+    alice.take()
+    alice.machine.close()
+    assert alice.machine.outputs() == [Reconnect("the wormhole is being closed")]
+    alice.cut()
+    settle(alice)
+    assert set(world.counts().values()) == {"0"}
+
+
+def test_a_code_that_two_others_use_ends_it_for_good(world: World) -> None:
+    alice, *others = (Side(world, seed, lasting=True) for seed in (1, 3, 4))
+    for each in others:
+        each.machine.set_code("4-purple-sausages")
+        each.connect()
+        each.listen()
+        while each.speak():
+            pass
+    alice.machine.set_code("4-purple-sausages")
+    settle(alice)
+    assert isinstance(failure(alice), CrowdedError)
+    assert alice.machine.state.mood == "errory"
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_while_a_receipt_is_on_its_way_no_other_follows_and_then_only_the_newest(world: World, lost: bool) -> None:
+    """Also if it was lost on its way, and another connection is made."""
+    alice, bob = agreed(world, lasting=True)
+    for number in range(10):
+        alice.machine.send(b"%d" % number)
+    bob.attentive = False
+    settle(alice, bob)
+    for _ in range(10):
+        bob.process()
+    assert not bob.machine.all_stored
+    if lost:
+        bob.cut()
+    settle(alice, bob)
+    phases = [frame["phase"] for frame in alice.frames if frame["type"] == "message"]
+    receipts = [phase for phase in phases if phase.startswith(RECEIPT)]
+    assert receipts == (["receipt-10"] if lost else ["receipt-1", "receipt-10"])
+    assert bob.machine.all_stored
+    assert alice.machine.state.acknowledged == 10
