@@ -52,7 +52,6 @@ URL = "a server's URL begins with ws:// or wss:// and names a host, not 5"
         *(({"proxy": proxy}, "a proxy's URL") for proxy in ("127.0.0.1:9050", "ftp://a", "socks5://", "http://a b")),
         ({"ssl": True}, "`ssl` is an ssl.SSLContext, not True"),
     ],
-    ids=repr,
 )
 def test_an_argument_of_another_kind_is_refused(argument: dict[str, Any], words: str) -> None:
     with pytest.raises(Misuse, match=words):
@@ -65,7 +64,6 @@ def test_an_argument_of_another_kind_is_refused(argument: dict[str, Any], words:
         ({"max_work_bits": -1}, BITS),
         *(({"name": name}, "the name of a wormhole is a text, not ") for name in (5, None, b"peer", "\ud800")),
     ],
-    ids=repr,
 )
 async def test_a_journal_keeps_no_wormhole_with_such_an_argument(
     tmp_path: Path, argument: dict[str, Any], words: str
