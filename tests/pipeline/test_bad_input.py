@@ -123,17 +123,25 @@ def as_anybody() -> None:
         ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
 
 
-def test_a_lake_that_may_not_be_read_is_not_called_damaged(tmp_path: Path) -> None:
+def test_a_lake_that_may_not_be_read_or_written_to_is_not_called_damaged(tmp_path: Path) -> None:
     world = LakeWorld(None, tmp_path)
     lived(world, "2023-11-14")
-    closed = {"": "the lake ", "nameplates": "", "nameplates/month=2023-11-01": ""}
-    lakes = [shutil.copytree(world.path, tmp_path / str(number)) for number in range(len(closed))]
-    folders = [lake / name for lake, name in zip(lakes, closed, strict=True)]
-    for folder in folders:
-        folder.chmod(0)
+    (world.path / "lock").unlink()
+    cases = [
+        ("", 0, "sql", "cannot read the lake {}"),
+        ("nameplates", 0, "sql", "cannot read {}"),
+        ("nameplates/month=2023-11-01", 0, "sql", "cannot read {}"),
+        ("", 0o500, "compact", "cannot write to the lake {}"),
+        ("", 0o500, "sql", ""),
+    ]
+    lakes = [shutil.copytree(world.path, tmp_path / str(number)) for number in range(len(cases))]
+    folders = [lake / name for lake, (name, *_) in zip(lakes, cases, strict=True)]
+    for folder, (_, mode, *_) in zip(folders, cases, strict=True):
+        folder.chmod(mode)
+    words = [[name, "--lake", str(lake)] for lake, (*_, name, _) in zip(lakes, cases, strict=True)]
     try:
         done = subprocess.run(
-            [sys.executable, "-c", ENDS, json.dumps([["sql", "--lake", str(lake)] for lake in lakes])],
+            [sys.executable, "-c", ENDS, json.dumps(words)],
             preexec_fn=as_anybody,
             capture_output=True,
             check=True,
@@ -143,10 +151,10 @@ def test_a_lake_that_may_not_be_read_is_not_called_damaged(tmp_path: Path) -> No
     finally:
         for folder in folders:
             folder.chmod(0o755)
-    said = done.stderr.splitlines()
-    assert said[1::2] == ["1"] * 3
-    for line, folder, what in zip(said[::2], folders, closed.values(), strict=True):
-        assert line.startswith(f"restante: cannot read {what}{folder}")
+    lines = done.stderr.splitlines()
+    assert (lines[1:8:2], lines[8:]) == (["1"] * 4, ["0"]), "what may only be read is read"
+    for line, folder, (*_, refused) in zip(lines[:8:2], folders, cases, strict=False):
+        assert line.startswith(f"restante: {refused.format(folder)}")
         assert "Permission denied" in line
         assert "remove" not in line, "its owner can read what is there"
 

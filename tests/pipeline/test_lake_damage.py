@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, cast
@@ -200,46 +197,3 @@ def test_a_failed_spark_job_is_reported_and_leaves_nothing(spark: SparkSession, 
             StoreError, match=rf"cannot write to {lake}/other: Not a directory; these rows were not committed"
         ):
             table.stage(given)
-
-
-CANNOT_WRITE: Final = """
-import sys
-from pathlib import Path
-from restante.common.errors import StoreError
-from restante.pipeline.lake.lake import Lake
-lake = Path(sys.argv[1])
-for path in (lake, lake / "new"):
-    try:
-        with Lake.open(path, write=True, make=True): pass
-    except StoreError as error:
-        print(error)
-with Lake.open(lake, write=False) as there:
-    print(there.tables())
-"""
-
-PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
-
-
-def test_a_read_only_folder_is_reported_and_can_be_read(lake: Path) -> None:
-    (lake / "lock").unlink()
-    lake.chmod(0o500)
-
-    def as_anybody() -> None:
-        ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0)  # root may write anywhere otherwise
-
-    try:
-        said = subprocess.run(
-            [sys.executable, "-c", CANNOT_WRITE, str(lake)],
-            preexec_fn=as_anybody,
-            capture_output=True,
-            check=True,
-            text=True,
-            timeout=60,
-        ).stdout.splitlines()
-    finally:
-        lake.chmod(0o700)
-    assert said == [
-        f"cannot write to the lake {lake}: Permission denied (--lake names another)",
-        f"cannot write to the lake {lake}/new: Permission denied (--lake names another)",
-        "['letters']",
-    ]

@@ -118,42 +118,6 @@ def test_axe_finds_no_violation(browser: Browser, tmp_path: Path, name: str, vie
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ["\u05d0\u05d1\u05d2", "\u0627\u0644\u0639", "1.2"])
-def test_the_words_of_a_sentence_keep_their_order_around_names(browser: Browser, tmp_path: Path, name: str) -> None:
-    with opened(browser, page(reports.with_names(name, name)), tmp_path, **WIDE) as found:
-        lefts = found.page.evaluate(
-            """() => {
-                const sentence = document.querySelector(".changes p");
-                const walker = document.createTreeWalker(sentence, NodeFilter.SHOW_TEXT);
-                const lefts = [];
-                while (walker.nextNode()) {
-                    const node = walker.currentNode, range = document.createRange();
-                    const words = node.parentElement.tagName === "BDI" ? /.+/g : /[a-z0-9]+/gi;
-                    for (const word of node.data.matchAll(words)) {
-                        range.setStart(node, word.index);
-                        range.setEnd(node, word.index + word[0].length);
-                        lefts.push([word[0], range.getBoundingClientRect().left]);
-                    }
-                }
-                return lefts;
-            }"""
-        )
-    assert [word for word, _ in lefts] == ["Of", f'"{name}"', f'"{name}"', "100", "failed", "See", "All"]
-    places = [left for _, left in lefts]
-    assert places == sorted(set(places))
-
-
-@pytest.mark.thorough
-def test_a_screen_reader_gets_names_for_charts_and_scrolled_tables(browser: Browser, tmp_path: Path) -> None:
-    with opened(browser, content("whole"), tmp_path, **WIDE) as found:
-        for figure in reports.charts():
-            assert found.page.get_by_role("img", name=figure.title, exact=True).count() == 1
-        assert found.page.get_by_role("region", name="Results: 30 rows").count() == 1
-        assert found.page.get_by_role("table").count() == len(reports.charts()) + 1
-        assert found.page.get_by_role("rowheader", name="2026-11-01").count() >= 1
-
-
-@pytest.mark.thorough
 def test_the_meanings_are_opened_without_a_script(browser: Browser, tmp_path: Path) -> None:
     with opened(browser, content("whole"), tmp_path, java_script_enabled=False, **WIDE) as found:
         box = found.page.locator("details.meanings").last

@@ -154,16 +154,6 @@ def whole() -> Report:
     )
 
 
-def with_names(*names: str) -> Report:
-    """Return a report in which names stand directly before a number."""
-    parts = tuple(part for name in names for part in (" ", quoted(name)))
-    change = ReportChange("all", ("Of", *parts, " 100 % failed."), 0, 1, ValueKind.SHARE)
-    section = Section("all", "All")
-    return Report(
-        *(parse("2026-11"), datetime(2026, 12, 1, tzinfo=UTC), (section,)), changes=Changes(("A rule.",), (change,))
-    )
-
-
 def hostile() -> Report:
     """Return a report whose names are those of somebody hostile."""
     figure = ranked_bars(HOSTILE)
