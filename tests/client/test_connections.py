@@ -6,7 +6,7 @@ import asyncio
 import time
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ import pytest
 
 from client.liar import Serve, answer_handshake, honest, instead_of, listening, lying
 from client.live import Heard, meet, read, serving, url_of, use, wormhole
-from client.proxies import proxying
 from client.virtual import Network
 from restante.client import (
     Failed,
@@ -98,31 +97,48 @@ async def test_a_server_without_tls_is_an_error_for_who_wants_it(answer: bytes, 
 # ── proxies ──────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(("scheme", "secure"), [("http", False), ("socks5", False), ("socks5", True)])
-async def test_two_sides_meet_through_a_proxy(tmp_path: Path, scheme: str, secure: bool) -> None:
-    certificate = Certificate(tmp_path)
-    options = {"ssl": certificate.client} if secure else {}
-    async with lying(honest, certificate.server if secure else None) as liar, proxying(scheme) as proxy:
-        await exchange(*(wormhole(liar.url, proxy=proxy.url(), **options) for _ in range(2)))
-        assert proxy.targets == [("127.0.0.1", liar.port)] * 2
-        assert proxy.forwarded > 400_000
+class Proxy:
+    """A SOCKS5 proxy with a login (RFC 1928, RFC 1929). It lets nobody pass who has another one."""
+
+    def __init__(self) -> None:
+        self.targets: list[str] = []
+        self.bytes = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly((await reader.readexactly(2))[1])
+        writer.write(b"\x05\x02")
+        user = await reader.readexactly((await reader.readexactly(2))[1])
+        password = await reader.readexactly((await reader.readexactly(1))[0])
+        writer.write(b"\x01\x00")
+        *head, kind = await reader.readexactly(4)
+        host, port = ".".join(map(str, await reader.readexactly(4))), int.from_bytes(await reader.readexactly(2))
+        assert (head, kind) == ([5, 1, 0], 1)
+        if (user, password) != (b"user", b"secret"):
+            writer.write(b"\x05\x02\x00\x01" + bytes(6))
+            return
+        self.targets.append(f"{host}:{port}")
+        beyond_reader, beyond_writer = await asyncio.open_connection(host, port)
+        writer.write(b"\x05\x00\x00\x01" + bytes(6))
+        await asyncio.gather(self._copy(reader, beyond_writer), self._copy(beyond_reader, writer))
+
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(1 << 16):
+                self.bytes += len(data)
+                writer.write(data)
+                await writer.drain()
+        writer.close()
 
 
-@pytest.mark.parametrize("scheme", ["http", "socks5"])
-async def test_a_proxy_is_told_user_and_password(scheme: str) -> None:
-    async with lying(honest) as liar, proxying(scheme, login=b"user:secret") as proxy:
-        await exchange(*(wormhole(liar.url, proxy=proxy.url("user:secret@")) for _ in range(2)))
-        if scheme == "http":
-            assert all(b"Basic dXNlcjpzZWNyZXQ=" in head for head in proxy.heads)
-        else:
-            assert proxy.logins == [b"user:secret"] * 2
-
-
-@pytest.mark.parametrize("scheme", ["http", "socks5"])
-async def test_a_proxy_that_refuses_is_an_error(scheme: str) -> None:
-    async with proxying(scheme, refuses=True) as proxy:
+async def test_two_sides_meet_through_a_proxy_with_a_login(tmp_path: Path) -> None:
+    certificate, proxy = Certificate(tmp_path), Proxy()
+    async with lying(honest, certificate.server) as liar, listening(proxy.serve) as port:
+        options = {"ssl": certificate.client, "proxy": f"socks5://user:secret@127.0.0.1:{port}"}
+        await exchange(*(wormhole(liar.url, **options) for _ in range(2)))
+        assert proxy.targets == [f"127.0.0.1:{liar.port}"] * 2
+        assert proxy.bytes > 400_000
         with pytest.raises(ServerGoneError, match="through the proxy"):
-            await use(wormhole("ws://127.0.0.1:1/v1", proxy=proxy.url()))
+            await use(wormhole("ws://127.0.0.1:1/v1", proxy=f"socks5://user:wrong@127.0.0.1:{port}"))
 
 
 @pytest.mark.parametrize("scheme", ["http", "socks5", "socks4"])
