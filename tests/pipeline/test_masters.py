@@ -34,7 +34,6 @@ from support.pipeline.lakes import held
 from support.pipeline.runs import LakeWorld, Row
 from support.pipeline.servers import T0, client, current, mailbox, nameplate, ours
 from support.pipeline.tables import dicts
-from support.pipeline.timing_vectors import delivery_cases
 from support.processes import process_group
 from support.waku.archives import ROWS
 
@@ -49,11 +48,10 @@ GUIDE = Document("docs/pipeline/operating.md")
 def here(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> LakeWorld:
     """A lake with some of everything, not built yet."""
     world = LakeWorld(spark, tmp_path_factory.mktemp("masters"))
-    inputs, _ = next(iter(delivery_cases("transfers").values()))
     week = busy_week(Random(3), 100)
     with world.run() as run:
         for name, table in CLEAN_TABLES.items():
-            values = [*week.get(name, ()), *inputs.get(name, ())]
+            values = week.get(name, ())
             target = run.lake.table(table)
             parts = [target.stage(held(dicts(name, values[part::3]), table)) for part in range(3)]
             ledger = Ledger(read=len(values), clean=len(values))

@@ -40,7 +40,7 @@ from support.pipeline.tables import (
     rows,
     with_folders,
 )
-from support.pipeline.timing_vectors import by_python, delivery_cases, timing_cases
+from support.pipeline.timing_vectors import delivery_cases, timing_cases
 
 REACHING: Final = [name for name, build in BUILDS.items() if any(map(any, build.reach.values()))]
 """Tables of which a day is made of other days' rows too."""
@@ -48,8 +48,8 @@ REACHING: Final = [name for name, build in BUILDS.items() if any(map(any, build.
 NAMED: Final = ["outcomes", "durations", "failures", "versions", "addresses"]
 """Tables that have strangers' names."""
 
-OF_PAIRS: Final = ("deliveries", "transfers")
-"""Tables that join the two logs of a transfer."""
+OF_LOGS: Final = ("timing", "deliveries", "transfers")
+"""Tables that are made of logs, which have vectors of their own (tests/vectors)."""
 
 WEEK: Final = "a busy week"
 DAYS: Final = (TODAY.date(), TODAY.date() - timedelta(2))
@@ -79,7 +79,7 @@ def given(name: str) -> Mapping[str, tuple[Inputs, Counter[Values]]]:
         cases[case] = inputs, Counter(rows(name, tables["expected"]))
     if name == "timing":
         return {**cases, **timing_cases()}
-    return {**cases, **delivery_cases(name)} if name in OF_PAIRS else cases
+    return {**cases, **delivery_cases(name)} if name in OF_LOGS else cases
 
 
 @cache
@@ -97,7 +97,7 @@ def strangers() -> Inputs:
 def whole(name: str) -> Mapping[str, Inputs]:
     """Return the cases of which all is read."""
     cases = {case: inputs for case, (inputs, _) in given(name).items()}
-    if name not in OF_PAIRS:
+    if name not in OF_LOGS:
         cases[WEEK] = week()
     if name in (*NAMED, "gaps"):
         cases["strangers"] = strangers()
@@ -209,10 +209,6 @@ def test_counts_add_up_to_the_rows_that_were_read(
         live[f"live {row['kind']}"] += row["count"]
     expected = sum(live[each] if each in live else len(week()[each]) for each in counted)
     assert sum(row[column] for row in dicts(name, made(name)[WEEK].elements())) == expected
-
-
-def test_the_timing_of_a_busy_week_is_what_the_timing_tool_computes(made: Made) -> None:
-    assert made("timing")[WEEK] == by_python(week())
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from itertools import product
 from random import Random
 from typing import Any, Final
 
-from support.pipeline.tables import TABLES, Inputs, Values
+from support.pipeline.tables import TABLES, Inputs, Values, apart
 from support.pipeline.tables import rows as written
-from support.pipeline.timing_vectors import by_python
+from support.pipeline.timing_vectors import delivery_cases, timing_cases
 
 TODAY: Final = datetime(2026, 3, 10, tzinfo=UTC)
-SERVERS: Final = ("main", "second", None)
+SOURCES: Final = ("main", "second")
 APPS: Final = ("lothar.com/wormhole/text-or-file-xfer", "<b>app</b>", "=1+1", "\u001b[31m", "", "other")
 RESULTS: Final = ("happy", "lonely", "errory", "scary", "pruney", "crowded")
 BLURS: Final = (None, None, None, None, 1_000_000, 7_000_000, 60_000_000, 3_600_000_000, 7_000_000_000)
@@ -22,7 +21,7 @@ SECOND: Final = 1_000_000
 
 
 def busy_week(dice: Random, rows: int) -> Inputs:
-    """Return about so many rows of each table from which others are built, but for deliveries."""
+    """Return rows of each table from which others are built, about so many of each but those of logs."""
     inputs: dict[str, Sequence[Values]] = {
         "nameplates": _table("nameplates", (_ended(dice) for _ in range(rows))),
         "mailboxes": _table("mailboxes", (_mailbox(dice) for _ in range(rows))),
@@ -31,11 +30,11 @@ def busy_week(dice: Random, rows: int) -> Inputs:
         "outcomes": _table("outcomes", (_outcome(dice) for _ in range(rows))),
         "archived": _table("archived", _archived(dice, rows)),
         "envelopes": _table("envelopes", (_envelope(dice) | {"holder": "one", "holders": 1} for _ in range(rows))),
-        **_logs(dice, rows),
+        **_logs(),
     }
     days = sorted({row[-2] for row in inputs["archived"]})
     coverage = [(0, 0, 1, day, source) for day in days for source in ("one", "two")]
-    return {**inputs, "timing": list(by_python(inputs).elements()), "coverage": coverage}
+    return {**inputs, "coverage": coverage}
 
 
 def crowd(dice: Random, names: int) -> Inputs:
@@ -89,7 +88,7 @@ def _long(dice: Random) -> int:
 
 
 def _common(dice: Random, blur: int | None, time: datetime) -> dict[str, Any]:
-    return {"app_id": _app(dice), "blur_us": blur, "day": time.date(), "source": dice.choice(SERVERS[:2])}
+    return {"app_id": _app(dice), "blur_us": blur, "day": time.date(), "source": dice.choice(SOURCES)}
 
 
 def _ended(dice: Random) -> dict[str, Any]:
@@ -154,49 +153,12 @@ def _archived(dice: Random, rows: int) -> Iterator[dict[str, Any]]:
                 yield envelope | of | {"source": source, "source_kind": kind}
 
 
-def _logs(dice: Random, rows: int) -> Inputs:
-    """Return client logs of some forty commands, and the trace of one of their two servers, with gaps in both.
-
-    Ids repeat, clocks are set, and a log goes on after midnight more often than in life.
-    The first nine logs are of each server on each of three days, whatever the dice say.
-    """
-    fixed = list(product((0, -1, 1), SERVERS))
-    events: list[dict[str, Any]] = []
-    lines: list[dict[str, Any]] = []
-    for log in range(max(1, rows // 100)):
-        days, server = fixed[log] if log < len(fixed) else (None, dice.choice(SERVERS))
-        offset, now, id_ = dice.uniform(-100, 100), _time(dice, days=days).timestamp(), "0000"
-        for _ in range(40):
-            now += dice.choice((dice.expovariate(1),) * 60 + (40_000.0, 86_399.0, 86_400.0))
-            offset += dice.choice((0.0,) * 40 + (-1e-6, 1e-6, dice.uniform(-5, 5)))
-            id_ = dice.choice((f"{dice.randrange(1 << 16):04x}",) * 12 + (id_,))
-            add, mine = dice.random() < 0.5, dice.random() < 0.8
-            command = "add" if add else dice.choice(("open", "", None))
-            rx = now + dice.expovariate(20)
-            began = rx + dice.expovariate(500)
-            commit = began + dice.expovariate(200)
-            tx = (commit if add else rx) + dice.expovariate(1000)
-            back = tx + dice.expovariate(20)
-            stamp = dice.choice((float(f"{tx:.6f}"),) * 30 + (None, -1e300, 1e11))
-            frame = {"file": str(log), "server": server, "command_id": id_, "phase": "0" if add else None}
-            heard = frame | {"name": "ws_receive", "server_tx": stamp}
-            if mine:
-                events.append(frame | {"name": "ws_send", "start": now + offset, "command": command})
-                acks = dice.choice((0, 1, 1, 1, 1, 1, 1, 1, 2))
-                events += [heard | {"start": back + offset, "command": "ack", "phase": None}] * acks
-            for stamped in dice.choice(((), (rx,), (rx,), (rx,), (None,), (rx, rx + 0.001))) if add else ():
-                start = back + offset + dice.choice((-0.001, 0.0, 0.001))
-                events.append(heard | {"start": start, "command": "message", "own": mine, "server_rx": stamped})
-            if server == "main" and dice.random() < 0.9:
-                times = {"commit_began": dice.choice((began, began, None)), "commit": commit} if add else {}
-                line = {"file": "t", "command": command, "command_id": id_, "commit": None, "server_tx": tx}
-                for later in dice.choice(((0.0,),) * 9 + ((0.0, 1e-6),)):
-                    lines.append(line | times | {"server_rx": rx + later})
-        for _ in range(5):
-            events.append(_span(dice, now + offset) | {"file": str(log), "server": server})
-    return {"client_events": written("client_events", events), "server_commands": written("server_commands", lines)}
-
-
-def _span(dice: Random, start: float) -> dict[str, Any]:
-    name, waiting = dice.choice((("input code", "user"), ("pake1", "crypto"), ("tx file", None), ("import", None)))
-    return {"name": name, "waiting": waiting, "start": start, "stop": dice.choice((None, start, start + 3.5))}
+def _logs() -> Inputs:
+    """Return the logs, traces and rows of all vectors of timing and deliveries, each of sources of its own."""
+    tables: dict[str, list[Values]] = {}
+    vectors = [*timing_cases().values(), *delivery_cases("transfers").values()]
+    for number, (inputs, expected) in enumerate(vectors, 1):
+        timing = expected.elements() if "timing" not in inputs else inputs["timing"]
+        for name, values in {**inputs, "timing": timing}.items():
+            tables.setdefault(name, []).extend(apart(number, name, values))
+    return tables

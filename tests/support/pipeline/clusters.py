@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import threading
+import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -42,33 +43,17 @@ def cluster_environment(**variables: str) -> dict[str, str]:
 class Daemon:
     """A process of Spark in a process group of its own, and what it has said."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-        self._said: list[str] = []
-        self._news = threading.Condition()
-        self._ended = False
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            with self._news:
-                self._said.append(line)
-                self._news.notify_all()
-        with self._news:
-            self._ended = True
-            self._news.notify_all()
+    def __init__(self, process: subprocess.Popen[str], output: Path) -> None:
+        self._process, self._output = process, output
 
     def says(self, pattern: str) -> re.Match[str]:
         """Wait until it has said this."""
-        with self._news:
-            self._news.wait_for(lambda: self._ended or self._found(pattern), PATIENCE)
-            found = self._found(pattern)
-        assert found, "".join(self._said)
-        return found
-
-    def _found(self, pattern: str) -> re.Match[str] | None:
-        return next((found for line in self._said if (found := re.search(pattern, line))), None)
+        end = time.monotonic() + PATIENCE
+        while not (match := re.search(pattern, self._output.read_text())):
+            assert self._process.poll() is None, self._output.read_text()
+            assert time.monotonic() < end, self._output.read_text()
+            time.sleep(0.05)
+        return match
 
     def kill(self) -> None:
         """Kill it and all processes that it has started, as if its machine had failed."""
@@ -78,13 +63,12 @@ class Daemon:
 @contextmanager
 def daemon(commands: str, **variables: str) -> Iterator[Daemon]:
     """Run commands that start a process of Spark."""
-    with process_group(
-        ["sh", "-e", "-c", commands],
-        env=cluster_environment(**variables),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    ) as process:
-        yield Daemon(process)
+    environ = cluster_environment(**variables)
+    with (
+        tempfile.NamedTemporaryFile() as output,
+        process_group(["sh", "-e", "-c", commands], env=environ, stdout=output, stderr=output) as process,
+    ):
+        yield Daemon(process, Path(output.name))
 
 
 def changed(block: str, changes: Mapping[str, str]) -> str:
