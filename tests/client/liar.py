@@ -6,13 +6,15 @@ import asyncio
 import base64
 import hashlib
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from ssl import SSLContext
 from typing import Any, Final
 
 from support.mailbox.frames import HEAD_END, Follower
+from support.mailbox.givens import Inbox, Options
 from support.mailbox.raw_socket import PONG, TEXT, frame
+from support.mailbox.worlds import CoreWorld
 
 Answer = dict[str, Any]
 Sent = Answer | bytes
@@ -39,7 +41,7 @@ def instead_of(kind: str, *sent: Sent) -> Lie:
 
 
 class Liar:
-    """One nameplate and one mailbox, for all who come."""
+    """The server's core in memory, behind a WebSocket that does not pass on what it says."""
 
     def __init__(self, lie: Lie, scheme: str = "ws") -> None:
         self.scheme = scheme
@@ -51,8 +53,8 @@ class Liar:
         self.connections = 0
         self.heard: list[Answer] = []
         """The commands of all clients."""
-        self._messages: list[Answer] = []
-        self._readers: list[tuple[asyncio.StreamWriter, int]] = []
+        self._world = CoreWorld(Options())
+        self._clients: dict[int, tuple[Inbox, asyncio.StreamWriter]] = {}
 
     @property
     def url(self) -> str:
@@ -60,59 +62,41 @@ class Liar:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        number = self.connections
-        follower, side = Follower(), ""
+        number, follower = self.connections, Follower()
         await answer_handshake(reader, writer, follower)
-        self._say(writer, number, {"type": "welcome", "welcome": {}})
-        while data := await reader.read(1 << 16):
-            for piece in follower.feed(data):
-                if piece.payload is None:
-                    if piece.raw[0] == CLOSE_BYTE:
+        inbox = self._world.connect()
+        self._clients[number] = inbox, writer
+        self._tell_all()
+        try:
+            while data := await reader.read(1 << 16):
+                for piece in follower.feed(data):
+                    if piece.payload is not None:
+                        self.heard.append(json.loads(piece.payload))
+                        self._world.say(inbox, piece.payload.decode())
+                        self._tell_all()
+                    elif piece.raw[0] == CLOSE_BYTE:
                         return
-                    if piece.raw[0] == PING_BYTE:
+                    elif piece.raw[0] == PING_BYTE:
                         self.pings.put_nowait(number)
                         if self.answers_pings:
                             writer.write(frame(PONG, mask=False))
-                    continue
-                command = json.loads(piece.payload)
-                self.heard.append(command)
-                side = command.get("side", side)
-                for answer in self._answers(command, side, writer, number):
-                    self._say(writer, number, answer)
-            await writer.drain()
+                await writer.drain()
+        finally:
+            del self._clients[number]
+            self._world.lose(inbox)
 
-    def _answers(self, command: Answer, side: str, writer: asyncio.StreamWriter, number: int) -> Iterator[Answer]:
-        match command["type"]:
-            case "allocate":
-                yield {"type": "allocated", "nameplate": "4"}
-            case "list":
-                yield {"type": "nameplates", "nameplates": []}
-            case "claim":
-                yield {"type": "claimed", "mailbox": "box"}
-            case "release":
-                yield {"type": "released"}
-            case "close":
-                yield {"type": "closed"}
-            case "ping":
-                yield {"type": "pong", "pong": command["ping"]}
-            case "open":
-                self._readers.append((writer, number))
-                yield from self._messages
-            case "add":
-                message = {"type": "message", "side": side, "phase": command["phase"], "body": command["body"]}
-                self._messages.append(message)
-                for reader, its in self._readers:
-                    if not reader.is_closing():
-                        self._say(reader, its, message)
-
-    def _say(self, writer: asyncio.StreamWriter, number: int, answer: Answer) -> None:
-        for sent in self.lie({**answer, "connection": number}):
-            if sent == HANG_UP:
-                writer.close()
-            elif isinstance(sent, bytes):
-                writer.write(sent)
-            else:
-                writer.write(text(json.dumps(sent).encode()))
+    def _tell_all(self) -> None:
+        """Send all clients what is said to them, or something else."""
+        self._world.flush()
+        for number, (inbox, writer) in self._clients.items():
+            answers, inbox.frames = inbox.frames, []
+            for sent in (sent for answer in answers for sent in self.lie({**answer, "connection": number})):
+                if writer.is_closing():
+                    break
+                if sent == HANG_UP:
+                    writer.close()
+                else:
+                    writer.write(sent if isinstance(sent, bytes) else text(json.dumps(sent).encode()))
 
 
 async def answer_handshake(
