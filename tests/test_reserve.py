@@ -3,56 +3,34 @@
 from __future__ import annotations
 
 import itertools
-import json
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from restante.mailbox.core.address_quotas import AddressQuota
-from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.dispatcher import Dispatcher
 from restante.mailbox.core.limits import KIB, MIB, RESERVED_FOR_ADDRESSES, RESERVED_SHARE, SMALL_MAILBOX_BYTES, Limits
-from restante.mailbox.core.model import Now, Policy
+from restante.mailbox.core.model import Policy
 from restante.mailbox.core.quotas import TOO_MANY_CLAIMS
 from restante.mailbox.core.rules import SERVER_FULL
 from restante.mailbox.core.state import State
 from support.dice import FakeDice
-from support.mailbox.givens import Inbox
+from support.mailbox.givens import Peer
 
 STORED = 80 * MIB
 """So that 64 addresses that fill all but the reserve hold more than a small holder does."""
 LIMITS = Limits(stored_bytes=STORED, address_bytes=4 * MIB, commands=0.0, bytes=0.0)
 
 
-class Peer:
-    """A client at an address of its own."""
-
-    def __init__(self, dispatcher: Dispatcher, side: str, quota: AddressQuota | None = None) -> None:
-        self.dispatcher = dispatcher
-        self.inbox = Inbox()
-        self.connection = ConnectionState(self.inbox)
-        self.connection.address_quotas = (quota or AddressQuota(),)
-        dispatcher.add_connection(self.connection)
-        self.say(type="bind", appid="x", side=side)
-
-    def say(self, **message: Any) -> list[dict[str, Any]]:
-        """Say something; return what it is answered after the ack."""
-        self.dispatcher.handle(self.connection, json.dumps(message), Now(1e9, 0.0))
-        told = [json.loads(body + b"}") for body in self.connection.outbox]
-        self.dispatcher.end_batch()
-        self.connection.outbox = []
-        return told[1:]
-
-    def fill(self, mailbox: str, size: int) -> int:
-        """Add messages of this size until one is refused; return how many were taken."""
-        self.say(type="open", mailbox=mailbox)
-        for number in range(1_000_000):
-            [answer] = self.say(type="add", phase=str(number), body="0" * size) or [{"type": "error"}]
-            if answer["type"] == "error":
-                self.say(type="close")
-                return number
-        raise AssertionError("everything was taken")
+def fill(peer: Peer, mailbox: str, size: int) -> int:
+    """Add messages of this size until one is refused; return how many were taken."""
+    peer.say(type="open", mailbox=mailbox)
+    for number in itertools.count():
+        [answer] = peer.say(type="add", phase=str(number), body="0" * size) or [{"type": "error"}]
+        if answer["type"] == "error":
+            peer.say(type="close")
+            return number
+    raise AssertionError("everything was taken")
 
 
 def filled() -> tuple[Dispatcher, list[Peer]]:
@@ -66,8 +44,10 @@ def filled() -> tuple[Dispatcher, list[Peer]]:
             peer.say(type="add", phase=str(phase), body="0" * (most // 6))
     for number, peer in enumerate(peers):
         for more in range(5):
-            Peer(dispatcher, f"filler {number}", peer.connection.address_quotas[0]).fill(
-                f"small {number} {more}", 30 * KIB
+            fill(
+                Peer(dispatcher, f"filler {number}", peer.connection.address_quotas[0]),
+                f"small {number} {more}",
+                30 * KIB,
             )
     return dispatcher, peers
 
@@ -176,7 +156,7 @@ def test_large_phases_and_ids_do_not_bypass_the_reserve() -> None:
 def test_a_mailbox_in_the_reserve_stays_small() -> None:
     dispatcher, _ = filled()
     size = 10 * KIB
-    taken = Peer(dispatcher, "a").fill("mine", size)
+    taken = fill(Peer(dispatcher, "a"), "mine", size)
     assert LIMITS.small_mailbox_bytes - 2 * size < taken * size < LIMITS.small_mailbox_bytes
     too_large = Peer(dispatcher, "b")
     too_large.say(type="open", mailbox="yours")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -39,6 +40,11 @@ async def opened(
     async with open_live(data, admission=admission, limits=limits) as live:
         live.server.cleanup_seconds = 0.05
         yield live
+
+
+def refusals(live: LiveServer) -> Counter[tuple[str, str | None]]:
+    """Why connections were closed, and of which addresses."""
+    return live.server.commit_loop.dispatcher.quotas.refused
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -139,14 +145,12 @@ async def test_an_unread_large_reply_counts_in_full(tmp_path: Path) -> None:
     async with opened(tmp_path, limits) as live:
         await fill(live, "m", 1, 7 * MIB)
         idle: list[RawSocket] = []
-        refused = live.server.commit_loop.dispatcher.quotas.refused
+        refused = refusals(live)
         while not refused:
             assert len(idle) < MAX_SUBSCRIBERS
             idle.append(await live.member("b"))
             await until(lambda: live.latest._held or refused)
-            await asyncio.sleep(
-                0
-            )  # what was counted while the transport wrote is checked in the next turn of the loop
+            await asyncio.sleep(0)  # what was counted while the transport wrote is checked in the next turn
             assert live.server.owing <= limits.held_bytes
         assert len(idle) > 2
         assert {words for words, _ in refused} == {"what was sent was not read"}
@@ -166,7 +170,7 @@ async def test_what_is_left_in_the_buffers_of_closed_connections_is_freed_at_onc
     limits = replace(LIMITS, message_bytes=8 * MIB, held_bytes=40 * MIB)
     async with opened(tmp_path, limits) as live:
         await fill(live, "m", 1, 7 * MIB)
-        refused = live.server.commit_loop.dispatcher.quotas.refused
+        refused = refusals(live)
         idle: list[RawSocket] = []
         while refused.total() < 8:
             assert len(idle) < MAX_SUBSCRIBERS
@@ -197,9 +201,7 @@ async def test_receive_buffers_have_a_common_limit_and_the_oldest_is_closed(
             await until(lambda: order[-1].reading > times * (MIB - 2000))
             assert server.reading == sum(each.reading for each in order) <= limits.held_bytes
         await until(lambda: set(server.sockets()) == set(order[2:]))
-        assert server.commit_loop.dispatcher.quotas.refused == {
-            (NO_ROOM_FOR_LARGE, each.connection.session.address_id): 2 for each in order
-        }
+        assert refusals(live) == {(NO_ROOM_FOR_LARGE, each.connection.session.address_id): 2 for each in order}
         senders[-1].write(rest)  # whoever is in time is served
         assert [(await senders[-1].hear())["type"] for _ in range(2)] == ["ack", "pong"]
         assert order[-1].reading > 2 * (MIB - 2000), "picows keeps the buffer"
@@ -226,7 +228,7 @@ async def test_unfinished_requests_count_towards_the_same_limit(tmp_path: Path, 
             crowd[-1].write(begun)
         assert await crowd[0].rest() == b""
         assert server.held <= limits.held_bytes
-        assert {words for words, _ in server.commit_loop.dispatcher.quotas.refused} == {NO_ROOM_FOR_REQUESTS}
+        assert {words for words, _ in refusals(live)} == {NO_ROOM_FOR_REQUESTS}
         other = await live.enter()
         await other.is_served()
         for each in (*crowd, other):
@@ -244,8 +246,7 @@ async def test_waiting_texts_count_towards_the_same_limit(tmp_path: Path) -> Non
         for _ in range(8):
             senders.append(await live.enter())
             backlogs.append(live.latest.connection.backlog)
-            senders[-1].say(type="ping", ping="0" * 2000)  # so that it must wait with what it says next
-            assert [(await senders[-1].hear())["type"] for _ in range(2)] == ["ack", "pong"]
+            await senders[-1].is_served("0" * 2000)  # so that it must wait with what it says next
             senders[-1].write(frame(TEXT, text))
             await until(lambda: backlogs[-1].held > 4 * 200_000)
             assert server.held <= limits.held_bytes
@@ -269,8 +270,7 @@ async def test_nothing_is_held_for_a_client_that_left_while_its_commands_waited(
     async with opened(tmp_path, limits) as live:
         for _ in range(5):
             socket = await live.enter()
-            socket.say(type="ping", ping="0" * 2000)  # so that it must wait with what it says next
-            assert [(await socket.hear())["type"] for _ in range(2)] == ["ack", "pong"]
+            await socket.is_served("0" * 2000)  # so that it must wait with what it says next
             socket.say(type="ping", ping="short")
             socket.write(large if whole else large[:-1])
             await until(lambda: live.server.held > 90_000)
@@ -290,10 +290,9 @@ async def test_many_connections_that_hold_little_do_not_close_one_that_sends(tmp
             idle.append(await live.enter())
             live.latest._count_owed(MIB - 1)
         sender = await live.enter()
-        sender.say(type="ping", ping="0" * (MIB // 4))
-        assert [(await sender.hear())["type"] for _ in range(2)] == ["ack", "pong"]
+        await sender.is_served("0" * (MIB // 4))
         assert live.server.owing + live.server.reading <= limits.held_bytes
-        assert [words for words, _ in live.server.commit_loop.dispatcher.quotas.refused.elements()] == [NOT_READ] * 3
+        assert [words for words, _ in refusals(live).elements()] == [NOT_READ] * 3
 
 
 async def test_a_closing_connection_can_be_paused_and_resumed(tmp_path: Path) -> None:
@@ -319,7 +318,7 @@ async def test_a_client_with_more_unread_than_one_replay_is_closed_alone(tmp_pat
         idle.say(type="open", mailbox="m")
         await until(lambda: unread.ignores_input)
         assert unread._owing == 0
-        assert sum(live.server.commit_loop.dispatcher.quotas.refused.values()) == 1
+        assert sum(refusals(live).values()) == 1
         heard = []
         while (got := await idle.read())[0] == TEXT:
             heard.append(json.loads(got[1]))
@@ -407,8 +406,7 @@ async def test_a_read_is_bounded_however_large_the_buffer_is(tmp_path: Path, mon
     monkeypatch.setattr(ReceiveBuffer, "buffer_updated", note)
     async with opened(tmp_path) as live:
         socket = await live.enter()
-        socket.say(type="ping", ping="0" * (MIB - 1000))
-        assert [(await socket.hear())["type"] for _ in range(2)] == ["ack", "pong"]
+        await socket.is_served("0" * (MIB - 1000))
         socket.write(frame(PONG, b"") * 40_000)
         await until(lambda: sum(reads) > MIB + MAX_READ_BYTES // 2)
         assert max(reads) <= MAX_READ_BYTES

@@ -11,10 +11,12 @@ from typing import Any, Final, NamedTuple
 from msgspec.structs import replace
 
 from restante.common.net import networks
+from restante.mailbox.core.address_quotas import AddressQuota
 from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.connection_state import ConnectionState
+from restante.mailbox.core.dispatcher import Dispatcher
 from restante.mailbox.core.limits import UNLIMITED, Limits
-from restante.mailbox.core.model import Policy
+from restante.mailbox.core.model import Now, Policy
 from restante.mailbox.core.rules import new_mailbox_id
 from restante.mailbox.protocol.hashcash import Mode
 from restante.mailbox.server.welcome import WelcomeOptions
@@ -143,3 +145,26 @@ class Inbox:
     def hang_up(self, code: int, reason: str) -> None:
         assert reason
         self.verdict = code, reason
+
+
+class Peer:
+    """A client of a dispatcher, that is bound."""
+
+    def __init__(self, dispatcher: Dispatcher, side: str, quota: AddressQuota | None = None) -> None:
+        self.dispatcher = dispatcher
+        self.inbox = Inbox()
+        self.connection = self.inbox.connection
+        self.connection.address_quotas = (quota or AddressQuota(),)
+        self.weight = 0
+        """The weight of what it said last."""
+        dispatcher.add_connection(self.connection)
+        self.say(type="bind", appid="x", side=side)
+
+    def say(self, **message: Any) -> list[Frame]:
+        """Say something; return what it is answered after the ack."""
+        self.dispatcher.handle(self.connection, json.dumps(message), Now(EPOCH, 0.0))
+        frames = [json.loads(body + b"}") for body in self.connection.outbox]
+        self.weight = self.dispatcher.weight
+        self.dispatcher.end_batch()
+        self.connection.outbox = []
+        return frames[1:]

@@ -90,9 +90,9 @@ class RawSocket:
         heard: dict[str, Any] = json.loads(payload)
         return heard
 
-    async def is_served(self) -> None:
+    async def is_served(self, ping: object = 1) -> None:
         """Say a ping command, and take its answers; nothing else may come."""
-        self.say(type="ping", ping=1)
+        self.say(type="ping", ping=ping)
         assert [(await self.hear())["type"] for _ in range(2)] == ["ack", "pong"]
 
     async def closed(self) -> int:
