@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -262,16 +263,13 @@ def refused(file: Path, error: type[RestanteError], words: str) -> None:
     assert (file.read_bytes() if file.is_file() else None) == before
 
 
-def test_a_checkpoint_that_is_truncated_anywhere_is_refused(used: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_truncated_anywhere_or_written_twice_is_refused(used: Path, tmp_path: Path) -> None:
     content, cut = used.read_bytes(), tmp_path / "cut"
     for size in range(0, len(content), 11):
         cut.write_bytes(content[:size])
         refused(cut, CheckpointError, "only a part of one")
-
-
-def test_a_checkpoint_with_something_behind_it_is_refused(used: Path) -> None:
-    used.write_bytes(used.read_bytes() * 2)
-    refused(used, CheckpointError, "only a part of one")
+    cut.write_bytes(content * 2)
+    refused(cut, CheckpointError, "only a part of one")
 
 
 def test_a_checkpoint_of_another_version_is_refused(used: Path) -> None:
@@ -319,20 +317,28 @@ async def test_the_checkpoint_of_another_application_is_refused_if_its_state_has
             Journal(used, Contacts())
 
 
-def test_a_directory_in_place_of_a_checkpoint_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "journal").mkdir()
-    refused(tmp_path / "journal", StoreError, "cannot read the journal .* Is a directory")
+def make_a_link_to_itself(file: Path) -> None:
+    file.symlink_to(file.name)  # not even root can read it
 
 
-def test_a_checkpoint_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "journal").symlink_to("journal")  # not even root can read it
-    refused(tmp_path / "journal", StoreError, "cannot read the journal .* Too many levels of symbolic links")
+def make_too_large(file: Path) -> None:
+    file.touch()
+    os.truncate(file, MAX_BYTES + 1)  # takes no room on the disk
 
 
-def test_a_checkpoint_that_is_too_large_is_refused(tmp_path: Path) -> None:
-    with (tmp_path / "journal").open("wb") as file:
-        file.truncate(MAX_BYTES + 1)  # takes no room on the disk
-    with pytest.raises(CheckpointError, match="more than"):
+@pytest.mark.parametrize(
+    ("make", "error", "words"),
+    [
+        (Path.mkdir, StoreError, "cannot read the journal .* Is a directory"),
+        (make_a_link_to_itself, StoreError, "cannot read the journal .* Too many levels of symbolic links"),
+        (make_too_large, CheckpointError, "more than"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_refused(
+    tmp_path: Path, make: Callable[[Path], None], error: type[RestanteError], words: str
+) -> None:
+    make(tmp_path / "journal")
+    with pytest.raises(error, match=words):
         Journal[State](tmp_path / "journal", {"received": []})
 
 

@@ -16,7 +16,6 @@ from restante.client import (
     Journal,
     Message,
     Misuse,
-    NoReceiptsError,
     ServerGoneError,
     Welcomed,
     Wormhole,
@@ -122,25 +121,6 @@ async def test_a_message_is_delivered_when_the_peer_s_step_is_saved(alice: Progr
             pass
         await sent.delivered()
         assert ours.unacknowledged == []
-
-
-async def test_a_peer_that_wants_no_receipts_still_sends_them(server: ServerOfDays, alice: Program) -> None:
-    async with (
-        bounded("the receipt"),
-        Wormhole.create(APP_ID, server=server.url) as theirs,
-        alice.running() as (
-            _,
-            ours,
-        ),
-    ):
-        await theirs.set_code(CODE)
-        sent = await ours.send(b"hello")
-        assert await theirs.receive() == b"hello"
-        await sent.delivered()
-        without = await theirs.send(b"hello yourself")
-        with pytest.raises(NoReceiptsError):
-            await without.delivered()
-        await without.stored()
 
 
 # ── suspend and resume, and the end ─────────────────────────────────────────────────────────────
