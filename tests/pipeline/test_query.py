@@ -76,6 +76,11 @@ def test_csv_has_all_rows_and_texts_that_are_no_formulas(lake: LakeWorld) -> Non
     assert rows == [["app_id", "less", "visited"], *([text, str(-n), ""] for n, text in enumerate(texts))]
 
 
+def test_csv_tells_an_empty_text_from_null(lake: LakeWorld) -> None:
+    said = query(lake, "SELECT '' AS empty, NULL AS nothing, '=1' AS \"@x\"", "--format", "csv")
+    assert said == "empty,nothing,'@x\r\n\"\",,'=1\r\n"
+
+
 @pytest.mark.parametrize("start", FORMULA)
 def test_no_text_or_name_in_csv_begins_as_a_formula_does(start: str) -> None:
     of = Result(
@@ -245,6 +250,20 @@ def test_tables_that_the_sql_does_not_name_are_not_opened(lake: LakeWorld) -> No
     hidden = "FROM query_table('out' || 'comes')"
     assert not named(hidden)
     assert query(lake, hidden, ends=2).startswith("the SQL cannot be run: write the name of the table outcomes in")
+
+
+@pytest.mark.parametrize(
+    ("sql", "names"),
+    [
+        ("SELECT started::TIMESTAMP FROM nameplates", {"nameplates"}),
+        ("FROM hourly_coverage", {"hourly_coverage"}),
+        ('FROM "Outcomes"JOIN(FROM gaps)USING(day) -- versions', {"outcomes", "versions", "gaps"}),
+        ("SELECT 'times',mailbox_pressure.*FROM mailbox_pressure;", {"mailbox_pressure", "times"}),
+        ("SELECT xsources, sources1, sourcesé", set()),
+    ],
+)
+def test_a_name_of_a_table_is_a_whole_word(sql: str, names: set[str]) -> None:
+    assert {table.name for table in named(sql)} == names
 
 
 def test_a_query_may_fill_neither_the_memory_nor_the_disk(lake: LakeWorld, tmp_path: Path) -> None:
