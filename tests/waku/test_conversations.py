@@ -164,10 +164,10 @@ class Replay:
     # ── envelopes and packets ────────────────────────────────────────────────────────────────────
 
     def _write(self, line: str) -> None:
-        _, name, *words = line.split()
+        _, name, *fields = line.split()
         values: dict[str, Any] = {"number": len(self.letters)}
         enough: Callable[[float], bool] = lambda _: True  # noqa: E731
-        for word in words:
+        for word in fields:
             if match := re.fullmatch(r"pow(>=|<)(.+)", word):
                 bound = float(match[2])
                 enough = bound.__le__ if match[1] == ">=" else bound.__gt__
@@ -207,9 +207,9 @@ class Replay:
         version, (packet, errors) = oracle.decode(payload)
         assert (version, packet) == (b"\1", digest(self._body(names)))
         assert [error[0] for error in errors] == [self.letters[name].hash for name in refused.split(",") if name]
-        for _, number, words in errors:
+        for _, number, reason in errors:
             assert int.from_bytes(number, "big") in {packets.TIME_ERROR, packets.OTHER_ERROR}
-            assert words.decode()
+            assert reason.decode()
 
     def _is_messages(self, code: int, payload: bytes, rest: str) -> None:
         assert code == packets.MESSAGES
@@ -270,16 +270,16 @@ QUICK_IN_PIECES = {"first_status_is_no_good", "large_packet", "relay_by_topic"}
 
 
 async def replay(script: Script, data: Path, pieces: int | None = None) -> None:
-    given = script.options
-    limits = Limits(**{name: int(value) for name, value in given.items() if name in Limits.__struct_fields__})
+    values = script.options
+    limits = Limits(**{name: int(value) for name, value in values.items() if name in Limits.__struct_fields__})
     policy = Policy(
-        min_pow=float(given.get("min_pow", 2e-6)),
-        max_ttl=int(given.get("max_ttl", 7 * 86400)),
+        min_pow=float(values.get("min_pow", 2e-6)),
+        max_ttl=int(values.get("max_ttl", 7 * 86400)),
         max_size=limits.envelope_bytes,
     )
     terms = ArchiveTerms(
-        retention=int(given["retention"]) if "retention" in given else None,
-        topics=frozenset(topics(given.get("topics", ""))) or None,
+        retention=int(values["retention"]) if "retention" in values else None,
+        topics=frozenset(topics(values.get("topics", ""))) or None,
     )
     async with inside(data, policy=policy, terms=terms, limits=limits) as here:
         await Replay(script, here, pieces).run()

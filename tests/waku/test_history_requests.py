@@ -27,7 +27,7 @@ from restante.waku.node.history_requests import (
     HistoryTerms,
 )
 from restante.waku.node.requester_quotas import MAX_PAGES_PER_ADDRESS
-from restante.waku.protocol import completion, packets
+from restante.waku.protocol import completion
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.completion import Completed, Failed
 from restante.waku.protocol.request import Demands
@@ -51,6 +51,12 @@ def sealed(body: bytes, *, to: SymmetricKey | bytes = PASSWORD, sign: bool = Tru
 
 async def archive(here: Inside, *envelopes: Envelope) -> None:
     await here.archive.save(envelopes, EPOCH)
+
+
+async def end_of(peer: RawPeer) -> Completed | Failed:
+    """Request the usual page; give its end."""
+    peer.say(waku_packets.REQUEST, plain())
+    return (await page(peer))[1]
 
 
 LETTERS = [letter(number, age=100 - number) for number in range(5)]
@@ -232,17 +238,13 @@ async def test_signatures_forms_and_nodes_can_be_demanded(tmp_path: Path) -> Non
 async def test_a_requester_that_asks_too_often_is_refused_even_after_it_reconnects(tmp_path: Path) -> None:
     async with inside(tmp_path, limits=Limits(pages=0.001, pages_at_once=2)) as here:
         peer = await here.greet()
-        ends = []
-        for _ in range(4):
-            peer.say(waku_packets.REQUEST, plain())
-            ends.append((await page(peer))[1])
+        ends = [await end_of(peer) for _ in range(4)]
         assert ends[:2] == [Completed(ID)] * 2
         assert ends[3] == Failed(ID, "rate limit exceeded")
         peer.cut()
         await here.until("the end of its connection", lambda: not here.node.connections)
         again = await here.greet(key=peer.key)
-        again.say(waku_packets.REQUEST, plain())
-        assert (await page(again))[1] == Failed(ID, "rate limit exceeded")
+        assert await end_of(again) == Failed(ID, "rate limit exceeded")
 
 
 async def test_a_requester_that_makes_the_node_examine_too_much_is_refused_even_with_a_new_key(
@@ -251,22 +253,16 @@ async def test_a_requester_that_makes_the_node_examine_too_much_is_refused_even_
     async with inside(tmp_path, limits=Limits(rows=0.001, rows_at_once=len(LETTERS))) as here:
         await archive(here, *LETTERS)
         peer = await here.greet()
-        ends = []
-        for _ in range(3):
-            peer.say(waku_packets.REQUEST, plain())
-            ends.append((await page(peer))[1])
+        ends = [await end_of(peer) for _ in range(3)]
         assert ends == [Completed(ID, LETTERS[-1].hash)] * 1 + [Failed(ID, "rate limit exceeded")] * 2
         another = await here.greet()
-        another.say(waku_packets.REQUEST, plain())
-        assert (await page(another))[1] == Failed(ID, "rate limit exceeded")
+        assert await end_of(another) == Failed(ID, "rate limit exceeded")
         elsewhere = await RawPeer.greet(here.port, here.node.key.public, source="127.0.0.9")
-        elsewhere.say(waku_packets.REQUEST, plain())
-        assert (await page(elsewhere))[1] == Completed(ID, LETTERS[-1].hash)
+        assert await end_of(elsewhere) == Completed(ID, LETTERS[-1].hash)
         elsewhere.cut()
         await here.until("its end", lambda: len(here.node.connections) == 2)
         moved = await here.greet(key=elsewhere.key)
-        moved.say(waku_packets.REQUEST, plain())
-        assert (await page(moved))[1] == Failed(ID, "rate limit exceeded")
+        assert await end_of(moved) == Failed(ID, "rate limit exceeded")
 
 
 async def test_waiting_requests_of_a_peer_are_limited(tmp_path: Path) -> None:
@@ -410,13 +406,11 @@ async def test_a_failed_search_is_answered_with_an_error_and_logged_once(
         with monkeypatch.context() as broken, structlog.testing.capture_logs() as logs:
             broken.setattr(here.archive, "page", fails)
             for _ in range(3):
-                peer.say(waku_packets.REQUEST, plain())
-                assert (await page(peer))[1] == Failed(ID, words)
+                assert await end_of(peer) == Failed(ID, words)
         if isinstance(error, StoreError):
             assert logs == [{"event": words, "log_level": "error", "reason": str(error)}]
         assert here.node.ready() == ready
-        peer.say(waku_packets.REQUEST, plain())
-        assert (await page(peer))[1] == Completed(ID)
+        assert await end_of(peer) == Completed(ID)
 
 
 LATE = Failed(ID, "rate limit exceeded")
@@ -426,7 +420,7 @@ SMALL = 1024 + 128
 """Bytes that a request of one topic counts for."""
 LARGE = 1024 + 128 * 1000
 
-NOTHING = packets.Options(pow=0.0, confirmations=True, topics=frozenset())
+NOTHING = waku_packets.Options(pow=0.0, confirmations=True, topics=frozenset())
 
 
 class Hours:
@@ -501,8 +495,8 @@ async def test_a_waiting_requester_delays_only_its_own_address_and_is_still_read
         for _ in range(2):
             assert (await fetch_page(hasty))[0] == LETTERS
         hours.on.clear()
-        hasty.say(packets.REQUEST, plain())
-        neighbour.say(packets.REQUEST, plain())
+        hasty.say(waku_packets.REQUEST, plain())
+        neighbour.say(waku_packets.REQUEST, plain())
         await here.until("those who wait", lambda: hours.waiting == 2)
         await hasty.fence()
         assert not (await hasty.post(letter(99, topic=b"else"))).refusals
@@ -523,10 +517,10 @@ async def test_a_request_that_would_wait_too_long_is_refused_and_not_charged(
         for _ in range(2):
             await fetch_page(peer)
         hours.on.clear()
-        peer.say(packets.REQUEST, plain())
+        peer.say(waku_packets.REQUEST, plain())
         await here.until("one that waits", lambda: hours.waiting == 1)
         other = await here.greet()
-        other.say(packets.REQUEST, plain())
+        other.say(waku_packets.REQUEST, plain())
         await here.until("another", lambda: hours.waiting == 2)
         hours.on.set()
         ends = [(await page(each))[1] for each in (peer, other)]
@@ -545,7 +539,7 @@ async def test_a_slow_reader_does_not_exceed_the_rate(tmp_path: Path, monkeypatc
         here.archive.search.clear()
         peer = await here.greet()
         [connection] = here.node.connections
-        peer.say_all([(packets.REQUEST, plain())] * 3)
+        peer.say_all([(waku_packets.REQUEST, plain())] * 3)
         await peer.fence()
         connection.pause_writing()
         here.archive.search.set()
@@ -566,7 +560,7 @@ async def test_a_requester_that_leaves_while_it_waits_leaves_nothing_behind(
         for _ in range(2):
             await fetch_page(peer)
         hours.on.clear()
-        peer.say_all([(packets.REQUEST, plain())] * 10)
+        peer.say_all([(waku_packets.REQUEST, plain())] * 10)
         await here.until("one that waits", lambda: hours.waiting == 1)
         await peer.fence()
         assert requests.waiting == 10 * SMALL
@@ -589,14 +583,17 @@ async def test_waiting_requests_have_a_memory_limit_and_small_ones_have_room(
         requests = here.node.history_requests
         greedy = [await elsewhere(here, number) for number in (11, 12)]
         for peer in greedy:
-            peer.say_all([(packets.REQUEST, large)] * 3)
+            peer.say_all([(waku_packets.REQUEST, large)] * 3)
             await peer.fence()
         assert requests.counts["requests refused"] == 3
         for peer in greedy:
             for code, body in peer.inbox:
-                assert (code, body[-len(TOO_MANY.words) :]) == (packets.REQUEST_COMPLETE, TOO_MANY.words.encode())
+                assert (code, body[-len(TOO_MANY.words) :]) == (
+                    waku_packets.REQUEST_COMPLETE,
+                    TOO_MANY.words.encode(),
+                )
         modest = await elsewhere(here, 13)
-        modest.say_all([(packets.REQUEST, plain())] * (GUARANTEED_QUEUE_BYTES // SMALL + 1))
+        modest.say_all([(waku_packets.REQUEST, plain())] * (GUARANTEED_QUEUE_BYTES // SMALL + 1))
         await modest.fence()
         assert requests.counts["requests refused"] == 4
         assert (await page(modest))[1] == TOO_MANY

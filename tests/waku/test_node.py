@@ -943,19 +943,19 @@ def test_whether_a_peer_waited_counts_for_one_batch() -> None:
     assert saves.waits(1, 100.0) > 0
 
 
-def timer(deadlines: Deadlines) -> asyncio.TimerHandle | None:
-    return deadlines._timer
-
-
-async def test_an_expired_timer_can_be_set_again_for_the_same_time() -> None:
+async def test_a_timer_goes_off_at_the_first_deadline_and_can_be_set_again_for_the_same_time() -> None:
     loop, deadlines = asyncio.get_running_loop(), Deadlines()
+    deadlines.status = loop.time() + 1e6
+    deadlines.arm(loop, lambda: None)
     for _ in range(2):
         went_off = asyncio.Event()
-        deadlines.status = loop.time()
+        deadlines.close = loop.time()
         deadlines.arm(loop, went_off.set)
         await went_off.wait()
         assert deadlines.fired(1.0) == 1.0 + EARLY
-        assert timer(deadlines) is None
+    deadlines.clear()
+    deadlines.arm(loop, lambda: None)
+    assert deadlines._timer is None
 
 
 def test_the_deadlines_of_all_connections_are_checked_together() -> None:

@@ -56,77 +56,26 @@ class Shuffled(Honest):
         return found[start:end], end.to_bytes(self.long) if end < len(found) else b""
 
 
-class Junk:
-    def packets(self, _request: Request) -> Iterator[Packet]:
-        yield b"\x81\x01"
+class Odd:
+    """Answers as a function says, which is told how often it was asked."""
+
+    def __init__(self, answer: Callable[[Request, int], Sequence[Packet]]) -> None:
+        self._answer = answer
+        self._asked = 0
+
+    def packets(self, request: Request) -> Iterator[Packet]:
+        self._asked += 1
+        return iter(self._answer(request, self._asked))
 
 
-@dataclass
-class Endless:
+def endless(size: int) -> Odd:
     """Makes up envelopes, page after page."""
 
-    made: int = 0
-    page_size: int = 10
+    def answer(request: Request, count: int) -> Sequence[Packet]:
+        made = [make(request.lower + 50, 50, TOPIC, b"", size * count + number) for number in range(size)]
+        return made, completion.complete(request.id, made[-1].hash, count.to_bytes(36))
 
-    def packets(self, request: Request) -> Iterator[Packet]:
-        page = []
-        for _ in range(self.page_size):
-            self.made += 1
-            page.append(make(request.lower + 50, 50, min(request.topics), b"", self.made))
-        yield page
-        yield completion.complete(request.id, page[-1].hash, self.made.to_bytes(36))
-
-
-class Stuck:
-    """Pages of nothing, the cursor always the same."""
-
-    def packets(self, request: Request) -> Iterator[Packet]:
-        yield completion.complete(request.id, NO_HASH, b"\7" * 36)
-
-
-@dataclass
-class Empty:
-    """Pages of nothing, the cursor always another."""
-
-    asked: int = 0
-
-    def packets(self, request: Request) -> Iterator[Packet]:
-        self.asked += 1
-        yield completion.complete(request.id, NO_HASH, self.asked.to_bytes(36))
-
-
-@dataclass
-class Repeating:
-    """The same page under ever new cursors."""
-
-    envelopes: list[Envelope]
-    asked: int = 0
-
-    def packets(self, request: Request) -> Iterator[Packet]:
-        self.asked += 1
-        yield self.envelopes
-        yield completion.complete(request.id, self.envelopes[-1].hash, self.asked.to_bytes(36))
-
-
-@dataclass
-class Foreign(Honest):
-    """Adds what nobody asked for: of other topics, out of range, too large; and everything twice."""
-
-    size_of_large: int = 2000
-    others: list[Envelope] = field(default_factory=list)
-
-    def packets(self, request: Request) -> Iterator[Packet]:
-        self.others = [
-            make(request.lower + 50, 50, b"\xff" * 4, b"f"),
-            make(request.upper + 1 + 50, 50, TOPIC, b"o"),
-            make(request.lower - 1 + 50, 50, TOPIC, b"u"),
-            make(request.lower + 50, 50, TOPIC, bytes(self.size_of_large)),
-        ]
-        yield self.others
-        for packet in super().packets(request):
-            yield packet
-            if isinstance(packet, list):
-                yield packet
+    return Odd(answer)
 
 
 class EndFirst(Honest):
@@ -136,14 +85,6 @@ class EndFirst(Honest):
         *packets, end = super().packets(request)
         yield end
         yield from packets
-
-
-class EndOnly(Honest):
-    """Says that it has sent what it has not."""
-
-    def packets(self, request: Request) -> Iterator[Packet]:
-        *_, end = super().packets(request)
-        yield end
 
 
 class WrongId(Honest):
@@ -184,6 +125,11 @@ class SimulatedRequester:
         self.core = Requester(self.query, len(self.servers), self.inbox, self.state, self.budgets, self.timeouts)
         self._ids = itertools.count(1)
         self.do(self.core.start(self.now, self.wall))
+
+    @property
+    def result(self) -> FetchReport:
+        assert self.report is not None
+        return self.report
 
     def run(self) -> SimulatedRequester:
         while self.report is None:
@@ -266,8 +212,7 @@ def hashes(envelopes: list[Envelope]) -> list[bytes]:
 def complete(simulation: SimulatedRequester, letters: list[Envelope] = LETTERS) -> SimulatedRequester:
     """Everything, once."""
     simulation.run()
-    assert simulation.report is not None
-    assert simulation.report.missing == []
+    assert simulation.result.missing == []
     assert hashes(simulation.handed) == hashes(letters)
     return simulation
 
@@ -279,9 +224,8 @@ def complete(simulation: SimulatedRequester, letters: list[Envelope] = LETTERS) 
 @pytest.mark.parametrize("size", [1, 7, 30, 1000])
 def test_pages_are_followed_to_the_last(size: int, downward: bool) -> None:
     simulation = complete(SimulatedRequester(QUERY, [Honest(LETTERS, downward, size)]))
-    assert simulation.report is not None
-    assert simulation.report.counts == {"handed over": 30, "pages": 30 // size + 1}
-    assert simulation.report.failures == {}
+    assert simulation.result.counts == {"handed over": 30, "pages": 30 // size + 1}
+    assert simulation.result.failures == {}
 
 
 def test_a_request_has_the_topics_and_times_of_the_query() -> None:
@@ -310,25 +254,40 @@ def test_a_query_by_filter() -> None:
     [
         (Silent(), "it does not answer"),
         (Refusing(), "it says: rate limit exceeded"),
-        (Junk(), "a byte below 80 is encoded with a length"),
-        (Stuck(), "its cursor does not advance"),
-        (Empty(), "its answer takes more than 50 pages"),
-        (Endless(), "its answer takes more than 200 envelopes"),
-        (Endless(page_size=1), "its answer takes more than 50 pages"),
-        (Repeating(LETTERS[:3]), "its pages repeat"),
-        (EndOnly(LETTERS), "its answer ended, and its last envelope did not come"),
+        (Odd(lambda _request, _count: [b"\x81\x01"]), "a byte below 80 is encoded with a length"),
+        (
+            Odd(lambda request, _count: [completion.complete(request.id, NO_HASH, b"\7" * 36)]),
+            "its cursor does not advance",
+        ),
+        (
+            Odd(lambda request, count: [completion.complete(request.id, NO_HASH, count.to_bytes(36))]),
+            "its answer takes more than 50 pages",
+        ),
+        (endless(10), "its answer takes more than 200 envelopes"),
+        (endless(1), "its answer takes more than 50 pages"),
+        (
+            Odd(
+                lambda request, count: [
+                    LETTERS[:3],
+                    completion.complete(request.id, LETTERS[2].hash, count.to_bytes(36)),
+                ]
+            ),
+            "its pages repeat",
+        ),
+        (
+            Odd(lambda request, _count: list(Honest(LETTERS).packets(request))[-1:]),
+            "its answer ended, and its last envelope did not come",
+        ),
     ],
-    ids=lambda each: type(each).__name__,
+    ids=itertools.count(),
 )
-def test_after_a_bad_server_the_next_one_is_asked(bad: Any, words: str) -> None:
+def test_after_a_bad_server_the_next_one_is_asked(bad: Mailserver, words: str) -> None:
     budgets = Budgets(pages=50, envelopes=200)
     simulation = SimulatedRequester(QUERY, [bad, Honest(LETTERS, size=7)], budgets=budgets, timeouts=ONE_TRY).run()
-    assert simulation.report is not None
-    assert simulation.report.missing == []
-    assert simulation.report.failures == {0: words}
-    counted = Counter(each.hash for each in simulation.handed)
+    assert (simulation.result.missing, simulation.result.failures) == ([], {0: words})
+    counted = Counter(envelope.hash for envelope in simulation.handed)
     assert max(counted.values()) == 1
-    assert {each.hash for each in LETTERS} <= counted.keys()
+    assert {envelope.hash for envelope in LETTERS} <= counted.keys()
     assert len(simulation.handed) <= 200 + 30
 
 
@@ -347,8 +306,7 @@ REFUSALS = {
 def test_a_server_with_a_final_refusal_is_not_asked_again(words: str, meaning: str) -> None:
     simulation = complete(SimulatedRequester(QUERY, [Refusing(words), Honest(LETTERS)]))
     assert [server for server, _ in simulation.asked] == [0, 1]
-    assert simulation.report is not None
-    assert simulation.report.failures == {0: f"it says: {words}: {meaning}"}
+    assert simulation.result.failures == {0: f"it says: {words}: {meaning}"}
 
 
 def test_the_fetch_ends_at_once_if_every_refusal_is_final() -> None:
@@ -356,15 +314,25 @@ def test_the_fetch_ends_at_once_if_every_refusal_is_final() -> None:
         QUERY, [Refusing("request is invalid: no"), Refusing("query range is invalid")]
     ).run()
     assert simulation.now < 1
-    assert simulation.report is not None
-    assert simulation.report.missing == [(QUERY.lower, QUERY.upper)]
-    assert simulation.report.failures == {0: "it says: request is invalid: no", 1: "it says: query range is invalid"}
+    assert simulation.result.missing == [(QUERY.lower, QUERY.upper)]
+    assert simulation.result.failures == {0: "it says: request is invalid: no", 1: "it says: query range is invalid"}
 
 
 def test_unrequested_envelopes_are_not_handed_over() -> None:
-    simulation = complete(SimulatedRequester(QUERY, [Foreign(LETTERS)], budgets=Budgets(size=1000)))
-    assert simulation.report is not None
-    assert simulation.report.counts == {
+    """Of other topics, out of range, too large; and everything twice."""
+
+    def answer(request: Request, _count: int) -> Sequence[Packet]:
+        others = [
+            make(request.lower + 50, 50, b"\xff" * 4, b"f"),
+            make(request.upper + 1 + 50, 50, TOPIC, b"o"),
+            make(request.lower - 1 + 50, 50, TOPIC, b"u"),
+            make(request.lower + 50, 50, TOPIC, bytes(2000)),
+        ]
+        *envelopes, end = Honest(LETTERS).packets(request)
+        return [others, *envelopes, *envelopes, end]
+
+    simulation = complete(SimulatedRequester(QUERY, [Odd(answer)], budgets=Budgets(size=1000)))
+    assert simulation.result.counts == {
         "handed over": 30,
         "of another topic": 1,
         "out of range": 2,
@@ -380,8 +348,7 @@ def test_an_answer_of_a_server_that_was_not_asked_is_ignored() -> None:
     assert simulation.core.lost(1, "gone", simulation.now) == []
     assert simulation.core.connected(1, simulation.now) == []
     complete(simulation)
-    assert simulation.report is not None
-    assert simulation.report.counts[UNREQUESTED] == 30
+    assert simulation.result.counts[UNREQUESTED] == 30
     assert simulation.core.came(0, [letter(77)], simulation.now) == []
 
 
@@ -458,9 +425,8 @@ def test_a_server_that_always_fails_is_left_after_some_tries() -> None:
     simulation = SimulatedRequester(
         QUERY, [Refusing(words) for words in says], timeouts=Timeouts(tries=3, back_off=2)
     ).run()
-    assert simulation.report is not None
-    assert simulation.report.missing == [(EPOCH, EPOCH + 500)]
-    assert simulation.report.failures == {number: f"it says: {words}" for number, words in enumerate(says)}
+    assert simulation.result.missing == [(EPOCH, EPOCH + 500)]
+    assert simulation.result.failures == {number: f"it says: {words}" for number, words in enumerate(says)}
     assert Counter(server for server, _ in simulation.asked) == {0: 3, 1: 3, 2: 3, 3: 3}
     assert 6 <= simulation.now <= 7
     assert simulation.handed == []
@@ -469,8 +435,7 @@ def test_a_server_that_always_fails_is_left_after_some_tries() -> None:
 def test_seconds_are_a_budget_too() -> None:
     budgets = Budgets(seconds=100)
     simulation = SimulatedRequester(QUERY, [Silent()], budgets=budgets, timeouts=Timeouts(tries=100)).run()
-    assert simulation.report is not None
-    assert "100 seconds" in simulation.report.failures[0]
+    assert "100 seconds" in simulation.result.failures[0]
     asked = len(simulation.asked)
     assert asked == 4
 
@@ -486,8 +451,7 @@ def test_pauses_that_a_server_forces_count_as_its_time() -> None:
         timeouts=Timeouts(back_off=2),
         decide=lambda what: next(steps) if what == "packet" else GO,
     ).run()
-    assert simulation.report is not None
-    assert "100 seconds" in simulation.report.failures[0]
+    assert "100 seconds" in simulation.result.failures[0]
     assert simulation.now < 110
 
 
@@ -496,8 +460,7 @@ def test_bytes_are_a_budget_too() -> None:
     simulation = SimulatedRequester(
         QUERY, [Honest(LETTERS)], budgets=Budgets(bytes=size * 10), timeouts=ONE_TRY
     ).run()
-    assert simulation.report is not None
-    assert "bytes" in simulation.report.failures[0]
+    assert "bytes" in simulation.result.failures[0]
     assert len(simulation.handed) <= 10
     complete(
         SimulatedRequester(QUERY, [Honest(LETTERS)], budgets=Budgets(bytes=sum(len(each.raw) for each in LETTERS)))
@@ -619,8 +582,7 @@ def test_from_any_saved_state_nothing_is_lost(letters: list[Envelope], data: st.
             handed |= {each.hash for each in simulation.handed[:count]}
         wall += data.draw(st.integers(0, 100))
     last = SimulatedRequester(SHORT, [honest(data, letters)], state=state, wall=float(wall)).run()
-    assert last.report is not None
-    assert last.report.missing == []
+    assert last.result.missing == []
     assert handed | {each.hash for each in last.handed} == {each.hash for each in asked_for(letters)}
 
 
@@ -668,9 +630,8 @@ def test_a_cheating_server_costs_at_most_its_budgets_and_the_honest_one_is_asked
         budgets=budgets,
         timeouts=Timeouts(tries=5),
     ).run()
-    assert simulation.report is not None
     assert len(simulation.handed) <= 20
-    assert simulation.report.counts["pages"] <= 5
+    assert simulation.result.counts["pages"] <= 5
     assert simulation.now <= 120 + 5 * 2 * 2**5
     assert len(simulation.asked) < generous
     counted = Counter(each.hash for each in simulation.handed)

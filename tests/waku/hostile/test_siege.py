@@ -239,12 +239,12 @@ async def answered(peer: RawPeer, requests: Iterable[bytes]) -> Counter[str]:
     """Ask all this at once, and read each answer; gives how often each was refused in which words."""
     bodies = list(requests)
     saying = asyncio.create_task(say_all(peer, bodies))
-    words: Counter[str] = Counter()
+    refusals: Counter[str] = Counter()
     for _ in bodies:
         _, end = await page(peer)
-        words[end.words if isinstance(end, Failed) else ""] += 1
+        refusals[end.words if isinstance(end, Failed) else ""] += 1
     await saying
-    return words
+    return refusals
 
 
 async def say_all(peer: RawPeer, requests: Iterable[bytes]) -> None:
@@ -358,10 +358,10 @@ async def handshakes_that_never_end(siege: Siege, scale: int) -> None:
     silent = [await siege.connect() for _ in range(60 * scale)]
     for _, writer in silent[::2]:
         writer.write((400).to_bytes(2, "big") + b"\4" + bytes(100))
-    whole = [await siege.knock() for _ in range(10 * scale)]
+    knocking = [await siege.knock() for _ in range(10 * scale)]
     async with bounded("the end of their time"):
         ends = await asyncio.gather(*(reader.read() for reader, _ in silent), return_exceptions=True)
-        await asyncio.gather(*(peer.ended() for peer in whole))
+        await asyncio.gather(*(peer.ended() for peer in knocking))
     assert {end for end in ends if not isinstance(end, ConnectionError)} <= {b""}
     for _, writer in silent:
         writer.transport.abort()
@@ -423,7 +423,7 @@ async def interests_that_change_with_every_packet(siege: Siege, scale: int) -> N
     topics = [number.to_bytes(4, "big") for number in range(1 << 20, (1 << 20) + packets.MAX_INTEREST_TOPICS)]
     options = [Options(topics=frozenset(topics[number:])) for number in range(3 * scale)]
     options += [Options(bloom=bloom.ALL_BITS ^ 1 << bit) for bit in range(40 * scale)]
-    said = [(packets.STATUS_UPDATE, packets.write_options(each)) for each in options]
+    said = [(packets.STATUS_UPDATE, packets.write_options(interest)) for interest in options]
     await asyncio.gather(*(flood(peer, said) for peer in await siege.greet_many(2)))
 
 
@@ -470,14 +470,14 @@ def sealed(body: bytes) -> Envelope:
 @attack
 async def requests_that_cannot_be_served(siege: Siege, scale: int) -> None:
     peer = await siege.greet()
-    words = await answered(peer, [raw(bloom=bytes(size)) for size in (0, 1, 63, 65)] * (20 * scale))
-    assert all("bloom" in refusal for refusal in words)
+    refusals = await answered(peer, [raw(bloom=bytes(size)) for size in (0, 1, 63, 65)] * (20 * scale))
+    assert all("bloom" in refusal for refusal in refusals)
     many = [number.to_bytes(4, "big") for number in range(100_000)]
     assert await answered(peer, [raw(topics=many)]) == {
         f"request is invalid: more than {MAX_REQUEST_TOPICS} topics": 1
     }
-    words = await answered(peer, [raw(lower=NOW + 1, topics=[WANTED])] * (50 * scale))
-    assert list(words) == ["request is invalid: query range is invalid: lower > upper"]
+    refusals = await answered(peer, [raw(lower=NOW + 1, topics=[WANTED])] * (50 * scale))
+    assert list(refusals) == ["request is invalid: query range is invalid: lower > upper"]
     for _ in range(50 * scale):
         peer.say(packets.REQUEST, DICE.draw(CHANCE.randrange(200)))
         peer.say(packets.P2P_MESSAGE, packets.write_envelopes(envelope.raw for envelope in PAGE))
@@ -510,18 +510,18 @@ async def requests_that_make_the_node_search_everything(siege: Siege, scale: int
     for places in (MAX_PAIRED_PLACES, MAX_SINGLE_PLACES):
         few = sum(1 << bit for bit in CHANCE.sample(range(512), places))
         bodies.append(raw(bloom=bloom.write(few), limit=1))
-    for words in await asyncio.gather(*(answered(peer, bodies * scale * 2) for peer in await siege.greet_many(3))):
-        assert set(words) <= {"", "too many requests at once", "rate limit exceeded"}
+    for refusals in await asyncio.gather(*(answered(peer, bodies * scale * 2) for peer in await siege.greet_many(3))):
+        assert set(refusals) <= {"", "too many requests at once", "rate limit exceeded"}
 
 
 @attack
 async def requests_as_fast_as_possible(siege: Siege, scale: int) -> None:
     bodies = [raw(topics=[WANTED])] * (400 * scale)
-    for words in await asyncio.gather(*(answered(peer, bodies) for peer in await siege.greet_many(3))):
-        assert words.total() == len(bodies)
-        assert words[""] >= MAX_QUEUED_REQUESTS
-        assert words["too many requests at once"]
-        assert set(words) <= {"", "too many requests at once", "rate limit exceeded"}
+    for refusals in await asyncio.gather(*(answered(peer, bodies) for peer in await siege.greet_many(3))):
+        assert refusals.total() == len(bodies)
+        assert refusals[""] >= MAX_QUEUED_REQUESTS
+        assert refusals["too many requests at once"]
+        assert set(refusals) <= {"", "too many requests at once", "rate limit exceeded"}
 
 
 @attack
