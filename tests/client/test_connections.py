@@ -15,15 +15,7 @@ import pytest
 from client.liar import Serve, answer_handshake, honest, instead_of, listening, lying
 from client.live import Heard, meet, read, serving, url_of, use, wormhole
 from client.virtual import Network
-from restante.client import (
-    Failed,
-    PermissionNeededError,
-    Reconnecting,
-    ServerGoneError,
-    Working,
-    Wormhole,
-    unread,
-)
+from restante.client import Failed, PermissionNeededError, Reconnecting, ServerGoneError, Working, Wormhole, unread
 from restante.client.connection import driver, websocket, work
 from restante.client.connection.server import Server
 from restante.mailbox.protocol.hashcash import Demand, problem
@@ -62,11 +54,7 @@ def answering(answer: bytes) -> Serve:
 
 @pytest.mark.parametrize(
     ("days", "trusted", "words"),
-    [
-        (1, False, r"certificate is not valid \(self.signed"),
-        (1, True, ""),
-        (-1, True, "expired"),
-    ],
+    [(1, False, r"certificate is not valid \(self.signed"), (1, True, ""), (-1, True, "expired")],
 )
 async def test_only_a_valid_certificate_that_the_program_trusts_is_accepted(
     tmp_path: Path, days: int, trusted: bool, words: str

@@ -192,11 +192,7 @@ async def test_several_paths_are_sent_by_their_names_as_one_directory(desk: Desk
 
 @pytest.mark.parametrize(
     ("sent", "options", "place"),
-    [
-        ("from.tar", (), "from/parcel"),
-        ("from.tar", ("--output", "own"), "own/parcel"),
-        ("parcel", (), "parcel"),
-    ],
+    [("from.tar", (), "from/parcel"), ("from.tar", ("--output", "own"), "own/parcel"), ("parcel", (), "parcel")],
 )
 async def test_unpack_makes_a_directory_of_a_tar_file(
     desk: Desk, to: Path, sent: str, options: tuple[str, ...], place: str

@@ -158,9 +158,6 @@ async def test_files_that_the_user_may_not_read_are_named_or_left_out(
     (tmp_path / "folder/open").write_bytes(b"1")
     (tmp_path / "folder/secret").touch(0)
     (tmp_path / "folder/locked").chmod(0)
-    async with (
-        bounded("the end"),
-        unshared(("--user",), '"$@"', tmp_path, "send", "--dry-run", *words) as running,
-    ):
+    async with bounded("the end"), unshared(("--user",), '"$@"', tmp_path, "send", "--dry-run", *words) as running:
         assert await running.ended() == code
     assert running.said["stderr"].splitlines() == lines

@@ -17,14 +17,7 @@ from wormhole import _key as reference
 
 from restante.client.protocol import keys
 from restante.client.protocol.hkdf import MAX_DERIVED_BYTES, hkdf, hkdf_expand, hkdf_extract
-from restante.client.protocol.spake2 import (
-    BLINDING_POINT,
-    ORDER,
-    RANDOM_BYTES,
-    SYMMETRIC,
-    BadMessageError,
-    Spake2,
-)
+from restante.client.protocol.spake2 import BLINDING_POINT, ORDER, RANDOM_BYTES, SYMMETRIC, BadMessageError, Spake2
 from support import effort
 
 VECTOR: Final[dict[str, Any]] = json.loads((Path(__file__).parents[1] / "vectors" / "wormhole_keys.json").read_text())

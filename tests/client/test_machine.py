@@ -25,12 +25,7 @@ from restante.client.core.outputs import (
     PeerConfirmed,
     Reconnect,
 )
-from restante.client.errors import (
-    CrowdedError,
-    PeerMessageError,
-    ServerError,
-    WrongPasswordError,
-)
+from restante.client.errors import CrowdedError, PeerMessageError, ServerError, WrongPasswordError
 from restante.client.protocol.code import nameplate_of
 from restante.client.protocol.keys import NONCE_BYTES, MessageKeys, open_sealed, seal
 from restante.client.protocol.seeds import SEED_BYTES, seed_code, seed_mailbox

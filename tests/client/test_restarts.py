@@ -49,7 +49,7 @@ MOMENTS: Final = [
         (PeerConfirmed, 1),
         (MessageStored, 1),
         (MessageStored, 17),
-    ),
+    )
 ]
 QUICK: Final = [("ours", (WaitingForPeer, 1)), ("ours", (MessageStored, 17)), ("the reference", (MessageStored, 1))]
 
@@ -225,10 +225,7 @@ async def reference(tmp_path: Path) -> AsyncIterator[Server]:
 
 async def test_two_sides_exchange_messages_with_receipts_there_and_meet_again(reference: Server) -> None:
     url = url_of(reference)
-    async with (
-        wormhole(url, receipts=True, seeds=True) as alice,
-        wormhole(url, receipts=True, seeds=True) as bob,
-    ):
+    async with wormhole(url, receipts=True, seeds=True) as alice, wormhole(url, receipts=True, seeds=True) as bob:
         await meet(alice, bob)
         sent = [await alice.send(b"%d" % number) for number in range(50)]
         assert await read(bob, 50) == [b"%d" % number for number in range(50)]

@@ -167,10 +167,7 @@ async def test_more_transfers_than_the_loop_has_threads_do_not_wait_for_one_anot
 async def test_whenever_a_connection_is_cancelled_no_socket_is_left(turns: int) -> None:
     """A socket that is left open is a warning, and a warning is an error here."""
     async with bounded("the end"), Side(Role.SENDER) as sender, Side(Role.RECEIVER) as receiver:
-        meeting = [
-            asyncio.create_task(sender.meet(receiver.hints)),
-            asyncio.create_task(receiver.meet(sender.hints)),
-        ]
+        meeting = [asyncio.create_task(sender.meet(receiver.hints)), asyncio.create_task(receiver.meet(sender.hints))]
         for _ in range(turns + 1):  # a coroutine that never began is none of ours
             await asyncio.sleep(0)
         for _ in range(3):  # a person presses a key again

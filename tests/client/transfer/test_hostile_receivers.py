@@ -29,12 +29,7 @@ from client.transfer.hostile import (
     until_closed,
 )
 from restante.client import Wormhole
-from restante.client.errors import (
-    ConnectionLostError,
-    PeerMessageError,
-    TransferError,
-    UnsendableFileError,
-)
+from restante.client.errors import ConnectionLostError, PeerMessageError, TransferError, UnsendableFileError
 from restante.client.transfer.sending import outgoing_file, send_directory, send_file
 from restante.client.transit.pipe import CLOSED, RecordPipe
 from restante.client.transit.records import Role

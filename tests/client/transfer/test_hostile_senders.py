@@ -31,12 +31,7 @@ from client.transfer.hostile import (
     stored,
     until_closed,
 )
-from restante.client.errors import (
-    ArchiveError,
-    ConnectionLostError,
-    PeerMessageError,
-    UnsafeNameError,
-)
+from restante.client.errors import ArchiveError, ConnectionLostError, PeerMessageError, UnsafeNameError
 from restante.client.transfer.receiving import receive
 from restante.client.transit.pipe import CLOSED, RecordPipe
 from restante.client.transit.records import MAX_RECORD_BYTES, RecordSealer, Role
@@ -64,7 +59,7 @@ NO_OFFERS: list[Any] = [
     {"parcel": FILE},
 ]
 NO_MESSAGES = [
-    *(b"", b"\xff", b"nonsense", b"[" * 100_000, b'{"transit":' + b'{"a":' * 100_000, b'{"error": 5}', b'"error"'),
+    *(b"", b"\xff", b"nonsense", b"[" * 100_000, b'{"transit":' + b'{"a":' * 100_000, b'{"error": 5}', b'"error"')
 ]
 
 

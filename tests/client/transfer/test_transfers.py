@@ -135,9 +135,7 @@ def test_both_sides_know_that_it_arrived_or_nothing_is_stored(
             never = asyncio.get_running_loop().create_future()
             async with bounded("the end of both"):
                 ends = await asyncio.gather(
-                    sender.run(lambda: sender.send(parts), never),
-                    receiver.run(store, never),
-                    return_exceptions=True,
+                    sender.run(lambda: sender.send(parts), never), receiver.run(store, never), return_exceptions=True
                 )
             for each in threads:
                 each.join()
