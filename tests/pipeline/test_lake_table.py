@@ -196,7 +196,7 @@ def take(
 
 
 def test_a_first_commit_makes_the_table_with_its_rows_commit_info_and_transactions(tmp_path: Path) -> None:
-    given = CommitInfo(
+    commit_info = CommitInfo(
         run="r1",
         table="letters",
         finished=1_795_000_000.25,
@@ -211,15 +211,15 @@ def test_a_first_commit_makes_the_table_with_its_rows_commit_info_and_transactio
         staged = table.stage(held(letters))
         assert (staged.rows, staged.days) == (3, set(days))
         assert seen(tmp_path).version is None
-        assert table.commit([staged], info=given, transactions={"main": 4, "other": 2**40}) == 0
+        assert table.commit([staged], info=commit_info, transactions={"main": 4, "other": 2**40}) == 0
         assert not list(table.folder.glob("run-*"))
     there = seen(tmp_path)
     assert there.version == 0
-    [found] = infos(there)
-    assert found == replace(given, days=days, commit=found.commit, state=there.state)
+    [stored_info] = infos(there)
+    assert stored_info == replace(commit_info, days=days, commit=stored_info.commit, state=there.state)
     assert there.state.days() == set(days)
-    assert there.marks("main") == given.marks
-    assert there.state.inputs == given.inputs
+    assert there.marks("main") == commit_info.marks
+    assert there.state.inputs == commit_info.inputs
     assert [there.transaction(app) for app in ("main", "other", "none")] == [4, 2**40, None]
     assert stored(tmp_path) == letters
     assert comments(tmp_path) == {column.name: column.meaning for column in LETTERS.columns}
@@ -245,7 +245,7 @@ def test_a_commit_says_of_which_days_it_added_or_removed_rows(tmp_path: Path) ->
         DeltaTable(tmp_path / "letters").optimize.compact()  # another program rewrites the rows
     there = seen(tmp_path)
     days = [("r4", []), ("r3", ["2026-11-01", "2026-11-02"]), ("r2", ["2026-11-01"])]
-    assert [(each.run, each.days) for each in infos(there)[:3]] == days
+    assert [(pair.run, pair.days) for pair in infos(there)[:3]] == days
     assert (before, there.transaction("main"), len(there.files())) == (0, 9, 1)
     assert rows(contents(as_it_was)) == [letter(1), letter(2, source="b"), letter(3, day="2026-11-02")]
     assert stored(tmp_path) == [letter(8), letter(9)]
@@ -278,17 +278,19 @@ def test_spark_stages_rows_and_reads_all_or_some_partitions(spark: SparkSession,
 def test_columns_are_found_by_name_and_rows_that_do_not_fit_are_not_staged(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    given = frame(spark, [letter(1)])
-    turned = given.selectExpr("'x' AS more", *reversed(given.columns)).withColumn("id", given["id"].cast("INT"))
+    rows_of_letters = frame(spark, [letter(1)])
+    turned = rows_of_letters.selectExpr("'x' AS more", *reversed(rows_of_letters.columns)).withColumn(
+        "id", rows_of_letters["id"].cast("INT")
+    )
     with opened(tmp_path) as table:
         staged = table.stage(turned)
         assert staged.rows == 1
         staged.discard()
         for unfit in (
-            given.drop("weight"),
-            given.withColumn("size", given["table"]),
-            given.selectExpr("*", "1 AS id"),
-            given.withColumn("id", given["id"] + (2**63 - 1)),
+            rows_of_letters.drop("weight"),
+            rows_of_letters.withColumn("size", rows_of_letters["table"]),
+            rows_of_letters.selectExpr("*", "1 AS id"),
+            rows_of_letters.withColumn("id", rows_of_letters["id"] + (2**63 - 1)),
         ):
             with pytest.raises(SparkError, match=r"\Athe rows for the table letters could not be computed: [^\n]+\Z"):
                 table.stage(unfit)
@@ -298,8 +300,8 @@ def test_columns_are_found_by_name_and_rows_that_do_not_fit_are_not_staged(
 
 def test_rows_without_a_value_that_the_table_needs_are_not_staged(spark: SparkSession, tmp_path: Path) -> None:
     def refused(column: str) -> AbstractContextManager[object]:
-        words = f"a row for the table letters has no {column}: these rows were not committed"
-        return pytest.raises(StoreError, match=words)
+        sentence = f"a row for the table letters has no {column}: these rows were not committed"
+        return pytest.raises(StoreError, match=sentence)
 
     for letters in (LETTERS, MONTHLY_LETTERS):
         with opened(tmp_path, letters) as table:
@@ -315,9 +317,9 @@ def test_rows_without_a_value_that_the_table_needs_are_not_staged(spark: SparkSe
 def test_a_table_without_partitions_is_replaced_as_a_whole(tmp_path: Path) -> None:
     plain = Table("plain", "thing", (Column("id", "BIGINT", ""), Column("day", "DATE", "")), ())
     with opened(tmp_path, plain) as table:
-        for given in ([], [letter(1), letter(2)], [letter(3)]):
-            table.commit([table.stage(held(given, plain))], info=info(), replace={})
-            assert contents(table).column("id").to_pylist() == [row["id"] for row in given]
+        for new in ([], [letter(1), letter(2)], [letter(3)]):
+            table.commit([table.stage(held(new, plain))], info=info(), replace={})
+            assert contents(table).column("id").to_pylist() == [row["id"] for row in new]
 
 
 def test_a_table_with_other_columns_is_refused(tmp_path: Path) -> None:
@@ -377,9 +379,9 @@ def test_endless_commits_of_another_program_are_reported(tmp_path: Path, monkeyp
     properly = delta_table.open_table
 
     def interfere(folder: Path, meant: Table) -> DeltaTable | None:
-        found = properly(folder, meant)
+        opened_table = properly(folder, meant)
         add_foreign(tmp_path, [letter(3)])
-        return found
+        return opened_table
 
     with opened(tmp_path) as table:
         add(table, [letter(1)])
@@ -481,7 +483,7 @@ def test_commit_infos_outlive_checkpoints_and_other_programs_that_clean_logs(
     theirs.cleanup_metadata()
     theirs.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
     there = seen(tmp_path)
-    assert [each.run for each in infos(there)] == [str(number) for number in reversed(range(8))]
+    assert [pair.run for pair in infos(there)] == [str(number) for number in reversed(range(8))]
     assert there.transaction("a") == 7
     assert stored(tmp_path) == [letter(1)]
 
@@ -602,8 +604,8 @@ def test_the_days_and_sources_of_a_month_are_one_sorted_file(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool
 ) -> None:
     monkeypatch.setattr(staging, "local", lambda _: here)
-    given = [THIRD, OTHER, SECOND, OCTOBER, FIRST]
-    staged = staging.stage(frame(spark, given), tmp_path, MONTHLY_LETTERS, "r")
+    letters = [THIRD, OTHER, SECOND, OCTOBER, FIRST]
+    staged = staging.stage(frame(spark, letters), tmp_path, MONTHLY_LETTERS, "r")
     assert [file.partition for file in staged.files] == [{"month": "2026-10-01"}, {"month": "2026-11-01"}]
     assert staged.days == {"2026-10-31", "2026-11-01", "2026-11-02", "2026-11-03"}
     ids = [pq.ParquetFile(file.path).read(columns=["id"]).column("id").to_pylist() for file in staged.files]
@@ -637,7 +639,7 @@ def test_the_days_and_sources_of_a_file_are_found(tmp_path: Path, letters: Table
         add(table, [OCTOBER, FIRST, SECOND, THIRD, OTHER, letter(10, day="2026-11-02")])
         files = table.files()
     main = {(day, "main") for day in ("2026-10-31", "2026-11-01", "2026-11-02", "2026-11-03")}
-    assert {each for file in files for each in file.days_and_sources()} == main | {("2026-11-02", "other")}
+    assert {pair for file in files for pair in file.days_and_sources()} == main | {("2026-11-02", "other")}
     if letters.by_month:
         assert {file.last_day: file.latest_days() for file in files} == {
             "2026-10-31": {"main": "2026-10-31"},

@@ -103,19 +103,19 @@ def test_a_count_like_the_median_is_usual(before: list[int], least: int, share: 
 def test_silent_hours_are_those_without_anything(day: dict[int, int], first: int, hours: int, known: int) -> None:
     assert silence([*day], known, [day] * 8) is None
     silent = range(first, min(24, first + hours))
-    found = silence([hour for hour in day if hour not in silent], 24, [day] * 8)
+    result = silence([hour for hour in day if hour not in silent], 24, [day] * 8)
     expected = sum(count for hour, count in day.items() if hour in silent)
-    assert (found and found.expected) == (expected if expected >= MIN_EXPECTED else None)
+    assert (result and result.expected) == (expected if expected >= MIN_EXPECTED else None)
 
 
 @given(st.lists(PORTIONS, max_size=31), PORTIONS)
 def test_days_that_rose_are_those_of_which_a_larger_share_failed(days: list[Portion], before: Portion) -> None:
     of = dict(zip(DAYS, days, strict=False))
-    found = risen(of, before, Days(tuple(of), ()))
-    assert {day for day in of if rose(of[day], before)} <= found.keys()
-    assert all(of[day] == part and part.share - before.share >= MIN_RISE for day, part in found.items())
-    assert list(found) == sorted(found)
-    assert not found or rose(added(found.values()), before)
+    result = risen(of, before, Days(tuple(of), ()))
+    assert {day for day in of if rose(of[day], before)} <= result.keys()
+    assert all(of[day] == part and part.share - before.share >= MIN_RISE for day, part in result.items())
+    assert list(result) == sorted(result)
+    assert not result or rose(added(result.values()), before)
 
 
 # ── lakes of equal days, in which one thing changes ──────────────────────────────────────────────
@@ -163,9 +163,9 @@ def report(tables: LakeTables, period: str = LAST.isoformat()) -> Report:
 
 
 def changes(tables: LakeTables, period: str = LAST.isoformat()) -> Changes:
-    found = report(tables, period).changes
-    assert found is not None
-    return found
+    result = report(tables, period).changes
+    assert result is not None
+    return result
 
 
 def only(tables: LakeTables, period: str = LAST.isoformat()) -> ReportChange:
@@ -227,8 +227,8 @@ CHANGES: dict[Compared, tuple[Change, str | None, str | None, str, str]] = {
         outage,
         *("east", None, "busy-hours"),
         (
-            "The lake has no connections of east on 15 November 2026 from 08:00 to 14:00 UTC: the server had none, or it"
-            " was not read. On three quarters of the days before, it had at least 54 in these hours."
+            "The lake has no connections of east on 15 November 2026 from 08:00 to 14:00 UTC: the server had none,"
+            " or it was not read. On three quarters of the days before, it had at least 54 in these hours."
         ),
     ),
     Compared.MISSING: (gap, "beta", None, "coverage", MISSING),
@@ -236,16 +236,16 @@ CHANGES: dict[Compared, tuple[Change, str | None, str | None, str, str]] = {
         guessed,
         *("east", None, "guesses"),
         (
-            'At east, 40 results of the application "app" on 15 November 2026 look like guesses of codes. More than 12'
-            " stand out, and the median of the 7 days before is 2."
+            'At east, 40 results of the application "app" on 15 November 2026 look like guesses of codes. More'
+            " than 12 stand out, and the median of the 7 days before is 2."
         ),
     ),
     Compared.ONE_SIDE: (
         on_last_day("guesses", {"source": "east"}, {"lonely": 400}),
         *("east", None, "guesses"),
         (
-            "At east, 400 nameplates had one side only on 15 November 2026. Somebody may try nameplates. On the 28 days"
-            " before, the median is 10."
+            "At east, 400 nameplates had one side only on 15 November 2026. Somebody may try nameplates. On the 28"
+            " days before, the median is 10."
         ),
     ),
     Compared.NO_ROWS: (
@@ -258,11 +258,11 @@ CHANGES: dict[Compared, tuple[Change, str | None, str | None, str, str]] = {
 
 @pytest.mark.parametrize("measure", Compared)
 def test_each_measure_finds_its_change_and_no_other(measure: Compared) -> None:
-    change, source, version, section, words = CHANGES[measure]
-    found = only(lake(change))
-    assert (found.measure, found.source, found.version, found.section) == (measure, source, version, section)
-    assert found.words == words
-    assert found.days == (LAST,)
+    change, source, version, section, sentence = CHANGES[measure]
+    result = only(lake(change))
+    assert (result.measure, result.source, result.version, result.section) == (measure, source, version, section)
+    assert result.words == sentence
+    assert result.days == (LAST,)
 
 
 @pytest.mark.parametrize("measure", [measure for measure in Compared if measure is not Compared.NO_ROWS])
@@ -276,15 +276,15 @@ def test_a_week_is_compared_with_the_week_before(measure: Compared) -> None:
         change(name, row)
         row["day"] = day
 
-    found = only(lake(all_week), "2026-W46")
-    assert (found.measure, found.source, found.version) == (measure, source, version)
+    result = only(lake(all_week), "2026-W46")
+    assert (result.measure, result.source, result.version) == (measure, source, version)
 
 
 BAD_DAY = LAST - timedelta(3)
 
 
 @pytest.mark.parametrize(
-    ("period", "table", "words", "share", "size"),
+    ("period", "table", "sentence", "share", "size"),
     [
         ("2026-W46", "outcomes", "At east, 90.0 % of the mailboxes failed on 12 November 2026.", 0.9, 800),
         # Of the mailboxes of that day, a tenth was to fail. A version has rows of two servers.
@@ -292,7 +292,7 @@ BAD_DAY = LAST - timedelta(3)
     ],
 )
 def test_one_bad_day_of_a_week_or_a_month_is_named_alone(
-    period: str, table: str, words: str, share: float, size: int
+    period: str, table: str, sentence: str, share: float, size: int
 ) -> None:
     def change(name: str, row: Row) -> None:
         if name == table and row["day"] == BAD_DAY:
@@ -301,11 +301,11 @@ def test_one_bad_day_of_a_week_or_a_month_is_named_alone(
             if name == "versions" and row["version"] == "1.1":
                 row.update(mailboxes=1_000, happy=50, errory=945)
 
-    found = only(lake(change), period)
-    assert found.words.startswith(words)
-    assert found.days == (BAD_DAY,)
-    assert found.now == pytest.approx(share)
-    assert found.size == size
+    result = only(lake(change), period)
+    assert result.words.startswith(sentence)
+    assert result.days == (BAD_DAY,)
+    assert result.now == pytest.approx(share)
+    assert result.size == size
 
 
 def test_days_that_did_not_rise_alone_are_judged_together() -> None:
@@ -319,12 +319,12 @@ def test_days_that_did_not_rise_alone_are_judged_together() -> None:
 
     tables = lake(change)
     assert [changes(tables, day.isoformat()).found for day in bad] == [()] * 5
-    found = only(tables, "2026-W46")
-    assert found.days == tuple(sorted(bad))
-    assert found.words.startswith(
+    result = only(tables, "2026-W46")
+    assert result.days == tuple(sorted(bad))
+    assert result.words.startswith(
         "At east, 50.0 % of the mailboxes failed on 5 days from 9 November 2026 to 15 November 2026."
     )
-    assert found.size == 40
+    assert result.size == 40
 
 
 @pytest.mark.parametrize(("days", "number"), [(1, 1), (7, 1), (8, 0)])
@@ -347,8 +347,8 @@ def test_hours_after_the_last_ingest_are_not_silent(hour: int, number: int) -> N
 
 
 def test_a_server_that_is_silent_all_day_is_named_once() -> None:
-    found = only(lake(on_last_day("busy_hours", {"source": "east"}, {"gone": True})))
-    assert "from 00:00 to 24:00 UTC" in found.words
+    result = only(lake(on_last_day("busy_hours", {"source": "east"}, {"gone": True})))
+    assert "from 00:00 to 24:00 UTC" in result.words
 
 
 # ── what is listed, and what is said ─────────────────────────────────────────────────────────────
@@ -374,9 +374,9 @@ def test_the_page_stays_short_with_many_versions_and_the_largest_change_is_first
     assert made.changes.omitted == {Compared.FAILURES_OF_VERSION: MAX_VERSIONS - MAX_OF_VERSIONS}
     sizes = [change.size for change in made.changes.found]
     assert sizes == sorted(sizes, reverse=True)
-    words = "Not listed: 195 smaller changes of failed mailboxes of a version."
-    assert words in " ".join(" ".join(summary(made)).split())
-    assert words in page(made).decode()
+    sentence = "Not listed: 195 smaller changes of failed mailboxes of a version."
+    assert sentence in " ".join(" ".join(summary(made)).split())
+    assert sentence in page(made).decode()
     assert json.loads(as_json(made))["changes"]["omitted"] == {"failed mailboxes of a version": 195}
 
 
@@ -395,11 +395,11 @@ def test_invented_versions_do_not_displace_changes_of_other_measures() -> None:
 
     tables = lake(change)
     tables.insert(TABLES["versions"], many_versions(25))
-    found = changes(tables)
+    result = changes(tables)
     others = (Compared.SILENT_HOURS, Compared.MISSING, Compared.GUESSES)
     numbers = {Compared.FAILURES_OF_VERSION: MAX_OF_VERSIONS, **dict.fromkeys(others, 1)}
-    assert Counter(change.measure for change in found.found) == numbers
-    assert found.omitted == {Compared.FAILURES_OF_VERSION: 20}
+    assert Counter(change.measure for change in result.found) == numbers
+    assert result.omitted == {Compared.FAILURES_OF_VERSION: 20}
 
 
 def test_each_measure_has_a_limit_and_counts_what_is_not_listed() -> None:
@@ -411,9 +411,9 @@ def test_each_measure_has_a_limit_and_counts_what_is_not_listed() -> None:
         for missing in [100 + at if day == LAST else 0]
     ]
     tables.insert(TABLES["coverage"], rows)
-    found = changes(tables)
-    assert [change.source for change in found.found] == [f"archive {at:02}" for at in range(12, 2, -1)]
-    assert found.omitted == {Compared.MISSING: 13 - MAX_OF_SOURCES}
+    result = changes(tables)
+    assert [change.source for change in result.found] == [f"archive {at:02}" for at in range(12, 2, -1)]
+    assert result.omitted == {Compared.MISSING: 13 - MAX_OF_SOURCES}
 
 
 def test_guesses_are_told_of_the_application_that_stands_out_most() -> None:
@@ -427,13 +427,13 @@ def test_guesses_are_told_of_the_application_that_stands_out_most() -> None:
         )
     ]
     tables.insert(TABLES["guesses"], rows)
-    found = only(tables, "2026-W46")
-    assert found.words == (
+    result = only(tables, "2026-W46")
+    assert result.words == (
         'At east, 200 results of the application "large" on 15 November 2026 look like guesses of codes. More than'
         " 160 stand out, and the median of the 7 days before is 100. This is the largest of 3 such counts on 2 days"
         " from 14 November 2026 to 15 November 2026, one for each application and day."
     )
-    assert (found.before, found.now, found.size, found.days) == (100, 200, 28 + 100 + 80, (day, LAST))
+    assert (result.before, result.now, result.size, result.days) == (100, 200, 28 + 100 + 80, (day, LAST))
     assert "the largest of 2 such counts on 15 November 2026, one for each application." in only(tables).words
 
 

@@ -45,8 +45,8 @@ VIEWS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
+    with chromium() as shown:
+        yield shown
 
 
 TEXTS = """() => {
@@ -89,29 +89,29 @@ CUT = """() => [...document.querySelectorAll(".scrolled")]
     ],
 )
 def test_a_page_fits_and_loads_nothing(browser: Browser, tmp_path: Path, name: str, view: str) -> None:
-    with opened(browser, content(name), tmp_path, **VIEWS[view]) as found:
+    with opened(browser, content(name), tmp_path, **VIEWS[view]) as shown:
         # Not innerWidth: a phone shows all of a page that is too wide, and makes it smaller.
-        assert found.page.evaluate("document.documentElement.scrollWidth") <= VIEWS[view]["viewport"]["width"]
-        for chart in found.page.locator("svg.chart").all():
+        assert shown.page.evaluate("document.documentElement.scrollWidth") <= VIEWS[view]["viewport"]["width"]
+        for chart in shown.page.locator("svg.chart").all():
             size = chart.bounding_box()
             assert size is not None
             assert size["width"] > 300
         if name == "month":
-            assert found.page.evaluate(TEXTS) == [[], [], []]
+            assert shown.page.evaluate(TEXTS) == [[], [], []]
         if VIEWS[view]["viewport"] == WIDE["viewport"]:
-            assert found.page.evaluate(CUT) == []
-        assert found.complaints == []
-        assert found.foreign == []
+            assert shown.page.evaluate(CUT) == []
+        assert shown.complaints == []
+        assert shown.foreign == []
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("view", ["wide", "phone", "dark"])
 @pytest.mark.parametrize("name", PAGES)
 def test_axe_finds_no_violation(browser: Browser, tmp_path: Path, name: str, view: str) -> None:
-    with opened(browser, content(name), tmp_path, bypass_csp=True, **VIEWS[view]) as found:
+    with opened(browser, content(name), tmp_path, bypass_csp=True, **VIEWS[view]) as shown:
         # It does not judge the contrast of texts above a gradient.
-        found.page.add_style_tag(content=".scrolled { background: none }")
-        results = Axe().run(found.page, options=RULES)
+        shown.page.add_style_tag(content=".scrolled { background: none }")
+        results = Axe().run(shown.page, options=RULES)
     assert results.violations_count == 0, results.generate_report()
     passed = {rule["id"] for rule in results.response["passes"]}
     assert {"color-contrast", "heading-order", "region", "svg-img-alt"} <= passed
@@ -119,8 +119,8 @@ def test_axe_finds_no_violation(browser: Browser, tmp_path: Path, name: str, vie
 
 @pytest.mark.thorough
 def test_the_meanings_are_opened_without_a_script(browser: Browser, tmp_path: Path) -> None:
-    with opened(browser, content("whole"), tmp_path, java_script_enabled=False, **WIDE) as found:
-        box = found.page.locator("details.meanings").last
+    with opened(browser, content("whole"), tmp_path, java_script_enabled=False, **WIDE) as shown:
+        box = shown.page.locator("details.meanings").last
         expect(box.locator(":scope > :not(summary)")).to_be_hidden()
         box.locator("summary").click()
         expect(box.locator(":scope > :not(summary)")).to_be_visible()
@@ -133,10 +133,10 @@ MAX_PDF_BYTES = 1_000_000
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", PAGES)
 def test_a_printed_page_fits_its_paper_and_its_pdf_is_small(browser: Browser, tmp_path: Path, name: str) -> None:
-    with opened(browser, content(name), tmp_path, viewport={"width": 700, "height": 1000}) as found:
-        found.page.emulate_media(media="print")
-        assert found.page.evaluate("document.documentElement.scrollWidth") <= 700  # A4, 12 mm of margin on both sides
-        pdf = found.page.pdf(format="A4")
+    with opened(browser, content(name), tmp_path, viewport={"width": 700, "height": 1000}) as shown:
+        shown.page.emulate_media(media="print")
+        assert shown.page.evaluate("document.documentElement.scrollWidth") <= 700  # A4, 12 mm of margin on both sides
+        pdf = shown.page.pdf(format="A4")
     assert pdf.startswith(b"%PDF")
     assert len(pdf) < MAX_PDF_BYTES
 
@@ -144,37 +144,37 @@ def test_a_printed_page_fits_its_paper_and_its_pdf_is_small(browser: Browser, tm
 @pytest.mark.thorough
 @pytest.mark.parametrize("view", ["forced colours", "print"])
 def test_the_areas_of_a_legend_differ_without_colour(browser: Browser, tmp_path: Path, view: str) -> None:
-    with opened(browser, content("whole"), tmp_path, bypass_csp=True, **VIEWS.get(view, WIDE)) as found:
+    with opened(browser, content("whole"), tmp_path, bypass_csp=True, **VIEWS.get(view, WIDE)) as shown:
         if view == "print":
-            found.page.emulate_media(media="print")
-        found.page.add_style_tag(content=".swatch * { color: #555 !important }")
-        swatches = found.page.locator("#results .swatch")
+            shown.page.emulate_media(media="print")
+        shown.page.add_style_tag(content=".swatch * { color: #555 !important }")
+        swatches = shown.page.locator("#results .swatch")
         assert swatches.count() == 6
         assert len({swatches.nth(at).screenshot() for at in range(6)}) == 6
 
 
 @pytest.mark.thorough
 def test_a_table_is_scrolled_by_keys(browser: Browser, tmp_path: Path) -> None:
-    with opened(browser, content("whole"), tmp_path, **PHONE) as found:
-        box = found.page.locator(".scrolled").first
+    with opened(browser, content("whole"), tmp_path, **PHONE) as shown:
+        box = shown.page.locator(".scrolled").first
         last_row = box.locator("tr").last
         box.focus()
         expect(last_row).not_to_be_in_viewport()
-        found.page.keyboard.press("End")
+        shown.page.keyboard.press("End")
         # Not wait_for_function: what it polls with is eval(), and the page's content policy refuses that.
         expect(last_row).to_be_in_viewport()
 
 
 @pytest.mark.thorough
 def test_a_printed_page_is_light_and_shows_all_rows(browser: Browser, tmp_path: Path) -> None:
-    with opened(browser, content("whole"), tmp_path, **VIEWS["dark"]) as found:
-        dark = found.page.evaluate("getComputedStyle(document.body).backgroundColor")
-        found.page.emulate_media(media="print")
-        assert found.page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
-        assert found.page.get_by_text("A rule.").is_visible()
-        hidden = found.page.evaluate(
+    with opened(browser, content("whole"), tmp_path, **VIEWS["dark"]) as shown:
+        dark = shown.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        shown.page.emulate_media(media="print")
+        assert shown.page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+        assert shown.page.get_by_text("A rule.").is_visible()
+        hidden = shown.page.evaluate(
             """[...document.querySelectorAll(".scrolled")]
                 .filter((box) => box.scrollHeight > box.clientHeight + 1).length"""
         )
         assert hidden == 0
-        assert not found.page.locator("nav").is_visible()
+        assert not shown.page.locator("nav").is_visible()

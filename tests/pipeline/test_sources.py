@@ -207,8 +207,8 @@ def test_the_table_stays_as_it_is_while_an_input_is_removed(
     shutil.rmtree(built.path / "nameplates")
     built.add("mailboxes", [], source="relay", ledger=Ledger(read=1, duplicate=1, counted=1))
     assert not is_due(built), "the sources of nameplates would vanish from it"
-    words = "because nameplates was removed: ingest it again, or remove the folder of sources, too"
-    assert f"sources: stays as it was built, {words}" in built.steps.said
+    sentence = "because nameplates was removed: ingest it again, or remove the folder of sources, too"
+    assert f"sources: stays as it was built, {sentence}" in built.steps.said
     with monkeypatch.context() as patched:
         patched.setattr(build_module, "BUILD", sources.BUILD._replace(definition=2))
         assert not is_due(built)

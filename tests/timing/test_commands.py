@@ -128,7 +128,7 @@ NO_SKEW = "write sender=SECONDS or receiver=SECONDS"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "words"),
+    ("arguments", "code", "sentence"),
     [
         ((*BOTH, "--json", "--text"), 2, "--text and --json exclude each other"),
         (("sender.json", "receiver.json", "sender.json"), 2, "3 logs were given"),
@@ -149,14 +149,14 @@ NO_SKEW = "write sender=SECONDS or receiver=SECONDS"
     ],
 )
 def test_what_cannot_be_done_is_said_and_changes_no_file(
-    logs: Path, arguments: tuple[str, ...], code: int, words: str
+    logs: Path, arguments: tuple[str, ...], code: int, sentence: str
 ) -> None:
     (logs / "full").symlink_to("/dev/full")
     (logs / "loop").symlink_to("loop")
     before = {path.name: path.read_bytes() for path in logs.glob("*.json*")}
     done = render(*arguments)
     assert (done.returncode, done.stdout) == (code, "")
-    assert words in done.stderr
+    assert sentence in done.stderr
     assert {path.name: path.read_bytes() for path in logs.glob("*.json*")} == before
     assert not (logs / "nowhere").exists()
 
@@ -191,7 +191,7 @@ OLD, NEW = ([f"{group}{number}" for number in range(8)] for group in ("old", "ne
 def test_a_slower_network_is_found_and_nothing_else() -> None:
     done = compare("--json", *OLD, "--", *NEW)
     assert done.returncode == 0, done.stderr
-    verdicts = {(each["kind"], each["name"]): each["verdict"] for each in json.loads(done.stdout)["changes"]}
+    verdicts = {(change["kind"], change["name"]): change["verdict"] for change in json.loads(done.stdout)["changes"]}
     assert verdicts["elapsed", "network"] == verdicts["median", "network"] == "slower"
     assert "faster" not in verdicts.values()
     assert verdicts["elapsed", "server"] == "cannot tell"
@@ -200,7 +200,7 @@ def test_a_slower_network_is_found_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "sentence"),
     [
         (OLD, "there is no second group"),
         ((*OLD, "--"), "there is no second group"),
@@ -209,9 +209,9 @@ def test_a_slower_network_is_found_and_nothing_else() -> None:
         (("old0", "--", "receiver"), "one group has the sender's logs only"),
     ],
 )
-def test_groups_that_cannot_be_compared_are_refused(runs: Path, arguments: Sequence[str], words: str) -> None:
+def test_groups_that_cannot_be_compared_are_refused(runs: Path, arguments: Sequence[str], sentence: str) -> None:
     asked = {"name": "input code", "start": 1.8e9, "stop": 1.8e9, "details": {"waiting": "user"}}
     (runs / "receiver").write_text(json.dumps([asked]))
     done = compare(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    assert words in done.stderr
+    assert sentence in done.stderr

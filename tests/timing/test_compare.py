@@ -65,7 +65,7 @@ def all_permutations(old: Sequence[float], new: Sequence[float]) -> float:
 
     extreme = distance(tuple(range(len(old), len(values))))
     divisions = list(itertools.combinations(range(len(values)), len(new)))
-    return sum(distance(each) >= extreme - 1e-9 for each in divisions) / len(divisions)
+    return sum(distance(run) >= extreme - 1e-9 for run in divisions) / len(divisions)
 
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
@@ -123,10 +123,10 @@ def test_the_interval_contains_the_shift(name: str, old_size: int, new_size: int
     for _ in range(draws):
         old = [DISTRIBUTIONS[name](dice) for _ in range(old_size)]
         new = [DISTRIBUTIONS[name](dice) + 3 for _ in range(new_size)]
-        found = interval(old, new, 0.05)
-        assert found is not None
-        assert found.low <= found.estimate <= found.high
-        missed += not found.low - 1e-9 <= 3 <= found.high + 1e-9
+        result = interval(old, new, 0.05)
+        assert result is not None
+        assert result.low <= result.estimate <= result.high
+        missed += not result.low - 1e-9 <= 3 <= result.high + 1e-9
     assert missed <= 0.05 * draws + 2 * math.sqrt(draws * 0.05 * 0.95)
 
 
@@ -154,7 +154,7 @@ def test_equal_runs_are_flagged_in_at_most_5_percent_of_draws(draws: int) -> Non
         runs = [dice.randrange(6, 12) for _ in range(2)]
         common = [[dice.expovariate(1) for _ in range(size)] for size in runs]
         for name, draw in DISTRIBUTIONS.items():
-            old, new = ([draw(dice) + each for each in group] for group in common)
+            old, new = ([draw(dice) + run for run in group] for group in common)
             whole.append(measure(old, new, name))
         flagged += any(change.verdict in {"slower", "faster"} for change in compared(whole))
     assert flagged <= 0.05 * draws
@@ -216,7 +216,7 @@ SLOW = {role: Path(0.060, 0.030, 0.002) for role in ROLES}
 
 
 def runs(first: int, number: int, role: Role = "sender", **options: object) -> list[Timeline]:
-    return [drawn_timeline(first + each, roles=[role], traced=False, **options) for each in range(number)]  # type: ignore[arg-type]
+    return [drawn_timeline(first + run, roles=[role], traced=False, **options) for run in range(number)]  # type: ignore[arg-type]
 
 
 def by_name(comparison: Comparison) -> dict[tuple[str, str], Change]:
@@ -224,16 +224,16 @@ def by_name(comparison: Comparison) -> dict[tuple[str, str], Change]:
 
 
 def test_a_slower_network_is_found_and_nothing_else() -> None:
-    found = by_name(compare(runs(100, 9), runs(200, 9, paths=SLOW), Random(0)))
-    assert {name for name, change in found.items() if change.verdict == "slower"} == {
+    result = by_name(compare(runs(100, 9), runs(200, 9, paths=SLOW), Random(0)))
+    assert {name for name, change in result.items() if change.verdict == "slower"} == {
         ("elapsed", NETWORK),
         ("elapsed", TOTAL),
         ("elapsed", "round trip"),
         ("median", NETWORK),
         ("median", "round trip"),
     }
-    assert not [name for name, change in found.items() if change.verdict == "faster"]
-    ratio = found["median", NETWORK].ratio
+    assert not [name for name, change in result.items() if change.verdict == "faster"]
+    ratio = result["median", NETWORK].ratio
     assert ratio is not None
     assert ratio.low < 94 / 34 < ratio.high or ratio.estimate == pytest.approx(94 / 34, rel=0.05)
 
@@ -266,8 +266,8 @@ def test_a_role_of_one_group_only_is_not_compared_and_more_runs_than_the_limit_a
 
 
 def test_what_only_some_runs_tell_apart_counts_as_one() -> None:
-    traced = [drawn_timeline(each, roles=["sender"]) for each in range(8)]
-    both = by_name(compare(traced, [drawn_timeline(each, roles=["sender"]) for each in range(8, 16)], Random(0)))
+    traced = [drawn_timeline(run, roles=["sender"]) for run in range(8)]
+    both = by_name(compare(traced, [drawn_timeline(run, roles=["sender"]) for run in range(8, 16)], Random(0)))
     assert ("elapsed", "queue") in both
     assert ("median", "queue") in both
     mixed = by_name(compare(traced, runs(8, 8), Random(0)))
@@ -278,31 +278,29 @@ def test_what_only_some_runs_tell_apart_counts_as_one() -> None:
 def test_runs_without_a_clock_have_round_trips_only() -> None:
     def without(timeline: Timeline) -> Timeline:
         client = timeline.clients[0]
-        spent = [msgspec.structs.replace(each, cause="round trip") for each in client.spent]
+        spent = [msgspec.structs.replace(run, cause="round trip") for run in client.spent]
         return msgspec.structs.replace(
             timeline, clients=[msgspec.structs.replace(client, offset_us=None, spent=spent)], commands=[]
         )
 
-    found = by_name(compare(runs(1, 4), [without(each) for each in runs(9, 4)], Random(0)))
-    assert {name for _, name in found} >= {"round trip"}
-    assert NETWORK not in {name for _, name in found}
+    result = by_name(compare(runs(1, 4), [without(run) for run in runs(9, 4)], Random(0)))
+    assert {name for _, name in result} >= {"round trip"}
+    assert NETWORK not in {name for _, name in result}
 
 
 def test_an_older_trace_makes_queue_and_commit_one() -> None:
     def older(timeline: Timeline) -> Timeline:
         client = timeline.clients[0]
         spent = [
-            msgspec.structs.replace(
-                each, cause="queue and commit" if each.cause in {"queue", "commit"} else each.cause
-            )
-            for each in client.spent
+            msgspec.structs.replace(run, cause="queue and commit" if run.cause in {"queue", "commit"} else run.cause)
+            for run in client.spent
         ]
         return msgspec.structs.replace(timeline, clients=[msgspec.structs.replace(client, spent=spent)])
 
-    traced = [drawn_timeline(each, roles=["sender"]) for each in range(8)]
-    found = by_name(compare(traced, [older(each) for each in traced], Random(0)))
-    assert ("elapsed", "queue") not in found
-    assert found["elapsed", "queue and commit"].old_median_us == found["elapsed", "queue and commit"].new_median_us
+    traced = [drawn_timeline(run, roles=["sender"]) for run in range(8)]
+    result = by_name(compare(traced, [older(run) for run in traced], Random(0)))
+    assert ("elapsed", "queue") not in result
+    assert result["elapsed", "queue and commit"].old_median_us == result["elapsed", "queue and commit"].new_median_us
 
 
 # The text.
@@ -340,12 +338,12 @@ def test_no_line_is_wider_than_the_terminal_or_ends_with_a_space(name: str) -> N
     ],
 )
 def test_the_text_begins_with_what_changed(name: str, words: str) -> None:
-    found = comparison(name)
-    [group] = found.groups
-    first, second = compare_text(found, 200).splitlines()[:2]
+    result = comparison(name)
+    [group] = result.groups
+    first, second = compare_text(result, 200).splitlines()[:2]
     assert first == f"Sender: {group.old} old runs, {group.new} new."
     assert re.match(words, second), second
-    assert found.runs_needed == runs_needed(ALPHA / len(found.changes))
+    assert result.runs_needed == runs_needed(ALPHA / len(result.changes))
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,8 @@ def test_every_phase_is_in_a_vector() -> None:
 @pytest.mark.parametrize("vector", DELIVERY_VECTORS, ids=lambda vector: str(vector["name"]))
 def test_logs_give_the_deliveries_that_their_vector_has_in_any_order(vector: Mapping[str, Any]) -> None:
     expected = [{name: row[name] for name in (*COMPARED, "error_us")} for row in vector["deliveries"]]
-    for given in (vector, {**vector, "logs": turned(vector["logs"])}):
-        assert sorted(computed_deliveries(given), key=repr) == sorted(expected, key=repr)
+    for variant in (vector, {**vector, "logs": turned(vector["logs"])}):
+        assert sorted(computed_deliveries(variant), key=repr) == sorted(expected, key=repr)
 
 
 # ── offsets ──────────────────────────────────────────────────────────────────────────────────────
@@ -163,10 +163,10 @@ def drawn() -> Drawn:
 
 
 def test_each_time_is_by_the_server_s_clock(drawn: Drawn) -> None:
-    found = timeline_of(drawn)
-    began = BEGAN - found.began
+    timeline = timeline_of(drawn)
+    began = BEGAN - timeline.began
     ways = [way for role in ("sender", "receiver") for way in drawn.ways if way.role == role]
-    for command, way in zip(found.commands, ways, strict=True):
+    for command, way in zip(timeline.commands, ways, strict=True):
         assert (command.role, command.type, command.phase) == (way.role, way.kind, way.phase)
         for us, seconds in (
             (command.received_us, way.rx),
@@ -175,18 +175,18 @@ def test_each_time_is_by_the_server_s_clock(drawn: Drawn) -> None:
             (command.answered_us, way.tx),
         ):
             assert us == (None if seconds is None else pytest.approx((began + seconds) * 1e6, abs=3))
-        error = max(client.error_us or 0 for client in found.clients)
+        error = max(client.error_us or 0 for client in timeline.clients)
         assert command.sent_us == pytest.approx((began + way.sent) * 1e6, abs=error + 3)
         assert command.answer_received_us == pytest.approx((began + way.heard[way.role]) * 1e6, abs=error + 3)
 
 
 def test_each_message_is_traced_from_its_author_to_the_other_client(drawn: Drawn) -> None:
-    found = timeline_of(drawn)
-    messages = [frame for frame in found.frames if frame.type == "message"]
+    timeline = timeline_of(drawn)
+    messages = [frame for frame in timeline.frames if frame.type == "message"]
     assert len(messages) == 2 * sum(way.kind == "add" for way in drawn.ways)
     for frame in messages:
         assert frame.command is not None
-        command = found.commands[frame.command]
+        command = timeline.commands[frame.command]
         assert (frame.author, frame.phase, frame.sent_us) == (command.role, command.phase, command.answered_us)
         assert frame.received_us > (frame.sent_us or 0)
 
@@ -198,10 +198,10 @@ def test_without_the_author_s_log_its_messages_come_from_the_peer(drawn: Drawn) 
 
 
 def test_without_a_trace_the_server_s_time_is_known_as_a_whole(drawn: Drawn) -> None:
-    found = timeline_of(drawn, roles=("sender",), traced=False)
-    assert not found.traced
-    assert {command.commit_us for command in found.commands} == {None}
-    phases = {delay.phase: delay for delay in found.delays}
+    timeline = timeline_of(drawn, roles=("sender",), traced=False)
+    assert not timeline.traced
+    assert {command.commit_us for command in timeline.commands} == {None}
+    phases = {delay.phase: delay for delay in timeline.delays}
     assert phases["server"].count == sum(way.kind == "add" and way.role == "sender" for way in drawn.ways)
     assert "commit" not in phases
 
@@ -214,7 +214,7 @@ def test_each_message_s_way_is_within_its_error_whatever_the_clocks_show(traced:
         skews = {role: dice.uniform(-40_000, 40_000) for role in SIDES}
         paths = {role: Path(dice.expovariate(20), dice.expovariate(20), dice.expovariate(100)) for role in SIDES}
         drawn = draw(dice, skews, paths)
-        deliveries = {(each.role, each.phase): each for each in timeline_of(drawn, traced=traced).deliveries}
+        deliveries = {(item.role, item.phase): item for item in timeline_of(drawn, traced=traced).deliveries}
         ways = [way for way in drawn.ways if way.kind == "add"]
         assert deliveries.keys() == {(way.role, way.phase) for way in ways}
         for way in ways:
@@ -227,13 +227,13 @@ def test_each_message_s_way_is_within_its_error_whatever_the_clocks_show(traced:
 
 
 def test_a_timeline_of_both_logs_has_the_ways_from_end_to_end(drawn: Drawn) -> None:
-    found = timeline_of(drawn)
-    for delivery in found.deliveries:
-        command = found.commands[delivery.command]
+    timeline = timeline_of(drawn)
+    for delivery in timeline.deliveries:
+        command = timeline.commands[delivery.command]
         assert (command.role, command.type, command.phase) == (delivery.role, "add", delivery.phase)
     for role in SIDES:
-        [delay] = [delay for delay in found.delays if (delay.role, delay.phase) == (role, "end to end")]
-        own = [delivery.end_to_end_us for delivery in found.deliveries if delivery.role == role]
+        [delay] = [delay for delay in timeline.delays if (delay.role, delay.phase) == (role, "end to end")]
+        own = [delivery.end_to_end_us for delivery in timeline.deliveries if delivery.role == role]
         assert (delay.count, delay.sum_us) == (len(own), sum(filter(None, own)))
         assert delay.error_us is not None
     alone = timeline_of(drawn, roles=("sender",))
@@ -250,19 +250,19 @@ def test_the_causes_of_a_client_add_up_to_its_time(drawn: Drawn, traced: bool, d
     for role, events in drawn.logs.items():
         for event in events[len(events) // 2 :]:
             event["start"] += day and day + (7 if role == "sender" else 0)
-    found = timeline_of(drawn, traced=traced)
-    for client in found.clients:
+    timeline = timeline_of(drawn, traced=traced)
+    for client in timeline.clients:
         assert sum(spent.us for spent in client.spent) == client.stop_us - client.start_us
         assert all(spent.peer is None or sum(spent.peer.values()) == spent.us for spent in client.spent)
-        own = [stretch for stretch in found.elapsed if stretch.role == client.role]
+        own = [stretch for stretch in timeline.elapsed if stretch.role == client.role]
         assert (own[0].start_us, own[-1].stop_us) == (client.start_us, client.stop_us)
         assert all(before.stop_us == after.start_us for before, after in pairwise(own))
 
 
 def test_what_the_peer_did_is_not_known_if_a_clock_is_not(drawn: Drawn) -> None:
     drawn.logs["receiver"] = [event for event in drawn.logs["receiver"] if event["name"] == "ws_send"]
-    found = timeline_of(drawn)
-    assert {spent.peer for client in found.clients for spent in client.spent if spent.cause == "peer"} == {None}
+    timeline = timeline_of(drawn)
+    assert {spent.peer for client in timeline.clients for spent in client.spent if spent.cause == "peer"} == {None}
 
 
 def event(name: str, start: float, stop: float | None = None, **details: Any) -> dict[str, Any]:
@@ -330,7 +330,7 @@ def test_each_moment_of_a_log_has_one_cause(log: list[dict[str, Any]], causes: l
     events = logged(log)
     pairs = exchanges(events, {})
     stretches = elapsed.stretches(events, pairs, offsets(pairs, events))
-    assert [(each.cause, round((each.stop - each.start) / 1e6, 3)) for each in stretches] == causes
+    assert [(item.cause, round((item.stop - item.start) / 1e6, 3)) for item in stretches] == causes
 
 
 def test_while_one_client_waits_the_other_s_cause_is_known() -> None:

@@ -79,9 +79,9 @@ def test_lines_fit_the_terminal_and_colours_and_unicode_change_nothing_else(time
     assert "\x1b" not in written
 
 
-@pytest.mark.parametrize(("given", "used"), [(1, 40), (1000, 200)])
-def test_a_width_that_no_terminal_has_becomes_the_nearest(given: int, used: int) -> None:
-    assert text(HUMAN, given) == text(HUMAN, used)
+@pytest.mark.parametrize(("asked", "used"), [(1, 40), (1000, 200)])
+def test_a_width_that_no_terminal_has_becomes_the_nearest(asked: int, used: int) -> None:
+    assert text(HUMAN, asked) == text(HUMAN, used)
 
 
 def test_the_first_sentences_say_where_the_time_went_and_what_the_other_client_did() -> None:
@@ -98,9 +98,9 @@ def test_what_is_known_of_a_clock_is_said() -> None:
     assert "The sender's clock could not be compared with the server's" in text(WITHOUT_CLOCK, 200)
     moved = replace(BOTH, clients=[replace(client, moved_us=500_000) for client in BOTH.clients])
     assert text(moved, 200).count("; it moved by 500 ms or more.") == 2
-    given = text(replace(BOTH, clients=[replace(client, given=True) for client in BOTH.clients]), 200)
-    assert "as --skew says." in given
-    assert "error is at most" not in given
+    with_skew = text(replace(BOTH, clients=[replace(client, given=True) for client in BOTH.clients]), 200)
+    assert "as --skew says." in with_skew
+    assert "error is at most" not in with_skew
 
 
 def test_the_diagram_leaves_out_what_took_least_and_joins_messages_of_one_type() -> None:
@@ -140,7 +140,7 @@ HOUR = 3_600_000_000
 
 
 @pytest.mark.parametrize(
-    ("written", "times", "words"),
+    ("written", "times", "texts"),
     [
         (duration, [0, 0.4, 1, 999, 999.6, 1_234, 12_000], "0 s, 0 s, 1 µs, 999 µs, 1 ms, 1.23 ms, 12 ms"),
         (duration, [12_340, 99_960, 999_499, 999_500, 2_980_000], "12.3 ms, 100 ms, 999 ms, 1 s, 2.98 s"),
@@ -152,9 +152,9 @@ HOUR = 3_600_000_000
     ],
 )
 def test_times_are_written_as_people_read_them(
-    written: Callable[[float], str], times: list[float], words: str
+    written: Callable[[float], str], times: list[float], texts: str
 ) -> None:
-    assert ", ".join(map(written, times)) == words
+    assert ", ".join(map(written, times)) == texts
 
 
 def test_shares_are_percents() -> None:
@@ -329,8 +329,8 @@ def test_a_span_between_two_others_needs_a_second_thread_only_while_they_overlap
     spans = [replace(span, start_us=start, stop_us=end) for start, end in starts.items()]
     written = events(replace(HUMAN, spans=[*HUMAN.spans, *spans]))
     threads = {event["tid"]: event["args"]["name"] for event in written if event["name"] == "thread_name"}
-    found = [event for event in written if event["ph"] == "X" and event["name"] == "tx file" and event["pid"] == 1]
-    assert [threads[event["tid"]] for event in found] == ["spans", "spans 2", "spans 3", "spans"]
+    slices = [event for event in written if event["ph"] == "X" and event["name"] == "tx file" and event["pid"] == 1]
+    assert [threads[event["tid"]] for event in slices] == ["spans", "spans 2", "spans 3", "spans"]
 
 
 # ── the page ─────────────────────────────────────────────────────────────────────────────────────

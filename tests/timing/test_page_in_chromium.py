@@ -23,34 +23,34 @@ PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}, "has_touch":
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
+    with chromium() as shown:
+        yield shown
 
 
 @pytest.fixture
 def wide(browser: Browser, tmp_path: Path) -> Iterator[Opened]:
-    with opened(browser, page(timelines.waited()), tmp_path, **WIDE) as found:
-        yield found
-        assert found.complaints == []
-        assert found.foreign == []
+    with opened(browser, page(timelines.waited()), tmp_path, **WIDE) as shown:
+        yield shown
+        assert shown.complaints == []
+        assert shown.foreign == []
 
 
-def labelled(found: Opened, words: str) -> tuple[float, float]:
+def labelled(shown: Opened, words: str) -> tuple[float, float]:
     """Return a point on the line of the message with this label, close to its sender."""
-    box = found.page.locator(".labels span", has_text=re.compile(f"^{words}")).first.bounding_box()
+    box = shown.page.locator(".labels span", has_text=re.compile(f"^{words}")).first.bounding_box()
     assert box is not None
     return box["x"] - 5, box["y"] + box["height"]
 
 
-def ticks(found: Opened) -> list[str]:
+def ticks(shown: Opened) -> list[str]:
     """Return the words of the time axis."""
-    return sorted(found.page.locator(".labels .tick:not([hidden])").all_inner_texts())
+    return sorted(shown.page.locator(".labels .tick:not([hidden])").all_inner_texts())
 
 
-def press(found: Opened, *keys: str) -> None:
+def press(shown: Opened, *keys: str) -> None:
     for key in keys:
-        found.page.keyboard.press(key)
-    found.next_frame()
+        shown.page.keyboard.press(key)
+    shown.next_frame()
 
 
 def test_the_pointer_shows_the_numbers_of_a_message(wide: Opened) -> None:
@@ -183,35 +183,35 @@ def test_waits_can_be_shortened(wide: Opened) -> None:
 
 @pytest.mark.thorough
 def test_a_phone_needs_no_sideways_scrolling(browser: Browser, tmp_path: Path) -> None:
-    with opened(browser, page(timelines.waited()), tmp_path, **PHONE) as found:
-        assert found.page.evaluate("document.documentElement.scrollWidth") <= 360
-        assert len(found.drawn()) > 30
-        x, y = labelled(found, "pake")
-        found.page.touchscreen.tap(x, y)
-        found.page.locator("#tooltip").wait_for()
-        box = found.page.locator("#tooltip").bounding_box()
+    with opened(browser, page(timelines.waited()), tmp_path, **PHONE) as shown:
+        assert shown.page.evaluate("document.documentElement.scrollWidth") <= 360
+        assert len(shown.drawn()) > 30
+        x, y = labelled(shown, "pake")
+        shown.page.touchscreen.tap(x, y)
+        shown.page.locator("#tooltip").wait_for()
+        box = shown.page.locator("#tooltip").bounding_box()
         assert box is not None
         assert 0 <= box["x"] <= box["x"] + box["width"] <= 360
-        assert found.complaints == []
+        assert shown.complaints == []
 
 
 @pytest.mark.thorough
 def test_two_fingers_zoom(browser: Browser, tmp_path: Path) -> None:
-    with opened(browser, page(timelines.waited()), tmp_path, **PHONE) as found:
-        plot = found.page.locator("#plot")
+    with opened(browser, page(timelines.waited()), tmp_path, **PHONE) as shown:
+        plot = shown.page.locator("#plot")
         plot.scroll_into_view_if_needed()
-        before = found.picture()
+        before = shown.picture()
         box = plot.bounding_box()
         assert box is not None
-        session = found.page.context.new_cdp_session(found.page)
+        session = shown.page.context.new_cdp_session(shown.page)
         middle = box["y"] + box["height"] / 2
         for kind, apart in (("touchStart", 30), ("touchMove", 45), ("touchMove", 90), ("touchEnd", None)):
             points = [] if apart is None else [{"x": 150, "y": middle - apart}, {"x": 200, "y": middle + apart}]
             points = [{**point, "id": number} for number, point in enumerate(points)]
             session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
-        assert found.picture() != before
-        assert found.page.evaluate("window.visualViewport.scale") == 1
-        assert found.complaints == []
+        assert shown.picture() != before
+        assert shown.page.evaluate("window.visualViewport.scale") == 1
+        assert shown.complaints == []
 
 
 @pytest.mark.thorough
@@ -219,44 +219,44 @@ def test_the_dark_is_dark_also_if_it_comes_later(browser: Browser, tmp_path: Pat
     papers = {"light": (255, 255, 255), "dark": (16, 19, 24)}
     lanes = {"light": (244, 245, 247), "dark": (25, 29, 36)}
     schemes: tuple[Literal["light", "dark"], ...] = ("light", "dark", "light")
-    with opened(browser, page(timelines.waited()), tmp_path, **WIDE) as found:
+    with opened(browser, page(timelines.waited()), tmp_path, **WIDE) as shown:
         for scheme in schemes:
-            found.page.emulate_media(color_scheme=scheme)
-            found.next_frame()
-            colours = found.drawn()
+            shown.page.emulate_media(color_scheme=scheme)
+            shown.next_frame()
+            colours = shown.drawn()
             commonest = sorted(colours, key=colours.__getitem__)[-2:]
             assert set(commonest) == {",".join(map(str, (*of[scheme], 255))) for of in (papers, lanes)}
-            body = found.page.evaluate("getComputedStyle(document.body).backgroundColor")
+            body = shown.page.evaluate("getComputedStyle(document.body).backgroundColor")
             assert body == f"rgb({', '.join(map(str, papers[scheme]))})"
 
 
 @pytest.mark.thorough
 def test_only_visible_rows_exist_and_print_has_every_row_on_white(browser: Browser, tmp_path: Path) -> None:
-    with opened(browser, page(timelines.lasting([1000] * 500)), tmp_path, color_scheme="dark", **WIDE) as found:
-        found.page.focus("#plot")
-        press(found, "End")
-        assert found.page.locator("#list tbody tr[data-at]").count() < 100
-        assert found.page.locator("#list tbody tr[data-at]").last.get_attribute("aria-rowindex") == "501"
-        found.page.emulate_media(media="print")
-        found.next_frame()
-        assert found.page.locator("#list tbody tr[data-at]").count() == 500
-        assert found.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-        assert not found.page.locator(".toolbar").is_visible()
-        found.page.emulate_media(media="screen")
-        found.next_frame()
-        assert found.page.locator("#list tbody tr[data-at]").count() < 100
-        assert found.page.pdf().startswith(b"%PDF")
-        assert found.complaints == []
+    with opened(browser, page(timelines.lasting([1000] * 500)), tmp_path, color_scheme="dark", **WIDE) as shown:
+        shown.page.focus("#plot")
+        press(shown, "End")
+        assert shown.page.locator("#list tbody tr[data-at]").count() < 100
+        assert shown.page.locator("#list tbody tr[data-at]").last.get_attribute("aria-rowindex") == "501"
+        shown.page.emulate_media(media="print")
+        shown.next_frame()
+        assert shown.page.locator("#list tbody tr[data-at]").count() == 500
+        assert shown.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert not shown.page.locator(".toolbar").is_visible()
+        shown.page.emulate_media(media="screen")
+        shown.next_frame()
+        assert shown.page.locator("#list tbody tr[data-at]").count() < 100
+        assert shown.page.pdf().startswith(b"%PDF")
+        assert shown.complaints == []
 
 
 @pytest.mark.thorough
 def test_without_a_script_the_tables_are_there(browser: Browser, tmp_path: Path) -> None:
-    with opened(browser, page(timelines.waited()), tmp_path, java_script_enabled=False, **WIDE) as found:
-        assert found.page.locator("table").count() >= 3
-        assert "not running" in found.text(".tables")
-        assert "need JavaScript" in found.text(".tables")
-        assert not found.page.locator("#diagram").is_visible()
-        assert found.complaints == []
+    with opened(browser, page(timelines.waited()), tmp_path, java_script_enabled=False, **WIDE) as shown:
+        assert shown.page.locator("table").count() >= 3
+        assert "not running" in shown.text(".tables")
+        assert "need JavaScript" in shown.text(".tables")
+        assert not shown.page.locator("#diagram").is_visible()
+        assert shown.complaints == []
 
 
 @pytest.mark.thorough
@@ -271,27 +271,27 @@ def test_without_a_script_the_tables_are_there(browser: Browser, tmp_path: Path)
     ids=["receiver", "not compared", "no commands", "a moment"],
 )
 def test_what_lacks_something_is_shown(browser: Browser, tmp_path: Path, timeline: Timeline, lanes: str) -> None:
-    with opened(browser, page(timeline), tmp_path, **WIDE) as found:
-        assert " ".join(found.page.locator("#lanes b").all_inner_texts()) == lanes
-        found.page.focus("#plot")
-        press(found, "Home", "ArrowDown", "Enter", "End", "+", "-", "0")
-        rows = found.page.locator("#list tbody tr[data-at]").count()
+    with opened(browser, page(timeline), tmp_path, **WIDE) as shown:
+        assert " ".join(shown.page.locator("#lanes b").all_inner_texts()) == lanes
+        shown.page.focus("#plot")
+        press(shown, "Home", "ArrowDown", "Enter", "End", "+", "-", "0")
+        rows = shown.page.locator("#list tbody tr[data-at]").count()
         assert rows == len(timeline.commands) + len(timeline.spans) + sum(
             frame.command is None for frame in timeline.frames
         )
-        assert found.complaints == []
+        assert shown.complaints == []
 
 
 @pytest.mark.thorough
 def test_words_of_a_log_are_words_of_the_page(browser: Browser, tmp_path: Path) -> None:
     words = "</script><img src=x onerror=alert(1)>\u2028"
-    with opened(browser, page(timelines.hostile(words)), tmp_path, **WIDE) as found:
-        found.page.focus("#plot")
-        press(found, "Home", "ArrowDown", "ArrowDown")
-        assert found.page.locator("img").count() == 0
-        assert "</script><img" in found.text("#rows")
-        assert found.complaints == []
-        assert found.foreign == []
+    with opened(browser, page(timelines.hostile(words)), tmp_path, **WIDE) as shown:
+        shown.page.focus("#plot")
+        press(shown, "Home", "ArrowDown", "ArrowDown")
+        assert shown.page.locator("img").count() == 0
+        assert "</script><img" in shown.text("#rows")
+        assert shown.complaints == []
+        assert shown.foreign == []
 
 
 @pytest.mark.thorough
@@ -301,6 +301,6 @@ def test_durations_are_written_as_in_the_tables(browser: Browser, tmp_path: Path
     times += [59_499_999, 59_500_000, minute, 61_000_000, 3_599_500_000]
     times += [60 * minute, 90 * minute, 1440 * minute, 1500 * minute]
     times += [12_345, 123_456, 1_234_567, 12_345_678, 2_625, 2_500, 10_250, 10_750, 100_500, 101_500]
-    with opened(browser, page(timelines.lasting(times)), tmp_path, **WIDE) as found:
-        rows = found.page.locator("#list tbody tr[data-at] td:nth-child(3)").all_inner_texts()
+    with opened(browser, page(timelines.lasting(times)), tmp_path, **WIDE) as shown:
+        rows = shown.page.locator("#list tbody tr[data-at] td:nth-child(3)").all_inner_texts()
         assert rows == [duration(each) for each in times]

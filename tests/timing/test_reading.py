@@ -47,8 +47,8 @@ class Files:
         paths = [self.write(chr(ord("a") + number), content) for number, content in enumerate(contents)]
         return read_transfer(paths, None if trace is None else self.write("trace", trace), {}, self.hear)
 
-    def hear(self, words: str) -> None:
-        self.said.append(words.replace(f"{self.folder}/", ""))
+    def hear(self, sentence: str) -> None:
+        self.said.append(sentence.replace(f"{self.folder}/", ""))
 
     def refused(self, *contents: Content, trace: Content | None = None) -> str:
         with pytest.raises(Misuse) as refusal:
@@ -69,7 +69,7 @@ NOT_AN_EVENT = f"{NO_LOG}: none of its items is an event; byte 1: a value"
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "sentence"),
     [
         ("", "a is empty: the client writes its log when it ends"),
         (" \n\n", "a is empty: the client writes its log when it ends"),
@@ -84,26 +84,26 @@ NOT_AN_EVENT = f"{NO_LOG}: none of its items is an event; byte 1: a value"
     ],
 )
 def test_a_file_that_is_no_log_is_refused_in_one_sentence(
-    files: Files, monkeypatch: pytest.MonkeyPatch, content: Content, words: str
+    files: Files, monkeypatch: pytest.MonkeyPatch, content: Content, sentence: str
 ) -> None:
     monkeypatch.setattr(reading, "MAX_EVENTS", 10)
     monkeypatch.setattr(reading, "MAX_LOG_BYTES", 1 << 20)
-    assert files.refused(content) == words
+    assert files.refused(content) == sentence
     assert len(read_log(files.write("log", [EVENT] * 10), files.hear).events) == 10
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "sentence"),
     [
         ("missing", "cannot read /missing: No such file or directory"),
         (".", "cannot read : Is a directory"),
         ("\x1b[31m", "cannot read '/\\x1b[31m': No such file or directory"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, words: str) -> None:
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, sentence: str) -> None:
     with pytest.raises(Misuse) as refusal:
         read_transfer([tmp_path / name], None, {}, print)
-    assert str(refusal.value).replace(str(tmp_path), "") == words
+    assert str(refusal.value).replace(str(tmp_path), "") == sentence
 
 
 def received(server_tx: float) -> dict[str, Any]:
@@ -115,7 +115,7 @@ NO_TIME = "its time is not a time since 1970"
 
 
 @pytest.mark.parametrize(
-    ("event", "words"),
+    ("event", "sentence"),
     [
         ({"name": "exit"}, "a value is missing"),
         ({**EVENT, "start": "now"}, "a value has the wrong type"),
@@ -129,21 +129,21 @@ NO_TIME = "its time is not a time since 1970"
     ],
 )
 def test_a_bad_event_is_left_out_and_said_with_its_place(
-    files: Files, event: dict[str, Any] | str, words: str
+    files: Files, event: dict[str, Any] | str, sentence: str
 ) -> None:
     good, bad = json.dumps(EVENT), event if isinstance(event, str) else json.dumps(event)
     log = read_log(files.write("log", f"[{good},\n{bad},\n{bad}]"), files.hear)
     assert len(log.events) == 1
-    assert files.said == [f"log: 2 events are left out; the first is at byte {len(good) + 3}: {words}"]
+    assert files.said == [f"log: 2 events are left out; the first is at byte {len(good) + 3}: {sentence}"]
 
 
 def test_a_log_that_is_cut_off_is_shown_up_to_there(files: Files, one: Drawn) -> None:
     content = one.log("sender")
     log = read_log(files.write("log", content[: len(content) // 2]), files.hear)
     assert 0 < len(log.events) < len(one.logs["sender"])
-    [words] = files.said
-    assert words.startswith("log is damaged or cut off at byte ")
-    assert words.endswith(f": the {len(log.events)} events before it are shown")
+    [sentence] = files.said
+    assert sentence.startswith("log is damaged or cut off at byte ")
+    assert sentence.endswith(f": the {len(log.events)} events before it are shown")
     for end in range(0, 2_500, 3):
         with contextlib.suppress(Misuse):
             read_log(files.write("log", content[:end]), files.hear)
@@ -159,23 +159,23 @@ def test_both_logs_have_their_roles_in_either_order(files: Files, one: Drawn) ->
     assert [client.role for client in right.clients] == ["sender", "receiver"]
     assert [client.role for client in swapped.clients] == ["receiver", "sender"]
     assert files.said == ["a is the receiver's log, and b the sender's"]
-    offsets = [{(client.role, client.offset_us) for client in found.clients} for found in (right, swapped)]
+    offsets = [{(client.role, client.offset_us) for client in timeline.clients} for timeline in (right, swapped)]
     assert offsets[0] == offsets[1]
 
 
 @pytest.mark.parametrize("role", ["sender", "receiver"])
 def test_one_log_is_enough(files: Files, one: Drawn, role: str) -> None:
     """The receiver's log has nothing here that tells its role: it did not ask its user for the code."""
-    found = files.read(one.log(role))
-    assert [client.role for client in found.clients] == ["sender"]
-    assert found.commands
-    assert any(frame.author == "peer" for frame in found.frames)
-    words = "a does not say whether it is the sender's or the receiver's: it is shown as the sender's"
-    assert files.said == ([words] if role == "receiver" else [])
+    timeline = files.read(one.log(role))
+    assert [client.role for client in timeline.clients] == ["sender"]
+    assert timeline.commands
+    assert any(frame.author == "peer" for frame in timeline.frames)
+    sentence = "a does not say whether it is the sender's or the receiver's: it is shown as the sender's"
+    assert files.said == ([sentence] if role == "receiver" else [])
 
 
 def test_two_logs_that_do_not_say_their_roles_are_shown_as_they_are_given(files: Files, one: Drawn) -> None:
-    logs = [[each for each in one.logs[role] if each["name"] != "ws_send"] for role in ("receiver", "sender")]
+    logs = [[event for event in one.logs[role] if event["name"] != "ws_send"] for role in ("receiver", "sender")]
     assert [client.role for client in files.read(*logs).clients] == ["sender", "receiver"]
     assert files.said[0] == "a and b do not say which one is the sender's: a is shown as the sender's"
 
@@ -198,23 +198,23 @@ def test_a_log_says_its_role_also_if_the_rest_looks_like_the_other_one(
     files: Files, one: Drawn, first: dict[str, Any], log: str, role: str
 ) -> None:
     """`import` is written by `wormhole`, `command dispatch` by ours. The sender asks, too, with --verify."""
-    found = files.read([first, event("permission", waiting="user"), *one.logs[log]])
-    assert [client.role for client in found.clients] == [role]
+    timeline = files.read([first, event("permission", waiting="user"), *one.logs[log]])
+    assert [client.role for client in timeline.clients] == [role]
 
 
 def test_logs_that_do_not_belong_together_are_refused(files: Files, one: Drawn) -> None:
     log = one.log("sender")
     assert files.refused(log, log) == "a and b are both logs of one client: give the log of the other one"
     other = one.log("receiver").replace(b"5e4de6", b"077e35").replace(b"6ece17", b"077e36")
-    words = "a and b are not of one transfer: neither client received a message of the other"
-    assert files.refused(log, other) == words
+    sentence = "a and b are not of one transfer: neither client received a message of the other"
+    assert files.refused(log, other) == sentence
     both = one.logs["sender"] + one.logs["receiver"]
     assert files.refused(both) == "a has 2 sides: give the log of one client"
 
 
 def test_a_clock_that_was_set_or_is_not_known_is_said(files: Files, one: Drawn) -> None:
-    found = files.read([sent for sent in one.logs["sender"] if sent["name"] == "ws_send"])
-    assert found.clients[0].offset_us is None
+    timeline = files.read([sent for sent in one.logs["sender"] if sent["name"] == "ws_send"])
+    assert timeline.clients[0].offset_us is None
     assert files.said == ["a has no answer of the server, so its clock cannot be compared; its times are as written"]
     for later in one.logs["sender"][12:]:
         later["start"] += 60.0
@@ -230,8 +230,8 @@ def test_a_clock_that_was_set_or_is_not_known_is_said(files: Files, one: Drawn) 
     [b"", [EVENT], b"\x89PNG\r\n\x1a\n" * 100, b"{" * (1 << 20), '{"event": "listening", "level": "info"}\n'],
 )
 def test_a_file_that_is_no_trace_is_refused(files: Files, one: Drawn, trace: Content) -> None:
-    words = "trace is not a trace: it does not begin with a command (see restante serve --trace)"
-    assert files.refused(one.log("sender"), trace=trace) == words
+    sentence = "trace is not a trace: it does not begin with a command (see restante serve --trace)"
+    assert files.refused(one.log("sender"), trace=trace) == sentence
 
 
 def test_a_trace_of_another_server_is_said(files: Files, one: Drawn) -> None:
@@ -243,7 +243,7 @@ def test_bad_lines_of_a_trace_are_left_out_and_said_with_their_place(files: File
     log, lines = one.log("sender"), one.lines()
     first = len(lines.splitlines()[0]) + 1
     bad = lines[:first] + b"garbage\n" + b"x" * (1 << 17) + b"\n" + lines[first:] + b'{"connection": 1, "comm'
-    found = files.read(log, trace=bad)
+    timeline = files.read(log, trace=bad)
     assert files.said == [f"trace: 2 lines are left out; the first is at byte {first}: it is not JSON"]
-    assert found == files.read(log, trace=lines)
-    assert all(command.answered_us is not None for command in found.commands)
+    assert timeline == files.read(log, trace=lines)
+    assert all(command.answered_us is not None for command in timeline.commands)

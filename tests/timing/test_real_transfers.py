@@ -44,31 +44,31 @@ async def read(scene: Scene, folder: Path) -> Timeline:
     remarks: list[str] = []
     traced = scene.server.folder / "trace.jsonl"
     logs = [folder / "send.json", folder / "receive.json"]
-    found = read_transfer(logs, traced if traced.exists() else None, {}, remarks.append)
+    timeline = read_transfer(logs, traced if traced.exists() else None, {}, remarks.append)
     assert remarks == []
-    assert [client.role for client in found.clients] == ["sender", "receiver"]
-    for client in found.clients:
+    assert [client.role for client in timeline.clients] == ["sender", "receiver"]
+    for client in timeline.clients:
         assert client.offset_us is not None
         assert client.error_us is not None
         assert abs(client.offset_us) <= client.error_us, "there is one clock"
         assert sum(spent.us for spent in client.spent) == client.stop_us - client.start_us
-    for command in found.commands:
+    for command in timeline.commands:
         times = (command.received_us, command.commit_began_us, command.commit_us, command.answered_us)
         known = [time for time in times if time is not None]
         assert known == sorted(known)
-        if found.traced and command.answered_us is not None:
+        if timeline.traced and command.answered_us is not None:
             assert command.received_us is not None, f"{command} is not in the trace"
-    received = {frame.command for frame in found.frames if frame.author not in {frame.role, "server"}}
-    assert {each.command for each in found.deliveries} == received
-    for each in found.deliveries:
-        assert each.end_to_end_us is not None
-        assert each.error_us is not None
-        assert each.end_to_end_us >= -each.error_us
-    return found
+    received = {frame.command for frame in timeline.frames if frame.author not in {frame.role, "server"}}
+    assert {delivery.command for delivery in timeline.deliveries} == received
+    for delivery in timeline.deliveries:
+        assert delivery.end_to_end_us is not None
+        assert delivery.error_us is not None
+        assert delivery.end_to_end_us >= -delivery.error_us
+    return timeline
 
 
-def causes(found: Timeline, role: str) -> set[str]:
-    (client,) = [client for client in found.clients if client.role == role]
+def causes(timeline: Timeline, role: str) -> set[str]:
+    (client,) = [client for client in timeline.clients if client.role == role]
     return {spent.cause for spent in client.spent}
 
 
@@ -97,12 +97,12 @@ async def test_the_python_client_s_logs(scene: Scene, tmp_path: Path, what: str)
     receiver = await scene._start("receiver", *words("receive.json", "receive", "--accept-file", code))
     for client in (sender, receiver):
         assert (await client.leaves()).exit_code == 0
-    found = await read(scene, tmp_path)
-    assert all(command.answer_received_us is not None for command in found.commands)
-    assert all(frame.command is not None for frame in found.frames if frame.type == "message")
-    assert found.traced == isinstance(scene.server, Traced)
+    timeline = await read(scene, tmp_path)
+    assert all(command.answer_received_us is not None for command in timeline.commands)
+    assert all(frame.command is not None for frame in timeline.frames if frame.type == "message")
+    assert timeline.traced == isinstance(scene.server, Traced)
     if what == "file":
-        assert {"transfer", "transit connect"} <= causes(found, "sender") & causes(found, "receiver")
+        assert {"transfer", "transit connect"} <= causes(timeline, "sender") & causes(timeline, "receiver")
 
 
 # ── ours ─────────────────────────────────────────────────────────────────────────────────────────
@@ -130,10 +130,10 @@ async def our_file(scene: Scene, folder: Path, *options: str) -> Timeline:
     (folder / "parcel").write_bytes(PARCEL)
     await our_transfer(scene, folder, "7-crossover-clockwork", str(folder / "parcel"), *options)
     assert (folder / "received").read_bytes() == PARCEL
-    found = await read(scene, folder)
-    assert {"transfer", "transit connect"} <= causes(found, "sender") & causes(found, "receiver")
-    assert found.traced == isinstance(scene.server, Traced)
-    return found
+    timeline = await read(scene, folder)
+    assert {"transfer", "transit connect"} <= causes(timeline, "sender") & causes(timeline, "receiver")
+    assert timeline.traced == isinstance(scene.server, Traced)
+    return timeline
 
 
 @pytest.mark.thorough
@@ -143,8 +143,8 @@ async def test_our_client_s_file_by_a_relay(scene: Scene, relay: TransitRelay, t
 
 
 async def test_our_client_s_file(scene: Scene, tmp_path: Path) -> None:
-    found = await our_file(scene, tmp_path, "--transit-relay", "")
-    assert all(command.answered_us is not None for command in found.commands) or not found.traced
+    timeline = await our_file(scene, tmp_path, "--transit-relay", "")
+    assert all(command.answered_us is not None for command in timeline.commands) or not timeline.traced
 
 
 @pytest.mark.thorough
@@ -155,8 +155,8 @@ async def test_our_client_s_log_over_a_killed_server(tmp_path: Path) -> None:
         await killed.reached()
         await scene.server.restart()
         await sending
-        found = await read(scene, tmp_path)
-        welcomes = [frame for frame in found.frames if (frame.role, frame.type) == ("sender", "welcome")]
+        timeline = await read(scene, tmp_path)
+        welcomes = [frame for frame in timeline.frames if (frame.role, frame.type) == ("sender", "welcome")]
         assert len(welcomes) == 2
 
 
