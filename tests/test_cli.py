@@ -68,18 +68,9 @@ def test_the_list_of_commands_has_a_whole_sentence_for_each(group: tuple[str, ..
 @pytest.mark.parametrize(
     ("command", "unneeded"),
     [
-        (
-            "--version",
-            "aiohttp coincurve cryptography picows plyvel pyarrow pyspark sha3 uvloop",
-        ),
-        (
-            "send --nothing",
-            "cryptography restante.common.settings restante.mailbox restante.pipeline restante.waku",
-        ),
-        (
-            "health 127.0.0.1:1",
-            "aiohttp picows restante.pipeline restante.waku rich sqlite3 structlog uvloop",
-        ),
+        ("--version", "aiohttp coincurve cryptography picows plyvel pyarrow pyspark sha3 uvloop"),
+        ("send --nothing", "cryptography restante.common.settings restante.mailbox restante.pipeline restante.waku"),
+        ("health 127.0.0.1:1", "aiohttp picows restante.pipeline restante.waku rich sqlite3 structlog uvloop"),
         (
             "serve --data data --listen 127.0.0.1:0 --admin off",
             "aiohttp coincurve cryptography deltalake duckdb nacl prometheus_client pyarrow rich segno sha3 twisted",

@@ -35,7 +35,7 @@ IDENTIFIERS = {"Apache 2.0": "Apache-2.0", "Apache-2.0": "Apache-2.0", "MIT": "M
 """Texts of the field License, and the identifier that each means."""
 
 PERMISSIVE = {
-    *("0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "ISC", "MIT", "MIT-0", "PSF-2.0", "Zlib"),
+    *("0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "ISC", "MIT", "MIT-0", "PSF-2.0", "Zlib")
 }
 
 

@@ -158,9 +158,7 @@ def test_the_metadata_say_what_the_package_is(packages: tuple[Path, Path]) -> No
 def test_serving_mailboxes_needs_no_package_of_an_extra(packages: tuple[Path, Path]) -> None:
     needed = [each for each in metadata(packages[0]).get_all("Requires-Dist") or [] if "extra ==" not in each]
     names = {re.split(r"[<>=\[ ;]", each)[0] for each in needed}
-    assert names == {
-        *("aiohttp", "msgspec", "picows", "prometheus-client", "rich", "structlog", "typer", "uvloop"),
-    }
+    assert names == {*("aiohttp", "msgspec", "picows", "prometheus-client", "rich", "structlog", "typer", "uvloop")}
 
 
 # ── extras that are not installed ────────────────────────────────────────────────────────────────

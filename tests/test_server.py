@@ -65,10 +65,7 @@ async def test_the_welcome_comes_first_and_tells_the_client_its_own_address(live
 
 
 def test_your_address_is_of_its_version_without_mapping_and_scope() -> None:
-    for host, address in (
-        ("::ffff:192.0.2.1", {"ipv4": "192.0.2.1"}),
-        ("fe80::1%eth0", {"ipv6": "fe80::1"}),
-    ):
+    for host, address in (("::ffff:192.0.2.1", {"ipv4": "192.0.2.1"}), ("fe80::1%eth0", {"ipv6": "fe80::1"})):
         welcome = msgspec.json.decode(WelcomeOptions().welcome(identify((host, 5, 0, 0), {}, ())) + b"}")["welcome"]
         assert welcome == {"your-address": {**address, "port": 5}}
 
@@ -123,31 +120,20 @@ async def test_several_messages_in_one_write_are_answered_in_order(live: LiveSer
     await socket.hang_up()
 
 
-@pytest.mark.parametrize(
-    ("pieces", "code"),
-    [
-        ([frame(TEXT, b"{}", reserved=4)], 1002),
-        ([frame(CONTINUATION, b"{}")], 1002),
-        ([frame(TEXT, b"{", fin=False), frame(TEXT, b"}")], 1002),
-        ([frame(TEXT, b'{"type": "\xff"}')], 1007),
-        ([frame(BINARY, b'{"type": "\xff"}')], 1007),
-        ([frame(TEXT, b"hello")], 1007),
-        ([frame(TEXT, b"[]")], 1003),
-        ([frame(TEXT, b"")], 1007),
-        ([frame(TEXT, b" " * MIB, fin=False), frame(CONTINUATION, b" ")], 1009),
-    ],
-    ids=[
-        "reserved bit",
-        "continues nothing",
-        "inside another",
-        "not UTF-8",
-        "not UTF-8, binary",
-        "not JSON",
-        "no object",
-        "empty",
-        "too big",
-    ],
-)
+NO_MESSAGES = {
+    "reserved bit": ([frame(TEXT, b"{}", reserved=4)], 1002),
+    "continues nothing": ([frame(CONTINUATION, b"{}")], 1002),
+    "inside another": ([frame(TEXT, b"{", fin=False), frame(TEXT, b"}")], 1002),
+    "not UTF-8": ([frame(TEXT, b'{"type": "\xff"}')], 1007),
+    "not UTF-8, binary": ([frame(BINARY, b'{"type": "\xff"}')], 1007),
+    "not JSON": ([frame(TEXT, b"hello")], 1007),
+    "no object": ([frame(TEXT, b"[]")], 1003),
+    "empty": ([frame(TEXT, b"")], 1007),
+    "too big": ([frame(TEXT, b" " * MIB, fin=False), frame(CONTINUATION, b" ")], 1009),
+}
+
+
+@pytest.mark.parametrize(("pieces", "code"), NO_MESSAGES.values(), ids=NO_MESSAGES)
 async def test_a_frame_that_is_no_message_gets_an_error_and_is_closed(
     live: LiveServer, pieces: list[bytes], code: int
 ) -> None:
