@@ -10,15 +10,12 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from restante import __version__
-from restante.pipeline.lake.staging import _failed
-from restante.pipeline.schemas import ARCHIVED
 from restante.pipeline.spark import workers
 from restante.pipeline.spark.errors import SparkError
-from restante.pipeline.spark.workers import MAX_CHECKED_FILES, SharedFile, check, reason
+from restante.pipeline.spark.workers import SharedFile, check, reason
 from support.bounds import PATIENCE
 from support.pipeline.clusters import cluster_environment
 
@@ -42,49 +39,35 @@ def shared(path: Path) -> SharedFile:
 def test_workers_that_have_all_are_fit_and_a_file_that_they_do_not_see_is_named(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    file = tmp_path / "file"
-    file.write_bytes(b"1")
-    seen = shared(file)
-    words = f"the worker on {socket.gethostname()} does not see {file} as this machine does"
-    assert check(spark, [seen]) == ""
-    for other in (seen._replace(size=2), seen._replace(number=1)):
-        assert json.loads(workers._look([], [(*seen,), (*other,)])(0))[3] == str(file)
+    file, gone = tmp_path / "file", tmp_path / "gone"
+    for path in (file, gone):
+        path.write_bytes(b"1")
+    seen, unseen = shared(file), shared(gone)
+    gone.unlink()
     with file.open("ab") as growing:
         growing.write(b"2")
-    assert json.loads(workers._look([], [(*seen,)])(0))[3] == "", "a trace may grow"
-    file.unlink()
-    assert check(spark, [seen]) == words
-
-
-def test_a_worker_with_another_version_or_without_a_library_is_reported(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    host = socket.gethostname()
-    older = workers._Worker(host, "0.0.1", "No module named 'restante.pipeline.new'", "")
-    assert workers._fault(older) == (
-        f"the worker on {host} has Restante 0.0.1, and this machine has {__version__}: install the same version on"
-        " all machines"
+    assert check(spark, [seen]) == "", "a trace may grow"
+    words = f"the worker on {socket.gethostname()} does not see {{}} as this machine does"
+    for other in (seen._replace(size=3), seen._replace(number=1)):
+        assert check(spark, [seen, other]) == words.format(file)
+    assert check(spark, [seen] * 12_345 + [unseen]) == words.format(gone), (
+        "of many files some of all parts are checked"
     )
+
+
+def test_a_worker_without_a_library_is_reported(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_MODULES", ["restante.nothing"])
     with pytest.raises(SparkError) as refusal:
         check(spark)
     assert str(refusal.value) == (
-        f"the worker on {host} cannot run Restante: No module named 'restante.nothing': {ADVICE}"
+        f"the worker on {socket.gethostname()} cannot run Restante: No module named 'restante.nothing': {ADVICE}"
     )
 
 
-@pytest.mark.parametrize("files", [0, 1, MAX_CHECKED_FILES, MAX_CHECKED_FILES + 1, 12_345])
-def test_of_many_files_some_from_all_parts_are_checked(files: int) -> None:
-    some = workers._some([SharedFile(str(number), 1, 1) for number in range(files)])
-    assert len(some) <= MAX_CHECKED_FILES
-    assert [int(each.path) for each in some[:1]] == [0] * bool(files)
-    assert not files or int(some[-1].path) >= files - 1 - files // MAX_CHECKED_FILES
-
-
 def test_a_job_that_fails_on_a_worker_that_no_check_has_met_says_the_same() -> None:
-    words = f"a worker cannot run Restante: No module named 'restante' in {sys.executable}: {ADVICE}"
-    failed = PySparkException("Task 0 failed\nModuleNotFoundError: No module named 'restante'\n")
-    assert str(_failed(failed, ARCHIVED, Path("/lake"))).endswith(words)
+    assert reason("Task 0 failed\nModuleNotFoundError: No module named 'restante'\n") == (
+        f"a worker cannot run Restante: No module named 'restante' in {sys.executable}: {ADVICE}"
+    )
     assert reason("java.lang.OutOfMemoryError: Java heap space") == ""
 
 
