@@ -108,6 +108,7 @@ MISUSES = {
     "export THERE.rlp --data DATA": "THERE.rlp exists already: name another file",
     "export all.rlp --data nowhere": "there is no Waku mailserver's data in nowhere",
     f"export {'x' * 300}.rlp --data DATA": f"cannot write {'x' * 300}.rlp: File name too long",
+    "export nowhere/all.rlp --data DATA": "there is no directory nowhere",
     "import gone.rlp --data new": "there is no gone.rlp",
     "import letter.txt --data new": "letter.txt is not an .rlp or .parquet file",
     "backup DATA --data DATA": "DATA exists already and is not an empty directory",
@@ -120,11 +121,13 @@ def test_misuse_is_one_sentence_and_exit_code_2(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "DATA").symlink_to(data)
-    (tmp_path / "THERE.rlp").touch()
+    (tmp_path / "THERE.rlp").write_text("mine")
     (tmp_path / "letter.txt").touch()
     result = waku(*words.split())
     assert result.returncode == 2
     assert said(result).startswith(f"restante: {sentence}")
+    assert (tmp_path / "THERE.rlp").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["DATA", "THERE.rlp", "letter.txt"]
 
 
 def test_a_foreign_file_is_reported_in_one_sentence_with_exit_code_1(tmp_path: Path, data: Path) -> None:

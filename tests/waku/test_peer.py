@@ -68,15 +68,6 @@ def test_any_other_first_packet_ends_the_conversation() -> None:
         assert not peer.greeted
 
 
-@pytest.mark.parametrize("vector", VECTORS["no options"], ids=lambda vector: vector["name"])
-def test_an_invalid_status_ends_the_conversation(vector: dict[str, str]) -> None:
-    peer = Peer()
-    with pytest.raises(PeerError, match=vector["words"]) as ended:
-        peer.receive(waku_packets.STATUS, bytes.fromhex(vector["wire"]))
-    assert ended.value.code == Reason.SUBPROTOCOL
-    assert not peer.greeted
-
-
 def test_packets_become_the_events_that_they_mean() -> None:
     peer, envelopes = greeted(), [letter(1), letter(2)]
     body = waku_packets.write_envelopes(each.raw for each in envelopes)
@@ -96,14 +87,6 @@ KNOWN = {
     waku_packets.STATUS_UPDATE,
     waku_packets.REQUEST,
 }
-
-
-def test_packet_codes_that_nobody_uses_are_ignored() -> None:
-    """P2P Messages and Request Complete among it: we have asked nobody for history."""
-    peer = greeted()
-    for code in set(range(CAPABILITY_LENGTHS["waku"])) - KNOWN:
-        assert peer.receive(code, b"\xff") is None
-    assert peer.violations is None
 
 
 def test_history_is_accepted_from_trusted_peers_only() -> None:
@@ -158,12 +141,6 @@ def test_an_update_with_the_same_interest_is_no_change_and_a_later_filter_replac
     assert update(peer, Options(topics=frozenset([TOPIC]))) is None
     assert update(peer, Options(bloom=bloom.ALL_BITS)) == Changed(Interest.named([TOPIC]))
     assert peer.interest == WANTS_EVERYTHING
-
-
-def test_an_invalid_update_changes_nothing() -> None:
-    peer = greeted(Options(pow=0.5))
-    assert isinstance(peer.receive(waku_packets.STATUS_UPDATE, bytes.fromhex("c6c28080c20202")), Violation)
-    assert (peer.pow, peer.interest) == (0.5, WANTS_EVERYTHING)
 
 
 @given(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,13 +21,11 @@ from restante.waku import (
     Timeouts,
     fetch,
     new_key,
-    post_envelope,
     subscribe,
 )
 from restante.waku.envelope.envelope import make
 from support.bounds import bounded
 from support.waku.fake_node import SHARED, listening
-from support.waku.inside import Today, inside
 from support.waku.letters import TOPIC
 from support.waku.mailservers import Honest
 from support.waku.virtual_time import in_virtual_time
@@ -144,26 +141,6 @@ async def test_an_error_of_the_program_ends_the_fetch() -> None:
 def test_arguments_that_cannot_be_used(call: Callable[[], Any], words: str) -> None:
     with pytest.raises(Misuse, match=words):
         call()
-
-
-async def test_a_subscription_goes_on_until_it_is_stopped(tmp_path: Path) -> None:
-    old, new = letters(1)[0], make(int(time.time()) + 50, 50, TOPIC, b"", 7)
-    states: list[FetchState] = []
-    async with inside(tmp_path, clock=Today()) as here, bounded("the envelopes"):
-        await here.archive.save([old], 1)
-        stream = subscribe(here.enode, topics=[TOPIC], since=old.sent, form="plain", keep=states.append)
-        came = []
-        async for each in stream:
-            came.append(each)
-            if len(came) == 1:
-                assert (await post_envelope(here.enode, new)).confirmed
-            else:
-                stream.stop()
-        assert came == [old, new]
-        assert stream.state == states[-1]
-        later = subscribe(here.enode, topics=[TOPIC], since=old.sent, form="plain", state=stream.state)
-        later.stop()
-        assert [each async for each in later] == []
 
 
 async def test_a_subscription_begins_now_or_where_its_state_ends() -> None:

@@ -110,15 +110,6 @@ async def test_an_import_is_refused_while_a_server_runs(tmp_path: Path) -> None:
     await archive.close()
 
 
-def test_an_import_that_is_impossible_is_refused_before_anything_changes(tmp_path: Path) -> None:
-    (tmp_path / "letter.txt").write_text("Dear Sir or Madam,")
-    (tmp_path / "good.rlp").write_bytes(ROWS[0].raw)
-    for name in ("gone.rlp", "letter.txt"):
-        with pytest.raises(Misuse, match=r"\A[^\n]+\Z"):
-            take_in(tmp_path / "data", [tmp_path / "good.rlp", tmp_path / name])
-        assert not (tmp_path / "data").exists()
-
-
 def test_an_import_that_fills_the_disk_keeps_saved_envelopes_and_continues_next_time(tmp_path: Path) -> None:
     rows: list[Envelope] = [envelope(number, number, size=2000) for number in range(3000)]
     (tmp_path / "all.rlp").write_bytes(b"".join(each.raw for each in rows))
@@ -166,22 +157,6 @@ def test_an_export_ends_with_the_last_arrival_before_its_start(
     assert export(data, tmp_path / "all.rlp") == len(ROWS)
     assert (tmp_path / "all.rlp").read_bytes() == b"".join(each.raw for each in ROWS)
     assert len(raws_of(data)) == sum(each.sent >= T0 + 3 for each in ROWS) + 20
-
-
-def test_an_export_replaces_no_file(tmp_path: Path) -> None:
-    data = archive_of(tmp_path / "data")
-    (tmp_path / "there.rlp").write_text("mine")
-    for name, words in {
-        "there.rlp": "exists already",
-        "nowhere/all.rlp": "there is no directory",
-        "all.csv": r"must end in \.rlp or \.parquet",
-    }.items():
-        with pytest.raises(Misuse, match=words):
-            export(data, tmp_path / name)
-    with pytest.raises(Misuse, match="there is no Waku mailserver's data"):
-        export(tmp_path, tmp_path / "all.rlp")
-    assert (tmp_path / "there.rlp").read_text() == "mine"
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["data", "there.rlp"]
 
 
 @SUFFIXES
