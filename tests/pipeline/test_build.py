@@ -23,7 +23,7 @@ from restante.pipeline.build import run as build_run
 from restante.pipeline.build.freshness import DayRange
 from restante.pipeline.build.row_budget import RowBudget
 from restante.pipeline.build.run import BuildResult
-from restante.pipeline.lake import commit_info
+from restante.pipeline.lake import commit_info, delta_log
 from restante.pipeline.lake.commit_info import Ledger, Mark
 from restante.pipeline.lake.compact import compact
 from restante.pipeline.lake.data_files import Where
@@ -434,6 +434,33 @@ def test_a_table_with_other_columns_is_refused_and_created_again_once_it_is_remo
 def lived_and_built(world: LakeWorld) -> None:
     lived(world, FIRST, table="mailboxes")
     outcomes(world)
+
+
+def test_a_build_reads_a_fixed_number_of_log_entries(plain: LakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = delta_log._read
+    entries: list[Path] = []
+
+    def count(path: Path) -> bytes:
+        entries.append(path)
+        return read(path)
+
+    def reads() -> int:
+        lived(plain, THIRD)
+        entries.clear()
+        outcomes(plain)
+        return len(entries)
+
+    monkeypatch.setattr(delta_log, "_read", count)
+    outcomes(plain)
+    few = max(reads(), reads())
+    for number in range(12):
+        mark = {"": Mark(number, "", 0, "")}
+        plain.add("nameplates", [], source=f"server {number % 3}", ledger=Ledger(), marks=mark)
+    entries.clear()
+    with plain.run() as run:
+        assert run.lake.table(CLEAN_TABLES["nameplates"]).marks("server 1") == {"": Mark(10, "", 0, "")}
+    assert len(entries) == 2
+    assert reads() == few < 10
 
 
 # ── runs that were cut off, and plans ────────────────────────────────────────────────────────────

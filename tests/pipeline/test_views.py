@@ -72,14 +72,15 @@ def test_a_file_that_may_lack_a_column_and_cannot_be_read_is_reported(
             views.view(table)
 
 
-def test_any_name_is_quoted(tmp_path: Path) -> None:
+def test_any_name_and_comment_is_quoted(tmp_path: Path) -> None:
+    meaning = """it's "quoted"; DROP VIEW x; --\n''"""
     named = (
-        Column('a"b', "BIGINT", ""),
+        Column('a"b', "BIGINT", meaning),
         Column("select", "STRING", "", null=True),
         Column("it's", "STRING", ""),
         Column("day", "DATE", ""),
     )
-    table = Table('or"der', "thing", named, ("day",))
+    table = Table('or"der', 'thing that\'s "here"', named, ("day",))
     row = {'a"b': 7, "select": None, "it's": "it's", "day": dt.date(2026, 11, 1)}
     for rows in ([], [row]):
         with opened(tmp_path, table) as there:
@@ -87,8 +88,12 @@ def test_any_name_is_quoted(tmp_path: Path) -> None:
                 add(there, rows)
             statement = views.view(there)
         with duckdb.connect() as database:
-            database.execute(statement)
-            assert database.sql('FROM "or""der"').fetchall() == [tuple(each.values()) for each in rows]
+            database.execute(statement + views.comments(table))
+            assert database.sql('FROM "or""der"').fetchall() == [tuple(row.values()) for row in rows]
+            [(of_table,)] = database.sql("SELECT comment FROM duckdb_views() WHERE NOT internal").fetchall()
+            assert of_table == 'one row per thing that\'s "here"'
+            of_columns = database.sql("SELECT comment FROM duckdb_columns() WHERE NOT internal ORDER BY column_index")
+            assert of_columns.fetchall() == [(meaning,), ("",), ("",), ("",)]
 
 
 def test_a_view_and_its_columns_say_what_they_mean(lake: Path) -> None:
