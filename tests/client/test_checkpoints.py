@@ -37,7 +37,7 @@ from support.mailbox.days import DAY, ServerOfDays
 # ── a disk that fails ───────────────────────────────────────────────────────────────────────────
 
 
-async def test_when_the_disk_is_full_a_step_fails_and_nothing_is_sent(
+async def test_on_a_full_disk_a_step_fails_and_sends_nothing(
     server: ServerOfDays, alice: Program, bob: Program
 ) -> None:
     await acquainted(alice, bob)
@@ -123,9 +123,7 @@ async def test_a_state_is_shown_when_it_is_saved_and_never_if_nobody_knows_wheth
         assert later.state == {"received": ["0"]}
 
 
-async def test_what_a_journal_knows_is_not_shown_if_nobody_knows_whether_it_is_saved(
-    server: ServerOfDays, alice: Program
-) -> None:
+async def test_what_a_journal_knows_is_not_shown_if_it_may_not_be_saved(server: ServerOfDays, alice: Program) -> None:
     with pytest.raises(StoreError):  # noqa: PT012 - its context raises it, too
         async with alice.running() as (journal, wormhole):
             assert (wormhole.code, wormhole.met, wormhole.mood, wormhole.unacknowledged) == (CODE, False, None, [])
@@ -228,7 +226,7 @@ async def test_a_checkpoint_from_before_a_message_ends_the_wormhole_instead_of_l
     assert await bob.run() == ["first"]
 
 
-async def test_a_checkpoint_from_before_a_message_is_noticed_by_its_receipt_too(
+async def test_a_checkpoint_from_before_a_message_is_noticed_by_receipts(
     server: ServerOfDays, alice: Program, bob: Program
 ) -> None:
     await acquainted(alice, bob)
@@ -386,9 +384,7 @@ def rewrite(file: Path, application: Any = None, state: Any = None) -> None:
 
 
 @pytest.mark.parametrize("frames", [WELL, LIES], ids=["a server that lost the mailbox", "a server that lies"])
-async def test_a_damaged_value_is_refused_or_at_most_ends_the_wormhole(
-    used: Path, frames: tuple[dict[str, Any], ...]
-) -> None:
+async def test_a_damaged_value_at_most_ends_the_wormhole(used: Path, frames: tuple[dict[str, Any], ...]) -> None:
     peer = state_in(used)["peer_side"]
     tried = read = 0
     for state in damaged(state_in(used)):

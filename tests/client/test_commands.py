@@ -73,9 +73,7 @@ async def test_a_text_arrives(desk: Desk) -> None:
         ("46-a-c", "WORMHOLE-TRANSFER:46-a-c?rendezvous=SERVER"),
     ],
 )
-async def test_a_text_comes_from_standard_input_and_a_code_or_uri_is_asked_for(
-    desk: Desk, given: str, typed: str
-) -> None:
+async def test_texts_and_codes_and_uris_come_from_standard_input(desk: Desk, given: str, typed: str) -> None:
     """A URI names the server, too."""
     typed = typed.replace("SERVER", quote(desk.url.removesuffix("/v1"), safe=""))
     elsewhere = {"RESTANTE_CLIENT_SERVER": "ws://127.0.0.1:1/v1"} if "rendezvous" in typed else {}

@@ -315,9 +315,7 @@ async def paused(wormhole: Wormhole) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_messages_wait_at_the_server_until_they_are_read(
-    network: Network, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_messages_wait_at_the_server_for_a_reader(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unread, "MAX_UNREAD_MESSAGES", 20)
     messages = [b"%d" % number + bytes(20_000) for number in range(300)]
     async with wormhole() as alice, wormhole() as bob:

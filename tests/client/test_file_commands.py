@@ -124,9 +124,7 @@ async def test_what_is_there_is_replaced_only_if_the_user_wants_it(
         assert "gave up: a file or directory of this name exists already" in sender
 
 
-async def test_an_output_is_a_directory_or_a_name_and_what_cannot_be_used_uses_up_no_code(
-    desk: Desk, to: Path
-) -> None:
+async def test_an_output_is_a_directory_or_a_name_and_a_wrong_one_uses_up_no_code(desk: Desk, to: Path) -> None:
     (to / "folder").mkdir()
     (to / "there").touch()
     for output, says in (
@@ -194,7 +192,7 @@ async def test_several_paths_are_sent_by_their_names_as_one_directory(desk: Desk
     ("sent", "options", "place"),
     [("from.tar", (), "from/parcel"), ("from.tar", ("--output", "own"), "own/parcel"), ("parcel", (), "parcel")],
 )
-async def test_unpack_makes_a_directory_of_a_tar_file(
+async def test_unpack_makes_a_directory(
     desk: Desk, to: Path, sent: str, options: tuple[str, ...], place: str
 ) -> None:
     with tarfile.open(to.parent / "from/from.tar", "w") as archive:
@@ -281,9 +279,7 @@ async def test_a_dry_run_of_a_text_shows_no_addresses() -> None:
         pytest.param(signal.SIGTERM, "receiver", "bytes", marks=pytest.mark.thorough),
     ],
 )
-async def test_a_signal_ends_both_and_leaves_nothing(
-    desk: Desk, to: Path, number: signal.Signals, who: str, phase: str
-) -> None:
+async def test_a_signal_leaves_nothing(desk: Desk, to: Path, number: signal.Signals, who: str, phase: str) -> None:
     os.truncate(to.parent / "from/parcel", LARGE)
     options = () if phase == "question" else ("--accept",)
     async with (

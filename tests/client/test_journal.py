@@ -31,9 +31,7 @@ async def test_two_programs_that_never_run_at_the_same_time_exchange_messages(al
 
 
 @pytest.mark.parametrize("gap", [6 * DAY, 8 * DAY], ids=["shorter than the expiry", "longer than the expiry"])
-async def test_messages_outlive_a_gap_between_runs(
-    server: ServerOfDays, alice: Program, bob: Program, gap: float
-) -> None:
+async def test_messages_outlive_gaps_of_runs(server: ServerOfDays, alice: Program, bob: Program, gap: float) -> None:
     await acquainted(alice, bob)
     await alice.run("before the gap")
     await server.wait(gap)

@@ -195,9 +195,7 @@ async def test_a_wormhole_that_was_removed_is_refused(alice: Program) -> None:
                 await removed.send(b"lost")
 
 
-async def test_an_error_of_the_function_for_events_does_not_end_the_wormhole_for_the_next_run(
-    alice: Program, bob: Program
-) -> None:
+async def test_an_error_of_the_function_for_events_is_for_this_run_only(alice: Program, bob: Program) -> None:
     def stumble(event: Event) -> None:
         if isinstance(event, Welcomed):
             raise ZeroDivisionError
@@ -238,9 +236,7 @@ async def test_a_wormhole_that_is_closed_leaves_nothing_at_the_server_and_stays_
         assert journal.names == []
 
 
-async def test_a_wormhole_that_another_code_has_ended_says_so_in_the_next_process(
-    server: ServerOfDays, alice: Program
-) -> None:
+async def test_a_wormhole_ended_by_another_code_says_so_in_the_next_run(server: ServerOfDays, alice: Program) -> None:
     async with Wormhole.create(APP_ID, server=server.url) as mallory:
         await mallory.set_code("4-another-code")
         async with alice.running() as (_, wormhole), bounded("the other code"):

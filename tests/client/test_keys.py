@@ -82,9 +82,7 @@ def test_no_key_has_a_size_that_cannot_be_derived(size: int) -> None:
 
 
 @given(st.text("0123456789abcdef", max_size=20), st.text("abc-0123456789", max_size=20), st.binary(max_size=300))
-def test_the_python_client_opens_what_is_sealed_and_seals_what_is_opened(
-    who: str, phase: str, plaintext: bytes
-) -> None:
+def test_the_python_client_opens_what_we_seal_and_seals_for_us(who: str, phase: str, plaintext: bytes) -> None:
     key = keys.MessageKeys(KEY).of(who, phase)
     assert key == reference.derive_phase_key(KEY, who, phase)
     sealed = keys.seal(key, plaintext, bytes(range(keys.NONCE_BYTES)))

@@ -235,9 +235,7 @@ STEPS = ("speak", "listen", "cut", "restart", "connect", "send")
 
 @effort.examples(60)
 @given(st.lists(st.tuples(st.sampled_from((0, 1)), st.sampled_from(STEPS)), max_size=80), st.booleans())
-def test_however_connections_and_processes_end_each_message_arrives_once(
-    steps: list[tuple[int, str]], restarts: bool
-) -> None:
+def test_however_processes_end_each_message_arrives_once(steps: list[tuple[int, str]], restarts: bool) -> None:
     """Both sides end with the same key and each message once, in order, and leave nothing at the server."""
     world = StoreWorld(Options())
     sides = alice, bob = Side(world, 1), Side(world, 2)
@@ -281,9 +279,7 @@ JOURNAL_STEPS = (*STEPS, "process", "process", "forget")
 
 @effort.examples(60)
 @given(st.lists(st.tuples(st.sampled_from((0, 1)), st.sampled_from(JOURNAL_STEPS)), max_size=80))
-def test_with_receipts_each_message_is_processed_once_even_if_the_server_forgets(
-    steps: list[tuple[int, str]],
-) -> None:
+def test_with_receipts_each_message_is_processed_once_whatever_is_forgotten(steps: list[tuple[int, str]]) -> None:
     """Once the key is agreed, neither killed processes nor pruned mailboxes lose anything."""
     world = StoreWorld(Options())
     sides = alice, bob = Side(world, 1, wants_receipts=True), Side(world, 2, wants_receipts=True)
@@ -398,7 +394,7 @@ def test_a_receipt_for_a_message_that_was_not_sent_ends_the_wormhole(world: Worl
     assert told(alice, MessageDelivered) == []
 
 
-def test_messages_without_a_server_are_counted_and_measured_until_they_are_stored(
+def test_messages_are_counted_and_measured_until_they_are_stored(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unstored, "MAX_UNSTORED_MESSAGES", 3)

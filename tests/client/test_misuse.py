@@ -65,9 +65,7 @@ def test_an_argument_of_another_kind_is_refused(argument: dict[str, Any], words:
         *(({"name": name}, "the name of a wormhole is a text, not ") for name in (5, None, b"peer", "\ud800")),
     ],
 )
-async def test_a_journal_keeps_no_wormhole_with_such_an_argument(
-    tmp_path: Path, argument: dict[str, Any], words: str
-) -> None:
+async def test_a_journal_refuses_such_an_argument(tmp_path: Path, argument: dict[str, Any], words: str) -> None:
     async with Journal[dict[str, str]](tmp_path / "journal", {}) as journal:
         with pytest.raises(Misuse, match=words):
             journal.wormhole(**{"name": "peer", "app_id": APP_ID, **argument})

@@ -1,164 +1,98 @@
-"""The progress of a transfer on a real terminal, also on a narrow one."""
+"""The progress of a transfer on a terminal, also on a narrow one."""
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import re
 import signal
-import struct
+import sys
 import termios
-import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+import time
 from typing import Final
 
 import pytest
 
-from client.commands import Command, Desk
-from client.transfer.hostile import names, receives, sends, until_closed
-from restante.client.transit.pipe import RecordPipe
-from restante.common.errors import RestanteError
-from support.bounds import bounded
+from client.commands import Desk
+from client.transfer.hostile import held, names, sends
+from restante.cli.client_files import bar
+from support.bounds import BOUND, bounded
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SIZE: Final = 64 << 20
-PIECE: Final = 64 << 10
-PACE: Final = 0.02
-"""Seconds between two records of a slow sender."""
-
-FIGURES: Final = re.compile(r"\d+\.\d/\d+\.\d MB +\d+(\.\d)? [kMG]?B/s \d:\d\d:\d\d left")
-SIZES: Final = re.compile(r"^\d+\.\d/")
-CONTROL: Final = re.compile(r"\x1b\[([?\d;]*)([A-Za-z])|([\r\n])|([^\x1b\r\n])")
+FIGURES: Final = re.compile(r"\d+\.\d/67\.1 MB +\d+(\.\d)? [kMG]?B/s \d:\d\d:\d\d left$")
+SHOWN, HIDDEN = "\x1b[?25h", "\x1b[?25l"
+"""The cursor."""
 
 
 class Terminal:
-    """A terminal of so many columns, and the rows that its user sees."""
+    """A terminal of so many columns, and what was sent to it."""
 
     def __init__(self, columns: int) -> None:
-        self.columns = columns
+        self._ours, self.its = os.openpty()
+        termios.tcsetwinsize(self.its, (24, columns))
+        os.set_blocking(self._ours, False)
         self.sent = ""
-        self.most_rows = 0
-        """How many rows were filled at once."""
-        self._ours, self._its = os.openpty()
-        fcntl.ioctl(self._its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-        self.streams = {"streams": f"2>{os.ttyname(self._its)}", "TERM": "xterm", "COLUMNS": ""}
-        self._news = asyncio.Event()
-        asyncio.get_running_loop().add_reader(self._ours, self._read)
-
-    def _read(self) -> None:
-        self.sent += os.read(self._ours, 1 << 16).decode()
-        self.most_rows = max(self.most_rows, len(self.rows))
-        self._news.set()
 
     @property
     def rows(self) -> list[str]:
-        """The rows that have something on them, from the top."""
-        rows, row, column = [""], 0, 0
-        for number, what, line_end, letter in CONTROL.findall(self.sent):
-            if what == "A":
-                row = max(0, row - int(number or 1))
-            elif what == "K":
-                assert number == "2"
-                rows[row] = ""
-            elif line_end == "\r":
-                column = 0
-            elif line_end == "\n" or (letter and column == self.columns):
-                row, column = row + 1, 0 if letter else column
-                rows.extend([""] * (row + 1 - len(rows)))
-            else:
-                assert letter or what in "mhl", what
-            if letter:
-                rows[row] = rows[row][:column].ljust(column) + letter + rows[row][column + 1 :]
-                column += 1
-        return [each.rstrip() for each in rows if each.strip()]
-
-    @property
-    def cursor_is_shown(self) -> bool:
-        return self.sent.rfind("\x1b[?25l") <= self.sent.rfind("\x1b[?25h")
-
-    async def until(self, pattern: re.Pattern[str]) -> None:
-        """Wait until a row has this."""
-        async with bounded(f"{pattern} on the terminal"):
-            while not any(pattern.search(row) for row in self.rows):
-                self._news.clear()
-                await self._news.wait()
+        """All that was ever shown in one row, without the colours."""
+        try:
+            self.sent += os.read(self._ours, 1 << 20).decode()
+        except BlockingIOError:
+            time.sleep(0.001)
+        rows = re.split(r"[\r\n]+", re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", self.sent))
+        return [row.rstrip() for row in rows if row.strip()]
 
     def close(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._ours)
         os.close(self._ours)
-        os.close(self._its)
+        os.close(self.its)
 
 
-@asynccontextmanager
-async def receiving(
-    desk: Desk, columns: int
-) -> AsyncIterator[tuple[Terminal, Command, threading.Event, asyncio.Task[None]]]:
-    """Receive a file on a terminal from a slow sender, who sends what is left at once when the event is set."""
-    terminal, hurry = Terminal(columns), threading.Event()
-
-    def script(pipe: RecordPipe) -> None:
-        left = SIZE
-        with suppress(RestanteError):  # it was stopped
-            while left:
-                hurry.wait(PACE)
-                pipe.send(bytes(PIECE))
-                left -= PIECE
-        until_closed(pipe)
-
-    try:
-        async with desk.receive("--accept", **terminal.streams) as receiver, desk.peer() as sender:
-            sending = sends(sender, script, {"file": {"filename": "parcel", "filesize": SIZE}})
-            yield terminal, receiver, hurry, sending
-    finally:
-        hurry.set()
-        terminal.close()
-
-
-@pytest.mark.parametrize(
-    ("columns", "figures", "drawn"),
-    [(100, FIGURES, True), (60, FIGURES, True), (40, FIGURES, False), (20, SIZES, False)],
-)
-async def test_the_bar_shows_the_rate_and_the_time_left_in_one_row(
-    desk: Desk, columns: int, figures: re.Pattern[str], drawn: bool
+@pytest.mark.parametrize(("columns", "drawn"), [(100, True), (60, True), (40, False), (20, False)])
+async def test_the_bar_and_its_figures_have_one_row(
+    columns: int, drawn: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the terminal is too narrow for all of them."""
-    async with receiving(desk, columns) as (terminal, receiver, hurry, sending):
-        await terminal.until(figures)
-        (row,) = [row for row in terminal.rows if figures.search(row)]
-        above = terminal.rows.index(row)
-        assert ("━" in row) is drawn
-        assert not terminal.cursor_is_shown
-        hurry.set()
-        assert await receiver.ended() == 0
-        await sending
-        await terminal.until(re.compile("Stored as parcel"))
-    assert terminal.rows[above:] == ["Stored as parcel"]
-    assert terminal.most_rows == above + 1
-    assert terminal.cursor_is_shown
-
-
-async def test_when_all_is_sent_the_bar_says_that_the_receiver_is_waited_for(desk: Desk) -> None:
-    (desk.folder / "parcel").write_bytes(bytes(PIECE))
-    terminal = Terminal(60)
-    words = ("send", "--no-qr", "--code", desk.code, "parcel")
-    async with desk.run(*words, **terminal.streams) as sender, desk.peer() as receiver:
-        receiving = receives(receiver, until_closed)
-        await terminal.until(re.compile(r"━ 65\.5/65\.5 kB .* waiting$"))
-        sender.send(signal.SIGINT)
-        await sender.ended()
-        await receiving
+    """Also on a terminal that is too narrow for all of them."""
+    terminal, done, until = Terminal(columns), 0, time.monotonic() + BOUND
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    figures = FIGURES if columns > 20 else re.compile(r"^\d+\.\d/")
+    with open(terminal.its, "w", closefd=False) as stream:  # noqa: ASYNC230 - a terminal
+        monkeypatch.setattr(sys, "stderr", stream)
+        with bar(SIZE, "waiting") as on_progress:
+            while not any(figures.search(row) for row in terminal.rows) and time.monotonic() < until:
+                done = min(done + 1000, SIZE - 1)
+                on_progress(done)
+            on_progress(SIZE)
+            assert SHOWN not in terminal.sent
+    rows = terminal.rows
+    assert any(figures.search(row) for row in rows), rows
+    assert any("━" in row for row in rows) is drawn
+    assert all(len(row) <= columns for row in rows)
+    assert "waiting" in rows[-1] or columns == 20
+    assert terminal.sent.count("\n") <= 1
+    assert terminal.sent.rindex(SHOWN) > terminal.sent.rindex(HIDDEN)
+    assert terminal.sent.rstrip().endswith("\x1b[2K")
     terminal.close()
 
 
 async def test_a_transfer_that_is_stopped_leaves_no_bar_and_a_cursor(desk: Desk) -> None:
-    async with receiving(desk, 100) as (terminal, receiver, _hurry, sending):
-        await terminal.until(FIGURES)
+    terminal = Terminal(100)
+    script, _, over = held(lambda pipe: pipe.send(bytes(1 << 16)))
+    streams = {"streams": f"2>{os.ttyname(terminal.its)}", "TERM": "xterm", "COLUMNS": ""}
+    async with desk.receive("--accept", **streams) as receiver, desk.peer() as sender:
+        sending = sends(sender, script, {"file": {"filename": "parcel", "filesize": SIZE}})
+        async with bounded("the bar"):
+            while not any("0.1/67.1 MB" in row for row in terminal.rows):  # noqa: ASYNC110 - of another process
+                await asyncio.sleep(0.01)
         receiver.send(signal.SIGINT)
         assert await receiver.ended() == 128 + signal.SIGINT
+        over.set()
         await sending
-    assert not any("MB/s" in row for row in terminal.rows)
-    assert terminal.cursor_is_shown
+    assert "stopped after receiving" in terminal.rows[-1]
+    assert "MB" not in terminal.sent[terminal.sent.rindex("\x1b[2K") :]
+    assert terminal.sent.rindex(SHOWN) > terminal.sent.rindex(HIDDEN)
     assert names(desk.folder) == []
+    terminal.close()

@@ -163,7 +163,7 @@ async def restored(server: Server) -> None:
 
 
 @pytest.mark.parametrize("mailbox_is_in_it", [True, False])
-async def test_connected_clients_add_again_what_the_backup_lacks(
+async def test_clients_add_again_what_a_backup_lacks(
     restorable: Server, no_delay: None, mailbox_is_in_it: bool
 ) -> None:
     heard, url = Heard(), url_of(restorable)
@@ -197,7 +197,7 @@ async def test_a_code_that_the_backup_lacks_has_expired(restorable: Server, no_d
             await alice.verifier()
 
 
-async def test_a_transfer_that_ended_after_the_backup_leaves_a_nameplate_until_it_is_pruned(
+async def test_a_transfer_that_ended_after_the_backup_is_pruned_after_the_restore(
     tmp_path: Path, no_delay: None
 ) -> None:
     async with serving(tmp_path, "--prune-after", "1", "--prune-every", "1") as server:

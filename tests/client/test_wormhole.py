@@ -261,9 +261,7 @@ async def test_a_call_that_is_cancelled_leaves_the_wormhole_usable(network: Netw
         assert await read(bob, 1) == [b"hello"]
 
 
-async def test_messages_that_nobody_reads_do_not_hinder_the_close(
-    network: Network, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_messages_that_nobody_reads_hinder_no_close(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unread, "MAX_UNREAD_MESSAGES", 10)
     async with wormhole() as alice, wormhole() as bob:
         await meet(alice, bob)

@@ -178,7 +178,7 @@ def test_a_device_or_pipe_is_never_replaced(tmp_path: Path, kind: str, there: st
 
 @both
 @pytest.mark.parametrize("path", ["", ".", "..", "/", "folder/.."])
-def test_a_path_that_ends_without_a_name_is_refused(
+def test_a_path_without_a_name_is_refused(
     tmp_path: Path, path: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(tmp_path / "folder", "directory")
@@ -202,9 +202,7 @@ PLACES = {link: why for link, (_, why) in LINKS.items()} | {"folder": WORKING, "
 
 @both
 @pytest.mark.parametrize("path", PLACES)
-def test_what_others_need_is_never_replaced(
-    tmp_path: Path, path: str, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_others_need_is_kept(tmp_path: Path, path: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever agrees to replace something means what came under this name before."""
     for folder in ("folder/desk/inside", "users/user"):
         (tmp_path / folder).mkdir(parents=True)
@@ -217,7 +215,7 @@ def test_what_others_need_is_never_replaced(
     assert listing(tmp_path) == before
 
 
-def test_the_home_of_the_account_is_never_replaced_whatever_the_environment_says(
+def test_the_home_is_never_replaced_whatever_the_environment_says(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(place, "directory")
@@ -244,7 +242,7 @@ def test_a_directory_that_came_meanwhile_is_never_replaced(place: Path, before: 
 
 
 @pytest.mark.parametrize("there", ["file", "directory"])
-def test_what_came_after_the_last_check_is_not_replaced_without_consent(
+def test_what_came_after_the_last_check_is_not_replaced(
     place: Path, there: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def checked(place: Path, **_: bool) -> None:
@@ -277,7 +275,7 @@ def test_what_was_mounted_after_the_check_stays(aside: None, place: Path, monkey
         fill(new)
 
 
-def test_what_is_replaced_stays_until_the_new_name_is_on_disk(
+def test_what_is_replaced_stays_until_the_new_is_safe(
     aside: None, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(draft, "flush", fails)
@@ -286,7 +284,7 @@ def test_what_is_replaced_stays_until_the_new_name_is_on_disk(
 
 
 @pytest.mark.parametrize("there", ["directory", "file"])
-def test_a_directory_is_stored_though_what_it_replaces_cannot_be_removed(
+def test_a_directory_is_stored_though_the_old_one_stays(
     place: Path, monkeypatch: pytest.MonkeyPatch, there: str
 ) -> None:
     make(place, there)
@@ -325,7 +323,7 @@ def test_what_was_moved_aside_comes_back_unless_another_program_has_taken_the_na
 
 
 @pytest.mark.parametrize("comes", [False, True])
-def test_a_disk_without_hard_links_gives_the_name_as_safely(
+def test_a_disk_without_links_gives_names_as_safely(
     place: Path, monkeypatch: pytest.MonkeyPatch, comes: bool
 ) -> None:
     def no_links(*_: object) -> None:

@@ -75,7 +75,7 @@ def of_the_python_client(folder: Path) -> bytes:
 
 
 @pytest.mark.parametrize("pack", [of_the_python_client, lambda folder: b"".join(plan_directory(folder).chunks())])
-def test_a_zip_of_the_python_client_and_our_own_are_unpacked(
+def test_zips_of_the_python_client_and_ours_are_unpacked(
     tmp_path: Path, into: Path, pack: Callable[[Path], bytes]
 ) -> None:
     unpacked(zip_of(CONTENTS), tmp_path / "from")
@@ -216,9 +216,7 @@ def test_more_than_was_offered_is_refused(into: Path, make: Make, offered: tuple
     assert sum(map(len, files_in(into).values())) <= offered[1]
 
 
-def test_directories_are_bounded_though_nobody_offers_their_number(
-    into: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_directories_are_bounded_though_nobody_counts_them(into: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unpacking, "MAX_ENTRIES", 50)
     with pytest.raises(ArchiveError, match="more than 50 files"):
         unpacked(zip_of({f"{number}/a/b/": b"" for number in range(100)}), into)
@@ -402,9 +400,7 @@ ARCHIVES = st.one_of(
 
 @examples(200)
 @given(ARCHIVES)
-def test_whatever_the_archive_is_it_stays_inside_and_within_its_bounds(
-    tmp_path_factory: pytest.TempPathFactory, data: bytes
-) -> None:
+def test_any_archive_stays_inside_and_within_bounds(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     world = tmp_path_factory.mktemp("fuzz")
     inside = world / "deep" / "into"
     inside.parent.mkdir()

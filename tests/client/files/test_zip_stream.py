@@ -100,7 +100,7 @@ def test_the_zip_is_as_large_as_the_python_client_s_and_says_the_same(tree: Path
 
 
 @given(st.dictionaries(st.text("abé\\", min_size=1, max_size=4), st.none() | st.binary(max_size=300), max_size=12))
-def test_the_size_is_exact_for_any_directory(
+def test_the_size_of_any_directory_is_exact(
     tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes]
 ) -> None:
     root = tmp_path_factory.mktemp("tree")

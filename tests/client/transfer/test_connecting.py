@@ -74,7 +74,7 @@ async def test_the_address_of_one_version_of_ip_is_enough(
         ([], []),
     ],
 )
-def test_loopback_addresses_are_told_if_there_are_no_others(
+def test_loopback_addresses_are_the_last_choice(
     found: list[str], told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(addresses, "_ipv4", lambda: [each for each in found if ":" not in each])
@@ -227,9 +227,7 @@ async def test_a_relay_that_closes_the_connection_is_the_last_way() -> None:
             await ours.meet(Hints((address,), (Relay((relay,)),)))
 
 
-async def test_a_side_that_listens_waits_for_the_peer_though_nothing_is_left_to_dial(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_side_that_listens_waits_though_nothing_is_left_to_dial(monkeypatch: pytest.MonkeyPatch) -> None:
     dialled, end = asyncio.Event(), connecting._Attempts._end_attempt
 
     def ends(attempts: connecting._Attempts, attempt: asyncio.Task[None]) -> None:
@@ -244,9 +242,7 @@ async def test_a_side_that_listens_waits_for_the_peer_though_nothing_is_left_to_
             await exchange(*await asyncio.gather(meeting, receiver.meet(sender.hints)))
 
 
-async def test_too_few_descriptors_to_listen_end_it_if_nothing_is_left_to_dial(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_too_few_descriptors_end_it_if_nothing_is_left_to_dial(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_more(_self: socket.socket) -> None:
         raise OSError(errno.EMFILE, "")
 

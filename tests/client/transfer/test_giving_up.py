@@ -157,9 +157,7 @@ async def test_what_is_stored_when_the_peer_gives_up_is_stored(folder: Path, mon
 
 
 @pytest.mark.parametrize("how", ["cancelled", "the peer gave up"])
-async def test_an_end_while_an_archive_is_unpacked_leaves_nothing(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+async def test_an_end_while_unpacking_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     archive = zip_of({"a": b"1" * 1000, "b": b"2" * 1000})
     directory = {"mode": "zipfile/deflated", "dirname": "x", "zipsize": len(archive), "numbytes": 2000, "numfiles": 2}
     loop, unpacking, ended = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
@@ -260,9 +258,7 @@ async def test_only_an_error_of_the_peer_is_told_in_its_own_words(error: Excepti
         ("no room", 2**63 - 1, "the disk has room for"),
     ],
 )
-async def test_a_place_that_cannot_be_used_is_told_without_its_path(
-    folder: Path, there: str, size: int, words: str
-) -> None:
+async def test_an_unusable_place_is_told_without_its_path(folder: Path, there: str, size: int, words: str) -> None:
     place = folder / "secret"
     if there == "no folder":
         place = folder / "missing" / "secret"

@@ -99,7 +99,7 @@ def test_whatever_somebody_says_the_peer_is_met(role: Role, place: str, speech: 
 
 @examples(40)
 @given(ROLES, st.booleans(), SPEECHES, st.sampled_from(["close", "reset"]))
-def test_whatever_is_said_in_place_of_the_peer_ends_with_an_error(
+def test_who_speaks_in_place_of_the_peer_is_an_error(
     role: Role, by_relay: bool, speech: list[bytes], end: str
 ) -> None:
     assume(not b"".join(speech).startswith(chosen_after(role, by_relay)))

@@ -156,9 +156,7 @@ async def test_an_acknowledgement_may_have_more_and_a_digest_in_capitals(parcel:
         await asyncio.gather(receives(theirs, answers(record)), sent(ours, parcel))
 
 
-async def test_a_connection_that_breaks_in_the_middle_is_said_to_be_incomplete(
-    tmp_path: Path, impatient: None
-) -> None:
+async def test_a_connection_that_breaks_in_the_middle_is_incomplete(tmp_path: Path, impatient: None) -> None:
     async with pair() as (ours, theirs):
         receiving = receives(theirs, closes_behind_the_bytes)
         words = rf"^{CLOSED} after sending [\d,]+ of 67,108,864 bytes: the receiver does not have everything$"
@@ -241,9 +239,7 @@ def become_a_pipe(path: Path) -> None:
         (become_a_pipe, "'parcel' became shorter while it was sent"),
     ],
 )
-async def test_a_file_that_changes_is_not_sent_to_its_end(
-    parcel: Path, change: Callable[[Path], None], words: str
-) -> None:
+async def test_a_file_that_changes_is_not_sent(parcel: Path, change: Callable[[Path], None], words: str) -> None:
     received: list[bytes] = []
 
     def script(pipe: RecordPipe) -> None:
@@ -265,9 +261,7 @@ async def test_a_file_that_changes_is_not_sent_to_its_end(
 
 
 @pytest.mark.parametrize(("change", "words"), [(grow, "it changed while it was sent"), (Path.unlink, "No such file")])
-async def test_a_directory_whose_files_change_is_not_sent_to_its_end(
-    folder: Path, change: Callable[[Path], None], words: str
-) -> None:
+async def test_a_directory_that_changes_is_not_sent(folder: Path, change: Callable[[Path], None], words: str) -> None:
     """The receiver is told which file it was, and not where the directory is on this computer."""
     (folder / "inside").mkdir()
     (folder / "inside/parcel").write_bytes(CONTENT)

@@ -98,7 +98,7 @@ async def test_an_unsafe_name_is_refused_and_the_sender_is_told(name: str) -> No
         *((name, None) for name in ("x", "x.TAR", ".tar", "..tar", "...tar", " .tar", "\u3164.tar")),
     ],
 )
-async def test_a_tar_file_s_name_without_its_suffix_is_checked_again(
+async def test_a_tar_file_s_name_without_suffix_is_checked(
     folder: Path, name: str, directory_name: str | None
 ) -> None:
     """A program that cuts the suffix itself would replace the folder that it stores things in."""
