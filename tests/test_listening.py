@@ -91,43 +91,25 @@ async def test_a_server_listens_on_several_addresses_and_removes_its_unix_socket
 
 
 @on_uvloop
-async def test_a_unix_socket_is_there_again_after_a_shortage_of_descriptors(tmp_path: Path) -> None:
-    path = tmp_path / "s"
+async def test_a_server_makes_and_removes_its_own_unix_socket_and_no_other_file(tmp_path: Path) -> None:
+    path, taken, file = tmp_path / "s", tmp_path / "taken", tmp_path / "file"
     async with open_live(tmp_path / "data") as live:
         listeners = live.server.listeners
-        await listeners.listen(listen_address(f"unix:{path}", "--listen"))
+        for own in (path, taken):
+            await listeners.listen(listen_address(f"unix:{own}", "--listen"))
         listeners.stop_accepting(0)
         await listeners.check_descriptors(0)
-        local = RawSocket(*await asyncio.open_unix_connection(str(path)))
+        local = RawSocket(*await asyncio.open_unix_connection(str(path)))  # it is there again after a shortage
         local.write(handshake())
         async with bounded("an answer"):
             assert b"101" in await local.reader.readuntil(b"\r\n\r\n")
         local.cut()
-
-
-@on_uvloop
-async def test_no_unix_socket_is_left_if_the_next_address_cannot_be_used(tmp_path: Path) -> None:
-    path = tmp_path / "s"
-    (tmp_path / "file").touch()
-    async with open_live(tmp_path / "data") as live:
-        await live.server.listeners.listen(listen_address(f"unix:{path}", "--listen"))
-        with pytest.raises(Misuse, match="is no socket"):
-            await live.server.listeners.listen(listen_address(f"unix:{tmp_path / 'file'}", "--listen"))
-        assert not is_there(path)
-
-
-@on_uvloop
-async def test_a_socket_or_file_that_took_the_path_is_left(tmp_path: Path) -> None:
-    socket_path, file = tmp_path / "s", tmp_path / "f"
-    async with open_live(tmp_path / "data") as live:
-        for path in (socket_path, file):
-            await live.server.listeners.listen(listen_address(f"unix:{path}", "--listen"))
-            path.unlink()
+        taken.unlink()
         file.touch()
-        with unix_socket(str(socket_path), "--listen"):
-            live.server.listeners.close(0)
-            assert is_there(socket_path)
-            assert is_there(file)
+        with unix_socket(str(taken), "--listen"):
+            with pytest.raises(Misuse, match="is no socket"):
+                await listeners.listen(listen_address(f"unix:{file}", "--listen"))
+            assert [is_there(name) for name in (path, taken, file)] == [False, True, True]
 
 
 def is_there(path: Path) -> bool:
@@ -170,41 +152,37 @@ async def test_a_server_serves_on_a_unix_socket_that_it_was_started_with(tmp_pat
         assert is_there(path), "who made the socket removes it"
 
 
-@pytest.mark.parametrize(
-    ("descriptor", "words"),
-    [(999, "fd:999 is no socket: Bad file descriptor"), (0, "fd:0 is no socket: Socket operation on non-socket")],
-)
-def test_what_is_no_listening_socket_is_refused(tmp_path: Path, descriptor: int, words: str) -> None:
-    ended = called("serve", "--data", tmp_path / "data", "--admin", "off", "--listen", f"fd:{descriptor}")
-    assert ended.returncode == 2
-    assert words in ended.stderr
-    assert not (tmp_path / "data").exists()
-
-
-@pytest.mark.parametrize("command", [["serve"], ["waku", "serve"]])
-def test_proxies_without_a_name_could_serve_nobody(tmp_path: Path, command: list[str]) -> None:
-    ended = called(*command, "--data", tmp_path / "data", "--admin", "off", "--listen", "proxy:127.0.0.1:0")
-    assert ended.returncode == 2
-    words = "'proxy:127.0.0.1:0' needs a proxy that may name clients: name its network with --trust-proxy"
-    assert ended.stderr == f"restante: --listen: {words}\n"
-    assert not (tmp_path / "data").exists()
+NO_PROXY = "'proxy:127.0.0.1:0' needs a proxy that may name clients: name its network with --trust-proxy"
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("command", "address", "message"),
     [
+        ("serve", "fd:999", "fd:999 is no socket: Bad file descriptor"),
+        ("serve", "fd:0", "fd:0 is no socket: Socket operation on non-socket"),
+        ("serve", "proxy:127.0.0.1:0", NO_PROXY),
+        ("waku serve", "proxy:127.0.0.1:0", NO_PROXY),
+    ],
+)
+def test_what_could_serve_nobody_is_refused(tmp_path: Path, command: str, address: str, message: str) -> None:
+    ended = called(*command.split(), "--data", tmp_path / "data", "--admin", "off", "--listen", address)
+    assert ended.returncode == 2
+    assert message in ended.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_setting_with_a_nul_is_refused_by_name(tmp_path: Path) -> None:
+    file = tmp_path / "restante.toml"
+    for line in (
         'listen = "unix:a\\u0000b"',
         'tls_cert = "a\\u0000b"\ntls_key = "k"',
         'listen = ["127.0.0.1:0", "unix:a\\u0000b"]',
-    ],
-)
-def test_a_setting_with_a_nul_is_refused_by_name(tmp_path: Path, line: str) -> None:
-    file = tmp_path / "restante.toml"
-    file.write_text(f"[serve]\n{line}\n")
-    ended = called("serve", "--data", tmp_path / "data", "--admin", "off", "--config", file)
-    assert ended.returncode == 2
-    assert ended.stderr.startswith(f"restante: {file}: {line.partition(' ')[0]}: ")
-    assert ended.stderr.endswith("has a NUL, which no path and no address may have\n")
+    ):
+        file.write_text(f"[serve]\n{line}\n")
+        ended = called("serve", "--data", tmp_path / "data", "--admin", "off", "--config", file)
+        assert ended.returncode == 2
+        assert ended.stderr.startswith(f"restante: {file}: {line.partition(' ')[0]}: ")
+        assert ended.stderr.endswith("has a NUL, which no path and no address may have\n")
 
 
 def test_the_guide_explains_each_message_of_an_address_or_a_certificate_that_cannot_be_used(tmp_path: Path) -> None:
