@@ -14,7 +14,6 @@ from restante.client import (
     ClosedError,
     Event,
     Journal,
-    Message,
     Misuse,
     ServerGoneError,
     Welcomed,
@@ -28,33 +27,40 @@ from support.bounds import BOUND, bounded
 from support.mailbox.days import DAY, ServerOfDays
 from support.ports import nobodys_port
 
-# ── sending ─────────────────────────────────────────────────────────────────────────────────────
+AGAIN = "get it from the journal again"
 
 
-async def test_what_is_sent_in_a_step_goes_out_after_the_step(alice: Program, bob: Program) -> None:
+@pytest.fixture
+async def friends(alice: Program, bob: Program) -> tuple[Program, Program]:
     await acquainted(alice, bob)
-    async with bob.running() as (_, theirs), alice.running() as (journal, ours):
+    return alice, bob
+
+
+# ── sending ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_is_sent_in_a_step_goes_out_after_the_step(friends: tuple[Program, Program]) -> None:
+    alice, bob = friends
+    async with bob.running() as (_, theirs), alice.running() as (journal, ours), bounded("messages of a step"):
         async with journal.step() as state:
             state["received"].append("asked")
             first = await ours.send(b"in the step 0")
             await ours.send(b"in the step 1")
-            with pytest.raises(Misuse, match="step"):
-                await first.stored()
-            with pytest.raises(Misuse, match="step"):
-                await first.delivered()
+            for wait in (first.stored(), first.delivered()):
+                with pytest.raises(Misuse, match="step"):
+                    await wait
             assert ours.unacknowledged == []
-        async with bounded("a message of a step"):
-            await first.stored()
-            assert [(await anext(aiter(theirs))).data for _ in range(2)] == [b"in the step 0", b"in the step 1"]
+        await first.stored()
+        assert [(await anext(aiter(theirs))).data for _ in range(2)] == [b"in the step 0", b"in the step 1"]
     assert alice.received == ["asked"]
 
 
-async def test_another_task_that_sends_during_a_step_is_not_part_of_it(alice: Program, bob: Program) -> None:
-    await acquainted(alice, bob)
+async def test_another_task_that_sends_during_a_step_is_not_part_of_it(friends: tuple[Program, Program]) -> None:
+    alice, bob = friends
     async with bob.running() as (_, theirs), alice.running() as (journal, ours), bounded("both messages"):
         with pytest.raises(RuntimeError):  # noqa: PT012 - the step raises it
             async with journal.step():
-                inside = await ours.send(b"in the step")
+                await ours.send(b"in the step")
                 outside = await asyncio.create_task(ours.send(b"beside the step"))
                 raise RuntimeError
         async with journal.step():
@@ -65,37 +71,8 @@ async def test_another_task_that_sends_during_a_step_is_not_part_of_it(alice: Pr
     assert (outside.number, last.number, inside.number) == (0, 1, 2)
 
 
-async def test_a_step_that_sends_into_a_closed_wormhole_changes_nothing(alice: Program, bob: Program) -> None:
-    await acquainted(alice, bob)
-    async with alice.running() as (journal, wormhole):
-        await wormhole.close()
-        with pytest.raises(ClosedError):  # noqa: PT012 - the step raises it
-            async with journal.step() as state:
-                state["received"].append("lost")
-                await wormhole.send(b"lost")
-        assert journal.state == {"received": []}
-
-
-async def test_a_wormhole_that_has_ended_is_closed_again_without_a_server(
-    alice: Program, bob: Program, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await acquainted(alice, bob)
-    async with alice.running() as (_, wormhole):
-        await wormhole.close()
-
-    @asynccontextmanager
-    async def silent(*_: object) -> AsyncIterator[None]:
-        await asyncio.Event().wait()
-        yield
-
-    monkeypatch.setattr(base, "MAX_CLOSE_SECONDS", 2 * BOUND)
-    monkeypatch.setattr(websocket, "connect", silent)
-    async with bounded("the second close"), alice.running() as (_, wormhole):
-        await wormhole.close()
-
-
-async def test_what_is_sent_without_a_server_is_saved_and_sent_later(alice: Program, bob: Program) -> None:
-    await acquainted(alice, bob)
+async def test_what_is_sent_without_a_server_is_saved_and_sent_later(friends: tuple[Program, Program]) -> None:
+    alice, bob = friends
     async with alice.journal() as journal:
         wormhole = journal.wormhole("peer", APP_ID)
         async with journal.step() as state:
@@ -106,14 +83,10 @@ async def test_what_is_sent_without_a_server_is_saved_and_sent_later(alice: Prog
     assert await bob.run() == ["in a step", "at once"]
 
 
-# ── receipts ────────────────────────────────────────────────────────────────────────────────────
-
-
-async def test_a_message_is_delivered_when_the_peer_s_step_is_saved(alice: Program, bob: Program) -> None:
-    await acquainted(alice, bob)
+async def test_a_message_is_delivered_when_the_peer_s_step_is_saved(friends: tuple[Program, Program]) -> None:
+    alice, bob = friends
     async with bounded("the receipt"), alice.running() as (_, ours), bob.running() as (journal, theirs):
         sent = await ours.send(b"hello")
-        assert ours.unacknowledged == [0]
         message = await anext(aiter(theirs))
         await sent.stored()
         assert ours.unacknowledged == [0]
@@ -123,12 +96,33 @@ async def test_a_message_is_delivered_when_the_peer_s_step_is_saved(alice: Progr
         assert ours.unacknowledged == []
 
 
-# ── suspend and resume, and the end ─────────────────────────────────────────────────────────────
+async def test_messages_of_two_wormholes_are_processed_in_one_step(server: ServerOfDays, alice: Program) -> None:
+    async with (
+        bounded("both peers"),
+        alice.journal() as journal,
+        Wormhole.create(APP_ID, server=server.url) as first,
+        Wormhole.create(APP_ID, server=server.url) as second,
+        journal.wormhole("first", APP_ID, server=server.url) as to_first,
+        journal.wormhole("second", APP_ID, server=server.url) as to_second,
+    ):
+        messages = []
+        for ours, theirs in ((to_first, first), (to_second, second)):
+            await ours.set_code(await theirs.allocate_code())
+            await theirs.send(b"from a friend")
+            messages.append(await anext(aiter(ours)))
+        async with journal.step(*messages) as state:
+            state["received"] += [message.data.decode() for message in messages]
+            await to_first.send(b"to the first")
+            await to_second.send(b"to the second")
+        assert [await theirs.receive() for theirs in (first, second)] == [b"to the first", b"to the second"]
+    assert alice.received == ["from a friend"] * 2
+
+
+# ── suspend and resume ───────────────────────────────────────────────────────────────────────────
 
 
 async def test_the_code_is_allocated_once_whatever_interrupts_it(server: ServerOfDays, tmp_path: Path) -> None:
-    file = tmp_path / "journal"
-    nobody = f"ws://127.0.0.1:{nobodys_port()}/v1"
+    file, nobody = tmp_path / "journal", f"ws://127.0.0.1:{nobodys_port()}/v1"
     async with Journal[State](file, {}) as journal:
         wormhole = journal.wormhole("peer", APP_ID, server=server.url)
         with pytest.raises(Misuse, match="in its context"):  # it is not connected: nobody answers
@@ -153,7 +147,7 @@ async def test_a_wormhole_stays_at_its_server_and_keeps_its_application(alice: P
         with pytest.raises(Misuse, match="belongs to the application"):
             journal.wormhole("peer", "example.com/another")
         async with journal.wormhole("peer", APP_ID, server="ws://127.0.0.1:1/v1") as wormhole:
-            assert [each async for each in wormhole.waiting()] == []
+            assert [message async for message in wormhole.waiting()] == []
             with pytest.raises(Misuse, match="in use"):
                 journal.wormhole("peer", APP_ID)
             with pytest.raises(Misuse, match="in use: leave its context"):
@@ -162,8 +156,8 @@ async def test_a_wormhole_stays_at_its_server_and_keeps_its_application(alice: P
             await journal.remove("stranger")
 
 
-async def test_a_wormhole_that_was_got_before_another_use_of_it_is_refused(alice: Program, bob: Program) -> None:
-    await acquainted(alice, bob)
+async def test_a_wormhole_that_was_got_before_another_use_of_it_is_refused(friends: tuple[Program, Program]) -> None:
+    alice, bob = friends
     await bob.run("once")
     async with alice.journal() as journal:
         first = journal.wormhole("peer", APP_ID)
@@ -171,16 +165,15 @@ async def test_a_wormhole_that_was_got_before_another_use_of_it_is_refused(alice
             async for message in second.waiting():
                 async with journal.step(message) as state:
                     state["received"].append(message.data.decode())
-        with pytest.raises(Misuse, match="get it from the journal again"):
-            async with first:
-                pass
+        with pytest.raises(Misuse, match=AGAIN):
+            await first.__aenter__()
     assert await alice.run() == ["once"]
 
 
 async def test_a_wormhole_that_was_removed_is_refused(alice: Program) -> None:
     async with alice.journal() as journal:
         removed, other = (journal.wormhole(name, APP_ID, server=alice.server.url) for name in ("peer", "other"))
-        with pytest.raises(Misuse, match="get it from the journal again"):  # noqa: PT012 - the step raises it
+        with pytest.raises(Misuse, match=AGAIN):  # noqa: PT012 - the step raises it
             async with journal.step() as state:
                 state["received"].append("lost")
                 await other.send(b"lost")
@@ -188,19 +181,19 @@ async def test_a_wormhole_that_was_removed_is_refused(alice: Program) -> None:
         assert journal.state == {"received": []}
         await journal.remove("peer")
         for use in (removed.send(b"lost"), removed.set_code(CODE), removed.__aenter__()):
-            with pytest.raises(Misuse, match="get it from the journal again"):
+            with pytest.raises(Misuse, match=AGAIN):
                 await use
-        with pytest.raises(Misuse, match="get it from the journal again"):
+        with pytest.raises(Misuse, match=AGAIN):
             async with journal.step():
                 await removed.send(b"lost")
 
 
-async def test_an_error_of_the_function_for_events_is_for_this_run_only(alice: Program, bob: Program) -> None:
+async def test_an_error_of_the_function_for_events_is_for_this_run_only(friends: tuple[Program, Program]) -> None:
     def stumble(event: Event) -> None:
         if isinstance(event, Welcomed):
             raise ZeroDivisionError
 
-    await acquainted(alice, bob)
+    alice, bob = friends
     await bob.run("hello")
     async with alice.journal() as journal:
         with pytest.raises(ZeroDivisionError):
@@ -209,22 +202,89 @@ async def test_an_error_of_the_function_for_events_is_for_this_run_only(alice: P
     assert await alice.run() == ["hello"]
 
 
+# ── seeds ────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_two_programs_meet_again_with_a_seed_though_the_server_forgets_each(
+    server: ServerOfDays, tmp_path: Path
+) -> None:
+    async def run(who: str, *, seeds: bool = False) -> tuple[bytes | None, list[bytes]]:
+        """Say hello in the second wormhole as soon as there is a seed. Return the seed, and what came there."""
+        async with Journal[State](tmp_path / who, {}) as journal, bounded("a run"):
+            async with journal.wormhole("first", APP_ID, server=server.url, seeds=seeds) as first:
+                await first.set_code(CODE)
+                assert [message async for message in first.waiting()] == []
+                if not first.met:
+                    return None, []
+                seed = await first.seed()
+            async with journal.wormhole("second", APP_ID, server=server.url) as second:
+                is_new = second.code is None
+                await second.set_seed(seed)
+                if is_new:
+                    await second.send(who.encode())
+                return seed, [message.data async for message in second.waiting()]
+
+    for who in ("alice", "bob", "alice"):
+        await run(who, seeds=True)
+    for who in ("alice", "bob"):
+        await run(who)
+        await server.wait(8 * DAY)
+        assert server.mailboxes == 0
+    for who in ("alice", "bob"):
+        await run(who)
+    seeds, received = zip(*[await run(who) for who in ("alice", "bob", "alice")], strict=True)
+    assert len(set(seeds)) == 1
+    assert received[1:] == ([b"alice"], [b"bob"])
+
+
+async def test_a_seed_is_set_instead_of_a_code(alice: Program) -> None:
+    async with alice.journal() as journal:
+        wormhole, with_code = (journal.wormhole(name, APP_ID, server=alice.server.url) for name in ("peer", "other"))
+        with pytest.raises(ValueError, match="a seed has 32 bytes, not 5"):
+            await wormhole.set_seed(b"short")
+        await wormhole.set_seed(bytes(32))
+        await wormhole.set_seed(bytes(32))
+        with pytest.raises(Misuse, match="one code"):
+            await wormhole.set_seed(bytes([1]) * 32)
+        await with_code.set_code(seed_code(bytes(32)))
+        with pytest.raises(Misuse, match="one code"):
+            await with_code.set_seed(bytes(32))
+
+
+# ── the end ──────────────────────────────────────────────────────────────────────────────────────
+
+
 async def test_a_wormhole_without_a_code_waits_for_no_messages(alice: Program) -> None:
     async with alice.journal() as journal, journal.wormhole("peer", APP_ID, server=alice.server.url) as wormhole:
         with pytest.raises(Misuse, match="code"):
             await anext(wormhole.waiting())
 
 
-async def test_a_wormhole_that_is_closed_leaves_nothing_at_the_server_and_stays_closed(
-    server: ServerOfDays, alice: Program, bob: Program
+async def test_a_wormhole_that_is_closed_leaves_nothing_and_stays_closed(
+    server: ServerOfDays, friends: tuple[Program, Program], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await acquainted(alice, bob)
-    for each in (alice, bob):
-        async with each.running() as (_, wormhole):
+    alice, _ = friends
+    for program in friends:
+        async with program.running() as (journal, wormhole):
             assert wormhole.mood is None
             await wormhole.close()
             assert wormhole.mood == "happy"
+            with pytest.raises(ClosedError):  # noqa: PT012 - the step raises it
+                async with journal.step() as state:
+                    state["received"].append("lost")
+                    await wormhole.send(b"lost")
+            assert journal.state == {"received": []}
     assert server.mailboxes == 0
+
+    @asynccontextmanager
+    async def silent(*_: object) -> AsyncIterator[None]:
+        await asyncio.Event().wait()
+        yield
+
+    monkeypatch.setattr(base, "MAX_CLOSE_SECONDS", 2 * BOUND)
+    monkeypatch.setattr(websocket, "connect", silent)
+    async with bounded("the second close, without a server"), alice.running() as (_, wormhole):
+        await wormhole.close()
     async with alice.journal() as journal:
         wormhole = journal.wormhole("peer", APP_ID)
         assert wormhole.mood == "happy"
@@ -240,91 +300,19 @@ async def test_a_wormhole_ended_by_another_code_says_so_in_the_next_run(server: 
     async with Wormhole.create(APP_ID, server=server.url) as mallory:
         await mallory.set_code("4-another-code")
         async with alice.running() as (_, wormhole), bounded("the other code"):
-            await wormhole.set_code(CODE)
-            for each in (wormhole, mallory):
+            for side in (wormhole, mallory):
                 with pytest.raises(WrongPasswordError):
-                    await each.verifier()
+                    await side.verifier()
     async with alice.running() as (_, wormhole):
         assert (wormhole.mood, wormhole.met) == ("scary", False)
         with pytest.raises(ClosedError, match=r"has ended before \(scary\): use a new one"):
             await wormhole.send(b"too late")
 
 
-async def test_a_journal_with_two_wormholes_processes_messages_of_both_in_one_step(
-    server: ServerOfDays, alice: Program, tmp_path: Path
-) -> None:
-    async with (
-        bounded("both peers"),
-        alice.journal() as journal,
-        Wormhole.create(APP_ID, server=server.url) as first,
-        Wormhole.create(APP_ID, server=server.url) as second,
-        journal.wormhole("first", APP_ID, server=server.url) as to_first,
-        journal.wormhole("second", APP_ID, server=server.url) as to_second,
-    ):
-        await to_first.set_code(await first.allocate_code())
-        await to_second.set_code(await second.allocate_code())
-        await first.send(b"from the first")
-        await second.send(b"from the second")
-        messages: list[Message] = [await anext(aiter(each)) for each in (to_first, to_second)]
-        async with journal.step(*messages) as state:
-            state["received"] += [each.data.decode() for each in messages]
-            await to_first.send(b"to the first")
-            await to_second.send(b"to the second")
-        assert [await each.receive() for each in (first, second)] == [b"to the first", b"to the second"]
-    assert alice.received == ["from the first", "from the second"]
-
-
-async def test_two_programs_meet_again_with_a_seed_though_the_server_forgets_before_both_have_come(
-    server: ServerOfDays, tmp_path: Path
-) -> None:
-    async def run(who: str, *, seeds: bool = False) -> tuple[bytes | None, list[bytes]]:
-        """Say hello in the second wormhole as soon as there is a seed. Return the seed, and what came there."""
-        async with Journal[State](tmp_path / who, {}) as journal, bounded("a run"):
-            async with journal.wormhole("first", APP_ID, server=server.url, seeds=seeds) as first:
-                await first.set_code(CODE)
-                assert [each async for each in first.waiting()] == []
-                if not first.met:
-                    return None, []
-                seed = await first.seed()
-            async with journal.wormhole("second", APP_ID, server=server.url) as second:
-                new = second.code is None
-                await second.set_seed(seed)
-                if new:
-                    await second.send(who.encode())
-                return seed, [each.data async for each in second.waiting()]
-
-    for who in ("alice", "bob", "alice"):
-        await run(who, seeds=True)
-    for who in ("alice", "bob"):
-        await run(who)
-        await server.wait(8 * DAY)
-        assert server.mailboxes == 0
-    for who in ("alice", "bob"):
-        await run(who)
-    seeds, heard = zip(*[await run(who) for who in ("alice", "bob", "alice")], strict=True)
-    assert len(set(seeds)) == 1
-    assert heard[1:] == ([b"alice"], [b"bob"])
-
-
-async def test_a_seed_is_set_instead_of_a_code(alice: Program) -> None:
-    async with alice.journal() as journal:
-        wormhole = journal.wormhole("peer", APP_ID, server=alice.server.url)
-        with pytest.raises(ValueError, match="a seed has 32 bytes, not 5"):
-            await wormhole.set_seed(b"short")
-        await wormhole.set_seed(bytes(32))
-        await wormhole.set_seed(bytes(32))
-        with pytest.raises(Misuse, match="one code"):
-            await wormhole.set_seed(bytes([1]) * 32)
-        with_code = journal.wormhole("another", APP_ID, server=alice.server.url)
-        await with_code.set_code(seed_code(bytes(32)))
-        with pytest.raises(Misuse, match="one code"):
-            await with_code.set_seed(bytes(32))
-
-
 async def test_a_wormhole_that_was_closed_without_a_server_is_closed_there_in_the_next_run(
-    server: ServerOfDays, alice: Program, bob: Program
+    server: ServerOfDays, friends: tuple[Program, Program]
 ) -> None:
-    await acquainted(alice, bob)
+    alice, bob = friends
     async with bob.running() as (_, wormhole):
         await wormhole.close()
     await server.stop()
