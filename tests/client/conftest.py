@@ -11,7 +11,6 @@ import pytest_asyncio
 from client.commands import Desk
 from client.programs import Program
 from client.virtual import Network
-from restante.client import base
 from restante.client.connection import driver, websocket
 from support.mailbox.days import ServerOfDays, server_of_days
 from support.mailbox.givens import Options
@@ -53,12 +52,6 @@ def bob(tmp_path: Path, server: ServerOfDays) -> Program:
 def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Connect again after 20 ms."""
     monkeypatch.setattr(driver, "delay_before", lambda _attempt, _dice: 0.02)
-
-
-@pytest.fixture
-def short_close(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a server answer within half a second when a wormhole is closed."""
-    monkeypatch.setattr(base, "MAX_CLOSE_SECONDS", 0.5)
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ MIB = 1024 * 1024
 @pytest.fixture(autouse=True)
 def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "delay_before", lambda _attempt, _dice: 0.02)
-    monkeypatch.setattr(base, "MAX_CLOSE_SECONDS", 0.5)
+    monkeypatch.setattr(base, "MAX_CLOSE_SECONDS", 2.0)
 
 
 async def ended(wormhole: Wormhole) -> None:
@@ -344,7 +344,7 @@ AGREED = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection:
 
 
 async def test_a_server_that_does_not_answer_pings_is_connected_to_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(websocket, "PING_SECONDS", 0.1)
+    monkeypatch.setattr(websocket, "PING_SECONDS", 1.0)
     heard = Heard()
     async with lying(honest) as liar, wormhole(liar.url, on_event=heard) as alice:
         await alice.allocate_code()
