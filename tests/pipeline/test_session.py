@@ -66,6 +66,17 @@ def test_an_unreachable_spark_is_reported_at_once(given: dict[str, Any], words: 
     assert str(refusal.value) == words
 
 
+BEGINS = """
+from restante.common.errors import RestanteError
+from restante.pipeline.spark.session import session
+try:
+    with session(**{}):
+        pass
+except RestanteError as error:
+    print(error)
+"""
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("given", "words"),
@@ -75,10 +86,9 @@ def test_an_unreachable_spark_is_reported_at_once(given: dict[str, Any], words: 
     ],
 )
 def test_an_error_of_java_is_reported_in_one_line(given: dict[str, Any], words: str) -> None:
-    code = f"from restante.pipeline.spark.session import session\nwith session(**{given!r}): pass"
-    done = run(sys.executable, "-c", code)
-    assert words in done.stderr.splitlines()[-1]
-    assert done.stderr.count("Spark did not start") == 1
+    done = run(sys.executable, "-c", BEGINS.format(given))
+    assert words in done.stdout
+    assert (done.stdout.count("\n"), done.stderr) == (1, "")
 
 
 class Asked(Exception):  # noqa: N818 - it is no error
