@@ -52,40 +52,19 @@ def test_a_running_transfer_is_imported_completely(their: Their, data: Path) -> 
         "messages": 1,
     }
     assert report.skipped == {}
-    app = picture(state(data))["x"]
-    assert msgspec.to_builtins(app["mailboxes"]) == {
-        mailbox: {
-            "key": 1,
-            "app_id": "x",
-            "mailbox_id": mailbox,
-            "for_nameplate": True,
-            "touched": 0.0,
-            "sides": [
-                member("a", 1000.5, opened=True, mood=None),
-                member("b", 1010.75, opened=True, mood=None),
-            ],
-            "messages": msgspec.to_builtins(app["mailboxes"][mailbox]["messages"]),
-            "crowded": False,
-            "nameplate": "4",
-            "senders": ["a"],
-            "size": len(app["mailboxes"][mailbox]["messages"][0].wire),
-            "visitors": 0,
-            "names": 17,
-        }
-    }
-    assert msgspec.to_builtins(app["nameplates"]["4"]) == {
-        "key": 2,
-        "app_id": "x",
-        "name": "4",
-        "mailbox_id": mailbox,
-        "sides": [
-            member("a", 1000.5, claimed=False, allocated=False),
-            member("b", 1010.75, claimed=True, allocated=False),
-        ],
-        "crowded": False,
-    }
-    assert app["allocated"] == {}
-    assert app["taken"] == {1: 1}
+    app = state(data).app("x")
+    box, nameplate = app.mailboxes[mailbox], app.nameplates["4"]
+    assert msgspec.to_builtins(box.sides) == [
+        member("a", 1000.5, opened=True, mood=None),
+        member("b", 1010.75, opened=True, mood=None),
+    ]
+    assert (box.for_nameplate, box.crowded, box.nameplate, box.touched) == (True, False, "4", 0.0)
+    assert msgspec.to_builtins(nameplate.sides) == [
+        member("a", 1000.5, claimed=False, allocated=False),
+        member("b", 1010.75, claimed=True, allocated=False),
+    ]
+    assert (nameplate.mailbox_id, nameplate.crowded) == (mailbox, False)
+    assert (app.allocated, app.taken) == ({}, {1: 1})
     assert wires(data, mailbox) == [
         {"type": "message", "side": "a", "phase": "pake", "body": "aa", "server_rx": 1002.25, "id": "id1"}
     ]
@@ -127,17 +106,21 @@ def test_channel_v2_is_read_as_v1_is(their: Their, data: Path, tmp_path: Path, h
 # ── third sides ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_third_and_later_sides_become_the_crowded_mark(their: Their, data: Path) -> None:
+@pytest.mark.parametrize("kind", ["claim", "open"])
+def test_third_and_later_sides_become_the_crowded_mark_of_what_was_crowded(
+    their: Their, data: Path, kind: str
+) -> None:
     mailbox = begin(their)
     for side in ("c", "d"):
         with pytest.raises(CrowdedError):
-            their.claim(side, "4", 1020)
+            getattr(their, kind)(side, "4" if kind == "claim" else mailbox, 1020)
     report = taking(data, their.relay)
     app = state(data).app("x")
     for place in (app.mailboxes[mailbox], app.nameplates["4"]):
-        assert place.crowded is True
         assert [row.side for row in place.sides] == ["a", "b"]
-    assert report.skipped == {"mailbox_sides_beyond_two": 2, "nameplate_sides_beyond_two": 2}
+    assert (app.mailboxes[mailbox].crowded, app.nameplates["4"].crowded) == (True, kind == "claim")
+    beyond = {"mailbox_sides_beyond_two": 2, "nameplate_sides_beyond_two": 2}
+    assert report.skipped == (beyond if kind == "claim" else {"mailbox_sides_beyond_two": 2})
 
 
 def test_the_first_two_sides_are_the_earliest_and_then_the_first_rows(their: Their, data: Path) -> None:
@@ -148,15 +131,6 @@ def test_the_first_two_sides_are_the_earliest_and_then_the_first_rows(their: The
             assert side in "da"
     taking(data, their.relay)
     assert [row.side for row in state(data).app("x").nameplates["4"].sides] == ["a", "b"]
-
-
-def test_only_the_nameplate_or_mailbox_that_was_crowded_is_marked(their: Their, data: Path) -> None:
-    mailbox = begin(their)
-    with pytest.raises(CrowdedError):
-        their.open("c", mailbox, 1020)
-    taking(data, their.relay)
-    app = state(data).app("x")
-    assert (app.mailboxes[mailbox].crowded, app.nameplates["4"].crowded) == (True, False)
 
 
 # ── messages ─────────────────────────────────────────────────────────────────────────────────────
