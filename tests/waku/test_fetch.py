@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -80,6 +81,8 @@ async def test_history_is_fetched_completely_and_once(options: RequestOptions, d
 async def test_only_a_requester_with_a_key_is_recognised() -> None:
     with pytest.raises(Misuse, match="name the key"):
         RequestOptions()
+    with pytest.raises(Misuse, match="no Mailserver is named"):
+        await fetch([], QUERY, ENVELOPE, lambda _: None)
     own = RequestOptions(to=SHARED, key=KEY)
     async with listening(Honest(LETTERS, size=30)) as (node, enode):
         for _ in range(2):
@@ -164,17 +167,27 @@ async def test_history_from_an_untrusted_peer_is_ignored() -> None:
         assert response.refusals == ()
         assert len(node.asked) == 1
         assert connection.node.violations is None
+        for peer in list(node.connections):
+            peer.drop()
+        await connection.gone()
+        with pytest.raises(NodeUnavailableError, match="the node disconnected: "):
+            await connection.offer([letter(98)])
 
 
-async def test_a_node_that_does_not_greet_is_distinguished_from_an_unreachable_one(nobody: Enode) -> None:
-    with pytest.raises(NodeUnavailableError, match="Connection refused") as refused:
-        async with connect(nobody, new_key(SystemDice()), Interest.named([])):
+@in_virtual_time
+async def test_a_node_that_does_not_greet_is_distinguished_from_an_unreachable_one() -> None:
+    public, key, nothing = new_key(SystemDice()).public, new_key(SystemDice()), Interest.named([])
+    with held_port() as port, pytest.raises(NodeUnavailableError, match="Connection refused") as refused:
+        async with connect(Enode(public, "127.0.0.1", port), key, nothing):
             pass
     assert not isinstance(refused.value, SilentError)
     async with listening(greets=False) as (_, enode):
         with pytest.raises(SilentError, match="the node disconnected: "):
-            async with connect(enode, new_key(SystemDice()), Interest.named([])):
+            async with connect(enode, key, nothing):
                 pass
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(SilentError, match="no Hello arrived"):
+        async with connect(Enode(public, *silent.getsockname()), key, nothing):
+            pass
 
 
 # ── probe ────────────────────────────────────────────────────────────────────────────────────────

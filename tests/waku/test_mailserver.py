@@ -90,13 +90,17 @@ def test_a_packet_waits_for_the_batch_with_its_last_envelope() -> None:
 # ── what is not archived ─────────────────────────────────────────────────────────────────────────
 
 
-def test_envelopes_older_than_the_retention_are_relayed_and_confirmed_at_once() -> None:
+def test_envelopes_that_are_not_archived_are_relayed_and_confirmed_at_once() -> None:
+    """Those older than the retention, and those whose work is infinite only because they have no time to live."""
     server = mailserver(ArchiveTerms(retention=100))
     kept, over = letter(1, ttl=200, age=100), letter(2, ttl=200, age=101)
     assert server.offer(b"a", PACKETS[0], [over], EPOCH) == well(PACKETS[0])
     assert server.offer(b"a", PACKETS[1], [kept], EPOCH) is None
     assert relayed(server) == [over, kept]
     assert taken(server).envelopes == [kept]
+    strict = Mailserver(Policy(min_pow=1e3), ArchiveTerms(), Pool(MIB, MIB))
+    assert strict.offer(b"a", PACKETS[0], [letter(3, ttl=0)], EPOCH) == well(PACKETS[0])
+    assert (relayed(strict), strict.take()) == ([letter(3, ttl=0)], None)
 
 
 def test_counts_show_what_became_of_envelopes() -> None:

@@ -375,6 +375,7 @@ async def test_a_changed_interest_in_the_middle_of_a_backlog_loses_nothing_of_it
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay, "TOPICS_PER_TURN", 1)
+    monkeypatch.setattr(relay, "CHECKS_PER_TURN", 1)
     letters = [letter(number, topic=number.to_bytes(4, "big")) for number in range(250)]
     async with inside(tmp_path, policy=FREE) as here:
         await (await here.greet(NOTHING)).post(*letters)
@@ -613,6 +614,9 @@ async def test_packets_without_envelopes_count_by_their_length_after_decompressi
         assert unread(here) == []
         peer.say(99, bytes(size))
         await here.until("one that waits", lambda: len(unread(here)) == 1)
+        time_has_come(unread(here)[0], "resume")
+        assert unread(here) == []
+        await peer.fence()
 
 
 async def test_a_peer_that_outruns_the_disk_is_not_read_until_the_disk_has_caught_up(tmp_path: Path) -> None:

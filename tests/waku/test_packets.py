@@ -159,6 +159,8 @@ def test_packets_of_several_envelopes_have_room_to_spare_and_one_alone_may_need_
     alone = small(3, packets.MAX_ENVELOPE_BYTES - head).raw
     assert len(alone) == packets.MAX_ENVELOPE_BYTES
     assert list(packets.split_for_packets([second, alone, first])) == [[second], [alone], [first]]
+    too_large = small(3, packets.MAX_ENVELOPE_BYTES - head + 1).raw
+    assert list(packets.split_for_packets([second, too_large, alone])) == [[second], [alone]]
 
 
 @given(

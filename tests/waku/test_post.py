@@ -58,6 +58,9 @@ def test_a_failed_post_is_reported_in_one_sentence() -> None:
         wrong = post(f"enode://{KEY}@127.0.0.1:{port}", "--channel", "x", "text")
         assert wrong.returncode == 1
         assert wrong.stderr.startswith("restante: the node disconnected: ")
+    with listening_beside(says_so=False, confirms=False) as (_, other):
+        unsure = post(str(other), "--channel", "x", "text")
+        assert (unsure.returncode, "does not confirm envelopes" in unsure.stderr) == (0, True)
     gone = post(str(enode), "--channel", "x", "text")
     assert (gone.returncode, gone.stderr) == (
         1,

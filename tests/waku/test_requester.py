@@ -246,6 +246,16 @@ def test_a_query_by_filter() -> None:
     assert simulation.asked[0][1].bloom == bloom.kept(TOPIC)
 
 
+def test_only_times_that_one_of_the_topics_misses_are_requested() -> None:
+    other = b"\0\0\0\1"
+    state = FetchState({TOPIC.hex(): [(EPOCH, EPOCH + 100)], other.hex(): [(EPOCH + 50, EPOCH + 500)]})
+    both = msgspec.structs.replace(QUERY, topics=frozenset([TOPIC, other]))
+    simulation = SimulatedRequester(both, [Honest(LETTERS)], state=state).run()
+    ranges = [(request.lower, request.upper) for _, request in simulation.asked]
+    assert ranges == state.missing(both) == [(EPOCH, EPOCH + 49), (EPOCH + 101, EPOCH + 500)]
+    assert simulation.saved[-1][0].known == {name: [(EPOCH, EPOCH + 500)] for name in (TOPIC.hex(), other.hex())}
+
+
 # ── failover ─────────────────────────────────────────────────────────────────────────────────────
 
 
