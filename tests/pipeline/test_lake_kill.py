@@ -105,15 +105,19 @@ def moved(staged: staging.Staged, lake: Path) -> staging.Staged:
     return staging.Staged(folder, tuple(files))
 
 
+FEW: Final = slice(None, None, 4)
+"""Of the moments, those of a quick run."""
+
+ALL: Final = pytest.param(slice(None), marks=pytest.mark.thorough)
+
+
+@pytest.mark.parametrize("moments", [FEW, ALL], ids=["few", "all"])
 @pytest.mark.parametrize(
     ("first", "letters"),
-    [
-        pytest.param(True, LETTERS, id="the first commit"),
-        pytest.param(False, LETTERS, id="a later one", marks=pytest.mark.thorough),
-        pytest.param(False, MONTHLY_LETTERS, id="one that replaces some rows of a file"),
-    ],
+    [(True, LETTERS), (False, LETTERS), (False, MONTHLY_LETTERS)],
+    ids=["the first commit", "a later one", "one that replaces some rows of a file"],
 )
-def test_a_killed_commit_was_made_or_was_not(tmp_path: Path, first: bool, letters: Table) -> None:
+def test_a_killed_commit_was_made_or_was_not(tmp_path: Path, first: bool, letters: Table, moments: slice) -> None:
     old = [] if first else [letter(1), letter(2, day="2026-11-02")]
     new = [*old[1:], letter(3), letter(4, hour=7)]
     with opened(tmp_path / "lake", letters) as table:
@@ -121,7 +125,7 @@ def test_a_killed_commit_was_made_or_was_not(tmp_path: Path, first: bool, letter
             add(table, old, run="old", transactions={"a": 1})
         staged, again = [table.stage(held([letter(3), letter(4, hour=7)])) for _ in range(2)]
     cases = []
-    points = [*BEFORE, *(BEFORE_REST if letters.by_month else ()), *AFTER]
+    points = [*BEFORE, *(BEFORE_REST if letters.by_month else ()), *AFTER][moments]
     for number, where in enumerate(points):
         copy = shutil.copytree(tmp_path / "lake", tmp_path / str(number))
         cases.append((copy, where, moved(staged, copy)))
@@ -150,13 +154,14 @@ def by_deltalake(lake: Path) -> list[Row]:
     return rows(found.select([column.name for column in LETTERS.columns]))
 
 
-def test_a_killed_compaction_has_merged_the_files_or_has_not(tmp_path: Path) -> None:
+@pytest.mark.parametrize("moments", [FEW, ALL], ids=["few", "all"])
+def test_a_killed_compaction_has_merged_the_files_or_has_not(tmp_path: Path, moments: slice) -> None:
     meant = [letter(number, day=f"2026-11-0{number}") for number in (1, 2, 3)]
     with opened(tmp_path / "lake", MONTHLY_LETTERS) as table:
         for row in meant:
             add(table, [row])
     before = [point for point in [*BEFORE_REST[:2], *BEFORE] if "flush 4" not in point]
-    points = [*before, *AFTER]
+    points = [*before, *AFTER][moments]
     copies = [shutil.copytree(tmp_path / "lake", tmp_path / str(number)) for number in range(len(points))]
     cases = [(copy, where, None) for copy, where in zip(copies, points, strict=True)]
     killed = run(sys.executable, "-c", COMMITS, pickle.dumps((cases, MONTHLY_LETTERS, info("new"))).hex())
