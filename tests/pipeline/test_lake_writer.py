@@ -12,13 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql import DataFrame, SparkSession
 
-from restante.pipeline.lake import data_files, staging
+from restante.pipeline.lake import data_files
 from restante.pipeline.lake import writer as lake_writer
 from restante.pipeline.lake.writer import writer
-from restante.pipeline.spark.session import local
-from support.pipeline.lakes import LETTERS, frame, letter
 
 Rows = list[tuple[str | None, int, bytes | None]]
 """Of two partition columns, and a value."""
@@ -112,20 +109,3 @@ def test_a_large_batch_becomes_several_row_groups(tmp_path: Path, monkeypatch: p
         sizes = [parquet.metadata.row_group(group).total_byte_size for group in range(parquet.num_row_groups)]
     assert [size > 1 << 20 for size in sizes] == [False] * 5 + [True], "a larger row is a group alone"
     assert list(read(tmp_path, [path])) == given
-
-
-def test_spark_s_own_writer_would_make_the_same_table(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def staged(given: DataFrame) -> tuple[list[data_files.DataFile], pa.Schema]:
-        made = staging.stage(given, tmp_path, LETTERS, "r")
-        files = [file._replace(path=file.path.parent.relative_to(made.folder), size=0) for file in made.files]
-        schemas = {pq.read_schema(file.path).remove_metadata() for file in made.files}
-        [schema] = [pa.schema([field.remove_metadata() for field in each]) for each in schemas]
-        return sorted(files, key=repr), schema
-
-    given = frame(spark, [letter(1), letter(2), letter(3, day="2026-11-02", hour=4)]).coalesce(1)
-    assert local(spark)
-    ours = staged(given)
-    monkeypatch.setattr(staging, "local", lambda _: False)
-    assert staged(given) == ours
