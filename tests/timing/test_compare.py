@@ -29,8 +29,7 @@ from restante.timing.comparison.compare import (
 from restante.timing.comparison.rank_test import Draws, interval, p_value, runs_needed, smallest_p, superiority
 from restante.timing.model.timeline import ROLES, Role, Timeline
 from restante.timing.outputs.compare_text import compare_text
-from support.timing.drawn import Path
-from support.timing.timelines import drawn_timeline, span
+from support.timing.drawn import Path, drawn_timeline, span
 
 DISTRIBUTIONS: dict[str, Callable[[Random], float]] = {
     "exponential": lambda dice: dice.expovariate(1),

@@ -20,9 +20,8 @@ from restante.timing.model.exchanges import exchanges
 from restante.timing.model.offsets import Offset, best, offsets
 from restante.timing.model.phases import ALL_PHASES
 from support.timing.deliveries import COMPARED, DELIVERY_VECTORS, computed_deliveries
-from support.timing.drawn import BEGAN, SIDES, Drawn, Path, draw
+from support.timing.drawn import BEGAN, SIDES, Drawn, Path, draw, timeline_of
 from support.timing.rows import VECTORS, computed_rows, vector_rows
-from support.timing.timelines import timeline_of
 
 # ── the vectors ──────────────────────────────────────────────────────────────────────────────────
 

@@ -25,7 +25,7 @@ from restante.timing.outputs.text import CLAUSES, text
 from restante.timing.outputs.trace_event import trace_event
 from support.markup import Tags, plain
 from support.timing import pages
-from support.timing.timelines import drawn_timeline, waiting_human
+from support.timing.drawn import drawn_timeline, waiting_human
 
 BOTH, HUMAN, UNTRACED = drawn_timeline(), waiting_human(), drawn_timeline(traced=False)
 SENDER, RECEIVER = drawn_timeline(roles=["sender"]), drawn_timeline(roles=["receiver"], traced=False)
