@@ -160,4 +160,5 @@ class RawSocket:
 
     async def hang_up(self) -> None:
         self.writer.close()
-        await self.writer.wait_closed()
+        with contextlib.suppress(ConnectionError):  # who closes on something unread sends a reset
+            await self.writer.wait_closed()
