@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from restante.pipeline.report.making import lake_days, made_report
+from restante.pipeline.report.files import FIGURE_IDS
+from restante.pipeline.report.making import TABLES_READ, lake_days, made_report
 from restante.pipeline.report.model import Figure, Report, ValueKind, drawn, figures
 from restante.pipeline.report.page import page
 from restante.pipeline.report.percentiles import percentiles
@@ -20,6 +21,7 @@ from restante.pipeline.report.sections import SUBJECTS
 from restante.pipeline.report.summary import summary
 from restante.pipeline.report.top_rows import MAX_ROWS_OF_NAMES
 from restante.pipeline.report.values import spoken_value
+from restante.pipeline.tables import BUILT_TABLES, TABLES
 from restante.timing.model.phases import ALL_PHASES, EXCHANGE_PHASES
 from support.documents import ROOT
 from support.markup import Tags
@@ -38,6 +40,18 @@ def made(rows: Tables, period: Period = WEEK, when: datetime = AFTER) -> Report:
 
 REPORT = made(LAKE)
 FIGURES = {figure.id: figure for _, figure in figures(REPORT)}
+
+
+def test_reports_read_built_tables_only_remove_files_of_all_figures_and_say_what_words_mean() -> None:
+    assert FIGURES.keys() <= {*FIGURE_IDS}
+    assert set(TABLES_READ) <= {*BUILT_TABLES, "quarantine"}
+    for subject in SUBJECTS:
+        for sql in subject.queries.values():
+            assert not {name for name in set(TABLES) - set(subject.tables) if f" {name} " in f"{sql} "}, sql
+    for section in REPORT.sections:
+        assert section.terms.endswith(".")
+        if section.id in {"results", "versions"}:
+            assert "counts as failed, also if only one side came" in section.terms
 
 
 def within(table: str, period: Period = WEEK, where: Callable[[Row], Any] = lambda _: True) -> list[Row]:
