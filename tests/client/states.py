@@ -1,4 +1,4 @@
-"""The tables of the client's states, docs/client/states.md, found by running it.
+"""The tables of the client's states, docs/client/states.md, table_rows by running it.
 
 What the page says around the tables is written by hand. To write them anew:
 PYTHONPATH=src:tests .venv/bin/python -m client.states
@@ -184,17 +184,17 @@ def states_table(
         frames = kept(step.sent, sent) if isinstance(sent, set) else sent(step)
         return state(step.after), frames, kept(step.told, told)
 
-    found = sorted(rows(steps, state, outcome, features), key=lambda row: [*map(order.index, row.states)])
+    table_rows = sorted(rows(steps, state, outcome, features), key=lambda row: [*map(order.index, row.states)])
     cells = [
         [code(row.states), "; ".join(row.events), row.when, code([row.outcome[0]]), *map(code, row.outcome[1:])]
-        for row in found
+        for row in table_rows
     ]
     return table([head, "event", "when", "next", "sent", "told"], cells)
 
 
 def connection_table(steps: Iterable[Step]) -> str:
     """Return what is sent on a new connection."""
-    found = rows(
+    table_rows = rows(
         (step for step in steps if step.event == WELCOME),
         lambda node: f"{node.nameplate.value}, {node.mailbox.value}",
         lambda step: (step.after.nameplate.value, kept(step.sent, COMMANDS), ()),
@@ -205,7 +205,7 @@ def connection_table(steps: Iterable[Step]) -> str:
     ]
     cells = [
         [*map(code, ([name] for name in state.split(", "))), row.when, code(row.outcome[1])]
-        for row in sorted(found, key=lambda row: order.index(row.states[0]))
+        for row in sorted(table_rows, key=lambda row: order.index(row.states[0]))
         for state in row.states
     ]
     return table(["nameplate", "mailbox", "when", "sent, in order"], cells)
@@ -282,8 +282,8 @@ def tables() -> dict[tuple[str, str], str]:
 
 def page() -> str:
     """Return the page."""
-    found = tables()
-    return TABLE.sub(lambda old: found[old[1], old[2]], PATH.read_text())
+    new = tables()
+    return TABLE.sub(lambda old: new[old[1], old[2]], PATH.read_text())
 
 
 if __name__ == "__main__":

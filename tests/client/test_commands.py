@@ -65,7 +65,7 @@ async def test_a_text_arrives(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "typed"),
+    ("code", "typed"),
     [
         ("21-own-words", "21-own-words"),
         ("45-Guitarist-Revenge", "45-GUITARIST-revenge"),
@@ -73,17 +73,17 @@ async def test_a_text_arrives(desk: Desk) -> None:
         ("46-a-c", "WORMHOLE-TRANSFER:46-a-c?rendezvous=SERVER"),
     ],
 )
-async def test_texts_and_codes_and_uris_come_from_standard_input(desk: Desk, given: str, typed: str) -> None:
+async def test_texts_and_codes_and_uris_come_from_standard_input(desk: Desk, code: str, typed: str) -> None:
     """A URI names the server, too."""
     typed = typed.replace("SERVER", quote(desk.url.removesuffix("/v1"), safe=""))
     elsewhere = {"RESTANTE_CLIENT_SERVER": "ws://127.0.0.1:1/v1"} if "rendezvous" in typed else {}
     async with (
-        desk.run("send", "--text", "-", "--code", given, typed=TEXT.encode()) as sender,
+        desk.run("send", "--text", "-", "--code", code, typed=TEXT.encode()) as sender,
         desk.run("receive", typed=f"{typed}\n".encode(), **elsewhere) as receiver,
     ):
         assert await end(receiver, sender) == (0, 0), (receiver.said, sender.said)
     assert receiver.said["stdout"] == f"{TEXT}\n"
-    assert f"Wormhole code is: {given.lower()}" in sender.said["stderr"]
+    assert f"Wormhole code is: {code.lower()}" in sender.said["stderr"]
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ async def test_the_verifier_is_compared_before_anything_is_sent(desk: Desk) -> N
         desk.receive("--verify", typed=b"y\n") as receiver,
     ):
         assert await end(receiver, sender) == (0, 0), (receiver.said, sender.said)
-        shown = [(await each.says(r"Verifier ([0-9a-f]{64})\.")).group(1) for each in (sender, receiver)]
+        shown = [(await side.says(r"Verifier ([0-9a-f]{64})\.")).group(1) for side in (sender, receiver)]
     assert shown[0] == shown[1]
 
 

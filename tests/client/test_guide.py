@@ -129,8 +129,8 @@ async def test_a_contact_is_met_again_without_a_code(alice: Person, bob: Person)
         bob.program(GUIDE.blocks["contact"], await code_of(one)) as other,
     ):
         assert await end(one, other) == (0, 0), (one.said, other.said)
-    for each in (alice, bob):
-        assert stat.S_IMODE((each.folder / "contact.seed").stat().st_mode) == 0o600
+    for person in (alice, bob):
+        assert stat.S_IMODE((person.folder / "contact.seed").stat().st_mode) == 0o600
     for _ in range(2):
         shown = tuple(await asyncio.gather(alice.ends(GUIDE.blocks["contact"]), bob.ends(GUIDE.blocks["contact"])))
         assert shown == ("< hello\n", "< hello\n")

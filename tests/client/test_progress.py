@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 
 from client.commands import Desk
-from client.transfer.hostile import held, names, sends
+from client.transfer.hostile import names, sends, stopped_halfway
 from restante.cli.client_files import bar
 from support.bounds import BOUND, bounded
 
@@ -80,7 +80,7 @@ async def test_the_bar_and_its_figures_have_one_row(
 
 async def test_a_transfer_that_is_stopped_leaves_no_bar_and_a_cursor(desk: Desk) -> None:
     terminal = Terminal(100)
-    script, _, over = held(lambda pipe: pipe.send(bytes(1 << 16)))
+    script, _, over = stopped_halfway(lambda pipe: pipe.send(bytes(1 << 16)))
     streams = {"streams": f"2>{os.ttyname(terminal.its)}", "TERM": "xterm", "COLUMNS": ""}
     async with desk.receive("--accept", **streams) as receiver, desk.peer() as sender:
         sending = sends(sender, script, {"file": {"filename": "parcel", "filesize": SIZE}})

@@ -98,7 +98,7 @@ async def test_a_server_that_is_killed_and_comes_back_loses_nothing(
             await asyncio.gather(alice.close(), bob.close())
         assert len(restarting) == 1
         for heard in events.values():
-            assert Counter(each.number for each in heard.of(MessageStored)) == Counter(range(20))
+            assert Counter(stored.number for stored in heard.of(MessageStored)) == Counter(range(20))
         assert server.live() == {}
 
 
@@ -138,7 +138,7 @@ async def test_a_server_that_cannot_store_for_a_while_is_asked_again(
                 await alice.close()
             assert server.mailboxes == 0
         words = "the server asks to try again later: the server could not store this, try again"
-        assert [each.reason for each in heard.of(Reconnecting)] == [words] * 3
+        assert [lost.reason for lost in heard.of(Reconnecting)] == [words] * 3
 
 
 # ── a backup ─────────────────────────────────────────────────────────────────────────────────────
@@ -235,7 +235,7 @@ async def test_two_sides_exchange_messages_with_receipts_there_and_meet_again(re
         assert seed == await bob.seed()
         await asyncio.gather(alice.close(), bob.close())
     async with wormhole(url) as alice, wormhole(url) as bob, bounded("another meeting"):
-        await asyncio.gather(*(each.set_code(seed_code(seed)) for each in (alice, bob)))
+        await asyncio.gather(*(side.set_code(seed_code(seed)) for side in (alice, bob)))
         assert await alice.verifier() == await bob.verifier()
         await asyncio.gather(alice.close(), bob.close())
     assert reference.usage() == (["happy", "happy"], ["happy", "happy"])

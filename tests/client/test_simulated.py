@@ -127,7 +127,7 @@ def test_a_server_that_owes_an_answer_is_given_up(network: Network, kind: str, c
 
     with pytest.raises(ServerGoneError, match="did not answer"):
         simulate(wait())
-    assert len([each for each in events if isinstance(each, Connecting)]) == connections
+    assert len([event for event in events if isinstance(event, Connecting)]) == connections
 
 
 # ── the close ────────────────────────────────────────────────────────────────────────────────────
@@ -224,7 +224,7 @@ def test_a_close_ends_though_the_server_is_of_no_use_any_more(network: Network, 
                 await waiting
 
     simulate(close())
-    assert len([each for each in attempts if isinstance(each, Connecting)]) < 50
+    assert len([event for event in attempts if isinstance(event, Connecting)]) < 50
 
 
 # ── codes ────────────────────────────────────────────────────────────────────────────────────────
@@ -237,8 +237,8 @@ def test_both_sides_learn_that_their_codes_differ_however_slow_the_network_is(ne
         async with virtual_wormhole(1) as alice, virtual_wormhole(2) as bob:
             code = await alice.allocate_code()
             await bob.set_code(f"{code}-wrong")
-            for each in (alice, bob):
+            for side in (alice, bob):
                 with pytest.raises(WrongPasswordError):
-                    await each.verifier()
+                    await side.verifier()
 
     simulate(differ())

@@ -55,7 +55,7 @@ async def test_two_sides_meet_and_exchange_messages(network: Network) -> None:
             await bob.send(message)
         assert await read(bob, 100) == messages
         assert await read(alice, 100) == messages
-        keys = [await each.derive_key("files", 40) for each in (alice, bob)]
+        keys = [await side.derive_key("files", 40) for side in (alice, bob)]
         assert keys[0] == keys[1]
         assert len(keys[0]) == 40
         assert len(await alice.derive_key("files", 8160)) == 8160

@@ -188,7 +188,7 @@ def test_a_path_without_a_name_is_refused(
 
 
 CONTAINS = "leads to a directory that contains it"
-WORKING, HOME = (f"leads to the {each} directory, or to one that contains it" for each in ("working", "home"))
+WORKING, HOME = (f"leads to the {kind} directory, or to one that contains it" for kind in ("working", "home"))
 LINKS = {
     "desk": ("folder/desk", WORKING),
     "to desk": ("folder/desk/inside/..", WORKING),

@@ -409,9 +409,9 @@ def test_any_archive_stays_inside_and_within_bounds(tmp_path_factory: pytest.Tem
         unpacked(data, inside, (3, 800))
     except (ArchiveError, UnsafeNameError) as error:
         assert str(error).isprintable()  # noqa: PT017 - not every archive is refused
-    found = files_in(inside)
-    assert len(found) <= 3
-    assert sum(map(len, found.values())) <= 800
+    contents = files_in(inside)
+    assert len(contents) <= 3
+    assert sum(map(len, contents.values())) <= 800
     assert not any(path.is_symlink() for path in world.rglob("*"))
     outside = {name: content for name, content in files_in(world).items() if not name.startswith("deep/into/")}
     assert outside == {"b": b"before"}

@@ -148,7 +148,7 @@ def sends_half(pipe: RecordPipe) -> None:
     until_closed(pipe)
 
 
-def held(begin: Script) -> tuple[Script, asyncio.Event, threading.Event]:
+def stopped_halfway(begin: Script) -> tuple[Script, asyncio.Event, threading.Event]:
     """Return a script that begins, then keeps the connection open until it is told, and the two events."""
     loop, begun, over = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
 

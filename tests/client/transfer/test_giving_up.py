@@ -15,7 +15,6 @@ from client.transfer.hostile import (
     OFFER,
     gives_up,
     heard,
-    held,
     names,
     offered_file,
     pair,
@@ -25,6 +24,7 @@ from client.transfer.hostile import (
     sends_half,
     sends_it,
     sparse,
+    stopped_halfway,
     stored,
     until_closed,
 )
@@ -49,7 +49,7 @@ def large(tmp_path: Path) -> Path:
 
 
 async def test_a_sender_that_gives_up_in_the_middle_is_heard_at_once(folder: Path) -> None:
-    script, begun, over = held(lambda pipe: pipe.send(CONTENT[:5]))
+    script, begun, over = stopped_halfway(lambda pipe: pipe.send(CONTENT[:5]))
     received = asyncio.Event()
     async with pair() as (ours, theirs):
         sending = sends(theirs, script)
@@ -68,7 +68,7 @@ async def test_a_sender_that_gives_up_in_the_middle_is_heard_at_once(folder: Pat
 
 
 async def test_a_receiver_that_gives_up_in_the_middle_is_heard_at_once(large: Path) -> None:
-    script, begun, over = held(lambda pipe: pipe.receive())
+    script, begun, over = stopped_halfway(lambda pipe: pipe.receive())
     async with pair() as (ours, theirs):
         receiving = receives(theirs, script)
         sending = asyncio.create_task(send_file(ours, large, transit=DIRECT))
@@ -103,7 +103,7 @@ async def test_whatever_else_happens_at_the_server_in_the_middle_changes_nothing
     network: Network, folder: Path, message: bytes | None
 ) -> None:
     """The peer says something else, or the server is gone."""
-    script, begun, over = held(lambda pipe: pipe.send(CONTENT[:5]))
+    script, begun, over = stopped_halfway(lambda pipe: pipe.send(CONTENT[:5]))
 
     def finishes(pipe: RecordPipe) -> None:
         script(pipe)
@@ -234,19 +234,19 @@ async def test_an_error_about_progress_ends_the_transfer(folder: Path, large: Pa
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "reason"),
     [
         (StoreError("cannot write '/home/alice/x'"), "the receiver failed"),
         (Misuse("'/home/alice/x' is there"), "the receiver failed"),
         (ArchiveError("the archive has 'x' twice"), "the archive has 'x' twice"),
     ],
 )
-async def test_only_an_error_of_the_peer_is_told_in_its_own_words(error: Exception, told: str) -> None:
+async def test_only_an_error_of_the_peer_is_told_in_its_own_words(error: Exception, reason: str) -> None:
     async with pair() as (ours, theirs):
         with pytest.raises(type(error)):
             async with reasons_sent(ours, Role.RECEIVER):
                 raise error
-        assert (await heard(theirs, "error"))[0] == told
+        assert (await heard(theirs, "error"))[0] == reason
 
 
 @pytest.mark.parametrize(

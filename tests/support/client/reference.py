@@ -41,7 +41,7 @@ ENTRIES: Final = {"__aiter__": ": async for", "__str__": ": str"}
 """How methods that are not called by their names are named in headings."""
 
 WIDTH: Final = 110
-"""Characters of a signature in one line. A longer one has a line for each argument."""
+"""Characters of a signature in one line. A longer one has a line for node argument."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -62,37 +62,37 @@ def module(name: str) -> list[ast.stmt]:
 
 @functools.cache
 def homes() -> dict[str, str]:
-    """Return the module in which each public name, and each constant of the library, is defined."""
-    found = {
+    """Return the module in which node public name, and node constant of the library, is defined."""
+    collected = {
         name: ".".join(file.relative_to(ROOT / "src").with_suffix("").parts)
         for file in sorted(PACKAGE.rglob("*.py"))
         for name in re.findall(r"^([A-Z_]+)(?:: Final)? = ", file.read_text(), re.MULTILINE)
     }
-    imports = [each for part in module("restante.client") if isinstance(part, ast.If) for each in part.body]
-    return found | {
-        alias.asname or alias.name: each.module or ""
-        for each in imports
-        if isinstance(each, ast.ImportFrom)
-        for alias in each.names
+    imports = [node for part in module("restante.client") if isinstance(part, ast.If) for node in part.body]
+    return collected | {
+        alias.asname or alias.name: node.module or ""
+        for node in imports
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
     }
 
 
 def errors() -> list[type[BaseException]]:
     public = [getattr(client, name) for name in sorted(client.__all__)]
-    return [each for each in public if isinstance(each, type) and issubclass(each, BaseException)]
+    return [node for node in public if isinstance(node, type) and issubclass(node, BaseException)]
 
 
 def described(page: str) -> list[str]:
     """Return the names that have a section or a row of a table on the page."""
     rows = (re.findall(r"^\| `(\w+)`", table[0], re.MULTILINE) for table in TABLE.finditer(page))
-    return [*(each[1] for each in SECTION.finditer(page)), *(name for names in rows for name in names)]
+    return [*(node[1] for node in SECTION.finditer(page)), *(name for names in rows for name in names)]
 
 
 def reference() -> str:
     """Return the page."""
     page = LINK.sub(r"\1", PATH.read_text())
-    page = SECTION.sub(lambda each: "\n\n".join(section(each[1])) + "\n\n", page)
-    page = TABLE.sub(lambda each: new_table(each[1], described(each[0])), page)
+    page = SECTION.sub(lambda node: "\n\n".join(section(node[1])) + "\n\n", page)
+    page = TABLE.sub(lambda node: new_table(node[1], described(node[0])), page)
     return linked(TREE.sub(tree(), page))
 
 
@@ -103,22 +103,22 @@ def section(name: str) -> list[str]:
     """Return what is said of a class or function, in paragraphs."""
     home = homes()[name]
     there = getattr(client, name).__name__  # which may be another
-    (definition,) = [each for each in module(home) if getattr(each, "name", None) == there]
+    (definition,) = [node for node in module(home) if getattr(node, "name", None) == there]
     if isinstance(definition, Function):
         wait = "await " if isinstance(definition, ast.AsyncFunctionDef) else ""
         return [f"### {name}", code(signature(definition, home, wait + name)), *explained(definition)]
     assert isinstance(definition, ast.ClassDef)
     parts = [f"### {name}", *explained(definition)]
     methods = members(definition, home)
-    for each in methods:
-        if each.name == "__init__" and "Args:" in (ast.get_docstring(each) or ""):
-            parts.append(code(signature(each, home, name, bound=True).removesuffix(" -> None")))
-            parts += explained(each)
-    if rows := [[f"`{each.name}`", f"`{each.type}`", each.meaning] for each in public_attributes(definition, home)]:
+    for node in methods:
+        if node.name == "__init__" and "Args:" in (ast.get_docstring(node) or ""):
+            parts.append(code(signature(node, home, name, bound=True).removesuffix(" -> None")))
+            parts += explained(node)
+    if rows := [[f"`{node.name}`", f"`{node.type}`", node.meaning] for node in public_attributes(definition, home)]:
         parts.append(table(["attribute", "type", "meaning"], rows).rstrip("\n"))
-    for each in methods:
-        if not decorated(each, "property") and (call := call_of(name, home, each)):
-            parts += [f"#### {name}{ENTRIES.get(each.name, f'.{each.name}')}", code(call), *explained(each)]
+    for node in methods:
+        if not decorated(node, "property") and (call := call_of(name, home, node)):
+            parts += [f"#### {name}{ENTRIES.get(node.name, f'.{node.name}')}", code(call), *explained(node)]
     return parts
 
 
@@ -128,16 +128,16 @@ def code(text: str) -> str:
 
 def members(kind: ast.ClassDef, home: str) -> list[Function]:
     """Return the functions of a class, and those that it has from private bases of its module."""
-    own = [each for each in kind.body if isinstance(each, Function)]
-    names = {each.name for each in own} | {each.id for each in kind.bases if isinstance(each, ast.Name)}
+    own = [node for node in kind.body if isinstance(node, Function)]
+    names = {node.name for node in own} | {node.id for node in kind.bases if isinstance(node, ast.Name)}
     for base in module(home):
         if isinstance(base, ast.ClassDef) and base.name.startswith("_") and base.name in names:
-            own += [each for each in members(base, home) if each.name not in names]
+            own += [node for node in members(base, home) if node.name not in names]
     return own
 
 
 def decorated(function: Function, name: str) -> bool:
-    return any(isinstance(each, ast.Name) and each.id == name for each in function.decorator_list)
+    return any(isinstance(node, ast.Name) and node.id == name for node in function.decorator_list)
 
 
 def call_of(name: str, home: str, method: Function) -> str | None:
@@ -185,36 +185,36 @@ def explained(documented: ast.ClassDef | Function) -> list[str]:
     text, entries = parts_of(documented)
     lists = {title: [f"* `{name}`: {meaning}" for name, meaning in rows] for title, rows in entries.items()}
     parts = [text, "\n".join(lists.get("Args", ())), "\n".join(["Raises:\n", *lists.get("Raises", ())])]
-    return [each for each in parts if each and each != "Raises:\n"]
+    return [node for node in parts if node and node != "Raises:\n"]
 
 
 def public_attributes(kind: ast.ClassDef, home: str) -> Iterator[Attribute]:
     """Yield the attributes of a class: its fields, those that `__init__` explains, and its properties."""
-    found = attributes(kind.body)
-    for each in members(kind, home):
-        if each.name == "__init__":
-            found += [attribute for attribute in attributes(each.body) if attribute.meaning]
-        elif decorated(each, "property"):
-            assert each.returns is not None
-            found.append(Attribute(each.name, type_of(each.returns), in_one_line(ast.get_docstring(each))))
-    yield from (each for each in found if not each.name.startswith("_"))
+    collected = attributes(kind.body)
+    for node in members(kind, home):
+        if node.name == "__init__":
+            collected += [attribute for attribute in attributes(node.body) if attribute.meaning]
+        elif decorated(node, "property"):
+            assert node.returns is not None
+            collected.append(Attribute(node.name, type_of(node.returns), in_one_line(ast.get_docstring(node))))
+    yield from (node for node in collected if not node.name.startswith("_"))
 
 
 def attributes(body: Sequence[ast.stmt]) -> list[Attribute]:
     """Return the names that statements assign to, `self.x` among them, with the text literals below them."""
-    found = []
-    for each, following in zip(body, [*body[1:], None], strict=True):
+    collected = []
+    for node, following in zip(body, [*body[1:], None], strict=True):
         match following:
             case ast.Expr(value=ast.Constant(value=str(text))):
                 meaning = in_one_line(text)
             case _:
                 meaning = ""
-        match each:
+        match node:
             case ast.AnnAssign(target=ast.Name(id=name) | ast.Attribute(attr=name), annotation=annotation):
-                found.append(Attribute(name, type_of(annotation), meaning))
+                collected.append(Attribute(name, type_of(annotation), meaning))
             case ast.Assign(targets=[ast.Name(id=name) | ast.Attribute(attr=name)]):
-                found.append(Attribute(name, "", meaning))
-    return found
+                collected.append(Attribute(name, "", meaning))
+    return collected
 
 
 def in_one_line(text: str | None) -> str:
@@ -226,17 +226,17 @@ def signature(function: Function, home: str, name: str, *, bound: bool = False) 
     given = function.args
     without: list[ast.expr | None] = [None] * (len(given.args) - len(given.defaults))
     positional = zip(given.args, [*without, *given.defaults], strict=True)
-    takes = [argument(each, default, home) for each, default in positional][bound:]
+    takes = [argument(node, default, home) for node, default in positional][bound:]
     if given.vararg is not None:
         takes.append("*" + argument(given.vararg, None, home))
     elif given.kwonlyargs:
         takes.append("*")
-    takes += [argument(*each, home) for each in zip(given.kwonlyargs, given.kw_defaults, strict=True)]
+    takes += [argument(*node, home) for node in zip(given.kwonlyargs, given.kw_defaults, strict=True)]
     if given.kwarg is not None:
         takes.append("**" + argument(given.kwarg, None, home))
     returns = "" if function.returns is None else f" -> {type_of(function.returns)}"
     line = f"{name}({', '.join(takes)}){returns}"
-    return line if len(line) <= WIDTH else "\n".join([f"{name}(", *(f"    {each}," for each in takes), f"){returns}"])
+    return line if len(line) <= WIDTH else "\n".join([f"{name}(", *(f"    {node}," for node in takes), f"){returns}"])
 
 
 def type_of(annotation: ast.expr) -> str:
@@ -263,7 +263,7 @@ def argument(argument: ast.arg, default: ast.expr | None, home: str) -> str:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     cells = [head, ["---"] * len(head), *rows]
-    return "".join("| " + " | ".join(each.replace("|", "\\|") for each in row) + " |\n" for row in cells)
+    return "".join("| " + " | ".join(node.replace("|", "\\|") for node in row) + " |\n" for row in cells)
 
 
 def new_table(kind: str, names: list[str]) -> str:
@@ -277,15 +277,15 @@ def new_table(kind: str, names: list[str]) -> str:
 
 
 def class_of(kind: type[Any]) -> ast.ClassDef:
-    (found,) = [each for each in module(kind.__module__) if getattr(each, "name", None) == kind.__name__]
-    assert isinstance(found, ast.ClassDef)
-    return found
+    (collected,) = [node for node in module(kind.__module__) if getattr(node, "name", None) == kind.__name__]
+    assert isinstance(collected, ast.ClassDef)
+    return collected
 
 
 def event_row(event: type[Any]) -> list[str]:
-    found = list(public_attributes(class_of(event), event.__module__))
-    takes = ", ".join(f"`{each.name}: {each.type}`" for each in found)
-    notes = [f"`{each.name}`: {each.meaning}" for each in found if each.meaning]
+    collected = list(public_attributes(class_of(event), event.__module__))
+    takes = ", ".join(f"`{node.name}: {node.type}`" for node in collected)
+    notes = [f"`{node.name}`: {node.meaning}" for node in collected if node.meaning]
     return [f"`{event.__name__}`", takes, " ".join([in_one_line(ast.get_docstring(class_of(event))), *notes])]
 
 
@@ -298,7 +298,7 @@ def error_row(error: Any) -> list[str]:
 def constant_row(name: str) -> list[str]:
     """Return a constant that programs can import, or a limit, with its unit if that is large."""
     value = getattr(import_module(homes()[name]), name)
-    (meaning,) = [each.meaning for each in attributes(module(homes()[name])) if each.name == name]
+    (meaning,) = [node.meaning for node in attributes(module(homes()[name])) if node.name == name]
     if name in client.__all__:
         shown = f"`{str(value).removeprefix('typing.')}`"
     elif name.endswith("BYTES") and value % 1024**2 == 0:
@@ -312,11 +312,11 @@ def tree() -> str:
     """Return the errors as a tree, with their base classes in Python."""
 
     def below(root: type[BaseException], indent: str) -> Iterator[str]:
-        children = [each for each in errors() if root in each.__bases__]
-        for each in children:
-            last = each is children[-1]
-            yield f"{indent}{'└── ' if last else '├── '}{each.__name__}\n"
-            yield from below(each, indent + ("    " if last else "│   "))
+        children = [node for node in errors() if root in node.__bases__]
+        for node in children:
+            last = node is children[-1]
+            yield f"{indent}{'└── ' if last else '├── '}{node.__name__}\n"
+            yield from below(node, indent + ("    " if last else "│   "))
 
     return "Exception\n" + "".join(below(Exception, ""))
 
@@ -327,8 +327,8 @@ def tree() -> str:
 def linked(page: str) -> str:
     """Return the page with links from names in its text to where they are described."""
     anchors = dict.fromkeys(described(page), "defaults-and-limits")
-    anchors |= {each.__name__: "errors" for each in errors()} | {"Event": "events"}
-    anchors |= {each.__name__: "events" for each in get_args(client.Event)}
+    anchors |= {node.__name__: "errors" for node in errors()} | {"Event": "events"}
+    anchors |= {node.__name__: "events" for node in get_args(client.Event)}
     for heading in re.findall(r"^#+ (.+)$", page, re.MULTILINE):  # as GitHub makes them
         anchors[heading] = re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
 
