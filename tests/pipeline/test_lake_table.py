@@ -234,6 +234,20 @@ def comments(path: Path) -> dict[str, str]:
     return {field["name"]: field["metadata"].get("comment", "") for field in fields}
 
 
+@pytest.mark.parametrize("metadata", [{}, {"comment": "of an older version"}])
+def test_a_table_with_no_comments_or_others_is_read_and_written(
+    metadata: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = pa.schema([field.with_metadata(metadata) for field in columns.stored(LETTERS)])
+    with monkeypatch.context() as older, opened(tmp_path) as table:
+        older.setattr(columns, "stored", lambda _: schema)
+        add(table, [letter(1)])
+    assert set(comments(tmp_path).values()) == {metadata.get("comment", "")}
+    with opened(tmp_path) as table:
+        add(table, [letter(2)])
+    assert stored(tmp_path) == [letter(1), letter(2)]
+
+
 def test_a_commit_says_of_which_days_it_added_or_removed_rows(tmp_path: Path) -> None:
     with opened(tmp_path) as table:
         before = table.commit(info=info("r0"), transactions={"main": 1})

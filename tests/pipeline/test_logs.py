@@ -159,6 +159,14 @@ def test_a_renamed_trace_is_recognised_and_a_deleted_one_is_not_an_error(tmp_pat
     assert (ids(first), ids(second), third.span, fourth.span) == ([0, 1, 2], [3, 4], None, None)
 
 
+def test_of_two_copies_of_a_trace_the_longer_one_is_read(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    for name, count in (("a", 2), ("b", 4), ("c", 3)):
+        (logs / name).write_bytes(b"".join(LINES[:count]))
+    assert ids(commands(logs)) == [0, 1, 2, 3]
+
+
 def test_a_rewritten_trace_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "trace"
     path.write_bytes(b"".join(LINES[:3]))

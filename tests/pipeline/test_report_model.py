@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -31,6 +31,7 @@ from restante.pipeline.report.periods import (
     chosen,
     containing,
     extent,
+    last_over,
     parse,
     remarks,
 )
@@ -164,6 +165,9 @@ def test_each_day_is_in_one_period_of_each_kind(kind: PeriodKind, day: date) -> 
     period = containing(kind, day)
     assert day in period.days
     assert all(containing(kind, each) == period for each in period.days)
+    assert parse(period.name) == period == period.after.before == period.before.after
+    assert period.before.last + timedelta(1) == period.first
+    assert last_over(kind, day).after == period
 
 
 def test_a_kind_stands_for_the_last_period_that_is_over() -> None:
