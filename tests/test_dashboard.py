@@ -303,10 +303,13 @@ async def welcome(port: int) -> dict[str, Any]:
     return said
 
 
-async def test_settings_are_changed_by_keyboard_until_sighup(browser: Browser, tmp_path: Path) -> None:
+async def test_only_the_settings_that_were_edited_are_changed_by_keyboard_until_sighup(
+    browser: Browser, tmp_path: Path
+) -> None:
     async with watched(tmp_path / "server", "--motd", "As started") as found, opened(browser, found, **WIDE) as page:
         port = found.server.port
-        motd = page.get_by_label("Message of the day")
+        motd, bits = page.get_by_label("Message of the day"), page.get_by_label("Difficulty")
+        answer = page.locator("#answer")
         await expect(motd).to_have_value("As started")
         await page.get_by_label("Permission").focus()
         await page.keyboard.type("hash")
@@ -316,7 +319,7 @@ async def test_settings_are_changed_by_keyboard_until_sighup(browser: Browser, t
         await motd.fill("<b>Back at noon</b>")
         await page.keyboard.press("Tab")
         await page.keyboard.press("Enter")
-        await expect(page.locator("#answer")).to_have_text("Applied, until the server starts again or gets SIGHUP.")
+        await expect(answer).to_have_text("Applied, until the server starts again or gets SIGHUP.")
         changed = await found.server.logged("the setting has changed", setting="permission")
         assert (changed["before"], changed["after"], changed["by"]) == ("none", "hashcash", "dashboard")
         said = await welcome(port)
@@ -327,26 +330,22 @@ async def test_settings_are_changed_by_keyboard_until_sighup(browser: Browser, t
         said = await welcome(port)
         assert said["motd"] == "As started"
         assert "permission-required" not in said
-
-
-async def test_only_the_settings_that_were_edited_are_changed(browser: Browser, tmp_path: Path) -> None:
-    async with watched(tmp_path / "server") as found, opened(browser, found, **WIDE) as page:
-        bits = page.get_by_label("Difficulty")
         await expect(bits).to_have_value("20")
         await bits.fill("9")
         async with (
             aiohttp.ClientSession(headers=AUTHORIZED) as another,
-            another.post(f"{found.admin}settings", json={"motd": "of another operator"}) as answer,
+            another.post(f"{found.admin}settings", json={"motd": "of another operator"}) as posted,
         ):
-            assert await answer.json() == {"motd": "of another operator", "permission": "none", "permission_bits": 20}
+            assert await posted.json() == {"motd": "of another operator", "permission": "none", "permission_bits": 20}
         await page.get_by_role("button", name="Apply").click()
-        await expect(page.locator("#answer")).to_contain_text("Applied")
-        assert (await welcome(found.server.port))["motd"] == "of another operator"
-        await expect(page.get_by_label("Message of the day")).to_have_value("of another operator")
+        await found.server.logged("the setting has changed", setting="permission_bits", after=9)
+        await expect(answer).to_contain_text("Applied")
+        await expect(motd).to_have_value("of another operator")
+        assert (await welcome(port))["motd"] == "of another operator"
         await found.server.stop()
         await bits.fill("10")
         await page.get_by_role("button", name="Apply").click()
-        await expect(page.locator("#answer")).to_contain_text("Not applied, as far as is known")
+        await expect(answer).to_contain_text("Not applied, as far as is known")
 
 
 BODY: Final = b'{"motd": "changed"}'
