@@ -159,6 +159,16 @@ def test_equal_runs_are_flagged_in_at_most_5_percent_of_draws(draws: int) -> Non
     assert flagged <= 0.05 * draws
 
 
+def test_a_change_of_a_fifth_is_called_the_same_in_at_most_5_percent_of_draws() -> None:
+    dice = Random(9)
+    wrong = 0
+    for _ in range(60):
+        old = [dice.lognormvariate(0, 0.1) for _ in range(12)]
+        new = [dice.lognormvariate(0, 0.1) * 1.11 for _ in range(12)]
+        wrong += compared([measure(old, new)])[0].verdict == "same"
+    assert wrong <= 3
+
+
 # Verdicts.
 
 
