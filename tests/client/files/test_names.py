@@ -25,41 +25,26 @@ LEGAL = [
         "~",
         "$HOME",
     ),
-    *(
-        "Übung",
-        "Отчёт.pdf",
-        "年度報告.docx",
-        "گزارش\u200cها",  # noqa: RUF001
-        "דוח\u200f.txt",
-        "รายงาน",
-        "👩\u200d🚀.png",
-        "e\u0301",
-        "a\u00a0b",
-    ),
-    *("a" * MAX_NAME_BYTES, "é" * 127, "com10", "auxiliary", "con-text", "\ue000"),
+    *("Übung", "Отчёт.pdf", "年度報告.docx", "گزارش\u200cها", "דוח\u200f.txt"),  # noqa: RUF001
+    *("รายงาน", "👩\u200d🚀.png", "e\u0301", "a\u00a0b", "com10", "auxiliary", "con-text", "\ue000"),
+    *("a" * MAX_NAME_BYTES, "é" * 127),
 ]
+
+PATHS = ("/etc/passwd", "a/b", "../x", "a/", "~/.ssh/authorized_keys", "..\\x", "C:\\x", "\\\\host\\share", "a\\")
+CONTROLS = "\0\a\n\r\t\x1b\x7f\x85\x9b\u2028\u2029\u202a\u202e\u2066\u2069"
+INVISIBLE = (" ", "\u00a0\u2003", "\u200b", "\U000e0001", "\u3164", "\u2800 \u115f")
+DEVICES = ("CON", "nul", "NUL.txt", "aux.tar.gz", "Com1", "LPT9.", "COM\xb9", "con ", "CONIN$")
 
 UNSAFE = [
     ("", "is empty"),
-    (".", "means a directory"),
-    ("..", "means a directory"),
-    *((path, "is a path") for path in ("/etc/passwd", "a/b", "../x", "a/", "~/.ssh/authorized_keys")),
-    *((path, "is a path") for path in ("..\\x", "C:\\x", "\\\\host\\share", "a\\")),
-    *((f"a{each}b", "control") for each in "\0\a\n\r\t\x1b\x7f\x85\x9b\u2028\u2029\u202a\u202e\u2066\u2069"),
-    ("\x1b[2J\x1b]0;owned\a", "control"),
-    ("invoice\u202efdp.exe", "control"),
-    *(
-        (each, "no visible character")
-        for each in (" ", "\u00a0\u2003", "\u200b", "\U000e0001", "\u3164", "\u2800 \u115f")
-    ),
-    ("a" * 256, "longer than 255 bytes"),
-    ("é" * 128, "longer than 255 bytes"),
-    ("\udcff", "not UTF-8"),
-    ("\ud83d", "not UTF-8"),
-    *(
-        (name, "device")
-        for name in ("CON", "nul", "NUL.txt", "aux.tar.gz", "Com1", "LPT9.", "COM\xb9", "con ", "CONIN$")
-    ),
+    *((name, "means a directory") for name in (".", "..")),
+    *((name, "is a path") for name in PATHS),
+    *((f"a{control}b", "control") for control in CONTROLS),
+    *((name, "control") for name in ("\x1b[2J\x1b]0;owned\a", "invoice\u202efdp.exe")),
+    *((name, "no visible character") for name in INVISIBLE),
+    *((name, "longer than 255 bytes") for name in ("a" * 256, "é" * 128)),
+    *((name, "not UTF-8") for name in ("\udcff", "\ud83d")),
+    *((name, "device") for name in DEVICES),
 ]
 
 
