@@ -1,4 +1,4 @@
-"""Settings of `restante waku serve`: what cannot mean anything is one sentence that names the flag."""
+"""Settings of `restante waku serve`, and times: what cannot mean anything is one sentence that names the flag."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from restante.cli.times import read_time
 from restante.cli.waku_arguments import request_options
 from restante.common.errors import Misuse
 from restante.common.settings import resolve
@@ -156,3 +157,34 @@ def test_an_empty_password_is_refused_and_not_taken_for_none(
     monkeypatch.setenv(PASSWORD_VARIABLE, "")
     with pytest.raises(Misuse, match=f"^{PASSWORD_VARIABLE}: it is empty"):
         _password(resolved())
+
+
+NOW = 1_795_223_193
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("now", NOW),
+        ("0", 0),
+        ("1700000000", 1_700_000_000),
+        ("-1s", NOW - 1),
+        ("-90m", NOW - 5400),
+        ("-24h", NOW - 86400),
+        ("-7d", NOW - 7 * 86400),
+        ("2023-11-14T22:13:20", 1_700_000_000),
+        ("2023-11-14T22:13:20Z", 1_700_000_000),
+        ("2023-11-15T00:13:20+02:00", 1_700_000_000),
+        ("2023-11-14", 1_699_920_000),
+    ],
+)
+def test_every_form_of_a_time_is_read(text: str, expected: int) -> None:
+    assert read_time(text, NOW, "--from") == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["", "soon", "24h", "1.5", "-99999999999s", "4294967296", "1969-12-31", "2200-01-01", "٣"]
+)
+def test_a_text_that_is_no_time_is_misuse(text: str) -> None:
+    with pytest.raises(Misuse, match=r"--to: '.*' is not a time"):
+        read_time(text, NOW, "--to")
