@@ -120,6 +120,16 @@ async def test_a_client_that_sends_much_delays_others_by_two_batches_at_most(tmp
         assert [flood.pongs for flood in floods] == [list(range(1000))] * len(floods)
 
 
+async def test_large_messages_fill_a_batch_sooner_than_many_small_ones(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (commit_loop, _):
+        floods, quiet = [Peer(commit_loop) for _ in range(20)], Peer(commit_loop)
+        for flood in floods:
+            for _ in range(8):
+                flood.say(type="ping", ping="0" * (MAX_BATCH_WEIGHT // 20))
+        quiet.ping()
+        assert len(commit_loop.queue.gather(0.0, UNLIMITED)) == 20
+
+
 async def test_short_messages_wait_for_one_long_one_at_most(tmp_path: Path) -> None:
     async with opened(tmp_path) as (commit_loop, _):
         senders, quiet = [Peer(commit_loop) for _ in range(20)], Peer(commit_loop)
@@ -207,6 +217,16 @@ def test_dropped_commands_do_not_run_and_those_under_way_do() -> None:
     assert (queue.held, connection.backlog.held, connection.backlog.queued) == (0, 0, 0)
 
 
+def test_a_long_message_that_is_dropped_before_its_turn_does_not_run() -> None:
+    queue, connection, other = FairQueue(), ConnectionState(Inbox()), ConnectionState(Inbox())
+    for each in (connection, other):
+        queue.put(received(each, "l" * (MAX_SHORT_MESSAGE_CHARACTERS + 1), Now(0.0, 0.0)))
+    queue.drop(connection)
+    assert [entry.connection for entry in queue.gather(0.0, UNLIMITED)] == [other]
+    assert (connection.backlog.held, connection.backlog.queued) == (0, 0)
+    assert queue.held == MAX_SHORT_MESSAGE_CHARACTERS + 1 + fair_queue.ENTRY_BYTES
+
+
 async def test_replies_and_deliveries_count_in_the_weight_of_a_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,6 +255,23 @@ async def test_replies_and_deliveries_count_in_the_weight_of_a_batch(
         assert readers[0].pongs == [0]
         assert len([size for size in batches if size]) >= len(readers)
         assert max(batches) < 2 * MAX_BATCH_WEIGHT
+
+
+async def test_the_event_loop_runs_after_each_batch_even_if_nothing_changed(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (commit_loop, _):
+        said: list[int] = []
+
+        async def one_turn() -> None:
+            while not commit_loop.idle.is_set():
+                said.append(len(Peer.order))
+                await asyncio.sleep(0)
+
+        for flood in [Peer(commit_loop) for _ in range(20)]:
+            flood.ping(200)
+        await one_turn()
+        said.append(len(Peer.order))
+        assert said[-1] == 20 * 200 * 2
+        assert max(after - before for before, after in itertools.pairwise(said)) <= 2 * MAX_BATCH_COMMANDS
 
 
 async def test_a_connection_is_not_read_while_many_of_its_commands_wait(tmp_path: Path) -> None:

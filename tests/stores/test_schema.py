@@ -139,6 +139,16 @@ def test_a_conversion_is_announced(tmp_path: Path) -> None:
     assert (line["event"], line["schema"], line["to_schema"]) == ("converting the database", 1, newest)
 
 
+def test_an_empty_database_file_is_logged(tmp_path: Path) -> None:
+    """A file that was cut to nothing is a new database to SQLite."""
+    with capture_logs() as logged:
+        connect(str(tmp_path / "new")).close()
+        assert not logged
+        (tmp_path / FILE).touch()
+        connect(str(tmp_path / FILE)).close()
+    assert [line["event"] for line in logged] == ["the database file was empty: creating a new database in it"]
+
+
 def test_an_interrupted_first_start_does_not_prevent_the_next(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / FILE)) as database:
         database.execute("PRAGMA journal_mode = WAL")  # what comes first; the schema is one transaction after it

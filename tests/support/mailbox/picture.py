@@ -45,5 +45,6 @@ async def assert_shown(store: Store, ledger: Ledger) -> State:
     assert max(keys, default=0) < found.next_key <= state.next_key
     sequences = [message.sequence for mailbox in found.mailboxes() for message in mailbox.messages]
     assert max(sequences, default=0) < found.next_sequence <= state.next_sequence
+    assert found.stored == state.stored
     assert not found.unsaved
     return found
