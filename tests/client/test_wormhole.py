@@ -20,6 +20,7 @@ from restante.client import (
     LonelyError,
     MessageStored,
     NoReceiptsError,
+    NoSeedError,
     PeerConfirmed,
     ReplayEnded,
     ServerGoneError,
@@ -110,6 +111,8 @@ async def test_two_sides_that_have_met_meet_again_without_a_code(network: Networ
                 await side.set_code(seed_code(seed))
             await alice.send(b"hello again")
             assert await bob.receive() == b"hello again"
+            with pytest.raises(NoSeedError):
+                await alice.seed()
     assert network.is_empty
 
 
