@@ -50,13 +50,13 @@ class Keeping:
 
 @contextmanager
 def keeping(data: Path, *batch: Envelope) -> Iterator[Keeping]:
-    found = Keeping(data)
+    server = Keeping(data)
     try:
         if batch:
-            found.save(*batch)
-        yield found
+            server.save(*batch)
+        yield server
     finally:
-        found.close()
+        server.close()
 
 
 def read_new(data: Path, before: SourceRead | None = None) -> SourceRead:
@@ -113,18 +113,6 @@ def test_valid_envelopes_of_an_archive_are_clean_and_others_are_not(tmp_path: Pa
         }
         for arrival, letter in enumerate(SOME, 1)
     ]
-
-
-def test_reading_continues_after_the_last_arrival(tmp_path: Path) -> None:
-    with keeping(tmp_path / "data", *SOME[:4]) as server:
-        first = read_new(server.data)
-        assert read_new(server.data, first).span is None
-        server.save(*SOME)
-        second = read_new(server.data, first)
-    assert hashes(first.rows) == names(SOME[:4])
-    assert hashes(second.rows) == names(SOME[4:])
-    assert [row["arrival"] for row in second.rows] == list(range(5, 11))
-    assert {row["file"] for row in first.rows} == {row["file"] for row in second.rows}
 
 
 def test_envelopes_pruned_before_they_were_read_count_as_missed(tmp_path: Path) -> None:

@@ -504,7 +504,9 @@ def test_a_plan_names_the_days_of_every_table_and_builds_none(plain: LakeWorld) 
     plain.spark = began
     assert plain.version("outcomes") is None
     built = build(plain)
-    assert {name: each.days for name, each in planned.items()} == {name: each.days for name, each in built.items()}
+    assert {name: result.days for name, result in planned.items()} == {
+        name: result.days for name, result in built.items()
+    }
     assert planned["outcomes"].days
     # NOW is of the day after it; a nameplate may have lived until then, and a day more
     assert [str(day) for day in planned["pressure"].days] == [THIRD, "2023-11-15", "2023-11-16"]
@@ -588,17 +590,17 @@ def test_days_that_came_one_by_one_and_late_are_built_as_if_all_had_come_at_once
         steps[0][name] = [row for row in of_one if first <= row[day] <= today and row not in late]
         steps[1][name] = [row for row in of_one if row[day] > today]
         steps[2][name] = late
-    split, whole = (LakeWorld(spark, tmp_path / name) for name in ("split", "whole"))
-    for world in (split, whole):
+    stepwise, at_once = (LakeWorld(spark, tmp_path / name) for name in ("stepwise", "at once"))
+    for world in (stepwise, at_once):
         world.folder.mkdir()
         world.now = (busy.TODAY + timedelta(days=30)).timestamp()
     for step in steps:
-        add(split, step)
-        split.build()
-    add(whole, {name: [row for step in steps for row in step[name]] for name in rows})
-    whole.build()
+        add(stepwise, step)
+        stepwise.build()
+    add(at_once, {name: [row for step in steps for row in step[name]] for name in rows})
+    at_once.build()
     for name in BUILDS:
-        assert split.rows(name) == whole.rows(name), name
+        assert stepwise.rows(name) == at_once.rows(name), name
 
 
 # ── a mailserver that has nothing on a day ───────────────────────────────────────────────────────
@@ -664,9 +666,9 @@ def test_mailservers_that_came_in_any_order_are_covered_as_if_all_had_come_at_on
         if dice.random() < 0.7:
             coverage(plain)
     coverage(plain)
-    whole = LakeWorld(None, tmp_path / "whole")
-    whole.folder.mkdir()
-    whole.add("archived", plain.rows("archived"))
-    with without_spark(whole):
-        coverage(whole)
-    assert coverage_days(plain) == coverage_days(whole)
+    at_once = LakeWorld(None, tmp_path / "at once")
+    at_once.folder.mkdir()
+    at_once.add("archived", plain.rows("archived"))
+    with without_spark(at_once):
+        coverage(at_once)
+    assert coverage_days(plain) == coverage_days(at_once)

@@ -154,8 +154,8 @@ class Sources:
         self, paths: Mapping[str, str], *, ends: int = 0, words: Sequence[str] = ("ingest", "--plan")
     ) -> tuple[list[str], list[str]]:
         """Plan an ingest of these paths, by name; give what was printed, and what was said on standard error."""
-        given = [f"--source={name}={self.folder / path}" for name, path in paths.items()]
-        done = command(*words, "--lake", self.lake, *given, ends=ends)
+        options = [f"--source={name}={self.folder / path}" for name, path in paths.items()]
+        done = command(*words, "--lake", self.lake, *options, ends=ends)
         return done.stdout.splitlines(), done.stderr.splitlines()
 
 

@@ -85,13 +85,6 @@ def test_a_file_that_is_no_database_is_not_taken_for_one(tmp_path: Path) -> None
     assert "damaged or encrypted" in refused(f"a={file}", tmp_path)
 
 
-def test_the_reference_s_channel_database_is_refused(tmp_path: Path) -> None:
-    their = Their(tmp_path / "their")
-    said = refused(f"a={their.relay}", tmp_path)
-    assert "channel database" in said
-    assert "--usage-db" in said
-
-
 def test_an_interrupted_commit_is_left_to_its_server(tmp_path: Path) -> None:
     file = made("theirs", tmp_path)
     with closing(sqlite3.connect(file, isolation_level=None)) as database:

@@ -164,9 +164,9 @@ def test_rows_that_were_imported_from_another_source_are_duplicates(world: LakeW
     with ours(tmp_path / "a", nameplate(50), current(None)):
         results = world.ingest(f"new={tmp_path / 'a'}", f"old={file}")
     counts = {
-        each.source: (each.ledger.read, each.ledger.clean, each.ledger.duplicate)
-        for each in results
-        if each.table == "nameplates" and each.ledger
+        result.source: (result.ledger.read, result.ledger.clean, result.ledger.duplicate)
+        for result in results
+        if result.table == "nameplates" and result.ledger
     }
     assert counts == {"new": (4, 1, 3), "old": (3, 3, 0)}
 

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from random import Random
 
@@ -20,10 +19,9 @@ from restante.pipeline.spark.errors import JAVA_ENDED, SparkError, in_one_senten
 from support.bounds import PATIENCE
 from support.pipeline.busy_week import busy_week
 from support.pipeline.runs import LakeWorld
-from support.pipeline.servers import nameplate, ours
 from support.pipeline.sessions import INTERPRETED, environment
 from support.pipeline.tables import dicts
-from support.processes import process_group
+from support.processes import RESTANTE, process_group
 
 
 def java_of(process: int) -> int:
@@ -34,27 +32,21 @@ def java_of(process: int) -> int:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("command", ["ingest", "build"])
-def test_a_run_whose_java_is_killed_says_so_in_one_sentence(tmp_path: Path, command: str) -> None:
+def test_a_run_whose_java_is_killed_says_so_in_one_sentence(tmp_path: Path) -> None:
     """As the kernel does if memory runs out."""
     lake = LakeWorld(None, tmp_path)
-    rows = busy_week(Random(1), 100)["nameplates"]
-    lake.add("nameplates", dicts("nameplates", rows))
-    words = [command, "--lake", str(lake.path)]
-    with ours(tmp_path / "relay", *(nameplate(number) for number in range(2000))):
-        if command == "ingest":
-            words += ["--source", f"relay={tmp_path / 'relay'}"]
-        with process_group(
-            [sys.executable, "-m", "restante", "pipeline", *words],
-            env=environment(INTERPRETED),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        ) as running:
-            assert running.stderr is not None
-            ready = running.stderr.readline()
-            os.kill(java_of(running.pid), signal.SIGKILL)
-            _, said = running.communicate(timeout=PATIENCE)
-    assert re.fullmatch(rf"{command}: Spark: ready, [\d.]+ s\n", ready)
+    lake.add("nameplates", dicts("nameplates", busy_week(Random(1), 100)["nameplates"]))
+    with process_group(
+        [*RESTANTE, "pipeline", "build", "--lake", str(lake.path)],
+        env=environment(INTERPRETED),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as running:
+        assert running.stderr is not None
+        ready = running.stderr.readline()
+        os.kill(java_of(running.pid), signal.SIGKILL)
+        _, said = running.communicate(timeout=PATIENCE)
+    assert re.fullmatch(r"build: Spark: ready, [\d.]+ s\n", ready)
     assert running.returncode == 1
     assert said.splitlines()[-1].startswith(f"restante: {JAVA_ENDED}")
     assert "Traceback" not in said

@@ -207,7 +207,7 @@ def test_counts_add_up_to_the_rows_that_were_read(
     live = Counter[str]()
     for row in dicts("live", week()["live"]):
         live[f"live {row['kind']}"] += row["count"]
-    expected = sum(live[each] if each in live else len(week()[each]) for each in counted)
+    expected = sum(live[name] if name in live else len(week()[name]) for name in counted)
     assert sum(row[column] for row in dicts(name, made(name)[WEEK].elements())) == expected
 
 

@@ -132,11 +132,11 @@ class LakeWorld:
     def take(self, spec: str, *tables: str) -> None:
         """Commit what is new at a server's usage records without Spark, as if an ingest had taken it."""
         marks: Marks = {table: self.marks(table, spec) for table in tables}
-        for table, found in read(spec, self.folder / "scratch", marks).items():
-            ledger = Ledger(read=len(found.rows), clean=len(found.clean), counted=found.span.counted)
-            fields = {"source": spec.partition("=")[0], "ledger": ledger, "marks": dict(found.span.marks)}
+        for table, new in read(spec, self.folder / "scratch", marks).items():
+            ledger = Ledger(read=len(new.rows), clean=len(new.clean), counted=new.span.counted)
+            source, _, _ = spec.partition("=")
             if table in tables:
-                self.add(table, found.clean, **fields)
+                self.add(table, new.clean, source=source, ledger=ledger, marks=dict(new.span.marks))
 
     def marks(self, table: str, spec: str) -> dict[str, Mark]:
         with self.run() as run:
