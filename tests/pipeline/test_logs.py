@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from restante.pipeline.sources import logs as log_source
 from restante.pipeline.sources import tasks, traces
-from restante.pipeline.sources.logs import MAX_LOG_BYTES
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.source import SourceError
 from support.effort import examples
@@ -291,10 +291,9 @@ def test_a_file_that_is_no_log_is_one_row_in_quarantine(name: str, tmp_path: Pat
     assert events(logs, result).span is None
 
 
-def test_an_oversized_log_is_not_read(tmp_path: Path) -> None:
-    with (tmp_path / "x").open("wb") as file:
-        file.write(b"[")
-        file.truncate(MAX_LOG_BYTES + 1)
+def test_an_oversized_log_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_source, "MAX_LOG_BYTES", 1 << 20)
+    (tmp_path / "x").write_bytes(b"[" + bytes(1 << 20))
     assert events(tmp_path / "x").faults == [("x:0", "larger than any timing log")]
 
 
