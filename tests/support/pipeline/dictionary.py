@@ -1,4 +1,4 @@
-"""The tables of the data dictionary, docs/pipeline/tables.md, from the schemas. All else is written on the page itself.
+"""The tables of the data dictionary, docs/pipeline/tables.md, from the schemas. All else is written on the page.
 
 To write them anew: PYTHONPATH=src:tests .venv/bin/python -m support.pipeline.dictionary
 """
