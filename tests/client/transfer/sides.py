@@ -28,10 +28,6 @@ class Side(Transit):
         self.role = role
         self.keys = SENDER if role is Role.SENDER else RECEIVER
 
-    @property
-    def relay_line(self) -> bytes:
-        return self.keys.relay_line(self._side)
-
     async def __aenter__(self) -> Self:
         return self.__enter__()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from contextlib import closing, suppress
+from contextlib import suppress
 from typing import Final
 from unittest.mock import patch
 
@@ -13,10 +13,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from client.transfer.sides import DIAL_ONLY, RECEIVER, SENDER, Side, exchange, somebody
-from restante.client.errors import ConnectionLostError, TransferError
+from restante.client.errors import TransferError
 from restante.client.transit import connecting
 from restante.client.transit.hints import Hints, Relay
-from restante.client.transit.pipe import RecordPipe
 from restante.client.transit.records import GO, NEVERMIND, RELAY_READY, Role
 from support.bounds import bounded
 from support.effort import examples
@@ -118,61 +117,3 @@ def test_who_speaks_in_place_of_the_peer_is_an_error(
     words = asyncio.run(fails())
     assert words.startswith("no connection to the other side (127.0.0.1:")
     assert words.isprintable()
-
-
-# ── a relay that is cut ──────────────────────────────────────────────────────────────────────────
-
-
-class CutRelay:
-    """A relay that closes both connections when it has passed so many bytes on to one side."""
-
-    def __init__(self, towards: Side, other: Side, most: int) -> None:
-        self._towards, self._left = towards.role, most
-        self._roles = {towards.relay_line: towards.role, other.relay_line: other.role}
-        self._writers: dict[Role, asyncio.StreamWriter] = {}
-        self._both = asyncio.Event()
-
-    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        role = self._roles[await reader.readuntil(b"\n")]
-        self._writers[role] = writer
-        if len(self._writers) == len(self._roles):
-            self._both.set()
-        await self._both.wait()
-        self._pass_on(role, RELAY_READY)
-        while some := await reader.read(1 << 16):
-            self._pass_on(role.peer, some)
-
-    def _pass_on(self, role: Role, some: bytes) -> None:
-        if role is self._towards:
-            some = some[: self._left]
-            self._left -= len(some)
-        self._writers[role].write(some)
-        if not self._left:
-            for each in self._writers.values():
-                each.close()
-
-
-async def by_cut_relay(towards: Role, most: int) -> tuple[RecordPipe | BaseException, RecordPipe | BaseException]:
-    """Return how both ended: first the side that is passed on only so many bytes."""
-    one, other = Side(towards, DIAL_ONLY), Side(towards.peer, DIAL_ONLY)
-    async with bounded("the end of both", AT_ONCE), somebody(CutRelay(one, other, most)) as address, one, other:
-        hints = Hints((), (Relay((address,)),))
-        first, second = await asyncio.gather(one.meet(hints), other.meet(hints), return_exceptions=True)
-    return first, second
-
-
-@pytest.mark.parametrize("towards", Role)
-async def test_a_relay_that_is_cut_anywhere_in_the_handshake_ends_both(towards: Role) -> None:
-    for most in range(len(chosen_after(towards, by_relay=True))):
-        cut_off, other = await by_cut_relay(towards, most)
-        assert isinstance(cut_off, TransferError), (most, cut_off)
-        assert str(cut_off).startswith("no connection to the other side (127.0.0.1:"), most
-        if isinstance(other, RecordPipe):  # a sender that has chosen the connection
-            assert towards is Role.RECEIVER
-            with (
-                closing(other),
-                pytest.raises(ConnectionLostError, match="the connection to the other side was closed"),
-            ):
-                await asyncio.to_thread(other.receive)
-        else:
-            assert isinstance(other, TransferError), (most, other)
