@@ -6,10 +6,8 @@ What becomes of connections that are lost in memory and in virtual time is in te
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,17 +25,13 @@ from restante.client import (
     PeerConfirmed,
     Reconnecting,
     WaitingForPeer,
-    Welcomed,
     Wormhole,
     receive_text,
     seed_code,
     send_text,
 )
 from restante.mailbox.store import backup
-from restante.mailbox.store import sqlite as store
-from restante.mailbox.store.schema import FILE
 from support.bounds import bounded
-from support.mailbox.days import server_of_days
 from support.mailbox.servers import Server
 from support.mailbox.wormhole import Client
 
@@ -100,45 +94,6 @@ async def test_a_server_that_is_killed_and_comes_back_loses_nothing(
         for heard in events.values():
             assert Counter(stored.number for stored in heard.of(MessageStored)) == Counter(range(20))
         assert server.live() == {}
-
-
-@pytest.mark.parametrize("stage", ["a code", "a message", "the close"])
-async def test_a_server_that_cannot_store_for_a_while_is_asked_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_delay: None, stage: str
-) -> None:
-    monkeypatch.setattr(store, "LOCK_TIMEOUT_SECONDS", 0.01)
-    heard = Heard()
-    async with server_of_days(tmp_path / "data") as server:
-        data = sqlite3.connect(tmp_path / "data" / FILE, isolation_level=None)
-
-        def lock() -> None:
-            data.execute("BEGIN IMMEDIATE")
-
-        def unlock(event: Event) -> None:
-            if isinstance(event, Reconnecting) and len(heard.of(Reconnecting)) == 3:
-                data.execute("ROLLBACK")
-
-        heard.act = unlock
-        with closing(data):
-            async with wormhole(server.url, on_event=heard) as alice, wormhole(server.url) as bob:
-                await heard.until(Welcomed)
-                if stage == "a code":
-                    lock()
-                await meet(alice, bob)
-                if stage == "a message":
-                    await alice.flush()
-                    await bob.flush()
-                    lock()
-                await alice.send(b"held until called for")
-                assert await read(bob, 1) == [b"held until called for"]
-                await bob.close()
-                if stage == "the close":
-                    await alice.flush()
-                    lock()
-                await alice.close()
-            assert server.mailboxes == 0
-        words = "the server asks to try again later: the server could not store this, try again"
-        assert [lost.reason for lost in heard.of(Reconnecting)] == [words] * 3
 
 
 # ── a backup ─────────────────────────────────────────────────────────────────────────────────────
