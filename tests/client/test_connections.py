@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from restante.client.connection.server import Server
 from restante.mailbox.protocol.hashcash import Demand, problem
 from support.bounds import bounded
 from support.certificates import Certificate
-from support.mailbox.frames import HEAD_END
 from support.mailbox.servers import Server as Serving
 from support.ports import nobodys_port
 
@@ -222,42 +220,6 @@ async def test_a_server_of_ours_that_has_no_room_is_tried_again_until_it_has(tmp
     assert {each.reason for each in refused} >= {
         "the server asks to try again later: the server has no room for more connections"
     }
-    assert heard.of(Failed) == []
-
-
-@asynccontextmanager
-async def naming_clients(server: Serving, address: str) -> AsyncIterator[str]:
-    """A proxy in front of a server that says that every client has this address. Yields its URL."""
-
-    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(1 << 16):
-            writer.write(data)
-        writer.close()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(HEAD_END)
-        theirs, ours = await asyncio.open_connection("127.0.0.1", server.port)
-        ours.write(head.removesuffix(b"\r\n") + f"X-Real-IP: {address}\r\n\r\n".encode())
-        await asyncio.gather(pass_on(reader, ours), pass_on(theirs, writer))
-
-    async with listening(serve) as port:
-        yield f"ws://127.0.0.1:{port}/v1"
-
-
-async def test_a_server_of_ours_that_has_too_many_connections_of_an_address_is_tried_again(tmp_path: Path) -> None:
-    heard = Heard()
-    limits = ("--limit", "address_connections=1", "--limit", "address_connects=0")
-    flags = ("--trust-proxy", "127.0.0.0/8", *limits)
-    async with serving(tmp_path, *flags) as server, naming_clients(server, "198.51.100.7") as url, bounded("a code"):
-        async with wormhole(url) as alice:
-            await alice.allocate_code()
-            bob = await wormhole(url, on_event=heard).__aenter__()
-            await heard.until(Reconnecting)
-        await bob.allocate_code()
-        await bob.close()
-    words = "too many connections from your address: 1 may be open at a time"
-    reason = f"the server asks to try again later: {words}"
-    assert heard.of(Reconnecting)[0] == Reconnecting(0.02, reason, busy=True)
     assert heard.of(Failed) == []
 
 
