@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from restante.common.dice import SystemDice
-from restante.common.errors import Misuse, StoreError
+from restante.common.errors import Misuse, PeerError, StoreError
 from restante.waku.client.actions import Budgets, FetchReport, Timeouts
 from restante.waku.client.fetch import RequestOptions, fetch
 from restante.waku.client.outbound_connection import NodeUnavailableError, SilentError, connect
@@ -95,6 +95,12 @@ async def test_only_a_requester_with_a_key_is_recognised() -> None:
             await fetch([enode], QUERY, own, lambda _: None)
         assert (await _probe(enode, own, 60.0)).outcome is Outcome.WELL
     assert {request.signer for request in node.asked} == node.known == {KEY.public}
+
+
+@in_virtual_time
+async def test_a_server_whose_key_is_none_ends_the_fetch_with_an_error() -> None:
+    with pytest.raises(PeerError, match="not on the curve"):
+        await fetch([Enode(bytes(64), "127.0.0.1", 1)], QUERY, ENVELOPE, lambda _: None)
 
 
 async def test_a_server_that_wants_too_much_work_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
