@@ -84,13 +84,24 @@ async def test_a_server_without_tls_is_an_error_for_who_wants_it(answer: bytes, 
 
 
 class Proxy:
-    """A SOCKS5 proxy with a login (RFC 1928, RFC 1929). It lets nobody pass who has another one."""
+    """A SOCKS5 or HTTP proxy with the login user:secret. It lets nobody pass who has another one."""
 
     def __init__(self) -> None:
         self.targets: list[str] = []
         self.bytes = 0
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def http(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer a CONNECT (RFC 9110, section 9.3.6; RFC 7617)."""
+        head = await reader.readuntil(b"\r\n\r\n")
+        method, target, _ = head.split(b" ", 2)
+        assert method == b"CONNECT"
+        if b"Basic dXNlcjpzZWNyZXQ=" not in head:
+            writer.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+            return
+        await self._forward(reader, writer, target.decode(), b"HTTP/1.1 200 Connected\r\n\r\n")
+
+    async def socks5(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer a connect (RFC 1928, RFC 1929)."""
         await reader.readexactly((await reader.readexactly(2))[1])
         writer.write(b"\x05\x02")
         user = await reader.readexactly((await reader.readexactly(2))[1])
@@ -102,9 +113,14 @@ class Proxy:
         if (user, password) != (b"user", b"secret"):
             writer.write(b"\x05\x02\x00\x01" + bytes(6))
             return
-        self.targets.append(f"{host}:{port}")
-        beyond_reader, beyond_writer = await asyncio.open_connection(host, port)
-        writer.write(b"\x05\x00\x00\x01" + bytes(6))
+        await self._forward(reader, writer, f"{host}:{port}", b"\x05\x00\x00\x01" + bytes(6))
+
+    async def _forward(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, target: str, answer: bytes
+    ) -> None:
+        self.targets.append(target)
+        beyond_reader, beyond_writer = await asyncio.open_connection(*target.split(":"))
+        writer.write(answer)
         await asyncio.gather(self._copy(reader, beyond_writer), self._copy(beyond_reader, writer))
 
     async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -116,15 +132,16 @@ class Proxy:
         writer.close()
 
 
-async def test_two_sides_meet_through_a_proxy_with_a_login(tmp_path: Path) -> None:
+@pytest.mark.parametrize("scheme", ["http", "socks5"])
+async def test_two_sides_meet_through_a_proxy_with_a_login(tmp_path: Path, scheme: str) -> None:
     certificate, proxy = Certificate(tmp_path), Proxy()
-    async with lying(honest, certificate.server) as liar, listening(proxy.serve) as port:
-        options = {"ssl": certificate.client, "proxy": f"socks5://user:secret@127.0.0.1:{port}"}
+    async with lying(honest, certificate.server) as liar, listening(getattr(proxy, scheme)) as port:
+        options = {"ssl": certificate.client, "proxy": f"{scheme}://user:secret@127.0.0.1:{port}"}
         await exchange(*(wormhole(liar.url, **options) for _ in range(2)))
         assert proxy.targets == [f"127.0.0.1:{liar.port}"] * 2
         assert proxy.bytes > 400_000
         with pytest.raises(ServerGoneError, match="through the proxy"):
-            await use(wormhole("ws://127.0.0.1:1/v1", proxy=f"socks5://user:wrong@127.0.0.1:{port}"))
+            await use(wormhole("ws://127.0.0.1:1/v1", proxy=f"{scheme}://user:wrong@127.0.0.1:{port}"))
 
 
 @pytest.mark.parametrize("scheme", ["http", "socks5", "socks4"])
