@@ -224,6 +224,16 @@ async def test_work_that_cannot_be_done_is_an_error(hashcash: Any) -> None:
             await use(wormhole(liar.url))
 
 
+async def test_a_process_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: str, **__: Any) -> Process:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", fail)
+    async with lying(demanding({"bits": 20, "resource": "r"})) as liar:
+        with pytest.raises(PermissionNeededError, match="cannot start a process"):
+            await use(wormhole(liar.url))
+
+
 async def test_a_server_of_ours_that_has_no_room_is_tried_again_until_it_has(tmp_path: Path) -> None:
     heard, limits = Heard(), ("--limit", "connections=1", "--limit", "address_connects=0")
     async with serving(tmp_path, *limits) as server, bounded("a code"):
