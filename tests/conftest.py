@@ -21,8 +21,45 @@ ROOT: Final = Path(__file__).parents[1]
 OWN_SPARK: Final = ("tests/pipeline/test_masters.py",)
 """Files that have a Spark session of their own, on another worker than all others: they start clusters."""
 
-SECONDS: Final[dict[str, tuple[int, int]]] = {}
-"""Processor seconds of the quick and of the thorough tests of files that take long. Others take about one.
+SECONDS: Final[dict[str, tuple[int, int]]] = {
+    "tests/client/test_address_book.py": (6, 34),
+    "tests/demo/test_fleet.py": (9, 4),
+    "tests/durability/test_faulty_disks.py": (3, 9),
+    "tests/hostile/test_floods.py": (3, 14),
+    "tests/interop/test_clients.py": (1, 125),
+    "tests/interop/test_files.py": (1, 26),
+    "tests/interop/test_files_apart.py": (1, 23),
+    "tests/interop/test_files_apart.py::test_a_large_file_arrives_by_the_relay": (1, 155),
+    "tests/interop/test_killed_server.py": (2, 9),
+    "tests/interop/test_prometheus.py": (1, 15),
+    "tests/machine/test_conversations.py": (9, 1),
+    "tests/pipeline/test_bad_input.py": (22, 1),
+    "tests/pipeline/test_build.py": (5, 53),
+    "tests/pipeline/test_class_archive.py": (1, 50),
+    "tests/pipeline/test_closing_gaps.py": (1, 52),
+    "tests/pipeline/test_commands.py": (17, 1),
+    "tests/pipeline/test_demo.py": (29, 1),
+    "tests/pipeline/test_kill.py": (1, 9),
+    "tests/pipeline/test_lake_kill.py": (4, 9),
+    "tests/pipeline/test_lake_table.py": (7, 9),
+    "tests/pipeline/test_masters.py": (1, 157),
+    "tests/pipeline/test_masters.py::test_a_connect_server_builds_the_same_tables": (1, 103),
+    "tests/pipeline/test_query.py": (14, 2),
+    "tests/pipeline/test_report_in_chromium.py": (3, 73),
+    "tests/pipeline/test_report_reading.py": (10, 1),
+    "tests/pipeline/test_small_jobs.py": (1, 35),
+    "tests/pipeline/test_tables.py": (21, 79),
+    "tests/test_bench.py": (2, 34),
+    "tests/test_dashboard.py": (17, 9),
+    "tests/test_docs.py": (10, 3),
+    "tests/test_packages.py": (1, 91),
+    "tests/timing/test_page_in_chromium.py": (2, 19),
+    "tests/waku/durability/test_faulty_disks.py": (1, 13),
+    "tests/waku/hostile/test_siege.py": (8, 10),
+}
+"""Processor seconds of the quick and of the thorough tests of files that take long, and of tests that count apart.
+
+Other files take about one.
 
 The files that take longest begin first, for a run is as long as its last worker. `--shard` makes parts of equal sums.
 """
@@ -101,6 +138,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out what this run does not want; say which tests share a worker; order them (thorough: randomly)."""
     option = config.option
     wanted = [item for item in items if _wanted(item, thorough=option.thorough)]
+    if option.shard is not None:
+        wanted = [item for item in wanted if _unit(item) in _shard_units(*option.shard)]
     config.hook.pytest_deselected(items=list(set(items) - set(wanted)))
     items[:] = wanted
     for item in items:
@@ -109,7 +148,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if option.seed is not None:
         _shuffle(items, random.Random(option.seed))
     # pytest-xdist hands out groups in the order of their first tests.
-    items.sort(key=lambda item: -_seconds(_file(item))[option.thorough])
+    items.sort(key=lambda item: -max(_seconds(_file(item))[option.thorough], _seconds(_unit(item))[option.thorough]))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -118,8 +157,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         assert all("@" in item.nodeid for item in session.items), "pytest-xdist's groups have no effect"
 
 
-def _seconds(file: str) -> tuple[int, int]:
-    return SECONDS.get(file, (1, 1))
+def _seconds(unit: str) -> tuple[int, int]:
+    return SECONDS.get(unit, (1, 1))
+
+
+def _unit(item: pytest.Item) -> str:
+    """Return what a test counts with: its file, or itself if `SECONDS` names it."""
+    test = item.nodeid.partition("[")[0].partition("@")[0]
+    return test if test in SECONDS else _file(item)
 
 
 def _file(item: pytest.Item) -> str:
@@ -138,19 +183,23 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Leave the files of other parts alone: to import and to collect them takes a while."""
     if config.option.shard is None or not collection_path.match("test_*.py"):
         return None
-    return True if collection_path not in _files_of_shard(*config.option.shard) else None
+    file = collection_path.relative_to(ROOT).as_posix()
+    return None if any(unit.partition("::")[0] == file for unit in _shard_units(*config.option.shard)) else True
 
 
 @functools.cache
-def _files_of_shard(number: int, parts: int) -> set[Path]:
-    """Return the test files of one part. The longest first, each file goes to the part that has the least so far."""
-    weights = {path: _seconds(path.relative_to(ROOT).as_posix())[1] for path in (ROOT / "tests").rglob("test_*.py")}
+def _shard_units(number: int, parts: int) -> set[str]:
+    """Return the files of one part, and the tests that count alone.
+
+    The longest first, each goes to the part that has the least so far.
+    """
+    files = [path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")]
     sums = [0] * parts
-    shards: list[set[Path]] = [set() for _ in sums]
-    for path in sorted(weights, key=lambda path: (-weights[path], path)):
+    shards: list[set[str]] = [set() for _ in sums]
+    for unit in sorted({*files, *SECONDS}, key=lambda unit: (-_seconds(unit)[1], unit)):
         least = sums.index(min(sums))
-        sums[least] += weights[path]
-        shards[least].add(path)
+        sums[least] += _seconds(unit)[1]
+        shards[least].add(unit)
     return shards[number - 1]
 
 

@@ -20,19 +20,19 @@ from support import tools
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 BUDGETS: Final = {
-    "tests": 1.8,
-    "tests/client": 1.3,
-    "tests/demo": 0.1,
+    "start": 0.6,
+    "tests": 1.7,
+    "tests/client": 1.2,
+    "tests/demo": 0.2,
     "tests/durability": 0.3,
-    "tests/hostile": 0.4,
-    "tests/interop": 0.5,
-    "tests/machine": 0.2,
-    "tests/pipeline": 3.0,
+    "tests/hostile": 0.3,
+    "tests/interop": 0.3,
+    "tests/machine": 0.3,
+    "tests/pipeline": 3.4,
     "tests/reference_import": 0.2,
-    "tests/stores": 0.2,
-    "tests/timing": 0.2,
-    "tests/waku": 1.3,
-    "start": 0.5,
+    "tests/stores": 0.1,
+    "tests/timing": 0.3,
+    "tests/waku": 1.1,
 }
 """Processor minutes that the quick tests of each folder may take.
 
