@@ -55,11 +55,15 @@ class RawSocket:
 
     @classmethod
     async def dial(cls, port: int, path: str = "/v1", host: str = "127.0.0.1", **headers: str) -> RawSocket:
-        """Connect and shake hands."""
+        """Connect and shake hands. A server that goes meanwhile leaves no connection open."""
         self = await cls.connect(port, host)
-        self.write(handshake(path, host, **headers))
-        async with asyncio.timeout(BOUND):
-            head = await self.reader.readuntil(b"\r\n\r\n")
+        try:
+            self.write(handshake(path, host, **headers))
+            async with asyncio.timeout(BOUND):
+                head = await self.reader.readuntil(b"\r\n\r\n")
+        except BaseException:
+            self.writer.transport.abort()
+            raise
         self.status = head.decode().partition("\r\n")[0]
         return self
 
