@@ -86,10 +86,8 @@ def read(lake: Lake, mailserver: str, clip: Clip) -> list[Gap]:
             continue
         try:
             # From a path, pyarrow would take columns, too.
-            with file.path.open("rb") as opened:
-                # Threads of pyarrow that read through a Python file may abort the process while the interpreter
-                # exits: apache/arrow issues 34314, 39862 and 50482.
-                rows = pq.read_table(opened, columns=_COLUMNS, filters=wanted, use_threads=False, pre_buffer=False)
+            with data_files.native_file(file.path) as opened:
+                rows = pq.read_table(opened, columns=_COLUMNS, filters=wanted)
         except (OSError, pa.ArrowException) as error:
             raise StoreError(
                 f"the lake is damaged: {file.path} cannot be read: restore it from a backup,"

@@ -213,6 +213,17 @@ def unreadable(path: Path, why: str) -> StoreError:
     )
 
 
+def native_file(path: Path) -> pa.NativeFile:
+    """Open a file to read, without Python's file.
+
+    Threads of pyarrow that hold a Python file may abort the process while the interpreter exits: apache/arrow issues
+    34314, 39862 and 50482.
+    """
+    import pyarrow as pa
+
+    return pa.OSFile(os.fsencode(path))
+
+
 @contextlib.contextmanager
 def opened(path: Path, coded: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
     """Open a file of a table, to read the columns `coded` as dictionaries. Raises StoreError if it cannot be read."""
@@ -220,7 +231,7 @@ def opened(path: Path, coded: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
     import pyarrow.parquet as pq
 
     try:
-        with path.open("rb") as file, pq.ParquetFile(file, read_dictionary=[*coded]) as parquet:
+        with native_file(path) as file, pq.ParquetFile(file, read_dictionary=[*coded]) as parquet:
             yield parquet
     except (OSError, pa.ArrowException) as error:
         why = plain(error) if isinstance(error, OSError) and error.errno else "it is not a Parquet file"
