@@ -221,7 +221,8 @@ def native_file(path: Path) -> pa.NativeFile:
     """
     import pyarrow as pa
 
-    return pa.OSFile(os.fsencode(path))
+    with path.open("rb"):  # its error names a directory; pyarrow's has no number for it
+        return pa.OSFile(os.fsencode(path))
 
 
 @contextlib.contextmanager
