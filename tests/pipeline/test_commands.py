@@ -23,6 +23,7 @@ from restante.pipeline.lake.commit_info import Ledger, Mark
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.spark import java
 from restante.pipeline.tables import TABLES
+from support.bounds import PATIENCE
 from support.documents import ROOT, Document
 from support.mailbox.reference_sources import Their
 from support.pipeline.runs import LakeWorld, command, spark_command
@@ -53,6 +54,7 @@ def test_a_command_starts_spark_and_is_quiet(tmp_path: Path) -> None:
         done = run(
             *(*RESTANTE, "pipeline", "ingest", "--lake", tmp_path / "lake", "--source", f"relay={tmp_path / 'a'}"),
             variables=environment(INTERPRETED) | {"JAVA_HOME": str(java.find_home()), "XDG_CACHE_HOME": os.devnull},
+            bound=PATIENCE,
         )
     assert "relay: nameplates: 1 row read: 1 clean" in done.stdout.splitlines()
     said = r"ingest: Spark: ready, [\d.]+ s\n(ingest: relay: \w+: 1 row, [\d.]+ s\n)+"
