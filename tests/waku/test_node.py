@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import sqlite3
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from unittest.mock import Mock, patch
+from unittest.mock import patch
 
 import pytest
 import structlog
@@ -24,22 +23,15 @@ from restante.waku.connection.peer_connection import PeerConnection
 from restante.waku.connection.quotas import MAX_EVICTION_LOOKS, Quotas, make_room
 from restante.waku.connection.read_pacing import PAUSED_BY_ARCHIVE
 from restante.waku.devp2p import session
-from restante.waku.devp2p.enode import Enode
 from restante.waku.devp2p.hello import Reason
 from restante.waku.envelope.envelope import Envelope, make
 from restante.waku.envelope.keys import Key, node_id
 from restante.waku.limits import MIB, Limits
 from restante.waku.node import admission, main, node, relay, save_schedule
 from restante.waku.node.housekeeping import Housekeeping
-from restante.waku.node.mailserver import ARCHIVE_RETRY_DELAY, LOCKED_WORDS, ArchiveTerms
+from restante.waku.node.mailserver import ARCHIVE_RETRY_DELAY, LOCKED_WORDS
 from restante.waku.node.node import NO_PROXY_HEADER, Node
-from restante.waku.node.save_schedule import (
-    MAX_BATCH_ENVELOPES,
-    MIN_BATCH_ENVELOPES,
-    PROMPT_SECONDS,
-    SAVE_INTERVAL,
-    SaveSchedule,
-)
+from restante.waku.node.save_schedule import MAX_BATCH_ENVELOPES, MIN_BATCH_ENVELOPES, PROMPT_SECONDS, SAVE_INTERVAL
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.acceptance import Policy
 from restante.waku.protocol.packets import Options
@@ -48,7 +40,6 @@ from support.bounds import bounded
 from support.dice import Seeded
 from support.loops import on_uvloop
 from support.mailbox.inside import Gate, Gated
-from support.mailbox.reverse_proxies import Setup, behind_haproxy
 from support.proxy_headers import header
 from support.waku.inside import TURNS, Inside, inside
 from support.waku.letters import EPOCH, TOPIC, letter
@@ -110,6 +101,9 @@ async def has(here: Inside, *envelopes: Envelope) -> None:
     assert sorted(await here.archive.hashes()) == sorted(each.hash for each in envelopes)
 
 
+RARE_SAVES = Housekeeping(save_interval=1e6)
+
+
 def unread(here: Inside) -> list[PeerConnection]:
     return [connection for connection in here.node.connections if connection.reading.paused]
 
@@ -167,8 +161,10 @@ async def test_a_lost_static_peer_is_dialled_until_it_is_back(tmp_path: Path) ->
             await both_know(a, b)
             enode = b.enode
         assert not a.node.peers
-        task = asyncio.create_task(a.node.stay_connected(enode))
-        await a.until("an attempt", lambda: not a.node.connections)
+        with structlog.testing.capture_logs() as logs:
+            task = asyncio.create_task(a.node.stay_connected(enode))
+            await a.until("the log", lambda: bool(logs))
+        assert (logs[0]["peer"], logs[0]["reason"]) == (enode.address, "Connection refused")
         async with inside(tmp_path / "b", number=2, port=enode.port) as b:
             await both_know(a, b)
             await (await a.greet(NOTHING)).post(letter(1))
@@ -201,29 +197,6 @@ async def test_a_static_peer_that_has_dialled_is_not_dialled(tmp_path: Path) -> 
                 await asyncio.sleep(0)
             assert len(a.node.connections) == 1
         assert a.node.counts == {}
-
-
-async def test_a_node_that_dials_itself_is_told_so(tmp_path: Path) -> None:
-    async with inside(tmp_path) as here:
-        dialled = await here.node.dial(here.enode)
-        assert dialled.gone is not None
-        await dialled.gone
-        await here.until("the other end", lambda: not here.node.connections)
-        assert here.node.counts == {"lost: self_connection": 2}
-        with pytest.raises(GoneError) as gone:
-            await here.enter(here.node.key)
-        assert gone.value.reason is Reason.SELF_CONNECTION
-
-
-async def test_a_node_with_another_key_than_its_enode_is_disconnected(tmp_path: Path) -> None:
-    async with inside(tmp_path / "a") as a, inside(tmp_path / "b", number=2) as b:
-        dialled = await a.node.dial(Enode(KEY.public, "127.0.0.1", b.port))
-        assert dialled.gone is not None
-        await dialled.gone
-        await b.until("the other end", lambda: not b.node.connections)
-        assert a.node.counts == {"lost: the connection was lost": 1}
-        assert b.node.counts == {"lost: breach": 1}
-        assert not a.node.peers
 
 
 # ── who may come ─────────────────────────────────────────────────────────────────────────────────
@@ -281,31 +254,6 @@ async def test_connections_of_one_address_are_limited(tmp_path: Path) -> None:
         first.cut()
         await here.until("the loss", lambda: len(here.node.connections) == 1)
         await here.greet()
-
-
-async def test_connections_of_one_ipv6_64_are_limited_together(tmp_path: Path) -> None:
-    async with inside(tmp_path, housekeeping=Housekeeping(max_peers_per_address=1)) as here:
-        connections = []
-        for address in ("2001:db8::1", "2001:db8::2", "2001:db8:0:1::1", "::ffff:192.0.2.1", "192.0.2.1"):
-            transport = Mock(spec=asyncio.Transport)
-            transport.get_extra_info.return_value = (address, 1, 0, 0)
-            connections.append(here.node._answer(None))
-            connections[-1].connection_made(transport)
-        assert [connection in here.node.connections for connection in connections] == [True, False, True, True, False]
-        for connection in connections:
-            connection.connection_lost(None)
-
-
-async def test_an_unreachable_static_peer_is_logged_in_plain_words(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and does not listen
-        gone = Enode(KEY.public, *taken.getsockname())
-        async with inside(tmp_path) as here:
-            with structlog.testing.capture_logs() as logs:
-                dialling = asyncio.create_task(here.node.stay_connected(gone))
-                await here.until("the log", lambda: bool(logs))
-                dialling.cancel()
-    assert (logs[0]["peer"], logs[0]["reason"]) == (gone.address, "Connection refused")
 
 
 async def test_the_peer_with_the_most_faults_makes_room(tmp_path: Path) -> None:
@@ -396,11 +344,17 @@ async def test_a_peer_that_does_not_read_gets_no_relays_and_is_disconnected(
     monkeypatch.setattr(peer_connection, "WRITE_STALL_TIMEOUT", 3600.0)
     async with inside(tmp_path, policy=FREE, limits=FEW_OWED) as here:
         poster, reader, its_connection = await deaf_reader(here, lambda connection: connection.reading.stuck)
-        owed = its_connection.unsent()
+        deadlines, owed = its_connection._deadlines, its_connection.unsent()
         await poster.post(letter(1000, size=500_000))
-        assert 0 < its_connection._deadlines.stall - here.node.loop.time() <= 3600.0
+        assert 0 < deadlines.stall - here.node.loop.time() <= 3600.0
+        assert deadlines._armed <= deadlines.stall
+        its_connection._unsent_before += 1  # it has read something
         time_has_come(its_connection, "stall")
+        await asyncio.sleep(0)
+        assert its_connection in here.node.connections
+        time_has_come(its_connection, "stall")  # and now nothing
         await here.until("the end of its time", lambda: its_connection not in here.node.connections)
+        assert here.node.counts == {"lost: ping_timeout": 1}
         assert owed < 64 * 1024 + 2 * 510_000
         assert here.node.relay.counts["relayed later, because the peer did not read"] >= 1
         assert await reader.ended() is None
@@ -409,17 +363,23 @@ async def test_a_peer_that_does_not_read_gets_no_relays_and_is_disconnected(
 # ── what is allowed ──────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_peer_over_its_rate_is_not_read_and_its_end_is_noticed(tmp_path: Path) -> None:
+async def test_a_peer_over_its_rate_is_not_read_until_all_is_paid_for_and_its_end_is_noticed(tmp_path: Path) -> None:
     limits = Limits(address_envelopes=0.001, address_envelopes_at_once=14)
     async with inside(tmp_path, limits=limits, node_type=Quick) as here:
         peer = await here.greet()
         await peer.post(*(letter(number) for number in range(5)))
         assert unread(here) == []
         await peer.post(*(letter(number) for number in range(5, 5_000)))
+        await here.until("the whole packet", lambda: not here.node._digesting)
         [its_connection] = unread(here)
+        deadlines = its_connection._deadlines
+        assert 4_000_000 < deadlines.resume - here.node.loop.time() < NEVER, "its envelopes count, too"
         peer.cut()  # for hours nobody would look
         time_has_come(its_connection)
         await here.until("the loss", lambda: not here.node.connections)
+        assert (deadlines.resume, deadlines._timer) == (NEVER, None)
+        its_connection.digested()
+        assert (deadlines.resume, deadlines._timer) == (NEVER, None)
 
 
 async def test_each_packet_counts_against_the_rate_of_its_peer(tmp_path: Path) -> None:
@@ -483,49 +443,10 @@ async def test_envelopes_missed_by_a_peer_that_did_not_read_are_sent_when_it_rea
             assert code == waku_packets.MESSAGES
             found |= {each.hash for each in waku_packets.read_envelopes(body)}
         assert found == {each.hash for each in letters}
-
-
-async def test_a_peer_that_reads_slowly_stays_connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with inside(tmp_path) as here:
-        await here.greet()
-        [its_connection] = here.node.connections
-        deadlines, left = its_connection._deadlines, [1000]
-        monkeypatch.setattr(PeerConnection, "unsent", lambda _connection: left[0])
-        its_connection.pause_writing()
-        assert deadlines._armed <= deadlines.stall < NEVER
-        its_connection.resume_writing()
-        assert deadlines.stall == NEVER
-        its_connection.pause_writing()
-        left[0] = 999
-        time_has_come(its_connection, "stall")  # it has read something
-        await asyncio.sleep(0)
-        assert here.node.connections == {its_connection}
-        time_has_come(its_connection, "stall")  # and now nothing
-        await here.until("the loss", lambda: not here.node.connections)
-        assert here.node.counts == {"lost: ping_timeout": 1}
+        await here.until("the end of its deadline", lambda: its_connection._deadlines.stall == NEVER)
 
 
 # ── deadlines of a connection ────────────────────────────────────────────────────────────────────
-
-
-async def test_a_peer_with_a_large_packet_is_not_read_until_the_whole_packet_is_paid_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limits = Limits(address_envelopes=0.001, address_envelopes_at_once=3)
-    async with inside(tmp_path, policy=FREE, limits=limits) as here:
-        peer = await here.greet(NOTHING)
-        [its_connection] = here.node.connections
-        deadlines = its_connection._deadlines
-        await peer.post(*(letter(number) for number in range(5000)))
-        await here.until("all of it", lambda: not here.node._digesting)
-        assert 4_000_000 < deadlines.resume - here.node.loop.time() < NEVER, (
-            "the packet itself counts for 1, its envelopes for more"
-        )
-        its_connection.drop()
-        await here.until("the loss", lambda: not here.node.connections)
-        assert (deadlines.resume, deadlines._timer) == (NEVER, None)
-        its_connection.digested()
-        assert (deadlines.resume, deadlines._timer) == (NEVER, None)
 
 
 async def test_reading_a_little_of_the_last_bytes_does_not_extend_their_deadline(tmp_path: Path) -> None:
@@ -670,25 +591,16 @@ async def test_an_archive_that_another_program_locks_is_not_reported_as_a_full_d
         ]
 
 
-async def test_envelopes_beyond_the_retention_are_pruned(tmp_path: Path) -> None:
-    housekeeping = Housekeeping(retention=100, retention_bytes=3 * len(letter(1, ttl=200).raw))
-    letters = [letter(number, ttl=200, age=age) for number, age in enumerate((100, 50, 40, 30, 20, 10))]
-    async with inside(tmp_path, terms=ArchiveTerms(retention=100), housekeeping=housekeeping) as here:
-        await (await here.greet()).post(*letters)
-        here.clock.now += 1
-        assert await here.node.archiving.prune() == 3
-        assert await here.archive.hashes() == [each.hash for each in letters[3:]]
-        assert await here.node.archiving.prune() == 0
-
-
 # ── the end ──────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_drain_confirms_offered_envelopes_and_disconnects(tmp_path: Path) -> None:
-    async with inside(tmp_path) as here:
+async def test_a_drain_saves_and_confirms_what_waits_and_disconnects(tmp_path: Path) -> None:
+    async with inside(tmp_path, housekeeping=RARE_SAVES) as here:
         poster, reader, stranger = await here.greet(), await here.greet(), await here.enter()
+        await poster.post(letter(0))
+        here.clock.passed += 1
         with locked(tmp_path):
-            packets = [poster.offer([letter(number)]) for number in range(3)]
+            packets = [poster.offer([letter(number)]) for number in (1, 2)]
             await poster.fence()
             draining = asyncio.create_task(here.node.drain(here.running))
             await asyncio.sleep(0)
@@ -735,26 +647,25 @@ async def test_a_drain_waits_a_limited_time_for_a_peer_that_does_not_read(
 # ── when it is saved ─────────────────────────────────────────────────────────────────────────────
 
 
-RARE_SAVES = Housekeeping(save_interval=1e6)
-
-
-async def test_the_first_envelope_after_a_pause_is_saved_at_once_and_the_next_ones_wait_for_more(
+async def test_an_envelope_waits_for_more_unless_it_is_the_first_or_its_peer_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(save_schedule, "MIN_BATCH_ENVELOPES", 3)
     async with inside(tmp_path, housekeeping=RARE_SAVES) as here:
         peer = await here.greet(NOTHING)
-        await peer.post(letter(1))
+        for number in range(5):
+            await peer.post(letter(number))
+        assert here.archive.batches == [1] * 5
         here.clock.passed += 1
-        second = peer.offer([letter(2)])
+        fifth = peer.offer([letter(5)])
         for _ in range(TURNS):
             await peer.fence()
-        assert await here.archive.hashes() == [letter(1).hash]
-        third = peer.offer([letter(3), letter(4)])
-        await peer.confirmed(second)
-        await peer.confirmed(third)
-        await peer.post(letter(5), letter(6), letter(7))
-        await has(here, *map(letter, range(1, 8)))
+        assert here.archive.batches == [1] * 5
+        last = peer.offer([letter(6), letter(7)])
+        await peer.confirmed(fifth)
+        await peer.confirmed(last)
+        assert here.archive.batches == [*[1] * 5, 3]
+        await has(here, *map(letter, range(8)))
 
 
 async def test_a_few_waiting_envelopes_are_saved_after_their_delay(tmp_path: Path) -> None:
@@ -764,14 +675,6 @@ async def test_a_few_waiting_envelopes_are_saved_after_their_delay(tmp_path: Pat
         here.clock.passed += 0.005
         await peer.post(letter(2))
         await has(here, letter(1), letter(2))
-
-
-async def test_a_peer_that_waits_for_each_confirmation_is_not_delayed(tmp_path: Path) -> None:
-    async with inside(tmp_path, housekeeping=RARE_SAVES) as here:
-        peer = await here.greet(NOTHING)
-        for number in range(5):
-            await peer.post(letter(number))
-        assert here.archive.batches == [1] * 5
 
 
 async def test_envelopes_that_arrive_during_a_save_are_one_batch(tmp_path: Path) -> None:
@@ -801,19 +704,6 @@ async def test_a_batch_begins_when_nothing_more_waits_to_be_read(tmp_path: Path)
             await asyncio.sleep(0)
         await here.archived()
         assert here.archive.batches == [1, 5 * save_schedule.MIN_BATCH_ENVELOPES]
-
-
-async def test_waiting_envelopes_are_saved_and_confirmed_when_the_node_stops(tmp_path: Path) -> None:
-    async with inside(tmp_path, housekeeping=RARE_SAVES) as here:
-        peer = await here.greet(NOTHING)
-        await peer.post(letter(1))
-        here.clock.passed += 1
-        waiting = peer.offer([letter(2)])
-        await peer.fence()
-        async with bounded("the end"):
-            await here.node.drain(here.running)
-        await peer.confirmed(waiting)
-        await has(here, letter(1), letter(2))
 
 
 # ── what is told ─────────────────────────────────────────────────────────────────────────────────
@@ -859,14 +749,8 @@ async def test_a_clock_that_is_probably_wrong_is_logged(tmp_path: Path) -> None:
             assert [line["log_level"] for line in logs] == levels
 
 
-@pytest.fixture
-def few_quotas(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three are remembered."""
+def test_the_quota_that_is_longest_unused_is_forgotten_first_but_none_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quotas, "REMEMBERED_ADDRESSES", 3)
-
-
-@pytest.mark.usefixtures("few_quotas")
-def test_the_quota_that_is_longest_unused_is_forgotten_first() -> None:
     those = Quotas()
     first, second = those.obtain("a"), those.obtain("b")
     assert those.obtain("a") is first
@@ -874,21 +758,15 @@ def test_the_quota_that_is_longest_unused_is_forgotten_first() -> None:
     those.obtain("d")
     assert those.obtain("a") is first
     assert those.obtain("b") is not second
-
-
-@pytest.mark.usefixtures("few_quotas")
-def test_a_quota_in_use_is_kept_and_does_not_keep_others() -> None:
-    those = Quotas()
-    staying = those.obtain("staying")
-    staying.connections = 1
+    first.connections = 1
     for number in range(100):
         those.obtain(f"passing {number}")
         assert len(those._quotas) <= 3
-    assert those.obtain("staying") is staying
-    staying.connections = 0
+    assert those.obtain("a") is first
+    first.connections = 0
     for number in range(3):
         those.obtain(f"late {number}")
-    assert those.obtain("staying") is not staying
+    assert those.obtain("a") is not first
 
 
 def test_thousands_of_quotas_in_use_are_not_searched_for_each_new_one() -> None:
@@ -907,44 +785,22 @@ def test_thousands_of_quotas_in_use_are_not_searched_for_each_new_one() -> None:
     assert len(those) == 5000 - MAX_EVICTION_LOOKS, "what could not be forgotten before goes later"
 
 
-LATE = PROMPT_SECONDS * 1.5
-"""Seconds since a confirmation, of a peer that did not wait for it."""
-
-
-def after_a_save() -> SaveSchedule:
-    saves = SaveSchedule(SAVE_INTERVAL)
+def test_a_small_batch_waits_after_a_save_unless_a_peer_waited_for_its_confirmation() -> None:
+    saves, late = save_schedule.SaveSchedule(SAVE_INTERVAL), PROMPT_SECONDS * 1.5
     saves.begin(100.0)
-    return saves
-
-
-def test_a_few_envelopes_wait_until_the_last_save_is_a_while_ago() -> None:
-    saves = after_a_save()
-    saves.gathered(LATE)
+    saves.gathered(late)
     assert saves.waits(MIN_BATCH_ENVELOPES - 1, 100.0) == pytest.approx(SAVE_INTERVAL)
     assert saves.waits(MIN_BATCH_ENVELOPES - 1, 100.0 + SAVE_INTERVAL / 4) == pytest.approx(SAVE_INTERVAL * 3 / 4)
-    assert saves.waits(1, 100.0 + SAVE_INTERVAL * 1.01) == 0.0
-
-
-def test_waiting_data_is_read_until_the_batch_is_full_or_the_last_save_is_a_while_ago() -> None:
-    saves = after_a_save()
+    assert saves.waits(1, 100.0 + SAVE_INTERVAL * 1.01) == saves.waits(MIN_BATCH_ENVELOPES, 100.0) == 0.0
     assert saves.reads_on(MAX_BATCH_ENVELOPES - 1, 100.0)
     assert not saves.reads_on(MAX_BATCH_ENVELOPES, 100.0)
     assert not saves.reads_on(MIN_BATCH_ENVELOPES, 100.0 + SAVE_INTERVAL * 1.01)
-
-
-def test_an_envelope_of_a_peer_that_waited_for_its_confirmation_does_not_wait() -> None:
-    saves = after_a_save()
     saves.gathered(PROMPT_SECONDS / 2)
-    saves.gathered(LATE)
+    saves.gathered(late)
     assert saves.waits(2, 100.0) == 0.0
-
-
-def test_whether_a_peer_waited_counts_for_one_batch() -> None:
-    saves = after_a_save()
-    saves.gathered(PROMPT_SECONDS / 2)
     saves.begin(100.0)
-    saves.gathered(LATE)
-    assert saves.waits(1, 100.0) > 0
+    saves.gathered(late)
+    assert saves.waits(1, 100.0) > 0, "it counts for one batch"
 
 
 async def test_a_timer_goes_off_at_the_first_deadline_and_can_be_set_again_for_the_same_time() -> None:
@@ -1018,57 +874,35 @@ async def test_envelopes_are_relayed_during_a_commit_and_confirmed_after_their_o
     await manager.__aexit__(None, None, None)
 
 
-async def proxied(here: Inside, trusted: str) -> int:
-    """Listen where connections begin with a PROXY header, and return the port."""
-    where = listen_address("proxy:127.0.0.1:0", "--listen")
-    [at] = await here.node.listen(where, networks([trusted], "--trust-proxy"))
-    return int(at.rpartition(":")[2])
-
-
 @on_uvloop
-async def test_peers_are_counted_by_the_address_that_the_header_names(tmp_path: Path) -> None:
+async def test_the_header_of_a_trusted_proxy_names_the_peer_and_an_ipv6_64_counts_as_one(tmp_path: Path) -> None:
     async with inside(tmp_path, housekeeping=Housekeeping(max_peers_per_address=1)) as here:
-        port = await proxied(here, "127.0.0.0/8")
-        first, second, other = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
-        first[1].write(header("203.0.113.7"))
-        await here.until("the first connection", lambda: len(here.node.connections) == 1)
-        second[1].write(header("203.0.113.7"))
-        async with bounded("the end of the second"):
-            with suppress(ConnectionResetError):
-                assert await second[0].read() == b""
-        other[1].write(header("203.0.113.8"))
-        await here.until("the other connection", lambda: len(here.node.connections) == 2)
-        assert sorted(each.address for each in here.node.connections) == ["203.0.113.7", "203.0.113.8"]
-        for _, writer in (first, second, other):
-            writer.close()
-
-
-@on_uvloop
-async def test_without_a_header_or_from_a_stranger_the_connection_is_closed_and_counted(tmp_path: Path) -> None:
-    async with inside(tmp_path) as here:
-        for trusted, data in (("127.0.0.0/8", bytes(16)), ("10.0.0.0/8", header())):
-            reader, writer = await asyncio.open_connection("127.0.0.1", await proxied(here, trusted))
+        where, ports, writers = listen_address("proxy:127.0.0.1:0", "--listen"), [], []
+        for trusted in ("127.0.0.0/8", "10.0.0.0/8"):
+            [at] = await here.node.listen(where, networks([trusted], "--trust-proxy"))
+            ports.append(int(at.rpartition(":")[2]))
+        ours, strangers = ports
+        for port, data, shown in (
+            (ours, header("203.0.113.7"), "203.0.113.7"),
+            (ours, header("203.0.113.7"), None),
+            (ours, header("::ffff:203.0.113.7"), None),
+            (ours, header("203.0.113.8"), "203.0.113.8"),
+            (ours, header("2001:db8::1"), "2001:db8::/64"),
+            (ours, header("2001:db8::2"), None),
+            (ours, header("2001:db8:0:1::1"), "2001:db8:0:1::/64"),
+            (ours, bytes(16), None),
+            (strangers, header(), None),
+        ):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writers.append(writer)
             writer.write(data)
-            async with bounded("the end"):
-                with suppress(ConnectionResetError):
-                    assert await reader.read() == b""
-            writer.close()
+            if shown is None:
+                async with bounded("the end"):
+                    with suppress(ConnectionResetError):
+                        assert await reader.read() == b""
+            else:
+                await here.until(shown, lambda: shown in {each.address for each in here.node.connections})  # noqa: B023
+        assert len(here.node.connections) == 4
         assert here.node.counts[NO_PROXY_HEADER] == 2
-        assert not here.node.connections
-
-
-@pytest.mark.thorough
-@on_uvloop
-async def test_a_real_haproxy_names_the_peers(tmp_path: Path) -> None:
-    async with inside(tmp_path / "data", housekeeping=Housekeeping(max_peers_per_address=1)) as here:
-        upstream = await proxied(here, "127.0.0.1/32")
-        async with behind_haproxy(tmp_path, Setup(upstream), of_tcp=True) as port:
-            public = here.node.key.public
-            first = await RawPeer.greet(port, public, source="127.0.0.2")
-            other = await RawPeer.greet(port, public, source="127.0.0.3")
-            with suppress(GoneError, ConnectionError):
-                again = await RawPeer.greet(port, public, source="127.0.0.2")
-                await again.ended()
-            for peer in (first, other):
-                await peer.fence()
-            assert sorted(each.address for each in here.node.connections) == ["127.0.0.2", "127.0.0.3"]
+        for writer in writers:
+            writer.close()
