@@ -25,7 +25,7 @@ SECONDS: Final[dict[str, tuple[int, int]]] = {
     "tests/client/test_address_book.py": (6, 34),
     "tests/demo/test_fleet.py": (9, 4),
     "tests/durability/test_faulty_disks.py": (3, 9),
-    "tests/hostile/test_floods.py": (3, 14),
+    "tests/hostile/test_floods.py": (3, 1),
     "tests/interop/test_clients.py": (1, 125),
     "tests/interop/test_files.py": (1, 26),
     "tests/interop/test_files_apart.py": (1, 23),

@@ -11,13 +11,15 @@ from msgspec.structs import replace
 
 from restante.mailbox.server.commit_loop import GRACE_SECONDS
 from restante.mailbox.server.newcomer import PENDING_BYTES
-from support.mailbox.raw_socket import PING, PONG, TEXT, RawSocket, frame, handshake
+from support.mailbox.raw_socket import PING, TEXT, RawSocket, frame, handshake
 from support.mailbox.siege import LiveSiege
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 CROWD: Final = 300
 """Connections at once."""
+
+LATE: Final = "within 300 s of connecting"
 
 BAD, NOT_FOUND, OK = "400 Bad Request", "404 Not Found", "200 OK"
 TOO_LARGE = "431 Request Header Fields Too Large"
@@ -98,17 +100,6 @@ async def test_broken_http_is_answered_and_closed(siege: LiveSiege) -> None:
         assert dict(zip(REQUESTS, got, strict=True)) == {name: due for name, (_, due) in REQUESTS.items()}
 
 
-async def test_frames_that_come_with_the_handshake_are_handled_after_it(siege: LiveSiege) -> None:
-    async with siege.beside_the_pair("frames in the handshake"):
-        client = await siege.connect()
-        client.write(handshake() + frame(PING, b"1") + frame(TEXT, b'{"type": "ping", "ping": 2}'))
-        await client.reader.readuntil(b"\r\n\r\n")
-        assert (await client.hear())["type"] == "welcome"
-        heard = [await client.read() for _ in range(3)]
-        assert (PONG, b"1") in heard
-        assert len([None for _, payload in heard if b'"pong":2' in payload]) == 1
-
-
 async def test_a_handshake_that_takes_too_long_is_closed(siege: LiveSiege) -> None:
     """The time limit is that of the moment at which a client connects, so the pair has the usual one."""
     server = siege.live.server
@@ -136,6 +127,7 @@ async def test_a_handshake_that_takes_too_long_is_closed(siege: LiveSiege) -> No
 async def test_connections_that_never_bind_are_closed(siege: LiveSiege) -> None:
     server = siege.live.server
     async with siege.beside_the_pair("hundreds that never bind"):
+        bound = await siege.bind("bound")
         crowd = [await siege.enter() for _ in range(CROWD)]
         for client in crowd[::2]:
             client.say(type="ping", ping="still here")  # is no bind
@@ -144,8 +136,11 @@ async def test_connections_that_never_bind_are_closed(siege: LiveSiege) -> None:
             server.tick()
         outcomes = await asyncio.gather(*(client.last_words() for client in crowd))
         for messages, code in outcomes:
-            assert (messages[-1]["error"], messages[-1]["orig"], code) == ("must bind first", None, 1008)
+            last = messages[-1]
+            assert (last["error"], last["hint"], last["orig"]) == ("must bind first", LATE, None)
+            assert code == 1008
         assert {len(messages) for messages, _ in outcomes} == {1, 3}
+        assert (await siege.call(bound, type="list"))["type"] == "nameplates"
 
 
 async def say_no_more(client: RawSocket) -> None:
