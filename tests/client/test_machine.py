@@ -26,7 +26,6 @@ from restante.client.core.outputs import (
     Reconnect,
 )
 from restante.client.errors import CrowdedError, PeerMessageError, ServerError, WrongPasswordError
-from restante.client.protocol.code import nameplate_of
 from restante.client.protocol.keys import NONCE_BYTES, MessageKeys, open_sealed, seal
 from restante.client.protocol.seeds import SEED_BYTES, seed_code, seed_mailbox
 from support import effort
@@ -43,7 +42,7 @@ def world() -> Iterator[World]:
 
 
 def told(side: Side, kind: type[T]) -> list[T]:
-    return [each for each in side.events if isinstance(each, kind)]
+    return [event for event in side.events if isinstance(event, kind)]
 
 
 def failure(side: Side) -> Exception:
@@ -51,34 +50,51 @@ def failure(side: Side) -> Exception:
     return failed.error
 
 
-def meet(world: World) -> tuple[Side, Side]:
+def pair(world: World, **options: bool) -> tuple[Side, Side]:
     """Return two sides of which one has a code from the server and the other has been told it."""
-    alice, bob = Side(world, 1), Side(world, 2)
+    alice, bob = Side(world, 1, **options), Side(world, 2, **options)
     alice.machine.allocate("purple-sausages")
     settle(alice)
-    (code,) = told(alice, CodeKnown)
-    bob.machine.set_code(code.code)
+    (known,) = told(alice, CodeKnown)
+    bob.machine.set_code(known.code)
     return alice, bob
+
+
+def agreed(world: World, **options: bool) -> tuple[Side, Side]:
+    """Return two sides with receipts that have a key."""
+    sides = pair(world, wants_receipts=True, **options)
+    settle(*sides)
+    return sides
+
+
+def hear(side: Side, /, **message: object) -> None:
+    """Let a side hear this from its server."""
+    side.machine.receive(json.dumps(message))
+    side.take()
 
 
 def test_versions_are_said_also_if_the_application_has_none(world: World) -> None:
     """magic-wormhole.rs 0.8.1 ends where they are missing, with "invalid type: null, expected struct AppVersion"."""
-    alice, bob = meet(world)
+    alice, bob = pair(world)
     alice.machine.state.app_versions = {}
     settle(alice, bob)
-    assert json.loads(sealed_by(alice, "version"))["app_versions"] == {}
+    state = alice.machine.state
+    key = MessageKeys(bytes.fromhex(state.key or "")).of(state.side, "version")
+    version = open_sealed(key, bytes.fromhex(state.own["version"].body))
+    assert json.loads(version)["app_versions"] == {}
 
 
-def test_a_third_side_is_told_that_the_code_is_in_use(world: World) -> None:
-    alice, bob = meet(world)
+def test_a_third_side_is_told_that_the_code_is_in_use_and_ends_for_good(world: World) -> None:
+    alice, bob = pair(world)
     alice.machine.send(b"private")
-    carol = Side(world, 3)
+    carol = Side(world, 3, lasting=True)
     carol.machine.set_code(alice.machine.state.code or "")
     bob.connect()
     while bob.machine.state.mailbox is None:  # bob's claim comes first
         settle(bob)
     settle(carol)
     assert isinstance(failure(carol), CrowdedError)
+    assert carol.machine.state.mood == "errory"
     assert len(told(carol, Closed)) == 1
     settle(alice, bob, carol)
     assert told(bob, MessageReceived) == [MessageReceived(0, b"private")]
@@ -99,60 +115,14 @@ def test_messages_are_stored_in_their_order_also_if_the_first_was_lost_on_its_wa
     settle(bob)
     if more:
         alice.machine.send(b"one")
+        alice.take()
+        alice.cut()  # nor this one
+        alice.machine.send(b"two")
     settle(alice, bob)
-    phases = [
-        each["phase"] for each in bob.frames if each["type"] == "message" and each["side"] != bob.machine.state.side
-    ]
-    assert phases == ["pake", "version", *(["0"] if more else [])]
-    assert told(bob, MessageReceived) == ([MessageReceived(0, b"one")] if more else [])
+    theirs = [frame for frame in bob.frames if frame["type"] == "message" and frame["side"] != bob.machine.state.side]
+    assert [frame["phase"] for frame in theirs] == ["pake", "version", *(["0", "1"] if more else [])]
+    assert [message.plaintext for message in told(bob, MessageReceived)] == ([b"one", b"two"] if more else [])
     assert told(alice, MessageReceived) == [MessageReceived(0, b"early")]
-
-
-def test_a_message_waits_for_an_earlier_one_that_may_have_been_lost(world: World) -> None:
-    alice, bob = meet(world)
-    settle(alice, bob)
-    alice.machine.send(b"one")
-    alice.take()
-    alice.cut()  # the server has not received the message
-    alice.machine.send(b"two")
-    settle(alice, bob)
-    assert [each["phase"] for each in bob.frames[-2:]] == ["0", "1"]
-    assert told(bob, MessageReceived) == [MessageReceived(0, b"one"), MessageReceived(1, b"two")]
-
-
-@pytest.mark.parametrize("frames", range(4))
-def test_a_claim_whose_answer_was_lost_is_cleaned_up_after_a_close(world: World, frames: int) -> None:
-    alice = Side(world, 1)
-    alice.machine.allocate("purple-sausages")
-    alice.connect()
-    for _ in range(frames):
-        alice.listen()
-    while alice.speak():
-        pass
-    alice.cut()
-    alice.machine.close()
-    settle(alice)
-    assert told(alice, Closed) == [Closed("lonely")]
-    assert set(world.counts().values()) == {"0"}
-
-
-PAKE = b'{"type": "message", "side": "x", "phase": "pake", "body": "7b7d"}'
-
-
-@pytest.mark.parametrize("frames", range(3))
-def test_a_message_of_a_mailbox_that_is_not_open_ends_the_wormhole(world: World, frames: int) -> None:
-    """Before the code is known there is nothing to answer a peer with."""
-    alice = Side(world, 1)
-    alice.machine.allocate("purple-sausages")
-    alice.connect()
-    for _ in range(frames):
-        alice.listen()
-    alice.machine.receive(PAKE)
-    alice.take()
-    assert isinstance(failure(alice), ServerError)
-    settle(alice)
-    assert told(alice, Closed) == [Closed("errory")]
-    assert set(world.counts().values()) == {"0"}
 
 
 @pytest.mark.parametrize("lasting", [False, True])
@@ -161,41 +131,26 @@ def test_a_list_that_the_server_refuses_is_not_asked_for_again(world: World, las
     alice.machine.list_nameplates()
     alice.connect()
     alice.listen()
-    alice.take()
     assert alice.machine.awaits_answer
-    alice.machine.receive(b'{"type": "error", "error": "no", "orig": {"type": "list"}}')
-    alice.take()
+    hear(alice, type="error", error="no", orig={"type": "list"})
     assert isinstance(failure(alice), ServerError)
     assert not alice.machine.awaits_answer
-    alice._to_server.clear()
     alice.cut()
     alice.machine.close()
     alice.connect()
     alice.listen()
-    alice.take()
-    assert [json.loads(each)["type"] for each in alice._to_server] == ["bind"]
+    assert [json.loads(frame)["type"] for frame in alice._to_server] == ["bind"]
 
 
-def test_a_list_that_was_not_asked_for_is_no_answer(world: World) -> None:
-    alice = Side(world, 1)
-    alice.machine.list_nameplates()
-    settle(alice)
-    answers = alice.machine.answers
-    alice.machine.receive(b'{"type": "nameplates", "nameplates": [{"id": "4"}]}')
-    alice.take()
-    assert alice.machine.answers == answers
-    assert told(alice, NameplatesListed) == [NameplatesListed([])]
-
-
-def test_only_numbers_are_listed_as_nameplates(world: World) -> None:
+def test_a_list_has_numbers_only_and_answers_a_question(world: World) -> None:
     alice = Side(world, 1)
     alice.connect()
     alice.listen()
     alice.machine.list_nameplates()
-    listed = [{"id": each} for each in ("4", "\x1b[31m", "4-purple", "", "12")]
-    alice.machine.receive(json.dumps({"type": "nameplates", "nameplates": listed}))
-    alice.take()
+    for listed in (["4", "\x1b[31m", "4-purple", "", "12"], ["7"]):
+        hear(alice, type="nameplates", nameplates=[{"id": nameplate} for nameplate in listed])
     assert told(alice, NameplatesListed) == [NameplatesListed(["4", "12"])]
+    assert alice.machine.answers == 2  # the welcome and the first list
 
 
 @pytest.mark.parametrize("nameplate", ["", "four", "-1", "9" * 41, "4-purple", "4-\x1b[31m", "4\n", "٤"])
@@ -204,15 +159,14 @@ def test_an_allocated_nameplate_that_is_none_ends_the_wormhole(world: World, nam
     alice.machine.allocate("purple-sausages")
     alice.connect()
     alice.listen()
-    alice.machine.receive(json.dumps({"type": "allocated", "nameplate": nameplate}))
-    alice.take()
+    hear(alice, type="allocated", nameplate=nameplate)
     assert isinstance(failure(alice), ServerError)
     assert told(alice, Closed) == [Closed("errory")]
 
 
 @pytest.mark.parametrize("closing", [False, True])
 def test_what_a_server_could_not_store_is_sent_again_on_the_next_connection(world: World, closing: bool) -> None:
-    alice, bob = meet(world)
+    alice, bob = pair(world)
     settle(alice, bob)
     alice.machine.send(b"hello")
     if closing:
@@ -221,8 +175,7 @@ def test_what_a_server_could_not_store_is_sent_again_on_the_next_connection(worl
     while alice._to_server:
         refused = json.loads(alice._to_server.popleft())
         alice.machine.receive(json.dumps({"type": "error", "error": "not now", "orig": refused, "retry": True}))
-    reason = "the server asks to try again later: not now"
-    assert alice.machine.outputs() == [Reconnect(reason)]
+    assert alice.machine.outputs() == [Reconnect("the server asks to try again later: not now")]
     alice.cut()
     settle(alice, bob)
     assert told(alice, Failed) == []
@@ -230,68 +183,34 @@ def test_what_a_server_could_not_store_is_sent_again_on_the_next_connection(worl
     assert told(alice, Closed) == ([Closed("happy")] if closing else [])
 
 
+def test_messages_are_counted_and_measured_until_they_are_stored(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unstored, "MAX_UNSTORED_MESSAGES", 3)
+    monkeypatch.setattr(unstored, "MAX_UNSTORED_BYTES", 100)
+    alice, bob = pair(world)
+    for sizes in ((60, 39, 1), (100,), (0, 0, 0)):
+        for size in sizes:
+            assert not alice.machine.full
+            alice.machine.send(bytes(size))
+        assert alice.machine.full
+        alice.restart()
+        assert alice.machine.full
+        settle(alice, bob)
+    assert not alice.machine.full
+
+
+# ── whatever happens ─────────────────────────────────────────────────────────────────────────────
+
+
 STEPS = ("speak", "listen", "cut", "restart", "connect", "send")
-
-
-@effort.examples(60)
-@given(st.lists(st.tuples(st.sampled_from((0, 1)), st.sampled_from(STEPS)), max_size=80), st.booleans())
-def test_however_processes_end_each_message_arrives_once(steps: list[tuple[int, str]], restarts: bool) -> None:
-    """Both sides end with the same key and each message once, in order, and leave nothing at the server."""
-    world = StoreWorld(Options())
-    sides = alice, bob = Side(world, 1), Side(world, 2)
-    sent: dict[Side, list[bytes]] = {alice: [], bob: []}
-    alice.machine.allocate("purple-sausages")
-    settle(alice)
-    bob.machine.set_code(alice.machine.state.code or "")
-    for who, step in steps:
-        side = sides[who]
-        if step == "send":
-            sent[side].append(b"%d" % len(sent[side]))
-            side.machine.send(sent[side][-1])
-            side.take()
-        elif step == "connect":
-            if not side.connected:
-                side.connect()
-        elif step == "restart" and restarts:
-            for each in sides:
-                each.restart()
-            world.restart()
-        else:
-            getattr(side, step)()
-    settle(alice, bob)
-    for side, other in ((alice, bob), (bob, alice)):
-        assert told(side, Failed) == []
-        assert [each.plaintext for each in told(other, MessageReceived)] == sent[side]
-        assert [each.number for each in told(side, MessageStored)] == list(range(len(sent[side])))
-        assert len(told(side, PeerConfirmed)) == 1
-    assert told(alice, PeerConfirmed)[0].verifier == told(bob, PeerConfirmed)[0].verifier
-    alice.machine.close()
-    bob.machine.close()
-    settle(alice, bob)
-    assert told(alice, Closed) == told(bob, Closed) == [Closed("happy")]
-    assert set(world.counts().values()) == {"0"}
-    world.close()
-
-
-SEED = bytes(SEED_BYTES)
 JOURNAL_STEPS = (*STEPS, "process", "process", "forget")
+SEED = bytes(SEED_BYTES)
 
 
-@effort.examples(60)
-@given(st.lists(st.tuples(st.sampled_from((0, 1)), st.sampled_from(JOURNAL_STEPS)), max_size=80))
-def test_with_receipts_each_message_is_processed_once_whatever_is_forgotten(steps: list[tuple[int, str]]) -> None:
-    """Once the key is agreed, neither killed processes nor pruned mailboxes lose anything."""
-    world = StoreWorld(Options())
-    sides = alice, bob = Side(world, 1, wants_receipts=True), Side(world, 2, wants_receipts=True)
-    alice.machine.allocate("purple-sausages")
-    settle(alice)
-    bob.machine.set_code(alice.machine.state.code or "")
-    settle(alice, bob)
-    for side in sides:
-        side.attentive = False
-    both_have_all(sides, carried_out(world, sides, steps))
-    assert set(world.counts().values()) == {"0"}
-    world.close()
+def lists_of(steps: Sequence[str]) -> st.SearchStrategy[list[tuple[int, str]]]:
+    """Return lists of steps, each with the side that takes it."""
+    return st.lists(st.tuples(st.sampled_from((0, 1)), st.sampled_from(steps)), max_size=80)
 
 
 def carried_out(world: World, sides: Sequence[Side], steps: list[tuple[int, str]]) -> dict[Side, list[bytes]]:
@@ -306,9 +225,13 @@ def carried_out(world: World, sides: Sequence[Side], steps: list[tuple[int, str]
         elif step == "connect":
             if not side.connected:
                 side.connect()
+        elif step == "all restart":
+            for one in sides:
+                one.restart()
+            world.restart()
         elif step == "forget":
-            for each in sides:
-                each.cut()
+            for one in sides:
+                one.cut()
             world.advance(3600)
             world.prune()
             assert set(world.counts().values()) == {"0"}
@@ -317,168 +240,101 @@ def carried_out(world: World, sides: Sequence[Side], steps: list[tuple[int, str]
     return sent
 
 
-def both_have_all(sides: Sequence[Side], sent: dict[Side, list[bytes]]) -> None:
-    """Let both go on, check that each has processed all of the other's messages once, and close them."""
-    alice, bob = sides
+def close(world: World, sides: Sequence[Side]) -> None:
+    """Close both, and check that nothing is left at the server."""
     for side in sides:
-        side.restart()
-        side.attentive = True
-    settle(alice, bob)
-    for side, other in ((alice, bob), (bob, alice)):
-        assert told(side, Failed) == []
-        assert other.processed == sent[side]
-        assert [each.number for each in told(side, MessageDelivered)] == list(range(len(sent[side])))
-        assert [phase for phase in side.machine.state.own if phase.isdigit()] == []
-    alice.machine.close()
-    bob.machine.close()
-    settle(alice, bob)
+        side.machine.close()
+    settle(*sides)
+    assert [told(side, Closed) for side in sides] == [[Closed("happy")]] * 2
+    assert set(world.counts().values()) == {"0"}
 
 
 @effort.examples(60)
-@given(st.lists(st.tuples(st.sampled_from((0, 1)), st.sampled_from(JOURNAL_STEPS)), max_size=80))
-def test_two_sides_meet_in_the_mailbox_of_a_seed_whenever_the_server_forgets(steps: list[tuple[int, str]]) -> None:
-    """No nameplate leads there, so that it may be forgotten before the key is agreed, too."""
-    world = StoreWorld(Options())
-    sides = [Side(world, each, wants_receipts=True, lasting=True) for each in (1, 2)]
-    for each in sides:
-        each.attentive = False
-        each.machine.set_code(seed_code(SEED), seed_mailbox(SEED))
-    both_have_all(sides, carried_out(world, sides, steps))
-    assert set(world.counts().values()) == {"0"}
-    world.close()
+@given(lists_of((*STEPS, "all restart")))
+def test_however_processes_end_each_message_arrives_once(steps: list[tuple[int, str]]) -> None:
+    """Both sides end with the same key and each message once, in order, and leave nothing at the server."""
+    with closing(StoreWorld(Options())) as world:
+        sides = pair(world)
+        sent = carried_out(world, sides, steps)
+        settle(*sides)
+        for side, other in (sides, sides[::-1]):
+            assert told(side, Failed) == []
+            assert [message.plaintext for message in told(other, MessageReceived)] == sent[side]
+            assert [stored.number for stored in told(side, MessageStored)] == list(range(len(sent[side])))
+        verifiers = [confirmed.verifier for side in sides for confirmed in told(side, PeerConfirmed)]
+        assert len(verifiers) == 2
+        assert len(set(verifiers)) == 1
+        close(world, sides)
 
 
-def test_a_stranger_who_knows_the_nameplate_of_a_seed_learns_nothing(world: World) -> None:
-    code = seed_code(SEED)
-    alice, mallory = Side(world, 1), Side(world, 2)
-    alice.machine.set_code(code)
-    mallory.machine.set_code(f"{nameplate_of(code)}-guess")
-    alice.machine.send(b"private")
-    settle(alice, mallory)
-    assert isinstance(failure(mallory), WrongPasswordError)
-    assert told(mallory, MessageReceived) == []
-
-
-# ── a peer that lies about receipts ──────────────────────────────────────────────────────────────
-
-
-def own_message(side: Side, phase: str, plaintext: bytes) -> str:
-    """Return a message that the server sends to a side as one of its peer."""
-    key = MessageKeys(bytes.fromhex(side.machine.state.key or "")).of(side.machine.state.side, phase)
-    body = seal(key, plaintext, bytes(NONCE_BYTES)).hex()
-    return json.dumps({"type": "message", "side": side.machine.state.side, "phase": phase, "body": body})
-
-
-def sealed_by(side: Side, phase: str) -> bytes:
-    """Return what a side has sealed in a message of its own."""
-    state = side.machine.state
-    key = MessageKeys(bytes.fromhex(state.key or "")).of(state.side, phase)
-    return open_sealed(key, bytes.fromhex(state.own[phase].body))
-
-
-def agreed(world: World, *, lasting: bool = False) -> tuple[Side, Side]:
-    alice, bob = (Side(world, seed, wants_receipts=True, lasting=lasting) for seed in (1, 2))
-    alice.machine.allocate("purple-sausages")
-    settle(alice)
-    bob.machine.set_code(alice.machine.state.code or "")
-    settle(alice, bob)
-    return alice, bob
-
-
-def test_a_receipt_for_a_message_that_was_not_sent_ends_the_wormhole(world: World) -> None:
-    alice, bob = agreed(world)
-    alice.machine.send(b"0")
-    alice.machine.receive(own_message(bob, "receipt-2", b""))
-    alice.take()
-    assert isinstance(failure(alice), PeerMessageError)
-    assert told(alice, MessageDelivered) == []
-
-
-def test_messages_are_counted_and_measured_until_they_are_stored(
-    world: World, monkeypatch: pytest.MonkeyPatch
+@effort.examples(120)
+@given(st.booleans(), lists_of(JOURNAL_STEPS))
+def test_with_receipts_each_message_is_processed_once_whatever_is_forgotten(
+    by_seed: bool, steps: list[tuple[int, str]]
 ) -> None:
-    monkeypatch.setattr(unstored, "MAX_UNSTORED_MESSAGES", 3)
-    monkeypatch.setattr(unstored, "MAX_UNSTORED_BYTES", 100)
-    alice, bob = meet(world)
-    for size in (60, 39, 1):
-        assert not alice.machine.full
-        alice.machine.send(bytes(size))
-    assert alice.machine.full
-    alice.restart()
-    assert alice.machine.full
-    settle(alice, bob)
-    assert not alice.machine.full
-    alice.machine.send(bytes(100))
-    assert alice.machine.full
-    alice.restart()
-    assert alice.machine.full
-    settle(alice, bob)
-    for _ in range(3):
-        assert not alice.machine.full
-        alice.machine.send(b"")
-    assert alice.machine.full
+    """Once the key is agreed, neither killed processes nor pruned mailboxes lose anything.
+
+    No nameplate leads to the mailbox of a seed, so that it may be forgotten before the key is agreed, too.
+    """
+    with closing(StoreWorld(Options())) as world:
+        sides = [Side(world, seed, wants_receipts=True, lasting=True) for seed in (1, 2)]
+        if not by_seed:
+            sides = list(agreed(world))
+        for side in sides:
+            side.attentive = False
+            if by_seed:
+                side.machine.set_code(seed_code(SEED), seed_mailbox(SEED))
+        sent = carried_out(world, sides, steps)
+        for side in sides:
+            side.restart()
+            side.attentive = True
+        settle(*sides)
+        for side, other in (sides, sides[::-1]):
+            assert told(side, Failed) == []
+            assert other.processed == sent[side]
+            assert [delivered.number for delivered in told(side, MessageDelivered)] == list(range(len(sent[side])))
+            assert [phase for phase in side.machine.state.own if phase.isdigit()] == []
+        close(world, sides)
 
 
-@pytest.mark.parametrize("phase", ["receipt-", "receipt--1", "receipt-x", "receipt-01", "receipt-" + "9" * 19])
-def test_a_receipt_without_a_number_confirms_nothing(world: World, phase: str) -> None:
-    alice, bob = agreed(world)
-    alice.machine.send(b"0")
-    alice.machine.receive(own_message(bob, phase, b""))
-    alice.take()
-    assert told(alice, Failed) == []
-    assert told(alice, MessageDelivered) == []
+# ── receipts, and wormholes of a journal ─────────────────────────────────────────────────────────
 
 
-def test_a_receipt_that_the_peer_did_not_seal_ends_the_wormhole(world: World) -> None:
-    """A server could only repeat what it has: a body under another phase does not open."""
-    alice, bob = agreed(world)
-    alice.machine.send(b"0")
-    message = json.loads(own_message(bob, "receipt-0", b""))
-    alice.machine.receive(json.dumps({**message, "phase": "receipt-1"}))
-    alice.take()
-    assert isinstance(failure(alice), WrongPasswordError)
-    assert told(alice, MessageDelivered) == []
-
-
-def test_an_old_receipt_takes_nothing_back(world: World) -> None:
+@pytest.mark.parametrize(
+    ("phases", "sealed_for", "error", "delivered"),
+    [
+        *(([f"receipt-{number}"], None, None, []) for number in ("", "-1", "x", "01", "9" * 19)),
+        (["receipt-4"], None, PeerMessageError, []),  # three were sent
+        (["receipt-1"], "receipt-0", WrongPasswordError, []),  # a server could only repeat what it has
+        (["receipt-2", "receipt-1", "receipt-2"], None, None, [0, 1]),
+    ],
+)
+def test_a_receipt_confirms_what_was_sent_if_the_peer_sealed_it(
+    world: World, phases: list[str], sealed_for: str | None, error: type[Exception] | None, delivered: list[int]
+) -> None:
     alice, bob = agreed(world)
     for _ in range(3):
         alice.machine.send(b"0")
-    for number in (2, 1, 2):
-        alice.machine.receive(own_message(bob, f"receipt-{number}", b""))
-    alice.take()
-    assert [each.number for each in told(alice, MessageDelivered)] == [0, 1]
-    assert alice.machine.state.acknowledged == 2
-
-
-# ── wormholes of a journal ───────────────────────────────────────────────────────────────────────
+    state = bob.machine.state
+    for phase in phases:
+        key = MessageKeys(bytes.fromhex(state.key or "")).of(state.side, sealed_for or phase)
+        body = seal(key, b"", bytes(NONCE_BYTES)).hex()
+        hear(alice, type="message", side=state.side, phase=phase, body=body)
+    assert [type(failed.error) for failed in told(alice, Failed)] == ([error] if error else [])
+    assert [event.number for event in told(alice, MessageDelivered)] == delivered
+    assert alice.machine.state.acknowledged == len(delivered)
 
 
 def test_a_close_after_an_error_of_the_server_leaves_nothing_there(world: World) -> None:
     alice, bob = agreed(world, lasting=True)
     bob.machine.close()
     settle(bob)
-    alice.machine.receive('{"type": "error", "error": "the mailbox is full", "orig": {"type": "open"}}')
-    alice.take()
+    hear(alice, type="error", error="the mailbox is full", orig={"type": "open"})
     alice.machine.close()
     assert alice.machine.outputs() == [Reconnect("the wormhole is being closed")]
     alice.cut()
     settle(alice)
     assert set(world.counts().values()) == {"0"}
-
-
-def test_a_code_that_two_others_use_ends_it_for_good(world: World) -> None:
-    alice, *others = (Side(world, seed, lasting=True) for seed in (1, 3, 4))
-    for each in others:
-        each.machine.set_code("4-purple-sausages")
-        each.connect()
-        each.listen()
-        while each.speak():
-            pass
-    alice.machine.set_code("4-purple-sausages")
-    settle(alice)
-    assert isinstance(failure(alice), CrowdedError)
-    assert alice.machine.state.mood == "errory"
 
 
 @pytest.mark.parametrize("lost", [False, True])

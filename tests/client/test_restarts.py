@@ -15,7 +15,6 @@ import pytest
 
 from client.live import SERVERS, Heard, meet, read, serving, url_of, wormhole
 from restante.client import (
-    DEFAULT_APP_ID,
     CodeExpiredError,
     CodeKnown,
     CrowdedError,
@@ -25,15 +24,11 @@ from restante.client import (
     PeerConfirmed,
     Reconnecting,
     WaitingForPeer,
-    Wormhole,
-    receive_text,
     seed_code,
-    send_text,
 )
 from restante.mailbox.store import backup
 from support.bounds import bounded
 from support.mailbox.servers import Server
-from support.mailbox.wormhole import Client
 
 MOMENTS: Final = [
     *(
@@ -210,19 +205,3 @@ async def test_a_third_side_gives_back_the_number_that_it_did_not_get_there(refe
                 await carol.verifier()
     async with wormhole(url) as later:
         assert await later.nameplates() == []
-
-
-async def test_texts_go_to_and_from_the_python_client_there(reference: Server, tmp_path: Path) -> None:
-    url = url_of(reference)
-    text, received = "held until called for, é", list[str]()
-    async with Wormhole.create(DEFAULT_APP_ID, server=url) as alice, bounded("a text"):
-        receiver = await Client.start(tmp_path, url, "receive", await alice.allocate_code())
-        await send_text(alice, text)
-    outcome = await receiver.leaves()
-    assert (outcome.exit_code, outcome.stdout) == (0, f"{text}\n"), outcome
-    sender = await Client.start(tmp_path, url, "send", "--text", text)
-    async with Wormhole.create(DEFAULT_APP_ID, server=url) as bob, bounded("a text"):
-        await bob.set_code(await sender.code())
-        await receive_text(bob, received.append)
-    assert received == [text]
-    assert (await sender.leaves()).exit_code == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,6 @@ from restante.client import (
     NoSeedError,
     PeerConfirmed,
     ReplayEnded,
-    ServerGoneError,
     WaitingForPeer,
     Welcomed,
     WelcomeError,
@@ -35,7 +33,6 @@ from restante.client import (
 from restante.client.core import unstored
 from support.bounds import bounded
 from support.mailbox.givens import Options
-from support.ports import nobodys_port
 
 # ── two sides meet ───────────────────────────────────────────────────────────────────────────────
 
@@ -187,11 +184,6 @@ async def test_the_welcome_of_a_server_is_told(network: Network) -> None:
         await use(wormhole())
 
 
-async def test_a_server_that_cannot_be_reached_is_an_error() -> None:
-    with pytest.raises(ServerGoneError, match="refused"):
-        await use(wormhole(f"ws://127.0.0.1:{nobodys_port()}/v1"))
-
-
 @pytest.mark.parametrize("kind", [Connecting, Welcomed, CodeKnown, ReplayEnded, WaitingForPeer])
 async def test_an_error_of_the_function_for_events_ends_the_wormhole_and_leaves_nothing_at_the_server(
     network: Network, kind: type[Event]
@@ -250,18 +242,6 @@ async def test_a_task_that_is_cancelled_leaves_nothing_at_the_server(network: Ne
         if stage != "nothing":
             assert len(heard.of(Closed)) == 1
     assert network.is_empty
-
-
-async def test_a_call_that_is_cancelled_leaves_the_wormhole_usable(network: Network) -> None:
-    async with wormhole() as alice, wormhole() as bob:
-        waiting = asyncio.create_task(bob.receive())
-        await asyncio.sleep(0)
-        waiting.cancel()
-        with suppress(asyncio.CancelledError):
-            await waiting
-        await meet(alice, bob)
-        await alice.send(b"hello")
-        assert await read(bob, 1) == [b"hello"]
 
 
 async def test_messages_that_nobody_reads_hinder_no_close(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
