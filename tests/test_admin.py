@@ -1,4 +1,5 @@
-"""The mailbox server's admin port: whether it is ready, counts that agree with what was done, who may read them."""
+"""The mailbox server's admin port: whether it is ready, counts that agree with what was done, who may read them,
+and by which names (--admin-host, of both servers)."""
 
 from __future__ import annotations
 
@@ -10,9 +11,8 @@ import socket
 import sqlite3
 import threading
 import urllib.request
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,25 +22,28 @@ import structlog
 from prometheus_client import Metric
 
 from restante.common import admin_connections, admin_http, admin_live, disk_probe
-from restante.common.admin_access import read_admin_token
+from restante.common.admin_access import known_host, read_admin_token, same_origin
 from restante.common.disk_probe import FILE
 from restante.common.errors import Misuse, StoreDamaged
+from restante.common.settings import resolve
 from restante.common.wrong_tokens import WrongTokens
 from restante.mailbox.core.admission import AdmissionTerms
 from restante.mailbox.core.limits import UNLIMITED
 from restante.mailbox.protocol.hashcash import Mode
 from restante.mailbox.server import dashboard, measurements, refusals, status_pages
-from restante.mailbox.server.dashboard import DashboardPages
 from restante.mailbox.server.running_settings import RunningSettings
-from restante.mailbox.settings import Serve
+from restante.mailbox.settings import SERVE, Serve
 from restante.mailbox.store import recent, sqlite
+from restante.waku.settings import WAKU
 from support.bounds import BOUND, bounded
 from support.events import Events, watching
 from support.mailbox.clients import Clients
 from support.mailbox.inside import Inside, inside
 from support.manual_fields import documented, fields, sentences
 from support.metrics import counts
-from support.processes import database
+from support.ports import held_port
+from support.processes import database, serving
+from support.waku.processes import node_process
 
 MONITORING: Final = Path(__file__).parents[1] / "docs/monitoring.md"
 TOKEN: Final = "0123456789abcdef"
@@ -50,27 +53,30 @@ class Admin:
     """Whoever looks at the admin port."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
-        self._session = session
-        self._url = url
+        self.session = session
+        self.url = url
+        self.port = int(url.rpartition(":")[2])
+        self.writers: list[asyncio.StreamWriter] = []
 
     async def get(self, path: str, **headers: str) -> tuple[int, str]:
-        async with bounded(path), self._session.get(self._url + path, headers=headers) as response:
+        async with bounded(path), self.session.get(self.url + path, headers=headers) as response:
             return response.status, await response.text()
-
-    @property
-    def port(self) -> int:
-        return int(self._url.rpartition(":")[2])
 
     async def status(self, path: str) -> int:
         """Request a page, and read nothing of it but the status."""
-        async with bounded(path), self._session.get(self._url + path) as response:
+        async with bounded(path), self.session.get(self.url + path) as response:
             return response.status
 
-    @asynccontextmanager
-    async def watch(self) -> AsyncIterator[Events]:
+    async def send(self, request: bytes = b"", limit: int = 1 << 16) -> asyncio.StreamReader:
+        """Send this on a connection of its own, which ends with the test."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=limit)
+        self.writers.append(writer)
+        writer.write(request)
+        return reader
+
+    def watch(self) -> AbstractAsyncContextManager[Events]:
         """Read the events of the dashboard."""
-        async with watching(self._session, self._url) as events:
-            yield events
+        return watching(self.session, self.url)
 
     async def counts(self) -> dict[str, float]:
         status, text = await self.get("/metrics")
@@ -93,7 +99,20 @@ async def looked_at(here: Inside, data: Path, token: str | None = None) -> Async
         admin_http.serving_admin("127.0.0.1", 0, pages, token) as (_, port),
         aiohttp.ClientSession() as session,
     ):
-        yield Admin(session, f"http://127.0.0.1:{port}")
+        look = Admin(session, f"http://127.0.0.1:{port}")
+        yield look
+        for writer in look.writers:
+            writer.close()
+
+
+def dashboard_pages(here: Inside, data: Path, now: list[float]) -> dashboard.DashboardPages:
+    """Return the pages of the dashboard with a clock of the test's."""
+    settings = RunningSettings(Serve(data=str(data)), lambda: (Serve(), []), here.server)
+    pages = status_pages.StatusPages(here.server)
+    return dashboard.DashboardPages(pages, here.server, data, settings, lambda: now[0])
+
+
+HEALTHZ: Final = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
 
 
 # ── metrics ──────────────────────────────────────────────────────────────────────────────────────
@@ -105,14 +124,14 @@ async def test_the_counts_agree_with_what_was_done(tmp_path: Path) -> None:
         await sender.call("claim", nameplate="4")
         receiver = await clients.bind(here.url, "app", "b")
         await receiver.call("claim", nameplate="4")
-        for each in (sender, receiver):
-            await each.refused(await each.say("claim", nameplate="5"))
+        for client in (sender, receiver):
+            await client.refused(await client.say("claim", nameplate="5"))
         opened = [await clients.opened(here.url, "app", side, "m") for side in "ab"]
         for number in range(3):
             await opened[0].call("add", phase=str(number), body="00")
-        for each in opened:
-            await each.call("close", mailbox="m", mood="happy")
-        found = await look.counts()
+        for client in opened:
+            await client.call("close", mailbox="m", mood="happy")
+        counts = await look.counts()
         expected = {
             "restante_connections": 4,
             "restante_connections_opened_total": 4,
@@ -130,11 +149,19 @@ async def test_the_counts_agree_with_what_was_done(tmp_path: Path) -> None:
             "restante_permission_mode none": 1,
             "restante_permission_mode adaptive": 0,
         }
-        assert {name: found[name] for name in expected} == expected
-        assert found["restante_batch_commands_count"] <= sum(
-            value for name, value in found.items() if name.startswith("restante_commands_total")
-        )
-        assert found["restante_commit_seconds_sum"] > 0
+        assert {name: counts[name] for name in expected} == expected
+        commands = sum(value for name, value in counts.items() if name.startswith("restante_commands_total"))
+        assert counts["restante_batch_commands_count"] <= commands
+        assert counts["restante_commit_seconds_sum"] > 0
+        for number in range(20):
+            client = await clients.bind(here.url, f"app-{number}", f"side-{number}")
+            await client.refused(await client.say(f"kind-{number}"))
+            await client.call("open", mailbox=f"mailbox-{number}")
+            await client.call("close", mailbox=f"mailbox-{number}", mood=f"mood-{number}")
+        later = await look.counts()
+        assert set(later) == set(counts), "strangers cannot add series"
+        assert later["restante_commands_total error malformed"] == 20
+        assert later["restante_commands_total ok close"] == 22
 
 
 async def test_the_difficulty_in_effect_is_that_of_the_mode(tmp_path: Path) -> None:
@@ -180,20 +207,6 @@ async def test_a_mailbox_whose_prune_was_undone_counts_once(tmp_path: Path, monk
         assert found["restante_mailboxes"] == 0
 
 
-async def test_strangers_cannot_add_series(tmp_path: Path) -> None:
-    async with inside(tmp_path) as here, Clients() as clients, looked_at(here, tmp_path) as look:
-        before = set(await look.counts())
-        for number in range(20):
-            client = await clients.bind(here.url, f"app-{number}", f"side-{number}")
-            await client.refused(await client.say(f"kind-{number}"))
-            await client.call("open", mailbox=f"mailbox-{number}")
-            await client.call("close", mailbox=f"mailbox-{number}", mood=f"mood-{number}")
-        found = await look.counts()
-        assert set(found) == before
-        assert found["restante_commands_total error malformed"] == 20
-        assert found["restante_commands_total ok close"] == 20
-
-
 def test_the_manual_has_every_reason_of_a_refusal_and_its_limits_exist() -> None:
     rows = set(re.findall(r"^\| `([a-z_]+)` \| ", MONITORING.read_text().partition("### Reasons")[2], re.MULTILINE))
     assert {*refusals.REASONS.values(), refusals.OTHER} <= rows
@@ -204,95 +217,61 @@ def test_the_manual_has_every_reason_of_a_refusal_and_its_limits_exist() -> None
 # ── ready ────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_server_without_room_on_its_disk_is_not_ready(tmp_path: Path) -> None:
-    async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
-        assert await look.get("/readyz") == (200, "ok\n")
-        here.commit_loop.dispatcher.state.room = False
-        assert await look.get("/readyz") == (503, "the disk is nearly full\n")
-        assert await look.get("/healthz") == (200, "ok\n")
-        assert (await look.counts())["restante_ready"] == 0
-
-
-async def test_a_server_is_not_ready_until_a_batch_is_stored_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sqlite, "LOCK_TIMEOUT_SECONDS", 0.01)
-    async with inside(tmp_path) as here, Clients() as clients, looked_at(here, tmp_path) as look:
-        client = await clients.opened(here.url, "app", "a", "m")
-        with closing(sqlite3.connect(database(tmp_path), isolation_level=None)) as other:
-            other.execute("BEGIN IMMEDIATE")
-            await client.refused(await client.say("add", phase="1", body="00"))
-        status, words = await look.get("/readyz")
-        assert status == 503
-        assert words.startswith("the last batch could not be stored: ")
-        found = await look.counts()
-        assert found["restante_commands_total not_stored add"] == 1
-        assert found["restante_commands_total ok add"] == 0
-        assert found["restante_batches_not_stored_total"] == 1
-        await client.call("add", phase="1", body="00")
-        assert await look.get("/readyz") == (200, "ok\n")
-        assert (await look.counts())["restante_commands_total ok add"] == 1
-
-
-async def test_a_batch_that_was_not_stored_long_ago_says_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A load balancer sends no clients to a server that is not ready, so no batch would be stored again."""
-    monkeypatch.setattr(sqlite, "LOCK_TIMEOUT_SECONDS", 0.01)
-    monkeypatch.setattr(measurements, "STORE_PROBLEM_SECONDS", 0.0)
-    async with inside(tmp_path) as here, Clients() as clients, looked_at(here, tmp_path) as look:
-        client = await clients.opened(here.url, "app", "a", "m")
-        with closing(sqlite3.connect(database(tmp_path), isolation_level=None)) as other:
-            other.execute("BEGIN IMMEDIATE")
-            await client.refused(await client.say("add", phase="1", body="00"))
-        assert await look.get("/readyz") == (200, "ok\n")
-
-
-async def test_a_probe_that_ended_while_nobody_waited_is_not_believed_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(disk_probe, "INTERVAL_SECONDS", 0.0)
-    probe, file = disk_probe.DiskProbe(tmp_path), tmp_path / FILE
-    os.mkfifo(file)  # to open it for writing waits for a reader
-    assert (await probe.problem(0.01)).startswith("the disk hangs")
-    os.close(os.open(file, os.O_RDONLY | os.O_NONBLOCK))
-    async with bounded("the end of the probe"):
-        while file.exists():  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0)
-        file.symlink_to("/dev/full")
-        while await probe.problem(0.01) != "the disk cannot be written: No space left on device":
-            pass
-
-
-async def test_a_disk_that_is_full_shows_without_a_client(tmp_path: Path) -> None:
+async def test_a_server_that_cannot_store_or_drains_is_not_ready_and_says_why(tmp_path: Path) -> None:
     async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
         (tmp_path / FILE).symlink_to("/dev/full")
         assert await look.get("/readyz") == (503, "the disk cannot be written: No space left on device\n")
         assert await look.get("/healthz") == (200, "ok\n")
         assert (await look.counts())["restante_ready"] == 0
         assert (await look.page("/varz"))["unready"] == "the disk cannot be written: No space left on device"
+        here.commit_loop.dispatcher.state.room = False
+        assert await look.get("/readyz") == (503, "the disk is nearly full\n")
+        here.server.draining = True
+        assert await look.get("/readyz") == (503, "draining\n")
+
+
+async def test_a_server_is_not_ready_until_a_batch_is_stored_again_or_a_while_has_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A load balancer sends no clients to a server that is not ready, so no batch would be stored again."""
+    monkeypatch.setattr(sqlite, "LOCK_TIMEOUT_SECONDS", 0.01)
+    async with inside(tmp_path) as here, Clients() as clients, looked_at(here, tmp_path) as look:
+        client = await clients.opened(here.url, "app", "a", "m")
+        with closing(sqlite3.connect(database(tmp_path), isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            await client.refused(await client.say("add", phase="1", body="00"))
+        status, reason = await look.get("/readyz")
+        assert (status, reason.partition(": ")[0]) == (503, "the last batch could not be stored")
+        counts = await look.counts()
+        assert counts["restante_commands_total not_stored add"] == 1
+        assert counts["restante_commands_total ok add"] == 0
+        assert counts["restante_batches_not_stored_total"] == 1
+        later = here.commit_loop.now().service + measurements.STORE_PROBLEM_SECONDS
+        assert here.commit_loop.measurements.store_problem(later) == ""
+        await client.call("add", phase="1", body="00")
+        assert await look.get("/readyz") == (200, "ok\n")
+        assert (await look.counts())["restante_commands_total ok add"] == 1
 
 
 async def test_a_disk_that_hangs_shows_without_a_client_and_holds_one_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A probe that ended while nobody waited is not believed later."""
     monkeypatch.setattr(admin_http, "DISK_TIMEOUT", 0.05)
-    hangs = (503, "the disk hangs: a write has not finished for 0.05 s\n")
+    monkeypatch.setattr(disk_probe, "INTERVAL_SECONDS", 0.0)
+    file = tmp_path / FILE
     async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
-        os.mkfifo(tmp_path / FILE)  # to open it for writing waits for a reader
+        os.mkfifo(file)  # to open it for writing waits for a reader
+        hangs = (503, "the disk hangs: a write has not finished for 0.05 s\n")
         assert [await look.get("/readyz") for _ in range(3)] == [hangs] * 3
         assert await look.get("/healthz") == (200, "ok\n")
-        os.close(os.open(tmp_path / FILE, os.O_RDONLY | os.O_NONBLOCK))
-        async with bounded("a working disk"):
-            while await look.get("/readyz") != (200, "ok\n"):
+        os.close(os.open(file, os.O_RDONLY | os.O_NONBLOCK))
+        async with bounded("the end of the probe"):
+            while file.exists():  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0)
+            file.symlink_to("/dev/full")
+            while await look.get("/readyz") != (503, "the disk cannot be written: No space left on device\n"):
                 pass
-        assert not (tmp_path / FILE).exists()
-
-
-async def test_a_server_that_drains_is_not_ready(tmp_path: Path) -> None:
-    async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
-        here.server.draining = True
-        assert await look.get("/readyz") == (503, "draining\n")
 
 
 # ── pages ────────────────────────────────────────────────────────────────────────────────────────
@@ -305,17 +284,12 @@ async def test_connections_are_shown_in_parts_and_without_what_clients_store(tmp
         status, text = await look.get("/connz?limit=2&offset=3")
         page = json.loads(text)
         assert (status, page["schema"], page["total"], page["limit"], page["offset"]) == (200, 1, 5, 2, 3)
-        assert [each["number"] for each in page["connections"]] == [4, 5]
-        assert all(each["mailbox_open"] and each["application"] == "app" for each in page["connections"])
+        assert [shown["number"] for shown in page["connections"]] == [4, 5]
+        assert all(shown["mailbox_open"] and shown["application"] == "app" for shown in page["connections"])
         assert not re.search("side-|mailbox-|127.0.0.1", text)
-
-
-async def test_wrong_arguments_of_a_page_are_refused(tmp_path: Path) -> None:
-    async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
         for query in ("limit=1001", "limit=-1", "limit=x", "offset=", "offset=12345678901", "limit=１"):  # noqa: RUF001
             status, message = await look.get(f"/connz?{query}")
-            assert status == 400
-            assert message.startswith(query.partition("=")[0])
+            assert (status, message.partition(":")[0]) == (400, query.partition("=")[0])
 
 
 async def test_limits_are_shown_with_their_use_and_refusals(tmp_path: Path) -> None:
@@ -337,32 +311,29 @@ async def test_limits_are_shown_with_their_use_and_refusals(tmp_path: Path) -> N
 
 async def test_the_dashboard_has_refusals_of_the_last_hour_beside_all(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
-        now = Counter(seconds=0)
-        settings = RunningSettings(Serve(data=str(tmp_path)), lambda: (Serve(), []), here.server)
-        pages = status_pages.StatusPages(here.server)
-        shown = DashboardPages(pages, here.server, tmp_path, settings, lambda: now["seconds"])
+        now = [0.0]
+        shown = dashboard_pages(here, tmp_path, now)
         count = here.commit_loop.dispatcher.quotas.count_refusal
+
+        async def rows_after(minutes: int) -> list[tuple[str, int, int]]:
+            for _ in range(minutes):
+                now[0] += 60
+                await shown.sample()
+            rows = (await shown.details())["refusals_by_reason"]
+            return [(row["reason"], row["last_hour"], row["since_start"]) for row in rows]
+
         count(refusals.TOO_BIG, "an-address")
-        for _ in range(60):
-            now["seconds"] += 60
-            await shown.sample()
-        for _ in range(2):
-            count(refusals.MUST_BIND, "another")
-        count(refusals.TOO_BIG, None)
-
-        async def rows() -> list[tuple[Any, ...]]:
-            found = (await shown.details())["refusals_by_reason"]
-            return [(row["reason"], row["last_hour"], row["since_start"]) for row in found]
-
-        assert await rows() == [("bind", 2, 2), ("message_bytes", 2, 2)]
-        now["seconds"] += 60
-        await shown.sample()
-        assert await rows() == [("bind", 2, 2), ("message_bytes", 1, 2)]
-        for _ in range(61):
-            now["seconds"] += 60
-            await shown.sample()
-        found = await shown.details()
-        assert (found["refusals_by_reason"], found["refusals_since_start"]) == ([], 4)
+        assert await rows_after(60) == [("message_bytes", 1, 1)]
+        for reason, address in (
+            (refusals.MUST_BIND, "another"),
+            (refusals.MUST_BIND, None),
+            (refusals.TOO_BIG, None),
+        ):
+            count(reason, address)
+        assert await rows_after(0) == [("bind", 2, 2), ("message_bytes", 2, 2)]
+        assert await rows_after(1) == [("bind", 2, 2), ("message_bytes", 1, 2)]
+        assert await rows_after(61) == []
+        assert (await shown.details())["refusals_since_start"] == 4
 
 
 async def test_the_manual_has_every_field_of_the_pages_and_no_other(tmp_path: Path) -> None:
@@ -389,29 +360,37 @@ async def test_the_manual_has_every_field_of_the_pages_and_no_other(tmp_path: Pa
 # ── the dashboard's events, and what fails ───────────────────────────────────────────────────────
 
 
-async def test_slow_queries_of_usage_records_delay_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_queries_of_usage_records_that_are_slow_or_fail_delay_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(admin_live, "EVENT_SECONDS", 0.0)
     monkeypatch.setattr(dashboard, "RECENT_SECONDS", 0.0)
     go_on, asked = threading.Event(), threading.Semaphore(0)
+    errors: list[Exception] = [StoreDamaged("page 3 is damaged"), Misuse("there is no data"), ZeroDivisionError()]
     read = recent.read
 
     def slow(data: Path, now: float) -> dict[str, Any]:
         asked.release()
         assert go_on.wait(BOUND)
+        if errors:
+            raise errors[0]
         return read(data, now)
 
     monkeypatch.setattr(recent, "read", slow)
     async with inside(tmp_path) as here, Clients() as clients, looked_at(here, tmp_path) as look:
         client = await clients.opened(here.url, "app", "a", "m")
         async with look.watch() as first, look.watch() as second:
-            for each in (first, second, first):
-                shown = await each.until("now", unready="", recent={"reading": True})
+            for events in (first, second, first):
+                shown = await events.until("now", unready="", recent={"reading": True})
                 assert shown["connections"]["open"] == 1
             assert asked.acquire(timeout=BOUND)
             assert not asked.acquire(blocking=False), "one query at a time, whoever looks"
             assert await look.get("/readyz") == (200, "ok\n")
             await client.call("ping", ping=1)
             go_on.set()
+            for problem in ("page 3 is damaged", "there is no data", "an error of the server, which its log has"):
+                await first.until("now", recent={"problem": problem})
+                errors.pop(0)
             async with bounded("results"):
                 while "results" not in (await first.until("now"))["recent"]:
                     pass
@@ -430,9 +409,7 @@ async def test_usage_records_are_read_for_a_hundredth_of_the_time_at_most(
 
     monkeypatch.setattr(recent, "read", slow)
     async with inside(tmp_path) as here:
-        settings = RunningSettings(Serve(), lambda: (Serve(), []), here.server)
-        pages = status_pages.StatusPages(here.server)
-        shown = dashboard.DashboardPages(pages, here.server, tmp_path, settings, lambda: now[0])
+        shown = dashboard_pages(here, tmp_path, now)
         for later in (0.0, 5.0, 10.0, 49.9, 50.5, 100.0, 101.0):
             now[0] = max(now[0], later)
             async with bounded("a look"):
@@ -440,27 +417,6 @@ async def test_usage_records_are_read_for_a_hundredth_of_the_time_at_most(
                 while shown._reading:  # noqa: ASYNC110 - a thread
                     await asyncio.sleep(0)
     assert reads == [0.0, 50.5, 101.0]
-
-
-async def test_a_query_that_fails_is_said_until_one_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin_live, "EVENT_SECONDS", 0.0)
-    monkeypatch.setattr(dashboard, "RECENT_SECONDS", 0.0)
-    errors: list[Exception] = [StoreDamaged("page 3 is damaged"), Misuse("there is no data"), ZeroDivisionError()]
-    read = recent.read
-
-    def fail(data: Path, now: float) -> dict[str, Any]:
-        if errors:
-            raise errors[0]
-        return read(data, now)
-
-    monkeypatch.setattr(recent, "read", fail)
-    async with inside(tmp_path) as here, looked_at(here, tmp_path) as look, look.watch() as events:
-        for words in ("page 3 is damaged", "there is no data", "an error of the server, which its log has"):
-            await events.until("now", recent={"problem": words})
-            errors.pop(0)
-        async with bounded("results"):
-            while "results" not in (await events.until("now"))["recent"]:
-                pass
 
 
 @asynccontextmanager
@@ -521,26 +477,14 @@ async def test_a_request_that_fails_is_logged_without_what_it_asked_for() -> Non
 
 async def test_connections_to_the_admin_port_are_limited(tmp_path: Path) -> None:
     async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
-        most = admin_connections.MAX_CONNECTIONS
-        idle = [await asyncio.open_connection("127.0.0.1", look.port) for _ in range(most)]
+        idle = [await look.send() for _ in range(admin_connections.MAX_CONNECTIONS)]
         assert await look.get("/readyz") == (200, "ok\n"), "the oldest makes room"
         async with bounded("the end of the oldest"):
-            assert await idle[0][0].read() == b""
-        for _, each in idle:
-            each.write(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        for reader, _ in idle[2:]:
+            assert await idle[0].read() == b""
+        for reader, writer in list(zip(idle, look.writers, strict=True))[2:]:
+            writer.write(HEALTHZ + b"\r\n")
             async with bounded("an answer"):
                 await reader.readuntil(b"ok\n")
-        for _, each in idle:
-            each.close()
-
-
-async def test_no_other_site_can_use_a_page(tmp_path: Path) -> None:
-    async with inside(tmp_path) as here, looked_at(here, tmp_path) as look, aiohttp.ClientSession() as session:
-        for path in ("/healthz", "/metrics", "/varz", "/connz", "/limitz", "/", "/events", "/nothing"):
-            async with session.get(f"http://127.0.0.1:{look.port}{path}") as answer:
-                assert answer.headers["X-Content-Type-Options"] == "nosniff", path
-                assert answer.headers["Cross-Origin-Resource-Policy"] == "same-origin", path
 
 
 async def test_connections_that_do_not_read_make_room(tmp_path: Path) -> None:
@@ -559,12 +503,9 @@ async def test_connections_that_do_not_read_make_room(tmp_path: Path) -> None:
                 await asyncio.get_running_loop().sock_recv(made, 1)
         for _ in range(3):
             async with bounded("an answer"):
-                reader, writer = await asyncio.open_connection("127.0.0.1", look.port)
-                writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-                assert (await reader.read()).endswith(b"ok\n")
-            writer.close()
-        for each in deaf:
-            each.close()
+                assert (await (await look.send(HEALTHZ + b"Connection: close\r\n\r\n")).read()).endswith(b"ok\n")
+        for made in deaf:
+            made.close()
 
 
 async def test_a_connection_ends_after_some_time_unless_it_shows_a_dashboard(
@@ -573,25 +514,17 @@ async def test_a_connection_ends_after_some_time_unless_it_shows_a_dashboard(
     monkeypatch.setattr(admin_connections, "MAX_SECONDS", 0.2)
     monkeypatch.setattr(admin_live, "EVENT_SECONDS", 0.05)
     async with inside(tmp_path) as here, looked_at(here, tmp_path) as look, look.watch() as events:
-        reader, writer = await asyncio.open_connection("127.0.0.1", look.port)
-        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answer = await look.send(HEALTHZ + b"\r\n")
         async with bounded("the end"):
             with suppress(ConnectionResetError):
-                assert (await reader.read()).endswith(b"ok\n")
-        writer.close()
+                assert (await answer.read()).endswith(b"ok\n")
         for _ in range(10):
             await events.until("now")
-
-
-async def test_a_connection_without_a_request_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin_connections, "REQUEST_TIMEOUT", 0.05)
-    async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
-        for beginning in (b"", b"GET /healthz HTTP/1.1\r\n"):
-            reader, writer = await asyncio.open_connection("127.0.0.1", look.port)
-            writer.write(beginning)
-            async with bounded("the end"):
-                assert await reader.read() == b""
-            writer.close()
+        monkeypatch.setattr(admin_connections, "REQUEST_TIMEOUT", 0.05)
+        monkeypatch.setattr(admin_connections, "MAX_SECONDS", BOUND)
+        for beginning in (b"", HEALTHZ):
+            async with bounded("the end of a connection without a whole request"):
+                assert await (await look.send(beginning)).read() == b""
 
 
 @pytest.mark.parametrize("token", [None, TOKEN])
@@ -606,11 +539,9 @@ async def test_no_request_makes_the_admin_port_fail(tmp_path: Path, token: str |
     authorization = f"Authorization: Bearer {TOKEN}\r\n".encode() if token else b""
     async with inside(tmp_path) as here, looked_at(here, tmp_path, token) as look:
         for request, due in requests.items():
-            reader, writer = await asyncio.open_connection("127.0.0.1", look.port)
-            writer.write(request.replace(b"%s", authorization))
+            answer = await look.send(request.replace(b"%s", authorization))
             async with bounded("an answer"):
-                assert int((await reader.readuntil(b"\r\n")).split()[1]) == due[token is None], request
-            writer.close()
+                assert int((await answer.readuntil(b"\r\n")).split()[1]) == due[token is None], request
 
 
 async def test_a_viewer_that_does_not_read_loses_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -618,32 +549,32 @@ async def test_a_viewer_that_does_not_read_loses_its_place(tmp_path: Path, monke
     monkeypatch.setattr(admin_live, "WRITE_TIMEOUT", 0.1)
     monkeypatch.setattr(admin_live, "MAX_VIEWERS", 1)
     async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
-        reader, asleep = await asyncio.open_connection("127.0.0.1", look.port, limit=1000)
-        asleep.write(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert await reader.readexactly(9) == b"HTTP/1.1 "  # the rest fills its buffer, and then the kernel's
-        async with bounded("a place"):
+        asleep = await look.send(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n", limit=1000)
+        assert await asleep.readexactly(9) == b"HTTP/1.1 "  # the rest fills its buffer, and then the kernel's
+        async with bounded("a free place"):
             while await look.status("/events") != 200:
                 pass
-        asleep.close()
 
 
 # ── who may read ─────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_all_but_health_checks_need_the_token(tmp_path: Path) -> None:
+async def test_all_but_health_checks_need_the_token_and_no_other_site_can_use_a_page(tmp_path: Path) -> None:
+    """A name that anybody can point here is refused."""
+    authorized = {"Authorization": f"Bearer {TOKEN}"}
     async with inside(tmp_path) as here, looked_at(here, tmp_path, TOKEN) as look:
-        for path in ("/metrics", "/varz", "/connz", "/limitz", "/nothing"):
+        for path in ("/metrics", "/varz", "/connz", "/limitz", "/events", "/nothing"):
             for wrong in ({}, {"Authorization": TOKEN}, {"Authorization": f"Bearer {TOKEN}x"}):
                 assert (await look.get(path, **wrong))[0] == 401
         assert (await look.get("/varz", Authorization=f"bearer {TOKEN}"))[0] == 200
         assert [(await look.get(path))[0] for path in ("/healthz", "/readyz")] == [200, 200]
-
-
-async def test_a_name_that_anybody_can_point_here_is_refused(tmp_path: Path) -> None:
-    async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
-        for path in ("/metrics", "/healthz"):
-            assert (await look.get(path, Host="evil.example"))[0] == 421
-            assert (await look.get(path, Host="localhost:1"))[0] == 200
+        assert (await look.get("/healthz", Host="evil.example"))[0] == 421
+        assert (await look.get("/varz", Host="evil.example", **authorized))[0] == 421
+        assert (await look.get("/healthz", Host="localhost:1"))[0] == 200
+        for path in ("/healthz", "/metrics", "/varz", "/connz", "/limitz", "/", "/events", "/nothing"):
+            async with look.session.get(look.url + path, headers=authorized) as answer:
+                assert answer.headers["X-Content-Type-Options"] == "nosniff", path
+                assert answer.headers["Cross-Origin-Resource-Policy"] == "same-origin", path
 
 
 async def test_wrong_tokens_are_logged_at_once_and_then_once_a_minute(tmp_path: Path) -> None:
@@ -660,25 +591,99 @@ async def test_wrong_tokens_are_logged_at_once_and_then_once_a_minute(tmp_path: 
     assert [line["event"] for line in logged[logged_before:]] == ["requests to the admin port had a wrong token"]
 
 
-@pytest.mark.parametrize("admin", ["0.0.0.0:4010", "*:4010", "[::]:4010", "192.168.1.2:4010", "admin.example:4010"])
-def test_a_port_that_other_machines_reach_needs_a_token(tmp_path: Path, admin: str) -> None:
-    with pytest.raises(Misuse, match="--admin-token-file"):
-        read_admin_token(admin, None)
+def test_a_port_that_other_machines_reach_needs_a_token(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
-    assert read_admin_token(admin, str(file)) == TOKEN
-
-
-def test_a_port_on_loopback_needs_no_token() -> None:
+    for admin in ("0.0.0.0:4010", "*:4010", "[::]:4010", "192.168.1.2:4010", "admin.example:4010"):
+        with pytest.raises(Misuse, match="--admin-token-file"):
+            read_admin_token(admin, None)
+        assert read_admin_token(admin, str(file)) == TOKEN
     for admin in ("off", "127.0.0.1:4010", "127.1.2.3:4010", "[::1]:4010", "localhost:4010"):
         assert read_admin_token(admin, None) is None
-
-
-def test_a_token_that_is_none_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "token"
     for content in (b"", b"short", b"0123456789 abcdef", b"\xff" * 20, b"0123456789abcdef\n0123456789abcdef"):
         file.write_bytes(content)
         with pytest.raises(Misuse, match="at least 16 printable ASCII characters"):
             read_admin_token("127.0.0.1:4010", str(file))
     with pytest.raises(Misuse, match="No such file"):
         read_admin_token("127.0.0.1:4010", str(tmp_path / "none"))
+
+
+# ── names of the host ────────────────────────────────────────────────────────────────────────────
+
+NAMES: Final = ("Relay.example.org", "prometheus-target")
+
+ACCEPTED: Final = (
+    *("relay.example.org", "RELAY.example.org", "relay.example.org:443", "prometheus-target:4010"),
+    *("127.0.0.1", "127.0.0.1:4010", "[::1]", "[::1]:4010", "LocalHost", "localhost:1", "10.0.0.1"),
+)
+REFUSED: Final = (
+    *("evil.example", "example.org", "a.relay.example.org", "relay.example.org.evil.example", "relay.example.org."),
+    *("relay.example.org:", "relay.example.org:x", "relay.example.org@evil.example", "xrelay.example.org"),
+    *("relay-example.org", "", ":80", "127.0.0.1.evil.example", "localhost.evil.example:80", "[x]", "::1"),
+)
+
+
+def test_an_address_or_a_name_of_the_setting_is_known_and_no_other() -> None:
+    assert [name for name in (*ACCEPTED, *REFUSED) if known_host(name, ("", *NAMES))] == list(ACCEPTED)
+    others = ("10.0.0.1:4010", "relay.example.org", "", ":80")
+    assert [name for name in others if known_host(name, ("",))] == ["10.0.0.1:4010"]
+
+
+def test_an_origin_must_be_the_name_that_the_request_uses() -> None:
+    for origin, host in (
+        ("https://relay.example.org", "relay.example.org"),
+        ("https://relay.example.org", "RELAY.example.org"),
+        ("https://relay.example.org", "relay.example.org:443"),
+        ("http://relay.example.org", "relay.example.org:80"),
+        ("http://relay.example.org:4010", "relay.example.org:4010"),
+        ("http://[::1]:4010", "[::1]:4010"),
+    ):
+        assert same_origin(origin, host), (origin, host)
+    for host in ("relay.example.org:80", "prometheus-target", "localhost"):
+        assert not same_origin("https://relay.example.org", host), host
+    for origin in (
+        *("https://relay.example.org:8443", "https://evil.example", "https://relay.example.org.evil.example"),
+        *("https://relay.example.org@evil.example", "file://relay.example.org", "null", "", "https://["),
+        "https://relay.example.org:x",
+    ):
+        assert not same_origin(origin, "relay.example.org"), origin
+
+
+def test_a_setting_that_is_no_name_is_refused() -> None:
+    url, port = "https://relay.example.org", "relay.example.org:4010"
+    for name in ("", "*", "*.example.org", port, url, "-a", "a.", "a b", "::1"):
+        for settings in (SERVE, WAKU):
+            with pytest.raises(Misuse, match=r"--admin-host: '.*' is not the name of a host"):
+                resolve(settings, {"admin_host": [name]}, {}, None)
+
+
+async def test_servers_accept_the_names_and_settings_are_changed_only_from_a_page_of_the_same_name(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "token").write_text(TOKEN)
+    names = ("--admin-host", NAMES[0], "--admin-host", NAMES[1], "--admin-token-file", str(tmp_path / "token"))
+    variables = {"RESTANTE_WAKU_ADMIN_HOST": ",".join(NAMES)}
+    with held_port() as mailbox, held_port() as node:
+        async with (
+            serving(tmp_path / "mailbox", options=("--admin", f"127.0.0.1:{mailbox}", *names)),
+            node_process(tmp_path / "node", "--admin", f"127.0.0.1:{node}", variables=variables),
+            aiohttp.ClientSession() as session,
+        ):
+            for port in (mailbox, node):
+                for name, status in (
+                    ("relay.example.org", 200),
+                    ("PROMETHEUS-TARGET:80", 200),
+                    ("evil.example", 421),
+                ):
+                    async with session.get(f"http://127.0.0.1:{port}/healthz", headers={"Host": name}) as answer:
+                        assert answer.status == status, name
+            for host, origin, secret, status in (
+                ("Relay.example.org:443", "https://relay.example.org", TOKEN, 200),
+                ("relay.example.org", "https://relay.example.org", "wrong", 401),
+                ("relay.example.org", "https://prometheus-target", TOKEN, 403),
+                ("evil.example", "https://evil.example", TOKEN, 421),
+            ):
+                headers = {"Host": host, "Origin": origin, "Authorization": f"Bearer {secret}"}
+                url = f"http://127.0.0.1:{mailbox}/settings"
+                async with session.post(url, headers=headers, json={"motd": origin}) as answer:
+                    assert answer.status == status, origin

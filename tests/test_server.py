@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 from ipaddress import IPv4Address
 from pathlib import Path
 
-import aiohttp
 import msgspec
 import pytest
 import structlog
@@ -30,7 +29,6 @@ from restante.mailbox.server.descriptors import RESERVED_DESCRIPTORS
 from restante.mailbox.server.first_request import END_OF_REQUEST, MAX_REQUEST_BYTES, READ_BYTES
 from restante.mailbox.server.refusals import TOO_MANY_WITHOUT_REQUEST
 from restante.mailbox.server.server import (
-    MAX_FRAME_PER_MESSAGE,
     MAX_PINGS_PER_TURN,
     PING_INTERVAL_SECONDS,
     SILENCE_TIMEOUT_SECONDS,
@@ -61,7 +59,6 @@ async def test_the_welcome_comes_first_and_tells_the_client_its_own_address(live
         "welcome": {"your-address": {"ipv4": "127.0.0.1", "port": own[1]}},
         "server_tx": 1e9,
     }
-    await socket.hang_up()
 
 
 def test_your_address_is_of_its_version_without_mapping_and_scope() -> None:
@@ -75,10 +72,7 @@ async def test_the_welcome_contains_the_operator_s_settings(tmp_path: Path) -> N
         socket = await live.dial()
         welcome = (await socket.hear())["welcome"]
         assert (welcome["motd"], welcome["current_cli_version"], welcome["error"]) == ("hi", "9.9", "closed today")
-        socket.say(type="ping", ping=1)  # served all the same
-        assert (await socket.hear())["type"] == "ack"
-        assert (await socket.hear())["pong"] == 1
-        await socket.hang_up()
+        await socket.is_served()
 
 
 @pytest.mark.parametrize(
@@ -108,7 +102,6 @@ async def test_a_message_may_come_in_frames_of_any_kind(
         assert await socket.read() == (PONG, b"now?")
     assert (await socket.hear())["type"] == "ack"
     assert (await socket.hear())["pong"] == "é"
-    await socket.hang_up()
 
 
 async def test_several_messages_in_one_write_are_answered_in_order(live: LiveServer) -> None:
@@ -117,67 +110,6 @@ async def test_several_messages_in_one_write_are_answered_in_order(live: LiveSer
     for number in range(100):
         assert (await socket.hear())["type"] == "ack"
         assert (await socket.hear())["pong"] == number
-    await socket.hang_up()
-
-
-NO_MESSAGES = {
-    "reserved bit": ([frame(TEXT, b"{}", reserved=4)], 1002),
-    "continues nothing": ([frame(CONTINUATION, b"{}")], 1002),
-    "inside another": ([frame(TEXT, b"{", fin=False), frame(TEXT, b"}")], 1002),
-    "not UTF-8": ([frame(TEXT, b'{"type": "\xff"}')], 1007),
-    "not UTF-8, binary": ([frame(BINARY, b'{"type": "\xff"}')], 1007),
-    "not JSON": ([frame(TEXT, b"hello")], 1007),
-    "no object": ([frame(TEXT, b"[]")], 1003),
-    "empty": ([frame(TEXT, b"")], 1007),
-    "too big": ([frame(TEXT, b" " * MIB, fin=False), frame(CONTINUATION, b" ")], 1009),
-}
-
-
-@pytest.mark.parametrize(("pieces", "code"), NO_MESSAGES.values(), ids=NO_MESSAGES)
-async def test_a_frame_that_is_no_message_gets_an_error_and_is_closed(
-    live: LiveServer, pieces: list[bytes], code: int
-) -> None:
-    socket = await live.enter()
-    socket.say(type="ping", ping="before")
-    socket.write(*pieces)
-    socket.say(type="ping", ping="after")
-    assert (await socket.hear())["type"] == "ack"
-    assert (await socket.hear())["pong"] == "before"
-    error = await socket.hear()
-    assert (error["type"], error["orig"]) == ("error", None)
-    assert await socket.closed() == code
-    socket.write(frame(8, code.to_bytes(2, "big")))
-    assert await socket.ended()
-    await socket.hang_up()
-
-
-@pytest.mark.parametrize(
-    ("piece", "code"),
-    [(frame(3, b"{}"), 1002), (frame(TEXT, b"{}", mask=False), 1002), (frame(PING, b"x", fin=False), 1002)],
-    ids=["bad opcode", "unmasked", "fragmented ping"],
-)
-async def test_bytes_that_are_no_frame_close_the_connection(live: LiveServer, piece: bytes, code: int) -> None:
-    socket = await live.enter()
-    socket.write(piece)
-    assert await socket.closed() == code
-    assert await socket.ended()
-    await socket.hang_up()
-
-
-async def test_a_frame_that_is_too_big_is_refused_with_a_hint(live: LiveServer) -> None:
-    socket = await live.enter()
-    socket.write(frame(TEXT, b" " * (MIB + 1)))
-    refused = await socket.hear()
-    assert (refused["error"], refused["hint"]) == ("the message is too big", "a message has at most 1048576 bytes")
-    assert await socket.closed() == 1009
-    await socket.hang_up()
-
-
-async def test_a_frame_that_is_far_too_big_is_closed_before_it_is_read(live: LiveServer) -> None:
-    socket = await live.enter()
-    socket.write(frame(TEXT, b" " * (MAX_FRAME_PER_MESSAGE * MIB + 1))[:14])
-    assert await socket.closed() == 1009
-    await socket.hang_up()
 
 
 async def test_fragments_without_end_are_not_kept(live: LiveServer) -> None:
@@ -189,7 +121,6 @@ async def test_fragments_without_end_are_not_kept(live: LiveServer) -> None:
     socket.write(*(frame(CONTINUATION, b" " * 65536, fin=False) for _ in range(20)), frame(8, b"\x03\xf1"))
     assert await socket.ended()
     assert kept.fragments.size == 0
-    await socket.hang_up()
 
 
 async def test_empty_fragments_cost_nothing(live: LiveServer) -> None:
@@ -198,7 +129,6 @@ async def test_empty_fragments_cost_nothing(live: LiveServer) -> None:
     assert await socket.read() == (PONG, b"")
     (kept,) = live.server.sockets()
     assert kept.fragments.size == 1
-    await socket.hang_up()
 
 
 def connections() -> list[ConnectionState]:
@@ -223,12 +153,9 @@ async def test_a_connection_that_is_over_leaves_no_reference_cycles(live: LiveSe
                 await socket.hear()
                 await socket.hang_up()
         other = await live.enter()
-        other.say(type="ping", ping=1)  # its answer comes after the commit loop has taken note of the others
-        await other.hear()
-        await other.hear()
+        await other.is_served()  # the answer comes after the commit loop has taken note of the others
         await live.server.commit_loop.idle.wait()
         assert len(connections()) == len(before) + 1
-        await other.hang_up()
     finally:
         gc.enable()
 
@@ -245,7 +172,6 @@ async def test_a_callback_that_fails_is_logged_and_closes_its_connection(
     assert await socket.closed() == 1011
     out = capsys.readouterr()
     assert "ZeroDivisionError < " in out.out + out.err
-    await socket.hang_up()
 
 
 async def test_a_close_is_answered_with_a_close(live: LiveServer) -> None:
@@ -254,7 +180,6 @@ async def test_a_close_is_answered_with_a_close(live: LiveServer) -> None:
         socket.write(frame(8, payload))
         assert await socket.closed() == code
         assert await socket.ended()
-        await socket.hang_up()
 
 
 async def test_the_server_sends_binary_frames_if_the_operator_wants_them(tmp_path: Path) -> None:
@@ -263,34 +188,19 @@ async def test_the_server_sends_binary_frames_if_the_operator_wants_them(tmp_pat
         assert (await socket.read())[0] == BINARY
         socket.say(type="ping", ping=1)
         assert [(await socket.read())[0] for _ in range(2)] == [BINARY, BINARY]
-        await socket.hang_up()
 
 
 async def test_the_server_accepts_all_paths_that_the_reference_server_accepts(live: LiveServer) -> None:
     for path in ("/v1", "/v1/", "/v1/x", "/v1?x=1"):
         socket = await live.dial(path, Connection="keep-alive, Upgrade")  # as Firefox says it
         assert (await socket.hear())["type"] == "welcome", path
-        await socket.hang_up()
-
-
-async def _get(port: int, request: str) -> tuple[str, str]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(request.encode())
-    async with bounded("an answer"):
-        answer = (await reader.read()).decode()
-    writer.close()
-    await writer.wait_closed()
-    head, _, body = answer.partition("\r\n\r\n")
-    return head.partition("\r\n")[0], body
+    assert (await live.dial("/")).status == "HTTP/1.1 200 OK", "the greeting is no WebSocket"
 
 
 @pytest.mark.parametrize(
     ("request_line", "status", "body"),
     [
         ("GET / HTTP/1.1", "200 OK", "Wormhole Relay\n"),
-        ("GET /else HTTP/1.1", "404 Not Found", None),
-        ("GET /v1 HTTP/1.1", "400 Bad Request", None),
-        ("POST / HTTP/1.1", "400 Bad Request", None),
         ("HEADS / HTTP/1.1", "400 Bad Request", None),
         ("HEAD / HTTP/1.1", "200 OK", ""),
         ("HEAD /?x=1 HTTP/1.1", "200 OK", ""),
@@ -299,29 +209,19 @@ async def _get(port: int, request: str) -> tuple[str, str]:
         ("HEAD / HTTP/1.0", "400 Bad Request", ""),
         ("HEAD /", "400 Bad Request", ""),
         ("HE", "400 Bad Request", None),
+        ("HEAD /".ljust(MAX_REQUEST_BYTES + len(END_OF_REQUEST), "/"), "431 Request Header Fields Too Large", None),
     ],
 )
 async def test_a_request_for_no_websocket_is_answered(
     live: LiveServer, request_line: str, status: str, body: str | None
 ) -> None:
-    answer = await _get(live.port, f"{request_line}\r\nHost: x\r\n\r\n")
-    assert answer[0] == f"HTTP/1.1 {status}"
-    assert body in {answer[1], None}
-
-
-async def test_the_greeting_has_a_size_and_is_no_upgrade_as_of_the_reference(live: LiveServer) -> None:
-    async with aiohttp.ClientSession() as http, http.head(f"http://127.0.0.1:{live.port}/") as head:
-        assert (head.status, head.headers["Content-Length"]) == (200, "15")
-    upgrade = await live.dial("/")
-    assert upgrade.status == "HTTP/1.1 200 OK"
-    await upgrade.hang_up()
-
-
-@pytest.mark.parametrize("begins", [b"HEAD /", b"GET /v1 HTTP/1.1\r\nx: "])
-async def test_a_request_that_is_too_long_is_refused(live: LiveServer, begins: bytes) -> None:
+    """hostile/test_handshakes.py has many others."""
     socket = await live.connect()
-    socket.write(begins.ljust(MAX_REQUEST_BYTES + len(END_OF_REQUEST), b"/"))
-    assert (await socket.rest()).startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
+    socket.write(f"{request_line}\r\nHost: x\r\n\r\n".encode())
+    head, _, rest = (await socket.rest()).decode().partition("\r\n\r\n")
+    assert head.startswith(f"HTTP/1.1 {status}\r\n")
+    assert body in {rest, None}
+    assert status != "200 OK" or "\r\nContent-Length: 15" in head, "also for HEAD"
 
 
 @pytest.mark.parametrize("bite", [1, 3, 40])
@@ -334,7 +234,6 @@ async def test_a_handshake_may_come_in_pieces_and_commands_with_its_last(live: L
     async with asyncio.timeout(BOUND):
         assert b" 101 " in await socket.reader.readuntil(b"\r\n\r\n")
     assert [(await socket.hear())["type"] for _ in range(3)] == ["welcome", "ack", "pong"]
-    await socket.hang_up()
 
 
 async def test_a_client_that_sends_too_much_with_its_handshake_is_not_read(
@@ -358,39 +257,21 @@ async def test_a_client_that_sends_too_much_with_its_handshake_is_not_read(
     live.server.commit_loop._wake_up()
     for _ in range(2 * MAX_BACKLOG_COMMANDS):
         assert (await socket.hear())["type"] == "error"
-    await socket.hang_up()
 
 
 async def test_a_silent_connection_is_pinged_and_dropped_after_ten_minutes(live: LiveServer) -> None:
     silent, alive = await live.enter(), await live.enter()
-    pings = 0
+    assert 2 * PING_INTERVAL_SECONDS < 60, "a default nginx closes what was silent for 60 s; with one ping all were"
     for second in range(1, SILENCE_TIMEOUT_SECONDS + PING_INTERVAL_SECONDS + 1):
         live.server.tick()
         if second % PING_INTERVAL_SECONDS == 0:
             assert await alive.read() == (PING, b"")
             alive.write(frame(PONG))
-            alive.say(type="ping", ping=second)  # its answer shows that the pong was read
-            await alive.hear()
-            await alive.hear()
+            await alive.is_served()  # the pong was read
             if second <= SILENCE_TIMEOUT_SECONDS:
                 assert await silent.read() == (PING, b"")
-                pings += 1
-    assert pings == SILENCE_TIMEOUT_SECONDS // PING_INTERVAL_SECONDS
     assert await silent.ended()
     assert len(live.server.sockets()) == 1
-    await silent.hang_up()
-    await alive.hang_up()
-
-
-async def test_a_silent_connection_is_pinged_twice_before_a_default_nginx_closes_it(live: LiveServer) -> None:
-    """nginx closes what was silent for 60 seconds. With one ping in 60 seconds it closed 35 of 35 connections."""
-    silent = await live.enter()
-    for _ in range(59):
-        live.server.tick()
-    silent.say(type="ping", ping=1)
-    opcodes = [(await silent.read())[0] for _ in range(2)]
-    assert opcodes == [PING, PING]
-    await silent.hang_up()
 
 
 async def test_pings_that_are_due_at_once_are_sent_over_several_turns(
@@ -409,20 +290,6 @@ async def test_pings_that_are_due_at_once_are_sent_over_several_turns(
     assert turns == [MAX_PINGS_PER_TURN, 2 * MAX_PINGS_PER_TURN, 2 * MAX_PINGS_PER_TURN + 1]
 
 
-async def test_drain_answers_what_was_read_and_says_goodbye(live: LiveServer) -> None:
-    socket = await live.enter()
-    socket.say(type="bind", appid="x", side="a")
-    socket.say(type="allocate")
-    assert (await socket.hear())["type"] == "ack"
-    await live.server.drain(live.running)
-    assert (await socket.hear())["type"] == "ack"
-    assert (await socket.hear())["type"] == "allocated"
-    assert await socket.closed() == 1001
-    with pytest.raises(ConnectionRefusedError):
-        await live.dial()
-    await socket.hang_up()
-
-
 async def test_refused_connections_that_still_clean_up_are_closed_with_1001_in_a_drain(live: LiveServer) -> None:
     live.server.cleanup_seconds = 3600.0
     socket = await live.enter()
@@ -431,7 +298,6 @@ async def test_refused_connections_that_still_clean_up_are_closed_with_1001_in_a
     theirs.hang_up(1008, "once is enough")
     await live.server.drain(live.running)
     assert await socket.closed() == 1001
-    await socket.hang_up()
 
 
 async def test_a_port_in_use_is_reported_in_one_sentence(live: LiveServer) -> None:
@@ -454,11 +320,7 @@ async def test_a_bug_in_a_rule_closes_one_connection_and_nobody_elses(
         assert await first.closed() == 1011
     assert [each["event"] for each in logs] == ["a command failed; its connection is closed"]
     monkeypatch.undo()
-    second.say(type="ping", ping=1)
-    assert (await second.hear())["type"] == "ack"
-    assert (await second.hear())["type"] == "pong"
-    await first.hang_up()
-    await second.hang_up()
+    await second.is_served()
 
 
 async def test_refusals_beyond_the_ten_most_frequent_are_logged_in_one_line(live: LiveServer) -> None:
@@ -528,12 +390,10 @@ async def test_connections_without_a_request_are_limited_per_address(
     silent[2].write(b"TP/1.1\r\n\r\n")
     assert (await silent[2].rest()).startswith(b"HTTP/1.1 200 OK")
     await until_asking(server, 0)
-    more = [await live.connect() for _ in range(3)]
-    await until_asking(server, 3)
-    for each in more:
-        await each.hang_up()
+    leaver = await live.connect()
+    await until_asking(server, 1)
+    leaver.cut()
     await until_asking(server, 0)
-    await silent[0].hang_up()
 
 
 async def until_asking(server: Server, number: int) -> None:
@@ -564,9 +424,7 @@ async def test_a_few_free_descriptors_are_not_enough_to_take_connections_again(t
                 await live.server.listeners.check_descriptors(len(live.server.admitted))
             assert logged.pop()["event"] == "new connections are accepted again"
             assert inside - len(came) == pytest.approx(RESERVED_DESCRIPTORS / 2, abs=3)
-            came.append(await live.enter())
-        for each in came:
-            await each.leave()
+            await live.enter()
 
 
 async def test_of_many_refused_connections_some_may_clean_up_and_all_are_counted(tmp_path: Path) -> None:
@@ -576,12 +434,10 @@ async def test_of_many_refused_connections_some_may_clean_up_and_all_are_counted
         sockets = [await live.dial(X_Forwarded_For="8.8.8.8")]
         sockets += [await live.dial(X_Forwarded_For="8.8.8.8") for _ in range(REFUSALS_PER_SECOND)]
         at_once = [await live.dial(X_Forwarded_For="8.8.8.8") for _ in range(5)]
-        for each in at_once:
-            await each.rest()  # to its end; the others have a second
+        for socket in at_once:
+            await socket.rest()  # to its end; the others have a second
         assert len(live.server.sockets()) == len(sockets)
         await live.server.commit_loop.idle.wait()
         refused = live.server.commit_loop.dispatcher.quotas.refused
         assert [words for words, _ in refused] == [TOO_MANY_FROM_ADDRESS]
         assert refused.total() == REFUSALS_PER_SECOND + 5
-        for each in sockets:
-            each.cut()
