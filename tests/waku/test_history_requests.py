@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 import structlog
@@ -32,7 +32,7 @@ from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.completion import Completed, Failed
 from restante.waku.protocol.request import Demands
 from support.dice import Seeded
-from support.waku.asking import ID, fetch_page, flat, page, plain, walk
+from support.waku.asking import ID, ask, fetch_page, flat, page, plain, walk
 from support.waku.inside import TURNS, Inside, inside
 from support.waku.letters import EPOCH, TOPIC, letter
 from support.waku.raw_peer import RawPeer
@@ -42,6 +42,12 @@ DICE = Seeded(7)
 OTHER = b"\xff\xff\xff\xff"
 
 DEMANDS = HistoryTerms(demands=Demands(keys=(PASSWORD,)))
+LATE = Failed(ID, "rate limit exceeded")
+TOO_MANY = Failed(ID, "too many requests at once")
+SMALL, LARGE = 1024 + 128, 1024 + 128 * 1000
+"""Bytes that a request of one topic counts for, and one of a thousand."""
+
+NOTHING = waku_packets.Options(pow=0.0, confirmations=True, topics=frozenset())
 
 
 def sealed(body: bytes, *, to: SymmetricKey | bytes = PASSWORD, sign: bool = True) -> Envelope:
@@ -54,71 +60,42 @@ async def archive(here: Inside, *envelopes: Envelope) -> None:
 
 
 async def end_of(peer: RawPeer) -> Completed | Failed:
-    """Request the usual page; give its end."""
-    peer.say(waku_packets.REQUEST, plain())
-    return (await page(peer))[1]
+    return (await ask(peer))[1]
+
+
+async def elsewhere(here: Inside, number: int = 9) -> RawPeer:
+    """Connect a peer of another address, to which nothing is relayed."""
+    return await RawPeer.greet(here.port, here.node.key.public, NOTHING, source=f"127.0.0.{number}")
 
 
 LETTERS = [letter(number, age=100 - number) for number in range(5)]
 FILTER = bloom.write(bloom.of([TOPIC]))
 
 SHAPES: dict[str, Any] = {
-    "with topics and batch": [0, EPOCH, b"", [TOPIC], 0, b"", True],
-    "with a filter too": [0, EPOCH, FILTER, [TOPIC], 10, b"", True],
-    "by filter and batch": [0, EPOCH, FILTER, 10, b"", True],
-    "as RFC 8 has it": [0, EPOCH, b"", 10, b"", [TOPIC]],
-    "as the text has it": [0, EPOCH, FILTER, 10, b""],
-    "as the text has it, no cursor": [0, EPOCH, FILTER, 10],
+    "string": [0, EPOCH, b"", [TOPIC], 0, b"", True],
+    "list": [0, EPOCH, FILTER, 10],
+    "without batch": [0, EPOCH, b"", [TOPIC], 0, b"", False],
 }
-LISTS = {"as RFC 8 has it", "as the text has it", "as the text has it, no cursor"}
+"""Of all forms (test_request.py), one of each kind of answer."""
 
 
-async def test_every_form_of_request_is_answered_in_the_form_that_its_sender_reads(tmp_path: Path) -> None:
-    async with inside(tmp_path, history=DEMANDS) as here:
+async def test_a_request_is_answered_in_the_form_that_its_sender_reads(tmp_path: Path) -> None:
+    own = Key(b"\1" * 32)
+    bodies = {name: sealed(rlp.encode(shape)) for name, shape in SHAPES.items()}
+    bodies["fixed"] = sealed(bytes([0x50, 0, 0, 0]) + EPOCH.to_bytes(4, "big") + FILTER)
+    bodies["to its key"] = sealed(rlp.encode(SHAPES["string"]), to=own.public)
+    async with inside(tmp_path, history=HistoryTerms(demands=Demands(keys=(PASSWORD, own)))) as here:
         await archive(here, *LETTERS, letter(99, topic=OTHER))
         peer = await here.greet()
-        for shape, body in SHAPES.items():
-            asked = sealed(rlp.encode(body))
+        for name, asked in bodies.items():
             peer.say(waku_packets.REQUEST, asked.raw)
             packets: list[list[Envelope]] = []
             while (heard := await peer.hear())[0] == waku_packets.P2P_MESSAGE:
                 packets.append(waku_packets.read_envelopes(heard[1]))
-            assert flat(packets) == LETTERS, shape
-            assert rlp.span(heard[1]).is_list == (shape in LISTS), shape
-            assert completion.read(heard[1]) == Completed(asked.hash, LETTERS[-1].hash), shape
-
-
-async def test_the_old_fixed_form_and_one_for_our_own_key_are_answered(tmp_path: Path) -> None:
-    own = Key(b"\1" * 32)
-    async with inside(tmp_path, history=HistoryTerms(demands=Demands(keys=(PASSWORD, own)))) as here:
-        await archive(here, *LETTERS)
-        peer = await here.greet()
-        old = EPOCH.to_bytes(4, "big")
-        for asked in (
-            sealed(bytes([0x50, 0, 0, 0]) + old + FILTER),
-            sealed(rlp.encode(SHAPES["by filter and batch"]), to=own.public),
-        ):
-            peer.say(waku_packets.REQUEST, asked.raw)
-            packets, end = await page(peer)
-            assert flat(packets) == LETTERS
-            assert end == Completed(asked.hash, LETTERS[-1].hash)
-        peer.say(waku_packets.REQUEST, sealed(rlp.encode([0, EPOCH, b"", [TOPIC], 0, b"", False])).raw)
-        packets, _ = await page(peer)
-        assert [len(packet) for packet in packets] == [1] * len(LETTERS), "without batch each has a packet"
-
-
-async def test_a_packet_of_several_has_room_to_spare_below_a_mebibyte(tmp_path: Path) -> None:
-    """Two would fit with their head exactly; there may be receivers that count otherwise."""
-    first = letter(1, size=500_000, age=9)
-    base = len(letter(2, size=500_000).raw) - 500_000
-    second = letter(2, size=waku_packets.MAX_ENVELOPE_BYTES - len(first.raw) - base, age=8)
-    assert len(waku_packets.write_envelopes([first.raw, second.raw])) == waku_packets.MAX_PACKET_BYTES
-    async with inside(tmp_path) as here:
-        await archive(here, first, second)
-        peer = await here.greet()
-        peer.say(waku_packets.REQUEST, plain())
-        packets, _ = await page(peer)
-        assert packets == [[first], [second]]
+            assert flat(packets) == LETTERS, name
+            assert len(packets) == (len(LETTERS) if name in {"without batch", "fixed"} else 1), name
+            assert rlp.span(heard[1]).is_list == (name == "list"), name
+            assert completion.read(heard[1]) == Completed(asked.hash, LETTERS[-1].hash), name
 
 
 SOME = [letter(number, topic=bytes([number % 8] * 4), age=number % 40, size=number * 8) for number in range(250)]
@@ -154,8 +131,7 @@ async def test_an_envelope_that_fits_no_packet_is_left_out_and_never_named_as_th
         await archive(here, *largest, first)
         peer = await here.greet()
         for limit, expected in ((0, [first]), (1, []), (3, [first])):
-            peer.say(waku_packets.REQUEST, sealed(rlp.encode([0, EPOCH, b"", [TOPIC], limit, b"", batch])).raw)
-            packets, end = await page(peer)
+            packets, end = await ask(peer, sealed(rlp.encode([0, EPOCH, b"", [TOPIC], limit, b"", batch])).raw)
             assert flat(packets) == expected
             assert isinstance(end, Completed)
             assert end.last == (expected[-1].hash if expected else completion.NO_HASH)
@@ -164,93 +140,66 @@ async def test_an_envelope_that_fits_no_packet_is_left_out_and_never_named_as_th
         assert await walk(peer, limit=1) == [first, last]
 
 
-async def test_a_request_that_cannot_be_served_is_answered_with_an_error(tmp_path: Path) -> None:
-    """Of every kind that there is (test_request.py); a packet that is no request is only counted."""
-    async with inside(tmp_path, history=DEMANDS) as here:
-        peer = await here.greet()
-        for asked, words in (
-            (plain(lower=EPOCH + 1), "query range is invalid: lower > upper"),
-            (sealed(b"\xc0", to=SymmetricKey(b"\1" * 32)).raw, "failed to decrypt p2p request"),
-        ):
-            peer.say(waku_packets.REQUEST, asked)
-            _, end = await page(peer)
-            assert isinstance(end, Failed)
-            assert words in end.words
-            peer.say(waku_packets.REQUEST, plain())
-            assert await page(peer) == ([], Completed(ID))
-        for junk in (b"", b"\x80", b"\xc0", rlp.encode([1] * 6), b"\xff" * 20):
-            peer.say(waku_packets.REQUEST, junk)
-        await peer.fence()
-        assert peer.inbox == []
-        assert here.node.history_requests.counts["requests refused"] == 2 + 5
-
-
-async def test_signatures_forms_and_nodes_can_be_demanded(tmp_path: Path) -> None:
-    friend = new_key(Seeded(99))
-    body = rlp.encode(SHAPES["as the text has it"])
+async def test_a_request_that_is_not_served_is_answered_with_the_reason(tmp_path: Path) -> None:
+    """A packet that is no request is only counted."""
+    friend, body, invalid = (
+        new_key(Seeded(99)),
+        rlp.encode(SHAPES["list"]),
+        rlp.encode([EPOCH + 1, EPOCH, FILTER, 10]),
+    )
     terms = HistoryTerms(
         demands=Demands(keys=(PASSWORD,), require_signature=True, forms=frozenset(("envelope",))),
         allow=frozenset((node_id(friend.public),)),
     )
     async with inside(tmp_path, history=terms) as here:
         known, stranger = await here.greet(key=friend), await here.greet()
-        told = []
-        for peer, asked in (
-            (known, plain()),
-            (known, sealed(body, sign=False).raw),
-            (stranger, sealed(body).raw),
-            (known, sealed(body).raw),
+        for peer, asked, words in (
+            (known, plain(), "this server takes no plain requests"),
+            (known, sealed(body, sign=False).raw, "check message signature failed: wrong signature of p2p request"),
+            (known, sealed(body, to=SymmetricKey(b"\1" * 32)).raw, "failed to decrypt p2p request"),
+            (known, sealed(invalid).raw, "query range is invalid: lower > upper"),
+            (stranger, sealed(body).raw, "this server serves those that it was told to"),
         ):
-            peer.say(waku_packets.REQUEST, asked)
-            _, end = await page(peer)
-            told.append(end.words if isinstance(end, Failed) else "served")
-        assert told == [
-            "this server takes no plain requests",
-            "check message signature failed: wrong signature of p2p request",
-            "this server serves those that it was told to",
-            "served",
-        ]
+            _, end = await ask(peer, asked)
+            assert isinstance(end, Failed)
+            assert end.words == words
+            assert isinstance((await ask(known, sealed(body).raw))[1], Completed)
+        for junk in (b"", b"\x80", b"\xc0", rlp.encode([1] * 6), b"\xff" * 20):
+            known.say(waku_packets.REQUEST, junk)
+        await known.fence()
+        assert known.inbox == []
+        assert here.node.history_requests.counts["requests refused"] == 5 + 5
 
 
-async def test_a_requester_that_asks_too_often_is_refused_even_after_it_reconnects(tmp_path: Path) -> None:
-    async with inside(tmp_path, limits=Limits(pages=0.001, pages_at_once=2)) as here:
-        peer = await here.greet()
-        ends = [await end_of(peer) for _ in range(4)]
-        assert ends[:2] == [Completed(ID)] * 2
-        assert ends[3] == Failed(ID, "rate limit exceeded")
-        peer.cut()
-        await here.until("the end of its connection", lambda: not here.node.connections)
-        again = await here.greet(key=peer.key)
-        assert await end_of(again) == Failed(ID, "rate limit exceeded")
-
-
-async def test_a_requester_that_makes_the_node_examine_too_much_is_refused_even_with_a_new_key(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    "limits", [{"pages": 0.001, "pages_at_once": 2}, {"rows": 0.001, "rows_at_once": 5}], ids=["often", "much"]
+)
+async def test_a_requester_that_asks_too_often_or_for_too_much_is_refused_even_after_it_reconnects(
+    limits: dict[str, Any], tmp_path: Path
 ) -> None:
-    async with inside(tmp_path, limits=Limits(rows=0.001, rows_at_once=len(LETTERS))) as here:
+    """Its address and its key both count."""
+    async with inside(tmp_path, limits=Limits(**limits)) as here:
         await archive(here, *LETTERS)
         peer = await here.greet()
-        ends = [await end_of(peer) for _ in range(3)]
-        assert ends == [Completed(ID, LETTERS[-1].hash)] * 1 + [Failed(ID, "rate limit exceeded")] * 2
-        another = await here.greet()
-        assert await end_of(another) == Failed(ID, "rate limit exceeded")
-        elsewhere = await RawPeer.greet(here.port, here.node.key.public, source="127.0.0.9")
-        assert await end_of(elsewhere) == Completed(ID, LETTERS[-1].hash)
-        elsewhere.cut()
+        ends = [await end_of(peer) for _ in range(4)]
+        assert (ends[0], ends[-1]) == (Completed(ID, LETTERS[-1].hash), LATE)
+        assert await end_of(await here.greet()) == LATE
+        other = await elsewhere(here)
+        while await end_of(other) != LATE:
+            pass
+        other.cut()
         await here.until("its end", lambda: len(here.node.connections) == 2)
-        moved = await here.greet(key=elsewhere.key)
-        assert await end_of(moved) == Failed(ID, "rate limit exceeded")
+        assert await end_of(await here.greet(key=other.key)) == LATE
 
 
 async def test_waiting_requests_of_a_peer_are_limited(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
         peer = await here.greet()
-        count = MAX_QUEUED_REQUESTS + 10
-        peer.say_all([(waku_packets.REQUEST, plain(id=bytes([number]) * 32)) for number in range(count)])
-        ends = [(await page(peer))[1] for _ in range(count)]
-        refused = [end for end in ends if isinstance(end, Failed)]
-        assert {end.words for end in refused} == {"too many requests at once"}
-        assert {end.id for end in ends} == {bytes([number]) * 32 for number in range(count)}
+        ids = [bytes([number]) * 32 for number in range(MAX_QUEUED_REQUESTS + 10)]
+        peer.say_all([(waku_packets.REQUEST, plain(id=id_)) for id_ in ids])
+        ends = [(await page(peer))[1] for _ in ids]
+        assert {end.words for end in ends if isinstance(end, Failed)} == {TOO_MANY.words}
+        assert {end.id for end in ends} == set(ids)
 
 
 async def test_a_requester_that_does_not_read_delays_nobody_and_costs_nothing_once_gone(tmp_path: Path) -> None:
@@ -261,8 +210,7 @@ async def test_a_requester_that_does_not_read_delays_nobody_and_costs_nothing_on
         for number in range(5):
             slow.say(waku_packets.REQUEST, plain(id=bytes([number]) * 32))
         await here.until("a page that waits", lambda: any(peer.reading.stuck for peer in here.node.connections))
-        quick.say(waku_packets.REQUEST, plain(lower=EPOCH - 100, upper=EPOCH - 96))
-        packets, _ = await page(quick)
+        packets, _ = await ask(quick, plain(lower=EPOCH - 100, upper=EPOCH - 96))
         assert flat(packets) == LETTERS
         slow.cut()
         await here.until("nothing in the making", lambda: not here.node.history_requests._making)
@@ -324,16 +272,6 @@ async def test_a_page_that_had_no_room_to_start_is_searched_again_later(
         assert (requests.counts["requests answered"], requests.counts["batched"]) == (2, 2)
 
 
-async def test_the_search_of_a_requester_that_leaves_is_ended(tmp_path: Path) -> None:
-    async with inside(tmp_path) as here:
-        here.archive.search.clear()
-        peer = await here.greet()
-        peer.say(waku_packets.REQUEST, plain())
-        await here.until("its search", lambda: bool(here.archive.asked))
-        peer.cut()
-        await here.until("nothing in the making", lambda: not here.node.history_requests._making)
-
-
 async def test_an_address_has_a_limited_number_of_places_however_many_others_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -343,9 +281,7 @@ async def test_an_address_has_a_limited_number_of_places_however_many_others_com
         lines, asked = here.node.history_requests._making, here.archive.asked
         here.archive.search.clear()
         many = [await here.greet() for _ in range(MAX_PAGES_PER_ADDRESS + 1)]
-        others = [
-            await RawPeer.greet(here.port, here.node.key.public, source=f"127.0.0.{number}") for number in (2, 3, 4)
-        ]
+        others = [await elsewhere(here, number) for number in (2, 3, 4)]
         for peer in (*many[:-1], *others):
             peer.say(waku_packets.REQUEST, plain(limit=10))
         await here.until("their pages", lambda: len(asked) == MAX_PAGES_PER_ADDRESS + len(others))
@@ -390,27 +326,17 @@ async def test_a_failed_search_is_answered_with_an_error_and_logged_once(
         assert await end_of(peer) == Completed(ID)
 
 
-LATE = Failed(ID, "rate limit exceeded")
-TOO_MANY = Failed(ID, "too many requests at once")
-
-SMALL = 1024 + 128
-"""Bytes that a request of one topic counts for."""
-LARGE = 1024 + 128 * 1000
-
-NOTHING = waku_packets.Options(pow=0.0, confirmations=True, topics=frozenset())
-
-
 class Hours:
     """The clock of requests: it stands still, and whoever waits for a time makes it that time at once."""
 
-    def __init__(self, requests: HistoryRequests, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, requests: HistoryRequests) -> None:
         self.now = 0.0
         self.on = asyncio.Event()
         """Cleared by a test that wants to see somebody wait."""
         self.on.set()
         self.waiting = 0
-        monkeypatch.setattr(requests, "_loop", self)
-        monkeypatch.setattr(requests, "_pause", self.pause)
+        requests._loop = self  # type: ignore[assignment]
+        requests._pause = self.pause  # type: ignore[method-assign]
 
     def time(self) -> float:
         return self.now
@@ -425,19 +351,12 @@ class Hours:
         self.now = max(self.now, due)
 
 
-async def elsewhere(here: Inside, number: int = 9) -> RawPeer:
-    """Connect a peer of another address, to which nothing is relayed."""
-    return await RawPeer.greet(here.port, here.node.key.public, NOTHING, source=f"127.0.0.{number}")
-
-
-async def test_six_hundred_small_pages_one_after_the_other_are_all_sent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_six_hundred_small_pages_one_after_the_other_are_all_sent(tmp_path: Path) -> None:
     """status-go gives a Mailserver up after two errors (protocol/messenger_mailserver_cycle.go)."""
     letters = [letter(number, age=700 - number) for number in range(600)]
     limits = Limits()
     async with inside(tmp_path) as here:
-        hours = Hours(here.node.history_requests, monkeypatch)
+        hours = Hours(here.node.history_requests)
         await here.archive.save(letters, EPOCH)
         peer = await here.greet()
         assert await walk(peer, limit=1) == letters
@@ -446,28 +365,22 @@ async def test_six_hundred_small_pages_one_after_the_other_are_all_sent(
         assert here.node.history_requests.counts["requests refused"] == 0
 
 
-async def test_a_requester_that_makes_the_node_examine_much_is_answered_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_requester_that_makes_the_node_examine_much_is_answered_later(tmp_path: Path) -> None:
     async with inside(tmp_path, limits=Limits(rows=1.0, rows_at_once=len(LETTERS))) as here:
-        hours = Hours(here.node.history_requests, monkeypatch)
-        await here.archive.save(LETTERS, EPOCH)
+        hours = Hours(here.node.history_requests)
+        await archive(here, *LETTERS)
         peer = await here.greet()
-        topics = frozenset((TOPIC,))
-        looked = (
-            await here.archive.page(PageQuery(lower=0, upper=EPOCH, topics=topics, limit=1000), Bounds())
-        ).looked
+        wanted = PageQuery(lower=0, upper=EPOCH, topics=frozenset((TOPIC,)), limit=1000)
+        looked = (await here.archive.page(wanted)).looked
         for number in range(10):
             assert (await fetch_page(peer))[0] == LETTERS
             assert hours.now == pytest.approx(max(0, number * looked - len(LETTERS)), abs=0.1)
 
 
-async def test_a_waiting_requester_delays_only_its_own_address_and_is_still_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_waiting_requester_delays_only_its_own_address_and_is_still_read(tmp_path: Path) -> None:
     async with inside(tmp_path, limits=Limits(pages=1.0, pages_at_once=1)) as here:
-        hours = Hours(here.node.history_requests, monkeypatch)
-        await here.archive.save(LETTERS, EPOCH)
+        hours = Hours(here.node.history_requests)
+        await archive(here, *LETTERS)
         hasty, neighbour, other = await here.greet(NOTHING), await here.greet(NOTHING), await elsewhere(here)
         for _ in range(2):
             assert (await fetch_page(hasty))[0] == LETTERS
@@ -484,12 +397,10 @@ async def test_a_waiting_requester_delays_only_its_own_address_and_is_still_read
             assert flat((await page(peer))[0]) == LETTERS
 
 
-async def test_a_request_that_would_wait_too_long_is_refused_and_not_charged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_request_that_would_wait_too_long_is_refused_and_not_charged(tmp_path: Path) -> None:
     """Nobody waits for a page that comes later."""
     async with inside(tmp_path, limits=Limits(pages=1 / MAX_QUEUE_SECONDS, pages_at_once=1)) as here:
-        hours = Hours(here.node.history_requests, monkeypatch)
+        hours = Hours(here.node.history_requests)
         peer = await here.greet()
         for _ in range(2):
             await fetch_page(peer)
@@ -508,11 +419,11 @@ async def test_a_request_that_would_wait_too_long_is_refused_and_not_charged(
         await fetch_page(peer)
 
 
-async def test_a_slow_reader_does_not_exceed_the_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_reader_does_not_exceed_the_rate(tmp_path: Path) -> None:
     """What it asked for meanwhile is answered when it has read what came before."""
     async with inside(tmp_path) as here:
-        hours = Hours(here.node.history_requests, monkeypatch)
-        await here.archive.save(LETTERS, EPOCH)
+        hours = Hours(here.node.history_requests)
+        await archive(here, *LETTERS)
         here.archive.search.clear()
         peer = await here.greet()
         [connection] = here.node.connections
@@ -527,12 +438,10 @@ async def test_a_slow_reader_does_not_exceed_the_rate(tmp_path: Path, monkeypatc
             assert flat((await page(peer))[0]) == LETTERS
 
 
-async def test_a_requester_that_leaves_while_it_waits_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_requester_that_leaves_while_it_waits_leaves_nothing_behind(tmp_path: Path) -> None:
     async with inside(tmp_path, limits=Limits(pages=1.0, pages_at_once=1)) as here:
         requests = here.node.history_requests
-        hours = Hours(requests, monkeypatch)
+        hours = Hours(requests)
         peer = await here.greet()
         for _ in range(2):
             await fetch_page(peer)
@@ -555,7 +464,7 @@ async def test_waiting_requests_have_a_memory_limit_and_small_ones_have_room(
     large = plain(topics=frozenset(number.to_bytes(4, "big") for number in range(1000)))
     monkeypatch.setattr("restante.waku.node.history_requests.MAX_QUEUED_BYTES", 3 * LARGE)
     async with inside(tmp_path) as here:
-        await here.archive.save(LETTERS, EPOCH)
+        await archive(here, *LETTERS)
         here.archive.search.clear()
         requests = here.node.history_requests
         greedy = [await elsewhere(here, number) for number in (11, 12)]
@@ -563,12 +472,6 @@ async def test_waiting_requests_have_a_memory_limit_and_small_ones_have_room(
             peer.say_all([(waku_packets.REQUEST, large)] * 3)
             await peer.fence()
         assert requests.counts["requests refused"] == 3
-        for peer in greedy:
-            for code, body in peer.inbox:
-                assert (code, body[-len(TOO_MANY.words) :]) == (
-                    waku_packets.REQUEST_COMPLETE,
-                    TOO_MANY.words.encode(),
-                )
         modest = await elsewhere(here, 13)
         modest.say_all([(waku_packets.REQUEST, plain())] * (GUARANTEED_QUEUE_BYTES // SMALL + 1))
         await modest.fence()
@@ -577,22 +480,18 @@ async def test_waiting_requests_have_a_memory_limit_and_small_ones_have_room(
         here.archive.search.set()
         for _ in range(GUARANTEED_QUEUE_BYTES // SMALL):
             assert flat((await page(modest))[0]) == LETTERS
-        for peer in greedy:
-            for _ in range(3):
-                await page(peer)
+        ends = [(await page(peer))[1] for peer in greedy for _ in range(3)]
+        assert ends == [Completed(ID)] * 3 + [TOO_MANY] * 3
         await here.until("the end of all lines", lambda: not requests._making)
         assert requests.waiting == 0
-
-
-CHECKPOINT: Final = 1 << 18
-"""Bytes of the log, after which it is moved into the database."""
 
 
 async def test_a_page_that_is_not_read_does_not_make_the_log_grow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("restante.waku.archive.sqlite.CHECKPOINT_BYTES", CHECKPOINT)
-    dice, log, count = Seeded(3), tmp_path / f"{FILE}-wal", CHECKPOINT // 10_000
+    most = 1 << 18  # bytes of the log, after which it is moved into the database
+    monkeypatch.setattr("restante.waku.archive.sqlite.CHECKPOINT_BYTES", most)
+    dice, log, count = Seeded(3), tmp_path / f"{FILE}-wal", most // 10_000
     large = [make(EPOCH - 50 + number, 1, TOPIC, dice.draw(300_000)) for number in range(25)]
 
     def size() -> int:
@@ -600,7 +499,7 @@ async def test_a_page_that_is_not_read_does_not_make_the_log_grow(
 
     async with inside(tmp_path, history=HistoryTerms(bounds=Bounds(bytes=32 << 20))) as here:
         await here.archive.save(large, EPOCH)
-        slow, poster = await here.greet(waku_packets.Options(pow=0.0, topics=frozenset())), await here.greet()
+        slow, poster = await here.greet(NOTHING), await here.greet()
         here.narrow(slow)
         slow.say(waku_packets.REQUEST, plain(upper=EPOCH - 1))
         await here.until("a page that waits", lambda: bool(here.node.history_requests._unread))
@@ -609,8 +508,8 @@ async def test_a_page_that_is_not_read_does_not_make_the_log_grow(
             letters = [letter(count * batch + number, size=4000, ttl=100) for number in range(count)]
             assert not (await poster.post(*letters)).refusals
         await here.archive.prune(0, 1)  # waits for what the archive has left to do
-        assert 40 * count * 4000 > 15 * CHECKPOINT
+        assert 40 * count * 4000 > 15 * most
         assert here.node.history_requests._unread
-        assert size() - before < 4 * CHECKPOINT
+        assert size() - before < 4 * most
         packets, _ = await page(slow)
         assert flat(packets) == large

@@ -901,7 +901,7 @@ async def test_the_header_of_a_trusted_proxy_names_the_peer_and_an_ipv6_64_count
                     with suppress(ConnectionResetError):
                         assert await reader.read() == b""
             else:
-                await here.until(shown, lambda: shown in {each.address for each in here.node.connections})  # noqa: B023
+                await here.until(shown, lambda: shown in {connection.address for connection in here.node.connections})  # noqa: B023
         assert len(here.node.connections) == 4
         assert here.node.counts[NO_PROXY_HEADER] == 2
         for writer in writers:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 from restante.waku.envelope.envelope import Envelope
@@ -32,29 +31,29 @@ async def page(peer: RawPeer) -> tuple[list[list[Envelope]], Completed | Failed]
         packets.append(waku_packets.read_envelopes(body))
 
 
+async def ask(peer: RawPeer, body: bytes | None = None) -> tuple[list[list[Envelope]], Completed | Failed]:
+    """Request this, or the usual page, and wait for the answer."""
+    peer.say(waku_packets.REQUEST, plain() if body is None else body)
+    return await page(peer)
+
+
 def flat(packets: list[list[Envelope]]) -> list[Envelope]:
     return [each for packet in packets for each in packet]
 
 
 async def fetch_page(peer: RawPeer, **given: Any) -> tuple[list[Envelope], bytes]:
     """Request a page. Return its envelopes and its cursor, after its end was checked."""
-    peer.say(waku_packets.REQUEST, plain(**given))
-    packets, end = await page(peer)
+    packets, end = await ask(peer, plain(**given))
     assert isinstance(end, Completed), end
-    found = flat(packets)
-    assert end == Completed(ID, found[-1].hash if found else completion.NO_HASH, end.cursor)
-    return found, end.cursor
-
-
-async def pages(peer: RawPeer, cursor: bytes = b"", **given: Any) -> AsyncIterator[tuple[list[Envelope], bytes]]:
-    """Go from cursor to cursor, until there is none."""
-    while True:
-        found, cursor = await fetch_page(peer, cursor=cursor, **given)
-        yield found, cursor
-        if not cursor:
-            return
+    envelopes = flat(packets)
+    assert end == Completed(ID, envelopes[-1].hash if envelopes else completion.NO_HASH, end.cursor)
+    return envelopes, end.cursor
 
 
 async def walk(peer: RawPeer, cursor: bytes = b"", **given: Any) -> list[Envelope]:
-    """Return the envelopes of all pages."""
-    return [each async for found, _ in pages(peer, cursor, **given) for each in found]
+    """Go from cursor to cursor, until there is none. Return the envelopes of all pages."""
+    envelopes, cursor = await fetch_page(peer, cursor=cursor, **given)
+    while cursor:
+        more, cursor = await fetch_page(peer, cursor=cursor, **given)
+        envelopes += more
+    return envelopes
