@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from restante.pipeline.spark.session import session
+from support.pipeline.plain_builds import without_spark
 from support.pipeline.runs import LakeWorld
 from support.pipeline.sessions import INTERPRETED, SETTINGS
 
@@ -24,3 +25,11 @@ def spark() -> Iterator[SparkSession]:
 def world(spark: SparkSession, tmp_path: Path) -> LakeWorld:
     """A lake that is not there yet."""
     return LakeWorld(spark, tmp_path)
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Iterator[LakeWorld]:
+    """A lake that is not there yet, which plain Python builds (`COUNTING`)."""
+    world = LakeWorld(None, tmp_path)
+    with without_spark(world):
+        yield world

@@ -5,16 +5,17 @@ from __future__ import annotations
 import io
 import itertools
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from datetime import date
 from pathlib import Path
 from typing import Any, NoReturn
 from unittest.mock import patch
 
+import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from restante.pipeline.build.freshness import DayRange
@@ -23,6 +24,7 @@ from restante.pipeline.build.run import build as build_tables
 from restante.pipeline.ingest import IngestResult, Run
 from restante.pipeline.ingest import ingest as ingest_sources
 from restante.pipeline.lake.commit_info import CommitInfo, Ledger, Mark
+from restante.pipeline.lake.data_files import Where
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.steps import Steps
@@ -30,6 +32,8 @@ from restante.pipeline.tables import BUILDS, TABLES
 from support.pipeline.lakes import contents, held, infos
 from support.pipeline.servers import FIRST_DAY, NOW
 from support.pipeline.source_reads import Marks, read
+from support.pipeline.tables import dicts
+from support.pipeline.tables import rows as filled
 from support.processes import called
 
 Row = dict[str, Any]
@@ -121,13 +125,22 @@ class LakeWorld:
         with Lake.open(self.path, write=False) as lake:
             return lake.table(TABLES[table]).version
 
-    def add(self, table: str, rows: list[Row], **fields: Any) -> None:
+    def add(self, table: str, rows: list[Row], *, replace: Where | None = None, **fields: Any) -> None:
         """Commit rows without Spark, as if an ingest had taken them."""
         with self.run() as run:
             target = run.lake.table(TABLES[table])
-            info = replace(self.info(table), **fields)
+            info = msgspec.structs.replace(self.info(table), **fields)
             transactions = {info.source: sum(mark.last for mark in info.marks.values())} if info.source else None
-            target.commit([target.stage(held(rows, target.table))], info=info, transactions=transactions)
+            staged = target.stage(held(rows, target.table))
+            target.commit([staged], info=info, replace=replace, transactions=transactions)
+
+    def write(self, table: str, *records: Mapping[str, Any], **fields: Any) -> None:
+        """Commit such rows, filled up from the base row of their table."""
+        self.add(table, dicts(table, filled(table, records)), **fields)
+
+    def lived(self, *days: str, table: str = "nameplates", **fields: Any) -> None:
+        """Commit a nameplate, or a mailbox, of each of these days."""
+        self.write(table, *({"started": f"{day}T22:13:20"} for day in days), **fields)
 
     def take(self, spec: str, *tables: str) -> None:
         """Commit what is new at a server's usage records without Spark, as if an ingest had taken it."""
@@ -144,11 +157,9 @@ class LakeWorld:
 
     def bytes(self) -> bytes:
         """Return all that is in the lake's files, Parquet unpacked."""
-        import pyarrow.parquet as pq
-
-        found = [path.name.encode() for path in self.path.rglob("*")]
-        for path in (each for each in self.path.rglob("*") if each.is_file()):
-            found.append(path.read_bytes())
+        found = []
+        for path in self.path.rglob("*"):
+            found += [path.name.encode(), path.read_bytes() if path.is_file() else b""]
             if path.suffix == ".parquet":
                 sink = io.BytesIO()
                 table: pa.Table = pq.read_table(path, partitioning=None)
