@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +18,7 @@ from restante.common.errors import Misuse
 from restante.waku import key_file
 from restante.waku.client.post import post as hand_over
 from restante.waku.client.range_requests import MAX_FAILURES
-from restante.waku.client.state_file import held
+from restante.waku.client.state_file import held as locked_state
 from restante.waku.envelope.envelope import Envelope, make
 from restante.waku.envelope.keys import new_key
 from restante.waku.envelope.payload import SymmetricKey, open_sealed, seal, topic_of
@@ -40,6 +39,7 @@ SINCE = ("--from", str(EPOCH), "--to", str(EPOCH + 500))
 PLAIN_FORM = ("--form", "plain")
 PLAIN = (*PLAIN_FORM, "--topic", TOPIC.hex())
 NOBODY = f"enode://{KEY.public.hex()}@127.0.0.1:{nobodys_port()}"
+RECEIVER = new_key(SystemDice()).public.hex()
 
 
 class Result(NamedTuple):
@@ -61,24 +61,25 @@ async def posted_hash(url: str, text: str) -> str:
 
 
 def lines(text: str) -> list[dict[str, Any]]:
-    return [msgspec.json.decode(each) for each in text.splitlines()]
+    return [msgspec.json.decode(line) for line in text.splitlines()]
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(each.name for each in folder.iterdir())
+    return sorted(file.name for file in folder.iterdir())
+
+
+# ── request ──────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_history_is_printed_on_standard_output() -> None:
     async with listening(Honest(LETTERS, size=20)) as (_, enode):
         result = await asyncio.to_thread(restante, "waku", "request", str(enode), *PLAIN, *SINCE)
     assert (result.returncode, result.stderr) == (0, "")
-    found = lines(result.stdout)
-    assert {each["hash"] for each in found} == {each.hash.hex() for each in LETTERS}
-    first = next(each for each in found if each["hash"] == LETTERS[7].hash.hex())
-    again = make(
-        first["expiry"], first["ttl"], bytes.fromhex(first["topic"]), bytes.fromhex(first["data"]), first["nonce"]
-    )
-    assert (again, first["sent"]) == (LETTERS[7], LETTERS[7].sent)
+    printed = {line["hash"]: line for line in lines(result.stdout)}
+    assert printed.keys() == {envelope.hash.hex() for envelope in LETTERS}
+    one = printed[LETTERS[7].hash.hex()]
+    again = make(one["expiry"], one["ttl"], bytes.fromhex(one["topic"]), bytes.fromhex(one["data"]), one["nonce"])
+    assert (again, one["sent"]) == (LETTERS[7], LETTERS[7].sent)
 
 
 @pytest.mark.parametrize("to_file", [True, pytest.param(False, marks=pytest.mark.thorough)])
@@ -99,51 +100,47 @@ def test_history_is_written_to_files(tmp_path: Path) -> None:
         for suffix in ("jsonl", "rlp", "parquet"):
             result = waku("request", str(enode), *PLAIN, *SINCE, "-o", tmp_path / f"all.{suffix}")
             assert result == (0, "fetched 30 envelopes\n", "")
-    said = {each["hash"] for each in lines((tmp_path / "all.jsonl").read_text())}
-    assert said == {each.hash.hex() for each in LETTERS}
+    expected = sorted(envelope.hash.hex() for envelope in LETTERS)
+    assert sorted(line["hash"] for line in lines((tmp_path / "all.jsonl").read_text())) == expected
     for file, read in ((tmp_path / "all.rlp", rlp_file.read), (tmp_path / "all.parquet", parquet.read)):
-        assert sorted(each.hash.hex() for each in read(file)) == sorted(said)  # type: ignore[union-attr] # no flaws
+        assert sorted(envelope.hash.hex() for envelope in read(file)) == expected  # type: ignore[union-attr] # no flaws
     assert names(tmp_path) == ["all.jsonl", "all.parquet", "all.rlp"]
 
 
-def test_a_channel_is_opened_and_the_password_is_the_mailserver_s(tmp_path: Path) -> None:
-    chat = SymmetricKey.from_password("status")
-    dice = SystemDice()
-    sealed = [
-        make(EPOCH + 50, 50, TOPIC, seal(b"held until called for", to=chat, sign=KEY, dice=dice)),
-        make(EPOCH + 51, 50, TOPIC, seal(b"\xff\0", to=chat, dice=dice)),
-        make(EPOCH + 52, 50, TOPIC, b"for somebody else"),
-    ]
+def test_envelopes_are_opened_with_the_channel_passwords_and_keys_that_are_given(tmp_path: Path) -> None:
+    """The Mailserver's password, in a file or a variable, is another one."""
     (tmp_path / "password").write_text("swordfish\n")
+    (tmp_path / "other").write_text("sesame\n")
+    mine = key_file.load_or_make(tmp_path / "my.key")
+    chat, dice = SymmetricKey.from_password("status"), SystemDice()
+    data = (
+        seal(b"held until called for", to=chat, sign=KEY, dice=dice),
+        seal(b"\xff\0", to=chat, dice=dice),
+        b"for somebody else",
+        seal(b"by password", to=SymmetricKey.from_password("sesame"), dice=dice),
+        seal(b"for me", to=mine.public, dice=dice),
+        seal(b"for another", to=KEY.public, dice=dice),
+    )
+    sealed = [make(EPOCH + 50 + number, 50, TOPIC, part) for number, part in enumerate(data)]
     by_file, by_variable = tmp_path / "one.jsonl", tmp_path / "other.jsonl"
     with listening_beside(Honest(sealed), password="swordfish") as (node, enode):
-        command = ("request", str(enode), "--channel", "status", *SINCE)
+        keys = ("--open-password", tmp_path / "other", "--open-key", tmp_path / "my.key")
+        command = ("request", str(enode), "--channel", "status", *SINCE, *keys)
         for result in (
             waku(*command, "-o", by_file, "--password-file", tmp_path / "password"),
             waku(*command, "-o", by_variable, RESTANTE_WAKU_PASSWORD="swordfish"),
         ):
-            assert result == (0, "fetched 3 envelopes\n", "")
+            assert result == (0, "fetched 6 envelopes\n", "")
     assert (by_file.read_text(), node.wrong) == (by_variable.read_text(), [])
-    first, second, third = sorted(lines(by_file.read_text()), key=lambda each: each["sent"])
-    assert (first["text"], first["signer"]) == ("held until called for", KEY.public.hex())
-    assert (second["payload"], "signer" in second, "text" in second) == ("ff00", False, False)
-    assert not {"text", "payload", "signer"} & third.keys()
-
-
-def test_envelopes_sealed_with_a_password_or_for_a_key_are_opened(tmp_path: Path) -> None:
-    dice = SystemDice()
-    (tmp_path / "password").write_text("swordfish\n")
-    mine = key_file.load_or_make(tmp_path / "my.key")
-    sealed = [
-        make(EPOCH + 50, 50, TOPIC, seal(b"by password", to=SymmetricKey.from_password("swordfish"), dice=dice)),
-        make(EPOCH + 51, 50, TOPIC, seal(b"for me", to=mine.public, dice=dice)),
-        make(EPOCH + 52, 50, TOPIC, seal(b"for another", to=KEY.public, dice=dice)),
+    opened = sorted(lines(by_file.read_text()), key=lambda line: line["sent"])
+    assert [(line.get("text"), line.get("payload"), line.get("signer")) for line in opened] == [
+        ("held until called for", None, KEY.public.hex()),
+        (None, "ff00", None),
+        (None, None, None),
+        ("by password", None, None),
+        ("for me", None, None),
+        (None, None, None),
     ]
-    keys = ("--open-password", tmp_path / "password", "--open-key", tmp_path / "my.key")
-    with listening_beside(Honest(sealed)) as (_, enode):
-        waku("request", str(enode), *PLAIN, *SINCE, *keys, "-o", tmp_path / "all.jsonl")
-    found = sorted(lines((tmp_path / "all.jsonl").read_text()), key=lambda each: each["sent"])
-    assert [each.get("text") for each in found] == ["by password", "for me", None]
 
 
 def test_known_envelopes_are_not_fetched_again(tmp_path: Path) -> None:
@@ -170,10 +167,8 @@ def test_times_without_an_answer_are_reported(tmp_path: Path) -> None:
     assert (result.code, result.out) == (1, "fetched 12 envelopes\n")
     reason, missing = result.err.splitlines()
     assert reason == f"{enode.address}: its answer takes more than 12 envelopes"
-    assert missing == (
-        f"no Mailserver answered for these times: {EPOCH} to {EPOCH + 500};"
-        " try again later, or name another Mailserver"
-    )
+    times = f"no Mailserver answered for these times: {EPOCH} to {EPOCH + 500}"
+    assert missing == f"{times}; try again later, or name another Mailserver"
     assert len(list(rlp_file.read(file))) == 12
     assert msgspec.json.decode(state.read_bytes())["known"] == {}
 
@@ -191,7 +186,7 @@ async def test_live_runs_until_it_is_stopped_and_continues_from_there(tmp_path: 
             await subscribing.says("meanwhile")
             subscribing.send(signal.SIGINT)
             assert (await subscribing.ended(), subscribing.said["stderr"]) == (0, "")
-            said = lines(subscribing.said["stdout"])
+            printed = lines(subscribing.said["stdout"])
         posted.append(await posted_hash(url, "between"))
 
         def size(name: str) -> int:
@@ -203,9 +198,9 @@ async def test_live_runs_until_it_is_stopped_and_continues_from_there(tmp_path: 
             subscribing.send(signal.SIGTERM)
             assert await subscribing.ended() == 0
             assert subscribing.said == {"stdout": "fetched 1 envelope\n", "stderr": ""}
-    said += lines(file.read_text())
-    assert [line["text"] for line in said] == ["before", "meanwhile", "between"]
-    assert [line["hash"] for line in said] == posted
+    printed += lines(file.read_text())
+    assert [line["text"] for line in printed] == ["before", "meanwhile", "between"]
+    assert [line["hash"] for line in printed] == posted
 
 
 def test_live_reports_a_server_that_cannot_be_reached() -> None:
@@ -217,49 +212,43 @@ def test_live_reports_a_server_that_cannot_be_reached() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("command", "sentence"),
     [
-        (("--topic", "xx"), "--topic: 'xx' is not a topic"),
-        ((), "name what to fetch: --channel NAME, or --topic TOPIC"),
-        (("--topic", "01020304", "--from", "soon"), "--from: 'soon' is not a time"),
-        (("--topic", "01020304", "--from", "now", "--to", "-1h"), "first time must not be after its last"),
-        (("--topic", "01020304", "--form", "letter"), "--form: 'letter' is not envelope or plain"),
-        (("--topic", "01020304", "--form", "plain", "--password-file", "x"), "leave --password-file out"),
-        (("--topic", "01020304", "--password-file", "/nowhere"), "cannot read /nowhere"),
+        ("request --topic xx", "--topic: 'xx' is not a topic"),
+        ("request", "name what to fetch: --channel NAME, or --topic TOPIC"),
+        ("request --topic 01020304 --from soon", "--from: 'soon' is not a time"),
+        ("request --topic 01020304 --from now --to -1h", "first time must not be after its last"),
+        ("request --topic 01020304 --form letter", "--form: 'letter' is not envelope or plain"),
+        ("request --topic 01020304 --form plain --password-file x", "leave --password-file out"),
+        ("request --topic 01020304 --password-file /nowhere", "cannot read /nowhere"),
         (
-            ("--topic", "01020304", "--open-password", "/nowhere"),
-            "cannot read /nowhere: No such file or directory (--open-",
+            "request --topic 01020304 --open-password /nowhere",
+            "cannot read /nowhere: No such file or directory (--op",
         ),
-        (("--topic", "01020304", "--open-key", "/nowhere"), "(--open-key)"),
-        (("--topic", "01020304", "-o", "all.csv"), "must end in .jsonl, .rlp or .parquet"),
-        (("--topic", "01020304", "--limit", "pages=0"), "--limit pages: '0' is not a whole number from 1"),
-        (
-            ("--topic", "01020304", "--limit", "cows=1"),
-            "--limit cows=1: write NAME=NUMBER; names are pages, envelopes, bytes, seconds, size",
-        ),
-        (
-            ("--topic", "01020304", "--limit", "seconds=nan"),
-            "--limit seconds: 'nan' is not a number over 0 to 1000000000.0",
-        ),
-        *(
-            (
-                ("--topic", "01020304", "--live", "--for", wrong),
-                f"--for: '{wrong}' is not a number from 0.1 to 1000000000",
-            )
-            for wrong in ("nan", "-inf", "-1", "0")
-        ),
-        (("--topic", "01020304", "--state", "/"), "cannot read /"),
-        (("--topic", "01020304", "--state", "x" * 300), "File name too long (--state)"),
-        (("--topic", "01020304", "-o", "x" * 300 + ".rlp"), "File name too long (-o)"),
-        (("--topic", "01020304", "--live", "--to", "now"), "--live has no end: leave --to out"),
-        (("--topic", "01020304", "--for", "9"), "add --live, or leave --for out"),
+        ("request --topic 01020304 --open-key /nowhere", "(--open-key)"),
+        ("request --topic 01020304 -o all.csv", "must end in .jsonl, .rlp or .parquet"),
+        ("request --topic 01020304 --limit pages=0", "--limit pages: '0' is not a whole number from 1"),
+        ("request --topic 01020304 --limit cows=1", "names are pages, envelopes, bytes, seconds, size"),
+        ("request --topic 01020304 --limit seconds=nan", "'nan' is not a number over 0 to 1000000000.0"),
+        ("request --topic 01020304 --live --for nan", "--for: 'nan' is not a number from 0.1 to 1000000000"),
+        ("request --topic 01020304 --live --for 0", "--for: '0' is not a number from 0.1 to 1000000000"),
+        ("request --topic 01020304 --state /", "cannot read /"),
+        (f"request --topic 01020304 --state {'x' * 300}", "File name too long (--state)"),
+        (f"request --topic 01020304 -o {'x' * 300}.rlp", "File name too long (-o)"),
+        ("request --topic 01020304 --live --to now", "--live has no end: leave --to out"),
+        ("request --topic 01020304 --for 9", "add --live, or leave --for out"),
+        ("probe --patience=nan", "--patience: 'nan' is not a number from 0.1 to 1000000"),
+        ("probe --patience=-1", "--patience: '-1' is not a number from 0.1 to 1000000"),
+        ("post --channel x --ttl 0", "--ttl: '0' is not a whole number from 1 to 2147483648"),
+        ("post --channel x --sign none", "cannot read the key file none: No such file or directory (--sign)"),
     ],
 )
-def test_misuse_is_one_sentence(words: tuple[str, ...], said: str) -> None:
-    result = waku("request", NOBODY, *words)
+def test_misuse_is_one_sentence(command: str, sentence: str) -> None:
+    name, *words = command.split()
+    result = waku(name, NOBODY, *words, *(("text",) if name == "post" else ()))
     assert (result.code, result.out) == (2, "")
-    [sentence] = result.err.splitlines()
-    assert said in sentence
+    [line] = result.err.splitlines()
+    assert sentence in line
 
 
 @pytest.mark.parametrize(
@@ -308,14 +297,20 @@ def test_a_request_stopped_while_it_finishes_the_file_leaves_no_unfinished_file(
     assert names(tmp_path) == []
 
 
-def test_a_state_file_is_used_by_one_process_at_a_time(tmp_path: Path) -> None:
-    state = tmp_path / "state.json"
+def test_a_state_file_is_used_by_one_process_at_a_time_and_an_existing_file_is_not_overwritten(
+    tmp_path: Path,
+) -> None:
+    state, file = tmp_path / "state.json", tmp_path / "all.rlp"
     with listening_beside(Honest(LETTERS)) as (_, enode):
-        command = ("request", str(enode), *PLAIN, *SINCE, "-o", tmp_path / "all.rlp", "--state", state)
-        with held(state):
+        command = ("request", str(enode), *PLAIN, *SINCE, "-o", file, "--state", state)
+        with locked_state(state):
             assert waku(*command) == (2, "", f"restante: another process is using {state}: wait for it (--state)\n")
         assert waku(*command) == (0, "fetched 30 envelopes\n", "")
     assert names(tmp_path) == ["all.rlp", "state.json"]
+    written = file.read_bytes()
+    result = waku(*command)
+    assert (result.code, file.read_bytes()) == (2, written)
+    assert "exists already" in result.err
 
 
 @pytest.mark.thorough
@@ -331,29 +326,18 @@ async def test_a_killed_request_does_not_hinder_the_next(tmp_path: Path) -> None
     assert names(tmp_path) == ["state.json"]
 
 
-def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:
-    file = tmp_path / "all.rlp"
-    file.write_text("mine")
-    result = waku("request", NOBODY, *PLAIN, "-o", file)
-    assert (result.code, file.read_text()) == (2, "mine")
-    assert "exists already" in result.err
-
-
 def test_probe() -> None:
     with listening_beside(Honest([])) as (_, enode):
-        well = waku("probe", str(enode), "--form", "plain")
+        well = waku("probe", str(enode), *PLAIN_FORM)
     assert (well.code, well.err) == (0, "")
     assert well.out.startswith("all is well: posted, and fetched in ")
     with listening_beside(Refusing("closed"), archives=False) as (_, enode):
-        refused = waku("probe", str(enode), "--form", "plain")
+        refused = waku("probe", str(enode), *PLAIN_FORM)
     assert refused == (7, "", "it answers the request with an error: closed\n")
     assert waku("probe", str(enode)).code == 3
 
 
-@pytest.mark.parametrize("wrong", ["nan", "inf", "-1", "0", "1e999", "soon"])
-def test_an_invalid_timeout_is_reported_in_one_sentence(wrong: str) -> None:
-    error = f"restante: --patience: '{wrong}' is not a number from 0.1 to 1000000\n"
-    assert waku("probe", NOBODY, f"--patience={wrong}") == (2, "", error)
+# ── request --ranges ─────────────────────────────────────────────────────────────────────────────
 
 
 ONE, OTHER = b"\1\1\1\1", b"\2\2\2\2"
@@ -374,61 +358,35 @@ def file_of(folder: Path, *missing: tuple[int, int, list[str] | None]) -> Path:
     return file
 
 
-def request(*words: str | Path) -> tuple[int | None, list[str], list[str]]:
-    """Run the command; return its exit code and its lines."""
-    done = called("waku", "request", *words, *PLAIN_FORM)
-    return done.returncode, done.stdout.splitlines(), done.stderr.splitlines()
-
-
-def fetched(file: Path) -> list[Envelope]:
-    found = list(rlp_file.read(file))
-    assert all(isinstance(each, Envelope) for each in found)
-    return found  # type: ignore[return-value]
-
-
 def wanted(lower: int, upper: int, *topics: bytes) -> set[Envelope]:
-    return {each for each in RANGE_LETTERS if lower <= each.sent - EPOCH <= upper and each.topic in topics}
+    return {one for one in RANGE_LETTERS if lower <= one.sent - EPOCH <= upper and one.topic in topics}
 
 
-def test_each_range_is_fetched_with_its_topics(tmp_path: Path) -> None:
-    file = file_of(tmp_path, (0, 9, [ONE.hex()]), (12, 14, [ONE.hex(), OTHER.hex()]), (20, 25, None))
-    with listening_beside(Honest(RANGE_LETTERS, size=2)) as (_, enode):
-        said = request(str(enode), "--ranges", file, "-o", tmp_path / "some.rlp")
-    assert said == (0, ["fetched 14 envelopes of 3 ranges; 0 ranges open"], [])
-    found = fetched(tmp_path / "some.rlp")
-    assert set(found) == wanted(0, 9, ONE) | wanted(12, 14, ONE, OTHER) | wanted(20, 25, ONE, OTHER)
-    assert len(found) == 14
-
-
-def test_every_mailserver_is_asked_and_each_envelope_is_written_once(tmp_path: Path) -> None:
-    file = file_of(tmp_path, (0, 9, None), (20, 25, None))
+def test_each_range_is_fetched_from_every_mailserver_and_each_envelope_is_written_once(tmp_path: Path) -> None:
+    file = file_of(tmp_path, (0, 9, [ONE.hex()]), (12, 14, [ONE.hex(), OTHER.hex()]), (20, 25, None), (40, 50, None))
     with (
-        listening_beside(Honest(RANGE_LETTERS[:6])) as (_, one),
-        listening_beside(Honest(RANGE_LETTERS[3:9])) as (_, other),
+        listening_beside(Refusing(FINAL)) as (_, bad),
+        listening_beside(Honest(RANGE_LETTERS[:14], size=2)) as (_, one),
+        listening_beside(Honest(RANGE_LETTERS[3:])) as (_, other),
     ):
-        code, out, err = request(str(one), str(other), "--ranges", file, "-o", tmp_path / "some.rlp")
-    assert (code, out) == (0, ["fetched 9 envelopes of 2 ranges; 1 range open"])
-    assert err == [f"{EPOCH + 20} to {EPOCH + 25}, all topics: no Mailserver has envelopes of it; it stays open"]
-    found = fetched(tmp_path / "some.rlp")
-    assert (set(found), len(found)) == (set(RANGE_LETTERS[:9]), 9)
-
-
-def test_a_mailserver_that_fails_does_not_keep_the_others_from_answering(tmp_path: Path) -> None:
-    file = file_of(tmp_path, (0, 9, None), (10, 19, [ONE.hex()]))
-    with listening_beside(Refusing(FINAL)) as (_, bad), listening_beside(Honest(RANGE_LETTERS)) as (_, good):
-        code, out, err = request(str(bad), str(good), "--ranges", file, "-o", tmp_path / "some.rlp")
-    assert (code, out) == (0, ["fetched 15 envelopes of 2 ranges; 0 ranges open"])
-    [reason] = err
+        servers = [str(enode) for enode in (bad, one, other)]
+        result = waku("request", *servers, "--ranges", file, *PLAIN_FORM, "-o", tmp_path / "some.rlp")
+    assert (result.code, result.out) == (0, "fetched 14 envelopes of 4 ranges; 1 range open\n")
+    reason, still_open = result.err.splitlines()
     assert FINAL in reason
     assert bad.address in reason
+    assert still_open == f"{EPOCH + 40} to {EPOCH + 50}, all topics: no Mailserver has envelopes of it; it stays open"
+    fetched = list(rlp_file.read(tmp_path / "some.rlp"))
+    assert set(fetched) == wanted(0, 9, ONE) | wanted(12, 14, ONE, OTHER) | wanted(20, 25, ONE, OTHER)
+    assert len(fetched) == 14
 
 
 def test_ranges_without_an_answer_end_with_1_and_are_named_up_to_a_limit(tmp_path: Path) -> None:
     file = file_of(tmp_path, *((number, number, [ONE.hex()]) for number in range(30)))
     with listening_beside(Refusing(FINAL)) as (node, enode):
-        code, out, err = request(str(enode), "--ranges", file, "-o", tmp_path / "none.rlp")
-    assert (code, out) == (1, ["fetched 0 envelopes of 30 ranges; 30 ranges open"])
-    reason, *open_ranges, last = err
+        result = waku("request", str(enode), "--ranges", file, *PLAIN_FORM, "-o", tmp_path / "none.rlp")
+    assert (result.code, result.out) == (1, "fetched 0 envelopes of 30 ranges; 30 ranges open\n")
+    reason, *open_ranges, last = result.err.splitlines()
     assert len(node.asked) == MAX_FAILURES, "it is soon left alone"
     assert FINAL in reason
     assert len(open_ranges) == 20
@@ -439,59 +397,31 @@ def test_ranges_without_an_answer_end_with_1_and_are_named_up_to_a_limit(tmp_pat
     assert last == "10 more ranges stay open"
 
 
-def test_json_lines_are_printed_without_a_file(tmp_path: Path) -> None:
-    file = file_of(tmp_path, (0, 3, None), (28, 28, [OTHER.hex()]))
+def test_envelopes_of_ranges_are_printed_without_a_file(tmp_path: Path) -> None:
     with listening_beside(Honest(RANGE_LETTERS)) as (_, enode):
-        done = restante("waku", "request", str(enode), "--ranges", file, *PLAIN_FORM)
-    assert done.returncode == 0
-    hashes = {json.loads(line)["hash"] for line in done.stdout.splitlines()}
-    assert hashes == {envelope.hash.hex() for envelope in RANGE_LETTERS[:4]}
-    assert done.stderr.splitlines() == [
-        f"{EPOCH + 28} to {EPOCH + 28}, topic 02020202: no Mailserver has envelopes of it; it stays open"
-    ]
-
-
-@pytest.mark.thorough
-async def test_a_run_that_is_stopped_leaves_no_file_and_can_be_repeated(tmp_path: Path) -> None:
-    file, output = file_of(tmp_path, (0, 9, None)), tmp_path / "some.rlp"
-    async with listening(Silent()) as (node, enode):
-        command = (*RESTANTE, "waku", "request", str(enode), "--ranges", str(file), "-o", str(output), *PLAIN_FORM)
-        async with child(*command) as first, bounded("the request"):
-            await node.was_asked.wait()
-            first.send(signal.SIGTERM)
-            assert (await first.ended(), first.said) == (130, {"stdout": "", "stderr": ""})
-        assert names(tmp_path) == [file.name]
-        node.mailserver = Honest(RANGE_LETTERS)
-        async with child(*command) as again:
-            assert await again.ended() == 0
-    assert len(fetched(output)) == 10
+        result = waku("request", str(enode), "--ranges", file_of(tmp_path, (0, 3, None)), *PLAIN_FORM)
+    assert (result.code, result.err) == (0, "")
+    assert {line["hash"] for line in lines(result.out)} == {envelope.hash.hex() for envelope in RANGE_LETTERS[:4]}
 
 
 @pytest.mark.parametrize(
     "words", ["--from -1h", "--to now", "--topic 01020304", "--channel status", "--state x", "--live"]
 )
 def test_ranges_and_times_or_topics_are_refused_together(words: str, tmp_path: Path) -> None:
-    code, out, err = request(NOBODY, "--ranges", file_of(tmp_path), *words.split())
-    assert (code, out) == (2, [])
-    assert err == [
-        "restante: --ranges names times and topics: leave --from, --to, --topic, --channel, --state, --live out"
-    ]
+    result = waku("request", NOBODY, "--ranges", file_of(tmp_path), *words.split())
+    others = "--from, --to, --topic, --channel, --state, --live"
+    assert result == (2, "", f"restante: --ranges names times and topics: leave {others} out\n")
 
 
 def test_a_file_without_ranges_gives_an_empty_file(tmp_path: Path) -> None:
     """So that a script can import it, whatever was missing."""
     output = tmp_path / "none.rlp"
-    said = request(NOBODY, "--ranges", file_of(tmp_path), "-o", output)
-    assert said == (0, ["fetched 0 envelopes of 0 ranges; 0 ranges open"], [])
-    assert called("waku", "import", output, "--data", tmp_path / "data").returncode == 0
+    result = waku("request", NOBODY, "--ranges", file_of(tmp_path), "-o", output)
+    assert result == (0, "fetched 0 envelopes of 0 ranges; 0 ranges open\n", "")
+    assert waku("import", output, "--data", tmp_path / "data").code == 0
 
 
-def post(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Post from this process."""
-    return called("waku", "post", *arguments, **environment)
-
-
-POST = (*RESTANTE, "waku", "post")
+# ── post ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_posted_text_arrives_byte_for_byte_and_is_opened_with_the_key(tmp_path: Path) -> None:
@@ -499,11 +429,12 @@ def test_a_posted_text_arrives_byte_for_byte_and_is_opened_with_the_key(tmp_path
     mailserver = Honest([])
     with listening_beside(mailserver) as (_, enode):
         to, node = ("--topic", "01020304"), str(enode)
+        piped = (*RESTANTE, "waku", "post", node, *to)
         posted = [
-            post(node, "--channel", "status", "to the chat"),
-            run(*POST, node, *to, stdin="by password", variables={PASSWORD_VARIABLE: "open sesame"}),
-            post(node, *to, "--to", bob.public.hex(), "--sign", str(tmp_path / "alice"), "to Bob"),
-            post(node, "--channel", "x", os.fsdecode(b"a\xff")),
+            called("waku", "post", node, "--channel", "status", "to the chat"),
+            run(*piped, stdin="by password", variables={PASSWORD_VARIABLE: "open sesame"}),
+            called("waku", "post", node, *to, "--to", bob.public.hex(), "--sign", tmp_path / "alice", "to Bob"),
+            called("waku", "post", node, "--channel", "x", os.fsdecode(b"a\xff")),
         ]
     assert [result.returncode for result in posted] == [0, 0, 0, 0], posted
     assert [envelope.hash.hex() for envelope in mailserver.envelopes] == [result.stdout.strip() for result in posted]
@@ -517,90 +448,56 @@ def test_a_posted_text_arrives_byte_for_byte_and_is_opened_with_the_key(tmp_path
 
 
 def test_a_failed_post_is_reported_in_one_sentence() -> None:
+    text = ("--channel", "x", "text")
     with listening_beside(refuses="full") as (_, enode):
-        port = enode.port
-        refused = post(str(enode), "--channel", "x", "text")
-        assert (refused.returncode, refused.stderr) == (1, "restante: the node refused the envelope: full\n")
-        wrong = post(f"enode://{RECEIVER}@127.0.0.1:{port}", "--channel", "x", "text")
-        assert wrong.returncode == 1
-        assert wrong.stderr.startswith("restante: the node disconnected: ")
+        assert waku("post", str(enode), *text) == (1, "", "restante: the node refused the envelope: full\n")
+        wrong = waku("post", f"enode://{RECEIVER}@127.0.0.1:{enode.port}", *text)
+        assert wrong.code == 1
+        assert wrong.err.startswith("restante: the node disconnected: ")
     with listening_beside(says_so=False, confirms=False) as (_, other):
-        unsure = post(str(other), "--channel", "x", "text")
-        assert (unsure.returncode, "does not confirm envelopes" in unsure.stderr) == (0, True)
-    gone = post(str(enode), "--channel", "x", "text")
-    assert (gone.returncode, gone.stderr) == (
-        1,
-        f"restante: cannot connect to 127.0.0.1:{port}: Connection refused\n",
-    )
-    assert post("enode://x", "--channel", "x", "text").returncode == 2
+        unsure = waku("post", str(other), *text)
+        assert (unsure.code, "does not confirm envelopes" in unsure.err) == (0, True)
+    refused = f"restante: cannot connect to 127.0.0.1:{enode.port}: Connection refused\n"
+    assert waku("post", str(enode), *text) == (1, "", refused)
+    assert waku("post", "enode://x", *text).code == 2
 
 
-def test_an_error_of_a_flag_names_it(tmp_path: Path) -> None:
-    for ttl in ("0", "soon"):
-        refused = post("enode://x", "--channel", "x", "--ttl", ttl, "text")
-        assert (refused.returncode, refused.stderr) == (
-            2,
-            f"restante: --ttl: '{ttl}' is not a whole number from 1 to 2147483648\n",
-        )
-    refused = post(f"enode://{RECEIVER}@127.0.0.1:1", "--channel", "x", "--sign", str(tmp_path / "none"), "text")
-    assert (refused.returncode, refused.stderr) == (
-        2,
-        f"restante: cannot read the key file {tmp_path / 'none'}: No such file or directory (--sign)\n",
-    )
-
-
-def test_a_password_or_channel_that_is_empty_or_no_utf_8_is_refused(tmp_path: Path) -> None:
-    file, wrong = tmp_path / "password", os.fsdecode(b"a\xff")
-    for content, words in (
-        (b"", "--password-file: it is empty"),
-        (b"\n", "it is empty"),
-        (b"a\xff", "it is not UTF-8"),
-    ):
-        file.write_bytes(content)
-        with pytest.raises(Misuse, match=words):
-            sealed_for(None, "01020304", file, None, {})
-    for value, words in (("", f"^{PASSWORD_VARIABLE}: it is empty"), (wrong, "UTF-8")):
-        with pytest.raises(Misuse, match=words):
-            sealed_for(None, "01020304", None, None, {PASSWORD_VARIABLE: value})
-    for channel, words in (("", "--channel: it is empty"), (wrong, "UTF-8")):
-        with pytest.raises(Misuse, match=words):
-            sealed_for(channel, None, None, None, {})
-
-
-RECEIVER = new_key(SystemDice()).public.hex()
+NO_UTF_8 = os.fsdecode(b"a\xff")
+ARGUMENTS: dict[str, Any] = {"channel": None, "topic": None, "password_file": None, "to": None, "environment": {}}
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (("x", "01020304", None, None), "--channel gives the topic and the key"),
-        ((None, None, None, None), "name where to post"),
-        ((None, "01020304", None, None), "name who can open it"),
-        ((None, "010203", None, RECEIVER), "not a topic, which has 8 hexadecimal digits"),
-        ((None, "01020304", Path("none"), RECEIVER), "cannot be combined"),
-        ((None, "01020304", Path("none"), None), "cannot read none: No such file"),
-        ((None, "01020304", None, "abc"), "not a public key"),
-        ((None, "01020304", None, "00" * 64), "not a public key"),
+        ({"channel": "x", "topic": "01020304"}, "--channel gives the topic and the key"),
+        ({"channel": ""}, "--channel: it is empty"),
+        ({"channel": NO_UTF_8}, "UTF-8"),
+        ({}, "name where to post"),
+        ({"topic": "01020304"}, "name who can open it"),
+        ({"topic": "010203", "to": RECEIVER}, "not a topic, which has 8 hexadecimal digits"),
+        ({"topic": "01020304", "password_file": b"x", "to": RECEIVER}, "cannot be combined"),
+        ({"topic": "01020304", "password_file": b""}, "--password-file: it is empty"),
+        ({"topic": "01020304", "password_file": b"\n"}, "--password-file: it is empty"),
+        ({"topic": "01020304", "password_file": b"a\xff"}, "it is not UTF-8"),
+        ({"topic": "01020304", "password_file": Path("none")}, "cannot read none: No such file"),
+        ({"topic": "01020304", "environment": {PASSWORD_VARIABLE: ""}}, f"^{PASSWORD_VARIABLE}: it is empty"),
+        ({"topic": "01020304", "environment": {PASSWORD_VARIABLE: NO_UTF_8}}, "UTF-8"),
+        ({"topic": "01020304", "to": "abc"}, "not a public key"),
+        ({"topic": "01020304", "to": "00" * 64}, "not a public key"),
     ],
 )
-def test_post_requires_exactly_one_destination_and_one_key(
-    given: tuple[str | None, str | None, Path | None, str | None], words: str
-) -> None:
+def test_post_requires_exactly_one_destination_and_one_key(given: dict[str, Any], words: str, tmp_path: Path) -> None:
+    if isinstance(content := given.get("password_file"), bytes):
+        (tmp_path / "password").write_bytes(content)
+        given = {**given, "password_file": tmp_path / "password"}
     with pytest.raises(Misuse, match=words):
-        sealed_for(*given, {})
+        sealed_for(**{**ARGUMENTS, **given})
 
 
-def test_a_password_comes_from_a_file_or_the_environment_without_the_end_of_its_line(tmp_path: Path) -> None:
+def test_a_password_is_read_without_the_end_of_its_line_and_a_public_key_may_begin_with_04(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("open sesame\n")
-    expected = SymmetricKey.from_password("open sesame").secret
-    for file, environment in (
-        (tmp_path / "password", {PASSWORD_VARIABLE: "other"}),
-        (None, {PASSWORD_VARIABLE: "open sesame"}),
-    ):
-        topic, key = sealed_for(None, "0x01020304", file, None, environment)
+    for file, variable in ((tmp_path / "password", "other"), (None, "open sesame")):
+        topic, key = sealed_for(None, "0x01020304", file, None, {PASSWORD_VARIABLE: variable})
         assert isinstance(key, SymmetricKey)
-        assert (topic, key.secret) == (b"\1\2\3\4", expected)
-
-
-def test_a_public_key_may_have_the_prefix_04() -> None:
+        assert (topic, key.secret) == (b"\1\2\3\4", SymmetricKey.from_password("open sesame").secret)
     assert sealed_for(None, "01020304", None, f"0x04{RECEIVER}", {}) == (b"\1\2\3\4", bytes.fromhex(RECEIVER))
