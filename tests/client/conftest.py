@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 import pytest_asyncio
@@ -12,9 +13,12 @@ from client.commands import Desk
 from client.programs import Program
 from client.virtual import Network
 from restante.client.connection import driver, websocket
-from support.mailbox.days import ServerOfDays, server_of_days
+from restante.mailbox.server.commit_loop import Retention
 from support.mailbox.givens import Options
+from support.mailbox.live import DAY, LiveServer, open_live
 from support.mailbox.worlds import CoreWorld
+
+WEEK: Final = Retention(prune_after=7 * DAY)
 
 
 @pytest.fixture
@@ -28,23 +32,23 @@ def network(monkeypatch: pytest.MonkeyPatch) -> Network:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def url(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
     """A server in this process, for all tests of a module."""
-    async with server_of_days(tmp_path_factory.mktemp("server") / "data") as running:
+    async with open_live(tmp_path_factory.mktemp("server") / "data", retention=WEEK) as running:
         yield running.url
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[ServerOfDays]:
-    async with server_of_days(tmp_path / "data") as running:
+async def server(tmp_path: Path) -> AsyncIterator[LiveServer]:
+    async with open_live(tmp_path / "data", retention=WEEK) as running:
         yield running
 
 
 @pytest.fixture
-def alice(tmp_path: Path, server: ServerOfDays) -> Program:
+def alice(tmp_path: Path, server: LiveServer) -> Program:
     return Program(tmp_path / "alice", server)
 
 
 @pytest.fixture
-def bob(tmp_path: Path, server: ServerOfDays) -> Program:
+def bob(tmp_path: Path, server: LiveServer) -> Program:
     return Program(tmp_path / "bob", server)
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from restante.client import Journal, JournaledWormhole
 from support.bounds import bounded
-from support.mailbox.days import ServerOfDays
+from support.mailbox.live import LiveServer
 
 APP_ID: Final = "example.com/test"
 CODE: Final = "4-purple-sausages"
@@ -19,7 +19,7 @@ State = dict[str, list[str]]
 class Program:
     """A program that runs now and then: in each run it sends what it is given, and processes what has come."""
 
-    def __init__(self, file: Path, server: ServerOfDays) -> None:
+    def __init__(self, file: Path, server: LiveServer) -> None:
         self.file, self.server = file, server
 
     def journal(self) -> Journal[State]:

@@ -15,7 +15,7 @@ import pytest
 from restante.client import Journal
 from support.documents import ROOT
 from support.forks import Forked
-from support.mailbox.days import DAY, HOUR, ServerOfDays
+from support.mailbox.live import DAY, HOUR, LiveServer
 from support.processes import Child, environment
 
 PROGRAM: Final = ROOT / "examples" / "address-book" / "address_book.py"
@@ -105,7 +105,7 @@ class Failed(Exception):  # noqa: N818 - what has happened to a program
 class Life:
     """Two people, their address books, and a server."""
 
-    def __init__(self, folder: Path, server: ServerOfDays, options: tuple[str, ...]) -> None:
+    def __init__(self, folder: Path, server: LiveServer, options: tuple[str, ...]) -> None:
         self.folder, self.server, self.options = folder, server, options
         self.codes: set[str] = set()
 
@@ -154,7 +154,7 @@ class Life:
 
 
 @pytest.fixture
-def life(tmp_path: Path, server: ServerOfDays) -> Life:
+def life(tmp_path: Path, server: LiveServer) -> Life:
     return Life(tmp_path, server, ())
 
 

@@ -79,15 +79,6 @@ async def test_a_disk_that_fills_ends_both_and_nothing_is_left(desk: Desk) -> No
     assert receiver.said["stdout"] == "filler\n"
 
 
-async def test_a_disk_without_room_is_told_before_anything_is_sent(desk: Desk) -> None:
-    async with receiving(desk, SMALL) as (receiver, sender):
-        await sender.send(b'{"offer":{"file":{"filename":"parcel","filesize":5000000}}}')
-        said = (await heard(sender, "error"))[0]
-        assert said == "the disk has room for 4,194,304 bytes, and 5,000,000 are offered"
-        assert await receiver.ended() == 1
-    assert receiver.said["stdout"] == ""
-
-
 async def test_a_disk_that_fills_while_a_directory_is_unpacked_keeps_nothing(desk: Desk, tmp_path: Path) -> None:
     """The disk has room for the bytes, and not for so many files."""
     (tmp_path / "many").mkdir()

@@ -16,7 +16,7 @@ from client.programs import APP_ID, Program, acquainted
 from restante.client import CodeExpiredError, Journal, Message, Misuse
 from restante.client.unread import MAX_UNREAD_MESSAGES
 from support.bounds import bounded
-from support.mailbox.days import DAY, ServerOfDays
+from support.mailbox.live import DAY, LiveServer
 
 # ── two programs that never run at the same time ────────────────────────────────────────────────
 
@@ -31,7 +31,7 @@ async def test_two_programs_that_never_run_at_the_same_time_exchange_messages(al
 
 
 @pytest.mark.parametrize("gap", [6 * DAY, 8 * DAY], ids=["shorter than the expiry", "longer than the expiry"])
-async def test_messages_outlive_gaps_of_runs(server: ServerOfDays, alice: Program, bob: Program, gap: float) -> None:
+async def test_messages_outlive_gaps_of_runs(server: LiveServer, alice: Program, bob: Program, gap: float) -> None:
     await acquainted(alice, bob)
     await alice.run("before the gap")
     await server.wait(gap)
@@ -48,7 +48,7 @@ async def test_messages_outlive_gaps_of_runs(server: ServerOfDays, alice: Progra
 
 
 async def test_a_code_that_expired_before_the_key_was_agreed_is_an_error_of_its_own(
-    server: ServerOfDays, alice: Program, bob: Program
+    server: LiveServer, alice: Program, bob: Program
 ) -> None:
     await alice.run("too early")
     await server.wait(8 * DAY)
@@ -81,12 +81,6 @@ async def test_a_step_whose_block_raises_changes_nothing_and_sends_nothing(alice
     assert await bob.run() == ["again, please"]
 
 
-async def test_the_state_outside_a_step_is_a_copy(alice: Program) -> None:
-    async with alice.journal() as journal:
-        journal.state["received"].append("nowhere")
-        assert journal.state == {"received": []}
-
-
 async def test_messages_are_processed_in_order_and_each_once(alice: Program, bob: Program) -> None:
     await acquainted(alice, bob)
     await alice.run("0", "1", "2")
@@ -104,45 +98,26 @@ async def test_messages_are_processed_in_order_and_each_once(alice: Program, bob
     assert await bob.run() == ["0", "1", "2"]
 
 
-async def test_a_message_of_an_earlier_context_of_its_wormhole_is_not_processed(alice: Program, bob: Program) -> None:
+async def test_a_message_of_another_journal_or_of_an_earlier_context_is_not_processed(
+    alice: Program, bob: Program
+) -> None:
     await acquainted(alice, bob)
     await alice.run("0")
-    async with bob.journal() as journal:
+    async with bob.journal() as journal, alice.journal() as other:
         async with journal.wormhole("peer", APP_ID) as wormhole:
             [old] = [message async for message in wormhole.waiting()]
         async with journal.wormhole("peer", APP_ID) as wormhole:
-            with pytest.raises(Misuse, match="no wormhole that is open in this journal"):
-                async with journal.step(old):
-                    pass
             [new] = [message async for message in wormhole.waiting()]
+            for wrong, message in ((journal, old), (other, new)):
+                with pytest.raises(Misuse, match="no wormhole that is open in this journal"):
+                    async with wrong.step(message):
+                        pass
             async with journal.step(new):
                 pass
     assert await bob.run() == []
 
 
-async def test_a_message_of_another_journal_is_not_processed(alice: Program, bob: Program) -> None:
-    await acquainted(alice, bob)
-    await alice.run("0")
-    async with bob.running() as (_, wormhole):
-        [message] = [message async for message in wormhole.waiting()]
-        async with alice.journal() as other:
-            with pytest.raises(Misuse, match="open in this journal"):
-                async with other.step(message):
-                    pass
-    assert await bob.run() == ["0"]
-
-
-async def test_a_step_in_a_step_is_refused(alice: Program) -> None:
-    async with alice.journal() as journal:
-        async with bounded("a step in a step"), journal.step() as state:
-            with pytest.raises(Misuse, match="in another"):
-                async with journal.step():
-                    pass
-            state["received"].append("kept")
-        assert journal.state == {"received": ["kept"]}
-
-
-async def test_steps_of_several_tasks_run_one_after_the_other(alice: Program) -> None:
+async def test_steps_run_one_after_the_other_and_not_in_one_another(alice: Program) -> None:
     async with alice.journal() as journal:
 
         async def add(text: str) -> None:
@@ -150,22 +125,19 @@ async def test_steps_of_several_tasks_run_one_after_the_other(alice: Program) ->
                 await asyncio.sleep(0)
                 state["received"].append(text)
 
-        await asyncio.gather(*(add(str(each)) for each in range(10)))
+        await asyncio.gather(*(add(str(number)) for number in range(10)))
         assert sorted(journal.state["received"]) == list("0123456789")
-
-
-async def test_a_state_that_json_cannot_express_ends_the_step_and_changes_nothing(alice: Program) -> None:
-    async with alice.journal() as journal:
-        with pytest.raises(TypeError):
-            async with journal.step() as state:
-                state["received"].append(object())  # type: ignore[arg-type]
-        async with journal.step() as state:
-            state["received"].append("kept")
-    assert alice.received == ["kept"]
+        async with bounded("a step in a step"), journal.step() as state:
+            with pytest.raises(Misuse, match="in another"):
+                async with journal.step():
+                    pass
+            state["received"] = ["kept"]
+        journal.state["received"].append("nowhere")  # it is a copy
+        assert journal.state == {"received": ["kept"]}
 
 
 @dataclass
-class Place:
+class Mountain:
     height: float | None = None
 
 
@@ -174,61 +146,46 @@ class Weight(msgspec.Struct):
     others: list[Any] = []
 
 
-def set_height(place: Place) -> None:
-    place.height = math.nan
-
-
-def set_weight(weight: Weight) -> None:
-    weight.kilograms = -math.inf
-
-
-def add_weight(weight: Weight) -> None:
-    weight.others.append({"here": [math.nan]})
-
-
-def add(numbers: dict[str, Any]) -> None:
-    numbers["here"] = [math.inf]
+NUMBER = "NaN or infinity"
 
 
 @pytest.mark.parametrize(
-    ("kind", "change"), [(Place, set_height), (Weight, set_weight), (Weight, add_weight), (dict, add)]
+    ("kind", "change", "error", "words"),
+    [
+        (Mountain, lambda state: setattr(state, "height", math.nan), Misuse, NUMBER),
+        (Weight, lambda state: setattr(state, "kilograms", -math.inf), Misuse, NUMBER),
+        (Weight, lambda state: state.others.append({"here": [math.nan]}), Misuse, NUMBER),
+        (Weight, lambda state: setattr(state, "kilograms", "heavy"), Misuse, r"the type of its field: .*kilograms"),
+        (dict, lambda state: state.update(here=[math.inf]), Misuse, NUMBER),
+        (dict, lambda state: state.update(here=object()), TypeError, "."),
+    ],
 )
-async def test_a_state_with_a_number_that_json_does_not_have_ends_the_step_and_changes_nothing(
-    tmp_path: Path, kind: type[Any], change: Callable[[Any], None]
+async def test_a_state_that_could_not_be_read_again_ends_the_step_and_changes_nothing(
+    tmp_path: Path, kind: type[Any], change: Callable[[Any], None], error: type[Exception], words: str
 ) -> None:
-    initial = kind()
-    async with Journal(tmp_path / "journal", initial) as journal:
+    file, initial = tmp_path / "journal", kind()
+    async with Journal(file, initial) as journal:
         async with journal.step():
             pass
-        before = (tmp_path / "journal").read_bytes()
-        with pytest.raises(Misuse, match="NaN or infinity"):
+        before = file.read_bytes()
+        with pytest.raises(error, match=words):
             async with journal.step() as state:
                 change(state)
         assert journal.state == initial
-        assert (tmp_path / "journal").read_bytes() == before
+        assert file.read_bytes() == before
 
 
-async def test_a_null_in_a_state_is_kept(tmp_path: Path) -> None:
+async def test_an_initial_state_is_not_written_and_is_one_that_json_can_express(tmp_path: Path) -> None:
+    for _ in range(2):  # the first one leaves no lock
+        with pytest.raises(Misuse, match=NUMBER):
+            Journal(tmp_path / "journal", Mountain(math.nan))
+    for initial in (1.0, None):
+        async with Journal(tmp_path / "journal", Mountain(initial)) as journal:
+            assert journal.state == Mountain(initial)
     async with Journal[dict[str, Any]](tmp_path / "journal", {"nobody": None}) as journal:
         async with journal.step() as state:
             state["number"] = 1.5
         assert journal.state == {"nobody": None, "number": 1.5}
-
-
-def test_an_initial_state_with_a_number_that_json_does_not_have_is_refused(tmp_path: Path) -> None:
-    for _ in range(2):  # the first one leaves no lock
-        with pytest.raises(Misuse, match="NaN or infinity"):
-            Journal(tmp_path / "journal", Place(math.nan))
-
-
-async def test_a_state_that_could_not_be_read_again_ends_the_step_and_changes_nothing(tmp_path: Path) -> None:
-    async with Journal(tmp_path / "journal", Weight()) as journal:
-        with pytest.raises(Misuse, match=r"the type of its field: .*kilograms"):
-            async with journal.step() as state:
-                state.kilograms = "heavy"  # type: ignore[assignment]
-        assert journal.state == Weight()
-    async with Journal(tmp_path / "journal", Weight(1.0)) as journal:
-        assert journal.state == Weight(1.0)  # nothing was written
 
 
 async def test_a_receipt_is_waited_for_like_a_message(alice: Program, bob: Program) -> None:
@@ -244,45 +201,32 @@ async def test_a_receipt_is_waited_for_like_a_message(alice: Program, bob: Progr
         assert ours.unacknowledged == []
 
 
-async def test_a_step_that_is_cancelled_while_it_is_saved_is_saved(alice: Program, bob: Program) -> None:
+@pytest.mark.parametrize("saving", [True, False], ids=["while it is saved", "in its block"])
+async def test_a_step_that_is_cancelled_is_saved_or_changes_nothing(
+    alice: Program, bob: Program, saving: bool
+) -> None:
     await acquainted(alice, bob)
     await alice.run("0")
     async with bob.running() as (journal, wormhole):
         [message] = [message async for message in wormhole.waiting()]
-        leaving = asyncio.Event()
+        reached = asyncio.Event()
 
         async def process() -> None:
             async with journal.step(message) as state:
                 state["received"].append("0")
-                leaving.set()
+                reached.set()
+                if not saving:
+                    await asyncio.Event().wait()
 
         task = asyncio.create_task(process())
-        await leaving.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert journal.state == {"received": ["0"]}
-    assert bob.received == ["0"]
-    assert await bob.run() == ["0"]
-
-
-async def test_a_step_that_is_cancelled_in_its_block_changes_nothing(alice: Program) -> None:
-    async with alice.journal() as journal:
-        begun = asyncio.Event()
-
-        async def process() -> None:
-            async with journal.step() as state:
-                state["received"].append("lost")
-                begun.set()
-                await asyncio.Event().wait()
-
-        task = asyncio.create_task(process())
-        await begun.wait()
+        await reached.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         async with bounded("the next step"), journal.step() as state:
-            assert state == {"received": []}
+            assert state == {"received": ["0"] if saving else []}
+    assert bob.received == (["0"] if saving else [])
+    assert await bob.run() == ["0"]
 
 
 async def test_more_messages_than_are_read_at_once_wait_for_several_runs(alice: Program, bob: Program) -> None:

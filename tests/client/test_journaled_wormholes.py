@@ -24,7 +24,7 @@ from restante.client import (
 )
 from restante.client.connection import websocket
 from support.bounds import BOUND, bounded
-from support.mailbox.days import DAY, ServerOfDays
+from support.mailbox.live import DAY, LiveServer
 from support.ports import nobodys_port
 
 AGAIN = "get it from the journal again"
@@ -39,19 +39,27 @@ async def friends(alice: Program, bob: Program) -> tuple[Program, Program]:
 # ── sending ──────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_what_is_sent_in_a_step_goes_out_after_the_step(friends: tuple[Program, Program]) -> None:
+async def test_what_is_sent_in_a_step_goes_out_after_it_and_is_delivered_by_the_peer_s(
+    friends: tuple[Program, Program],
+) -> None:
     alice, bob = friends
-    async with bob.running() as (_, theirs), alice.running() as (journal, ours), bounded("messages of a step"):
+    async with bob.running() as (other, theirs), alice.running() as (journal, ours), bounded("messages of a step"):
         async with journal.step() as state:
             state["received"].append("asked")
             first = await ours.send(b"in the step 0")
-            await ours.send(b"in the step 1")
+            last = await ours.send(b"in the step 1")
             for wait in (first.stored(), first.delivered()):
                 with pytest.raises(Misuse, match="step"):
                     await wait
             assert ours.unacknowledged == []
+        messages = [await anext(aiter(theirs)) for _ in range(2)]
+        assert [message.data for message in messages] == [b"in the step 0", b"in the step 1"]
         await first.stored()
-        assert [(await anext(aiter(theirs))).data for _ in range(2)] == [b"in the step 0", b"in the step 1"]
+        assert ours.unacknowledged == [0, 1]
+        async with other.step(*messages):
+            pass
+        await last.delivered()
+        assert ours.unacknowledged == []
     assert alice.received == ["asked"]
 
 
@@ -71,32 +79,7 @@ async def test_another_task_that_sends_during_a_step_is_not_part_of_it(friends: 
     assert (outside.number, last.number, inside.number) == (0, 1, 2)
 
 
-async def test_what_is_sent_without_a_server_is_saved_and_sent_later(friends: tuple[Program, Program]) -> None:
-    alice, bob = friends
-    async with alice.journal() as journal:
-        wormhole = journal.wormhole("peer", APP_ID)
-        async with journal.step() as state:
-            state["received"].append("to be sent")
-            await wormhole.send(b"in a step")
-        await wormhole.send(b"at once")
-    await alice.run()
-    assert await bob.run() == ["in a step", "at once"]
-
-
-async def test_a_message_is_delivered_when_the_peer_s_step_is_saved(friends: tuple[Program, Program]) -> None:
-    alice, bob = friends
-    async with bounded("the receipt"), alice.running() as (_, ours), bob.running() as (journal, theirs):
-        sent = await ours.send(b"hello")
-        message = await anext(aiter(theirs))
-        await sent.stored()
-        assert ours.unacknowledged == [0]
-        async with journal.step(message):
-            pass
-        await sent.delivered()
-        assert ours.unacknowledged == []
-
-
-async def test_messages_of_two_wormholes_are_processed_in_one_step(server: ServerOfDays, alice: Program) -> None:
+async def test_messages_of_two_wormholes_are_processed_in_one_step(server: LiveServer, alice: Program) -> None:
     async with (
         bounded("both peers"),
         alice.journal() as journal,
@@ -121,7 +104,7 @@ async def test_messages_of_two_wormholes_are_processed_in_one_step(server: Serve
 # ── suspend and resume ───────────────────────────────────────────────────────────────────────────
 
 
-async def test_the_code_is_allocated_once_whatever_interrupts_it(server: ServerOfDays, tmp_path: Path) -> None:
+async def test_the_code_is_allocated_once_whatever_interrupts_it(server: LiveServer, tmp_path: Path) -> None:
     file, nobody = tmp_path / "journal", f"ws://127.0.0.1:{nobodys_port()}/v1"
     async with Journal[State](file, {}) as journal:
         wormhole = journal.wormhole("peer", APP_ID, server=server.url)
@@ -133,6 +116,8 @@ async def test_the_code_is_allocated_once_whatever_interrupts_it(server: ServerO
         Journal[State](file, {}) as journal,
         journal.wormhole("peer", APP_ID, server=nobody) as wormhole,
     ):
+        with pytest.raises(Misuse, match="code"):
+            await anext(wormhole.waiting())
         code = await wormhole.allocate_code()
         assert await wormhole.allocate_code() == code == wormhole.code
         await wormhole.set_code(code)
@@ -206,7 +191,7 @@ async def test_an_error_of_the_function_for_events_is_for_this_run_only(friends:
 
 
 async def test_two_programs_meet_again_with_a_seed_though_the_server_forgets_each(
-    server: ServerOfDays, tmp_path: Path
+    server: LiveServer, tmp_path: Path
 ) -> None:
     async def run(who: str, *, seeds: bool = False) -> tuple[bytes | None, list[bytes]]:
         """Say hello in the second wormhole as soon as there is a seed. Return the seed, and what came there."""
@@ -254,14 +239,8 @@ async def test_a_seed_is_set_instead_of_a_code(alice: Program) -> None:
 # ── the end ──────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_wormhole_without_a_code_waits_for_no_messages(alice: Program) -> None:
-    async with alice.journal() as journal, journal.wormhole("peer", APP_ID, server=alice.server.url) as wormhole:
-        with pytest.raises(Misuse, match="code"):
-            await anext(wormhole.waiting())
-
-
 async def test_a_wormhole_that_is_closed_leaves_nothing_and_stays_closed(
-    server: ServerOfDays, friends: tuple[Program, Program], monkeypatch: pytest.MonkeyPatch
+    server: LiveServer, friends: tuple[Program, Program], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alice, _ = friends
     for program in friends:
@@ -296,7 +275,7 @@ async def test_a_wormhole_that_is_closed_leaves_nothing_and_stays_closed(
         assert journal.names == []
 
 
-async def test_a_wormhole_ended_by_another_code_says_so_in_the_next_run(server: ServerOfDays, alice: Program) -> None:
+async def test_a_wormhole_ended_by_another_code_says_so_in_the_next_run(server: LiveServer, alice: Program) -> None:
     async with Wormhole.create(APP_ID, server=server.url) as mallory:
         await mallory.set_code("4-another-code")
         async with alice.running() as (_, wormhole), bounded("the other code"):
@@ -310,7 +289,7 @@ async def test_a_wormhole_ended_by_another_code_says_so_in_the_next_run(server: 
 
 
 async def test_a_wormhole_that_was_closed_without_a_server_is_closed_there_in_the_next_run(
-    server: ServerOfDays, friends: tuple[Program, Program]
+    server: LiveServer, friends: tuple[Program, Program]
 ) -> None:
     alice, bob = friends
     async with bob.running() as (_, wormhole):

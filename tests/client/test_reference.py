@@ -16,7 +16,7 @@ from restante import client
 from restante.client import Journal, JournaledWormhole, Wormhole
 from support.bounds import bounded
 from support.client import reference
-from support.mailbox.days import ServerOfDays
+from support.mailbox.live import LiveServer
 from support.processes import run
 
 BEFORE_A_CONNECTION = {"picows", "python_socks", "aiohttp", "typer", "uvloop", "twisted", "segno"}
@@ -83,7 +83,7 @@ def test_arguments_and_attributes_are_explained_by_their_names(name: str) -> Non
         assert {argument for argument, _ in entries.get("Args", ())} <= taken, f"{name}.{method.name}"
 
 
-async def test_the_example_of_a_journal_exchanges_messages(server: ServerOfDays, tmp_path: Path) -> None:
+async def test_the_example_of_a_journal_exchanges_messages(server: LiveServer, tmp_path: Path) -> None:
     class JournalAtServer(Journal[Any]):
         def __init__(self, path: Path, initial: Any) -> None:
             super().__init__(tmp_path / path, initial)

@@ -87,13 +87,10 @@ def test_zips_of_the_python_client_and_ours_are_unpacked(
 @pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT])
 def test_a_tar_as_the_rust_client_sends_it_is_unpacked_without_its_folder(into: Path, form: int) -> None:
     contents = CONTENTS | {f"{'long/' * 19}file": b"deep"}
+    if form != tarfile.USTAR_FORMAT:
+        contents |= {f"{'é' * 120}/{'ü' * 120}": b"1"}
     files = {f"NAME/{name}": data for name, data in contents.items()}
     assert unpacked(tar_of(files, form=form), into, top="NAME") == contents
-
-
-def test_a_tar_with_very_long_names_is_unpacked(into: Path) -> None:
-    name = f"{'é' * 120}/{'ü' * 120}"
-    assert unpacked(tar_of({name: b"1"}), into) == {name: b"1"}
 
 
 @pytest.mark.parametrize("name", ["C:\\x", "C:/x", "a\\..\\..\\x", "\\\\host\\x", "aux.c", "-rf", "~/x", "x ", "x."])
@@ -256,7 +253,7 @@ def altered(data: bytes, mark: bytes, at: int, form: str, *values: int) -> bytes
     return bytes(changed)
 
 
-CENTRAL_LIES = {
+LIES = {
     "encrypted": (8, "<H", 1, "encrypted"),
     "strongly encrypted": (8, "<H", 1 << 6, "encrypted"),
     "an unknown method": (10, "<H", 12, "unknown way"),
@@ -274,46 +271,43 @@ CENTRAL_LIES = {
 }
 
 
-@pytest.mark.parametrize("lie", CENTRAL_LIES)
+@pytest.mark.parametrize("lie", LIES)
 def test_a_member_s_lie_is_refused(into: Path, lie: str) -> None:
-    at, form, value, words = CENTRAL_LIES[lie]
+    at, form, value, words = LIES[lie]
     with pytest.raises(ArchiveError, match=words):
         unpacked(altered(zip_of({"a": b"1" * 1000}), b"PK\1\2", at, form, value), into)
 
 
-END_LIES: dict[str, tuple[int, str, tuple[int, ...]]] = {
-    "another disk": (4, "<H", (1,)),
-    "another count": (10, "<H", (2,)),
-    "both counts": (8, "<HH", (2, 2)),
-    "another size": (12, "<I", (10,)),
-    "another place": (16, "<I", (10,)),
-    "a comment": (20, "<H", (5,)),
-    "zip64 without its record": (16, "<I", (0xFFFFFFFF,)),
-}
-
-
-@pytest.mark.parametrize("lie", END_LIES)
-def test_a_lie_of_the_end_is_refused(into: Path, lie: str) -> None:
-    at, form, values = END_LIES[lie]
+@pytest.mark.parametrize(
+    ("at", "form", "values"),
+    [
+        (4, "<H", (1,)),  # another disk
+        (10, "<H", (2,)),  # another count
+        (8, "<HH", (2, 2)),
+        (12, "<I", (10,)),  # another size
+        (16, "<I", (10,)),  # another place
+        (20, "<H", (5,)),  # a comment
+        (16, "<I", (0xFFFFFFFF,)),  # ZIP64 without its record
+    ],
+)
+def test_a_lie_of_the_end_is_refused(into: Path, at: int, form: str, values: tuple[int, ...]) -> None:
     with pytest.raises(ArchiveError):
         unpacked(altered(zip_of({"a": b"1" * 1000}), b"PK\5\6", at, form, *values), into)
 
 
-@pytest.mark.parametrize("offset", [0, 1, 1 << 62])
-def test_a_zip64_record_that_is_elsewhere_is_refused(into: Path, offset: int) -> None:
-    data = zip_of({"a": b"1"})
-    locator = struct.pack("<4sIQI", b"PK\6\7", 0, offset, 1)
-    with pytest.raises(ArchiveError, match="not where it says"):
-        unpacked(data[:-22] + bytes(56) + locator + data[-22:], into)
-
-
 @pytest.mark.parametrize("offset", [1 << 40, 1 << 62, 1 << 63, (1 << 64) - 1])
 def test_an_offset_of_64_bits_that_no_file_has_is_refused(tmp_path: Path, into: Path, offset: int) -> None:
-    """A file seeks to fewer places than BytesIO."""
+    """Neither of a member nor of the record itself. A file seeks to fewer places than BytesIO."""
+    data = zip_of({"a": b"1"})
+    locator = bytes(56) + struct.pack("<4sIQI", b"PK\6\7", 0, offset, 1)
     into.mkdir()
-    (tmp_path / "archive").write_bytes(zip64_of(b"1", offset))
-    with (tmp_path / "archive").open("rb") as archive, pytest.raises(ArchiveError, match="'a' is not in it"):
-        unpack(archive, into, max_files=1, max_bytes=1, progress=lambda _: None)
+    for archive, words in (
+        (zip64_of(b"1", offset), "'a' is not in it"),
+        (data[:-22] + locator + data[-22:], "not where it says"),
+    ):
+        (tmp_path / "archive").write_bytes(archive)
+        with (tmp_path / "archive").open("rb") as file, pytest.raises(ArchiveError, match=words):
+            unpack(file, into, max_files=1, max_bytes=1, progress=lambda _: None)
 
 
 @pytest.mark.parametrize("data", [b"", b"P", b"PK", b"PK\3\4", bytes(100), b"x" * 1000, b"\x1f\x8b" + bytes(600)])
@@ -384,16 +378,13 @@ def mutated(seed: bytes, patches: list[tuple[int, bytes]], cut: int, checked: bo
     return bytes(data[: len(data) - cut])
 
 
-NAMES = st.sampled_from(list(FILES)) | st.text("./a\\\x1b", min_size=1, max_size=6)
 ARCHIVES = st.one_of(
     st.builds(mutated, st.sampled_from(SEEDS), PATCHES, st.just(0) | st.integers(0, 600), st.booleans()),
     st.builds(lambda start, data: start + data, st.sampled_from([b"", b"PK", b"PK\5\6"]), st.binary(max_size=2000)),
     st.builds(
         lambda make, names: make({name: FILES.get(name, b"x" * 90) for name in names}),
         st.sampled_from([zip_of, tar_of]),
-        st.lists(
-            st.sampled_from(list(FILES)) | st.text("./a\\\x1b", min_size=1, max_size=6), unique=True, max_size=6
-        ),
+        st.lists(st.sampled_from(list(FILES)) | st.text("./a\\\x1b", min_size=1, max_size=6), max_size=6),
     ),
 )
 
@@ -424,8 +415,5 @@ def test_any_archive_stays_inside_and_within_bounds(tmp_path_factory: pytest.Tem
 def test_a_full_disk_is_one_sentence(into: Path) -> None:
     with no_file_beyond(1000), pytest.raises(StoreError, match="cannot write 'a': File too large"):
         unpacked(zip_of({"a": b"1" * 3000}), into)
-
-
-def test_a_disk_that_nothing_can_be_created_on_is_one_sentence() -> None:
-    with pytest.raises(StoreError, match="cannot write 'a': "):
+    with pytest.raises(StoreError, match="cannot write 'a': "):  # nothing can be created there
         unpacked(zip_of({"a": b"1"}), Path("/proc/self").resolve())
