@@ -117,63 +117,6 @@ async def opened(browser: Browser, found: Watched, token: str | None = TOKEN, **
 
 # ── what is seen ─────────────────────────────────────────────────────────────────────────────────
 
-
-@pytest.mark.parametrize(
-    "view", ["wide", *(pytest.param(view, marks=pytest.mark.thorough) for view in ("phone", "dark"))]
-)
-async def test_it_shows_what_the_server_does(browser: Browser, busy: Watched, view: str) -> None:
-    big = await RawSocket.dial(busy.server.port)  # refused now: the server forgets whom it refused after two minutes
-    big.say(type="ping", ping="x" * 5000)
-    await big.last_words()
-    busy.refused += 1
-    async with opened(browser, busy, **VIEWS[view]) as page:
-        await expect(page.locator("#state")).to_have_text("Ready")
-        await expect(page.locator("[data-value='connections.open']")).to_have_text("3")
-        await expect(page.locator("[data-value='live.nameplates']")).to_have_text("3")
-        await expect(page.locator("[data-grid='recent.results'] tbody tr").first).to_contain_text(
-            f"happy{busy.pair.played:,} (100 %)"
-        )
-        await expect(page.locator("[data-rows='refusals_by_reason'] tbody tr")).to_have_text(
-            [f"message_bytesmessage_bytes 4,096{busy.refused}{busy.refused}"]
-        )
-        await expect(page.locator("[data-rows='refused_addresses'] tbody tr")).to_contain_text(["message_bytes"])
-        await expect(page.get_by_role("link", name="Reports of days")).to_have_attribute("href", REPORTS)
-        assert await page.evaluate("document.documentElement.scrollWidth") <= VIEWS[view]["viewport"]["width"]
-        results = await Axe().run(page, options=RULES)
-        assert results.violations_count == 0, results.generate_report()
-        guest = await RawSocket.dial(busy.server.port)
-        await expect(page.locator("[data-value='connections.open']")).to_have_text("4")
-        guest.cut()
-        await expect(page.locator("[data-value='connections.open']")).to_have_text("3")
-    assert busy.complaints == []
-    asked = {each.removeprefix(busy.admin) for each in busy.requests if not each.startswith("data:")}
-    assert asked == {"", "dashboard.css", "dashboard.js", "events"}
-
-
-async def test_the_difficulty_is_shown_that_an_adaptive_server_demands(browser: Browser, tmp_path: Path) -> None:
-    options = ("--permission", "adaptive", "--permission-bits", "7", "--permission-load", "0.01")
-    async with watched(tmp_path / "server", *options) as found, opened(browser, found, **WIDE) as page:
-        permission = page.locator("[data-value='permission.difficulty']")
-        await expect(permission).to_have_text("none")
-        guest = await RawSocket.dial(found.server.port)
-        await expect(permission).to_have_text("7 bits")
-        await expect(page.locator("[data-value='permission.mode']")).to_have_text("adaptive")
-        guest.cut()
-
-
-async def test_it_says_why_usage_records_cannot_be_read(browser: Browser, busy: Watched) -> None:
-    file = database(busy.server.data)
-    file.rename(file.with_suffix(".away"))
-    async with opened(browser, busy, **WIDE) as page:
-        said = page.locator("[data-if='recent.problem']")
-        await expect(said).to_contain_text("The usage records cannot be read: there is no mailbox server's data in")
-        await expect(page.locator("[data-if='recent.results']")).to_be_hidden()
-        await expect(page.locator("#state")).to_have_text("Ready")
-        file.with_suffix(".away").rename(file)
-        await expect(said).to_be_hidden()
-        await expect(page.locator("[data-grid='recent.results'] tbody tr")).to_have_count(6)
-
-
 MUCH: Final[dict[str, Any]] = {
     "recent": {
         "results": {
@@ -203,11 +146,48 @@ FITS: Final = """(given) => {
 @pytest.mark.parametrize(
     "view", ["phone", *(pytest.param(view, marks=pytest.mark.thorough) for view in ("wide", "dark"))]
 )
-async def test_tables_of_large_numbers_fit(browser: Browser, busy: Watched, view: str) -> None:
+async def test_it_shows_what_the_server_does(browser: Browser, busy: Watched, view: str) -> None:
+    big = await RawSocket.dial(busy.server.port)  # refused now: the server forgets whom it refused after two minutes
+    big.say(type="ping", ping="x" * 5000)
+    await big.last_words()
+    busy.refused += 1
     async with opened(browser, busy, **VIEWS[view]) as page:
         await expect(page.locator("#state")).to_have_text("Ready")
-        assert await page.evaluate(FITS, MUCH) == [0, 0, 0, 0]
+        await expect(page.locator("[data-value='connections.open']")).to_have_text("3")
+        await expect(page.locator("[data-value='live.nameplates']")).to_have_text("3")
+        await expect(page.locator("[data-grid='recent.results'] tbody tr").first).to_contain_text(
+            f"happy{busy.pair.played:,} (100 %)"
+        )
+        await expect(page.locator("[data-rows='refusals_by_reason'] tbody tr")).to_have_text(
+            [f"message_bytesmessage_bytes 4,096{busy.refused}{busy.refused}"]
+        )
+        await expect(page.locator("[data-rows='refused_addresses'] tbody tr")).to_contain_text(["message_bytes"])
+        await expect(page.get_by_role("link", name="Reports of days")).to_have_attribute("href", REPORTS)
         assert await page.evaluate("document.documentElement.scrollWidth") <= VIEWS[view]["viewport"]["width"]
+        results = await Axe().run(page, options=RULES)
+        assert results.violations_count == 0, results.generate_report()
+        guest = await RawSocket.dial(busy.server.port)
+        await expect(page.locator("[data-value='connections.open']")).to_have_text("4")
+        guest.cut()
+        await expect(page.locator("[data-value='connections.open']")).to_have_text("3")
+        assert await page.evaluate(FITS, MUCH) == [0, 0, 0, 0], "tables of large numbers fit"
+        assert await page.evaluate("document.documentElement.scrollWidth") <= VIEWS[view]["viewport"]["width"]
+    assert busy.complaints == []
+    asked = {url.removeprefix(busy.admin) for url in busy.requests if not url.startswith("data:")}
+    assert asked == {"", "dashboard.css", "dashboard.js", "events"}
+
+
+async def test_it_says_why_usage_records_cannot_be_read(browser: Browser, busy: Watched) -> None:
+    file = database(busy.server.data)
+    file.rename(file.with_suffix(".away"))
+    async with opened(browser, busy, **WIDE) as page:
+        said = page.locator("[data-if='recent.problem']")
+        await expect(said).to_contain_text("The usage records cannot be read: there is no mailbox server's data in")
+        await expect(page.locator("[data-if='recent.results']")).to_be_hidden()
+        await expect(page.locator("#state")).to_have_text("Ready")
+        file.with_suffix(".away").rename(file)
+        await expect(said).to_be_hidden()
+        await expect(page.locator("[data-grid='recent.results'] tbody tr")).to_have_count(6)
 
 
 SLOW: Final = """(given) => {
@@ -320,6 +300,8 @@ async def test_only_the_settings_that_were_edited_are_changed_by_keyboard_until_
         await page.keyboard.press("Tab")
         await page.keyboard.press("Enter")
         await expect(answer).to_have_text("Applied, until the server starts again or gets SIGHUP.")
+        await expect(page.locator("[data-value='permission.mode']")).to_have_text("hashcash")
+        await expect(page.locator("[data-value='permission.difficulty']")).to_have_text("7 bits")
         changed = await found.server.logged("the setting has changed", setting="permission")
         assert (changed["before"], changed["after"], changed["by"]) == ("none", "hashcash", "dashboard")
         said = await welcome(port)
@@ -350,39 +332,41 @@ async def test_only_the_settings_that_were_edited_are_changed_by_keyboard_until_
 
 BODY: Final = b'{"motd": "changed"}'
 JSON: Final = {"Content-Type": "application/json"}
+OPERATOR: Final = {**JSON, **AUTHORIZED}
 
 
-@pytest.mark.parametrize(
-    ("status", "headers", "body"),
-    [
-        (401, JSON, BODY),
-        (401, {**JSON, "Authorization": "Bearer wrong"}, BODY),
-        (403, {**JSON, **AUTHORIZED, "Origin": "https://evil.example"}, BODY),
-        (403, {**JSON, **AUTHORIZED, "Origin": "null"}, BODY),
-        (403, {**JSON, **AUTHORIZED, "Sec-Fetch-Site": "cross-site"}, BODY),
-        (403, {**JSON, **AUTHORIZED, "Sec-Fetch-Site": "same-site"}, BODY),
-        (421, {**JSON, **AUTHORIZED, "Host": "evil.example"}, BODY),
-        (415, {**AUTHORIZED, "Content-Type": "text/plain"}, BODY),
-        (400, {**JSON, **AUTHORIZED}, b"{"),
-        (400, {**JSON, **AUTHORIZED}, b"[]"),
-        (400, {**JSON, **AUTHORIZED}, b'{"listen": "*:1"}'),
-        (400, {**JSON, **AUTHORIZED}, b'{"permission": "always"}'),
-        (400, {**JSON, **AUTHORIZED}, b'{"permission_bits": 41}'),
-        (400, {**JSON, **AUTHORIZED}, b'{"motd": "%s"}' % (b"x" * 2001)),
-        (400, {**JSON, **AUTHORIZED}, rb'{"motd": "\u001b[2J", "permission": "hashcash"}'),
-        (400, {**JSON, **AUTHORIZED}, rb'{"motd": "\ud800"}'),
-        pytest.param(413, {**JSON, **AUTHORIZED}, b" " * 70_000, id="large"),
-    ],
-)
-async def test_a_change_that_is_not_the_operators_or_is_wrong_is_refused(
-    busy: Watched, status: int, headers: dict[str, str], body: bytes
-) -> None:
+async def test_a_change_that_is_not_the_operators_or_is_wrong_is_refused(busy: Watched) -> None:
+    url = f"{busy.admin}settings"
     async with aiohttp.ClientSession() as session:
-        async with session.post(f"{busy.admin}settings", data=body, headers=headers) as answer:
-            assert answer.status == status, await answer.text()
-        async with session.get(f"{busy.admin}settings", headers=AUTHORIZED) as answer:
+
+        async def post(body: bytes, headers: dict[str, str]) -> tuple[int, str]:
+            async with session.post(url, data=body, headers=headers) as answer:
+                return answer.status, await answer.text()
+
+        for status, headers in (
+            (401, JSON),
+            (401, {**JSON, "Authorization": "Bearer wrong"}),
+            *((403, {**OPERATOR, "Origin": origin}) for origin in ("https://evil.example", "null")),
+            *((403, {**OPERATOR, "Sec-Fetch-Site": site}) for site in ("cross-site", "same-site")),
+            (421, {**OPERATOR, "Host": "evil.example"}),
+            (415, {**AUTHORIZED, "Content-Type": "text/plain"}),
+        ):
+            assert (await post(BODY, headers))[0] == status, headers
+        for body in (
+            *(b"{", b"[]", b'{"listen": "*:1"}', b'{"permission": "always"}', b'{"permission_bits": 41}'),
+            *(b'{"motd": "%s"}' % (b"x" * 2001), rb'{"motd": "\ud800"}'),
+        ):
+            assert (await post(body, OPERATOR))[0] == 400, body
+        reason = "motd: U+001B is a control character; only line breaks and tabs are allowed"
+        refused = await post(rb'{"motd": "\u001b[2J", "permission": "hashcash"}', OPERATOR)
+        assert refused == (400, f"the settings were not changed: {reason}\n")
+        assert (await post(b" " * 70_000, OPERATOR))[0] == 413
+        async with session.get(url, headers=AUTHORIZED) as answer:
             assert answer.status == 405
-    assert set(await welcome(busy.server.port)) & {"motd", "permission-required"} == set()
+        assert set(await welcome(busy.server.port)) & {"motd", "permission-required"} == set()
+        assert (await post(rb'{"motd": "Back\n\tat noon"}', OPERATOR))[0] == 200
+        assert (await welcome(busy.server.port))["motd"] == "Back\n\tat noon"
+        assert (await post(b'{"motd": ""}', OPERATOR))[1].startswith('{"motd":null,')
 
 
 ANOTHER: Final = f"""async (admin) => {{
@@ -424,21 +408,6 @@ async def test_a_page_of_another_site_can_neither_read_nor_change(browser: Brows
         await runner.cleanup()
     assert outcome == dict.fromkeys(("read", "events", "change", "blind"), "TypeError")
     assert "motd" not in await welcome(busy.server.port)
-
-
-async def test_a_message_of_several_lines_is_set_and_one_that_steers_terminals_is_explained(busy: Watched) -> None:
-    url = f"{busy.admin}settings"
-    async with aiohttp.ClientSession(headers=AUTHORIZED) as session:
-        async with session.post(url, json={"motd": "Back\n\tat noon"}) as answer:
-            assert (await answer.json())["motd"] == "Back\n\tat noon"
-        async with session.post(url, json={"motd": "\x1b[2J"}) as answer:
-            assert await answer.text() == (
-                "the settings were not changed: motd: U+001B is a control character; only line breaks and tabs are"
-                " allowed\n"
-            )
-        assert (await welcome(busy.server.port))["motd"] == "Back\n\tat noon"
-        async with session.post(url, json={"motd": ""}) as answer:
-            assert (await answer.json())["motd"] is None
 
 
 async def test_the_page_may_load_only_its_own_files(busy: Watched) -> None:
