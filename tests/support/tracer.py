@@ -34,7 +34,7 @@ class Call(NamedTuple):
     begin: int
     end: int
     kind: str
-    """`write`, `sync`, `send` or `receive`."""
+    """`write`, `sync` or `send`."""
     file: str
     """The path of a file, or `socket:[inode]`."""
     data: bytes
@@ -44,11 +44,7 @@ class Call(NamedTuple):
 def read_notes(path: Path) -> list[Call]:
     """Read what a traced program did, by `begin`."""
     with path.open() as lines:
-        return sorted(_read_call(*json.loads(line)) for line in lines)
-
-
-def _read_call(begin: int, end: int, kind: str, file: str, data: str) -> Call:
-    return Call(begin, end, kind, file, base64.b64decode(data))
+        return sorted(Call(*call, base64.b64decode(data)) for *call, data in map(json.loads, lines))
 
 
 # ── system calls (numbers: asm/unistd_64.h and asm-generic/unistd.h of Linux) ────────────────────
@@ -69,10 +65,6 @@ _SYSCALLS: Final = (  # on x86_64, on aarch64
     (328, 287, Shape("write", "vector")),  # pwritev2
     (44, 206, Shape("write", "flat")),  # sendto
     (46, 211, Shape("write", "message")),  # sendmsg
-    (0, 63, Shape("receive", "flat")),  # read
-    (19, 65, Shape("receive", "vector")),  # readv
-    (45, 207, Shape("receive", "flat")),  # recvfrom
-    (47, 212, Shape("receive", "message")),  # recvmsg
     (74, 82, Shape("sync")),  # fsync
     (75, 83, Shape("sync")),  # fdatasync
     (232, None, Shape("wait")),  # epoll_wait
@@ -114,9 +106,8 @@ def ptrace(request: int, thread: int, address: int | None = None, data: Any = No
 
 class _Pending(NamedTuple):
     begin: int
-    shape: Shape
+    kind: str
     file: str
-    arguments: tuple[int, ...]
     data: bytes
 
 
@@ -189,33 +180,27 @@ class Tracer:
         kind = shape.kind
         if file.startswith(SOCKET):
             kind = "send" if kind == "write" else kind
-        elif kind == "receive" or (kind == "write" and not file.endswith(WAL)):
+        elif kind == "write" and not file.endswith(WAL):
             return
         self._count += 1
-        data = b"" if kind in ("sync", "receive") else self._transferred(shape, arguments, None)
-        self._pending[thread] = _Pending(self._count, shape._replace(kind=kind), file, arguments, data)
+        data = b"" if kind == "sync" else self._to_be_written(shape, arguments)
+        self._pending[thread] = _Pending(self._count, kind, file, data)
         if kind == "sync" and file.endswith(WAL) and thread != self.pid and not self._main_waits:
             self._held.append(thread)
 
     def _leave(self, call: _Pending, result: int) -> None:
         self._count += 1
-        if result < 0:
-            return
-        data = call.data[:result]
-        if call.shape.kind == "receive":
-            data = self._transferred(call.shape, call.arguments, result)
-        self.calls.append(Call(call.begin, self._count, call.shape.kind, call.file, data))
+        if result >= 0:
+            self.calls.append(Call(call.begin, self._count, call.kind, call.file, call.data[:result]))
 
-    def _transferred(self, shape: Shape, arguments: tuple[int, ...], size: int | None) -> bytes:
-        """Fetch the bytes that a call is to write, or the first `size` that it has read."""
+    def _to_be_written(self, shape: Shape, arguments: tuple[int, ...]) -> bytes:
         _, pointer, length, *_ = arguments
         if shape.layout == "flat":
-            return self._fetch(pointer, length if size is None else size)
+            return self._fetch(pointer, length)
         if shape.layout == "message":  # struct msghdr: name, its length, then the vector and its length
             pointer, length = struct.unpack("=16xQQ", self._fetch(pointer, 32))
         vector = struct.iter_unpack("=QQ", self._fetch(pointer, 16 * length))
-        whole = b"".join(self._fetch(*piece) for piece in vector)
-        return whole if size is None else whole[:size]
+        return b"".join(self._fetch(*piece) for piece in vector)
 
     def _fetch(self, pointer: int, size: int) -> bytes:
         if self._memory < 0:  # the memory after execve(2) is another: there is no call to look at before it
