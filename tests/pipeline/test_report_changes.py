@@ -273,11 +273,13 @@ def test_bad_days_are_named_alone_and_days_that_did_not_rise_alone_are_judged_to
 
     server = only(lake(bad_results), "2026-W46")
     assert server.words.startswith("At east, 90.0 % of the mailboxes failed on 12 November 2026.")
-    assert (server.days, server.now, server.size) == ((bad[2],), pytest.approx(0.9), 800)
+    assert (server.days, server.size) == ((bad[2],), 800)
+    assert server.now == pytest.approx(0.9)
     # Of the mailboxes of that day, a tenth was to fail. A version has rows of two servers.
     version = only(lake(bad_version), "2026-11")
     assert version.words.startswith('Of the mailboxes of "phone" "1.1", 95.0 % failed on 12 November')
-    assert (version.days, version.now, version.size) == ((bad[2],), pytest.approx(0.95), 1_700)
+    assert (version.days, version.size) == ((bad[2],), 1_700)
+    assert version.now == pytest.approx(0.95)
 
     tables = lake(several)
     assert [changes(tables, day.isoformat()).found for day in bad] == [()] * 5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -13,7 +12,7 @@ import pytest
 
 from restante.pipeline.report.files import FIGURE_IDS
 from restante.pipeline.report.making import TABLES_READ, lake_days, made_report
-from restante.pipeline.report.model import Figure, Report, ValueKind, drawn, figures
+from restante.pipeline.report.model import Figure, Report, Section, ValueKind, drawn, figures
 from restante.pipeline.report.page import page
 from restante.pipeline.report.percentiles import percentiles
 from restante.pipeline.report.periods import LakeDays, Period, parse
@@ -22,8 +21,7 @@ from restante.pipeline.report.summary import summary
 from restante.pipeline.report.top_rows import MAX_ROWS_OF_NAMES
 from restante.pipeline.report.values import spoken_value
 from restante.pipeline.tables import BUILT_TABLES, TABLES
-from restante.timing.model.phases import ALL_PHASES, EXCHANGE_PHASES
-from support.documents import ROOT
+from restante.timing.model.phases import ALL_PHASES
 from support.markup import Tags
 from support.pipeline.report_lakes import RESULTS, LakeTables, Row, Tables, lake
 
@@ -34,8 +32,16 @@ LAKE = lake(Random(1), DAYS)
 EMPTY: Tables = {}
 
 
-def made(rows: Tables, period: Period = WEEK, when: datetime = AFTER) -> Report:
-    return made_report(LakeTables(rows).fetch, period, when.date(), when)
+def made(rows: Tables, period: Period = WEEK) -> Report:
+    return made_report(LakeTables(rows).fetch, period, AFTER.date(), AFTER)
+
+
+def figure_of(report: Report, id_: str) -> Figure:
+    return next(figure for _, figure in figures(report) if figure.id == id_)
+
+
+def section_of(report: Report, id_: str) -> Section:
+    return next(section for section in report.sections if section.id == id_)
 
 
 REPORT = made(LAKE)
@@ -76,19 +82,42 @@ def not_nameplates(row: Row) -> bool:
     return bool(row["kind"] != "nameplate")
 
 
-@pytest.mark.parametrize(("by", "column"), [("day", "day"), ("server", "source"), ("application", "app_id")])
-def test_results_are_the_sums_of_the_period_s_mailboxes(by: str, column: str) -> None:
-    expected = sums(within("outcomes", where=not_nameplates), [column], *RESULTS, "ended")
-    assert table(FIGURES[f"results-by-{by}"], [column], *RESULTS, "ended") == expected
+def of_version(row: Row) -> bool:
+    return bool(row["attribution"] == "version")
 
 
-def test_results_by_kind_have_the_shares_of_their_counts() -> None:
-    figure = FIGURES["results-by-kind"]
+COUNTED = ("mailboxes", "connections", *RESULTS)
+SUMS: list[tuple[str, str, tuple[str, ...], tuple[str, ...], Callable[[Row], bool] | None]] = [
+    ("results-by-day", "outcomes", ("day",), (*RESULTS, "ended"), not_nameplates),
+    ("results-by-server", "outcomes", ("source",), (*RESULTS, "ended"), not_nameplates),
+    ("results-by-application", "outcomes", ("app_id",), (*RESULTS, "ended"), not_nameplates),
+    ("versions", "versions", ("implementation", "version"), COUNTED, of_version),
+    ("guesses-by-day", "guesses", ("day",), ("crowded_nameplates", "scary"), None),
+    ("envelopes-by-topic", "traffic", ("topic",), ("envelopes", "bytes"), None),
+    ("envelopes-by-day", "traffic", ("day",), ("envelopes", "bytes"), None),
+    ("coverage", "coverage", ("source", "day"), ("envelopes", "missing", "alone"), None),
+]
+
+
+@pytest.mark.parametrize(("figure", "name", "key", "counts", "where"), SUMS, ids=[each[0] for each in SUMS])
+def test_counts_are_the_sums_of_the_period(figure: str, name: str, key: Any, counts: Any, where: Any) -> None:
+    rows = within(name, where=where or (lambda _: True))
+    assert table(FIGURES[figure], key, *counts) == sums(rows, key, *counts)
+
+
+def test_kinds_have_the_shares_of_their_counts_and_attributions_their_mailboxes() -> None:
+    kinds = FIGURES["results-by-kind"]
     expected = sums(within("outcomes"), ["kind"], *RESULTS)
-    assert sorted(table(figure, ["kind"], *RESULTS).values()) == sorted(expected.values())
-    for ended, failed, happy, share in table(figure, ["kind"], "ended", "failed", "happy", "happy_share").values():
-        assert ended == failed + happy
-        assert share == happy / ended
+    assert sorted(table(kinds, ["kind"], *RESULTS).values()) == sorted(expected.values())
+    for ended, failed, happy, share in table(kinds, ["kind"], "ended", "failed", "happy", "happy_share").values():
+        assert (ended, share) == (failed + happy, happy / ended)
+    mailboxes = {
+        name: sums(within("versions"), ["attribution"], "mailboxes")[name,] for name in ("version", "unbound")
+    }
+    assert table(FIGURES["attributions"], ["attribution"], "mailboxes") == {
+        ("the version is known",): mailboxes["version"],
+        ("no client had just bound",): mailboxes["unbound"],
+    }
 
 
 @pytest.mark.parametrize(
@@ -110,40 +139,23 @@ def test_waiting_times_are_percentiles_of_the_added_histograms(
     assert len(found) == {"what": 6, "source": 3}[column]
 
 
-def test_versions_are_those_of_mailboxes_whose_version_is_known() -> None:
-    rows = within("versions", where=lambda row: row["attribution"] == "version")
-    expected = sums(rows, ["implementation", "version"], "mailboxes", "connections", *RESULTS)
-    key = ("implementation", "version")
-    assert table(FIGURES["versions"], key, "mailboxes", "connections", *RESULTS) == expected
-    others = within("versions", where=lambda row: row["attribution"] == "unbound")
-    assert table(FIGURES["attributions"], ["attribution"], "mailboxes") == {
-        ("the version is known",): sums(rows, [], "mailboxes")[()],
-        ("no client had just bound",): sums(others, [], "mailboxes")[()],
-    }
-
-
-def test_busy_hours_have_every_hour_of_every_weekday() -> None:
+def test_busy_hours_have_every_hour_of_every_weekday_and_its_average() -> None:
     rows = [{**row, "weekday": row["day"].strftime("%A")} for row in within("busy_hours") if row["hour"] is not None]
     expected = sums(rows, ["weekday", "hour"], "connections", "mailboxes", "nameplates")
     found = table(FIGURES["busy-hours"], ["weekday", "hour"], "connections", "mailboxes", "nameplates")
-    assert {days for (days,) in table(FIGURES["busy-hours"], ["weekday", "hour"], "days").values()} == {1}
     assert len(found) == 7 * 24
-    assert {key: counts for key, counts in found.items() if key in expected} == expected
-    assert all(counts == (0, 0, 0) for key, counts in found.items() if key not in expected)
+    assert {key: counts for key, counts in found.items() if counts != (0, 0, 0)} == expected
     [remark] = FIGURES["busy-hours"].remarks
     blurred = sum(row["connections"] for row in within("busy_hours") if row["hour"] is None)
     assert remark.startswith(f"Left out: {blurred:,} connections, ")
 
-
-def test_busy_hours_are_averages_of_the_weekdays_of_which_the_lake_has_records() -> None:
     month = parse("2026-11")
-    figure = {each.id: each for _, each in figures(made(LAKE, month))}["busy-hours"]
+    figure = figure_of(made(LAKE, month), "busy-hours")
     weekdays = Counter(day.strftime("%A") for day in DAYS if day in month.days)
-    assert set(weekdays.values()) == {2, 3}
-    rows = table(figure, ["weekday", "hour"], "days", "connections", "connections_a_day")
-    for (weekday, _), (days, connections, average) in rows.items():
-        assert days == weekdays[weekday]
-        assert average == connections / days
+    assert set(weekdays.values()) == {2, 3}, "the lake has records of so many days"
+    averages = table(figure, ["weekday", "hour"], "days", "connections", "connections_a_day")
+    for (weekday, _), (days, connections, average) in averages.items():
+        assert (days, average) == (weekdays[weekday], connections / days)
     assert drawn(figure.chart) == ("connections_a_day",)
 
 
@@ -155,9 +167,8 @@ def test_pressure_is_the_largest_peak_of_a_day_or_an_hour(name: str, of: str) ->
         peaks[key] = max(peaks[key], row["peak"] or 0)
     assert table(FIGURES[of], ["source", "day"], "peak") == {key: (peak,) for key, peak in peaks.items()}
     day = parse("2026-11-20")
-    found = {figure.id: figure for _, figure in figures(made(LAKE, day))}[of]
     by_hour = {(row["source"], row["hour"]): (row["peak"],) for row in within(name, day) if row["hour"] is not None}
-    hours = table(found, ["source", "hour"], "peak")
+    hours = table(figure_of(made(LAKE, day), of), ["source", "hour"], "peak")
     assert len(hours) == 3 * 24
     assert {key: peak for key, peak in hours.items() if peak != (0,)} == by_hour
 
@@ -165,27 +176,20 @@ def test_pressure_is_the_largest_peak_of_a_day_or_an_hour(name: str, of: str) ->
 def test_servers_that_the_chart_of_pressure_leaves_out_are_in_its_table() -> None:
     key = {"day": WEEK.first, "hour": 1, "started": 1, "live_us": 1, "cut": 0}
     live = [{**key, "source": f"server {at}", "peak": at} for at in range(40)]
-    rows = {"pressure": live, "outcomes": LAKE["outcomes"]}
-    [figure] = [each for _, each in figures(made(rows)) if each.id == "live-nameplates"]
+    figure = figure_of(made({"pressure": live, "outcomes": LAKE["outcomes"]}), "live-nameplates")
     assert figure.table.values("source")[0] == "server 39"
     assert len(figure.table.rows) == 40 * 7
     assert figure.remarks == ("The chart has the 8 servers with the highest peaks. The table has all 40.",)
 
 
-def test_guesses_that_stand_out_are_listed_and_counted() -> None:
+def test_guesses_that_stand_out_are_listed_and_counted_and_the_first_days_are_not_judged() -> None:
     rows = within("guesses", where=lambda row: row["stands_out"])
     found = table(FIGURES["guesses-that-stand-out"], ["day", "source", "app_id"], "suspects", "threshold")
     assert found == {(row["day"], row["source"], row["app_id"]): (row["suspects"], row["threshold"]) for row in rows}
-    [fact] = next(section for section in REPORT.sections if section.id == "guesses").facts
+    [fact] = section_of(REPORT, "guesses").facts
     assert (fact.value, fact.warns) == (len(rows), True)
-    expected = sums(within("guesses"), ["day"], "crowded_nameplates", "scary")
-    assert table(FIGURES["guesses-by-day"], ["day"], "crowded_nameplates", "scary") == expected
-
-
-def test_the_first_days_of_a_lake_are_not_judged() -> None:
     unjudged = [row | {"median": None, "mad": None, "threshold": None, "stands_out": None} for row in LAKE["guesses"]]
-    report = made({**LAKE, "guesses": unjudged})
-    [section] = [section for section in report.sections if section.id == "guesses"]
+    section = section_of(made({**LAKE, "guesses": unjudged}), "guesses")
     assert [(fact.value, fact.warns) for fact in section.facts] == [(0, False)]
     [_, figure] = section.figures
     assert figure.table.rows == ()
@@ -195,60 +199,35 @@ def test_the_first_days_of_a_lake_are_not_judged() -> None:
     )
 
 
-def test_traffic_and_coverage_are_the_sums_of_the_period() -> None:
-    assert table(FIGURES["envelopes-by-topic"], ["topic"], "envelopes", "bytes") == sums(
-        within("traffic"), ["topic"], "envelopes", "bytes"
-    )
-    assert table(FIGURES["envelopes-by-day"], ["day"], "envelopes", "bytes") == sums(
-        within("traffic"), ["day"], "envelopes", "bytes"
-    )
-    key = ("source", "day")
-    names = ("envelopes", "missing", "alone")
-    assert table(FIGURES["coverage"], key, *names) == sums(within("coverage"), key, *names)
-    gaps = {(row["source"], row["day"]): (row["first"], row["last"], row["missing"]) for row in within("gaps")}
-    assert table(FIGURES["gaps"], key, "first", "last", "missing") == gaps
-
-
-def test_timing_has_the_phase_with_the_longest_median_first() -> None:
+def test_timing_has_the_phase_with_the_longest_median_first_and_the_time_of_a_round_trip() -> None:
     medians = FIGURES["timing-by-phase"].table.numbers("p50_us")
     assert medians == sorted(medians, key=lambda each: -(each or 0))
-    counts = sums([{**row} for row in within("times") if row["from_us"] is not None], ["phase"], "count")
-    assert table(FIGURES["timing-by-phase"], ["phase"], "durations") == counts
+    known = [row for row in within("times") if row["from_us"] is not None]
+    assert table(FIGURES["timing-by-phase"], ["phase"], "durations") == sums(known, ["phase"], "count")
+    round_trips = [(row["from_us"], row["count"]) for row in known if row["phase"] == "round trip"]
+    count, median = section_of(REPORT, "timing").facts
+    assert (count.value, median.value) == (sum(n for _, n in round_trips), percentiles(round_trips)[0])
 
 
 def test_timing_says_what_took_the_time() -> None:
     times = [within("times")[0] | {"phase": phase} for phase in (*ALL_PHASES, "new")]
-    [figure] = [figure for _, figure in figures(made({"times": times})) if figure.id == "timing-by-phase"]
+    figure = figure_of(made({"times": times}), "timing-by-phase")
     meanings = {phase: meaning for (phase,), (meaning,) in table(figure, ["phase"], "meaning").items()}
     assert meanings.pop("new") is None
     assert meanings.keys() == {*ALL_PHASES}
     for meaning in meanings.values():
         assert spoken_value(meaning, ValueKind.TEXT) == meaning, "the page shows all of it"
-    _, _, described = (ROOT / "docs/pipeline/tables.md").read_text().partition("| phase | from | to |")
-    for phase in EXCHANGE_PHASES:
-        pattern = rf"^\| `{phase}` \| ([^|,.]+)[^|]* \| ([^|,.]+)[^|]* \|$"
-        [(start, end)] = re.findall(pattern, described, re.MULTILINE)
-        assert start.split()[-1] in meanings[phase]
-        assert end.split()[-1] in meanings[phase]
 
 
-def test_the_summary_says_how_long_a_round_trip_takes() -> None:
-    buckets = [(row["from_us"], row["count"]) for row in within("times") if row["phase"] == "round trip"]
-    count, median = next(section for section in REPORT.sections if section.id == "timing").facts
-    assert count.value == sum(number for least, number in buckets if least is not None)
-    assert median.value == percentiles(buckets)[0]
-
-
-def test_the_ledger_adds_up_and_times_are_exact() -> None:
+def test_rows_of_sources_gaps_and_the_quarantine() -> None:
     names = ("read", "clean", "duplicate", "quarantined", "last_row", "last_ingest")
     found = table(FIGURES["sources"], ["source"], *names)
     assert found == {(row["source"],): tuple(row[name] for name in names) for row in LAKE["sources"]}
-
-
-def test_quarantine_counts_the_rows_that_runs_of_the_period_rejected() -> None:
     key = ("source", "table", "reason")
     expected = sums([{**row, "one": 1} for row in within("quarantine")], key, "one")
     assert table(FIGURES["quarantine"], key, "rows") == expected
+    gaps = {(row["source"], row["day"]): (row["first"], row["last"], row["missing"]) for row in within("gaps")}
+    assert table(FIGURES["gaps"], ("source", "day"), "first", "last", "missing") == gaps
 
 
 @pytest.mark.parametrize("name", ["2026-11-20", "2026-W47", "2026-12", "9998-12"])
@@ -258,15 +237,14 @@ def test_every_period_of_every_lake_is_a_page_and_a_summary(name: str, rows: Tab
     Tags(page(report).decode())
     assert len(report.sections) == len(SUBJECTS)
     assert report.remarks or name in {"2026-11-20", "2026-W47"}
-    lines = list(summary(report))
-    assert len(lines) > len(SUBJECTS)
+    assert len(list(summary(report))) > len(SUBJECTS)
 
 
-@pytest.mark.parametrize("missing", [*LAKE])
-def test_a_lake_without_one_table_is_a_report_without_its_figures(missing: str) -> None:
-    report = made({name: rows for name, rows in LAKE.items() if name != missing})
-    Tags(page(report).decode())
-    assert len(list(figures(report))) <= len(FIGURES)
+def test_a_lake_without_one_table_is_a_report_without_its_figures() -> None:
+    for missing in LAKE:
+        report = made({name: rows for name, rows in LAKE.items() if name != missing})
+        Tags(page(report).decode())
+        assert len(list(figures(report))) <= len(FIGURES)
 
 
 def test_the_lake_s_days_are_those_of_all_of_its_kinds_of_records() -> None:
@@ -278,66 +256,55 @@ def test_the_lake_s_days_are_those_of_all_of_its_kinds_of_records() -> None:
 
 def test_a_day_without_records_is_not_known_and_a_day_without_rows_is_zero() -> None:
     quiet = {name: [row for row in rows if row["day"] != date(2026, 11, 18)] for name, rows in LAKE.items()}
-    report = made(quiet, parse("2026-11"))
-    found = {figure.id: figure for _, figure in figures(report)}["results-by-day"]
-    days = table(found, ["day"], "ended")
+    days = table(figure_of(made(quiet, parse("2026-11")), "results-by-day"), ["day"], "ended")
     assert days[date(2026, 11, 18),] == (0,)
     assert days[date(2026, 11, 4),] == days[date(2026, 11, 25),] == (None,)
     assert len(days) == 30
 
 
-NAMES_A_DAY = 1_000
-"""As many names of a server and day as a built table has; all others are `other`."""
-
-
 def test_thousands_of_names_are_twenty_rows_that_add_up() -> None:
+    """A built table has a thousand names of a server and day; all others are `other`."""
     cells = [(server, day) for server in ("a", "b") for day in DAYS[:2]]
     outcomes: list[Row] = []
     versions: list[Row] = []
     for source, day in cells:
         key = {"source": source, "day": day}
-        for at in range(NAMES_A_DAY + 1):
-            number = 40 if at == NAMES_A_DAY else at % 7 + 1
+        for at in range(1_001):
+            number = 40 if at == 1_000 else at % 7 + 1
             results = {**dict.fromkeys(RESULTS, 0), "happy": number, "scary": 1}
-            name = "other" if at == NAMES_A_DAY else f"{source} {day} {at}"
+            name = "other" if at == 1_000 else f"{source} {day} {at}"
             outcomes.append({**key, "app_id": name, "kind": "opened", "ended": number + 1, **results})
             client = {"attribution": "version", "implementation": name, "version": name, "app_id": "app"}
             versions.append({**key, **client, "connections": 1, "mailboxes": number + 1, **results})
     report = made({**LAKE, "outcomes": outcomes, "versions": versions}, parse("2026-11"))
-    found = {figure.id: figure for _, figure in figures(report)}
     for name, head, counted in (
         ("results-by-application", "app_id", "ended"),
         ("versions", "implementation", "mailboxes"),
     ):
-        figure = found[name]
+        figure = figure_of(report, name)
         assert len(figure.table.rows) == MAX_ROWS_OF_NAMES
         assert "other" not in figure.table.values(head)
         assert figure.table.values(head)[-1] == "all others"
-        assert sum(n or 0 for n in figure.table.numbers("names")) == len(cells) * NAMES_A_DAY
+        assert sum(n or 0 for n in figure.table.numbers("names")) == 4_000
         assert sum(n or 0 for n in figure.table.numbers(counted)) == sum(row["ended"] for row in outcomes)
-        least = len(cells) * NAMES_A_DAY - MAX_ROWS_OF_NAMES + 1
         [remark] = figure.remarks
+        least = 4_000 - MAX_ROWS_OF_NAMES + 1
         assert remark.startswith(f'The row "all others" has {least:,} names or more: the lake has the 1,000 most')
-    [fact] = [each for section in report.sections if section.id == "versions" for each in section.facts]
-    assert (fact.name, fact.value) == ("Versions, at least", len(cells) * NAMES_A_DAY)
+    [fact] = section_of(report, "versions").facts
+    assert (fact.name, fact.value) == ("Versions, at least", 4_000)
 
 
-def test_the_rare_names_of_a_few_rows_are_all_others() -> None:
-    rows = [
-        row | {"app_id": "other" if row["app_id"] == "other.example" else row["app_id"]} for row in LAKE["outcomes"]
-    ]
+def test_rare_names_are_all_others_and_a_server_may_be_called_other() -> None:
+    other = {"other.example": "other"}
+    rows = [row | {"app_id": other.get(row["app_id"], row["app_id"])} for row in LAKE["outcomes"]]
     guesses = [row | {"app_id": "other", "stands_out": True} for row in LAKE["guesses"]]
-    found = {each.id: each for _, each in figures(made({**LAKE, "outcomes": rows, "guesses": guesses}))}
+    report = made({**LAKE, "outcomes": rows, "guesses": guesses})
     expected = sums(within("outcomes", where=not_nameplates), ["app_id"], "ended")
-    assert table(found["results-by-application"], ["app_id"], "ended", "names") == {
+    assert table(figure_of(report, "results-by-application"), ["app_id"], "ended", "names") == {
         ("lothar.com/wormhole",): (*expected["lothar.com/wormhole",], 1),
         ("all others",): (*expected["other.example",], 1),
     }
-    assert set(found["guesses-that-stand-out"].table.values("app_id")) == {"all others"}
-
-
-def test_a_server_or_source_may_be_called_other() -> None:
-    rows = [row | {"source": "other"} for row in LAKE["outcomes"]]
-    found = {each.id: each for _, each in figures(made({**LAKE, "outcomes": rows}))}["results-by-server"]
-    assert found.table.values("source") == ["other"]
-    assert found.remarks == ()
+    assert set(figure_of(report, "guesses-that-stand-out").table.values("app_id")) == {"all others"}
+    servers = made({**LAKE, "outcomes": [row | {"source": "other"} for row in LAKE["outcomes"]]})
+    figure = figure_of(servers, "results-by-server")
+    assert (figure.table.values("source"), figure.remarks) == (["other"], ())
