@@ -6,7 +6,7 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from restante.waku.client.fetch import RequestOptions, fetch
 from restante.waku.client.outbound_connection import NodeUnavailableError, SilentError, connect
 from restante.waku.client.probe import Outcome, _probe
 from restante.waku.client.ranges import FetchState, HistoryQuery
-from restante.waku.client.ranges import HistoryQuery as Wanted
 from restante.waku.client.subscribe import REMEMBERED_FAILURES, Intervals, _Subscription, subscribe
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope.envelope import Envelope, make
@@ -49,40 +48,44 @@ def hashes(envelopes: list[Envelope]) -> list[bytes]:
     return sorted(each.hash for each in envelopes)
 
 
-async def fetching(
-    *mailservers: Any, options: RequestOptions = ENVELOPE, **arguments: Any
-) -> tuple[FetchReport, list[Envelope], list[FakeNode]]:
-    came: list[Envelope] = []
-    async with AsyncExitStack() as stack:
-        nodes = [await stack.enter_async_context(listening(each)) for each in mailservers]
-        report = await fetch([enode for _, enode in nodes], QUERY, options, came.extend, **arguments)
-    return report, came, [node for node, _ in nodes]
+class Dying(Honest):
+    """Answers one page, and then is no more."""
 
+    node: FakeNode
 
-@pytest.fixture
-def nobody() -> Iterator[Enode]:
-    """Hold a port where nobody listens."""
-    with held_port() as port:
-        yield Enode(new_key(SystemDice()).public, "127.0.0.1", port)
+    def packets(self, request: Any) -> Any:
+        if not request.cursor:
+            return super().packets(request)
+        for connection in self.node.connections:
+            connection.drop()
+        return iter(())
 
 
 @pytest.mark.parametrize(("options", "downward", "answer"), [(ENVELOPE, False, "string"), (PLAIN, True, "list")])
 async def test_history_is_fetched_completely_and_once(options: RequestOptions, downward: bool, answer: Any) -> None:
-    report, came, [node] = await fetching(Honest(LETTERS, downward, 20, answer), options=options)
+    came: list[Envelope] = []
+    async with listening(Honest(LETTERS, downward, 20, answer)) as (node, enode):
+        report = await fetch([enode], QUERY, options, came.extend)
     assert report.missing == []
     assert hashes(came) == hashes(LETTERS)
     assert report.counts == {"handed over": 50, "pages": 3}
-    assert {each.form for each in node.asked} == {options.form}
-    assert {each.topics for each in node.asked} == {frozenset([TOPIC])}
-    assert len({each.id for each in node.asked}) == 3
+    assert [(request.form, request.topics) for request in node.asked] == [(options.form, frozenset([TOPIC]))] * 3
+    assert len({request.id for request in node.asked}) == 3
     assert node.wrong == []
 
 
-async def test_only_a_requester_with_a_key_is_recognised() -> None:
+async def test_what_cannot_be_fetched_is_misuse() -> None:
     with pytest.raises(Misuse, match="name the key"):
         RequestOptions()
     with pytest.raises(Misuse, match="no Mailserver is named"):
         await fetch([], QUERY, ENVELOPE, lambda _: None)
+    with pytest.raises(PeerError, match="not on the curve"):
+        await fetch([Enode(bytes(64), "127.0.0.1", 1)], QUERY, ENVELOPE, lambda _: None)
+    with pytest.raises(Misuse, match="topics"):
+        await subscribe([], HistoryQuery(0, 1, bloom=1), PLAIN, print, asyncio.Event())
+
+
+async def test_only_a_requester_with_a_key_is_recognised() -> None:
     own = RequestOptions(to=SHARED, key=KEY)
     async with listening(Honest(LETTERS, size=30)) as (node, enode):
         for _ in range(2):
@@ -95,12 +98,6 @@ async def test_only_a_requester_with_a_key_is_recognised() -> None:
             await fetch([enode], QUERY, own, lambda _: None)
         assert (await _probe(enode, own, 60.0)).outcome is Outcome.WELL
     assert {request.signer for request in node.asked} == node.known == {KEY.public}
-
-
-@in_virtual_time
-async def test_a_server_whose_key_is_none_ends_the_fetch_with_an_error() -> None:
-    with pytest.raises(PeerError, match="not on the curve"):
-        await fetch([Enode(bytes(64), "127.0.0.1", 1)], QUERY, ENVELOPE, lambda _: None)
 
 
 async def test_a_server_that_wants_too_much_work_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,48 +113,27 @@ async def test_a_server_that_wants_too_much_work_is_left(monkeypatch: pytest.Mon
 
 
 @in_virtual_time
-async def test_servers_that_are_silent_refuse_or_want_work_are_left_for_one_that_answers() -> None:
+async def test_servers_that_fail_are_left_for_one_that_answers_from_what_is_known() -> None:
+    came: list[Envelope] = []
     with held_port() as port:
-        nobody = Enode(new_key(SystemDice()).public, "127.0.0.1", port)
-        came: list[Envelope] = []
         async with (
             listening(Silent()) as (_, silent),
             listening(Refusing()) as (_, refusing),
+            listening(Dying(LETTERS, size=20)) as (node, dying),
             listening(Honest(LETTERS), pow=1e-3) as (working, honest),
         ):
-            servers = [nobody, silent, refusing, honest]
+            node.mailserver.node = node
+            nobody = Enode(new_key(SystemDice()).public, "127.0.0.1", port)
+            servers = [nobody, silent, refusing, dying, honest]
             report = await fetch(servers, QUERY, ENVELOPE, came.extend, timeouts=ONCE)
     assert (report.missing, hashes(came), working.wrong) == ([], hashes(LETTERS), [])
+    assert [(request.lower, request.cursor) for request in working.asked] == [(EPOCH + 19, b"")]
+    assert "it disconnected: " in report.failures.pop(3)
     assert report.failures == {
         0: f"cannot connect to 127.0.0.1:{port}: Connection refused",
         1: "it does not answer",
         2: "it says: rate limit exceeded",
     }
-
-
-class Dying(Honest):
-    """Answers one page, and then is no more."""
-
-    node: FakeNode
-
-    def packets(self, request: Any) -> Any:
-        if not request.cursor:
-            return super().packets(request)
-        for connection in self.node.connections:
-            connection.drop()
-        return iter(())
-
-
-async def test_a_server_that_dies_is_followed_by_another_from_what_is_known() -> None:
-    came: list[Envelope] = []
-    async with listening(Dying(LETTERS, size=20)) as (node, dying), listening(Honest(LETTERS)) as (other, enode):
-        node.mailserver.node = node
-        report = await fetch([dying, enode], QUERY, ENVELOPE, came.extend, timeouts=ONCE)
-    assert report.missing == []
-    assert hashes(came) == hashes(LETTERS)
-    assert "it disconnected: " in report.failures[0]
-    [asked] = other.asked
-    assert (asked.lower, asked.cursor) == (EPOCH + 19, b"")
 
 
 async def test_history_from_an_untrusted_peer_is_ignored() -> None:
@@ -239,19 +215,15 @@ class Tardy(Honest):
 
 
 @in_virtual_time
-async def test_a_probe_asks_again_if_the_envelope_is_not_archived_yet() -> None:
+async def test_a_probe_asks_again_if_the_envelope_is_not_archived_yet_and_reports_an_unreachable_node() -> None:
     tardy = Tardy([])
     async with listening(tardy) as (_, enode):
-        found = await _probe(enode, ENVELOPE, 60.0)
-    assert (found.outcome, tardy.asked) == (Outcome.WELL, 2)
+        result = await _probe(enode, ENVELOPE, 60.0)
+    assert (result.outcome, tardy.asked) == (Outcome.WELL, 2)
+    result = await _probe(enode, ENVELOPE, 60.0)
+    assert (result.outcome, "Connection refused" in result.words) == (Outcome.UNREACHABLE, True)
 
 
-async def test_a_probe_of_an_unreachable_node_reports_it(nobody: Enode) -> None:
-    found = await _probe(nobody, ENVELOPE, 60.0)
-    assert (found.outcome, "Connection refused" in found.words) == (Outcome.UNREACHABLE, True)
-
-
-PLAIN_REQUESTS = RequestOptions(form="plain")
 OTHER = b"\xff\xff\xff\xff"
 RARELY = Intervals(history=3600.0, first=0.01, last=0.02, grace=0.1)
 OFTEN = Intervals(history=0.01, first=0.01, last=0.02, grace=0.1)
@@ -277,8 +249,8 @@ class Subscribing:
         self._task = asyncio.create_task(
             subscribe(
                 servers,
-                Wanted(int(time.time()) - 3600, int(time.time()), frozenset([TOPIC])),
-                PLAIN_REQUESTS,
+                HistoryQuery(int(time.time()) - 3600, int(time.time()), frozenset([TOPIC])),
+                PLAIN,
                 self._take,
                 self.until,
                 state=state,
@@ -367,20 +339,15 @@ async def test_envelopes_missed_during_a_lost_connection_come_as_history(tmp_pat
     assert [words.startswith("it disconnected: ") for _, words in subscription.told] == [True]
 
 
-async def test_live_envelopes_are_checked(tmp_path: Path) -> None:
+async def test_live_envelopes_are_checked() -> None:
     good = fresh(9)
     async with listening(Honest([])) as (fake, enode):
         subscription = Subscribing([enode])
         await subscription.until_true("the first round", lambda: bool(subscription.states))
-        bad = [
-            fresh(1, topic=OTHER),
-            fresh(2, age=500),
-            fresh(3, age=-500),
-            fresh(4, size=5000),
-            fresh(5, age=7200, ttl=8000),
-        ]
+        bad = [fresh(1, topic=OTHER), fresh(2, age=500), fresh(3, age=-500), fresh(4, size=5000)]
+        bad.append(fresh(5, age=7200, ttl=8000))
         relay(fake, b"\xc1\x01")
-        relay(fake, packets.write_envelopes(each.raw for each in bad))
+        relay(fake, packets.write_envelopes([envelope.raw for envelope in bad]))
         relay(fake, packets.write_envelopes([good.raw, good.raw]))
         await subscription.has(good)
         many = [fresh(number, size=900) for number in range(100, 200)]
@@ -411,20 +378,15 @@ async def test_an_exception_of_the_subscriber_ends_the_subscription(tmp_path: Pa
 
 
 async def test_only_a_few_failure_reasons_of_a_server_are_remembered() -> None:
-    told: list[tuple[int, str]] = []
-
-    def on_failure(server: int, words: str) -> None:
-        told.append((server, words))
-
-    query = Wanted(0, 1, frozenset([TOPIC]))
-    subscription = _Subscription([], query, PLAIN_REQUESTS, lambda _: None, lambda _: None, on_failure)
-    said = [(number % 2, f"failure {number}") for number in range(1000)]
-    for each in said:
-        subscription._say(*each)
-        subscription._say(*each)
-    assert told == said, "each once"
-    for server in (0, 1):
-        assert len(subscription._reported[server]) <= REMEMBERED_FAILURES
+    reported: list[tuple[int, str]] = []
+    query = HistoryQuery(0, 1, frozenset([TOPIC]))
+    subscription = _Subscription([], query, PLAIN, print, print, lambda *failure: reported.append(failure))
+    failures = [(number % 2, f"failure {number}") for number in range(1000)]
+    for failure in failures:
+        subscription._say(*failure)
+        subscription._say(*failure)
+    assert reported == failures, "each once"
+    assert {len(reasons) for reasons in subscription._reported.values()} == {REMEMBERED_FAILURES}
 
 
 async def test_an_unreachable_server_is_reported_once_and_dialled_again(tmp_path: Path) -> None:
@@ -460,20 +422,11 @@ async def test_an_answer_under_way_is_completed(tmp_path: Path) -> None:
     assert (report.missing, len(subscription.came)) == ([], 1)
 
 
-async def test_a_subscription_without_topics_is_misuse() -> None:
-    with pytest.raises(Misuse, match="topics"):
-        await subscribe([], Wanted(0, 1, bloom=1), PLAIN_REQUESTS, print, asyncio.Event())
-
-
 async def test_a_listener_names_all_its_topics() -> None:
-    topics = [number.to_bytes(4) for number in range(1000)]
-    async with (
-        listening() as (fake, enode),
-        connect(enode, new_key(SystemDice()), Interest.named(topics), on_envelopes=print),
-    ):
+    interest, key = Interest.named([number.to_bytes(4) for number in range(1000)]), new_key(SystemDice())
+    async with listening() as (fake, enode), connect(enode, key, interest, on_envelopes=print):
         [connection] = fake.connections
         async with bounded("the greeting"):
             while not connection.peer.greeted:  # noqa: ASYNC110 - it is nobody's event
                 await asyncio.sleep(0)
-        assert connection.peer.interest == Interest.named(topics)
-        assert not connection.peer.confirms
+        assert (connection.peer.interest, connection.peer.confirms) == (interest, False)
