@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from datetime import date
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import spark_partition_id
 
 from restante.mailbox.reference_import.importing import import_databases
 from restante.mailbox.store import schema as mailbox_schema
-from restante.pipeline.sources import schema
+from restante.pipeline.lake.commit_info import Mark
+from restante.pipeline.schemas import CLEAN_TABLES
+from restante.pipeline.sources import schema, usage_tasks
+from restante.pipeline.sources.marks import IdRange, behind, broken
 from restante.pipeline.sources.recognise import recognise
-from restante.pipeline.sources.source import Part
+from restante.pipeline.sources.rows import FAULT_COLUMNS, NUMBER_COLUMN, numbered
+from restante.pipeline.sources.source import DUPLICATE, Part, Span
+from restante.pipeline.sources.usage import OpenedUsage
+from restante.pipeline.sources.usage_tasks import cut
 from support.effort import examples
 from support.mailbox.reference_sources import Their, usage_v1
 from support.pipeline.servers import (
@@ -33,7 +43,7 @@ from support.pipeline.servers import (
     older_schema,
     ours,
 )
-from support.pipeline.source_reads import Marks, read
+from support.pipeline.source_reads import Marks, read, rows_of
 
 
 @pytest.fixture
@@ -108,31 +118,20 @@ def test_older_schemas_are_read_too(tmp_path: Path, scratch: Path) -> None:
     assert (found["mailboxes"].clean[0]["total_us"], found["mailboxes"].clean[0]["visitors"]) == (20_500_000, None)
 
 
-@pytest.mark.parametrize("setting", [None, 0, 3600])
-def test_each_row_has_the_blur_that_its_server_wrote_it_with(
-    setting: float | None, tmp_path: Path, scratch: Path
-) -> None:
-    rows = [nameplate(0, blur_time=blur) for blur in (0.0, 0.5, 100.0)]
-    with ours(tmp_path / "data", *rows, mailbox(0, blur_time=100.0), client(0, blur_time=100.0), current(setting)):
-        found = read(f"a={tmp_path / 'data'}", scratch)
-    assert [row["blur_us"] for row in found["nameplates"].rows] == [None, 500_000, 100_000_000]
-    assert [row["blur_us"] for table in ("mailboxes", "client_versions") for row in found[table].rows] == [
-        100_000_000
-    ] * 2
-
-
 @pytest.mark.parametrize(
     ("setting", "blurs"),
     [(None, [1, None]), (0, [1, None]), (50, [50, None]), (0.25, [0.25, 0.25]), (3600, [1, None])],
 )
-def test_a_row_without_a_blur_has_the_setting_of_its_server_if_its_time_fits_that(
+def test_a_row_has_the_blur_that_its_server_wrote_it_with_or_the_setting_if_its_time_fits_that(
     setting: float | None, blurs: list[float | None], tmp_path: Path, scratch: Path
 ) -> None:
     """T0 is a multiple of 50 and of a second, and of no minute."""
-    whole, sharp = nameplate(0, blur_time=None), nameplate(0.25, blur_time=None)
-    with ours(tmp_path / "data", whole, sharp, current(setting)):
+    rows = [nameplate(0, blur_time=blur) for blur in (0.0, 0.5, 100.0, None)]
+    rows.append(nameplate(0.25, blur_time=None))
+    with ours(tmp_path / "data", *rows, mailbox(0, blur_time=100.0), client(0, blur_time=100.0), current(setting)):
         found = read(f"a={tmp_path / 'data'}", scratch)
-    assert [row["blur_us"] and row["blur_us"] / 1e6 for row in found["nameplates"].rows] == blurs
+    seconds = {name: [row["blur_us"] and row["blur_us"] / 1e6 for row in found[name].rows] for name in TABLES}
+    assert seconds == {"nameplates": [None, 0.5, 100, *blurs], "mailboxes": [100], "client_versions": [100]}
 
 
 def test_rows_are_not_read_again_if_a_newer_server_added_columns(tmp_path: Path, scratch: Path) -> None:
@@ -148,19 +147,6 @@ def test_the_pipeline_s_copy_of_the_mailbox_schema_s_constants_is_the_server_s()
     assert schema.MAILBOX_FILE == mailbox_schema.FILE
     assert schema.MAILBOX_APPLICATION_ID == mailbox_schema.APPLICATION_ID
     assert schema.OUR_SHAPE.newest == len(mailbox_schema.migrations())
-
-
-def test_rows_that_were_read_are_not_read_again(tmp_path: Path, scratch: Path) -> None:
-    marks: Marks = {}
-    with ours(tmp_path / "data", nameplate(1), nameplate(2)) as server:
-        source = recognise(f"a={tmp_path / 'data'}")
-        assert read(source, scratch, marks)["nameplates"].ids == [1, 2]
-        assert read(source, scratch, marks) == {}
-        server.write(nameplate(3), mailbox(1))
-        found = read(source, scratch, marks)
-        assert {table: each.ids for table, each in found.items()} == {"nameplates": [3], "mailboxes": [1]}
-        assert found["nameplates"].span.parts == (Part("", 3, 3),)
-        assert read(source, scratch, marks) == {}
 
 
 # ── what is missed ───────────────────────────────────────────────────────────────────────────────
@@ -188,6 +174,9 @@ def test_rows_that_were_dropped_before_they_were_read_are_missed(tmp_path: Path,
 # ── what is read again ───────────────────────────────────────────────────────────────────────────
 
 
+OLDER = "its last id was {} and is {} now: this is an older copy or another file, or its ids are new"
+
+
 def test_a_restored_older_copy_is_noticed(tmp_path: Path, scratch: Path) -> None:
     marks: Marks = {}
     file = tmp_path / "data" / schema.MAILBOX_FILE
@@ -199,10 +188,7 @@ def test_a_restored_older_copy_is_noticed(tmp_path: Path, scratch: Path) -> None
     file.write_bytes(backup)
     at_once = read(f"a={file}", scratch, dict(marks))["nameplates"]
     assert (at_once.span.replace, at_once.ids, at_once.span.missed) == (True, [1, 2, 3], 0)
-    assert (
-        at_once.span.why
-        == "its last id was 6 and is 3 now: this is an older copy or another file, or its ids are new"
-    )
+    assert at_once.span.why == OLDER.format(6, 3)
     with ours(tmp_path / "data", *map(nameplate, range(50, 58))):  # ids 4 to 11: more than were read
         later = read(f"a={file}", scratch, marks)["nameplates"]
     assert (later.span.replace, later.ids) == (True, list(range(1, 12)))
@@ -220,52 +206,32 @@ def test_a_vacuum_of_our_database_changes_nothing(tmp_path: Path, scratch: Path)
     assert (found.ids, found.span.replace) == ([6], False)
 
 
-def test_a_vacuum_that_assigned_new_rowids_is_noticed(tmp_path: Path, scratch: Path) -> None:
+def test_what_is_done_to_a_file_of_the_reference_server_is_noticed(tmp_path: Path, scratch: Path) -> None:
     their = Their(tmp_path / "their")
     transfers(their, 6)
-    their.stop()
-    source = recognise(f"a={their.usage}")
     marks: Marks = {}
-    read(source, scratch, marks)
-    # SQLite gives new ones where a table has no index (insert.c, xferOptimization).
-    alter(their.usage, "DROP INDEX nameplates_idx", "DELETE FROM nameplates WHERE rowid <= 2", "VACUUM")
-    found = read(source, scratch, marks)
-    assert list(found) == ["nameplates"]
-    assert (found["nameplates"].ids, found["nameplates"].span.replace) == ([1, 2, 3, 4], True)
-    assert (
-        found["nameplates"].span.why
-        == "its last id was 6 and is 4 now: this is an older copy or another file, or its ids are new"
-    )
-
-
-def test_old_rows_that_were_deleted_at_the_reference_server_stay_in_the_lake(tmp_path: Path, scratch: Path) -> None:
-    their = Their(tmp_path / "their")
-    transfers(their, 6)
     source = recognise(f"a={their.usage}")
-    marks: Marks = {}
     read(source, scratch, marks)
     alter(their.usage, "DELETE FROM nameplates WHERE rowid <= 2")
-    assert read(source, scratch, marks) == {}
+    assert read(source, scratch, marks) == {}, "old rows stay in the lake"
     transfers(their, 1, T0 + 5000)
     found = read(source, scratch, marks)["nameplates"]
     assert (found.ids, found.span.replace, found.span.missed) == ([7], False, 0)
-
-
-def test_a_file_that_was_moved_away_is_noticed(tmp_path: Path, scratch: Path) -> None:
-    their = Their(tmp_path / "their")
-    transfers(their, 6)
-    marks: Marks = {}
-    read(f"a={their.usage}", scratch, marks)
     their.stop()
+    # SQLite gives new rowids where a table has no index (insert.c, xferOptimization).
+    alter(their.usage, "DROP INDEX nameplates_idx", "VACUUM")
+    tables = read(source, scratch, marks)
+    assert list(tables) == ["nameplates"]
+    found = tables["nameplates"]
+    assert (found.ids, found.span.replace) == ([1, 2, 3, 4, 5], True)
+    assert found.span.why == OLDER.format(7, 5)
     their.usage.rename(tmp_path / "usage-2023.sqlite")
     Their(tmp_path / "their").stop()
-    found = read(f"a={their.usage}", scratch, marks)
-    assert {each.span.replace for each in found.values()} == {True}
-    assert {(each.span.parts, each.span.counted, len(each.rows)) for each in found.values()} == {((), 0, 0)}
-    assert read(f"a={their.usage}", scratch, marks) == {}
-    transfers(their := Their(tmp_path / "their"), 2)
-    found = read(f"a={their.usage}", scratch, marks)
-    assert {each.span.replace for each in found.values()} == {False}
+    tables = read(source, scratch, marks)
+    assert {(each.span.replace, each.span.parts, len(each.rows)) for each in tables.values()} == {(True, (), 0)}
+    assert read(source, scratch, marks) == {}
+    transfers(Their(tmp_path / "their"), 2)
+    assert {each.span.replace for each in read(source, scratch, marks).values()} == {False}
 
 
 # ── what was imported ────────────────────────────────────────────────────────────────────────────
@@ -285,17 +251,6 @@ def faults(found: dict[str, Any]) -> dict[str, Counter[str | None]]:
     return {table: Counter(row["fault"] for row in each.rows) for table, each in found.items()}
 
 
-def test_imported_rows_are_duplicates_if_their_file_is_a_source_itself(tmp_path: Path, scratch: Path) -> None:
-    their, data = imported(tmp_path)
-    sources = [recognise(f"old={their.usage}"), recognise(f"new={data}")]
-    assert faults(read(sources[1], scratch, context=context_of(*sources))) == {
-        "nameplates": {"duplicate": 4, None: 1},
-        "mailboxes": {"duplicate": 4},
-        "client_versions": {"duplicate": 4, None: 1},
-    }
-    assert faults(read(sources[0], scratch, context=context_of(*sources)))["nameplates"] == {None: 4}
-
-
 def test_another_file_of_that_name_does_not_make_them_duplicates(tmp_path: Path, scratch: Path) -> None:
     _their, data = imported(tmp_path)
     transfers(south := Their(tmp_path / "south"), 7, T0 + 3)
@@ -310,26 +265,24 @@ def test_another_file_of_that_name_does_not_make_them_duplicates(tmp_path: Path,
     assert faults(read(sources[1], scratch, context=context_of(*sources)))["nameplates"] == {"duplicate": 4, None: 1}
 
 
-def test_rows_that_turn_out_to_belong_to_another_source_are_read_again(tmp_path: Path, scratch: Path) -> None:
+def test_imported_rows_are_duplicates_once_their_file_is_a_source_itself(tmp_path: Path, scratch: Path) -> None:
     their, data = imported(tmp_path)
     new, old = recognise(f"new={data}"), recognise(f"old={their.usage}")
     marks: Marks = {}
     assert faults(read(new, scratch, marks, context=context_of(new)))["nameplates"] == {None: 5}
     found = read(new, scratch, marks, context=context_of(new, old))
-    assert faults(found)["nameplates"] == {"duplicate": 4, None: 1}
+    assert faults(found) == {
+        "nameplates": {"duplicate": 4, None: 1},
+        "mailboxes": {"duplicate": 4},
+        "client_versions": {"duplicate": 4, None: 1},
+    }
     assert found["nameplates"].span.replace
     assert found["nameplates"].span.why == "another source has the rows that it imported from usage.sqlite"
-
-
-def test_a_run_without_that_source_remembers_it(tmp_path: Path, scratch: Path) -> None:
-    their, data = imported(tmp_path)
-    new, old = recognise(f"new={data}"), recognise(f"old={their.usage}")
-    marks: Marks = {}
-    read(new, scratch, marks, context=context_of(new, old))
-    assert read(new, scratch, marks, context=context_of(new)) == {}
+    assert faults(read(old, scratch, context=context_of(new, old)))["nameplates"] == {None: 4}
+    assert read(new, scratch, marks, context=context_of(new)) == {}, "a run without that source remembers it"
     with ours(data, nameplate(501)):
-        found = read(new, scratch, marks, context=context_of(new))["nameplates"]
-    assert (len(found.clean), found.span.replace) == (1, False)
+        later = read(new, scratch, marks, context=context_of(new))["nameplates"]
+    assert (len(later.clean), later.span.replace) == (1, False)
     assert set(marks["nameplates"]) == {"", "usage.sqlite"}
 
 
@@ -405,3 +358,102 @@ def test_no_side_no_nameplate_no_mailbox_and_no_message_leaves_the_copy(tmp_path
         read_tables = read(f"a={file}", scratch, marks, said=said)
         assert sum(len(table.rows) for table in read_tables.values()) >= 3
         assert "canary" not in repr(read_tables).casefold() + repr(marks) + repr(said)
+
+
+# ── marks ────────────────────────────────────────────────────────────────────────────────────────
+
+MARK = Mark(last=9, last_digest="nine", first=3, first_digest="three")
+
+SAME = {3: "three", 9: "nine"}
+
+
+@pytest.mark.parametrize(
+    ("kept", "last", "rows", "why"),
+    [
+        (True, 9, SAME, ""),
+        (False, 20, SAME | {20: "twenty"}, ""),
+        (True, 9, {9: "nine"}, ""),  # what is old is dropped
+        (False, 9, {9: "nine"}, ""),
+        (True, 9, {}, ""),
+        (True, 20, {20: "twenty"}, ""),
+        (False, 20, {3: "three", 20: "twenty"}, "the row with id 9 has changed"),  # no server of theirs drops it
+        (False, 8, {3: "three"}, "its last id was 9 and is 8 now"),
+        (True, 0, {}, "its last id was 9 and is 0 now"),
+        (True, 9, {3: "three", 9: "other"}, "the row with id 9 has changed"),
+        (True, 9, {3: "other", 9: "nine"}, "the row with id 3 has changed"),
+        (False, 9, {3: "other", 9: "nine"}, "the row with id 3 has changed"),
+        (True, 20, {3: "other", 20: "twenty"}, "the row with id 3 has changed"),
+    ],
+)
+def test_reading_continues_if_the_marked_rows_are_unchanged(
+    kept: bool, last: int, rows: dict[int, str], why: str
+) -> None:
+    found = broken(MARK, IdRange(min(rows, default=0), last, kept), lambda row_id: rows.get(row_id, ""))
+    assert found.partition(":")[0] == why
+
+
+def test_a_row_at_an_id_that_had_none_contradicts_the_mark() -> None:
+    mark = behind(IdRange(0, 9, kept=True), lambda _: "")
+    assert mark == Mark(9, "", 0, "")
+    assert broken(mark, IdRange(0, 9, kept=True), lambda _: "") == ""
+    assert broken(mark, IdRange(9, 9, kept=True), {9: "nine", 0: ""}.__getitem__).startswith("the row with id 9 has")
+
+
+# ── tasks ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def opened_usage(data: Path, table: str = "nameplates") -> Iterator[tuple[OpenedUsage, Span]]:
+    """Open a server's records, and give what is new of a table."""
+    with recognise(f"a={data}").opened(data.parent / "scratch", print, CONTEXT) as opened:
+        assert isinstance(opened, OpenedUsage)
+        span = opened.find_new(table, {})
+        assert span is not None
+        yield opened, span
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("table", TABLES)
+def test_spark_returns_the_rows_unchanged(spark: SparkSession, tmp_path: Path, table: str) -> None:
+    with ours(tmp_path / "data", nameplate(1), nameplate(2, started=1.0), mailbox(3), client(5)) as server:
+        server.write(mailbox(4, result="scary"), current(60))
+    with opened_usage(tmp_path / "data", table) as (opened, span):
+        frame = opened.read(spark, span)
+        columns = (*CLEAN_TABLES[table].columns, *FAULT_COLUMNS, NUMBER_COLUMN)
+        assert [(field.name, field.dataType.simpleString()) for field in frame.schema] == [
+            (column.name, column.type.lower()) for column in columns
+        ]
+        rows = frame.toArrow().to_pylist()
+        numbers = [row.pop(NUMBER_COLUMN.name) for row in rows]
+        assert rows == rows_of(opened, span)
+        assert len(rows) == span.counted
+        assert [number for number in numbers if number is not None] == list(range(1, numbers.count(1) + 1))
+
+
+def test_each_task_has_about_as_many_rows_wherever_ids_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ours(tmp_path / "data", *map(nameplate, range(20))) as server:
+        server.forget(T0 + 2)
+        alter(server.file, "DELETE FROM usage_nameplates WHERE id BETWEEN 8 AND 12")
+        with opened_usage(tmp_path / "data") as (opened, span):
+            assert [(task.first, task.last) for task in cut(opened.scan(span), span.parts)] == [(1, 20)]
+            monkeypatch.setattr(usage_tasks, "ROWS_PER_TASK", 5)
+            tasks = cut(opened.scan(span), span.parts)
+            assert [(task.first, task.last) for task in tasks] == [(1, 12), (13, 17), (18, 20)]
+            assert [row["id"] for row in rows_of(opened, span)] == [*range(3, 8), *range(13, 21)]
+
+
+def test_tasks_run_in_parallel_and_each_once(spark: SparkSession, tmp_path: Path) -> None:
+    parts = (Part("", 1, 7), Part("", 8, 17), Part("", 18, 20))
+    with ours(tmp_path / "data", *map(nameplate, range(20))), opened_usage(tmp_path / "data") as (opened, span):
+        frame = opened.read(spark, span._replace(parts=parts))
+        found = frame.select("id", spark_partition_id().alias("task")).collect()
+    assert sorted(tuple(row) for row in found) == [(id_, (id_ > 7) + (id_ > 17)) for id_ in range(1, 21)]
+
+
+def test_rejected_rows_are_numbered_across_the_batches_of_a_task() -> None:
+    faults = [[None, "wrong type", DUPLICATE], [], ["out of range"], [DUPLICATE, None], ["wrong type", "wrong type"]]
+    batches = [pa.record_batch({"fault": pa.array(each, pa.string())}) for each in faults]
+    found = [batch.column(NUMBER_COLUMN.name).to_pylist() for batch in numbered(batches)]
+    assert found == [[None, 1, None], [], [2], [None, None], [3, 4]]

@@ -18,27 +18,17 @@ Row = dict[str, Any]
 Marks = dict[str, dict[str, Mark]]
 
 
-class Read(NamedTuple):
-    """What was new for a table, row by row."""
+class SourceRead(NamedTuple):
+    """What was new for a table, row by row, if anything was; and what was said of the source."""
 
-    span: Span
+    span: Any
+    """A Span, or None."""
     rows: list[Row]
-
-    @property
-    def clean(self) -> list[Row]:
-        return [row for row in self.rows if row["fault"] is None]
+    said: list[str]
 
     @property
     def ids(self) -> list[int]:
         return [row["id"] for row in self.rows]
-
-
-class SourceRead(NamedTuple):
-    """What was new for a table, row by row, if anything was; and what was said of the source."""
-
-    span: Span | None
-    rows: list[Row]
-    said: list[str]
 
     @property
     def clean(self) -> list[Row]:
@@ -51,8 +41,8 @@ class SourceRead(NamedTuple):
 
     @property
     def marks(self) -> Mapping[str, Mark]:
-        assert self.span is not None
-        return self.span.marks
+        marks: Mapping[str, Mark] = self.span.marks
+        return marks
 
 
 def read_source(
@@ -74,15 +64,16 @@ def read(
     *,
     context: IngestContext = CONTEXT,
     said: list[str] | None = None,
-) -> dict[str, Read]:
+) -> dict[str, SourceRead]:
     """Read what is new of the usage records; the marks go on."""
-    tables: dict[str, Read] = {}
+    tables: dict[str, SourceRead] = {}
+    words = [] if said is None else said
     named = recognise(source) if isinstance(source, str) else source
-    with named.opened(scratch, (said if said is not None else []).append, context) as opened:
+    with named.opened(scratch, words.append, context) as opened:
         for name in (table.name for table in opened.tables if table.name in TABLES):
             span = opened.find_new(name, (marks or {}).get(name, {}))
             if span is not None:
-                tables[name] = Read(span, rows_of(opened, span))
+                tables[name] = SourceRead(span, rows_of(opened, span), words)
                 if marks is not None:
                     marks[name] = dict(span.marks)
     return tables
