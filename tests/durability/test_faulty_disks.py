@@ -124,8 +124,7 @@ async def test_a_disk_that_hangs_is_reported_and_delays_clients_and_loses_nothin
     assert not (disk.data / FILE).exists()
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ["fast-disk", pytest.param("slow-disk", marks=pytest.mark.thorough)])
 async def test_a_second_sigterm_during_a_hang_ends_the_server_and_loses_nothing(tmp_path: Path, way: str) -> None:
     disk = CommandedDisk(tmp_path)
     async with served(disk.data, altered(way), variables=disk.variables) as (server, look), Clients() as clients:

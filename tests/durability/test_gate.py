@@ -1,8 +1,8 @@
-"""A commit that has not ended answers nobody; one that failed never will; one that could not begin is said so."""
+"""A commit that has not ended answers nobody; one that could not begin is reported."""
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from http.client import HTTPConnection
@@ -10,18 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import ClientSession
 from prometheus_client import Metric
 
 from restante.common import admin_http
 from restante.common.admin_http import AdminPages
-from restante.common.errors import StoreError
 from restante.mailbox.server.commit_loop import NOT_STORED, Retention
 from restante.mailbox.store import sqlite
 from restante.mailbox.store.load import load
 from support.bounds import BOUND, bounded
 from support.mailbox.clients import Clients
-from support.mailbox.inside import Inside, inside, kinds, news
+from support.mailbox.live import Inside, inside, kinds, news
 from support.mailbox.picture import picture
 from support.ports import held_port
 from support.processes import database
@@ -34,9 +32,6 @@ def other_program(data: Path) -> Iterator[sqlite3.Connection]:
     """Open the database beside the server."""
     with closing(sqlite3.connect(database(data), isolation_level=None)) as other:
         yield other
-
-
-# ── held ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_replies_come_in_order_when_the_commit_ends(tmp_path: Path) -> None:
@@ -75,111 +70,24 @@ async def test_replies_come_in_order_when_the_commit_ends(tmp_path: Path) -> Non
         assert [frame["body"] for frame in subscriber.heard] == ["held", "behind it"]
 
 
-def pages_of(flushing: Callable[[], float | None]) -> AdminPages:
-    """Return pages without metrics."""
-
+async def test_the_health_check_reports_a_blocked_event_loop() -> None:
     async def metrics(_ready: bool) -> list[Metric]:
         return []
 
-    return AdminPages(unready=str, metrics=metrics, flushing=flushing)
-
-
-async def test_a_server_whose_commit_does_not_end_is_healthy_and_not_ready(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with held_port() as port:
-        async with (
-            inside(tmp_path) as here,
-            Clients() as clients,
-            admin_http.serving_admin("127.0.0.1", port, pages_of(lambda: here.store.flushing)),
-            ClientSession() as http,
-        ):
-
-            async def ready(path: str = "/readyz") -> tuple[int, str]:
-                async with bounded("an answer"), http.get(f"http://127.0.0.1:{port}{path}") as answer:
-                    return answer.status, await answer.text()
-
-            sender = await clients.opened(here.url, APP, "a", "m")
-            await here.commit_loop.idle.wait()
-            monkeypatch.setattr(admin_http, "LOOP_TIMEOUT", BOUND)
-            monkeypatch.setattr(admin_http, "DISK_TIMEOUT", 0.0)
-            assert await ready() == (200, "ok\n")
-            here.gate.shut()
-            added = await sender.say("add", phase="1", body="held")
-            await here.gate.reached()
-            assert await ready() == (503, "the disk hangs: a write has not finished for 0 s\n")
-            assert await ready("/healthz") == (200, "ok\n"), "a restart repairs no disk"
-            monkeypatch.setattr(admin_http, "DISK_TIMEOUT", 2 * BOUND)
-            assert await ready() == (200, "ok\n"), "a commit may take its time"
-            monkeypatch.setattr(admin_http, "DISK_TIMEOUT", 0.0)
-            here.gate.open()
-            await sender.answers(added)
-            assert await ready() == (200, "ok\n")
-
-
-async def test_the_health_check_reports_a_blocked_event_loop() -> None:
+    pages = AdminPages(unready=str, metrics=metrics, flushing=lambda: None)
     with held_port() as port:
 
         def health() -> tuple[int, bytes]:
-            connection = HTTPConnection("127.0.0.1", port, timeout=BOUND)
-            with closing(connection):
+            with closing(HTTPConnection("127.0.0.1", port, timeout=BOUND)) as connection:
                 connection.request("GET", "/healthz")
                 answer = connection.getresponse()
                 return answer.status, answer.read()
 
-        async with admin_http.serving_admin("127.0.0.1", port, pages_of(lambda: None)):
+        async with admin_http.serving_admin("127.0.0.1", port, pages):
             assert await asyncio.to_thread(health) == (200, b"ok\n")
             with ThreadPoolExecutor() as elsewhere:
                 answer = elsewhere.submit(health).result(BOUND)  # blocks this loop
             assert answer == (503, b"the server hangs: the event loop is blocked or overloaded\n")
-
-
-# ── failed ───────────────────────────────────────────────────────────────────────────────────────
-
-
-async def test_a_failed_commit_ends_the_server_and_answers_nobody(tmp_path: Path) -> None:
-    def refuse_commit(action: int, name: str | None, *_: str | None) -> int:
-        commits = action == sqlite3.SQLITE_TRANSACTION and name == "COMMIT"
-        return sqlite3.SQLITE_DENY if commits else sqlite3.SQLITE_OK
-
-    async with inside(tmp_path) as here, Clients() as clients:
-        sender = await clients.opened(here.url, APP, "a", "m")
-        subscriber = await clients.opened(here.url, APP, "b", "m")
-        await news(sender, subscriber)
-        here.store.database.set_authorizer(refuse_commit)
-        await sender.say("add", phase="1", body="lost")
-        async with bounded("the end of the commit loop"):
-            with pytest.raises(StoreError, match="commit failed"):
-                await here.running
-        await subscriber.say("ping", ping="is anybody there?")
-        assert await news(sender, subscriber) == [[], []]
-    with other_program(tmp_path) as other:
-        assert other.execute("SELECT count(*) FROM messages").fetchone() == (0,)
-
-
-async def test_a_checkpoint_that_fails_is_no_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def refuse_checkpoint(action: int, name: str | None, *_: str | None) -> int:
-        if action != sqlite3.SQLITE_PRAGMA or name != "wal_checkpoint":
-            return sqlite3.SQLITE_OK
-        loop.call_soon_threadsafe(tried.set)
-        return sqlite3.SQLITE_DENY
-
-    monkeypatch.setattr(sqlite, "ROWS_PER_CHECKPOINT", 1)
-    async with inside(tmp_path) as here, Clients() as clients:
-        sender = await clients.opened(here.url, APP, "a", "m")
-        here.store.database.set_authorizer(refuse_checkpoint)
-        await sender.call("add", phase="1", body="in the log")
-        async with bounded("a checkpoint"):
-            await tried.wait()
-        await news(sender)
-        # To go on is right, for the log is good; to stop because the disk is bad is, too, if it is said so.
-        assert not here.running.done() or isinstance(here.running.exception(), StoreError)
-
-
-# ── refused ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def assert_as_stored(here: Inside, other: sqlite3.Connection) -> None:
