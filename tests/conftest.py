@@ -30,7 +30,7 @@ SECONDS: Final[dict[str, tuple[int, int]]] = {
     "tests/interop/test_files.py": (1, 26),
     "tests/interop/test_files_apart.py": (1, 23),
     "tests/interop/test_files_apart.py::test_a_large_file_arrives_by_the_relay": (1, 155),
-    "tests/interop/test_killed_server.py": (2, 9),
+    "tests/interop/test_wormhole.py": (3, 11),
     "tests/interop/test_prometheus.py": (1, 15),
     "tests/machine/test_conversations.py": (9, 1),
     "tests/pipeline/test_bad_input.py": (22, 1),

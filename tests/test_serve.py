@@ -28,8 +28,7 @@ from restante.mailbox.server.main import Disk
 from restante.mailbox.server.system import system_secret
 from support.bounds import BOUND, bounded
 from support.mailbox.clients import Clients
-from support.mailbox.inside import inside
-from support.mailbox.live import open_live
+from support.mailbox.live import inside, open_live
 from support.mailbox.raw_socket import TEXT, RawSocket, frame
 from support.mailbox.stamps import mint
 from support.processes import RESTANTE, Serving, called, database, run, serving

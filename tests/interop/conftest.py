@@ -7,19 +7,8 @@ import pytest_asyncio
 
 from support.isolation import isolated_network, unavailable
 from support.mailbox.deployment import Deployment
-from support.mailbox.scene import Scene
-from support.mailbox.servers import Reference, Restante
 from support.mailbox.shipped import Words
 from support.processes import RESTANTE, Serving, serving
-
-
-@pytest.fixture
-async def scene(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Scene]:
-    """A server with real clients at the other end of the wire: ours with these flags, or the reference server."""
-    flags = getattr(request, "param", ())
-    server = Reference(tmp_path / "server") if flags == "reference" else Restante(tmp_path / "server", *flags)
-    async with Scene(tmp_path, server) as scene:
-        yield scene
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -109,9 +109,9 @@ async def transfer(server: Server) -> set[str]:
     logs = server.folder.parent / "logs"
     logs.mkdir()
     async with Scene(server.folder.parent, server) as scene:
-        sender = await scene._start("sender", "--dump-timing", str(logs / "send.json"), "send", "--text", TEXT)
+        sender = await scene.start("sender", "--dump-timing", str(logs / "send.json"), "send", "--text", TEXT)
         code = await sender.code()
-        receiver = await scene._start("receiver", "--dump-timing", str(logs / "receive.json"), "receive", code)
+        receiver = await scene.start("receiver", "--dump-timing", str(logs / "receive.json"), "receive", code)
         for client in (receiver, sender):
             assert (await client.leaves()).exit_code == 0
         scene.assert_one_happy_session()

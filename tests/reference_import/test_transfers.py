@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support.mailbox.proxy import AFTER, BEFORE, to_client, to_server
-from support.mailbox.scene import RECEIVER, SENDER, Scene, assert_text_arrives
+from support.mailbox.scene import AFTER, BEFORE, RECEIVER, SENDER, Scene, assert_text_arrives, to_client, to_server
 from support.mailbox.servers import Reference, Restante
 from support.processes import RESTANTE, child
 
@@ -50,13 +49,13 @@ async def taken_over(scene: Scene) -> AsyncIterator[None]:
 async def test_a_code_of_the_reference_works_after_the_import(scene: Scene) -> None:
     sender = await scene.send_text(TEXT)
     code = await sender.code()
-    await scene.proxy.passed(to_client(SENDER, "message", phase="pake", author=SENDER))
+    await scene.passed(to_client(SENDER, "message", phase="pake", author=SENDER))
     await scene.server.stop()
     async with taken_over(scene):
         receiver = await scene.receive(code)
         await assert_text_arrives(sender, receiver, TEXT)
-        assert scene.proxy.connections_of(SENDER) >= 2
-        assert scene.proxy.connections_of(RECEIVER) == 1
+        assert scene.connections_of(SENDER) >= 2
+        assert scene.connections_of(RECEIVER) == 1
         scene.assert_one_happy_session()
 
 
@@ -80,7 +79,7 @@ async def test_the_reference_server_may_be_killed_in_mid_transfer(scene: Scene, 
     if where.type == "released":
         # The reference commits the usage record of a nameplate before it deletes the nameplate (server.py,
         # release_nameplate). If it is killed between the two, the nameplate is recorded again later.
-        last_release = scene.proxy.hold(to_server(SENDER, "release"))
+        last_release = scene.hold(to_server(SENDER, "release"))
     sender = await scene.send_text(TEXT)
     # A client whose very first connection fails gives up: it comes when there is a server.
     late = where.client == SENDER and where.type == "allocated"

@@ -23,10 +23,15 @@ def held_port(host: str = "127.0.0.1") -> Iterator[int]:
         yield port
 
 
+def kept_port(host: str = "127.0.0.1") -> int:
+    """Hold a port of this host as long as this process runs."""
+    return _kept.enter_context(held_port(host))
+
+
 @functools.cache
 def nobodys_port() -> int:
     """Return a port of 127.0.0.1 on which nobody listens as long as this process runs."""
-    return _held.enter_context(held_port())
+    return kept_port()
 
 
-_held: Final = ExitStack()
+_kept: Final = ExitStack()

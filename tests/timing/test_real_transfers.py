@@ -11,11 +11,9 @@ import pytest
 from restante.timing.model.timeline import Timeline
 from restante.timing.transfers.transfer import read_transfer
 from support.bounds import bounded
-from support.mailbox.proxy import BEFORE, to_client
 from support.mailbox.raw_socket import RawSocket
-from support.mailbox.scene import RECEIVER, SENDER, Scene
+from support.mailbox.scene import BEFORE, RECEIVER, SENDER, Scene, to_client
 from support.mailbox.servers import Reference, Restante, Server, TransitRelay
-from support.ports import held_port
 from support.processes import RESTANTE, child
 
 TEXT = "held until called for"
@@ -74,14 +72,8 @@ def causes(timeline: Timeline, role: str) -> set[str]:
 
 @pytest.fixture
 async def relay(tmp_path: Path) -> AsyncIterator[TransitRelay]:
-    relay = TransitRelay(tmp_path / "relay")
-    with held_port() as relay.port:
-        try:
-            await relay.start()
-            yield relay
-            await relay.stop()
-        finally:
-            await relay.end()
+    async with TransitRelay(tmp_path / "relay").running() as relay:
+        yield relay
 
 
 @pytest.mark.parametrize("what", ["text", pytest.param("file", marks=pytest.mark.thorough)])
@@ -92,9 +84,9 @@ async def test_the_python_client_s_logs(scene: Scene, tmp_path: Path, what: str)
     def words(log: str, *words: str) -> tuple[str, ...]:
         return ("--dump-timing", str(tmp_path / log), "--transit-helper", "", *words)
 
-    sender = await scene._start("sender", *words("send.json", "send", *sent))
+    sender = await scene.start("sender", *words("send.json", "send", *sent))
     code = await sender.code()
-    receiver = await scene._start("receiver", *words("receive.json", "receive", "--accept-file", code))
+    receiver = await scene.start("receiver", *words("receive.json", "receive", "--accept-file", code))
     for client in (sender, receiver):
         assert (await client.leaves()).exit_code == 0
     timeline = await read(scene, tmp_path)
@@ -112,7 +104,7 @@ async def our_transfer(scene: Scene, folder: Path, code: str, *sent: str) -> Non
     """Send and receive with our commands, over the proxy."""
 
     def command(*words: str, log: str) -> tuple[str, ...]:
-        return (*RESTANTE, *words, "--server", scene.proxy.url, "--dump-timing", str(folder / log))
+        return (*RESTANTE, *words, "--server", scene.url, "--dump-timing", str(folder / log))
 
     sending = command("send", *sent, "--code", "7-crossover-clockwork", log="send.json")
     options = sent[1:] if sent[0] != "--text" else ()

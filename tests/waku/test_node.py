@@ -39,7 +39,7 @@ from restante.waku.protocol.peer import Offered
 from support.bounds import bounded
 from support.dice import Seeded
 from support.loops import on_uvloop
-from support.mailbox.inside import Gate, Gated
+from support.mailbox.live import Gate, Gated
 from support.proxy_headers import header
 from support.waku.inside import TURNS, Inside, inside
 from support.waku.letters import EPOCH, TOPIC, letter

@@ -1,12 +1,25 @@
-"""A server, a wire to it, and the people who use it: what every test of this folder stands on."""
+"""People with real clients, their server, and a wire between them that a test holds or cuts at the message it names.
+
+The wire keeps its port whatever happens to the server, and forwards frames as they are. A test says where it wants to
+step in before the conversation gets there:
+
+    killed = scene.kill_at(to_client(RECEIVER, "claimed"), BEFORE)      # kill the server at that moment
+    held = scene.hold(to_server(SENDER, "close"))                       # keep it, and all behind it, until let go
+    await scene.passed(to_client(SENDER, "message", phase="pake"))      # it went through (now or long ago)
+"""
+
+from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+import json
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Any, Final, Self
 
-from support.mailbox.proxy import Moment, Order, Proxy, Stop
+from support.bounds import bounded
+from support.mailbox.raw_socket import BINARY, TEXT
 from support.mailbox.servers import Server
 from support.mailbox.wormhole import Client
 from support.ports import held_port
@@ -14,87 +27,305 @@ from support.ports import held_port
 # Clients are numbered as they come; tests start the sender first, since the receiver needs its code.
 SENDER, RECEIVER = 1, 2
 
+BEFORE, AFTER = "before", "after"
+"""When to act: the named message has not gone further yet, or it just has (and nothing behind it)."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A message: which way, whose, of which type, and what else must be in it."""
+
+    to_server: bool
+    client: int | None
+    """1 for the first side that said `bind`; None for what a connection says before that."""
+    type: str
+    phase: str | None = None
+    author: int | None = None
+    """Which client added it, for `message`."""
+
+    def matches(self, passing: Moment) -> bool:
+        return all(wanted in (None, its) for wanted, its in zip(astuple(self), astuple(passing), strict=True))
+
+    def __str__(self) -> str:
+        words = (f"client-{self.client}", "says" if self.to_server else "hears", self.type, self.phase)
+        author = self.author and f"of-{self.author}"
+        return "-".join(word for word in (*words, author) if word)
+
+
+def to_server(client: int, kind: str, phase: str | None = None) -> Moment:
+    return Moment(True, client, kind, phase)
+
+
+def to_client(client: int, kind: str, phase: str | None = None, author: int | None = None) -> Moment:
+    return Moment(False, client, kind, phase, author)
+
+
+@dataclass(eq=False)
+class Passage:
+    """One message on its way, a line of the transcript."""
+
+    moment: Moment
+    message: dict[str, Any]
+    passed: bool = False
+    """False while it is held, and for ever if the wire was cut first."""
+
+
+@dataclass(eq=False)
+class Connection:
+    """The wire of one client to the server."""
+
+    ends: tuple[asyncio.StreamWriter, asyncio.StreamWriter]
+    client: int | None = None
+    is_cut: bool = False
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    stops: list[Stop] = field(default_factory=list)
+
+    def cut(self) -> None:
+        """Let nothing more pass. Both ends read what already passed, then the end of the stream.
+
+        Only half of each socket is closed: closing one with unread bytes sends a reset, which may overtake what was
+        forwarded last. The rest closes when the other end has answered.
+        """
+        self.is_cut = True
+        for end in self.ends:
+            end_stream(end)
+        for stop in self.stops:
+            stop.let_go()
+
+
+def end_stream(writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError, RuntimeError):  # that end is gone already
+        writer.write_eof()
+
+
+@dataclass(eq=False)
+class Stop:
+    """A moment that is still to come. The test acts there, once, or its message waits, and with it all behind it."""
+
+    moment: Moment
+    order: str
+    act: Callable[[], None] | None
+    """What is done at that moment: nothing else passes meanwhile. None: the message waits until it is let go."""
+    came: asyncio.Event = field(default_factory=asyncio.Event)
+    _go_on: asyncio.Event = field(default_factory=asyncio.Event)
+    _connection: Connection | None = None
+
+    async def reached(self) -> None:
+        async with bounded(f"{self.order} {self.moment}"):
+            await self.came.wait()
+
+    def let_go(self) -> None:
+        self._go_on.set()
+
+    def drop(self) -> None:
+        """Lose the message that waits, and cut its connection."""
+        assert self._connection is not None
+        self._connection.cut()
+
+    async def meet(self, connection: Connection) -> None:
+        if self.act is not None:
+            self.act()
+        self.came.set()
+        if self.act is None:
+            self._connection = connection
+            connection.stops.append(self)
+            await self._go_on.wait()
+
+
+async def read_frame(source: asyncio.StreamReader) -> tuple[bytes, dict[str, Any] | None]:
+    """Read a WebSocket frame (RFC 6455, section 5.2): return it as it is, and the message in it, if it has one."""
+    head = await source.readexactly(2)
+    opcode, masked, size = head[0] & 0x0F, head[1] & 0x80, head[1] & 0x7F
+    assert head[0] & 0xF0 == 0x80, "neither fragments nor extensions are known here"
+    if size > 125:
+        longer = await source.readexactly(2 if size == 126 else 8)
+        head, size = head + longer, int.from_bytes(longer)
+    mask = await source.readexactly(4) if masked else b""
+    payload = await source.readexactly(size)
+    if opcode not in {TEXT, BINARY}:
+        return head + mask + payload, None
+    key = (mask * (size // 4 + 1))[:size]
+    message = json.loads((int.from_bytes(payload) ^ int.from_bytes(key)).to_bytes(size))
+    assert isinstance(message, dict), message
+    return head + mask + payload, message
+
 
 class Scene:
     """Everything runs from `async with` on, and nothing of it after that."""
 
     def __init__(self, folder: Path, server: Server) -> None:
         self.server = server
-        self.proxy = Proxy()
+        self.transcript: list[Passage] = []
         self._folder = folder
         self._clients: list[Client] = []
+        self._sides: dict[str, int] = {}
+        self._connections: list[Connection] = []
+        self._stops: list[Stop] = []
+        self._failures: list[Exception] = []
         self._ends = AsyncExitStack()
-        self._starting: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
 
     async def __aenter__(self) -> Self:
-        self.server.port = self.proxy.server_port = self._ends.enter_context(held_port())
+        self.server.port = self._server_port = self._ends.enter_context(held_port())
         self._ends.push_async_callback(self.server.end)
-        await self._ends.enter_async_context(self.proxy)
-        self._starting = asyncio.create_task(self._start_server())
+        wire = await asyncio.start_server(self._connect, "127.0.0.1", 0)
+        self._ends.callback(wire.close)
+        self.url: Final = f"ws://127.0.0.1:{wire.sockets[0].getsockname()[1]}/v1"
+        # It starts while the sender does, which takes as long. Connections that come too early wait: a client whose
+        # first connection fails gives up (_rendezvous.py:106).
+        self._starting = asyncio.create_task(self.server.start())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._starting is not None
+    async def __aexit__(self, *_: object) -> None:
         said = (client.said for client in self._clients)
-        print(*self.proxy.transcript, self.server.log(), *said, sep="\n")  # noqa: T201 (pytest shows it with a failure)
+        print(*self.transcript, self.server.log(), *said, sep="\n")  # noqa: T201 (pytest shows it with a failure)
         async with self._ends:
             await self._starting
             for client in self._clients:
                 await client.end()
             await self.server.stop()
+        if self._failures:
+            raise ExceptionGroup("the wire could not follow the conversation", self._failures)
 
-    async def _start_server(self) -> None:
-        # While the sender starts too, which takes as long; it must not be refused, since a client whose first
-        # connection fails gives up (_rendezvous.py:106). If the server does not start, it is better to be sent away.
-        try:
-            await self.server.start()
-        finally:
-            self.proxy.open()
-
-    # people
+    # ── people ───────────────────────────────────────────────────────────────────────────────────
 
     async def send_text(self, text: str) -> Client:
-        return await self._start("sender", "send", "--text", text)
+        return await self.start("sender", "send", "--text", text)
 
     async def send_file(self, name: str, content: bytes) -> Client:
         (self._home("sender") / name).write_bytes(content)
-        return await self._start("sender", "send", name)
+        return await self.start("sender", "send", name)
 
     async def receive(self, code: str, *options: str, name: str = "receiver") -> Client:
-        return await self._start(name, "receive", *options, code)
+        return await self.start(name, "receive", *options, code)
 
     def received(self, name: str) -> bytes:
         return (self._home("receiver") / name).read_bytes()
+
+    async def start(self, name: str, *command: str) -> Client:
+        """Run `wormhole COMMAND` in the folder of this name."""
+        client = await Client.start(self._home(name), self.url, *command)
+        self._clients.append(client)
+        self._ends.push_async_callback(client.end)
+        return client
 
     def _home(self, name: str) -> Path:
         home = self._folder / name
         home.mkdir(exist_ok=True)
         return home
 
-    async def _start(self, name: str, *command: str) -> Client:
-        client = await Client.start(self._home(name), self.proxy.url, *command)
-        self._clients.append(client)
-        self._ends.push_async_callback(client.end)
-        return client
-
-    # accidents
+    # ── accidents ────────────────────────────────────────────────────────────────────────────────
 
     def kill(self) -> None:
         """SIGKILL the server; not even what it had already written passes any more."""
         self.server.kill()
-        self.proxy.cut()
+        for connection in self._connections:
+            connection.cut()
 
-    def kill_at(self, moment: Moment, order: Order) -> Stop:
-        return self.proxy.act(moment, order, self.kill)
+    def kill_at(self, moment: Moment, order: str) -> Stop:
+        return self.stop_at(moment, order, self.kill)
 
-    # what must be so at the end
+    def hold(self, moment: Moment) -> Stop:
+        """Keep a message back until the test lets it go or the wire is cut."""
+        return self.stop_at(moment, BEFORE, None)
+
+    def stop_at(self, moment: Moment, order: str, act: Callable[[], None] | None) -> Stop:
+        self._stops.append(Stop(moment, order, act))
+        return self._stops[-1]
+
+    # ── what was said ────────────────────────────────────────────────────────────────────────────
+
+    async def passed(self, moment: Moment) -> None:
+        """Wait until a message has gone through, be it long ago."""
+        async with bounded(f"passed: {moment}"):
+            while not self.messages(moment):
+                self._news.clear()
+                await self._news.wait()
+
+    def messages(self, moment: Moment) -> list[dict[str, Any]]:
+        """Return the messages that went through."""
+        return [each.message for each in self.transcript if each.passed and moment.matches(each.moment)]
+
+    def connections_of(self, client: int) -> int:
+        return sum(connection.client == client for connection in self._connections)
+
+    async def gone(self, client: int) -> None:
+        """Wait until no connection of the client is left, as the server sees it too: it closed its own end."""
+        for connection in self._connections:
+            if connection.client == client:
+                async with bounded(f"the end of a connection of client {client}"):
+                    await connection.over.wait()
 
     def assert_one_happy_session(self) -> None:
         """Both sides used one nameplate and one mailbox, each recorded once, and nothing is left of them."""
         assert self.server.usage() == (["happy"], ["happy"])
         assert self.server.live() == {}
+
+    # ── the wire ─────────────────────────────────────────────────────────────────────────────────
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.wait([self._starting])
+        try:
+            from_server, to_server = await asyncio.open_connection("127.0.0.1", self._server_port)
+        except OSError:  # the server is down; the client will try again
+            writer.transport.abort()
+            return
+        connection = Connection((writer, to_server))
+        self._connections.append(connection)
+        try:
+            async with asyncio.TaskGroup() as pumps:
+                pumps.create_task(self._pump(connection, True, reader, to_server))
+                pumps.create_task(self._pump(connection, False, from_server, writer))
+        except ExceptionGroup as error:
+            self._failures.append(error)
+        finally:
+            for end in connection.ends:
+                end.close()
+            connection.over.set()
+
+    async def _pump(
+        self, connection: Connection, to_server: bool, source: asyncio.StreamReader, sink: asyncio.StreamWriter
+    ) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            sink.write(await source.readuntil(b"\r\n\r\n"))
+            while True:
+                frame, message = await read_frame(source)
+                if connection.is_cut:
+                    continue  # read on to the end, so that the socket closes without a reset
+                if message is None:
+                    sink.write(frame)
+                else:
+                    await self._forward(connection, to_server, frame, message, sink)
+                await sink.drain()
+        end_stream(sink)
+
+    async def _forward(
+        self,
+        connection: Connection,
+        to_server: bool,
+        frame: bytes,
+        message: dict[str, Any],
+        sink: asyncio.StreamWriter,
+    ) -> None:
+        if to_server and message.get("type") == "bind":
+            connection.client = self._sides.setdefault(message["side"], len(self._sides) + 1)
+        kind = message["type"]
+        author = self._sides.get(message["side"]) if kind == "message" else None
+        passage = Passage(Moment(to_server, connection.client, kind, message.get("phase"), author), message)
+        self.transcript.append(passage)
+        stops = [stop for stop in self._stops if stop.moment.matches(passage.moment)]
+        for stop in stops:
+            self._stops.remove(stop)
+            if stop.order == BEFORE:
+                await stop.meet(connection)
+        if connection.is_cut:
+            return
+        sink.write(frame)
+        passage.passed = True
+        for stop in stops:
+            if stop.order == AFTER:
+                await stop.meet(connection)
+        self._news.set()
 
 
 async def assert_text_arrives(sender: Client, receiver: Client, text: str) -> None:

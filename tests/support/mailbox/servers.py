@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import signal
 import sqlite3
-from contextlib import closing
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from support.forks import Forked
+from support.ports import held_port
 from support.processes import Child, environment
 
 
@@ -22,13 +24,19 @@ class Usage(NamedTuple):
 class Server:
     """One data folder and one port; the process in between comes and goes."""
 
-    main: str
+    main = "twisted.application.twist._twist:Twist.main"
     """What it runs, as MODULE:FUNCTION."""
-    clean_exit = 0
-    """What the process must return after a SIGTERM."""
+    words: tuple[str, ...]
+    """Its command line; {port} is put in."""
+    ready = " starting on {port}\n"
+    """What it says as soon as it accepts connections."""
+    clean_exit = -signal.SIGTERM
+    """What the process must return after a SIGTERM. Twisted stops its reactor, then dies of the same signal."""
     flags: tuple[str, ...] = ()
     """What the operator wants beyond that."""
-    usage_tables = "", ""
+    usage_file = live_file = ""
+    """The databases of usage and of what is live."""
+    usage_tables: tuple[str, ...] = ()
     live_tables: tuple[str, ...] = ()
 
     def __init__(self, folder: Path, *flags: str) -> None:
@@ -37,42 +45,42 @@ class Server:
         self.folder = folder
         self.flags = flags or self.flags
         self.port = 0
-        """Held by the scene, also while no process listens."""
+        """Held by another socket, also while no process listens."""
         self._processes: list[Child] = []
-
-    @property
-    def command(self) -> list[str]:
-        raise NotImplementedError
-
-    @property
-    def ready(self) -> str:
-        """What it says as soon as it accepts connections, as a regular expression."""
-        return f" starting on {self.port}\n"
-
-    @property
-    def databases(self) -> tuple[Path, Path]:
-        """Where usage and what is live are stored."""
-        raise NotImplementedError
 
     def usage(self) -> Usage:
         """Return what is recorded. Commit, then speak (docs/design.md): what a client was told is in the file."""
-        nameplates, mailboxes = self.usage_tables
-        path, _ = self.databases
-        return Usage(
-            *(_column(path, f"SELECT result FROM {table} ORDER BY rowid") for table in (nameplates, mailboxes))
-        )
+        queries = (f"SELECT result FROM {table} ORDER BY rowid" for table in self.usage_tables)
+        return Usage(*(self._column(self.usage_file, query) for query in queries))
 
     def live(self) -> dict[str, int]:
         """How many rows are left, of each table that has any."""
-        _, path = self.databases
-        counts = {table: _column(path, f"SELECT COUNT(*) FROM {table}")[0] for table in self.live_tables}
+        counts = {
+            table: self._column(self.live_file, f"SELECT COUNT(*) FROM {table}")[0] for table in self.live_tables
+        }
         return {table: count for table, count in counts.items() if count}
+
+    def _column(self, file: str, query: str) -> list[Any]:
+        with closing(sqlite3.connect(f"{(self.folder / file).as_uri()}?mode=ro", uri=True)) as db:
+            return [row[0] for row in db.execute(query)]
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Self]:
+        """Serve on a free port as long as the block lasts."""
+        with held_port() as self.port:
+            try:
+                await self.start()
+                yield self
+                await self.stop()
+            finally:
+                await self.end()
 
     async def start(self) -> None:
         """Start it and wait until it accepts connections."""
-        process = await Forked.start(self.main, *self.command, cwd=self.folder, variables=environment())
+        words = [word.format(port=self.port) for word in self.words]
+        process = await Forked.start(self.main, *words, *self.flags, cwd=self.folder, variables=environment())
         self._processes.append(Child(process, "stdout", "stderr"))
-        await self._process.says(self.ready)
+        await self._process.says(self.ready.format(port=self.port))
 
     def kill(self) -> None:
         """SIGKILL, at once."""
@@ -107,63 +115,33 @@ class Restante(Server):
     """Ours."""
 
     main = "restante.cli.main:main"
+    words = ("restante", "serve", "--data", "data", "--listen", "127.0.0.1:{port}", "--admin", "off")
+    ready = '"event": "listening"'
+    clean_exit = 0
+    usage_file = live_file = "data/restante.sqlite"
     usage_tables = "usage_nameplates", "usage_mailboxes"
     live_tables = "nameplates", "mailboxes", "messages"
-
-    @property
-    def command(self) -> list[str]:
-        listen = f"127.0.0.1:{self.port}"
-        return ["restante", "serve", "--data", "data", "--listen", listen, "--admin", "off", *self.flags]
-
-    @property
-    def ready(self) -> str:
-        return '"event": "listening"'
-
-    @property
-    def databases(self) -> tuple[Path, Path]:
-        path = self.folder / "data" / "restante.sqlite"
-        return path, path
 
 
 class Reference(Server):
     """magic-wormhole-mailbox-server, to show that the harness is right about a server everybody uses."""
 
-    main = "twisted.application.twist._twist:Twist.main"
-    clean_exit = -signal.SIGTERM  # Twisted stops its reactor, then dies of the same signal
+    words = (
+        *("twist", "--log-format=text", "wormhole-mailbox", "--port", "tcp:{port}:interface=127.0.0.1"),
+        *("--channel-db=relay.sqlite", "--usage-db=usage.sqlite"),
+    )
+    usage_file, live_file = "usage.sqlite", "relay.sqlite"
     usage_tables = "nameplates", "mailboxes"
     live_tables = "nameplates", "nameplate_sides", "mailboxes", "mailbox_sides", "messages"
-
-    @property
-    def command(self) -> list[str]:
-        return [
-            *("twist", "--log-format=text", "wormhole-mailbox"),
-            *("--port", f"tcp:{self.port}:interface=127.0.0.1"),
-            *("--channel-db=relay.sqlite", "--usage-db=usage.sqlite"),
-        ]
-
-    @property
-    def databases(self) -> tuple[Path, Path]:
-        return self.folder / "usage.sqlite", self.folder / "relay.sqlite"
 
 
 class TransitRelay(Server):
     """magic-wormhole-transit-relay, which connects the two sides of a transfer that cannot reach each other."""
 
-    main = Reference.main
-    clean_exit = Reference.clean_exit
-
-    @property
-    def command(self) -> list[str]:
-        port = f"--port=tcp:{self.port}:interface=127.0.0.1"
-        return ["twist", "--log-format=text", "transitrelay", "--log-fd=1", port]
+    words = "twist", "--log-format=text", "transitrelay", "--log-fd=1", "--port=tcp:{port}:interface=127.0.0.1"
 
     async def carried(self) -> int:
         """Wait until a transfer is over; return how many bytes it had."""
         record = await self._process.says(r'"total_bytes": (\d+), "mood": "(\w+)"')
         assert record[2] == "happy", self.log()
         return int(record[1])
-
-
-def _column(path: Path, query: str) -> list[Any]:
-    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as db:
-        return [row[0] for row in db.execute(query)]

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import os
-import re
 import signal
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from support.bounds import BOUND
 from support.forks import Forked
-from support.ports import held_port
+from support.ports import kept_port
 from support.processes import Child, environment
 
-WORMHOLE_CODE: Final = re.compile(r"Wormhole code is: (\S+)\n")
 HOMES: Final = ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
-
 
 HANDSHAKE_SECONDS: Final = "HANDSHAKE_SECONDS"
 """The variable that says how long a `wormhole` waits for the answer to its WebSocket request."""
@@ -41,20 +37,11 @@ def main() -> object:
         factory.openHandshakeTimeout = float(os.environ.get(HANDSHAKE_SECONDS, BOUND))
 
     _rendezvous.WSFactory.resetProtocolOptions = reset_patiently
-    wormhole.transit.allocate_tcp_port = free_port
+    wormhole.transit.allocate_tcp_port = functools.partial(kept_port, "")
     return cli.wormhole()
 
 
-def free_port() -> int:
-    """Hold a port of all addresses as long as this process runs."""
-    return held_ports.enter_context(held_port(""))
-
-
-held_ports: Final = contextlib.ExitStack()
-
-
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     exit_code: int
     stdout: str
     stderr: str
@@ -77,7 +64,7 @@ class Client(Child):
 
     async def code(self) -> str:
         """The code, as soon as it is printed."""
-        return (await self.says(WORMHOLE_CODE)).group(1)
+        return (await self.says(r"code is: (\S+)\s"))[1]
 
     async def leaves(self) -> Outcome:
         """Wait for the end of the process."""
