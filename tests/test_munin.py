@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -38,30 +37,32 @@ value they print without a label."""
 class Munin:
     """Runs the plugin by links, with the variables of its configuration and no others."""
 
-    def __init__(self, folder: Path, **variables: str) -> None:
+    def __init__(self, folder: Path, port: int | None = None, **variables: str) -> None:
         self.folder = folder
-        self.variables = {"PATH": os.environ["PATH"], "python_client_versions": "0.24.0", **variables}
+        self.url = f"http://127.0.0.1:{port or nobodys_port()}"
+        self.variables = {
+            "PATH": os.environ["PATH"],
+            "python_client_versions": "0.24.0",
+            "url": self.url,
+            **variables,
+        }
         folder.mkdir(exist_ok=True)
 
-    def runs(self, link: str, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run the plugin by a link of this name."""
+    def run(self, link: str, *words: str) -> tuple[int, str, str]:
+        """Run the plugin by a link of this name; return its exit code and what it printed."""
         plugin = self.folder / link
         if not plugin.is_symlink():
             plugin.symlink_to(PLUGIN)
-        return subprocess.run(
-            [str(plugin), *words],
-            cwd=self.folder,
-            env=self.variables,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=BOUND,
+        command = [str(plugin), *words]
+        done = subprocess.run(
+            command, cwd=self.folder, env=self.variables, capture_output=True, text=True, check=False, timeout=BOUND
         )
+        return done.returncode, done.stdout, done.stderr
 
     def lines(self, link: str, *words: str) -> list[str]:
-        done = self.runs(link, *words)
-        assert (done.returncode, done.stderr) == (0, ""), done
-        return done.stdout.splitlines()
+        code, printed, error = self.run(link, *words)
+        assert (code, error) == (0, "")
+        return printed.splitlines()
 
     def values(self, graph: str, prefix: str = "restante_") -> dict[str, float]:
         """Fetch the values of a graph."""
@@ -70,12 +71,11 @@ class Munin:
 
 
 @asynccontextmanager
-async def watched(folder: Path, *options: str, **variables: str) -> AsyncIterator[tuple[Munin, Serving]]:
+async def watched(folder: Path, *options: str) -> AsyncIterator[tuple[Munin, Serving]]:
     """Run a server, and Munin beside it."""
     with held_port() as port:
         async with serving(folder / "data", options=("--admin", f"127.0.0.1:{port}", *options)) as server:
-            data = str(folder / "data")
-            yield Munin(folder / "plugins", url=f"http://127.0.0.1:{port}", data=data, **variables), server
+            yield Munin(folder / "plugins", port, data=str(folder / "data"), python_client_versions="0.24.0"), server
 
 
 async def bound(clients: Clients, server: Serving, side: str, *version: str) -> Client:
@@ -85,18 +85,10 @@ async def bound(clients: Clients, server: Serving, side: str, *version: str) -> 
     return client
 
 
-def test_the_plugin_is_a_program_of_its_own() -> None:
-    assert PLUGIN.stat().st_mode & stat.S_IXUSR
-    text = PLUGIN.read_text()
-    assert text.startswith("#!/usr/bin/env python3\n")
-    assert "\n#%# family=auto\n#%# capabilities=autoconf suggest\n" in text
-    assert "import restante" not in text
-
-
 @pytest.mark.parametrize("graph", FIELDS)
 def test_config_describes_every_field_and_needs_no_server(graph: str, tmp_path: Path) -> None:
-    lines = Munin(tmp_path, url=f"http://127.0.0.1:{nobodys_port()}").lines(f"restante_{graph}", "config")
-    described = dict(line.split(" ", 1) for line in lines)
+    munin = Munin(tmp_path, python_client_versions="0.24.0")
+    described = dict(line.split(" ", 1) for line in munin.lines(f"restante_{graph}", "config"))
     assert {"graph_title", "graph_vlabel", "graph_category", "graph_info"} <= set(described)
     assert described["graph_category"] == "wormhole"
     assert [name.removesuffix(".label") for name in described if name.endswith(".label")] == FIELDS[graph]
@@ -119,14 +111,16 @@ async def test_values_are_what_clients_did_also_after_a_restart_with_a_token(tmp
             await other.call("open", mailbox=side)
             await other.call("close", mood="scary" if side == "old" else "lonely")
         results = {"happy": 3, "lonely": 1, "scary": 1, "pruney": 0, "errory": 0, "crowded": 0, "total": 5}
-        assert munin.values("active") == {"nameplates": 1, "mailboxes": 1, "messages": 1}
-        assert munin.values("errors") == {"nameplates": 0, "mailboxes": 2, "mailboxes_scary": 1}
-        assert munin.values("events") == results
-        assert munin.values("events_alltime") == results
-        assert munin.values("event_rate") == {"happy": 3, "incomplete": 1, "scary": 1}
-        versions = {"v_unknown": 6, "v_non_python": 1, "v_other": 1, "v_0_24_0": 1}
-        assert munin.values("version_uptake") == versions
+        expected = {
+            "active": {"nameplates": 1, "mailboxes": 1, "messages": 1},
+            "errors": {"nameplates": 0, "mailboxes": 2, "mailboxes_scary": 1},
+            "event_rate": {"happy": 3, "incomplete": 1, "scary": 1},
+            "events": results,
+            "events_alltime": results,
+            "version_uptake": {"v_unknown": 6, "v_non_python": 1, "v_other": 1, "v_0_24_0": 1},
+        }
         for graph, fields in FIELDS.items():
+            assert munin.values(graph) == expected[graph]
             assert list(munin.values(graph)) == fields
         assert munin.values("active", "wormhole_") == munin.values("active")
         assert munin.lines("restante_", "autoconf") == ["yes"]
@@ -135,48 +129,40 @@ async def test_values_are_what_clients_did_also_after_a_restart_with_a_token(tmp
         assert munin.lines("restante_", "suggest") == list(FIELDS)[:4]
     (tmp_path / "token").write_text(f"{TOKEN}\n")
     async with watched(tmp_path, "--admin-token-file", str(tmp_path / "token")) as (munin, server):
-        refused = munin.runs("restante_active")
-        assert (refused.returncode, refused.stdout) == (1, "")
-        assert refused.stderr.endswith("/varz answered 401 Unauthorized\n")
-        assert munin.lines("restante_", "autoconf") == [
-            f"no ({munin.variables['url']}/varz answered 401 Unauthorized)"
-        ]
+        code, printed, error = munin.run("restante_active")
+        assert (code, printed, error.endswith("/varz answered 401 Unauthorized\n")) == (1, "", True)
+        assert munin.lines("restante_", "autoconf") == [f"no ({munin.url}/varz answered 401 Unauthorized)"]
         munin.variables["token_file"] = str(tmp_path / "token")
         await Pair(server.port).play()
         assert munin.values("events")["happy"] == 1
         assert munin.values("events_alltime")["happy"] == 4, "of the records, also after a restart"
 
 
-@pytest.mark.parametrize("graph", ["active", "events_alltime"])
-def test_without_a_server_or_its_data_the_plugin_says_so_in_one_line(graph: str, tmp_path: Path) -> None:
-    munin = Munin(tmp_path / "plugins", url=f"http://127.0.0.1:{nobodys_port()}", data=str(tmp_path))
-    done = munin.runs(f"restante_{graph}")
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-    assert ("Connection refused" if graph == "active" else "unable to open database file") in done.stderr
+def test_the_plugin_is_a_program_of_its_own_and_says_in_one_line_what_it_cannot_use(tmp_path: Path) -> None:
+    text = PLUGIN.read_text()
+    assert "\n#%# family=auto\n#%# capabilities=autoconf suggest\n" in text
+    assert "import restante" not in text
+    munin = Munin(tmp_path / "plugins", data=str(tmp_path))
+    for graph, reason in (("active", "Connection refused"), ("events_alltime", "unable to open database file")):
+        code, printed, error = munin.run(f"restante_{graph}")
+        assert (code, printed, error.count("\n"), reason in error) == (1, "", 1, True)
     assert munin.lines("restante_", "autoconf")[0].startswith("no (")
     assert munin.lines("restante_", "suggest") == []
-
-
-def test_a_link_with_another_name_is_misuse(tmp_path: Path) -> None:
-    done = Munin(tmp_path).runs("restante_nothing")
-    assert done.returncode == 2
-    assert done.stderr == f"link this file as restante_NAME; names are {', '.join(FIELDS)}\n"
-
-
-@pytest.mark.parametrize("content", [f"{TOKEN}\nsecond line\n", "", "two words"])
-def test_a_file_that_is_no_token_is_named_and_not_shown(tmp_path: Path, content: str) -> None:
-    (tmp_path / "token").write_text(content)
-    munin = Munin(tmp_path / "munin", url=f"http://127.0.0.1:{nobodys_port()}", token_file=str(tmp_path / "token"))
-    ended = munin.runs("restante_active")
-    assert ended.returncode != 0
-    assert "token must have the token and nothing else (env.token_file)" in ended.stderr
-    assert TOKEN not in ended.stdout + ended.stderr
+    names = f"link this file as restante_NAME; names are {', '.join(FIELDS)}\n"
+    assert munin.run("restante_nothing") == (2, "", names)
+    munin.variables["token_file"] = str(tmp_path / "token")
+    for content in (f"{TOKEN}\nsecond line\n", "", "two words"):
+        (tmp_path / "token").write_text(content)
+        code, printed, error = munin.run("restante_active")
+        assert (code, printed) == (1, "")
+        assert "token must have the token and nothing else (env.token_file)" in error
+        assert TOKEN not in error
 
 
 @pytest.mark.thorough
 async def test_an_admin_port_of_another_server_is_named(tmp_path: Path) -> None:
     with held_port() as port:
         async with node_process(tmp_path / "waku", "--admin", f"127.0.0.1:{port}"):
-            ended = Munin(tmp_path / "munin", url=f"http://127.0.0.1:{port}").runs("restante_active")
-            assert ended.returncode != 0
-            assert "is not that of a mailbox server (env.url)" in ended.stderr
+            code, _, error = Munin(tmp_path / "munin", port).run("restante_active")
+            assert code != 0
+            assert "is not that of a mailbox server (env.url)" in error
