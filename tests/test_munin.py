@@ -40,12 +40,7 @@ class Munin:
     def __init__(self, folder: Path, port: int | None = None, **variables: str) -> None:
         self.folder = folder
         self.url = f"http://127.0.0.1:{port or nobodys_port()}"
-        self.variables = {
-            "PATH": os.environ["PATH"],
-            "python_client_versions": "0.24.0",
-            "url": self.url,
-            **variables,
-        }
+        self.variables = {"PATH": os.environ["PATH"], "url": self.url, **variables}
         folder.mkdir(exist_ok=True)
 
     def run(self, link: str, *words: str) -> tuple[int, str, str]:
