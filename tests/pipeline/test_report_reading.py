@@ -33,7 +33,6 @@ from restante.pipeline.report.reading import lake_state, read_report
 from restante.pipeline.report.summary import summary
 from restante.pipeline.tables import TABLES
 from support.documents import Document
-from support.pipeline.lakes import held
 from support.pipeline.report_lakes import LakeTables, lake
 from support.pipeline.runs import LakeWorld, Row, command
 
@@ -71,9 +70,9 @@ def read(world: LakeWorld, tmp_path: Path) -> Report:
 
 
 def test_a_lake_gives_the_report_of_its_rows(world: LakeWorld, tmp_path: Path) -> None:
-    rows = LakeTables({name: ROWS[name] for name in READ})
     with Lake.open(world.path, write=False) as opened:
         state = lake_state(opened)
+    rows = LakeTables({name: ROWS[name] for name in READ})
     expected = made_report(rows.fetch, WEEK, MADE.date(), MADE, state)
     found = read(world, tmp_path)
     assert list(report_files(found)) == list(report_files(expected))
@@ -85,8 +84,8 @@ def test_a_lake_gives_the_report_of_its_rows(world: LakeWorld, tmp_path: Path) -
 # ── tables that the lake does not have ───────────────────────────────────────────────────────────
 
 
-def said_of(report: Report, section: str) -> str:
-    """Return what a section says that has no figures, and is on the page and in the summary."""
+def text_of(report: Report, section: str) -> str:
+    """Return the sentence of a section without figures, which is on the page and in the summary."""
     [found] = [each for each in report.sections if each.id == section]
     assert (found.figures, found.facts) == ((), ())
     assert found.nothing in " ".join(" ".join(summary(report)).split())
@@ -95,11 +94,18 @@ def said_of(report: Report, section: str) -> str:
 
 
 def test_tables_that_are_not_built_are_named_on_top_and_in_their_sections(world: LakeWorld, tmp_path: Path) -> None:
-    assert not any("no table" in remark for remark in read(world, tmp_path).remarks)
+    report = read(world, tmp_path)
+    assert report.remarks == PERIOD_REMARKS
+    # An operator without a Mailserver has no use for its tables.
+    assert text_of(report, "traffic") == (
+        "The lake has no table traffic, because it has no rows of a Waku archive or envelope files."
+    )
+    assert text_of(report, "timing").endswith("it has no rows of a client's timing log or a server's trace.")
+    world.add("nameplates", [])
+    assert read(world, tmp_path).remarks == PERIOD_REMARKS, "nameplates has no rows"
     world.add("nameplates", [NAMEPLATE])
-    world.add("busy_hours", [*ROWS["busy_hours"]])
-    for name in ("durations", "pressure", "mailbox_pressure", "guesses"):
-        world.add(name, [])
+    for name in ("busy_hours", "durations", "pressure", "mailbox_pressure", "guesses"):
+        world.add(name, [*ROWS["busy_hours"]] if name == "busy_hours" else [])
     assert read(world, tmp_path).remarks == PERIOD_REMARKS
     shutil.rmtree(world.path / "outcomes")
     assert read(world, tmp_path).remarks == (
@@ -109,18 +115,16 @@ def test_tables_that_are_not_built_are_named_on_top_and_in_their_sections(world:
     )
     for name in ("sources", "guesses", "pressure"):
         shutil.rmtree(world.path / name)
-    found = read(world, tmp_path)
-    lacks, left_out, *_ = found.remarks
+    report = read(world, tmp_path)
+    lacks, left_out, *_ = report.remarks
     assert lacks.startswith("The lake has no tables outcomes, pressure, guesses and sources. Run `restante ")
     assert left_out == (
         "Without them, the report cannot say whether these changed: failed mailboxes of a server, hours without"
         " connections, results of guesses and nameplates of one side."
     )
-    assert json.loads(as_json(found))["remarks"] == [*found.remarks]
-    assert said_of(found, "results") == "The lake has no table outcomes. `restante pipeline build` makes it."
-    assert said_of(found, "pressure").startswith("The lake has no table pressure.")
-    assert said_of(found, "sources").startswith("The lake has no table sources.")
-    assert said_of(found, "waiting") == "The lake has no records of this in the period."
+    assert json.loads(as_json(report))["remarks"] == [*report.remarks]
+    assert text_of(report, "results") == "The lake has no table outcomes. `restante pipeline build` makes it."
+    assert text_of(report, "waiting") == "The lake has no records of this in the period."
 
 
 def test_a_lake_that_was_only_ingested_says_what_to_build(tmp_path: Path) -> None:
@@ -128,52 +132,19 @@ def test_a_lake_that_was_only_ingested_says_what_to_build(tmp_path: Path) -> Non
     world.add("nameplates", [NAMEPLATE])
     [remark] = read(world, tmp_path).remarks
     assert remark.startswith("The lake has no tables outcomes, busy_hours, durations, pressure, ")
-    assert remark.endswith("Run `restante pipeline build`, which makes them from the rows of the lake.")
     assert "traffic" not in remark
-
-
-def test_without_rows_to_build_a_table_from_its_section_says_so_and_nothing_is_to_be_done(
-    world: LakeWorld, tmp_path: Path
-) -> None:
-    """An operator without a Mailserver has no use for its tables."""
-    found = read(world, tmp_path)
-    assert not any("build" in remark for remark in found.remarks)
-    assert said_of(found, "traffic") == (
-        "The lake has no table traffic, because it has no rows of a Waku archive or envelope files."
-    )
-    assert said_of(found, "timing").endswith("it has no rows of a client's timing log or a server's trace.")
-    world.add("nameplates", [])
-    assert not any("build" in remark for remark in read(world, tmp_path).remarks), "it has no rows"
 
 
 # ── other runs ───────────────────────────────────────────────────────────────────────────────────
 
 
 def test_while_another_run_writes_a_report_says_so(world: LakeWorld, tmp_path: Path) -> None:
-    with world.run():
-        found = read(world, tmp_path)
-        assert found.remarks[0] == BEING_WRITTEN
-    assert BEING_WRITTEN not in read(world, tmp_path).remarks
-
-
-def test_the_reports_of_a_run_do_not_take_it_for_another(world: LakeWorld, tmp_path: Path) -> None:
     with world.run() as run:
+        assert read(world, tmp_path).remarks[0] == BEING_WRITTEN
         assert not run.lake.is_written_by_another()
         write_reports(run, [WEEK], tmp_path / "reports")
-    assert BEING_WRITTEN not in (tmp_path / "reports" / "2026-W47.html").read_text()
-
-
-def test_after_a_vacuum_a_report_is_the_same(world: LakeWorld, tmp_path: Path) -> None:
-    before = list(report_files(read(world, tmp_path)))
-    with world.run() as run:  # the same rows in other files
-        table = run.lake.table(TABLES["outcomes"])
-        old = [file.path for file in table.files()]
-        rows = [{name: row.get(name, 0) for name in COLUMNS["outcomes"]} for row in ROWS["outcomes"]]
-        days = {row["day"].isoformat() for row in rows}
-        table.commit([table.stage(held(rows, table.table))], info=world.info("outcomes"), replace={"day": days})
-    command("vacuum", "--lake", world.path, "--grace", "0")
-    assert not any(path.exists() for path in old)
-    assert list(report_files(read(world, tmp_path))) == before
+    assert BEING_WRITTEN not in (tmp_path / "reports" / "2026-W47.html").read_text(), "it is the run's own"
+    assert BEING_WRITTEN not in read(world, tmp_path).remarks
 
 
 def test_a_vacuum_while_a_report_is_made_is_one_sentence(
@@ -219,39 +190,29 @@ def test_the_command_writes_all_files_and_prints_the_summary(world: LakeWorld, t
     assert (folder / "2026-W47" / "results-by-day.csv").read_bytes().startswith(b"day,ended,happy,")
 
 
-def test_the_commands_of_the_guide_write_reports(
+def test_csv_files_that_a_report_no_longer_has_are_removed(
     world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "restante-lake").symlink_to(world.path)
     for line in Document("docs/pipeline/operating.md").lines("reports"):
         command(*line.removeprefix("./run pipeline ").split())
-    assert {"2026-11-21.html", "2026-W47.html"} < {path.name for path in (tmp_path / "reports").iterdir()}
-
-
-def test_csv_files_that_a_report_no_longer_has_are_removed(world: LakeWorld, tmp_path: Path) -> None:
-    of_period = tmp_path / "reports" / "2026-W47"
-    command("report", "2026-W47", "2026-W46", "--lake", world.path, "-o", tmp_path / "reports")
-    (of_period / "notes.txt").write_text("mine")
-    before = {path.name for path in of_period.iterdir()}
-    of_another = contents(tmp_path / "reports" / "2026-W46")
-    shutil.rmtree(world.path / "outcomes")
-    shutil.rmtree(world.path / "coverage")
-    command("report", "2026-W47", "--lake", world.path, "-o", tmp_path / "reports")
-    after = {path.name for path in of_period.iterdir()}
-    listed = json.loads((tmp_path / "reports" / "2026-W47.json").read_bytes())["sections"]
-    figures = {f"{figure['id']}.csv" for section in listed for figure in section["figures"]}
-    assert after == figures | {"notes.txt"}
+    of_week, of_day = (tmp_path / "reports" / name for name in ("2026-W47", "2026-11-21"))
+    (of_week / "notes.txt").write_text("mine")
+    before = {path.name for path in of_week.iterdir()}
+    of_another = {path: path.read_bytes() for path in of_day.iterdir()}
+    for name in ("outcomes", "coverage"):
+        shutil.rmtree(world.path / name)
+    command("report", "2026-W47", "-o", "reports")
+    after = {path.name for path in of_week.iterdir()}
+    sections = json.loads(of_week.with_suffix(".json").read_bytes())["sections"]
+    assert after == {"notes.txt", *(f"{figure['id']}.csv" for section in sections for figure in section["figures"])}
     assert {"results-by-day.csv", "results-by-server.csv", "changes.csv"} <= before - after
-    assert contents(tmp_path / "reports" / "2026-W46") == of_another
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert {path: path.read_bytes() for path in of_day.iterdir()} == of_another
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "sentence"),
     [
         (["2026-13"], 2, "there is no month 2026-13"),
         (["tomorrow\x1b[31m"], 2, "is no period: write 2026-11-21, 2026-W47, 2026-11, day, week or month"),
@@ -261,61 +222,43 @@ def contents(folder: Path) -> dict[str, bytes]:
     ],
 )
 def test_what_is_wrong_is_one_sentence(
-    world: LakeWorld, tmp_path: Path, words: list[str], code: int, said: str, monkeypatch: pytest.MonkeyPatch
+    world: LakeWorld, tmp_path: Path, words: list[str], code: int, sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
     done = command("report", "--lake", world.path, *words, ends=code)
     assert re.fullmatch(r"restante: [^\n\x1b]+\n", done.stderr)
-    assert said in done.stderr
+    assert sentence in done.stderr
     assert done.stdout == ""
 
+    # ── which reports a run writes again ──────────────────────────────────────────────────────────────
 
-# ── which reports a run writes again ──────────────────────────────────────────────────────────────
-
-DAY, MONTH = parse("2026-11-21"), parse("2026-11")
-HOUR: Row = {
-    "hour": 12,
-    "connections": 1,
-    "nameplates": 1,
-    "mailboxes": 1,
-    "day": date(2026, 11, 21),
-    "source": "relay",
-}
-
-
-@pytest.fixture
-def with_reports(tmp_path: Path) -> LakeWorld:
-    """Return a lake whose reports of a day and a month are in the folder `reports`."""
-    world = LakeWorld(None, tmp_path)
+    periods = [parse("2026-11-21"), parse("2026-11")]
+    counts = dict.fromkeys(("connections", "nameplates", "mailboxes"), 1)
+    hour: Row = {"hour": 12, **counts, "day": date(2026, 11, 21), "source": "relay"}
+    world, reports = LakeWorld(None, tmp_path), tmp_path / "reports"
     world.now = datetime(2026, 12, 1, tzinfo=UTC).timestamp()
-    world.add("busy_hours", [HOUR])
+
+    def due() -> list[str]:
+        with world.run(write=False) as run:
+            return [each.name for each in outdated(run.lake, periods, reports)]
+
+    world.add("busy_hours", [hour])
     world.now += 1
     with world.run(write=False) as run:
-        write_reports(run, [DAY, MONTH], tmp_path / "reports")
-    return world
-
-
-def due(world: LakeWorld) -> list[str]:
+        write_reports(run, periods, reports)
+    assert due() == []
+    good = (reports / "2026-11.json").read_bytes()
+    for damaged in (b"", b"{}", b'{"made": 1}', b'{"made": "2026-12-01T00:00:00Z"', b"\xff"):
+        (reports / "2026-11.json").write_bytes(damaged)
+        assert due() == ["2026-11"], damaged
+    (reports / "2026-11.json").write_bytes(good)
+    world.now += 1
+    world.add("busy_hours", [hour | {"hour": 13}])
+    assert due() == ["2026-11-21", "2026-11"], "a killed run left them"
     with world.run(write=False) as run:
-        return [each.name for each in outdated(run.lake, [DAY, MONTH], world.folder / "reports")]
-
-
-def test_only_a_report_without_its_page_or_its_json_is_written_again(with_reports: LakeWorld) -> None:
-    assert due(with_reports) == []
-    (with_reports.folder / "reports" / "2026-11.html").unlink()
-    assert due(with_reports) == ["2026-11"]
-    (with_reports.folder / "reports" / "2026-11-21.json").unlink()
-    assert due(with_reports) == ["2026-11-21", "2026-11"]
-
-
-@pytest.mark.parametrize("content", [b"", b"{}", b'{"made": 1}', b'{"made": "2026-12-01T00:00:00Z"', b"\xff"])
-def test_a_report_whose_json_is_damaged_is_written_again(with_reports: LakeWorld, content: bytes) -> None:
-    (with_reports.folder / "reports" / "2026-11.json").write_bytes(content)
-    assert due(with_reports) == ["2026-11"]
-
-
-def test_reports_that_a_killed_run_left_older_than_a_table_are_written_again(with_reports: LakeWorld) -> None:
-    with_reports.now += 1
-    with_reports.add("busy_hours", [HOUR | {"hour": 13}])
-    assert due(with_reports) == ["2026-11-21", "2026-11"]
+        write_reports(run, periods, reports)
+    (reports / "2026-11.html").unlink()
+    assert due() == ["2026-11"]
+    (reports / "2026-11-21.json").unlink()
+    assert due() == ["2026-11-21", "2026-11"]
