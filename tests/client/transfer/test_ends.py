@@ -1,8 +1,9 @@
-"""A peer that gives up is heard at once, and is told nothing of this computer."""
+"""Who stops or gives up is heard at once: nothing is kept by halves, and the peer learns nothing of this computer."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from client.transfer.hostile import (
     sends_it,
     sparse,
     stopped_halfway,
+    stops,
     stored,
     until_closed,
 )
@@ -38,6 +40,8 @@ from restante.client.transit.connecting import TransitOptions
 from restante.client.transit.pipe import RecordPipe
 from restante.client.transit.records import Role
 from restante.common.errors import Misuse, StoreError
+
+INCOMPLETE = r"after sending [\d,]+ of [\d,]+ bytes: the receiver does not have everything"
 
 
 @pytest.fixture
@@ -75,11 +79,11 @@ async def test_a_receiver_that_gives_up_in_the_middle_is_heard_at_once(large: Pa
         await begun.wait()
         await say(theirs, error="no room")
         try:
-            ended = await gives_up(sending, r"no room \(after sending [\d,]+ of [\d,]+ bytes")
+            ended = await gives_up(sending, "no room ")
         finally:
             over.set()
         await receiving
-    assert ended.outcome.endswith(": the receiver does not have everything")
+    assert re.fullmatch(INCOMPLETE, ended.outcome)
 
 
 async def test_a_peer_that_gives_up_instead_of_connecting_is_heard_at_once(folder: Path, large: Path) -> None:
@@ -125,43 +129,12 @@ async def test_whatever_else_happens_at_the_server_in_the_middle_changes_nothing
     assert path.read_bytes() == CONTENT
 
 
-async def test_what_is_stored_when_the_peer_gives_up_is_stored(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The peer's words come while the file gets its name."""
-    loop, flushing, over = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
-
-    def flush(_folder: Path) -> None:
-        loop.call_soon_threadsafe(flushing.set)
-        over.wait()
-
-    monkeypatch.setattr("restante.client.files.draft.flush", flush)
-    ended = asyncio.Event()
-    end = RecordPipe.end
-
-    def ends(pipe: RecordPipe) -> None:
-        end(pipe)
-        ended.set()
-
-    monkeypatch.setattr(RecordPipe, "end", ends)
-    async with pair() as (ours, theirs):
-        sending = sends(theirs, sends_it)
-        receiving = asyncio.create_task(stored(ours, folder))
-        await flushing.wait()
-        await say(theirs, error="no paper")
-        try:
-            await ended.wait()
-        finally:
-            over.set()
-        path = await receiving
-        await sending
-    assert path.read_bytes() == CONTENT
-
-
 @pytest.mark.parametrize("how", ["cancelled", "the peer gave up"])
 async def test_an_end_while_unpacking_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     archive = zip_of({"a": b"1" * 1000, "b": b"2" * 1000})
     directory = {"mode": "zipfile/deflated", "dirname": "x", "zipsize": len(archive), "numbytes": 2000, "numfiles": 2}
     loop, unpacking, ended = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
-    add, end, closed = _Target.add, RecordPipe.end, threading.Event()
+    add, end = _Target.add, RecordPipe.end
 
     def adds(target: _Target, member: object) -> None:
         loop.call_soon_threadsafe(unpacking.set)
@@ -174,45 +147,117 @@ async def test_an_end_while_unpacking_leaves_nothing(folder: Path, monkeypatch: 
 
     monkeypatch.setattr(_Target, "add", adds)
     monkeypatch.setattr(RecordPipe, "end", ends)
-
-    def script(pipe: RecordPipe) -> None:
-        pipe.send(archive)
-        until_closed(pipe)
-        closed.set()
-
     async with pair() as (ours, theirs):
-        sending = sends(theirs, script, {"directory": directory})
+        sending = sends(theirs, lambda pipe: [pipe.send(archive), until_closed(pipe)], {"directory": directory})
         receiving = asyncio.create_task(stored(ours, folder))
         await unpacking.wait()
         assert len(names(folder)) == 1
         try:
             if how == "cancelled":
-                receiving.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await receiving
-                assert (await heard(theirs, "error"))[0] == "the receiver stopped"
+                await stops(receiving, theirs, Role.RECEIVER)
             else:
                 await say(theirs, error="no paper")
                 await gives_up(receiving, "no paper")
         finally:
             ended.set()
         await sending
-    assert closed.is_set()
     assert names(folder) == []
 
 
-# ── an error of the program's own function for progress ──────────────────────────────────────────
+# ── our side stops, or fails ─────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("phase", ["waits for an offer", "connects", "waits for bytes"])
+async def test_a_receiver_stops_at_once_and_keeps_nothing(folder: Path, phase: str) -> None:
+    waits = asyncio.Event()
+    async with pair() as (ours, theirs):
+        receiving = asyncio.create_task(stored(ours, folder, lambda _: waits.set()))
+        await asyncio.gather(ours.verifier(), theirs.verifier())
+        tasks = []
+        if phase == "connects":
+            await say(theirs, offer=OFFER)
+            await heard(theirs, "answer")
+        elif phase == "waits for bytes":
+            tasks.append(sends(theirs, sends_half))
+            await waits.wait()
+        notes = await stops(receiving, theirs, Role.RECEIVER)
+        await asyncio.gather(*tasks)
+    assert notes == (["after receiving 5 of 10 bytes: nothing was kept"] if tasks else [])
+    assert names(folder) == []
+
+
+@pytest.mark.parametrize(
+    ("moment", "note", "left"),
+    [
+        ("os.fsync", "after receiving 10 of 10 bytes: nothing was kept", []),
+        ("flush", "after everything was stored", ["parcel"]),
+    ],
+    ids=["before the file has its name", "when it has its name"],
+)
+async def test_a_receiver_that_stops_at_the_end_says_whether_the_file_is_stored(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, moment: str, note: str, left: list[str]
+) -> None:
+    loop = asyncio.get_running_loop()
+    receiving: asyncio.Task[Path]
+    stopped = threading.Event()
+
+    def flush(_: object) -> None:
+        loop.call_soon_threadsafe(receiving.cancel)
+        loop.call_soon_threadsafe(loop.call_soon, stopped.set)
+        stopped.wait()
+
+    monkeypatch.setattr(f"restante.client.files.draft.{moment}", flush)
+    async with pair() as (ours, theirs):
+        sending = sends(theirs, sends_it)
+        receiving = asyncio.create_task(stored(ours, folder))
+        with pytest.raises(asyncio.CancelledError) as ended:
+            await receiving
+        await sending
+        if not left:
+            assert (await heard(theirs, "error"))[0] == "the receiver stopped"
+    assert ended.value.__notes__ == [note]
+    assert names(folder) == left
+
+
+@pytest.mark.parametrize(
+    ("phase", "note"),
+    [
+        ("waits for the answer", None),
+        ("connects", None),
+        ("sends to nobody who reads", INCOMPLETE),
+        ("waits for the acknowledgement", "before the receiver confirmed: it may have everything"),
+    ],
+)
+async def test_a_sender_stops_at_once_and_says_what_the_receiver_has(
+    tmp_path: Path, phase: str, note: str | None
+) -> None:
+    script, begun, over = stopped_halfway(lambda pipe: pipe.receive())
+    path = sparse(tmp_path / "parcel", 10 if phase.endswith("acknowledgement") else 64 << 20)
+    async with pair() as (ours, theirs):
+        tasks = [receives(theirs, script)] if note else []
+        sending = asyncio.create_task(send_file(ours, path, transit=DIRECT))
+        if note:
+            await begun.wait()
+        else:
+            await heard(theirs, "offer")
+        if phase == "connects":
+            await say(theirs, answer={"file_ack": "ok"})
+            await ours.flush()
+        notes = await stops(sending, theirs, Role.SENDER)
+        over.set()
+        await asyncio.gather(*tasks)
+    assert len(notes) == len(tasks)
+    assert all(re.fullmatch(note or "", each) for each in notes), notes
 
 
 class ProgressError(Exception):
-    """What a program raises."""
-
-
-def fails(_bytes: int) -> None:
-    raise ProgressError
+    """What a program raises in its function for progress."""
 
 
 async def test_an_error_about_progress_ends_the_transfer(folder: Path, large: Path) -> None:
+    def fails(_bytes: int) -> None:
+        raise ProgressError
+
     async with pair() as (ours, theirs):
         sending = sends(theirs, sends_half)
         with pytest.raises(ProgressError) as ended:
@@ -227,7 +272,7 @@ async def test_an_error_about_progress_ends_the_transfer(folder: Path, large: Pa
             await send_file(ours, large, transit=DIRECT, on_progress=fails)
         await receiving
         assert (await heard(theirs, "error"))[0] == "the sender failed"
-    assert str(ended.value.__notes__).endswith("bytes: the receiver does not have everything']")
+    assert re.fullmatch(INCOMPLETE, ended.value.__notes__[0])
 
 
 # ── what the peer is told ────────────────────────────────────────────────────────────────────────
@@ -250,50 +295,44 @@ async def test_only_an_error_of_the_peer_is_told_in_its_own_words(error: Excepti
 
 
 @pytest.mark.parametrize(
-    ("there", "size", "words"),
+    ("path", "size", "words"),
     [
-        ("file", 10, "a file or directory of this name exists already"),
-        ("directory", 10, "its place is a directory, and a file does not replace it"),
-        ("no folder", 10, "there is no directory to store it in"),
-        ("no room", 2**63 - 1, "the disk has room for"),
+        ("secret file", 10, "a file or directory of this name exists already"),
+        ("secret folder", 10, "its place is a directory, and a file does not replace it"),
+        ("missing/secret", 10, "there is no directory to store it in"),
+        ("secret/..", 10, "its place has no name"),
+        ("secret", 2**63 - 1, "the disk has room for"),
     ],
 )
-async def test_an_unusable_place_is_told_without_its_path(folder: Path, there: str, size: int, words: str) -> None:
-    place = folder / "secret"
-    if there == "no folder":
-        place = folder / "missing" / "secret"
-    elif there == "directory":
-        place.mkdir()
-    elif there == "file":
-        place.write_bytes(b"mine")
+async def test_an_unusable_place_is_told_without_its_path(folder: Path, path: str, size: int, words: str) -> None:
+    (folder / "secret folder").mkdir()
+    (folder / "secret file").write_bytes(b"mine")
     async with pair() as (ours, theirs):
         await say(theirs, offer={"file": {"filename": "parcel", "filesize": size}})
         offered = await offered_file(ours)
         with pytest.raises((Misuse, StoreError), match=str(folder)):
-            await offered.accept(place, replace=there == "directory")
+            await offered.accept(folder / path, replace=path != "secret file")
         reason, _ = await heard(theirs, "error")
     assert words in reason
     assert str(folder) not in reason
     assert "secret" not in reason
-    assert there != "file" or place.read_bytes() == b"mine"
+    assert (folder / "secret file").read_bytes() == b"mine"
 
 
 @pytest.mark.parametrize("first", ["accept", "reject"])
-@pytest.mark.parametrize("second", ["accept", "reject"])
-async def test_an_offer_is_answered_once(folder: Path, first: str, second: str) -> None:
+async def test_an_offer_is_answered_once(folder: Path, first: str) -> None:
     async with pair() as (ours, theirs):
         await say(theirs, offer={"message": "text"})
-        offered = await receive(ours, DIRECT)
-        assert isinstance(offered, OfferedText)
-        await getattr(offered, first)()
-        with pytest.raises(Misuse, match="accepted or rejected once"):
-            await getattr(offered, second)()
+        text = await receive(ours, DIRECT)
+        assert isinstance(text, OfferedText)
+        await getattr(text, first)()
         await say(theirs, offer=OFFER)
         file = await offered_file(ours)
         with pytest.raises(Misuse, match=r"a path is a pathlib\.Path, not 'parcel'"):
             await file.accept("parcel")  # type: ignore[arg-type]
         await file.reject()  # a path of another type does not use up the offer
-        for again in (file.accept(folder / "parcel"), file.unpack(folder / "parcel"), file.reject()):
+        place = folder / "parcel"
+        for again in (text.accept(), text.reject(), file.accept(place), file.unpack(place), file.reject()):
             with pytest.raises(Misuse, match="accepted or rejected once"):
                 await again
 

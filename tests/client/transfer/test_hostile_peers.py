@@ -1,0 +1,449 @@
+"""A peer that breaks the rules: nothing is stored or said to have arrived, and the peer is told why in a sentence."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client.transfer.hostile import (
+    CONTENT,
+    DIRECT,
+    OFFER,
+    Script,
+    gives_up,
+    heard,
+    names,
+    offered_file,
+    pair,
+    play,
+    receives,
+    say,
+    sends,
+    sends_it,
+    sparse,
+    stored,
+    until_closed,
+)
+from restante.client import Wormhole
+from restante.client.errors import (
+    ArchiveError,
+    ConnectionLostError,
+    PeerMessageError,
+    TransferError,
+    UnsafeNameError,
+    UnsendableFileError,
+)
+from restante.client.transfer.receiving import receive
+from restante.client.transfer.sending import outgoing_file, send_directory, send_file
+from restante.client.transit.pipe import CLOSED, RecordPipe
+from restante.client.transit.records import MAX_RECORD_BYTES, RecordSealer, Role
+from restante.common.errors import Misuse, RestanteError
+
+FILE = {"filename": "x", "filesize": 1}
+SIZES: list[Any] = [-1, 1.0, 1e3, "1", True, None, 2**63, 2**64, []]
+DIRECTORY = {"mode": "zipfile/deflated", "dirname": "x", "zipsize": 1, "numbytes": 1, "numfiles": 1}
+
+
+@pytest.fixture
+def parcel(tmp_path: Path) -> Path:
+    path = tmp_path / "parcel"
+    path.write_bytes(CONTENT)
+    return path
+
+
+async def sent(wormhole: Wormhole, path: Path) -> None:
+    await send_file(wormhole, path, transit=DIRECT)
+
+
+# ── what a sender says ───────────────────────────────────────────────────────────────────────────
+
+
+NO_OFFERS: list[Any] = [
+    *({}, [], "file", {"file": None}, {"file": []}, {"file": {"filename": "x"}}, {"file": {"filesize": 1}}),
+    *({"file": {**FILE, "filename": name}} for name in (5, None)),
+    *({"file": {**FILE, "filesize": size}} for size in SIZES),
+    *({"directory": {**DIRECTORY, key: -1}} for key in DIRECTORY),
+    {"directory": {**DIRECTORY, "mode": "tarball"}},
+    {"directory": {**DIRECTORY, "zipsize": 0.5}},
+    {"directory": {**DIRECTORY, "numfiles": 10**40}},
+    {"file": FILE, "directory": DIRECTORY},
+    {"file": FILE, "message": "text"},
+    {"parcel": FILE},
+]
+UNSAFE_NAMES = ["", "../x", "\x1b[2J", "nul", 300 * "x"]
+NO_MESSAGES = [
+    *(b"", b"\xff", b"nonsense", b"[" * 100_000, b'{"transit":' + b'{"a":' * 100_000, b'{"error": 5}', b'"error"')
+]
+NOT_OF_A_TRANSFER = "not a message of a transfer"
+
+
+@pytest.mark.parametrize(
+    ("message", "error", "words"),
+    [
+        *((json.dumps({"offer": offer}).encode(), PeerMessageError, ".") for offer in NO_OFFERS),
+        *(
+            (json.dumps({"offer": {"file": {**FILE, "filename": name}}}).encode(), UnsafeNameError, ".")
+            for name in UNSAFE_NAMES
+        ),
+        *((message, PeerMessageError, NOT_OF_A_TRANSFER) for message in NO_MESSAGES),
+        (b'{"answer": {"file_ack": "ok"}}', PeerMessageError, "the other side receives, too"),
+    ],
+    ids=lambda value: repr(value[:60]) if isinstance(value, bytes) else None,
+)
+async def test_what_no_sender_says_is_refused_and_it_is_told(
+    message: bytes, error: type[RestanteError], words: str
+) -> None:
+    async with pair() as (ours, theirs):
+        await say(theirs, transit={})
+        await theirs.send(message)
+        with pytest.raises(error, match=words) as refused:
+            await receive(ours, DIRECT)
+        assert (await heard(theirs, "error"))[0] == str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "directory_name"),
+    [
+        *(("x.tar", "x"), ("x.tar.tar", "x.tar"), ("....tar", "...")),
+        *((name, None) for name in ("x", "x.TAR", ".tar", "..tar", "...tar", " .tar", "\u3164.tar")),
+    ],
+)
+async def test_a_tar_file_s_name_without_suffix_is_checked(
+    folder: Path, name: str, directory_name: str | None
+) -> None:
+    """A program that cuts the suffix itself would replace the folder that it stores things in."""
+    (folder / "mine").touch()
+    async with pair() as (ours, theirs):
+        await say(theirs, offer={"file": {**FILE, "filename": name}})
+        offered = await offered_file(ours)
+        assert offered.directory_name == directory_name
+        if directory_name is None:
+            with pytest.raises(Misuse, match="call accept"):
+                await offered.unpack(folder / name.removesuffix(".tar"), replace=True)
+            assert (await heard(theirs, "error"))[0] == f"'{name}' is not named like a directory's tar file"
+    assert names(folder) == ["mine"]
+
+
+async def test_the_words_of_a_sender_that_gives_up_stay_in_one_line() -> None:
+    async with pair() as (ours, theirs):
+        await say(theirs, error="first\nrestante: second" + 100_000 * "!")
+        assert len(str(await gives_up(receive(ours, DIRECT), r"first restante: second!+…$"))) < 1000
+
+
+# ── its records ──────────────────────────────────────────────────────────────────────────────────
+
+
+def fewer(pipe: RecordPipe) -> None:
+    pipe.send(CONTENT[:4])
+
+
+def resets(pipe: RecordPipe) -> None:
+    """Reset the connection when it is closed: SO_LINGER with zero seconds (socket(7))."""
+    pipe._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+
+
+def records(*contents: bytes) -> Script:
+    def script(pipe: RecordPipe) -> None:
+        for content in contents:
+            pipe.send(content)
+        until_closed(pipe)
+
+    return script
+
+
+def raw(content: bytes) -> Script:
+    def script(pipe: RecordPipe) -> None:
+        pipe._socket.sendall(content)
+        until_closed(pipe)
+
+    return script
+
+
+def in_order(*order: int) -> Script:
+    def script(pipe: RecordPipe) -> None:
+        sealed = [bytes(pipe._sealer.seal(CONTENT[:5])), bytes(pipe._sealer.seal(CONTENT[5:]))]
+        raw(b"".join(sealed[number] for number in order))(pipe)
+
+    return script
+
+
+def cut(size: int) -> Script:
+    return lambda pipe: pipe._socket.sendall(pipe._sealer.seal(CONTENT)[:size])
+
+
+LOST = f"^{CLOSED} after receiving %s of 10 bytes: nothing was kept"
+OTHER = "does not send the 10 bytes that it offered"
+LENGTH = "announces a record of"
+
+
+@pytest.mark.parametrize(
+    ("script", "error", "words"),
+    [
+        (fewer, ConnectionLostError, LOST % "4"),
+        (lambda pipe: [fewer(pipe), resets(pipe)], ConnectionLostError, LOST % r"\d"),
+        *((cut(size), ConnectionLostError, LOST % "0") for size in (0, 3, 4, 20, 27, 28, 40, 53)),
+        (records(CONTENT + b"x"), PeerMessageError, OTHER),
+        (records(CONTENT[:9], b"xx"), PeerMessageError, OTHER),
+        (records(b""), PeerMessageError, OTHER),
+        (raw(b"\xff\xff\xff\xff"), PeerMessageError, "announces a record of 4,294,967,295 bytes"),
+        (raw((MAX_RECORD_BYTES + 1).to_bytes(4, "big")), PeerMessageError, LENGTH),
+        (raw((39).to_bytes(4, "big")), PeerMessageError, LENGTH),
+        (raw(bytes(4)), PeerMessageError, "announces a record of 0 bytes"),
+        (raw(b"\0\0\0\x30" + 48 * b"x"), PeerMessageError, "is missing, or comes twice"),
+        (raw(b"GET / HTTP/1.1\r\n\r\n"), PeerMessageError, LENGTH),
+        (in_order(1, 0), PeerMessageError, "is missing, or comes twice"),
+        (in_order(0, 0), PeerMessageError, "is missing, or comes twice"),
+        (raw(bytes(RecordSealer(bytes(32)).seal(CONTENT))), PeerMessageError, "sealed with another key"),
+        (
+            lambda pipe: raw(bytes(RecordSealer(pipe._opener._key).seal(CONTENT)))(pipe),  # as we seal
+            PeerMessageError,
+            "sealed with another key",
+        ),
+        (sends_it, ArchiveError, "archive"),  # in place of an archive
+    ],
+)
+async def test_after_records_that_break_the_rules_nothing_is_kept(
+    folder: Path, impatient: None, script: Script, error: type[RestanteError], words: str
+) -> None:
+    offer = {"directory": {**DIRECTORY, "zipsize": len(CONTENT)}} if error is ArchiveError else OFFER
+    async with pair() as (ours, theirs):
+        sending = sends(theirs, script, offer)
+        with pytest.raises(error, match=words):
+            await stored(ours, folder)
+        await asyncio.gather(sending, return_exceptions=True)
+        if error is not ConnectionLostError:
+            assert words in (await heard(theirs, "error"))[0]
+    assert names(folder) == []
+
+
+async def test_the_sender_s_reason_is_raised_in_place_of_the_loss(folder: Path) -> None:
+    async with pair() as (ours, theirs):
+
+        async def gives_up_then() -> None:
+            await play(theirs, Role.SENDER, fewer, OFFER)
+            await say(theirs, error="no paper")
+
+        sending = asyncio.create_task(gives_up_then())
+        await gives_up(stored(ours, folder), r"no paper \(after receiving \d of 10 bytes: nothing was kept\)$")
+        await sending
+    assert names(folder) == []
+
+
+async def test_a_sender_that_is_gone_when_all_has_arrived_costs_nothing(folder: Path) -> None:
+    async with pair() as (ours, theirs):
+        sending = sends(theirs, lambda pipe: pipe.send(CONTENT))
+        path = await stored(ours, folder)
+        await sending
+    assert path.read_bytes() == CONTENT
+    assert names(folder) == [path.name]
+
+
+async def test_the_acknowledgement_has_the_digest(folder: Path) -> None:
+    acknowledgements: list[Any] = []
+
+    def script(pipe: RecordPipe) -> None:
+        for byte in CONTENT:
+            pipe.send(bytes([byte]))
+        acknowledgements.append(json.loads(bytes(pipe.receive())))
+
+    async with pair() as (ours, theirs):
+        await asyncio.gather(play(theirs, Role.SENDER, script, OFFER), stored(ours, folder))
+    assert acknowledgements == [{"ack": "ok", "sha256": hashlib.sha256(CONTENT).hexdigest()}]
+
+
+# ── what a receiver says ─────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("message", "error", "words"),
+    [
+        ({"answer": {}}, TransferError, "refused it: it does not say why"),
+        ({"answer": {"file_ack": "no"}}, TransferError, "refused it: 'no'"),
+        ({"answer": {"file_ack": "a\nb"}}, TransferError, r"refused it: 'a\\nb'"),
+        ({"answer": {"file_ack": 100_000 * "x"}}, TransferError, r"refused it: '.{1,1000}$"),
+        ({"answer": {"message_ack": "ok"}}, TransferError, "refused it"),
+        ({"answer": {"file_ack": 1}}, PeerMessageError, NOT_OF_A_TRANSFER),
+        ({"answer": "ok"}, PeerMessageError, NOT_OF_A_TRANSFER),
+        ({"offer": {"message": "text"}}, PeerMessageError, "the other side sends, too"),
+        ({"error": "transfer rejected"}, TransferError, "^the other side gave up: transfer rejected$"),
+        ({"error": ["x"]}, PeerMessageError, NOT_OF_A_TRANSFER),
+    ],
+    ids=lambda value: repr(value)[:60],
+)
+async def test_an_answer_that_is_no_consent_ends_the_sender(
+    parcel: Path, message: dict[str, Any], error: type[RestanteError], words: str
+) -> None:
+    async with pair() as (ours, theirs):
+        await say(theirs, transit={"hints-v1": "nonsense"})
+        await say(theirs, **message)
+        with pytest.raises(error, match=words):
+            await sent(ours, parcel)
+        if "error" not in message or error is PeerMessageError:
+            assert await heard(theirs, "error")
+
+
+async def test_a_connection_that_is_not_made_is_told(parcel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("restante.client.transit.connecting.TRANSIT_SECONDS", 0.1)
+    async with pair() as (ours, theirs):
+        await say(theirs, answer={"file_ack": "ok"})
+        with pytest.raises(TransferError, match="no connection to the other side"):
+            await sent(ours, parcel)
+        assert "no connection to the other side" in (await heard(theirs, "error"))[0]
+
+
+def behind_the_bytes(script: Script) -> Script:
+    return lambda pipe: [pipe.receive(), script(pipe)]
+
+
+def closes(_pipe: RecordPipe) -> None:
+    pass
+
+
+NO_ACKNOWLEDGEMENTS = (b"", b"\xff", 100_000 * b"[", b'{"ack":5}', b'{"ack":"ok","sha256":5}')
+UNKNOWN = "before the receiver confirmed: it may have everything"
+
+
+@pytest.mark.parametrize(
+    ("script", "error", "words"),
+    [
+        (records(b"{}"), TransferError, "refused it"),
+        (records(b'{"ack":"no"}'), TransferError, "refused it: 'no'"),
+        *((records(record), PeerMessageError, "not an acknowledgement") for record in NO_ACKNOWLEDGEMENTS),
+        *((records(b'{"ack":"ok","sha256":"%s"}' % digest), TransferError, "other bytes") for digest in (b"", b"00")),
+        (records(b'{"ack":"ok"}'), TransferError, "it sent no SHA-256"),
+        (records(b'{"ack":"ok","sha256":null}'), TransferError, "it sent no SHA-256"),
+        (raw(b"HTTP/1.1 200 OK\r\n\r\n"), PeerMessageError, LENGTH),
+        (closes, ConnectionLostError, UNKNOWN),
+        (resets, ConnectionLostError, UNKNOWN),
+    ],
+)
+async def test_without_an_acknowledgement_the_sender_does_not_say_that_it_arrived(
+    parcel: Path, impatient: None, script: Script, error: type[RestanteError], words: str
+) -> None:
+    async with pair() as (ours, theirs):
+        receiving = receives(theirs, behind_the_bytes(script))
+        with pytest.raises(error, match=words):
+            await sent(ours, parcel)
+        await receiving
+        if error is not ConnectionLostError:
+            assert await heard(theirs, "error")
+
+
+async def test_an_acknowledgement_may_have_more_and_a_digest_in_capitals(parcel: Path) -> None:
+    record = f'{{"ack":"ok","sha256":"{hashlib.sha256(CONTENT).hexdigest().upper()}","more":{{}}}}'.encode()
+    async with pair() as (ours, theirs):
+        await asyncio.gather(receives(theirs, behind_the_bytes(records(record))), sent(ours, parcel))
+
+
+async def test_a_connection_that_breaks_in_the_middle_is_incomplete(tmp_path: Path, impatient: None) -> None:
+    async with pair() as (ours, theirs):
+        receiving = receives(theirs, behind_the_bytes(closes))
+        words = rf"^{CLOSED} after sending [\d,]+ of 67,108,864 bytes: the receiver does not have everything$"
+        with pytest.raises(ConnectionLostError, match=words):
+            await sent(ours, sparse(tmp_path / "large"))
+        await receiving
+
+
+# ── files that change, and what is none ──────────────────────────────────────────────────────────
+
+
+def shrink(path: Path) -> None:
+    os.truncate(path, 5)
+
+
+def grow(path: Path) -> None:
+    path.write_bytes(CONTENT + b"x")
+
+
+def become_a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (shrink, "'parcel' became shorter while it was sent"),
+        (grow, "'parcel' became longer while it was sent"),
+        (Path.unlink, "cannot read 'parcel': No such file"),
+        (become_a_pipe, "'parcel' became shorter while it was sent"),
+    ],
+)
+async def test_a_file_that_changes_is_not_sent(parcel: Path, change: Callable[[Path], None], words: str) -> None:
+    received: list[bytes] = []
+
+    def script(pipe: RecordPipe) -> None:
+        with suppress(ConnectionLostError):
+            while True:
+                received.append(bytes(pipe.receive()))
+
+    async with pair() as (ours, theirs):
+        sending = asyncio.create_task(sent(ours, parcel))
+        offer, _ = await heard(theirs, "offer")
+        change(parcel)
+        await play(theirs, Role.RECEIVER, script, offer)
+        with pytest.raises(UnsendableFileError, match=words):
+            await sending
+        reason, _ = await heard(theirs, "error")
+    assert words in reason
+    assert str(parcel.parent) not in reason
+    assert len(b"".join(received)) < len(CONTENT)
+
+
+async def test_of_a_directory_that_changes_the_receiver_is_told_the_file_and_not_where_it_is(folder: Path) -> None:
+    (folder / "inside").mkdir()
+    (folder / "inside/parcel").write_bytes(CONTENT)
+    async with pair() as (ours, theirs):
+        sending = asyncio.create_task(send_directory(ours, folder, transit=DIRECT))
+        offer, _ = await heard(theirs, "offer")
+        assert offer["directory"]["numbytes"] == len(CONTENT)
+        grow(folder / "inside/parcel")
+        await play(theirs, Role.RECEIVER, until_closed, offer)
+        with pytest.raises(UnsendableFileError, match=f"{folder}.*it changed while it was sent"):
+            await sending
+        reason, _ = await heard(theirs, "error")
+    assert reason.startswith("cannot send 'inside/parcel': ")
+
+
+def test_a_file_that_is_overwritten_while_it_is_read_is_not_sent_to_its_end(tmp_path: Path) -> None:
+    """The receiver would have the beginning of one content and the end of another."""
+    parcel = sparse(tmp_path / "parcel", 8 << 20)
+    os.utime(parcel, ns=(0, 0))
+    pieces = iter(outgoing_file(parcel).chunks())
+    assert next(pieces)
+    with parcel.open("r+b") as file:
+        file.write(b"x")
+    sizes: list[int] = []
+    with pytest.raises(UnsendableFileError, match=r"'parcel' changed while it was sent"):
+        sizes += map(len, pieces)
+    assert sum(sizes) < 8 << 20
+
+
+def test_what_is_no_file_is_misuse_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # a socket's path is at most 108 bytes long
+    os.mkfifo("pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("socket")
+    for path in ("pipe", "socket", ".", "nothing", "/dev/full", "x" * 300):
+        with pytest.raises(Misuse):
+            outgoing_file(Path(path))
+
+
+@pytest.mark.parametrize("name", [b"\xff", b"a\nb", b"\x1b[2J", "\u202eexe".encode()])
+def test_a_name_that_no_receiver_stores_is_not_offered(tmp_path: Path, name: bytes) -> None:
+    path = tmp_path / os.fsdecode(name)
+    path.write_bytes(CONTENT)
+    with pytest.raises(UnsendableFileError, match=r"cannot send '.*': its name ") as refused:
+        outgoing_file(path)
+    assert str(refused.value).isprintable()
+    assert outgoing_file(path, "parcel").name == "parcel"
