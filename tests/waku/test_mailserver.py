@@ -1,11 +1,11 @@
-"""The Mailserver's rules and its pool: each packet is answered once, and only when all of it is on disk."""
+"""The Mailserver's rules: which envelopes it accepts, and that each packet is answered when all of it is on disk."""
 
 from __future__ import annotations
 
+import math
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from restante.waku.envelope.envelope import Envelope, make, parse
+from restante.waku.envelope.envelope import U32, Envelope, make, parse
 from restante.waku.node.mailserver import (
     ARCHIVE_RETRY_DELAY,
     FULL_WORDS,
@@ -22,8 +22,9 @@ from restante.waku.node.mailserver import (
     Batch,
     Mailserver,
 )
-from restante.waku.node.pool import HASHES_PER_BLOCK, KNOWN_HASH_MEMORY, LIVE_ENVELOPE_MEMORY, LiveEnvelope, Pool
-from restante.waku.protocol.acceptance import EXPIRED_GRACE_SECONDS, Policy
+from restante.waku.node.pool import KNOWN_HASH_MEMORY, LIVE_ENVELOPE_MEMORY, LiveEnvelope, Pool
+from restante.waku.protocol import acceptance, packets
+from restante.waku.protocol.acceptance import EXPIRED_GRACE_SECONDS, Policy, RefusalReason, Verdict, judge
 from restante.waku.protocol.packets import OTHER_ERROR, Refusal, Response
 from support.effort import examples
 from support.waku.letters import EPOCH, TOPIC, letter
@@ -90,24 +91,10 @@ def test_a_packet_waits_for_the_batch_with_its_last_envelope() -> None:
 # ── what is not archived ─────────────────────────────────────────────────────────────────────────
 
 
-def test_envelopes_that_are_not_archived_are_relayed_and_confirmed_at_once() -> None:
-    """Those older than the retention, and those whose work is infinite only because they have no time to live."""
-    server = mailserver(ArchiveTerms(retention=100))
-    kept, over = letter(1, ttl=200, age=100), letter(2, ttl=200, age=101)
-    assert server.offer(b"a", PACKETS[0], [over], EPOCH) == well(PACKETS[0])
-    assert server.offer(b"a", PACKETS[1], [kept], EPOCH) is None
-    assert relayed(server) == [over, kept]
-    assert taken(server).envelopes == [kept]
+def test_an_envelope_whose_work_is_infinite_because_it_has_no_ttl_is_relayed_and_not_archived() -> None:
     strict = Mailserver(Policy(min_pow=1e3), ArchiveTerms(), Pool(MIB, MIB))
     assert strict.offer(b"a", PACKETS[0], [letter(3, ttl=0)], EPOCH) == well(PACKETS[0])
     assert (relayed(strict), strict.take()) == ([letter(3, ttl=0)], None)
-
-
-def test_counts_show_what_became_of_envelopes() -> None:
-    server = mailserver(ArchiveTerms(topics=frozenset([TOPIC])))
-    server.offer(b"a", PACKETS[0], [A, B, OLD, A, letter(1, topic=OTHER_TOPIC)], EPOCH)
-    list(server.confirm(taken(server)))
-    assert server.counts == {"new": 3, "known": 1, "archived": 2, "old": 1}
 
 
 # ── a full store ─────────────────────────────────────────────────────────────────────────────────
@@ -146,17 +133,6 @@ def test_copies_of_an_envelope_without_room_are_answered_with_it() -> None:
     ]
     # What waits for a later batch is told of A together with B.
     assert list(server.confirm(taken(server))) == [(b"c", refused._replace(packet=PACKETS[2]))]
-
-
-def test_a_full_disk_is_not_retried_at_once_and_later_envelopes_get_the_same_answer() -> None:
-    server = mailserver()
-    list(filled(server, A))
-    relayed(server)
-    for now in (EPOCH, EPOCH + ARCHIVE_RETRY_DELAY - 1):
-        assert server.offer(b"b", PACKETS[1], [A], now) == Response(PACKETS[1], not_archived(A))
-    assert server.offer(b"b", PACKETS[2], [C], EPOCH) == Response(PACKETS[2], not_archived(C))
-    assert relayed(server) == [C]
-    assert server.take() is None
 
 
 def test_the_reason_for_not_archiving_is_the_latest_one() -> None:
@@ -288,29 +264,6 @@ def living(pool: Pool) -> set[bytes]:
     return {digest for topic in pool.live.values() for digest in topic}
 
 
-def test_an_envelope_lives_through_its_last_second_and_is_known_until_a_copy_would_be_refused_as_old() -> None:
-    pool, envelope = Pool(MIB, MIB), expiring(10)
-    fill(pool, envelope)
-    pool.expire(EPOCH + 10)
-    assert living(pool) == {envelope.hash}
-    pool.expire(EPOCH + 11)
-    assert (pool.live, pool.size) == ({}, 0)
-    pool.expire(EPOCH + 10 + EXPIRED_GRACE_SECONDS)
-    assert pool.known == {envelope.hash: 1}
-    pool.expire(EPOCH + 11 + EXPIRED_GRACE_SECONDS)
-    assert pool.known == {}
-
-
-def test_the_earliest_arrival_is_forgotten_first_whenever_it_expires(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So nobody can have others' envelopes forgotten, and relayed anew, by some that live for days."""
-    monkeypatch.setattr("restante.waku.node.pool.HASHES_PER_BLOCK", 1)
-    pool = Pool(3 * KNOWN_HASH_MEMORY, MIB)
-    a, b, c, d = (expiring(second) for second in (20, 40, 10, 30))
-    fill(pool, a, b, c)
-    pool.know(d, 4)
-    assert pool.known == {b.hash: 2, c.hash: 3, d.hash: 4}
-
-
 def test_hashes_are_forgotten_in_blocks_when_the_last_of_a_block_has_expired(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("restante.waku.node.pool.HASHES_PER_BLOCK", 2)
     pool = Pool(MIB, MIB)
@@ -322,70 +275,177 @@ def test_hashes_are_forgotten_in_blocks_when_the_last_of_a_block_has_expired(mon
     assert pool.known == {}
 
 
-def test_the_first_to_expire_is_dropped_first_whenever_it_came() -> None:
-    size = LIVE_ENVELOPE_MEMORY + len(expiring(10).raw)
-    pool = Pool(MIB, 3 * size)
-    a, b, c, d = (expiring(second) for second in (40, 10, 30, 20))
-    fill(pool, a, b, c)
-    pool.keep(LiveEnvelope(d, 1.0, b"", 1))
-    assert living(pool) == {a.hash, c.hash, d.hash}
-    assert pool.size == 3 * size
+STEPS = st.lists(st.tuples(st.integers(-50, 50), st.integers(0, 3) | st.none()), max_size=60)
+"""A second, and the number of an envelope that expires then; without a number, time goes on to it."""
 
 
-def test_a_live_envelope_that_was_forgotten_may_come_again() -> None:
-    pool, envelope = Pool(HASHES_PER_BLOCK * KNOWN_HASH_MEMORY, MIB), expiring(10)
-    fill(pool, envelope)
-    for number in range(HASHES_PER_BLOCK):  # more than can be known
-        pool.know(expiring(10, number + 1), 1)
-    assert envelope.hash not in pool.known
-    pool.keep(LiveEnvelope(expiring(10, 1), 1.0, b"", 1))
-    fill(pool, envelope)
-    assert len(living(pool)) == 2
-    pool.expire(EPOCH + 11)
-    assert (pool.live, pool.size) == ({}, 0)
-
-
-seconds = st.integers(-50, 50)
-steps = st.lists(
-    st.one_of(st.tuples(st.just("add"), seconds, st.integers(0, 3)), st.tuples(st.just("expire"), seconds)),
-    max_size=60,
-)
-
-
-@given(steps)
-def test_both_limits_always_hold_and_the_totals_agree(steps: list[tuple[Any, ...]]) -> None:
+@given(STEPS)
+@examples(200)
+def test_hashes_are_forgotten_as_they_came_and_envelopes_as_they_expire(steps: list[tuple[int, int | None]]) -> None:
+    """So nobody can have others' envelopes forgotten, and relayed anew, by some that live for days."""
     size = LIVE_ENVELOPE_MEMORY + len(expiring(0).raw)
+    known: dict[bytes, int] = {}
+    live: dict[bytes, int] = {}
     with patch("restante.waku.node.pool.HASHES_PER_BLOCK", 1):
         pool = Pool(8 * KNOWN_HASH_MEMORY, 5 * size)
-        for kind, second, *more in steps:
-            if kind == "expire":
-                pool.expire(EPOCH + second)
-            else:
-                envelope = expiring(second, *more)
-                if envelope.hash not in pool.known:
-                    fill(pool, envelope)
-            assert len(pool.known) <= 8
-            assert pool.size == size * len(living(pool)) <= 5 * size
+        for second, number in [*steps, (1000, None)]:
+            now = EPOCH + second
+            if number is None:
+                pool.expire(now)
+                known = {name: expiry for name, expiry in known.items() if expiry >= now - EXPIRED_GRACE_SECONDS}
+                live = {name: expiry for name, expiry in live.items() if expiry >= now}
+            elif (envelope := expiring(second, number)).hash not in known:
+                fill(pool, envelope)
+                known = dict([*known.items(), (envelope.hash, now)][-8:])
+                live[envelope.hash] = now
+                if len(live) > 5:
+                    live = {name: expiry for name, expiry in live.items() if expiry > min(live.values())}
+            assert (set(pool.known), living(pool)) == (set(known), set(live))
+            assert pool.size == size * len(live)
             assert all(pool.live.values()), "a topic without an envelope"
-        pool.expire(EPOCH + 1000)
-        assert (pool.known, pool.live, pool.size) == ({}, {}, 0)
 
 
 def test_the_estimates_of_memory_are_near_the_truth() -> None:
     """A million topics are no different: here each envelope has one of its own."""
     count = 2_000
     raws = [letter(number, topic=number.to_bytes(4, "big"), ttl=100 + number % 1000).raw for number in range(count)]
+    known, live = Pool(1 << 40, 1 << 40), Pool(1 << 40, 1 << 40)
     tracemalloc.start()
     try:
-        known, live = Pool(1 << 40, 1 << 40), Pool(1 << 40, 1 << 40)
-        before = tracemalloc.get_traced_memory()[0]
+        traced = [tracemalloc.get_traced_memory()[0]]
         for number, raw in enumerate(raws):
             known.know(parse(bytes(bytearray(raw))), number)
-        between = tracemalloc.get_traced_memory()[0]
+        traced.append(tracemalloc.get_traced_memory()[0])
         for raw in raws:
             live.keep(LiveEnvelope(parse(bytes(bytearray(raw))), 1.0, b"", 1))
-        after = tracemalloc.get_traced_memory()[0]
+        traced.append(tracemalloc.get_traced_memory()[0])
     finally:
         tracemalloc.stop()
-    assert 0.5 < (between - before) / (count * KNOWN_HASH_MEMORY) < 1.2
-    assert 0.5 < (after - between) / live.size < 1.2
+    assert 0.5 < (traced[1] - traced[0]) / (count * KNOWN_HASH_MEMORY) < 1.2
+    assert 0.5 < (traced[2] - traced[1]) / live.size < 1.2
+
+
+# ── which envelopes are accepted ─────────────────────────────────────────────────────────────────
+
+
+FREE = Policy(min_pow=0.0)
+
+
+def refusal(envelope: Envelope, policy: Policy = FREE, now: int = EPOCH) -> RefusalReason | None:
+    return judge(envelope, now, policy).refusal
+
+
+def sent_at(sent: int, ttl: int = 50, size: int = 100) -> Envelope:
+    return make((sent + ttl) & U32, ttl & U32, b"abcd", bytes(size))
+
+
+WEEK = 7 * 86400
+WRAPPING = Policy(min_pow=0.0, max_ttl=U32)
+MINUTE = Policy(min_pow=0.0, max_ttl=60)
+KILOBYTE = Policy(min_pow=0.0, max_size=1000)
+
+
+@pytest.mark.parametrize(
+    ("envelope", "policy", "now", "expected"),
+    [
+        (sent_at(EPOCH + 9), FREE, EPOCH, None),
+        (sent_at(EPOCH + 10), FREE, EPOCH, None),
+        (sent_at(EPOCH + 11), FREE, EPOCH, acceptance.FUTURE),
+        (make(EPOCH, 50, b"abcd", b"x"), FREE, EPOCH, None),
+        (make(EPOCH - 1, 50, b"abcd", b"x"), FREE, EPOCH, acceptance.EXPIRED),
+        (make(EPOCH - 20, 50, b"abcd", b"x"), FREE, EPOCH, acceptance.EXPIRED),
+        (make(EPOCH - 21, 50, b"abcd", b"x"), FREE, EPOCH, acceptance.OLD),
+        # Sent at 0, and at 2^32 - 1: a ttl beyond the expiry wraps into the future.
+        (make(EPOCH, EPOCH, b"abcd", b"x"), WRAPPING, EPOCH, None),
+        (make(EPOCH, EPOCH + 1, b"abcd", b"x"), WRAPPING, EPOCH, acceptance.FUTURE),
+        (make(U32, 50, b"abcd", b"x"), FREE, U32, None),
+        (make(U32 - 20, 50, b"abcd", b"x"), FREE, U32, acceptance.EXPIRED),
+        (make(U32 - 21, 50, b"abcd", b"x"), FREE, U32, acceptance.OLD),
+        # As in Go, the sum wraps: 2^32 - 19 + 20 is 1, and so the envelope is old a second after it expired.
+        (make(U32 - 18, 50, b"abcd", b"x"), FREE, U32, acceptance.OLD),
+        (sent_at(5), FREE, 4, acceptance.FUTURE),  # and so does 5 - 10
+        (sent_at(EPOCH, WEEK), FREE, EPOCH, None),
+        (sent_at(EPOCH, WEEK + 1), FREE, EPOCH, acceptance.TOO_LONG),
+        (sent_at(EPOCH, 60), MINUTE, EPOCH, None),
+        (sent_at(EPOCH, 61), MINUTE, EPOCH, acceptance.TOO_LONG),
+        (make(EPOCH + 1, EPOCH - 10, b"abcd", b"x"), FREE, EPOCH, acceptance.TOO_LONG),
+        # The size is twenty bytes and the data.
+        (sent_at(EPOCH, size=980), KILOBYTE, EPOCH, None),
+        (sent_at(EPOCH, size=981), KILOBYTE, EPOCH, acceptance.TOO_LARGE),
+    ],
+)
+def test_an_envelope_is_refused_from_the_first_second_or_byte_beyond_a_limit(
+    envelope: Envelope, policy: Policy, now: int, expected: RefusalReason | None
+) -> None:
+    assert refusal(envelope, policy, now) is expected
+
+
+@pytest.mark.parametrize(("ahead", "late"), [(0, 0), (1, 2), (10, 11)])
+def test_an_early_envelope_needs_work_for_the_time_until_it_is_sent(ahead: int, late: int) -> None:
+    envelope = sent_at(EPOCH + ahead)
+    assert judge(envelope, EPOCH, FREE).pow == envelope.pow(late)
+    assert refusal(envelope, Policy(min_pow=envelope.pow(late))) is None
+    assert refusal(envelope, Policy(min_pow=math.nextafter(envelope.pow(late), 1))) is acceptance.TOO_CHEAP
+
+
+def test_only_clocks_are_time_errors_and_only_what_expired_on_its_way_is_dropped_silently() -> None:
+    reasons = {reason.name: reason for reason in vars(acceptance).values() if isinstance(reason, RefusalReason)}
+    codes = {name: reason.code for name, reason in reasons.items()}
+    assert codes == {"future": 21, "old": 21, "expired": 21, "ttl": 22, "size": 22, "pow": 22}
+    assert [name for name, reason in reasons.items() if not reason.words] == ["expired"]
+
+
+@pytest.mark.parametrize(("more", "wanted"), [(0, None), (1, acceptance.TOO_LARGE)])
+@pytest.mark.parametrize("max_size", [1 << 20, 10 << 20])
+def test_an_envelope_that_fits_no_packet_is_refused_whatever_the_limit(
+    more: int, wanted: RefusalReason | None, max_size: int
+) -> None:
+    """Nobody would ever get it: status-go disconnects whoever sends a packet of more than 1 MiB."""
+    envelope = sent_at(EPOCH, size=packets.MAX_ENVELOPE_BYTES - 20 + more)
+    assert len(envelope.raw) == packets.MAX_ENVELOPE_BYTES + more
+    assert (len(packets.write_envelopes([envelope.raw])) <= packets.MAX_PACKET_BYTES) == (wanted is None)
+    assert refusal(envelope, Policy(min_pow=0.0, max_size=max_size)) is wanted
+
+
+def test_no_time_to_live_is_infinite_work() -> None:
+    assert judge(sent_at(EPOCH, 0), EPOCH, Policy(min_pow=1e300)) == Verdict(None, math.inf)
+    assert refusal(sent_at(EPOCH + 1, 0), Policy(min_pow=1e300)) is acceptance.TOO_CHEAP
+
+
+def uint32(number: int) -> int:
+    return number % (1 << 32)
+
+
+def as_in_go(envelope: Envelope, now: int, policy: Policy) -> str:
+    """What waku.go does, in its order, in unsigned 32 bits."""
+    sent, late = uint32(envelope.expiry - envelope.ttl), 0
+    if sent > now:
+        if uint32(sent - 10) > now:
+            return "future"
+        late = uint32(sent - now + 1)
+    if envelope.expiry < now:
+        return "old" if uint32(envelope.expiry + 20) < now else "expired"
+    if 20 + len(envelope.data) > policy.max_size:
+        return "size"
+    return "pow" if envelope.pow(late) < policy.min_pow else "taken"
+
+
+near = st.integers(-25, 25)
+clocks = st.sampled_from((EPOCH, 0, 15, U32, U32 - 15)) | st.integers(0, U32)
+ttls = st.integers(0, 60) | st.integers(0, U32) | st.sampled_from((7 * 86400 - 1, 7 * 86400, 7 * 86400 + 1))
+
+
+@given(clocks, near, near, ttls, st.booleans(), st.integers(0, 60), st.sampled_from((0.0, 1e-4, 1e-3)))
+@examples(400)
+def test_an_envelope_that_status_go_accepts_is_accepted_unless_its_ttl_is_too_long(
+    now: int, ahead: int, left: int, ttl: int, by_sent: bool, size: int, least: float
+) -> None:
+    expiry = uint32(now + ahead + ttl) if by_sent else uint32(now + left)
+    envelope = make(expiry, ttl, b"abcd", bytes(size))
+    policy = Policy(min_pow=least, max_size=60)
+    found, wanted = refusal(envelope, policy, now), as_in_go(envelope, now, policy)
+    if found is acceptance.TOO_LONG:
+        assert ttl > policy.max_ttl
+        assert wanted in ("taken", "size", "pow")
+    else:
+        assert (found.name if found else "taken") == wanted
