@@ -56,12 +56,13 @@ class Engine:
     def watch(self) -> None:
         """Count what is written from now on."""
         triggers = (
-            f"CREATE TEMP TRIGGER {table}_{event} AFTER {event} ON main.{table}"
+            f"CREATE TEMP TRIGGER IF NOT EXISTS {table}_{event} AFTER {event} ON main.{table}"
             f" BEGIN INSERT INTO written VALUES ('{table}'); END"
             for table in (*LIVE, *USAGE)
             for event in ("INSERT", "UPDATE", "DELETE")
         )
-        self.store.database.executescript(";".join(("CREATE TEMP TABLE written (name)", *triggers)))
+        emptied = "CREATE TEMP TABLE IF NOT EXISTS written (name); DELETE FROM written"
+        self.store.database.executescript(";".join((emptied, *triggers)))
 
     def written(self) -> dict[str, int]:
         """Return how many rows of each table were inserted, updated or deleted, without the service row."""

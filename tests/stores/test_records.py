@@ -1,24 +1,24 @@
-"""What outlives the live rows in every engine: usage records, and how long the service has run."""
+"""What outlives the live rows: usage records, what they say about the last week, and how long the service has run."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 
-from restante.common.usage_records import CurrentUsage, MailboxUsage, NameplateUsage
+import pytest
+
+from restante.common.usage_records import RESULTS, CurrentUsage, MailboxUsage, NameplateUsage
 from restante.mailbox.core import model
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
+from restante.mailbox.store import recent
 from stores.engine import LIVE, USAGE, Engine
 from support.bounds import BOUND
 from support.dice import FakeDice
-from support.mailbox.givens import FakeClock, mailbox_id
+from support.mailbox.givens import FakeClock
 from support.mailbox.ledger import Ledger
 from support.mailbox.picture import assert_shown
 
 # ── usage records ────────────────────────────────────────────────────────────────────────────────
-
-
-def ids(engine: Engine, table: str) -> list[int]:
-    return [row[0] for row in engine.rows(f"SELECT id FROM {table} ORDER BY id")]
 
 
 async def test_usage_rows_hold_the_records_and_have_no_origin(engine: Engine) -> None:
@@ -37,31 +37,22 @@ async def test_usage_rows_hold_the_records_and_have_no_origin(engine: Engine) ->
 
 async def test_an_id_of_a_usage_row_is_never_used_again(engine: Engine) -> None:
     """Not after it was forgotten, not after all were, not after a restart in between."""
-
-    async def use(wall: float) -> None:
-        ledger = Ledger(await engine.store.view(), wall)
+    highest = dict.fromkeys(USAGE, 0)
+    for turn in range(4):
+        ledger = Ledger(await engine.store.view(), 1000.0 * turn)
         ledger.bind("a")
         ledger.open("a", "m")
+        ledger.close("a", "m")
         ledger.claim("a", "4")
         ledger.release("a", "4")
-        ledger.close("a", "m")
-        ledger.close("a", mailbox_id(1))
         await ledger.commit(engine.store)
-
-    given: dict[str, set[int]] = {table: set() for table in USAGE}
-    for turn in range(4):
-        await use(1000.0 * turn)
         for table in USAGE:
-            new = set(ids(engine, table))
-            assert new
-            assert min(new) > max(given[table], default=0)
-            given[table] |= new
-        assert await engine.store.forget_usage(1e12, 100) == 4
+            ids = [number for (number,) in engine.rows(f"SELECT id FROM {table}")]
+            assert min(ids) > highest[table]
+            highest[table] = max(ids)
+        assert await engine.store.forget_usage(1e12, 100) == 3
         assert engine.count(*USAGE) == {}
-        if turn % 2:
-            await engine.restart()
-        else:
-            await engine.crash()
+        await (engine.restart() if turn % 2 else engine.crash())
 
 
 async def test_forgetting_deletes_old_records_up_to_the_maximum(engine: Engine) -> None:
@@ -89,6 +80,43 @@ async def test_forgetting_deletes_old_records_up_to_the_maximum(engine: Engine) 
         assert engine.rows(f"SELECT started FROM {table} ORDER BY started") == [(40.0,), (50.0,)]
     assert engine.count("usage_current", *LIVE) == {"usage_current": 1, "mailboxes": 1}
     await assert_shown(engine.store, ledger)
+
+
+# ── the last week, compared with a count in Python ───────────────────────────────────────────────
+
+NOW = 1_000_000_000.0
+SPANS = {"hour": 3600, "day": 86400, "week": 7 * 86400}
+
+
+async def test_results_are_counted_by_span_and_waits_are_of_the_last_day(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty = recent.read(engine.data, NOW)["waiting_seconds"]
+    assert empty == {"mailboxes": 0, "latest": 0, "p50": None, "p90": None, "p99": None}
+    dice = random.Random(7)
+    records = [
+        (NOW - dice.uniform(-100, 8 * 86400), dice.choice([None, dice.uniform(0, 90)]), dice.choice(RESULTS))
+        for _ in range(2000)
+    ]
+    changes = [MailboxUsage("app", True, started, waiting, 99.0, result) for started, waiting, result in records]
+    await engine.store.apply(changes, model.Now(NOW, 0.0))
+    shown = recent.read(engine.data, NOW)
+    for span, seconds in SPANS.items():
+        within = [result for started, _, result in records if NOW - seconds <= started <= NOW]
+        assert shown["results"][span] == {result: within.count(result) for result in RESULTS}
+    waits = sorted(wait for started, wait, _ in records if NOW - 86400 <= started <= NOW and wait is not None)
+    waiting = shown["waiting_seconds"]
+    assert (waiting["mailboxes"], waiting["latest"]) == (len(waits), len(waits))
+    for share in (50, 90, 99):
+        assert sum(wait <= waiting[f"p{share}"] for wait in waits) >= len(waits) * share / 100
+        assert sum(wait < waiting[f"p{share}"] for wait in waits) < len(waits) * share / 100
+    # Of many mailboxes the latest count.
+    monkeypatch.setattr(recent, "MAX_WAITS", 10)
+    later = NOW + 8 * 86400
+    changes = [MailboxUsage("app", True, later - age, float(age), 99.0, "happy") for age in range(1, 101)]
+    await engine.store.apply(changes, model.Now(later, 1.0))
+    waiting = recent.read(engine.data, later)["waiting_seconds"]
+    assert waiting == {"mailboxes": 100, "latest": 10, "p50": 5.0, "p90": 9.0, "p99": 10.0}
 
 
 # ── service time ─────────────────────────────────────────────────────────────────────────────────
