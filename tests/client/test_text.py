@@ -30,6 +30,7 @@ NO_MESSAGE = "not a message of a transfer"
         ),
         ("receiver", b'{"error": "no time"}', TransferError, "the other side gave up: no time"),
         ("sender", b"not JSON", PeerMessageError, NO_MESSAGE),
+        ("sender", b'{"offer": {"message": "mine"}}', PeerMessageError, "the other side sends, too"),
         ("sender", b'{"answer": {"message_ack": "not now"}}', TransferError, "refused the text: 'not now'"),
         ("sender", b'{"answer": {}}', TransferError, "refused the text"),
         ("sender", b'{"error": "no paper"}', TransferError, "gave up: no paper"),
@@ -125,7 +126,3 @@ def test_without_a_server_the_tab_key_completes_no_nameplate(error: Exception) -
 def test_a_uri_names_the_server_without_its_version(server: str, uri: str) -> None:
     made = TransferUri("7-a-b", rendezvous_of(server) or "")
     assert (str(made), made.server) == (uri, server)
-
-
-def test_no_uri_names_a_server_with_another_path() -> None:
-    assert rendezvous_of("wss://example.com/mailbox") is None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, closing, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from typing import Final, Self
 
+from client.liar import Serve, listening
 from restante.client.transit.connecting import Transit, TransitOptions
 from restante.client.transit.hints import Address, Hints
 from restante.client.transit.pipe import RecordPipe
@@ -51,31 +52,8 @@ async def exchange(one: RecordPipe, other: RecordPipe) -> None:
         assert bytes(await asyncio.to_thread(one.receive)) == b"back"
 
 
-Host = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
 @asynccontextmanager
-async def somebody(host: Host) -> AsyncIterator[Address]:
-    """Somebody at an address, who is not the peer, or a peer of other habits. No connection stays open."""
-    hosting: set[asyncio.Task[None]] = set()
-
-    async def hosted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            with suppress(ConnectionError, asyncio.IncompleteReadError):
-                await host(reader, writer)
-            writer.close()
-        except asyncio.CancelledError:
-            writer.transport.abort()
-        with suppress(ConnectionError):
-            await writer.wait_closed()
-
-    def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        hosting.add(asyncio.create_task(hosted(reader, writer)))
-
-    async with await asyncio.start_server(accepted, "127.0.0.1") as server:
-        yield Address("127.0.0.1", server.sockets[0].getsockname()[1])
-        for each in hosting:
-            each.cancel()
-        for end in await asyncio.gather(*hosting, return_exceptions=True):
-            if isinstance(end, Exception):  # and no cancellation
-                raise end
+async def somebody(serve: Serve) -> AsyncIterator[Address]:
+    """Somebody at an address, who is not the peer, or a peer of other habits."""
+    async with listening(serve) as port:
+        yield Address("127.0.0.1", port)
