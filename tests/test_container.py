@@ -100,7 +100,7 @@ def test_the_example_of_compose_lets_the_server_do_little_and_trusts_the_proxy()
 
 
 def test_caddy_reads_the_example_and_passes_clients_on_to_the_server(tmp_path: Path) -> None:
-    caddy = foreign.caddy()
+    caddy = foreign.program("caddy")
     homes = {"HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
     done = run(
         *(caddy.path, "adapt", "--validate", "--adapter", "caddyfile", "--config", CADDYFILE),

@@ -20,9 +20,9 @@ from typing import Any, Final
 import aiohttp
 import pytest
 
+from support import foreign
 from support.bounds import PATIENCE, bounded
 from support.certificates import Certificate
-from support.foreign import foreign
 from support.mailbox.pair import Pair
 from support.monitoring import PROMETHEUS, RULES, RULES_TEST, filled_in, panels, recorded_names
 from support.ports import held_port
@@ -36,10 +36,8 @@ pytestmark = [pytest.mark.thorough, pytest.mark.xdist_group("prometheus")]
 TOKEN: Final = "correct-horse-battery-staple"
 
 
-@pytest.fixture(scope="module")
-def programs() -> dict[str, Path]:
-    """Prometheus and promtool."""
-    return {name: program.path for name, program in foreign("prometheus", "prometheus", "promtool").items()}
+def prometheus(name: str = "prometheus") -> str:
+    return str(foreign.program(name, "prometheus").path)
 
 
 @dataclass
@@ -71,50 +69,29 @@ class Scraped:
 
 
 @asynccontextmanager
-async def scraping(
-    program: Path, folder: Path, targets: dict[str, str], token_file: Path
-) -> AsyncIterator[tuple[str, Child]]:
-    """Run Prometheus with the example's configuration, which scrapes these targets each second; gives its URL."""
-    config = (PROMETHEUS / "prometheus.yml").read_text().replace("15s", "1s")
-    for usual, target in targets.items():
-        assert usual in config
-        config = config.replace(usual, target)
-    for line in ("authorization:", "  credentials_file: "):
-        assert f"    # {line}" in config
-        config = config.replace(f"    # {line}", f"    {line}", 1)
-    config = config.replace("/etc/prometheus/restante-token", str(token_file))
+async def scraping(folder: Path, mailbox: str, waku: str, token_file: Path) -> AsyncIterator[Scraped]:
+    """Run Prometheus with the example's configuration, which scrapes these two servers each second."""
+    config = (PROMETHEUS / "prometheus.yml").read_text()
+    for example, here in (
+        ("15s", "1s"),
+        ("127.0.0.1:4010", mailbox),
+        ("127.0.0.1:4011", waku),
+        ("    # authorization:", "    authorization:"),
+        ("    #   credentials_file: /etc/prometheus/restante-token", f"      credentials_file: {token_file}"),
+    ):
+        assert example in config
+        config = config.replace(example, here)
     (folder / "prometheus.yml").write_text(config)
     shutil.copy(RULES, folder)
     with held_port() as port:
         words = (
-            str(program),
             f"--config.file={folder / 'prometheus.yml'}",
             f"--storage.tsdb.path={folder / 'samples'}",
             f"--web.listen-address=127.0.0.1:{port}",
         )
-        async with child(*words) as process:
+        async with child(prometheus(), *words) as process, aiohttp.ClientSession() as http:
             await process.says("Server is ready to receive web requests")
-            yield f"http://127.0.0.1:{port}", process
-
-
-@asynccontextmanager
-async def scraped(programs: dict[str, Path], folder: Path) -> AsyncIterator[Scraped]:
-    """Run both servers under load, and a Prometheus."""
-    (folder / "token").write_text(TOKEN)
-    with held_port() as mailbox_port, held_port() as waku_port:
-        mailbox, waku = f"127.0.0.1:{mailbox_port}", f"127.0.0.1:{waku_port}"
-        targets = {"127.0.0.1:4010": mailbox, "127.0.0.1:4011": waku}
-        file = str(Certificate(folder).path)  # of no listener, but its metric has a value
-        options: tuple[str, ...] = ("--admin", mailbox, "--admin-token-file", str(folder / "token"))
-        options += ("--listen", "plain:127.0.0.1:0", "--tls-cert", file, "--tls-key", file)
-        async with (
-            serving(folder / "mailbox", options=options) as server,
-            node_process(folder / "waku", "--admin", waku) as node,
-            scraping(programs["prometheus"], folder, targets, folder / "token") as (url, process),
-            aiohttp.ClientSession() as http,
-            under_load(server.port, node),
-        ):
-            yield Scraped(http, url, process)
+            yield Scraped(http, f"http://127.0.0.1:{port}", process)
 
 
 @asynccontextmanager
@@ -142,68 +119,69 @@ async def _post_and_fetch(node: NodeProcess) -> None:
         number += 5
 
 
-async def test_every_query_has_data_and_servers_under_load_raise_no_alert(
-    programs: dict[str, Path], tmp_path: Path
-) -> None:
-    async with scraped(programs, tmp_path) as here:
-
-        async def all_are_evaluated() -> bool:
-            groups = (await here.get("rules"))["groups"]
-            health = [rule["health"] for group in groups for rule in group["rules"]]
-            assert "err" not in health, groups
-            return len(health) > 20 and set(health) == {"ok"}
-
-        for name in recorded_names():
-            await here.until(f"a value of {name}", partial(here.values, name))
-        queries = [(panel, query) for panel in panels() for query in panel.queries]
-        assert len(queries) > 50
-        for panel, query in queries:
-            words = f"data for {panel.title} of {panel.row}: {query}"
-            await here.until(words, partial(here.values, filled_in(query)))
-        assert len(await here.values('up{job=~"restante|restante-waku"} == 1')) == 2
-        await here.until("all rules evaluated", all_are_evaluated)
-        alerts = await here.get("query", query='ALERTS{alertstate="firing"}')
-        assert alerts["result"] == []
-
-
-async def test_an_alert_is_pending_as_soon_as_a_server_has_ended(programs: dict[str, Path], tmp_path: Path) -> None:
-    (tmp_path / "token").write_text(TOKEN)
-    with held_port() as port:
-        admin = f"127.0.0.1:{port}"
-        targets = {"127.0.0.1:4010": admin, "127.0.0.1:4011": admin}
+async def test_two_servers_under_load_and_one_that_ends(tmp_path: Path) -> None:
+    """Every query has data, no alert fires, and promtool has nothing to say about the metrics. Then one is down."""
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    file = str(Certificate(tmp_path).path)  # of no listener, but its metric has a value
+    with held_port() as mailbox_port, held_port() as waku_port:
+        mailbox, waku = f"127.0.0.1:{mailbox_port}", f"127.0.0.1:{waku_port}"
+        options = (
+            *("--admin", mailbox, "--admin-token-file", str(token)),
+            *("--listen", "plain:127.0.0.1:0", "--tls-cert", file, "--tls-key", file),
+        )
         async with (
-            scraping(programs["prometheus"], tmp_path, targets, tmp_path / "token") as (url, process),
-            aiohttp.ClientSession() as http,
+            serving(tmp_path / "mailbox", options=options) as server,
+            node_process(tmp_path / "waku", "--admin", waku) as node,
+            scraping(tmp_path, mailbox, waku, token) as here,
         ):
-            here = Scraped(http, url, process)
-            options = ("--admin", admin, "--admin-token-file", str(tmp_path / "token"))
-            async with serving(tmp_path / "mailbox", options=options):
-                await here.until("the server up", lambda: here.values('up{job="restante"} == 1'))
+            async with under_load(server.port, node):
+                await assert_all_is_well(here)
+                for admin in (mailbox, waku):
+                    await assert_promtool_is_content(here, admin)
+            await server.stop()
             down = 'ALERTS{alertname="RestanteDown", job="restante", alertstate="pending"}'
             await here.until("the alert", lambda: here.values(down))
 
 
-async def test_promtool_has_nothing_to_say_about_metrics(programs: dict[str, Path], tmp_path: Path) -> None:
-    with held_port() as mailbox_port, held_port() as waku_port:
-        async with (
-            serving(tmp_path / "mailbox", options=("--admin", f"127.0.0.1:{mailbox_port}")),
-            node_process(tmp_path / "waku", "--admin", f"127.0.0.1:{waku_port}"),
-            aiohttp.ClientSession() as http,
-        ):
-            for port in (mailbox_port, waku_port):
-                async with http.get(f"http://127.0.0.1:{port}/metrics") as answer:
-                    page = await answer.text()
-                checked = run(programs["promtool"], "check", "metrics", stdin=page)
-                assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+async def assert_all_is_well(here: Scraped) -> None:
+    async def all_are_evaluated() -> bool:
+        groups = (await here.get("rules"))["groups"]
+        health = [rule["health"] for group in groups for rule in group["rules"]]
+        assert "err" not in health, groups
+        return len(health) > 20 and set(health) == {"ok"}
+
+    for name in recorded_names():
+        await here.until(f"a value of {name}", partial(here.values, name))
+    queries = [(panel, query) for panel in panels() for query in panel.queries]
+    assert len(queries) > 50
+    for panel, query in queries:
+        what = f"data for {panel.title} of {panel.row}: {query}"
+        await here.until(what, partial(here.values, filled_in(query)))
+    assert len(await here.values('up{job=~"restante|restante-waku"} == 1')) == 2
+    await here.until("all rules evaluated", all_are_evaluated)
+    alerts = await here.get("query", query='ALERTS{alertstate="firing"}')
+    assert alerts["result"] == []
 
 
-def test_promtool_accepts_the_rules_and_the_example(programs: dict[str, Path], tmp_path: Path) -> None:
-    for command in (("check", "rules", RULES), ("check", "config", PROMETHEUS / "prometheus.yml")):
-        checked = run(programs["promtool"], *command)
-        assert checked.returncode == 0, checked.stdout + checked.stderr
-        assert "SUCCESS" in checked.stdout
+async def assert_promtool_is_content(here: Scraped, admin: str) -> None:
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    async with here.http.get(f"http://{admin}/metrics", headers=headers) as answer:
+        assert answer.status == 200
+        page = await answer.text()
+    checked = await asyncio.to_thread(run, prometheus("promtool"), "check", "metrics", stdin=page)
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
 
 
-def test_each_alert_fires_when_it_should_and_is_silent_otherwise(programs: dict[str, Path], tmp_path: Path) -> None:
-    tested = run(programs["promtool"], "test", "rules", RULES_TEST.name, cwd=PROMETHEUS, bound=PATIENCE)
-    assert (tested.returncode, "SUCCESS" in tested.stdout) == (0, True), tested.stdout + tested.stderr
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("check", "rules", RULES.name),
+        ("check", "config", "prometheus.yml"),
+        ("test", "rules", RULES_TEST.name),  # each alert fires when it should, and is silent otherwise
+    ],
+    ids=" ".join,
+)
+def test_promtool_accepts_the_rules_and_the_example(words: tuple[str, ...]) -> None:
+    done = run(prometheus("promtool"), *words, cwd=PROMETHEUS, bound=PATIENCE)
+    assert (done.returncode, "SUCCESS" in done.stdout) == (0, True), done.stdout + done.stderr

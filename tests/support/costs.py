@@ -79,7 +79,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     """Write into the last report of a test what it took: the process that controls the run gets all reports."""
     report = yield
     if call.when == "teardown":
-        installed = sum(seconds for _, _, seconds in tools.installations)
+        installed = sum(tools.installations)
         tools.installations.clear()
         taken = {_folder(item.nodeid): _meter.read() - installed, INSTALLED: installed, START: sum(_start)}
         _start.clear()

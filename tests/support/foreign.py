@@ -34,24 +34,12 @@ class Program:
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
-def foreign(package: str, *programs: str) -> dict[str, Program]:
-    """Return programs by name; skip the test if the machine has none and cannot get them."""
-    result = _found(package, *programs)
+def program(name: str, package: str = "") -> Program:
+    """Return the program of this name, of the package of this name or another; skip the test if it is nowhere."""
+    result = _sought(name, package or name)
     if isinstance(result, MissingError):
         pytest.skip(str(result))
     return result
-
-
-def nginx() -> Program:
-    return foreign("nginx", "nginx")["nginx"]
-
-
-def haproxy() -> Program:
-    return foreign("haproxy", "haproxy")["haproxy"]
-
-
-def caddy() -> Program:
-    return foreign("caddy", "caddy")["caddy"]
 
 
 def chromium() -> Program:
@@ -59,38 +47,32 @@ def chromium() -> Program:
     for name in ("chromium", "chromium-browser", "google-chrome"):
         if path := shutil.which(name):
             return Program(Path(path))
-    return foreign("chromium", "chromium")["chromium"]
+    return program("chromium")
 
 
 @cache
-def _found(package: str, *programs: str) -> dict[str, Program] | MissingError:
+def _sought(name: str, package: str) -> Program | MissingError:
     """Look once in this process: without a network, to look takes a while."""
     # Servers are in folders that are on the PATH of root only.
-    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
-    paths = {name: shutil.which(name, path=path) for name in programs}
-    if all(paths.values()):
-        return {name: Program(Path(path)) for name, path in paths.items() if path is not None}
+    path = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    if path is not None:
+        return Program(Path(path))
     try:
-        return _unpacked(package, *programs)
+        return _unpacked(name, package)
     except MissingError as missing:
         return missing
 
 
-def _unpacked(package: str, *programs: str) -> dict[str, Program]:
-    """Return programs that are unpacked from a package and from what it needs that the machine does not have."""
+def _unpacked(name: str, package: str) -> Program:
+    """Return a program that is unpacked from a package and from what it needs that the machine does not have."""
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
-        raise MissingError(f"{', '.join(programs)}: missing, and this is no Debian (Debian: apt install {package})")
+        raise MissingError(f"{name} is missing, and this is no Debian (Debian: apt install {package})")
     folder = installed(package, f"2 {package} {debian_release()}".encode(), lambda new: _unpack(package, new))
-    variables = _variables(folder)
-    result = {}
-    for program in programs:
-        # What is in usr/bin may be a script that expects the program in its usual place.
-        files = [folder / "usr" / parent / program for parent in (f"lib/{program}", "bin", "sbin")]
-        file = next((file for file in files if file.is_file()), None)
-        if file is None:
-            raise MissingError(f"{program} is missing, and the package {package} of this system does not have it")
-        result[program] = Program(file, variables)
-    return result
+    # What is in usr/bin may be a script that expects the program in its usual place.
+    for parent in (f"lib/{name}", "bin", "sbin"):
+        if (file := folder / "usr" / parent / name).is_file():
+            return Program(file, _variables(folder))
+    raise MissingError(f"{name} is missing, and the package {package} of this system does not have it")
 
 
 def debian_release() -> str:
@@ -120,21 +102,17 @@ def _unpack(package: str, new: Path) -> None:
         "Acquire::https::Timeout": f"{STALL}",
     }
     options = [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
+    install = ("--yes", "--no-install-recommends", "--download-only", "install", package)
     try:
-        _download(package, scratch, *options)
+        fetch("apt", "apt-get", *options, *install, cwd=scratch, seconds=DOWNLOAD)
     except MissingError:
         options += ["-o", f"Dir::State={scratch}/state", "-o", f"Dir::State::status={scratch}/status"]
         fetch("apt", "apt-get", *options, "update", "--error-on=any", cwd=scratch, seconds=2 * BOUND)
-        _download(package, scratch, *options)
+        fetch("apt", "apt-get", *options, *install, cwd=scratch, seconds=DOWNLOAD)
     for file in archives.glob("*.deb"):
         if not file.name.startswith("libc6_"):  # it must be of the same version as the machine's program loader
             build("dpkg", "-x", file, new, cwd=scratch, seconds=DOWNLOAD)
     shutil.rmtree(scratch)
-
-
-def _download(package: str, scratch: Path, *options: str) -> None:
-    install = ("--yes", "--no-install-recommends", "--download-only", "install", package)
-    fetch("apt", "apt-get", *options, *install, cwd=scratch, seconds=DOWNLOAD)
 
 
 def _variables(folder: Path) -> dict[str, str]:

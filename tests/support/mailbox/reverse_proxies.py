@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -15,11 +15,28 @@ from support import foreign
 from support.bounds import bounded
 from support.certificates import Certificate
 from support.documents import Document
-from support.foreign import Program
+from support.mailbox.wormhole import HOMES
 from support.ports import held_port
 from support.processes import RESTANTE, Child, Serving, child, serving
 
-Words = tuple[str, ...]
+OPERATING: Final = Document("docs/mailbox/operating.md")
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """How a proxy is run with a configuration that has a block of the document."""
+
+    words: tuple[str, ...]
+    """Its command line, with {config}."""
+    config: str
+    """With {block}, {folder}, {port}, {tls} and {seconds}, after which it closes a silent connection."""
+    tls: str = ""
+    """What its configuration has for TLS, with the file {pem}."""
+    block: str = ""
+    """The name of the block, if that is not the proxy's."""
+    seconds: int = 0
+    """{seconds}, if a test does not say another number."""
+
 
 NGINX_LIMIT: Final = 60
 """Seconds after which nginx closes a silent connection by default (`proxy_read_timeout`)."""
@@ -27,26 +44,10 @@ NGINX_LIMIT: Final = 60
 HAPROXY_LIMIT: Final = 50
 """The same of HAProxy, which has no default: what Debian's /etc/haproxy/haproxy.cfg sets."""
 
-
-@dataclass(frozen=True)
-class Setup:
-    """How a proxy runs in a test."""
-
-    upstream: int
-    """The port of the server."""
-    seconds: int | None = None
-    """Seconds of silence after which it closes a connection; None: what it does by default."""
-    certificate: Certificate | None = None
-    """Its certificate; None: no TLS."""
-    inside: Words = ()
-    """What puts it into a network of its own."""
-
-    @property
-    def here(self) -> str:
-        return f"127.0.0.1:{self.upstream}"
-
-
-NGINX_CONFIG: Final = """\
+NGINX: Final = Proxy(
+    # In one process, and without a change of the user: another one could not read the folder.
+    ("-e", "stderr", "-c", "{config}", "-g", "master_process off;"),
+    """\
 daemon off;
 user root root;
 pid {folder}/pid;
@@ -54,113 +55,81 @@ error_log stderr notice;
 events {{}}
 http {{
     access_log off;
-    {settings}
+    client_body_temp_path {folder}/client_body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+    proxy_read_timeout {seconds}s;
     server {{
         listen 127.0.0.1:{port}{tls};
-        {location}
+        {block}
     }}
 }}
-"""
+""",
+    tls=" ssl; ssl_certificate {pem}; ssl_certificate_key {pem}",
+    seconds=NGINX_LIMIT,
+)
 
-TEMPORARY: Final = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-
-
-@asynccontextmanager
-async def behind_nginx(folder: Path, setup: Setup) -> AsyncIterator[int]:
-    """Run nginx; gives its port."""
-    program = foreign.nginx()
-    location = Document("docs/mailbox/operating.md").blocks["nginx"].replace("127.0.0.1:4000", setup.here)
-    settings = [f"{each}_temp_path {folder}/{each};" for each in TEMPORARY]
-    if setup.seconds is not None:
-        settings.append(f"proxy_read_timeout {setup.seconds}s;")
-    if setup.certificate is not None:
-        path = setup.certificate.path
-        settings += [f"ssl_certificate {path};", f"ssl_certificate_key {path};"]
-    with held_port() as port:
-        config = folder / "nginx.conf"
-        config.write_text(
-            NGINX_CONFIG.format(
-                folder=folder,
-                settings="\n    ".join(settings),
-                port=port,
-                tls=" ssl" if setup.certificate else "",
-                location=location,
-            )
-        )
-        # In one process, and without a change of the user: another one could not read the folder.
-        command = (str(program.path), "-e", "stderr", "-c", str(config), "-g", "master_process off;")
-        async with _running(program, setup, port, *command):
-            yield port
-
-
-HAPROXY_CONFIG: Final = """\
+HAPROXY: Final = Proxy(
+    ("-db", "-f", "{config}"),
+    """\
 defaults
-    mode {mode}
+    mode http
     timeout connect 5s
     timeout client {seconds}s
     timeout server {seconds}s
 frontend clients
     bind 127.0.0.1:{port}{tls}
     default_backend restante
-{backend}
-"""
-
-
-@asynccontextmanager
-async def behind_haproxy(folder: Path, setup: Setup, *, of_tcp: bool = False) -> AsyncIterator[int]:
-    """Run HAProxy; gives its port."""
-    program = foreign.haproxy()
-    blocks = Document("docs/mailbox/operating.md").blocks
-    backend = blocks["proxy" if of_tcp else "haproxy"].replace("127.0.0.1:4000", setup.here)
-    with held_port() as port:
-        config = folder / "haproxy.cfg"
-        config.write_text(
-            HAPROXY_CONFIG.format(
-                seconds=HAPROXY_LIMIT if setup.seconds is None else setup.seconds,
-                port=port,
-                tls=f" ssl crt {setup.certificate.path}" if setup.certificate else "",
-                backend=backend,
-                mode="tcp" if of_tcp else "http",
-            )
-        )
-        async with _running(program, setup, port, str(program.path), "-db", "-f", str(config)):
-            yield port
-
-
-CADDY_CONFIG: Final = """\
-{{
-    admin off
-    auto_https disable_redirects
-}}
 {block}
-"""
+""",
+    tls=" ssl crt {pem}",
+    seconds=HAPROXY_LIMIT,
+)
+
+HAPROXY_OF_TCP: Final = replace(HAPROXY, config=HAPROXY.config.replace("mode http", "mode tcp"), block="proxy")
+
+CADDY: Final = Proxy(
+    ("run", "--adapter", "caddyfile", "--config", "{config}"),
+    "{{\n    admin off\n    auto_https disable_redirects\n}}\n{block}\n",
+    tls="    tls {pem} {pem}\n",
+)
+"""It closes no connection for its silence."""
+
+PROXIES: Final = {"nginx": NGINX, "haproxy": HAPROXY, "caddy": CADDY}
+"""The proxies that the document has a configuration of."""
 
 
 @asynccontextmanager
-async def behind_caddy(folder: Path, setup: Setup) -> AsyncIterator[int]:
-    """Run Caddy; gives its port. It closes no connection for its silence."""
-    assert setup.seconds is None
-    program = foreign.caddy()
-    block = Document("docs/mailbox/operating.md").blocks["caddy"].replace("127.0.0.1:4000", setup.here)
+async def behind(
+    name: str,
+    folder: Path,
+    upstream: int,
+    *,
+    proxy: Proxy | None = None,
+    seconds: int | None = None,
+    certificate: Certificate | None = None,
+    inside: tuple[str, ...] = (),
+) -> AsyncIterator[int]:
+    """Run this proxy before the server of this port, with a certificate or without TLS; gives the proxy's port."""
+    program, proxy = foreign.program(name), proxy or PROXIES[name]
+    block = OPERATING.blocks[proxy.block or name].replace("127.0.0.1:4000", f"127.0.0.1:{upstream}")
+    tls = proxy.tls.format(pem=certificate.path) if certificate else ""
     with held_port() as port:
-        site = f"https://localhost:{port}" if setup.certificate else f"http://127.0.0.1:{port}"
-        path = setup.certificate and setup.certificate.path
-        own = f"{site} {{\n    bind 127.0.0.1\n" + (f"    tls {path} {path}\n" if path else "")
-        block, replaced = re.subn(r"^relay\.example\.org \{\n", own, block)
-        assert replaced == 1, block
-        config = folder / "Caddyfile"
-        config.write_text(CADDY_CONFIG.format(block=block))
-        command = (str(program.path), "run", "--adapter", "caddyfile", "--config", str(config))
-        homes = {"HOME": str(folder), "XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
-        async with _running(program, setup, port, *command, **homes):
+        if name == "caddy":
+            site = f"https://localhost:{port}" if certificate else f"http://127.0.0.1:{port}"
+            block, replaced = re.subn(r"^relay\.example\.org \{\n", f"{site} {{\n    bind 127.0.0.1\n{tls}", block)
+            assert replaced == 1, block
+        config = folder / "config"
+        config.write_text(
+            proxy.config.format(block=block, folder=folder, port=port, tls=tls, seconds=seconds or proxy.seconds)
+        )
+        words = (word.format(config=config) for word in proxy.words)
+        homes = dict.fromkeys(HOMES, str(folder))
+        async with child(*inside, str(program.path), *words, **program.variables, **homes) as running:
+            await listening(running, port)
             yield port
-
-
-@asynccontextmanager
-async def _running(program: Program, setup: Setup, port: int, *command: str, **variables: str) -> AsyncIterator[None]:
-    async with child(*setup.inside, *command, **program.variables, **variables) as proxy:
-        await listening(proxy, port)
-        yield
 
 
 LISTENING: Final = re.compile(r"^ *\d+: 0100007F:([0-9A-F]{4}) \S+ 0A ", re.MULTILINE)
@@ -179,17 +148,9 @@ async def listening(proxy: Child, port: int) -> None:
     raise AssertionError(f"the proxy ended with {await proxy.ended()}: {proxy.said}")
 
 
-BEHIND: Final[dict[str, Callable[[Path, Setup], AbstractAsyncContextManager[int]]]] = {
-    "nginx": behind_nginx,
-    "haproxy": behind_haproxy,
-    "caddy": behind_caddy,
-}
-"""The proxies that the document has a configuration of."""
-
-
 DIRECT: Final = "restante"
 """The server's own TLS."""
-FRONTS: Final = (DIRECT, *BEHIND)
+FRONTS: Final = (DIRECT, *PROXIES)
 
 
 @dataclass(frozen=True)
@@ -216,11 +177,11 @@ async def running_fronts(folder: Path, names: Iterable[str], inside: tuple[str, 
     )
     async with AsyncExitStack() as ends:
         server = await ends.enter_async_context(serving(folder / "data", (*inside, *RESTANTE), options))
-        plain = int((await server.says(r"\bws://127\.0\.0\.1:(\d+)/v1")).group(1))
-        setup = Setup(plain, certificate=certificate, inside=inside)
+        plain = int((await server.says(r"\bws://127\.0\.0\.1:(\d+)/v1"))[1])
         ports = {DIRECT: server.port}
         for name in names:
             if name != DIRECT:
                 (folder / name).mkdir()
-                ports[name] = await ends.enter_async_context(BEHIND[name](folder / name, setup))
+                front = behind(name, folder / name, plain, certificate=certificate, inside=inside)
+                ports[name] = await ends.enter_async_context(front)
         yield Fronts(server, certificate, trace, ports)

@@ -313,19 +313,21 @@ class Scene:
         author = self._sides.get(message["side"]) if kind == "message" else None
         passage = Passage(Moment(to_server, connection.client, kind, message.get("phase"), author), message)
         self.transcript.append(passage)
-        stops = [stop for stop in self._stops if stop.moment.matches(passage.moment)]
-        for stop in stops:
-            self._stops.remove(stop)
-            if stop.order == BEFORE:
-                await stop.meet(connection)
+        await self._stop(BEFORE, passage.moment, connection)
         if connection.is_cut:
             return
         sink.write(frame)
         passage.passed = True
-        for stop in stops:
-            if stop.order == AFTER:
-                await stop.meet(connection)
+        await self._stop(AFTER, passage.moment, connection)
         self._news.set()
+
+    async def _stop(self, order: str, moment: Moment, connection: Connection) -> None:
+        def due() -> Stop | None:
+            return next((stop for stop in self._stops if stop.order == order and stop.moment.matches(moment)), None)
+
+        while stop := due():  # the test may have made one while a message waited
+            self._stops.remove(stop)
+            await stop.meet(connection)
 
 
 async def assert_text_arrives(sender: Client, receiver: Client, text: str) -> None:
