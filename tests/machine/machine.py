@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from hypothesis import strategies as st
@@ -37,38 +37,36 @@ anything = st.recursive(
     scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)
 )
 
-# What a hurried or hostile client may say. `…` stands for a name that would be good.
-BLUNDERS: tuple[dict[str, Any], ...] = (
-    {},
-    {"id": 7},
-    {"type": None},
-    {"type": 5},
-    {"type": ["ping"]},
-    {"type": {"ping": 1}},
-    {"type": "welcome"},
-    {"type": "submit-permissions", "method": "none"},
-    {"type": "ping"},
-    {"type": "bind"},
-    {"type": "bind", "appid": "x"},
-    {"type": "bind", "side": "a"},
-    {"type": "bind", "appid": 5, "side": "a"},
-    {"type": "bind", "appid": "x", "side": None},
-    {"type": "claim"},
-    *({"type": "claim", "nameplate": bad} for bad in ("", "-1", " 1", "1\n", "٣", "1" * 41, "four", 4, None, ["4"])),
-    {"type": "release", "nameplate": 4},
-    {"type": "release", "nameplate": None},
-    {"type": "open"},
-    {"type": "open", "mailbox": 5},
-    {"type": "open", "mailbox": None},
-    {"type": "add"},
-    {"type": "add", "phase": "p"},
-    {"type": "add", "body": "00"},
-    {"type": "close", "mailbox": 5},
-    {"type": "close", "mailbox": None},
-    {"type": "close", "mood": 5},
-    {"type": "close", "mailbox": MAILBOXES[0], "mood": ["happy"]},
-    {"type": "close", "mailbox": MAILBOXES[1], "mood": {}},
+FIELDS: dict[str, dict[str, Any]] = {
+    "bind": {"appid": "x", "side": "a", "client_version": ["python", "1"]},
+    "list": {},
+    "allocate": {},
+    "claim": {"nameplate": "1"},
+    "release": {"nameplate": "1"},
+    "open": {"mailbox": MAILBOXES[0]},
+    "add": {"phase": "p", "body": "00"},
+    "close": {"mailbox": MAILBOXES[0], "mood": "happy"},
+    "ping": {"ping": 1},
+    "welcome": {},
+    "submit-permissions": {"method": "none"},
+}
+WRONG: tuple[Any, ...] = (
+    *(None, True, 0, -1, 1.5, 1e300, [], [None, None], ["python"], {}, {"type": "ping"}, {"": [[]]}),
+    *("", " ", "\0", "é", "😀", "x" * 100, "-1", " 1", "1\n", "٣", "1" * 41, "four"),
 )
+
+
+def _blunders() -> Iterator[dict[str, Any]]:
+    """Yield what a hurried or hostile client may say: each command with a field that is missing or wrong."""
+    yield {}
+    for kind, fields in FIELDS.items():
+        good = {"id": 7, "type": kind, **fields}
+        for field in good:
+            yield {name: value for name, value in good.items() if name != field}
+            yield from ({**good, field: wrong} for wrong in WRONG)
+
+
+BLUNDERS = tuple(_blunders())
 NOT_MESSAGES = ("", "hello", "{", '{"type": "ping", "ping": }', "[]", "5", "null", '"ping"')
 
 

@@ -1,25 +1,15 @@
 """The server does what the plain model does, wherever it is. `--effort N` looks N times as hard (effort.py)."""
 
+import json
+
+import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
-from machine.machine import MOTD, Conversation
+from machine.machine import BLUNDERS, MAILBOXES, MOTD, Conversation
 from support.effort import examples
 from support.mailbox.givens import Options
 from support.mailbox.shells import CommitLoopWorld, SocketWorld
-from support.mailbox.worlds import CoreWorld, StoreWorld
-
-
-class Core(Conversation):
-    kind = CoreWorld
-
-
-class Stored(Conversation):
-    kind = StoreWorld
-
-
-class Batched(Conversation):
-    kind = StoreWorld
-    gathers = True
+from support.mailbox.worlds import CoreWorld, StoreWorld, World
 
 
 class CommitLoopMachine(Conversation):
@@ -27,24 +17,39 @@ class CommitLoopMachine(Conversation):
     gathers = True
 
 
-class Socket(Conversation):
-    kind = SocketWorld
+@pytest.mark.parametrize(
+    ("world", "batches", "number", "steps"),
+    [
+        (CoreWorld, False, 60, 50),
+        (StoreWorld, False, 16, 50),
+        (StoreWorld, True, 40, 50),
+        (CommitLoopWorld, True, 16, 50),
+        (SocketWorld, False, 4, 30),
+    ],
+    ids=["core", "store", "store, batches", "commit loop", "socket"],
+)
+def test_the_server_does_what_the_model_does(world: type[World], batches: bool, number: int, steps: int) -> None:
+    class Machine(Conversation):
+        kind = world
+        gathers = batches
+
+    run_state_machine_as_test(Machine, settings=examples(number, steps))
 
 
-def test_the_core_does_what_the_model_does() -> None:
-    run_state_machine_as_test(Core, settings=examples(60))
+def test_any_value_in_any_field_is_answered_as_the_model_says() -> None:
+    class Machine(Conversation):
+        kind = CoreWorld
 
-
-def test_the_store_keeps_what_the_model_keeps() -> None:
-    run_state_machine_as_test(Stored, settings=examples(16))
-
-
-def test_a_batch_means_what_its_commands_mean_one_after_the_other() -> None:
-    run_state_machine_as_test(Batched, settings=examples(40))
-
-
-def test_batches_of_the_commit_loop_do_not_change_its_answers() -> None:
-    run_state_machine_as_test(CommitLoopMachine, settings=examples(16))
+    state = Machine()
+    state.begin(options=Options(motd=MOTD), seed=0, stubborn=False)
+    for before in ("connected", "bound", "opened"):
+        for blunder in BLUNDERS:
+            state.lose(slot=0)
+            state._sit(0, bound=before != "connected")
+            if before == "opened":
+                state._command(0, "open", mailbox=MAILBOXES[0])
+            state._say(0, json.dumps(blunder))
+    state.teardown()
 
 
 def test_a_connection_is_lost_in_the_batch_of_its_commands_however_much_is_said() -> None:
@@ -68,7 +73,3 @@ def test_a_refused_batch_does_not_change_who_was_told_of_a_name_that_is_used_aga
     state.name(slot=0, kind="release", mood=None, pick=0)
     state.allocate_twice(first=2, lost=True, refused=True)
     state.teardown()
-
-
-def test_real_clients_see_what_the_model_says() -> None:
-    run_state_machine_as_test(Socket, settings=examples(4, steps=30))

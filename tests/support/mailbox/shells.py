@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from pathlib import Path
 
 from restante.common.listening import listen_address
 from restante.mailbox.core.dispatcher import CLEANUP_CLOSE_CODES, Dispatcher
@@ -14,7 +13,7 @@ from restante.mailbox.server.server import Server
 from support.dice import FakeDice
 from support.mailbox.givens import FakeClock, Inbox, Options
 from support.mailbox.raw_socket import BINARY, CLOSE, TEXT, RawSocket, frame
-from support.mailbox.tables import Rows, Usage, live_rows, usage_rows
+from support.mailbox.tables import Rows, Usage
 from support.mailbox.worlds import Disk, LocalWorld
 
 
@@ -23,17 +22,10 @@ class CommitLoopWorld(LocalWorld):
 
     tells_the_lost = False
 
-    def __init__(
-        self,
-        options: Options,
-        clock: FakeClock | None = None,
-        dice: FakeDice | None = None,
-        data: Path | None = None,
-    ) -> None:
+    def __init__(self, options: Options, clock: FakeClock | None = None, dice: FakeDice | None = None) -> None:
         super().__init__(options, clock, dice)
-        self._data = data
         self._waiting = False
-        self._store = Disk.begin(data)
+        self._store = Disk()
         self.run(self._open())
 
     async def _open(self) -> None:
@@ -102,19 +94,13 @@ class CommitLoopWorld(LocalWorld):
             self.run(self._until_idle())
 
     def restart(self, *, crash: bool = False) -> None:
-        assert self._data is None or not crash
         self.run(self._restart(crash=crash))
 
     async def _restart(self, *, crash: bool) -> None:
         survivor = self._store.copy() if crash else None
         await self._stop()
-        old = self._store
-        if self._data is None:
-            self._store = survivor or old.copy()
-            await old.close()
-        else:
-            await old.close()
-            self._store = Disk.begin(self._data)
+        old, self._store = self._store, survivor or self._store.copy()
+        await old.close()
         await self._open()
 
     async def _stop(self) -> None:
@@ -122,10 +108,10 @@ class CommitLoopWorld(LocalWorld):
         await self._working
 
     def live(self) -> dict[str, Rows]:
-        return self._store.read(self._data, live_rows)
+        return self._store.live()
 
     def usage(self) -> Usage:
-        return self._store.read(self._data, usage_rows)
+        return self._store.usage()
 
     def check(self) -> None:
         self._store.check(self.dispatcher.state, self.now())
@@ -172,13 +158,7 @@ class SocketWorld(CommitLoopWorld):
 
     hanging_up_loses = True
 
-    def __init__(
-        self,
-        options: Options,
-        clock: FakeClock | None = None,
-        dice: FakeDice | None = None,
-        data: Path | None = None,
-    ) -> None:
+    def __init__(self, options: Options, clock: FakeClock | None = None, dice: FakeDice | None = None) -> None:
         self._here: list[SocketInbox] = []
         self._opcode = BINARY if options.binary else TEXT
         self._speaker: SocketInbox | None = None
@@ -186,7 +166,7 @@ class SocketWorld(CommitLoopWorld):
         self._gathered: int | None = None
         """How many commands wait while the commit loop is closed; None: it is open."""
         self._sent = 0
-        super().__init__(options, clock, dice, data)
+        super().__init__(options, clock, dice)
 
     async def _open(self) -> None:
         await super()._open()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable, Coroutine, Sequence
-from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from restante.common.errors import StoreBusy
@@ -27,7 +26,7 @@ from support.bounds import bounded
 from support.dice import FakeDice
 from support.mailbox.givens import FakeClock, Inbox, Options
 from support.mailbox.picture import picture
-from support.mailbox.tables import Rows, Usage, counted, live_rows, live_state, note, reading, usage_rows
+from support.mailbox.tables import Rows, Usage, counted, live_rows, live_state, note, usage_rows
 
 T = TypeVar("T")
 
@@ -245,20 +244,11 @@ class Disk(Store):
     refused = False
     """It did, since somebody looked."""
 
-    def __init__(self, database: sqlite3.Connection, held: int | None = None) -> None:
-        super().__init__(database, held)
+    def __init__(self, database: sqlite3.Connection | None = None) -> None:
+        super().__init__(database or connect(":memory:"))
         self._read: dict[str, Any] = {}
         """What was read since the last change."""
         self._changes = -1
-
-    @classmethod
-    def begin(cls, data: Path | None) -> Disk:
-        """Open a data directory; None: a database in memory."""
-        if data is not None:
-            disk = cls.open(data)
-            assert isinstance(disk, Disk)
-            return disk
-        return cls(connect(":memory:"))
 
     async def apply(self, changes: Sequence[Change], now: Now) -> None:
         if not self.refuses:
@@ -279,12 +269,11 @@ class Disk(Store):
         self.database.backup(database)
         return Disk(database)
 
-    def read(self, data: Path | None, rows: Callable[[sqlite3.Connection], T]) -> T:
-        """Read what is committed: of a data directory, through a connection of its own."""
-        if data is None:
-            return self._once(rows.__name__, lambda: rows(self.database))
-        with reading(data) as database:
-            return rows(database)
+    def live(self) -> dict[str, Rows]:
+        return self._once("live", lambda: live_rows(self.database))
+
+    def usage(self) -> Usage:
+        return self._once("usage", lambda: usage_rows(self.database))
 
     def check(self, state: State, now: Now) -> None:
         """A restart would find what is in memory, but for late touches; service time is not ahead of itself."""
@@ -304,20 +293,13 @@ class Disk(Store):
 
 
 class StoreWorld(CoreWorld):
-    """The dispatcher over SQLite, in memory or in a data directory. Each flush is a batch, and a transaction."""
+    """The dispatcher over SQLite, in memory. Each flush is a batch, and a transaction."""
 
     durable = True
 
-    def __init__(
-        self,
-        options: Options,
-        clock: FakeClock | None = None,
-        dice: FakeDice | None = None,
-        data: Path | None = None,
-    ) -> None:
+    def __init__(self, options: Options, clock: FakeClock | None = None, dice: FakeDice | None = None) -> None:
         super().__init__(options, clock, dice)
-        self._data = data
-        self._store = Disk.begin(data)
+        self._store = Disk()
         self._open()
 
     def _open(self) -> None:
@@ -349,20 +331,15 @@ class StoreWorld(CoreWorld):
     def restart(self, *, crash: bool = False) -> None:
         if not crash:
             self.save()
-        old = self._store
-        if self._data is None:
-            self._store = old.copy()
-            self.run(old.close())
-        else:
-            self.run(old.close())
-            self._store = Disk.begin(self._data)
+        old, self._store = self._store, self._store.copy()
+        self.run(old.close())
         self._open()
 
     def live(self) -> dict[str, Rows]:
-        return self._store.read(self._data, live_rows)
+        return self._store.live()
 
     def usage(self) -> Usage:
-        return self._store.read(self._data, usage_rows)
+        return self._store.usage()
 
     def check(self) -> None:
         self._store.check(self._dispatcher.state, self.now())
