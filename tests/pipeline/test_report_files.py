@@ -10,9 +10,9 @@ import io
 import json
 import re
 from html import escape
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import patch
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -40,7 +40,7 @@ from restante.pipeline.report.model import (
 )
 from restante.pipeline.report.page import page
 from restante.pipeline.report.summary import ISOLATE, POP, summary
-from restante.pipeline.report.values import compact, csv_text, share, size, spoken_value
+from restante.pipeline.report.values import csv_text, spoken_value
 from support.markup import Tags, plain
 from support.pipeline import reports
 
@@ -60,15 +60,19 @@ def test_a_page_is_well_formed_names_nothing_outside_of_it_and_has_no_script(nam
     assert len(tags.texts["h1"]) == 1
     ids = tags.values("id")
     assert len(ids) == len(set(ids))
-    named = {*tags.values("aria-labelledby"), *tags.values("aria-describedby")}
-    links = {link.removeprefix("#") for link in tags.values("href") if link != "data:,"}
-    assert named | links <= set(ids)
+    hrefs = tags.values("href")
+    links = {link.removeprefix("#") for link in hrefs if link != "data:,"}
+    assert links | {*tags.values("aria-labelledby"), *tags.values("aria-describedby")} <= set(ids)
     assert "script" not in tags.texts
-    assert all(each == "data:,," or each.startswith(("#", "data:,")) for each in tags.values("href"))
+    assert all(each == "data:,," or each.startswith(("#", "data:,")) for each in hrefs)
     for attribute in ("src", "srcset", "action", "style", "data", "poster", "formaction", "xlink:href"):
         assert tags.values(attribute) == []
     assert not [each for _, each, _ in tags.attributes if each.startswith("on")]
     assert not re.search(r"url\(|@import", content)
+    scopes = [value for tag, attribute, value in tags.attributes if (tag, attribute) == ("th", "scope")]
+    assert len(scopes) == len(tags.texts["th"]), "each header says what it heads"
+    assert scopes.count("row") == sum(len(figure.table.rows) for _, figure in figures(REPORTS[name]))
+    assert len(tags.texts["caption"]) == len(list(figures(REPORTS[name])))
 
 
 def test_the_policy_allows_the_page_s_own_style_only() -> None:
@@ -105,62 +109,62 @@ def test_each_figure_has_a_sentence_and_a_table_with_its_rows(name: str) -> None
     content = page(REPORTS[name]).decode()
     for _, figure in figures(REPORTS[name]):
         _, _, after = content.partition(f'<div id="{figure.id}"')
-        table = after[after.index("<table>") : after.index("</table>") + len("</table>")]
-        assert figure.reading in after[: after.index("<table>")]
-        [head, *rows] = [["".join(cell.itertext()) for cell in row] for row in ET.fromstring(table).iter("tr")]
+        before, table, rest = after.partition("<table>")
+        assert figure.reading in before
+        rows = ET.fromstring(table + rest.partition("</table>")[0] + "</table>").iter("tr")
         columns = figure.table.columns
-        assert head == [column.head for column in columns]
-        assert rows == [
-            [spoken_value(value, column.kind, column.absent) for column, value in zip(columns, row, strict=True)]
-            for row in figure.table.rows
+        assert [["".join(cell.itertext()) for cell in row] for row in rows] == [
+            [column.head for column in columns],
+            *(
+                [spoken_value(value, column.kind, column.absent) for column, value in zip(columns, row, strict=True)]
+                for row in figure.table.rows
+            ),
         ]
 
 
-def test_a_page_says_what_is_missing_what_changed_and_what_there_is_nothing_of() -> None:
-    said = plain(page(WHOLE))
-    assert "November 2026" in said
-    assert "Made at 2026-12-01 06:30 UTC" in said
-    assert "The lake has no records before 3 November 2026." in said
-    assert "27.0 % , before 10.0 % 2026-11-01 to 2026-11-03, 3 days Failures grew. See All ." in said
-    assert "What counts as a change A rule." in said
-    assert "Nothing The lake has no records of this in the period." in said
-    assert "Failed ! 27.0 %" in said
+def test_the_page_and_the_summary_have_facts_changes_and_what_is_missing() -> None:
+    text = plain(page(WHOLE))
+    for sentence in (
+        "Made at 2026-12-01 06:30 UTC",
+        "The lake has no records before 3 November 2026.",
+        "27.0 % , before 10.0 % 2026-11-01 to 2026-11-03, 3 days Failures grew. See All .",
+        "What counts as a change A rule.",
+        "Nothing The lake has no records of this in the period.",
+        "Failed ! 27.0 %",
+    ):
+        assert sentence in text
+    lines = [" ".join(line.split()) for line in summary(WHOLE, 60)]
+    assert lines[:5] == [
+        *("November 2026", "The lake has no records before 3 November 2026.", ""),
+        *("What changed since the month before", "! Failures grew."),
+    ]
+    assert {"Mailboxes 1,234", "! Failed 27.0 %"} <= {*lines}
 
 
-def test_the_page_is_written_after_all_that_lies_beside_it() -> None:
-    names = [path for path, _ in report_files(WHOLE)]
-    assert names[-2:] == [PurePosixPath("2026-11.json"), PurePosixPath("2026-11.html")]
-    assert PurePosixPath("2026-11/changes.csv") in names
-    assert len(names) == 3 + len(list(figures(WHOLE)))
-    assert PurePosixPath("2026-11/results.csv") in names
-
-
-def test_csv_and_json_have_the_same_values() -> None:
-    sections = json.loads(as_json(WHOLE))["sections"]
-    in_json = {figure["id"]: figure["rows"] for section in sections for figure in section["figures"]}
+def test_csv_and_json_have_the_same_values_and_the_page_is_written_last() -> None:
+    files = {str(path): content for path, content in report_files(WHOLE)}
+    names = {figure.id: f"2026-11/{figure.id}.csv" for _, figure in figures(WHOLE)}
+    assert [*files][-2:] == ["2026-11.json", "2026-11.html"]
+    assert {*files} == {"2026-11/changes.csv", *names.values(), "2026-11.json", "2026-11.html"}
+    written = json.loads(files["2026-11.json"])
+    in_json = {figure["id"]: figure for section in written["sections"] for figure in section["figures"]}
     for _, figure in figures(WHOLE):
-        names, *rows = csv.reader(io.StringIO(as_csv(figure.table).decode(), newline=""))
-        assert names == [column.name for column in figure.table.columns]
+        head, *rows = csv.reader(io.StringIO(files[names[figure.id]].decode(), newline=""))
+        assert head == [column.name for column in figure.table.columns]
         assert rows == [[csv_text(value) or "" for value in cells] for cells in figure.table.rows]
-        for row, json_row in zip(rows, in_json[figure.id], strict=True):
+        for row, json_row in zip(rows, in_json[figure.id]["rows"], strict=True):
             assert [json.dumps(value).strip('"').replace("null", "") for value in json_row.values()] == row
-
-
-def test_the_json_has_its_version_and_units() -> None:
-    said = json.loads(as_json(WHOLE))
-    assert (said["format"], said["version"]) == ("restante report", 1)
-    assert said["period"] == {"kind": "month", "name": "2026-11", "first": "2026-11-01", "last": "2026-11-30"}
-    assert said["period_before"]["name"] == "2026-10"
-    assert said["made"] == "2026-12-01T06:30:00Z"
-    assert said["changes"]["found"][0]["section"] == "all"
-    [waiting] = [each for section in said["sections"] for each in section["figures"] if each["id"] == "waiting"]
-    assert [column["unit"] for column in waiting["columns"]] == [None, *["microseconds"] * 3]
+    assert (written["format"], written["version"]) == ("restante report", 1)
+    assert written["period"] == {"kind": "month", "name": "2026-11", "first": "2026-11-01", "last": "2026-11-30"}
+    assert (written["period_before"]["name"], written["made"]) == ("2026-10", "2026-12-01T06:30:00Z")
+    assert written["changes"]["found"][0]["section"] == "all"
+    assert [column["unit"] for column in in_json["waiting"]["columns"]] == [None, *["microseconds"] * 3]
     assert as_json(HOSTILE).isascii()
 
 
 @given(st.lists(st.text(), min_size=1))
 def test_no_text_in_csv_begins_like_a_formula(texts: list[str]) -> None:
-    column = reports.ranked_bars().table.columns[0]
+    column = ReportColumn("a", "A", ValueKind.TEXT)
     content = as_csv(ReportTable((column,), tuple((each,) for each in texts))).decode()
     rows = [row for [row] in list(csv.reader(io.StringIO(content, newline="")))[1:]]
     assert not any(row.startswith(FORMULA) for row in rows)
@@ -173,20 +177,12 @@ def test_the_lines_of_a_summary_fit_the_terminal(name: str, width: int, limit: i
     assert max(cell_len(line) for line in summary(REPORTS[name], width)) <= limit
 
 
-def test_a_long_text_of_wide_characters_is_in_lines_that_the_terminal_has_room_for() -> None:
-    wide = "\u5b57"
-    remark = wide * 50 + " " + "a" * 45 + " b c"
-    lines = list(summary(Report(WHOLE.period, WHOLE.made, (), (remark,)), 40))
-    assert lines[1:] == [
-        *("  " + wide * count for count in (19, 19, 12)),
-        *("  " + "a" * 38, "  " + "a" * 7 + " b c"),
-    ]
+def of_section(figure: Figure, terms: str = "") -> Report:
+    return Report(WHOLE.period, WHOLE.made, (Section("of", "Of", (figure,), terms=terms),))
 
 
 def test_a_page_and_the_json_say_what_the_words_of_a_section_mean() -> None:
-    report = Report(
-        WHOLE.period, WHOLE.made, (Section("of", "Of", (reports.plain_table(),), terms="A <word> is one."),)
-    )
+    report = of_section(reports.plain_table(), "A <word> is one.")
     content = page(report).decode()
     assert content.index("A &lt;word&gt; is one.") < content.index('class="figure"')
     assert json.loads(as_json(report))["sections"][0]["terms"] == "A <word> is one."
@@ -201,22 +197,12 @@ def test_a_page_leaves_out_a_column_that_says_the_usual_in_every_row(names: tupl
     )
     rows = tuple((f"app {at}", number, 90 + at) for at, number in enumerate(names))
     figure = Figure("a", "A", "It.", ReportTable(columns, rows), RankedBars(("app_id",), "ended"))
-    tags = Tags(page(Report(WHOLE.period, WHOLE.made, (Section("of", "Of", (figure,)),))).decode())
+    tags = Tags(page(of_section(figure)).decode())
     shown = [each for each in tags.texts["th"] if each]  # the texts of the rows' headers are in elements of their own
     assert shown == ["Application", *["Names"] * is_shown, "Ended"]
     assert ("How many names." in tags.texts.get("dd", [])) == is_shown
     assert len(tags.texts["td"]) == 2 * (1 + is_shown)
     assert as_csv(figure.table).startswith(b"app_id,names,ended\r\n")
-
-
-def test_a_summary_has_the_facts_and_marks_those_to_look_at() -> None:
-    lines = [" ".join(line.split()) for line in summary(WHOLE, 60)]
-    assert lines[:5] == [
-        *("November 2026", "The lake has no records before 3 November 2026.", ""),
-        *("What changed since the month before", "! Failures grew."),
-    ]
-    assert "Mailboxes 1,234" in lines
-    assert "! Failed 27.0 %" in lines
 
 
 @pytest.mark.parametrize("width", [40, 300])
@@ -259,47 +245,21 @@ def test_values_are_written_for_people(value: Any, kind: ValueKind, said: str) -
     assert spoken_value(value, kind) == said
 
 
-@given(st.floats(0, 1), st.integers(0, 10**18))
-def test_only_nothing_is_no_percent_and_numbers_stay_short(part: float, count: int) -> None:
-    assert (share(part) == "0 %") == (part == 0)
-    assert (share(part) == "100 %") == (part == 1)
-    assert len(size(count)) <= 9
-    assert len(compact(10 ** len(str(count)))) <= 6
-
-
-def test_the_headers_of_a_table_say_what_they_head() -> None:
-    tags = Tags(page(WHOLE).decode())
-    scopes = [value for tag, name, value in tags.attributes if tag == "th" and name == "scope"]
-    assert len(scopes) == len(tags.texts["th"])
-    rows = sum(len(figure.table.rows) for _, figure in figures(WHOLE))
-    assert scopes.count("row") == rows
-    assert len(tags.texts["caption"]) == len(list(figures(WHOLE)))
-
-
 def test_a_new_report_removes_only_files_that_earlier_ones_had(tmp_path: Path) -> None:
     folder = tmp_path / WHOLE.period.name
     folder.mkdir()
     (folder / "mine.csv").touch()
     (folder / "gaps.csv").symlink_to("mine.csv")
-    (folder / "coverage.csv").touch()
+    (folder / "envelopes-by-day.csv").touch()
+    full = patch.object(report_output, "write_output", side_effect=OSError(errno.ENOSPC, ""))
+    with full, pytest.raises(StoreError, match="cannot write"):
+        write_report(WHOLE, tmp_path)
+    assert {path.name for path in folder.iterdir()} == {"mine.csv", "gaps.csv", "envelopes-by-day.csv"}
     write_report(WHOLE, tmp_path)
     left = {path.name for path in folder.iterdir()} - {name.name for name, _ in report_files(WHOLE)}
     assert left == {"mine.csv", "gaps.csv"}
-
-
-def test_a_report_removes_nothing_through_a_link(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "gaps.csv").touch()
-    (tmp_path / WHOLE.period.name).symlink_to("elsewhere")
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to("elsewhere")
+    (folder / "envelopes-by-day.csv").touch()
     write_report(WHOLE, tmp_path)
-    assert (tmp_path / "elsewhere" / "gaps.csv").exists()
-
-
-def test_old_files_stay_if_a_report_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / WHOLE.period.name
-    folder.mkdir()
-    (folder / "gaps.csv").touch()
-    monkeypatch.setattr(report_output, "write_output", Mock(side_effect=OSError(errno.ENOSPC, "")))
-    with pytest.raises(StoreError, match="cannot write"):
-        write_report(WHOLE, tmp_path)
-    assert [path.name for path in folder.iterdir()] == ["gaps.csv"]
+    assert (folder / "envelopes-by-day.csv").exists(), "nothing is removed through a link"

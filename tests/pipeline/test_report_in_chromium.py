@@ -75,17 +75,15 @@ CUT = """() => [...document.querySelectorAll(".scrolled")]
 """Finds the tables that are cut although the page is wider."""
 
 
+QUICK = {("month", "wide"), ("hostile", "phone")}
+
+
 @pytest.mark.parametrize(
     ("name", "view"),
     [
-        ("month", "wide"),
-        ("hostile", "phone"),
-        *(
-            pytest.param(name, view, marks=pytest.mark.thorough)
-            for name in PAGES
-            for view in VIEWS
-            if (name, view) not in {("month", "wide"), ("hostile", "phone")}
-        ),
+        pytest.param(name, view, marks=() if (name, view) in QUICK else pytest.mark.thorough)
+        for name in PAGES
+        for view in VIEWS
     ],
 )
 def test_a_page_fits_and_loads_nothing(browser: Browser, tmp_path: Path, name: str, view: str) -> None:
@@ -98,7 +96,7 @@ def test_a_page_fits_and_loads_nothing(browser: Browser, tmp_path: Path, name: s
             assert size["width"] > 300
         if name == "month":
             assert shown.page.evaluate(TEXTS) == [[], [], []]
-        if VIEWS[view]["viewport"] == WIDE["viewport"]:
+        if view != "phone":
             assert shown.page.evaluate(CUT) == []
         assert shown.complaints == []
         assert shown.foreign == []
@@ -118,27 +116,26 @@ def test_axe_finds_no_violation(browser: Browser, tmp_path: Path, name: str, vie
 
 
 @pytest.mark.thorough
-def test_the_meanings_are_opened_without_a_script(browser: Browser, tmp_path: Path) -> None:
-    with opened(browser, content("whole"), tmp_path, java_script_enabled=False, **WIDE) as shown:
-        box = shown.page.locator("details.meanings").last
-        expect(box.locator(":scope > :not(summary)")).to_be_hidden()
-        box.locator("summary").click()
-        expect(box.locator(":scope > :not(summary)")).to_be_visible()
-
-
-MAX_PDF_BYTES = 1_000_000
-"""The PDF of a month with its tables and charts has 160 kB. Areas that are printed as bitmaps make it 90 MB."""
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize("name", PAGES)
-def test_a_printed_page_fits_its_paper_and_its_pdf_is_small(browser: Browser, tmp_path: Path, name: str) -> None:
-    with opened(browser, content(name), tmp_path, viewport={"width": 700, "height": 1000}) as shown:
+def test_a_printed_page_is_light_fits_its_paper_and_shows_all_rows(
+    browser: Browser, tmp_path: Path, name: str
+) -> None:
+    """The PDF of a month has 160 kB. Areas that are printed as bitmaps make it 90 MB."""
+    options = {"viewport": {"width": 700, "height": 1000}, "color_scheme": "dark"}
+    with opened(browser, content(name), tmp_path, **options) as shown:
+        dark = shown.page.evaluate("getComputedStyle(document.body).backgroundColor")
         shown.page.emulate_media(media="print")
+        assert shown.page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
         assert shown.page.evaluate("document.documentElement.scrollWidth") <= 700  # A4, 12 mm of margin on both sides
+        hidden = """[...document.querySelectorAll(".scrolled")]
+            .filter((box) => box.scrollHeight > box.clientHeight + 1).length"""
+        assert shown.page.evaluate(hidden) == 0
+        assert not shown.page.locator("nav").is_visible()
+        if name == "whole":
+            assert shown.page.get_by_text("A rule.").is_visible()
         pdf = shown.page.pdf(format="A4")
     assert pdf.startswith(b"%PDF")
-    assert len(pdf) < MAX_PDF_BYTES
+    assert len(pdf) < 1_000_000
 
 
 @pytest.mark.thorough
@@ -163,18 +160,3 @@ def test_a_table_is_scrolled_by_keys(browser: Browser, tmp_path: Path) -> None:
         shown.page.keyboard.press("End")
         # Not wait_for_function: what it polls with is eval(), and the page's content policy refuses that.
         expect(last_row).to_be_in_viewport()
-
-
-@pytest.mark.thorough
-def test_a_printed_page_is_light_and_shows_all_rows(browser: Browser, tmp_path: Path) -> None:
-    with opened(browser, content("whole"), tmp_path, **VIEWS["dark"]) as shown:
-        dark = shown.page.evaluate("getComputedStyle(document.body).backgroundColor")
-        shown.page.emulate_media(media="print")
-        assert shown.page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
-        assert shown.page.get_by_text("A rule.").is_visible()
-        hidden = shown.page.evaluate(
-            """[...document.querySelectorAll(".scrolled")]
-                .filter((box) => box.scrollHeight > box.clientHeight + 1).length"""
-        )
-        assert hidden == 0
-        assert not shown.page.locator("nav").is_visible()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from restante.pipeline.report.changes.measure import quoted
@@ -47,104 +48,77 @@ HOSTILE = (
 )
 """Names as clients may send them."""
 
-TEXT, COUNT, DURATION = ValueKind.TEXT, ValueKind.COUNT, ValueKind.DURATION
 DAYS = parse("2026-11").days
+RESULTS = ("happy", "lonely", "errory", "scary", "pruney", "crowded")
+SHARES = ("p50_us", "p90_us", "p99_us")
 
 
-def stacked_bars(rows: tuple[Cells, ...] | None = None) -> Figure:
-    names = ("happy", "lonely", "errory", "scary", "pruney", "crowded")
-    columns = (ReportColumn("day", "Day", ValueKind.DAY), *(ReportColumn(each, each, COUNT) for each in names))
-    if rows is None:
-        rows = tuple((day, 200 + 7 * at, 40, at % 3, 5 * (at % 7 == 0), 12, 3) for at, day in enumerate(DAYS))
-        rows = (*rows[:9], (DAYS[9], *(None,) * 6), (DAYS[10], *(0,) * 6), *rows[11:])
-    return _figure("results", columns, rows, StackedBars("day", names))
+def _figure(id_: str, columns: str, rows: Sequence[Cells], chart: Chart | None) -> Figure:
+    """Return a figure whose columns are given as `KIND name name KIND name`."""
+    kind, made = ValueKind.TEXT, list[ReportColumn]()
+    for word in columns.split():
+        if word.isupper():
+            kind = ValueKind[word]
+        else:
+            absent = {"absent": "not judged"} if kind is ValueKind.FLAG else {}
+            made.append(ReportColumn(word, word.capitalize(), kind, **absent))
+    return Figure(id_, id_.capitalize(), f"It shows {id_}. Read it.", ReportTable(tuple(made), tuple(rows)), chart)
 
 
-def steps(rows: tuple[Cells, ...] | None = None) -> Figure:
-    columns = (
-        *(ReportColumn("source", "Server", TEXT), ReportColumn("day", "Day", ValueKind.DAY)),
-        ReportColumn("peak", "Peak", COUNT),
-    )
-    if rows is None:
-        rows = tuple(
-            (server, day, None if at == 4 else (at * 7 + len(server)) % 40)
-            for server in ("north", "east", "south")
-            for at, day in enumerate(DAYS)
-        )
-    return _figure("pressure", columns, rows, StepLines("day", "source", "peak"))
+def steps(rows: Sequence[Cells]) -> Figure:
+    return _figure("pressure", "TEXT source DAY day COUNT peak", rows, StepLines("day", "source", "peak"))
 
 
-def ranked_bars(names: tuple[str, ...] = ("python", "rust", "go")) -> Figure:
-    columns = (
-        *(ReportColumn("version", "Version", TEXT), ReportColumn("mailboxes", "mailboxes", COUNT)),
-        ReportColumn("failed", "failed", COUNT, "Mailboxes that did not end happy."),
-    )
-    rows = tuple((name, 1_000 - 40 * at, 400 - 20 * at) for at, name in enumerate(names))
-    return _figure("versions", columns, (*rows, (None, 0, 0)), RankedBars(("version",), "mailboxes", "failed"))
-
-
-def punch_card() -> Figure:
-    columns = (
-        *(ReportColumn("weekday", "Weekday", TEXT), ReportColumn("hour", "Hour", COUNT)),
-        ReportColumn("connections", "Connections", COUNT),
-    )
-    rows = tuple((name, hour, hour * (at + 1)) for at, name in enumerate(WEEKDAYS) for hour in range(24))
-    return _figure(
-        "busy-hours", columns, (*rows[:-1], (WEEKDAYS[6], 23, None)), PunchCard("weekday", "hour", "connections")
-    )
-
-
-def coverage_map() -> Figure:
-    columns = (
-        *(ReportColumn("source", "Mailserver", TEXT), ReportColumn("day", "Day", ValueKind.DAY)),
-        *(ReportColumn("envelopes", "there", COUNT), ReportColumn("missing", "missing", COUNT)),
-    )
-    counts = [(600, 0), (599, 1), (300, 300), (0, 600), (0, 0), (None, None)]
-    rows = tuple((name, day, *counts[at % 6]) for name in ("alpha", "beta") for at, day in enumerate(DAYS))
-    return _figure("coverage", columns, rows, CoverageMap("day", "source", "envelopes", "missing"))
-
-
-def percentile_strip() -> Figure:
-    names = ("p50_us", "p90_us", "p99_us")
-    columns = (
-        ReportColumn("kind", "Kind", TEXT),
-        *(ReportColumn(name, name[:3], DURATION) for name in names),
-    )
-    rows: tuple[Cells, ...] = (
-        ("nameplate", 4_000_000.4, 61_000_000, 700_000_000.0),
-        ("opened", 10.1, 10.1, 10.1),
-        ("claimed", None, None, None),
-        ("none", 0, 0.0, 86_400_000_000),
-    )
-    return _figure("waiting", columns, rows, PercentileStrip(("kind",), names))
+def ranked_bars(names: Sequence[str]) -> Figure:
+    rows = [(name, 1_000 - 40 * at, 400 - 20 * at) for at, name in enumerate(names)]
+    chart = RankedBars(("version",), "mailboxes", "failed")
+    return _figure("versions", "TEXT version COUNT mailboxes failed", [*rows, (None, 0, 0)], chart)
 
 
 def plain_table() -> Figure:
-    columns = (
-        *(ReportColumn("source", "Source", TEXT), ReportColumn("last", "Last row", ValueKind.MOMENT)),
-        *(ReportColumn("share", "Share", ValueKind.SHARE), ReportColumn("size", "Size", ValueKind.BYTES)),
-        ReportColumn("stands_out", "Stands out", ValueKind.FLAG, absent="not judged"),
-    )
     moment = datetime(2026, 11, 30, 23, 59, 58, tzinfo=UTC)
     rows = (("north", moment, 0.123, 12_345_678, True), ("east", None, 1.0, 0, None))
-    return _figure("sources", columns, rows, None)
-
-
-def _figure(id_: str, columns: tuple[ReportColumn, ...], rows: tuple[Cells, ...], chart: Chart | None) -> Figure:
-    return Figure(id_, id_.capitalize(), f"It shows {id_}. Read it.", ReportTable(columns, rows), chart)
+    return _figure("sources", "TEXT source MOMENT last SHARE share BYTES size FLAG stands_out", rows, None)
 
 
 def charts() -> tuple[Figure, ...]:
     """Return a figure with each kind of chart."""
-    return (stacked_bars(), steps(), ranked_bars(), punch_card(), coverage_map(), percentile_strip())
+    days: list[Cells] = [(day, 200 + 7 * at, 40, at % 3, 5 * (at % 7 == 0), 12, 3) for at, day in enumerate(DAYS)]
+    days[9:11] = [(DAYS[9], *(None,) * 6), (DAYS[10], *(0,) * 6)]
+    peaks = [
+        (server, day, None if at == 4 else (at * 7 + len(server)) % 40)
+        for server in ("north", "east", "south")
+        for at, day in enumerate(DAYS)
+    ]
+    hours = [(name, hour, hour * (at + 1)) for at, name in enumerate(WEEKDAYS) for hour in range(24)]
+    counts = [(600, 0), (599, 1), (300, 300), (0, 600), (0, 0), (None, None)]
+    covered = [(name, day, *counts[at % 6]) for name in ("alpha", "beta") for at, day in enumerate(DAYS)]
+    waits: list[Cells] = [
+        ("nameplate", 4_000_000.4, 61_000_000, 700_000_000.0),
+        ("opened", 10.1, 10.1, 10.1),
+        ("claimed", None, None, None),
+        ("none", 0, 0.0, 86_400_000_000),
+    ]
+    return (
+        _figure("results", f"DAY day COUNT {' '.join(RESULTS)}", days, StackedBars("day", RESULTS)),
+        steps(peaks),
+        ranked_bars(("python", "rust", "go")),
+        _figure(
+            *("busy-hours", "TEXT weekday COUNT hour connections", [*hours[:-1], (WEEKDAYS[6], 23, None)]),
+            PunchCard("weekday", "hour", "connections"),
+        ),
+        _figure(
+            *("coverage", "TEXT source DAY day COUNT envelopes missing", covered),
+            CoverageMap("day", "source", "envelopes", "missing"),
+        ),
+        _figure("waiting", f"TEXT kind DURATION {' '.join(SHARES)}", waits, PercentileStrip(("kind",), SHARES)),
+    )
 
 
 def whole() -> Report:
     """Return a report with all figures, and a section without any."""
-    sections = tuple(
-        Section(f"of-{each.id}", f"Section of {each.id}", (each,)) for each in (*charts(), plain_table())
-    )
-    facts = (Fact("Mailboxes", 1234, COUNT), Fact("Failed", 0.27, ValueKind.SHARE, warns=True))
+    sections = [Section(f"of-{each.id}", f"Section of {each.id}", (each,)) for each in (*charts(), plain_table())]
+    facts = (Fact("Mailboxes", 1234, ValueKind.COUNT), Fact("Failed", 0.27, ValueKind.SHARE, warns=True))
     return Report(
         parse("2026-11"),
         datetime(2026, 12, 1, 6, 30, tzinfo=UTC),
@@ -156,15 +130,11 @@ def whole() -> Report:
 
 def hostile() -> Report:
     """Return a report whose names are those of somebody hostile."""
-    figure = ranked_bars(HOSTILE)
-    facts = tuple(Fact(f"Name {at}", words, TEXT) for at, words in enumerate(HOSTILE))
-    section = Section("versions-of-clients", "Versions", (figure, steps(_lanes())), facts)
+    lanes = steps([(name, DAYS[0], at) for at, name in enumerate(HOSTILE)])
+    facts = tuple(Fact(f"Name {at}", name, ValueKind.TEXT) for at, name in enumerate(HOSTILE))
+    section = Section("versions-of-clients", "Versions", (ranked_bars(HOSTILE), lanes), facts)
     found = tuple(
-        ReportChange(section.id, (quoted(words), " is new."), 0, 1, COUNT, days=DAYS[:1]) for words in HOSTILE
+        ReportChange(section.id, (quoted(name), " is new."), 0, 1, ValueKind.COUNT, days=DAYS[:1]) for name in HOSTILE
     )
-    changes = Changes(("A rule.",), found)
-    return Report(parse("2026-W47"), datetime(2026, 12, 1, tzinfo=UTC), (section,), changes=changes)
-
-
-def _lanes() -> tuple[Cells, ...]:
-    return tuple((name, DAYS[0], at) for at, name in enumerate(HOSTILE))
+    made = datetime(2026, 12, 1, tzinfo=UTC)
+    return Report(parse("2026-W47"), made, (section,), changes=Changes(("A rule.",), found))
