@@ -18,11 +18,10 @@ import pytest
 import segno
 
 from client.commands import TEXT, Desk, end
-from client.liar import Answer, Sent, listening, lying
+from client.liar import Answer, Sent, lying
 from restante.cli.client_run import Place, own_code
 from restante.cli.terminal import MAX_EXCERPT_CHARACTERS, excerpt
 from restante.client import (
-    DEFAULT_APP_ID,
     CodeExpiredError,
     CrowdedError,
     LonelyError,
@@ -32,7 +31,6 @@ from restante.client import (
     ServerGoneError,
     TransferError,
     WelcomeError,
-    Wormhole,
     WrongPasswordError,
     abandon_transfer,
 )
@@ -47,21 +45,6 @@ LISTENS = "Waiting for the other side"
 
 
 # ── a text ───────────────────────────────────────────────────────────────────────────────────────
-
-
-async def test_a_text_arrives(desk: Desk) -> None:
-    async with desk.run("send", "--text", TEXT) as sender:
-        code = (await sender.says(r"Wormhole code is: (\d+-[a-z]+-[a-z]+)\n")).group(1)
-        async with desk.run("receive", code) as receiver:
-            assert await end(receiver, sender) == (0, 0), (receiver.said, sender.said)
-    assert receiver.said == {"stdout": f"{TEXT}\n", "stderr": ""}
-    assert sender.said == {
-        "stdout": "",
-        "stderr": "Sending a text of 24 characters\n"
-        f"Wormhole code is: {code}\n\nOn the other computer, please run:\n\n"
-        f"restante receive --server {desk.url} {code}\n\nWaiting for the other side …\n"
-        "The other side is there.\nThe text has arrived.\n",
-    }
 
 
 @pytest.mark.parametrize(
@@ -195,18 +178,6 @@ async def test_a_server_that_cannot_be_used_ends_with_4(desk: Desk, change: tupl
     assert receiver.said["stderr"].count("\n") == 1
 
 
-async def test_a_server_without_tls_is_one_sentence_for_who_wants_it(desk: Desk) -> None:
-    async def hang_up(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
-        await reader.read(1)
-
-    async with listening(hang_up) as port:
-        url = f"wss://127.0.0.1:{port}/v1"
-        async with desk.receive("--server", url) as receiver:
-            assert await receiver.ended() == 4, receiver.said
-    words = "the connection was closed before TLS began: is it a server for ws://?"
-    assert receiver.said["stderr"] == f"restante: cannot connect to {url} securely: {words}\n"
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_a_signal_tells_the_other_side(desk: Desk, number: signal.Signals) -> None:
     async with desk.receive() as receiver:
@@ -227,15 +198,6 @@ async def test_a_command_that_ignores_the_end_of_its_terminal_goes_on(desk: Desk
         sender.send(signal.SIGHUP)
         async with desk.receive() as receiver:
             assert (await receiver.ended(), await sender.ended()) == (0, 0), (receiver.said, sender.said)
-
-
-async def test_ctrl_c_before_anybody_came_leaves_nothing_at_the_server(desk: Desk) -> None:
-    async with desk.send() as sender:
-        await sender.says(LISTENS)
-        sender.send(signal.SIGINT)
-        assert await sender.ended() == 130, sender.said
-    async with Wormhole.create(DEFAULT_APP_ID, server=desk.url) as wormhole:
-        assert desk.code.partition("-")[0] not in await wormhole.nameplates()
 
 
 # ── the verifier ─────────────────────────────────────────────────────────────────────────────────
@@ -314,14 +276,6 @@ async def test_standard_streams_that_cannot_be_used_leave_nobody_waiting(desk: D
         words = "the text could not be printed: "
         assert f"the other side gave up: {words}" in sender.said["stderr"]
         assert words in receiver.said["stderr"]
-
-
-@pytest.mark.parametrize("streams", [">&-", "2>&-", "2>/dev/full"])
-async def test_a_sender_needs_no_standard_streams(desk: Desk, streams: str) -> None:
-    async with desk.receive() as receiver, desk.send("--qr", streams=streams) as sender:
-        assert await end(receiver, sender) == (0, 0), (receiver.said, sender.said)
-    assert receiver.said["stdout"] == f"{TEXT}\n"
-    assert sender.said["stdout"] == ""
 
 
 @pytest.mark.parametrize("streams", ["2>&-", "2>/dev/full"])

@@ -71,7 +71,7 @@ async def test_only_a_valid_certificate_that_the_program_trusts_is_accepted(
     ("answer", "words"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "securely: TLS failed"),
-        (b"", "securely: the connection was closed before TLS began"),
+        (b"", "securely: the connection was closed before TLS began: is it a server for ws://\\?$"),
     ],
 )
 async def test_a_server_without_tls_is_an_error_for_who_wants_it(answer: bytes, words: str) -> None:

@@ -65,13 +65,21 @@ async def code_of(child: Child) -> str:
     return (await child.says(r"code(?: is)?: (\d+-[a-z-]+)\n")).group(1)
 
 
-async def test_a_text_is_sent_and_received(alice: Person, bob: Person) -> None:
+async def test_a_text_is_sent_and_received(desk: Desk, alice: Person, bob: Person) -> None:
     async with (
         alice.command(GUIDE.blocks["send"]) as sender,
         bob.command(GUIDE.blocks["receive"], **{"7-your-code": await code_of(sender)}) as receiver,
     ):
         assert await end(receiver, sender) == (0, 0), (receiver.said, sender.said)
-    assert receiver.said["stdout"] == "held until called for\n"
+        code = await code_of(sender)
+    assert receiver.said == {"stdout": "held until called for\n", "stderr": ""}
+    assert sender.said == {
+        "stdout": "",
+        "stderr": "Sending a text of 21 characters\n"
+        f"Wormhole code is: {code}\n\nOn the other computer, please run:\n\n"
+        f"restante receive --server {desk.url} {code}\n\nWaiting for the other side …\n"
+        "The other side is there.\nThe text has arrived.\n",
+    }
 
 
 async def test_files_are_sent_and_received(parcels: None, alice: Person, bob: Person) -> None:
