@@ -183,23 +183,14 @@ def test_any_nested_json_is_a_message_or_a_peer_error() -> None:
 COSTLY = {
     "a body of escapes": ('{"type":"add","phase":"1","body":"', '\\"', '"}'),
     "a body of lists": ('{"type":"add","phase":"1","body":[', "[],", "0]}"),
-    "a body of lists and escapes": ('{"type":"add","phase":"1","body":[', '["' + '\\"' * 13 + '"],', "0]}"),
     "an unknown key, again and again": ('{"type":"add","phase":"1","body":0,', '"":0,', '"a":0}'),
-    "an id, again and again": ('{"type":"add","phase":"1","body":0,', '"id":0,', '"a":0}'),
-    "keys, and no type": ("{", '"%d":0,', '"a":0}'),
     "a type of lists": ('{"type":[', "[],", "0]}"),
-    "a type of escapes": ('{"type":"', '\\"', '"}'),
     "a client_version of lists": ('{"type":"bind","appid":"a","side":"b","client_version":[', "[],", "0]}"),
-    "a client_version of numbers": ('{"type":"bind","appid":"a","side":"b","client_version":[', "1.5,", "0]}"),
     "a client_version of keys": ('{"type":"bind","appid":"a","side":"b","client_version":{', '"%d":{},', '"a":0}}'),
     "a stamp of lists": ('{"type":"submit-permissions","method":"hashcash","stamp":[', "[],", "0]}"),
-    "a stamp of fields": ('{"type":"submit-permissions","method":"hashcash","stamp":"', "1:20:", '"}'),
     "a method of lists": ('{"type":"submit-permissions","method":[', "[],", "0]}"),
     "an appid of lists": ('{"type":"bind","side":"b","appid":[', "[],", "0]}"),
-    "an appid of escapes": ('{"type":"bind","side":"b","appid":"', '\\"', '"}'),
-    "a nameplate of digits": ('{"type":"claim","nameplate":"', "1", '"}'),
     "a nameplate of escapes": ('{"type":"release","nameplate":"', '\\"', '"}'),
-    "a mood of lists": ('{"type":"close","mood":[', "[],", "0]}"),
     "a ping of lists": ('{"type":"ping","ping":[', "[],", "0]}"),
     "lists": ("[", "[],", "0]"),
 }
@@ -240,30 +231,17 @@ def test_no_text_costs_much_more_than_a_plain_message_of_its_size(size: int) -> 
 
 @pytest.mark.parametrize("kind", [*KEYS, "submit-permissions", "unknown"])
 def test_only_add_and_ping_may_be_long(kind: str) -> None:
-    long = {
-        "type": kind,
-        "id": 5,
-        "more": "x" * parsing.MAX_SHORT_MESSAGE_CHARACTERS,
-        **dict.fromkeys(KEYS.get(kind, ()), "1"),
-    }
+    most = parsing.MAX_SHORT_MESSAGE_CHARACTERS
+    long = {"type": kind, "id": 5, "more": "x" * most, **dict.fromkeys(KEYS.get(kind, ()), "1")}
     message = parsing.parse(json.dumps(long))
     assert json.loads(bytes(message.id)) == 5
-    if kind == "add":
-        assert isinstance(message, messages.Add)
-        assert (bytes(message.phase), bytes(message.body)) == (b'"1"', b'"1"')
-        return
-    if kind == "ping":
-        assert isinstance(message, messages.Ping)
-        assert bytes(message.ping) == b'"1"'
+    if kind in {"add", "ping"}:
+        assert understood(message) == {name: value for name, value in long.items() if name != "more"}
         return
     assert isinstance(message, Malformed)
-    said = {"bind": session.NEW_SESSION, "release": BUSY, "close": BUSY}.get(kind, Session(app_id="x", side="a"))
-    words = (
-        "unknown type"
-        if kind == "unknown"
-        else f"{kind}: only 'add' and 'ping' may have more than {parsing.MAX_SHORT_MESSAGE_CHARACTERS} characters"
-    )
-    assert session.step(said, message) == words
+    said = {"bind": session.NEW_SESSION, "release": BUSY, "close": BUSY}.get(kind, BOUND)
+    refusal = f"{kind}: only 'add' and 'ping' may have more than {most} characters"
+    assert session.step(said, message) == ("unknown type" if kind == "unknown" else refusal)
 
 
 @pytest.mark.parametrize("signs", [",", "[", "{", "\\\\", " ", "\n", "\r", "\t", "\n[{,\r\t\\\\ "])
@@ -375,6 +353,7 @@ def verbatim() -> st.SearchStrategy[str]:
 @given(verbatim(), verbatim(), verbatim(), st.floats(0, 1e10), st.floats(0, 1e10))
 @example("123456789012345678901234567890", "12.50", '"\\u00e9\\ud83d\\ude00"', 0.1, 1.0)
 @example("-0", "1E+400", "{ }", 1.7e9, 1.7e9 + 1e-6)
+@example("-1e999999999", "1" * 4000, "[" * 900 + "]" * 900, 1.0, 1.0)
 @examples(80)
 def test_values_are_returned_as_the_exact_json_that_was_sent(
     message_id: str, phase: str, body: str, server_rx: float, server_tx: float

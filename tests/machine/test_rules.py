@@ -1,4 +1,4 @@
-"""An allocated nameplate is free, is of the shortest length that has a free one, and may be any of these.
+"""Rules by themselves: which nameplate is allocated, and where the texts of usage records end.
 
 `--effort N` looks N times as hard (effort.py).
 """
@@ -10,11 +10,12 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.mailbox.core import session
-from restante.mailbox.core.model import Decision, Now, Policy
+from restante.mailbox.core import session, usage
+from restante.mailbox.core.model import Decision, Mailbox, Nameplate, Now, Policy
 from restante.mailbox.core.rules import decide, new_mailbox_id
 from restante.mailbox.core.state import State
 from support.dice import FakeDice
@@ -24,13 +25,9 @@ NOW = Now(1_700_000_000.0, 10.0)
 DIGITS = "123456789"
 
 
-def show(number: int) -> Callable[[int, int], int]:
-    """Dice that insist."""
-    return lambda _draw, _bound: number
-
-
-def show_then(first: int, later: int) -> Callable[[int, int], int]:
-    return lambda draw, _bound: later if draw else first
+def show(first: int, later: int | None = None) -> Callable[[int, int], int]:
+    """Dice that show one number, and another one from the second time on."""
+    return lambda draw, _bound: later if draw and later is not None else first
 
 
 def decided(state: State, command: session.Command, dice: FakeDice | None = None) -> Decision:
@@ -77,11 +74,10 @@ def test_each_free_digit_comes_up_for_one_number_of_the_dice() -> None:
                 continue
             # Whatever is taken is drawn for once more, and then the first free one comes up.
             fallback = DIGITS.index(free[0])
-            chosen = Counter(allocated(state, show_then(number, fallback)) for number in range(9))
+            chosen = Counter(allocated(state, show(number, fallback)) for number in range(9))
             assert chosen == Counter(free) + Counter({free[0]: size})
 
 
-lengths_full = st.integers(0, 2)
 odd_names = st.lists(
     st.sampled_from(("0", "00", "000", "007", "07", "010", "9" * 40, "1" * 40, "0" * 40, "10000", "99999"))
     | st.from_regex(r"[0-9]{1,6}", fullmatch=True).filter(str.isascii),
@@ -92,7 +88,7 @@ odd_names = st.lists(
 @st.composite
 def fill_levels(draw: st.DrawFn) -> list[str]:
     """All names of the shorter lengths, some share of the next, and whatever people make up."""
-    full = draw(lengths_full)
+    full = draw(st.integers(0, 2))
     names = [str(number) for number in range(1, 10**full)]
     span = [str(number) for number in range(10**full, 10 ** (full + 1))]
     level = draw(st.sampled_from((0, 1, len(span) // 2, len(span) * 9 // 10, len(span) - 1, len(span))))
@@ -118,20 +114,6 @@ def test_at_every_fill_level_the_allocated_nameplate_is_free_and_shortest(
         assert allocated(state, insist if insists else roll) in free
 
 
-def test_an_allocated_nameplate_is_not_allocated_again() -> None:
-    """A hundred in a row: the nine of one digit, the ninety of two, one of three."""
-    state, dice = State(), FakeDice(lambda draw, bound: draw * 7919 % bound)
-    names = []
-    for number in range(100):
-        decision = decided(state, session.AllocateCommand("x", f"side {number}"), dice)
-        names.append(decision.name)
-        for change in decision.changes:
-            state.fold(change)
-    assert sorted(names[:9]) == sorted(DIGITS)
-    assert sorted(names[9:99]) == [str(number) for number in range(10, 100)]
-    assert len(names[99]) == 3
-
-
 def test_some_nameplates_of_five_digits_stay_free_so_that_draws_find_one() -> None:
     """To list 90,000 names takes 24 ms."""
     state = State()
@@ -143,3 +125,18 @@ def test_some_nameplates_of_five_digits_stay_free_so_that_draws_find_one() -> No
 
 def test_a_mailbox_id_is_64_random_bits_as_13_letters_and_digits() -> None:
     assert new_mailbox_id(FakeDice(draw=lambda size: b"\xff" * size)) == "7777777777776"
+
+
+@pytest.mark.parametrize(
+    "text", ["x" * 500, "\u00e9" * 100, "\U0001f4ee" * 40, "x" + "\U0001f4ee" * 40, "x" * 128, ""]
+)
+def test_a_clients_text_is_cut_between_two_characters(text: str) -> None:
+    kept = usage.cut(text)
+    assert text.startswith(kept)
+    assert len(kept.encode()) <= 128
+    assert len(kept.encode()) > 124 or kept == text
+    record = usage.client_version(text, text, 1.0, [text, text], blur=0)
+    assert {record.app_id, record.side, record.implementation, record.version} == {kept}
+    mailbox = Mailbox(1, text, "m", for_nameplate=True, touched=0.0, sides=[])
+    assert usage.mailbox_usage(mailbox, [], 1.0, blur=0).app_id == kept
+    assert usage.nameplate_usage(Nameplate(1, text, "4", "m", []), 1.0, blur=0).app_id == kept
