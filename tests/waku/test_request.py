@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import msgspec
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,28 +38,33 @@ def enclosed(body: bytes, *, to: SymmetricKey | bytes = SHARED, sign: Any = KEY)
 
 
 def wanted(vector: dict[str, Any], **others: Any) -> Request:
-    plain = {"bloom": None, **vector}
+    id_ = bytes.fromhex(vector.get("id", "")) or others.pop("id")
     return Request(
-        id=bytes.fromhex(plain.get("id", "")) or others.pop("id"),
-        lower=plain["lower"],
-        upper=plain["upper"],
-        bloom=None if plain["bloom"] is None else bloom.read(bytes.fromhex(plain["bloom"])),
-        topics=frozenset(map(bytes.fromhex, plain["topics"])),
-        limit=plain["limit"],
-        cursor=bytes.fromhex(plain["cursor"]),
-        batch=plain["batch"],
-        answer=plain["answer"],
+        id=id_,
+        lower=vector["lower"],
+        upper=vector["upper"],
+        bloom=None if vector["bloom"] is None else bloom.read(bytes.fromhex(vector["bloom"])),
+        topics=frozenset(map(bytes.fromhex, vector["topics"])),
+        limit=vector["limit"],
+        cursor=bytes.fromhex(vector["cursor"]),
+        batch=vector["batch"],
+        answer=vector["answer"],
         **others,
     )
 
 
-def refused(payload: bytes, demands: Demands = OPEN, now: int = NOW) -> RequestError:
+def vectors(section: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("vector", VECTORS[section], ids=lambda vector: vector["name"])
+
+
+def refused(payload: bytes, demands: Demands = OPEN) -> tuple[bytes | None, str]:
+    """Return the id and the words of the error."""
     with pytest.raises(RequestError) as error:
-        request.read(payload, demands, now)
-    return error.value
+        request.read(payload, demands, NOW)
+    return error.value.id, error.value.words
 
 
-@pytest.mark.parametrize("vector", VECTORS["sealed"], ids=lambda each: each["name"])
+@vectors("sealed")
 @pytest.mark.parametrize("sign", [KEY, None], ids=["signed", "unsigned"])
 def test_every_form_of_request_is_read_in_an_envelope(vector: dict[str, Any], sign: Any) -> None:
     envelope = enclosed(bytes.fromhex(vector["payload"]), sign=sign)
@@ -67,99 +74,85 @@ def test_every_form_of_request_is_read_in_an_envelope(vector: dict[str, Any], si
     assert request.read(envelope.raw + b"\0tail", OPEN, NOW) == expected
 
 
-@pytest.mark.parametrize("vector", VECTORS["plain"], ids=lambda each: each["name"])
+@vectors("plain")
 def test_every_form_of_request_is_read_in_plain(vector: dict[str, Any]) -> None:
     assert request.read(bytes.fromhex(vector["payload"]), Demands(), NOW) == wanted(vector["request"])
 
 
-@pytest.mark.parametrize("vector", VECTORS["refused"], ids=lambda each: each["name"])
+@vectors("refused")
 def test_an_invalid_request_is_answered_in_either_form(vector: dict[str, str]) -> None:
-    plain = refused(bytes.fromhex(vector["plain"]))
-    assert (plain.id, plain.words) == (ID, vector["words"])
+    assert refused(bytes.fromhex(vector["plain"])) == (ID, vector["words"])
     envelope = enclosed(bytes.fromhex(vector["sealed"]))
-    sealed = refused(envelope.raw)
-    assert (sealed.id, sealed.words) == (envelope.hash, vector["sealed words"])
+    assert refused(envelope.raw) == (envelope.hash, vector["sealed words"])
 
 
-@pytest.mark.parametrize("vector", VECTORS["refused, sealed only"], ids=lambda each: each["name"])
+@vectors("refused, sealed only")
 def test_a_sealed_payload_of_unknown_form_is_answered(vector: dict[str, str]) -> None:
     envelope = enclosed(bytes.fromhex(vector["sealed"]))
-    error = refused(envelope.raw)
-    assert (error.id, error.words) == (envelope.hash, vector["words"])
+    assert refused(envelope.raw) == (envelope.hash, vector["words"])
 
 
-@pytest.mark.parametrize("vector", VECTORS["nobody to answer"], ids=lambda each: each["name"])
+@vectors("nobody to answer")
 def test_a_packet_without_a_request_id_is_not_answered(vector: dict[str, str]) -> None:
-    error = refused(bytes.fromhex(vector["payload"]))
-    assert error.id is None
-    assert error.words.startswith(f"no request: {vector['words']}")
+    id_, words = refused(bytes.fromhex(vector["payload"]))
+    assert id_ is None
+    assert words.startswith(f"no request: {vector['words']}")
 
 
-def test_topics_of_a_wrong_size_are_refused_whatever_all_of_them_add_up_to() -> None:
-    for sizes in ((4, 3), (3, 4), (8,), (4, 8, 4), (3, 3, 6), (2, 5)):
-        topics = frozenset(bytes([number] * size) for number, size in enumerate(sizes, 0x84))
-        asked = Request(id=ID, lower=1, upper=2, topics=topics)
-        assert refused(request.write(asked)).words == "request is invalid: a topic has 4 bytes"
-
-
-def test_a_request_has_at_most_a_thousand_topics() -> None:
+def test_a_request_has_at_most_a_thousand_topics_of_four_bytes_each() -> None:
     topics = frozenset(number.to_bytes(4) for number in range(1000))
     base = Request(id=ID, lower=1, upper=2, topics=topics)
     assert request.read(request.write(base), OPEN, NOW) == base
     one_more = msgspec.structs.replace(base, topics=topics | {TOPIC})
-    assert refused(request.write(one_more)).words == "request is invalid: more than 1000 topics"
-    many = rlp.encode([ID, 1, 2, 0, b"", b"", [TOPIC] * 100_000])
-    assert refused(many).words == "request is invalid: more than 1000 topics"
+    for many in (request.write(one_more), rlp.encode([ID, 1, 2, 0, b"", b"", [TOPIC] * 100_000])):
+        assert refused(many) == (ID, "request is invalid: more than 1000 topics")
+    for sizes in ((4, 3), (3, 4), (8,), (4, 8, 4), (3, 3, 6), (2, 5)):  # whatever all of them add up to
+        wrong = frozenset(bytes([number] * size) for number, size in enumerate(sizes, 0x84))
+        asked = msgspec.structs.replace(base, topics=wrong)
+        assert refused(request.write(asked)) == (ID, "request is invalid: a topic has 4 bytes")
 
 
-BODY = bytes.fromhex(VECTORS["sealed"][0]["payload"])
+PLAIN, SEALED = ([bytes.fromhex(vector["payload"]) for vector in VECTORS[form]] for form in ("plain", "sealed"))
+BODY = SEALED[0]
+SIGNED, UNSIGNED = enclosed(BODY), enclosed(BODY, sign=None)
+NOT_DECRYPTED = "failed to decrypt p2p request"
 
 
-def test_each_key_is_tried_in_turn() -> None:
-    demands = Demands(keys=(KEY, SHARED))
+def without_payload(plain: bytes) -> Envelope:
+    return make(NOW, 50, bytes(4), AESGCM(SHARED.secret).encrypt(bytes(12), plain, None) + bytes(12))
+
+
+def test_each_key_is_tried_in_turn_and_a_signature_is_required_only_if_the_setting_says_so() -> None:
     for to in (SHARED, KEY.public):
-        assert request.read(enclosed(BODY, to=to).raw, demands, NOW).topics == {TOPIC}
-    for keys in ((), (OTHER_KEY,), (SymmetricKey(b"\6" * 32),)):
-        assert refused(enclosed(BODY).raw, Demands(keys=keys)).words == "failed to decrypt p2p request"
+        assert request.read(enclosed(BODY, to=to).raw, Demands(keys=(KEY, SHARED)), NOW).topics == {TOPIC}
+    strict = Demands(keys=(SHARED,), require_signature=True, min_pow=SIGNED.pow())
+    assert request.read(SIGNED.raw, strict, NOW).signer == KEY.public
+    assert request.read(PLAIN[0], strict, NOW).signer is None
 
 
-def test_an_opened_request_without_a_payload_counts_as_not_decrypted() -> None:
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
-    nonce = bytes(12)
-    for plain in (b"", b"\1\xff"):
-        envelope = make(NOW, 50, bytes(4), AESGCM(SHARED.secret).encrypt(nonce, plain, None) + nonce)
-        assert refused(envelope.raw).words == "failed to decrypt p2p request"
-
-
-def test_a_signature_is_required_only_if_the_setting_says_so() -> None:
-    strict = Demands(keys=(SHARED,), require_signature=True)
-    assert request.read(enclosed(BODY).raw, strict, NOW).signer == KEY.public
-    unsigned = enclosed(BODY, sign=None)
-    error = refused(unsigned.raw, strict)
-    assert (error.id, error.words) == (
-        unsigned.hash,
-        "check message signature failed: wrong signature of p2p request",
-    )
-    plain = bytes.fromhex(VECTORS["plain"][0]["payload"])
-    assert request.read(plain, strict, NOW).signer is None
-
-
-def test_proof_of_work_is_checked_first() -> None:
-    envelope = enclosed(BODY)
-    enough, more = envelope.pow(), envelope.pow() * 1.01
-    assert request.read(envelope.raw, Demands(keys=(SHARED,), min_pow=enough), NOW)
-    error = refused(envelope.raw, Demands(min_pow=more))
-    assert (error.id, error.words) == (envelope.hash, "PoW too low")
-
-
-def test_a_refused_form_is_answered_with_an_error() -> None:
-    plain = bytes.fromhex(VECTORS["plain"][0]["payload"])
-    error = refused(plain, Demands(forms=frozenset(["envelope"])))
-    assert (error.id, error.words) == (ID, "this server takes no plain requests")
-    envelope = enclosed(BODY)
-    error = refused(envelope.raw, Demands(keys=(SHARED,), forms=frozenset(["plain"])))
-    assert (error.id, error.words) == (envelope.hash, "this server takes no requests in envelopes")
+@pytest.mark.parametrize(
+    ("envelope", "demands", "words"),
+    [
+        (SIGNED, Demands(), NOT_DECRYPTED),
+        (SIGNED, Demands(keys=(OTHER_KEY,)), NOT_DECRYPTED),
+        (SIGNED, Demands(keys=(SymmetricKey(b"\6" * 32),)), NOT_DECRYPTED),
+        (without_payload(b""), OPEN, NOT_DECRYPTED),
+        (without_payload(b"\1\xff"), OPEN, NOT_DECRYPTED),
+        (
+            UNSIGNED,
+            Demands(keys=(SHARED,), require_signature=True),
+            "check message signature failed: wrong signature of p2p request",
+        ),
+        (SIGNED, Demands(min_pow=SIGNED.pow() * 1.01), "PoW too low"),  # it is checked first
+        (SIGNED, Demands(keys=(SHARED,), forms=frozenset(["plain"])), "this server takes no requests in envelopes"),
+        (None, Demands(forms=frozenset(["envelope"])), "this server takes no plain requests"),
+    ],
+    ids=itertools.count(),
+)
+def test_a_request_that_does_not_meet_the_demands_is_answered_with_an_error(
+    envelope: Envelope | None, demands: Demands, words: str
+) -> None:
+    assert refused(envelope.raw if envelope else PLAIN[0], demands) == (envelope.hash if envelope else ID, words)
 
 
 @st.composite
@@ -196,21 +189,17 @@ def test_an_enclosed_request_is_read_back(asked: Request, batch: bool, sign: Any
 
 
 def test_our_request_equals_that_of_status_go() -> None:
-    captured = bytes.fromhex(VECTORS["plain"][0]["payload"])
-    assert request.write(request.read(captured, OPEN, NOW)) == captured
-    again = request.enclose(request.read(enclosed(BODY).raw, OPEN, NOW), SHARED, now=NOW, dice=Seeded(1))
+    assert request.write(request.read(PLAIN[0], OPEN, NOW)) == PLAIN[0]
+    again = request.enclose(request.read(SIGNED.raw, OPEN, NOW), SHARED, now=NOW, dice=Seeded(1))
     assert open_sealed(again.data, SHARED).payload == BODY
     assert len(again.data) == 284
-
-
-PLAIN, SEALED = ([bytes.fromhex(vector["payload"]) for vector in VECTORS[form]] for form in ("plain", "sealed"))
 
 
 @given(
     st.binary(max_size=200)
     | mutated(st.sampled_from(PLAIN))
     | (st.binary(max_size=200) | mutated(st.sampled_from(SEALED))).map(lambda body: enclosed(body, sign=None).raw)
-    | mutated(st.just(enclosed(BODY).raw))
+    | mutated(st.just(SIGNED.raw))
 )
 @examples(600)
 def test_any_bytes_are_a_request_or_a_typed_error(payload: bytes) -> None:
