@@ -1,25 +1,43 @@
-"""Small jobs: what they are, and that they make the same tables as others."""
+"""Small jobs and large ones: which a run has, and that small ones make the same tables as others."""
+
+from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from pyspark.sql import SparkSession
 
+from restante.cli import pipeline_run
 from restante.common.errors import StoreError
+from restante.pipeline.build import run as build_run
+from restante.pipeline.build import sources as build_sources
+from restante.pipeline.build.run import build
+from restante.pipeline.ingest import Run, ingest
+from restante.pipeline.lake.commit_info import Ledger
+from restante.pipeline.lake.compact import compact
+from restante.pipeline.lake.data_files import DataFile
 from restante.pipeline.lake.writer import OpenFile
+from restante.pipeline.schemas import NAMEPLATES
+from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.spark import small_jobs
 from restante.pipeline.spark.small_jobs import JobSize
+from restante.pipeline.tables import BUILDS
 from support.pipeline.runs import LakeWorld
 from support.pipeline.servers import client, current, mailbox, nameplate, ours
+from support.waku.archives import ROWS as ENVELOPES
+from support.waku.archives import archive_of
+from support.waku.envelopes import T0 as SENT
 
 USAGE = ("nameplates", "mailboxes", "client_versions", "quarantine")
-
-
 ROWS, FILE_ROWS = small_jobs.MAX_SMALL_JOB_ROWS, small_jobs.MAX_SMALL_JOB_FILE_ROWS
 BYTES = small_jobs.MAX_SMALL_JOB_FILE_BYTES
+FIRST, SECOND = "2023-11-12", "2023-11-13"
 
 
 def test_a_job_is_small_up_to_a_number_of_rows_and_a_size_of_files(spark: SparkSession) -> None:
@@ -53,7 +71,7 @@ def test_small_jobs_make_the_tables_that_others_make(
     rows += [nameplate(3, result="mooddy"), mailbox(4, started=-1.0)]  # of no known result; before the first day
     tables = []
     with ours(tmp_path / "relay", *rows, current(None)):
-        for most in (small_jobs.MAX_SMALL_JOB_ROWS, -1):
+        for most in (ROWS, -1):
             monkeypatch.setattr(small_jobs, "MAX_SMALL_JOB_ROWS", most)
             world = LakeWorld(spark, tmp_path / str(most))
             world.folder.mkdir()
@@ -64,18 +82,132 @@ def test_small_jobs_make_the_tables_that_others_make(
     assert tables[0]["versions"]
 
 
-def test_a_disk_that_is_full_while_a_small_job_writes_is_one_sentence(
-    world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_given: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
+def test_a_disk_that_is_full_while_a_small_job_writes_is_one_sentence(world: LakeWorld, tmp_path: Path) -> None:
+    spec = f"relay={tmp_path / 'relay'}"
+    sentence = r"^cannot write to .*: No space left on device; these rows were not"
+    full = patch.object(OpenFile, "_write", side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     with ours(tmp_path / "relay", nameplate(1)):
-        with monkeypatch.context() as patched:
-            patched.setattr(OpenFile, "_write", full)
-            with pytest.raises(
-                StoreError, match=r"^cannot write to .*: No space left on device; these rows were not"
-            ):
-                world.ingest(f"relay={tmp_path / 'relay'}")
-        world.ingest(f"relay={tmp_path / 'relay'}")
+        with full, pytest.raises(StoreError, match=sentence):
+            world.ingest(spec)
+        world.ingest(spec)
     assert len(world.rows("nameplates")) == 1
+
+
+# ── which runs ask for a Java for large jobs, before they ask for Spark ──────────────────────────
+
+
+class SparkStarts(Exception):  # noqa: N818 - it is no error
+    """The run wants its session."""
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> LakeWorld:
+    """A lake whose runs end when they ask for Spark."""
+    world = LakeWorld(None, tmp_path)
+    world.now = SENT + 86_400.0
+    world.spark = lambda: (_ for _ in ()).throw(SparkStarts)
+    return world
+
+
+def limits(*, rows: int = 100, file_rows: int = 100, size: int = 1 << 30) -> Any:
+    return patch.multiple(
+        small_jobs,
+        MAX_SMALL_JOB_ROWS=rows,
+        MAX_SMALL_JOB_FILE_ROWS=file_rows,
+        MAX_SMALL_JOB_FILE_BYTES=size,
+    )
+
+
+def is_large(lake: LakeWorld, work: Callable[[Run], object], **of_small_jobs: int) -> bool:
+    asked: list[str] = []
+    with limits(**of_small_jobs), lake.run() as run, pytest.raises(SparkStarts):
+        work(run._replace(large_jobs=lambda: asked.append("large")))
+    assert asked in ([], ["large"])
+    return bool(asked)
+
+
+def ingests(spec: str) -> Callable[[Run], object]:
+    return lambda run: ingest(run, [recognise(spec)])
+
+
+def builds(*names: str) -> Callable[[Run], object]:
+    return lambda run: build(run, builds={name: BUILDS[name] for name in names})
+
+
+def add(lake: LakeWorld, *days: str, source: str = "relay") -> None:
+    """Commit a nameplate for each day that is named."""
+    ledger = Ledger(read=len(days), clean=len(days), counted=len(days))
+    records = ({"started": f"{day}T12:00:00", "source": source} for day in days)
+    lake.write("nameplates", *records, source=source, ledger=ledger)
+
+
+def merged(lake: LakeWorld) -> DataFile:
+    """Merge the files of nameplates."""
+    with lake.run() as run:
+        table = run.lake.table(NAMEPLATES)
+        assert compact(table, "merge", run.now) != []
+        [file] = table.files()
+    return file
+
+
+def test_usage_records_are_a_large_job_if_there_are_many(lake: LakeWorld, tmp_path: Path) -> None:
+    with ours(tmp_path / "relay", nameplate(1), nameplate(2)):
+        work = ingests(f"relay={tmp_path / 'relay'}")
+        assert not is_large(lake, work, rows=2, size=0)
+        assert is_large(lake, work, rows=1)
+
+
+@pytest.mark.parametrize("kind", ["archive", "files"])
+def test_envelopes_are_a_large_job_if_they_have_many_bytes(lake: LakeWorld, tmp_path: Path, kind: str) -> None:
+    content = b"".join(each.raw for each in ENVELOPES)
+    (tmp_path / "x.rlp").write_bytes(content)
+    work = ingests(f"waku={archive_of(tmp_path / 'data') if kind == 'archive' else tmp_path / 'x.rlp'}")
+    assert not is_large(lake, work, size=2 * len(content))
+    assert is_large(lake, work, size=len(content) // 2)
+
+
+def test_a_job_is_large_if_it_reads_many_rows_or_opens_a_large_file(lake: LakeWorld) -> None:
+    add(lake, FIRST, FIRST)
+    assert not is_large(lake, builds("outcomes"), rows=2, file_rows=2)
+    assert is_large(lake, builds("outcomes"), rows=1)
+    add(lake, SECOND)
+    size = merged(lake).size
+    assert not is_large(lake, builds("outcomes"), rows=3, file_rows=3, size=size)
+    assert is_large(lake, builds("outcomes"), rows=3, file_rows=2)
+    assert is_large(lake, builds("outcomes"), rows=3, size=size - 1)
+
+
+def test_rows_of_a_table_that_is_built_first_are_estimated(lake: LakeWorld) -> None:
+    """Ten events are at most thirty rows of `timing`."""
+    lake.now = SENT + 10_000 * 86_400
+    lake.write("client_events", {"_times": 10})
+    assert not is_large(lake, builds("timing"), rows=29)
+    assert is_large(lake, builds("timing", "times"), rows=29)
+    assert not is_large(lake, builds("timing", "times"), rows=30)
+
+
+def test_the_table_of_sources_is_a_large_job_if_the_latest_days_have_many_rows(lake: LakeWorld) -> None:
+    """Of three sources, three rows are of the last day, and four of the one before."""
+    add(lake, *[FIRST] * 4)
+    add(lake, SECOND, SECOND)
+    add(lake, SECOND, source="other")
+    size = merged(lake).size
+    for more, small in ({}, True), ({"rows": 2}, False), ({"file_rows": 6}, False), ({"size": size - 1}, False):
+        with limits(**({"rows": 3, "file_rows": 7, "size": size} | more)), lake.run() as run:
+            assert build_sources.job_size(run).small is small, "of the day before no row is read"
+
+
+def test_a_large_job_for_sources_is_known_before_the_first_table_is_built(lake: LakeWorld) -> None:
+    add(lake, FIRST, FIRST)
+
+    def asked(most: int, *, plan: bool = False) -> list[str]:
+        calls: list[str] = []
+        note = partial(calls.append, "large")
+        with limits(rows=most), lake.run() as run, patch.object(build_run, "build", return_value=[]) as built:
+            built.side_effect = lambda *_given, **_others: calls.append("build") or []
+            pipeline_run.build_into(run._replace(large_jobs=note), {}, plan=plan)
+        return calls
+
+    assert asked(1) == ["large", "build"]
+    assert asked(1, plan=True) == ["build"]
+    assert asked(2) == ["build"]
