@@ -101,16 +101,15 @@ def test_misuse_is_one_sentence_and_exit_code_2(words: str, folder: Path) -> Non
     assert sorted(folder.rglob("*")) == before
 
 
-def test_a_directory_that_cannot_be_written_is_one_sentence_and_exit_code_1(folder: Path) -> None:
-    for result in (
-        called("backup", "/proc/copy", "--data", "post"),
-        called("restore", "copy.sqlite", "--data", "/proc/new"),
+@pytest.mark.usefixtures("folder")
+def test_a_directory_that_cannot_be_written_is_one_sentence_and_exit_code_1() -> None:
+    for words, beginning in (
+        ("backup /proc/copy --data post", "restante: cannot write /proc/copy: "),
+        ("restore copy.sqlite --data /proc/new", "restante: cannot use the data directory /proc/new: "),
     ):
-        assert (result.returncode, result.stdout) == (1, "")
-        [sentence] = result.stderr.splitlines()
-        assert sentence.startswith(
-            ("restante: cannot write /proc/copy: ", "restante: cannot use the data directory /proc/new: ")
-        )
+        result = called(*words.split())
+        assert (result.returncode, result.stdout, result.stderr.count("\n")) == (1, "", 1)
+        assert result.stderr.startswith(beginning)
 
 
 @pytest.mark.parametrize("words", ["backup new --data post", "restore post/copy --data new", "status --data post"])

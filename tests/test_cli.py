@@ -6,7 +6,6 @@ import json
 import os
 import re
 import socket
-import sqlite3
 import subprocess
 import sys
 import time
@@ -22,10 +21,11 @@ from msgspec.structs import fields
 
 from restante import __version__
 from restante.cli.main import CLIENT, application
+from restante.common import logs
 from restante.mailbox.core.limits import Limits
 from restante.mailbox.settings import Serve
 from restante.mailbox.store import status
-from restante.mailbox.store.schema import connect, migrations
+from restante.mailbox.store.schema import connect
 from restante.waku.settings import WakuServe
 from support.bounds import BOUND, bounded
 from support.mailbox.clients import Clients
@@ -41,17 +41,11 @@ def test_version() -> None:
     assert restante("--version").stdout == f"restante {__version__}\n"
 
 
-def test_help_names_every_flag_of_serve() -> None:
-    shown = called("serve", "--help", COLUMNS="200").stdout
-    for name in (*Serve.__struct_fields__, "config", "limit"):
-        if name == "limits":
-            continue  # --limit NAME=NUMBER
-        assert f"--{name.replace('_', '-')} " in shown, name
-
-
 @pytest.mark.parametrize(("command", "settings"), [("serve", Serve), ("waku serve", WakuServe)])
-def test_help_shows_the_default_of_every_setting(command: str, settings: type[Struct]) -> None:
+def test_help_shows_every_setting_and_its_default(command: str, settings: type[Struct]) -> None:
     shown = " ".join(called(*command.split(), "--help").stdout.split())
+    for name in ("config", "limit", *settings.__struct_fields__[:-1]):  # the last one is `limits`
+        assert f" --{name.replace('_', '-')} " in shown, name
     for field in fields(settings):
         if isinstance(field.default, str | int | float) and field.default is not False:
             said = shown.partition(f" --{field.name.replace('_', '-')} ")[2].partition(" --")[0]
@@ -95,12 +89,11 @@ def test_a_command_imports_nothing_that_it_does_not_need(command: str, unneeded:
 
 
 def test_the_commands_of_the_client_are_the_same_alone_and_among_all() -> None:
-    alone, among = (typer.main.get_group(application(name)).commands for name in ("send", ""))
-    assert set(alone) == CLIENT
-    for name in CLIENT:
-        assert [(each.name, each.opts) for each in alone[name].params] == [
-            (each.name, each.opts) for each in among[name].params
-        ]
+    alone, among = (
+        {name: [(option.name, option.opts) for option in command.params] for name, command in commands.items()}
+        for commands in (typer.main.get_group(application(name)).commands for name in ("send", ""))
+    )
+    assert alone == {name: among[name] for name in CLIENT}
 
 
 def test_the_server_starts_without_the_optional_imports_of_structlog_which_a_program_may_have() -> None:
@@ -130,7 +123,6 @@ UNNAMED = "--data is empty: name a directory"
     [
         ("serve --frames both", "--frames: 'both' is not binary or text"),
         ("config show --config gone.toml", "cannot read gone.toml: No such file or directory (--config)"),
-        ("status --data /nowhere", "there is no mailbox server's data in /nowhere (--data names another directory)"),
         *((f"{command} --data ", UNNAMED) for command in ("status", "backup b", "restore b", "import --usage u")),
         *((f"{command} --data ", UNNAMED) for command in ("export u", "waku export e.rlp", "waku import e.rlp")),
         *((f"{command} --data ", UNNAMED) for command in ("waku check", "waku backup b")),
@@ -194,26 +186,6 @@ async def test_a_server_whose_log_nobody_reads_serves_and_stops(tmp_path: Path) 
         await server.stop()
 
 
-def test_data_of_a_newer_schema_and_foreign_files_are_refused(tmp_path: Path) -> None:
-    for folder in ("newer", "foreign", "garbage"):
-        (tmp_path / folder).mkdir()
-    with closing(connect(str(tmp_path / "newer" / "restante.sqlite"))) as database:
-        database.execute("PRAGMA user_version = 99")
-    with closing(sqlite3.connect(tmp_path / "foreign" / "restante.sqlite")) as database:
-        database.execute("CREATE TABLE cats (name TEXT)")
-    (tmp_path / "garbage" / "restante.sqlite").write_bytes(b"not a database at all, but long enough to be one" * 99)
-    for folder, words in {
-        "newer": f"has schema 99, this program knows up to {len(migrations())}: use the newer restante",
-        "foreign": "is not a database of this mailbox server; nothing was changed",
-        "garbage": "file is not a database",
-    }.items():
-        before = (tmp_path / folder / "restante.sqlite").read_bytes()
-        result = called("serve", "--data", tmp_path / folder, "--admin", "off", "--listen", "127.0.0.1:0")
-        assert (result.returncode, result.stderr.count("\n")) == (1, 1), result.stderr
-        assert words in result.stderr
-        assert (tmp_path / folder / "restante.sqlite").read_bytes() == before
-
-
 def test_status_counts_what_is_live(tmp_path: Path) -> None:
     with closing(connect(str(tmp_path / "restante.sqlite"))) as database:
         sides = '[{"side":"a","added":%f},{"side":"b","added":2e9}]' % (time.time() - 300)
@@ -242,21 +214,18 @@ def test_status_counts_what_is_live(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["console", "json"])
 def test_a_fault_is_logged_by_its_type_and_place_alone(form: str, capfd: pytest.CaptureFixture[str]) -> None:
-    from restante.common import logs
-
-    secret = "mailbox-of-somebody"
     mailboxes: dict[str, int] = {}
     try:
-        mailboxes[secret] += 1
+        mailboxes["mailbox-of-somebody"] += 1
     except KeyError as fault:
         try:
             logs.start(form)
             structlog.get_logger().error("a command failed", fault=logs.where(fault))
         finally:
             structlog.reset_defaults()
-    said = capfd.readouterr().err
-    assert secret not in said
-    assert re.search(r"KeyError < test_cli\.py:\d+", said)
+    line = capfd.readouterr().err
+    assert "mailbox-of-somebody" not in line
+    assert re.search(r"KeyError < test_cli\.py:\d+", line)
 
 
 async def test_logs_hold_no_addresses_names_or_bodies(tmp_path: Path) -> None:
@@ -269,14 +238,11 @@ async def test_logs_hold_no_addresses_names_or_bodies(tmp_path: Path) -> None:
         socket.say(type="add", phase="secret-phase", body="secret-body")
         socket.say(type="claim", nameplate="secret-plate")
         socket.write(frame(TEXT, b"secret-garbage"))
-        told, code = await socket.last_words()
-        assert (told[-1]["error"] != "", code) == (True, 1007)
+        assert (await socket.last_words())[1] == 1007
         await server.stop()
         rest = "\n".join(server.log[1:])
     assert "draining" in rest
-    assert "secret" not in rest
-    assert "424242" not in rest
-    assert "127.0.0.1" not in rest
+    assert not [word for word in ("secret", "424242", "127.0.0.1") if word in rest]
 
 
 @pytest.mark.parametrize(("unbuffered", "more"), [("", ""), ("1", " or a temporary file")])

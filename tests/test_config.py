@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from restante.common.errors import Misuse
-from restante.common.settings import address, resolve
-from restante.mailbox.settings import SERVE, Serve
+from restante.common.settings import resolve
+from restante.mailbox.settings import SERVE
 from restante.waku.settings import WAKU
 from support.processes import called
 
@@ -31,14 +31,8 @@ def test_each_source_overrides_the_one_before(toml: Path) -> None:
     assert sources({}, {"RESTANTE_MOTD": "env"}, toml)["motd"] == ("env", "RESTANTE_MOTD")
     assert sources({"motd": "flag"}, {"RESTANTE_MOTD": "env"}, toml)["motd"] == ("flag", "--motd")
     assert sources({"motd": None}, {}, toml)["motd"] == ("file", str(toml))
-
-
-def test_the_file_may_be_named_in_the_environment(toml: Path) -> None:
     settings, _ = resolve(SERVE, {}, {"RESTANTE_CONFIG": str(toml)}, None)
     assert (settings.motd, settings.prune_after, settings.no_list) == ("file", 100.0, True)
-
-
-def test_variables_are_converted_to_the_type_of_the_setting() -> None:
     environment = {"RESTANTE_PRUNE_EVERY": "10", "RESTANTE_NO_LIST": "true", "RESTANTE_BLUR_USAGE": "3600"}
     settings, _ = resolve(SERVE, {}, environment, None)
     assert (settings.prune_every, settings.no_list, settings.blur_usage) == (10.0, True, 3600)
@@ -49,10 +43,6 @@ def test_variables_of_other_parts_and_of_kubernetes_are_left_alone() -> None:
     services = {"RESTANTE_SERVICE_HOST", "RESTANTE_SERVICE_PORT_WS", "RESTANTE_PORT", "RESTANTE_PORT_4000_TCP_ADDR"}
     SERVE.check_variables(dict.fromkeys(others | services, "x"))
     WAKU.check_variables({"RESTANTE_MOTDD": "x", "RESTANTE_WAKU_PASSWORD": "x", "RESTANTE_WAKU_SERVICE_HOST": "x"})
-
-
-def test_defaults_are_those_of_the_struct() -> None:
-    assert resolve(SERVE, {}, {}, None)[0] == Serve()
 
 
 @pytest.mark.parametrize(
@@ -76,15 +66,6 @@ def test_a_bad_file_is_misuse_and_says_where(content: str, words: str, tmp_path:
 
 
 @pytest.mark.parametrize(
-    "flags",
-    [{"listen": "bogus"}, {"admin": "xx"}, {"data": ""}, {"keep_usage": float("inf")}, {"keep_usage": float("nan")}],
-)
-def test_a_setting_that_serve_cannot_use_is_misuse(flags: dict[str, Any]) -> None:
-    with pytest.raises(Misuse, match="--" + next(iter(flags)).replace("_", "-")):
-        resolve(SERVE, flags, {}, None)
-
-
-@pytest.mark.parametrize(
     ("name", "value", "words"),
     [
         ("prune_after", "soon", "'soon' is not a number from 1 up"),
@@ -95,6 +76,10 @@ def test_a_setting_that_serve_cannot_use_is_misuse(flags: dict[str, Any]) -> Non
         ("frames", "json", "'json' is not binary or text"),
         ("no_list", "perhaps", "'perhaps' is not true or false"),
         ("data", "", "'' is not a name"),
+        ("listen", ["bogus"], "'bogus' is not HOST:PORT"),
+        ("admin", "xx", "'xx' is not HOST:PORT"),
+        ("keep_usage", float("inf"), "inf is not a number over 0"),
+        ("keep_usage", float("nan"), "nan is not a number over 0"),
         ("motd", 5, "5 is not a string"),
         ("motd", "a\x1b[2Jb", "U\\+001B is a control character; only line breaks and tabs are allowed"),
         ("motd", "a\r\nb", "U\\+000D is a control character"),
@@ -111,6 +96,7 @@ def test_an_error_says_what_to_write(name: str, value: object, words: str) -> No
 
 
 def test_what_clients_show_may_have_lines_tabs_and_any_letters(tmp_path: Path) -> None:
+    """An error names the flag, the variable or the file."""
     text = "Zurück um 12:00\n\t日本語 👩\u200d💻 \u202eabc\u202c"
     assert resolve(SERVE, {"motd": text, "signal_error": text}, {}, None)[0].motd == text
     with pytest.raises(Misuse, match=r"^RESTANTE_MOTD: U\+001B is a control character"):
@@ -119,34 +105,6 @@ def test_what_clients_show_may_have_lines_tabs_and_any_letters(tmp_path: Path) -
     path.write_text('[serve]\nmotd = "\\u001b[31m"\n')
     with pytest.raises(Misuse, match=r"restante\.toml: motd: U\+001B is a control character"):
         resolve(SERVE, {}, {}, path)
-
-
-def test_an_error_names_the_variable_or_the_flag() -> None:
-    with pytest.raises(Misuse, match="RESTANTE_PRUNE_AFTER: "):
-        resolve(SERVE, {}, {"RESTANTE_PRUNE_AFTER": "soon"}, None)
-    with pytest.raises(Misuse, match="--blur-usage: "):
-        resolve(SERVE, {"blur_usage": -1}, {}, None)
-    with pytest.raises(Misuse, match=r"cannot read .*gone\.toml: No such file"):
-        resolve(SERVE, {}, {}, Path("gone.toml"))
-
-
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        ("127.0.0.1:4000", ("127.0.0.1", 4000)),
-        ("[::1]:4000", ("::1", 4000)),
-        ("*:80", (None, 80)),
-        ("localhost:0", ("localhost", 0)),
-    ],
-)
-def test_addresses(text: str, wanted: tuple[str | None, int]) -> None:
-    assert address(text, "--listen") == wanted
-
-
-@pytest.mark.parametrize("text", ["4000", ":4000", "host:", "host:port", "host:99999", "host:-1", "host:٣", ""])
-def test_a_malformed_address_is_misuse(text: str) -> None:
-    with pytest.raises(Misuse, match=r"--listen: '.*' is not HOST:PORT"):
-        address(text, "--listen")
 
 
 @pytest.mark.parametrize(
