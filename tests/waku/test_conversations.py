@@ -27,11 +27,9 @@ Nothing may come that the script does not name.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,88 +49,23 @@ from support.waku.letters import letter
 from support.waku.raw_peer import FULL_NODE, GoneError, Packet, RawPeer
 
 
-@dataclass
-class Script:
-    name: str
-    options: dict[str, str] = field(default_factory=dict)
-    lines: list[tuple[int, str]] = field(default_factory=list)
-
-
-def read_script(path: Path) -> Script:
-    script = Script(path.stem)
-    for number, raw in enumerate(path.read_text().splitlines(), 1):
-        line = raw.strip()
-        if line.startswith("option "):
-            name, _, value = line.removeprefix("option ").partition("=")
-            script.options[name] = value
-        elif line and not line.startswith("#"):
-            script.lines.append((number, line))
-    return script
-
-
 class Replay:
-    """A replay of a script on a node."""
+    """A replay of a script on a node. Each kind of line has a method, named in LINES."""
 
-    def __init__(self, script: Script, here: Inside, pieces: int | None = None) -> None:
-        self.script = script
+    def __init__(self, here: Inside) -> None:
         self.here = here
-        self.pieces = pieces
-        """Bytes that are written at a time, each in a turn of the loop of its own."""
         self.peers: dict[str, RawPeer] = {}
         self.reasons: dict[str, int | None] = {}
         self.letters: dict[str, Envelope] = {}
         self.heard: dict[str, list[Packet]] = defaultdict(list)
 
-    async def run(self) -> None:
-        for number, line in self.script.lines:
-            try:
-                await self._do(line)
-                await self._listen()
-                await self._check(line)
-            except AssertionError as error:
-                error.add_note(f"{self.script.name}.txt:{number}: {line}")
-                raise
-        unexpected = {name: packets for name, packets in self.heard.items() if packets}
-        assert not unexpected, f"{self.script.name}.txt: more came than the script names"
-
-    async def _do(self, line: str) -> None:
-        """Do what a line does to the node."""
-        if line.startswith("letter "):
-            self._write(line)
-        elif match := CONNECT.fullmatch(line):
-            for name in names(match[1]):
-                self.peers[name] = await self.here.enter()
-                self.heard[name].clear()
-                await self._say(name, (packets.STATUS, packets.write_options(options(match[2], FULL_NODE))))
-        elif match := re.fullmatch(r"([\w, ]+) enters?", line):
-            for name in names(match[1]):
-                self.peers[name] = await self.here.enter()
-        elif match := re.fullmatch(r"(\w+)> (.*)", line):
-            said = [self._packet(*packet.partition(" ")[::2]) for packet in match[2].split(" & ")]
-            await self._say(match[1], *said)
-        elif match := re.fullmatch(r"([\w, ]+) lost", line):
-            for name in names(match[1]):
-                await self._lose(name)
-        elif match := re.fullmatch(r"@ (\d+)s", line):
-            self.here.clock.now += int(match[1])
-            self.here.node.tick()
-        elif line in {"full", "room"}:
-            self.here.archive.full = line == "full"
-
-    async def _say(self, name: str, *packets: Packet) -> None:
-        data = self.peers[name].sealed(packets)
-        size = self.pieces or len(data)
-        for at in range(0, len(data), size):
-            self.peers[name].writer.write(data[at : at + size])
-            await asyncio.sleep(0)
-
-    async def _lose(self, name: str) -> None:
-        connections = len(self.here.node.connections)
-        self.peers.pop(name).cut()
-        await self.here.until("the loss of a connection", lambda: len(self.here.node.connections) < connections)
-
-    async def _listen(self) -> None:
-        """Take what each peer got, when all that was said is done."""
+    async def do(self, line: str) -> None:
+        """Do what a line does to the node, and take what each peer gets; or compare what a line expects."""
+        method, match = next((method, match) for form, method in LINES if (match := re.fullmatch(form, line)))
+        if not method.__name__.startswith("do_"):
+            method(self, *match.groups())
+            return
+        await method(self, *match.groups())
         for _ in range(TURNS):
             for name, peer in self.peers.items():
                 try:
@@ -144,30 +77,37 @@ class Replay:
             self.heard[name] += peer.inbox
             peer.inbox = []
 
-    async def _check(self, line: str) -> None:
-        """Compare what a line expects."""
-        if match := re.fullmatch(r"(\w+)< (\w+) ?(.*)", line):
-            assert self.heard[match[1]], f"{match[1]} got nothing"
-            code, payload = self.heard[match[1]].pop(0)
-            EXPECTED[match[2]](self, code, payload, match[3])
-        elif match := CONNECT.fullmatch(line):
-            for name in names(match[1]):
-                assert self.heard[name].pop(0)[0] == packets.STATUS
-        elif match := re.fullmatch(r"(\w+) cut (\w+)", line):
-            assert self.reasons.get(match[1]) == int(match[2], 16)
-        elif line.startswith("archived"):
-            by_hash = {envelope.hash: name for name, envelope in self.letters.items()}
-            assert [by_hash[digest] for digest in await self.here.archive.hashes()] == line.split()[1:]
-        else:
-            assert DOING.match(line), "no such line"
+    # ── what is done ─────────────────────────────────────────────────────────────────────────────
 
-    # ── envelopes and packets ────────────────────────────────────────────────────────────────────
+    async def do_connect(self, names: str, text: str) -> None:
+        for name in names.split(", "):
+            self.peers[name] = peer = await self.here.enter()
+            peer.say(packets.STATUS, packets.write_options(options(text, FULL_NODE)))
+            assert (await peer.hear())[0] == packets.STATUS
 
-    def _write(self, line: str) -> None:
-        _, name, *fields = line.split()
+    async def do_enter(self, names: str) -> None:
+        for name in names.split(", "):
+            self.peers[name] = await self.here.enter()
+
+    async def do_say(self, name: str, text: str) -> None:
+        self.peers[name].say_all([self.packet(*packet.partition(" ")[::2]) for packet in text.split(" & ")])
+
+    async def do_lose(self, name: str) -> None:
+        connections = len(self.here.node.connections)
+        self.peers.pop(name).cut()
+        await self.here.until("the loss of a connection", lambda: len(self.here.node.connections) < connections)
+
+    async def do_wait(self, seconds: str) -> None:
+        self.here.clock.now += int(seconds)
+        self.here.node.tick()
+
+    async def do_fill(self, how: str) -> None:
+        self.here.archive.full = how == "full"
+
+    def write(self, name: str, text: str) -> None:
         values: dict[str, Any] = {"number": len(self.letters)}
         enough: Callable[[float], bool] = lambda _: True  # noqa: E731
-        for word in fields:
+        for word in text.split():
             if match := re.fullmatch(r"pow(>=|<)(.+)", word):
                 bound = float(match[2])
                 enough = bound.__le__ if match[1] == ">=" else bound.__gt__
@@ -179,60 +119,75 @@ class Replay:
             envelope = make(envelope.expiry, envelope.ttl, envelope.topic, envelope.data, envelope.nonce + 1)
         self.letters[name] = envelope
 
-    def _body(self, names: str) -> bytes:
+    def body(self, names: str) -> bytes:
         """Write the body of Messages, by another library than ours."""
         if names.startswith("of "):
             return bytes.fromhex(names.removeprefix("of "))
         letters = [self.letters[name] for name in names.split()]
         return bytes(oracle.encode([[e.expiry, e.ttl, e.topic, e.data, e.nonce] for e in letters]))
 
-    def _packet(self, kind: str, rest: str) -> Packet:
+    def packet(self, kind: str, rest: str) -> Packet:
         if kind == "messages":
-            return packets.MESSAGES, self._body(rest)
+            return packets.MESSAGES, self.body(rest)
         if kind in {"status", "update"}:
             code = packets.STATUS if kind == "status" else packets.STATUS_UPDATE
             return code, packets.write_options(options(rest, Options()))
-        code_text, _, body = rest.partition(" ")
-        return int(code_text), bytes.fromhex(body) if kind == "packet" else bytes(int(body))
+        number, _, body = rest.partition(" ")
+        return int(number), bytes.fromhex(body) if kind == "packet" else bytes(int(body))
 
-    def _is_status(self, code: int, payload: bytes, rest: str) -> None:
-        assert (code, payload.hex()) == (packets.STATUS, packets.write_options(options(rest, Options())).hex())
+    # ── what is expected ─────────────────────────────────────────────────────────────────────────
 
-    def _is_ack(self, code: int, payload: bytes, rest: str) -> None:
-        assert (code, payload) == (packets.BATCH_ACK, oracle.encode(digest(self._body(rest))))
+    def next(self, name: str, expected: int) -> bytes:
+        assert self.heard[name], f"{name} got nothing"
+        code, payload = self.heard[name].pop(0)
+        assert code == expected
+        return payload
 
-    def _is_response(self, code: int, payload: bytes, rest: str) -> None:
-        assert code == packets.MESSAGE_RESPONSE
-        names, _, refused = rest.partition(" refused=")
-        version, (packet, errors) = oracle.decode(payload)
-        assert (version, packet) == (b"\1", digest(self._body(names)))
+    def status(self, name: str, text: str) -> None:
+        assert self.next(name, packets.STATUS) == packets.write_options(options(text, Options()))
+
+    def ack(self, name: str, names: str) -> None:
+        assert self.next(name, packets.BATCH_ACK) == oracle.encode(digest(self.body(names)))
+
+    def response(self, name: str, text: str) -> None:
+        names, _, refused = text.partition(" refused=")
+        version, (packet, errors) = oracle.decode(self.next(name, packets.MESSAGE_RESPONSE))
+        assert (version, packet) == (b"\1", digest(self.body(names)))
         assert [error[0] for error in errors] == [self.letters[name].hash for name in refused.split(",") if name]
         for _, number, reason in errors:
             assert int.from_bytes(number, "big") in {packets.TIME_ERROR, packets.OTHER_ERROR}
             assert reason.decode()
 
-    def _is_messages(self, code: int, payload: bytes, rest: str) -> None:
-        assert code == packets.MESSAGES
-        by_raw = {envelope.raw: name for name, envelope in self.letters.items()}
-        assert [by_raw[envelope.raw] for envelope in packets.read_envelopes(payload)] == rest.split()
+    def messages(self, name: str, names: str) -> None:
+        envelopes = packets.read_envelopes(self.next(name, packets.MESSAGES))
+        assert [envelope.raw for envelope in envelopes] == [self.letters[name].raw for name in names.split()]
+
+    def cut(self, name: str, reason: str) -> None:
+        assert self.reasons.get(name) == int(reason, 16)
+
+    async def do_compare_archive(self, names: str) -> None:
+        assert await self.here.archive.hashes() == [self.letters[name].hash for name in names.split()]
 
 
-EXPECTED: dict[str, Callable[[Replay, int, bytes, str], None]] = {
-    "status": Replay._is_status,
-    "ack": Replay._is_ack,
-    "response": Replay._is_response,
-    "messages": Replay._is_messages,
-}
-CONNECT = re.compile(r"([\w, ]+) connects?\b ?(.*)")
-DOING = re.compile(r"letter |[\w, ]+ enters?$|\w+> |[\w, ]+ lost$|@ \d+s$|full$|room$")
+LINES: tuple[tuple[str, Callable[..., Any]], ...] = (
+    (r"letter (\w+) ?(.*)", Replay.write),
+    (r"([\w, ]+) connects? ?(.*)", Replay.do_connect),
+    (r"([\w, ]+) enters?", Replay.do_enter),
+    (r"(\w+)> (.*)", Replay.do_say),
+    (r"(\w+) lost", Replay.do_lose),
+    (r"@ (\d+)s", Replay.do_wait),
+    (r"(full|room)", Replay.do_fill),
+    (r"(\w+)< status (.*)", Replay.status),
+    (r"(\w+)< ack ?(.*)", Replay.ack),
+    (r"(\w+)< response ?(.*)", Replay.response),
+    (r"(\w+)< messages (.*)", Replay.messages),
+    (r"(\w+) cut (\w+)", Replay.cut),
+    (r"archived ?(.*)", Replay.do_compare_archive),
+)
 
 
-def names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",")]
-
-
-def topics(text: str) -> list[bytes]:
-    return [bytes.fromhex(topic) for topic in text.split(",") if topic]
+def topics(text: str) -> frozenset[bytes]:
+    return frozenset(bytes.fromhex(topic) for topic in text.split(",") if topic)
 
 
 def digest(body: bytes) -> bytes:
@@ -250,7 +205,7 @@ def options(text: str, base: Options) -> Options:
             case "light" | "confirmations":
                 values[key] = value != "no"
             case "topics":
-                values[key] = frozenset(topics(value))
+                values[key] = topics(value)
             case "packets" | "bytes":
                 values[key] = (int(value),) * 3
             case "bloom":
@@ -263,41 +218,28 @@ def options(text: str, base: Options) -> Options:
     return Options(**values)
 
 
-SCRIPTS = [read_script(path) for path in sorted((Path(__file__).parents[1] / "scripts" / "waku").glob("*.txt"))]
-IN_PIECES = [script for script in SCRIPTS if not any(" & " in line for _, line in script.lines)]
-QUICK_IN_PIECES = {"first_status_is_no_good", "large_packet", "relay_by_topic"}
-"""A good greeting and a bad one, packets of all sizes."""
+SCRIPTS = sorted((Path(__file__).parents[1] / "scripts" / "waku").glob("*.txt"))
 
 
-async def replay(script: Script, data: Path, pieces: int | None = None) -> None:
-    values = script.options
+@pytest.mark.parametrize("script", [path.read_text() for path in SCRIPTS], ids=[path.stem for path in SCRIPTS])
+async def test_over_sockets(script: str, tmp_path: Path) -> None:
+    lines = [line.strip() for line in script.splitlines()]
+    values = dict(line.removeprefix("option ").split("=", 1) for line in lines if line.startswith("option "))
     limits = Limits(**{name: int(value) for name, value in values.items() if name in Limits.__struct_fields__})
     policy = Policy(
         min_pow=float(values.get("min_pow", 2e-6)),
         max_ttl=int(values.get("max_ttl", 7 * 86400)),
         max_size=limits.envelope_bytes,
     )
-    terms = ArchiveTerms(
-        retention=int(values["retention"]) if "retention" in values else None,
-        topics=frozenset(topics(values.get("topics", ""))) or None,
-    )
-    async with inside(data, policy=policy, terms=terms, limits=limits) as here:
-        await Replay(script, here, pieces).run()
-
-
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
-async def test_over_sockets(script: Script, tmp_path: Path) -> None:
-    await replay(script, tmp_path)
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        pytest.param(script, marks=() if script.name in QUICK_IN_PIECES else pytest.mark.thorough)
-        for script in IN_PIECES
-    ],
-    ids=lambda script: script.name,
-)
-async def test_over_sockets_in_pieces(script: Script, tmp_path: Path) -> None:
-    """Bytes that are cut anywhere are the subject of test_devp2p.py and test_rlpx.py; this is the connection."""
-    await replay(script, tmp_path, pieces=7)
+    retention = int(values["retention"]) if "retention" in values else None
+    terms = ArchiveTerms(retention=retention, topics=topics(values.get("topics", "")) or None)
+    async with inside(tmp_path, policy=policy, terms=terms, limits=limits) as here:
+        replay = Replay(here)
+        for number, line in enumerate(lines, 1):
+            if line and not line.startswith(("#", "option ")):
+                try:
+                    await replay.do(line)
+                except AssertionError as error:
+                    error.add_note(f"line {number}: {line}")
+                    raise
+        assert not any(replay.heard.values()), "more came than the script names"
