@@ -1,26 +1,143 @@
-"""History: what matches, in order, each once, however it is cut into pages and whatever happens between them."""
+"""History: what matches, in order, each once, however it is cut into pages and whatever happens between them.
+
+SQLite has several ways to a page: each gives the same, and is taken where it is cheap; nobody is held up by any.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import random
+import sqlite3
+import threading
+from collections.abc import AsyncIterator
 from functools import partial
 from itertools import permutations
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from restante.common.errors import Misuse, StoreError
 from restante.waku.archive import ids
-from restante.waku.archive.history.query import ID_CURSOR_MARK, PAGE_CURSOR_BYTES, Bounds
+from restante.waku.archive.history import page as history_page
+from restante.waku.archive.history import plans, readers
+from restante.waku.archive.history.query import PAGE_CURSOR_BYTES, Bounds, Page, PageQuery, cursor, read_cursor
+from restante.waku.archive.history.readers import READER_COUNT
+from restante.waku.archive.schema import SCHEMA
+from restante.waku.archive.sqlite import Archive, open_archive
 from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope
-from support.waku.envelopes import T0, alike, envelope
-from waku.archive.engine import Engine, answer, loop, on, pages, query
+from restante.waku.envelope.keccak import keccak
+from support.bounds import BOUND, bounded
+from support.effort import examples
+from support.waku.envelopes import T0, alike, envelope, held
+from waku.archive.engine import Engine, answer, loop, matches, pages, query
 
-DICE = random.Random(1)
-TOPICS = [DICE.randbytes(4) for _ in range(30)]
-ROWS = [envelope(DICE.randrange(100), number, topic=DICE.choice(TOPICS)) for number in range(600)]
+# ── ids and cursors ──────────────────────────────────────────────────────────────────────────────
 
-both_orders = pytest.mark.parametrize("descending", [False, True], ids=["ascending", "descending"])
+
+def test_an_id_is_the_time_and_the_first_31_bits_of_the_hash() -> None:
+    assert ids.home(alike(envelope(7), b"\xff\xff\xff\xfe")) == (T0 + 7) << 31 | 0x7FFFFFFF
+    assert ids.home(alike(envelope(0xFFFFFFFF - T0), b"\xff\xff\xff\xff")) == ids.MAX_ID == 2**63 - 1
+
+
+@given(st.lists(st.binary(max_size=6)))
+def test_a_topic_is_a_number_of_four_bytes(topics: list[bytes]) -> None:
+    of_four = [topic for topic in topics if len(topic) == 4]
+    numbers = ids.numbers(topics)
+    assert numbers == tuple(map(ids.number, of_four))
+    assert all(-(2**31) <= number < 2**31 for number in numbers)
+    assert list(map(ids.topic, numbers)) == of_four
+
+
+def test_an_id_that_is_taken_is_replaced_by_the_next_lower_free_one_of_its_second_and_the_search_ends() -> None:
+    rows = {1000: b"a", 999: b"b"}
+    assert ids.place(1001, b"c", rows.get) == 1001
+    assert ids.place(1000, b"c", rows.get) == 998
+    assert ids.place(1000, b"a", rows.get) is None
+    assert ids.place(1000, b"b", rows.get) is None
+    bottom = ids.floor(5)
+    assert ids.place(bottom, b"b", {bottom: b"a"}.get) is None
+    assert ids.place(bottom + 1, b"b", {bottom + 1: b"a"}.get) == bottom
+    home, lowest = bottom + 1_000_000, bottom + 1_000_000 - ids.PROBES + 1
+    taken = dict.fromkeys(range(lowest, home + 1), b"a")
+    assert ids.place(home, b"b", taken.get) is None
+    del taken[lowest]
+    assert ids.place(home, b"b", taken.get) == lowest
+
+
+@given(st.integers(0, ids.MAX_ID), st.none() | st.binary(min_size=32, max_size=32))
+def test_a_cursor_is_the_time_and_the_hash_as_in_status_go_or_an_id(at: int, name: bytes | None) -> None:
+    """The key of mailserver/db_key.go, without its topic."""
+    written = cursor(at, name)
+    assert len(written) == PAGE_CURSOR_BYTES
+    homely = name is not None and ids.named(at >> ids.BITS, name) == at
+    assert read_cursor(written) == (at, name if homely else None)
+    known = bytes.fromhex("bc10" + "42" * 30)
+    at = ids.named(0x5F5E1000, known)
+    assert cursor(at, known) == bytes.fromhex("5f5e1000") + known
+    assert read_cursor(cursor(at, known)) == (at, known)
+
+
+def test_a_cursor_has_36_bytes_and_a_page_a_limit_of_at_least_one() -> None:
+    for size in (0, 35, 37):
+        with pytest.raises(Misuse, match="36 bytes"):
+            query(after=bytes(size))
+    with pytest.raises(Misuse, match="at least 1"):
+        query(limit=0)
+
+
+# ── any archive, any query, any change meanwhile: the answer is that of a plain list ─────────────
+
+SECONDS = 4
+TOPICS = [b"\0\0\0\0", b"\0\0\0\1", b"\xff\0\0\0", b"\x10\x11\x80\0"]
+ALIKE = [alike(envelope(second, 100 + number, topic=TOPICS[number % 2])) for second in (1, 2) for number in range(5)]
+HISTORY = ALIKE + [
+    envelope(second, number, topic=TOPICS[number % 4], size=8 + 7 * number)
+    for number in range(12)
+    for second in range(SECONDS)
+]
+LATE = [envelope(second, number, topic=TOPICS[number % 4]) for number in range(20, 30) for second in range(SECONDS)]
+LATE += [alike(envelope(second, 200 + number, topic=TOPICS[0])) for second in (1, 2) for number in range(3)]
+BY_RAW = {each.raw: each for each in HISTORY + LATE}
+
+QUERIES = st.builds(
+    query,
+    st.integers(-1, SECONDS),
+    st.integers(-1, SECONDS),
+    topics=st.none() | st.frozensets(st.sampled_from(TOPICS)),
+    bloom=st.none()
+    | st.sampled_from(
+        [bloom.of(TOPICS[:1]), bloom.of(TOPICS[1:3]), bloom.kept(TOPICS[3]), bloom.ALL_BITS, bloom.ALL_BITS >> 2, 0]
+    ),
+    limit=st.integers(1, 9),
+    descending=st.booleans(),
+)
+BOUNDS = st.builds(Bounds, st.sampled_from([100, 8 << 20]), st.sampled_from([3, 10, 200_000]))
+WAYS = st.fixed_dictionaries(
+    {
+        "SEEK_COST": st.sampled_from([0, 3000, 10**6]),
+        "PART_FACTORS": st.sampled_from([(), (0.5, 2.0), plans.PART_FACTORS]),
+        "MAX_SORT_FACTOR": st.sampled_from([1, plans.MAX_SORT_FACTOR]),
+        "MAX_PAIRED_PLACES": st.sampled_from([0, 40]),
+        "MAX_SINGLE_PLACES": st.sampled_from([0, 160, 512]),
+        "MAX_SEEK_TOPICS": st.sampled_from([1, 5000]),
+    }
+)
+MEDDLING = st.one_of(
+    st.none(),
+    st.tuples(st.just("save_now"), st.lists(st.sampled_from(LATE), max_size=12)),
+    st.tuples(st.just("prune_now"), st.integers(T0, T0 + SECONDS), st.integers(1, 4)),
+)
+
+
+def name(raw: bytes) -> bytes:
+    """Return the hash that an envelope has here: some begin alike."""
+    return BY_RAW[raw].hash if raw in BY_RAW else keccak(raw)
 
 
 def key(kind: Envelope) -> bytes:
@@ -28,30 +145,114 @@ def key(kind: Envelope) -> bytes:
     return kind.sent.to_bytes(4, "big") + kind.hash
 
 
-@pytest.mark.parametrize("places", [40, 41, 160])
-async def test_topics_that_a_bloom_filter_skips_count_as_examined(engine: Engine, places: int) -> None:
-    # Each has a first place that the filter has, and a last one that it has not.
-    rows = [envelope(number, number, topic=bytes([number % 40, 200 + number % 5, 250, 0])) for number in range(200)]
-    await engine.archive.save(rows, 1)
-    asked = query(bloom=sum(1 << place for place in range(places)))
-    page = await engine.archive.page(asked)
-    assert page.raws == answer(asked, rows) == []
-    seen = len({row.topic for row in rows}) if places > 40 else 0
-    assert page.looked == seen + (places if places > 40 else places**2)
+async def whole(engine: Engine, asked: PageQuery) -> list[bytes]:
+    """Return the answer as one page, when it is one that can be."""
+    page = await engine.archive.page(replace(asked, limit=1000, after=None))
+    assert (page.cursor, page.bounded) == (None, False)
+    there = [BY_RAW[raw] for raw in await held(engine.archive)]
+    assert sorted(page.raws) == sorted(row.raw for row in there if matches(asked, row))
+    homes = [ids.home(BY_RAW[raw]) for raw in page.raws]
+    assert homes == sorted(homes, reverse=asked.descending)
+    return page.raws
 
 
-async def test_skipped_topics_count_towards_the_limit_of_examined_rows(engine: Engine) -> None:
-    rows = [envelope(number, number, topic=bytes([number, 200, 250 - number % 2, 0])) for number in range(41)]
-    match = envelope(50, 50, topic=bytes([1, 2, 3, 0]))
-    await engine.archive.save([*rows, match], 1)
-    asked = query(bloom=sum(1 << place for place in range(60)))
-    bounds = Bounds(rows=20)
-    found, page = [], await engine.archive.page(asked, bounds)
-    while page.cursor is not None:
-        assert page.looked <= 2 * bounds.rows + 60
-        found += page.raws
-        page = await engine.archive.page(replace(asked, after=page.cursor), bounds)
-    assert [*found, *page.raws] == answer(asked, rows + [match]) == [match.raw]
+def check(asked: PageQuery, bounds: Bounds, page: Page) -> None:
+    """Compare one page with what it promises."""
+    assert all(matches(asked, BY_RAW[raw]) for raw in page.raws)
+    assert len(page.raws) <= min(asked.limit, bounds.rows)
+    assert len(page.raws) <= 1 or sum(map(len, page.raws)) <= bounds.bytes
+    assert page.last == (name(page.raws[-1]) if page.raws else None)
+    assert page.looked >= len(page.raws)
+    if page.cursor is None:
+        assert not page.bounded
+        return
+    assert len(page.cursor) == PAGE_CURSOR_BYTES
+    if not page.bounded:
+        last = BY_RAW[page.raws[-1]]
+        assert len(page.raws) == asked.limit
+        assert page.cursor == key(last) or last.hash[:4] == ALIKE[0].hash[:4]
+
+
+@examples(140)
+@given(
+    start=st.lists(st.sampled_from(HISTORY), max_size=60),
+    asked=QUERIES,
+    bounds=BOUNDS,
+    steps=st.lists(MEDDLING, max_size=30),
+    ways=WAYS,
+    room=st.sampled_from([2000, 16 << 20]),
+)
+async def test_all_pages_together_are_the_answer_whatever_happens_in_between(
+    start: list[Envelope],
+    asked: PageQuery,
+    bounds: Bounds,
+    steps: list[tuple[Any, ...] | None],
+    ways: dict[str, Any],
+    room: int,
+) -> None:
+    """`room`: whether a page's envelopes are read at the first attempt, or counted first."""
+    with patch.multiple(plans, **ways), patch.multiple(history_page, keccak=name, MAX_RESULT_BYTES=room):
+        async with Engine() as engine:
+            await engine.archive.save(start, 1)
+            taken = [partial(getattr(engine, step[0]), *step[1:]) if step else lambda: None for step in steps]
+            with engine.meddling(taken):
+                given = await loop(engine.archive, asked, bounds)
+            exact = await whole(engine, asked)
+            stayed = [raw for raw in exact if raw in {row.raw for row in start}]
+            assert [raw for raw in given if raw in stayed] == stayed
+            assert len(given) == len(set(given))
+            quiet = await pages(engine.archive, asked, bounds)
+            assert [raw for page in quiet for raw in page.raws] == exact
+            for page, further in zip(quiet, [*quiet[1:], None], strict=True):
+                check(asked, bounds, page)
+                assert further is None or page.bounded or further.raws
+
+
+@examples(40)
+@given(
+    start=st.lists(st.sampled_from(HISTORY), max_size=12),
+    asked=QUERIES,
+    at=st.sampled_from(HISTORY),
+    end=st.none() | st.sampled_from([bytes(28), b"\xff" * 28]),
+)
+async def test_any_cursor_means_after_this_key(
+    start: list[Envelope], asked: PageQuery, at: Envelope, end: bytes | None
+) -> None:
+    """Of those alike, all come where it is none of theirs; where it is, those behind it."""
+    after = key(at) if end is None else key(at)[:8] + end
+    with patch.object(history_page, "keccak", name):
+        async with Engine() as engine:
+            await engine.archive.save(start, 1)
+            exact = await whole(engine, asked)
+            given = (await engine.archive.page(replace(asked, limit=1000, after=after))).raws
+            if end is None and at.raw in exact:
+                assert given == exact[exact.index(at.raw) + 1 :]
+            elif end is None and at in start:
+                assert [raw for raw in exact if raw in given] == given
+            else:
+                home = ids.named(at.sent, after[4:])
+                behind = [raw for raw in exact if is_behind(BY_RAW[raw], after, home, descending=asked.descending)]
+                assert given == behind
+
+
+def is_behind(kind: Envelope, after: bytes, home: int, *, descending: bool) -> bool:
+    """Return whether an envelope is after a cursor that names none in the archive, or one of those alike."""
+    if ids.home(kind) == home:
+        return True
+    return key(kind) < after if descending else key(kind) > after
+
+
+# ── where a page ends ────────────────────────────────────────────────────────────────────────────
+
+DICE = random.Random(1)
+MANY = [DICE.randbytes(4) for _ in range(60)]
+ROWS = [envelope(number // 7, number, topic=DICE.choice(MANY)) for number in range(3000)]
+HALF = sum(1 << place for place in DICE.sample(range(512), 256))
+NOT_FIRST = bloom.ALL_BITS ^ (1 << MANY[0][0] | 1 << MANY[0][0] + 256)
+"""A filter that lets most topics through, but not the first."""
+PASSING = next(topic for topic in MANY if bloom.passes(NOT_FIRST, topic))
+
+both_orders = pytest.mark.parametrize("descending", [False, True], ids=["ascending", "descending"])
 
 
 async def test_a_topic_that_is_not_four_bytes_matches_no_other_topic(engine: Engine) -> None:
@@ -63,87 +264,31 @@ async def test_a_topic_that_is_not_four_bytes_matches_no_other_topic(engine: Eng
     assert await loop(engine.archive, every_second) == [first.raw, last.raw]
 
 
-async def test_a_full_bloom_filter_and_no_filter_match_everything(engine: Engine) -> None:
-    await engine.archive.save(ROWS, 1)
-    assert await loop(engine.archive, query(bloom=bloom.ALL_BITS)) == answer(query(), ROWS)
-    page = await engine.archive.page(query(bloom=bloom.ALL_BITS, limit=10))
-    assert page.looked == 11  # nothing is held against a filter
-
-
-@both_orders
-@pytest.mark.parametrize("limit", [7, 599, 600, 601])
-async def test_all_pages_together_are_the_answer_and_only_the_last_has_no_cursor(
-    engine: Engine, limit: int, descending: bool
-) -> None:
-    await engine.archive.save(ROWS, 1)
-    asked = query(limit=limit, descending=descending)
-    found = await pages(engine.archive, asked)
-    by_raw = {each.raw: each for each in ROWS}
-    assert [raw for page in found for raw in page.raws] == answer(asked, ROWS)
-    assert [len(page.raws) for page in found] == [limit] * (len(found) - 1) + [600 - limit * (len(found) - 1)]
-    assert not any(page.bounded for page in found)
-    assert all(page.last == by_raw[page.raws[-1]].hash for page in found)
-    for page in found[:-1]:
-        assert page.cursor == key(by_raw[page.raws[-1]])  # as shipped servers give it
-
-
-@both_orders
-async def test_envelopes_saved_meanwhile_are_returned_only_if_the_cursor_has_not_passed_them(
-    engine: Engine, descending: bool
-) -> None:
-    await engine.archive.save(ROWS, 1)
-    first = await engine.archive.page(query(limit=300, descending=descending))
-    late = [envelope(0, 9000), envelope(99, 9001)]
-    await engine.archive.save(late, 2)
-    rest = await loop(engine.archive, on(query(limit=100, descending=descending), first))
-    expected = answer(query(descending=descending), [*ROWS, late[0 if descending else 1]])
-    assert first.raws + rest == expected
-
-
-@both_orders
-async def test_a_page_that_reaches_its_byte_limit_ends_early_with_a_cursor(engine: Engine, descending: bool) -> None:
-    sizes = (10, 500, 10, 2000, 10, 10, 900)
-    rows = [envelope(number, number, size=size) for number, size in enumerate(sizes)]
-    await engine.archive.save(rows, 1)
-    asked = query(limit=6, descending=descending)
-    found = await pages(engine.archive, asked, Bounds(bytes=1000))
-    assert [raw for page in found for raw in page.raws] == answer(asked, rows)
-    assert [len(page.raws) for page in found] == [3, 1, 3]
-    assert [page.bounded for page in found] == [True, True, False]
-    assert [page.cursor is None for page in found] == [False, False, True]
-
-
 async def test_a_page_has_8_mib_and_a_larger_envelope_has_its_own_page(engine: Engine) -> None:
     sizes = [1 << 20] * 20 + [9 << 20] + [10] * 3
     rows = [envelope(number, number, size=size) for number, size in enumerate(sizes)]
     await engine.archive.save(rows, 1)
     for topics in (None, [rows[0].topic]):
-        found = await pages(engine.archive, query(topics=topics))
-        assert [len(page.raws) for page in found] == [7, 7, 6, 1, 3]
-        assert [page.bounded for page in found] == [True] * 4 + [False]
-        assert [raw for page in found for raw in page.raws] == [each.raw for each in rows]
+        given = await pages(engine.archive, query(topics=topics))
+        assert [len(page.raws) for page in given] == [7, 7, 6, 1, 3]
+        assert [page.bounded for page in given] == [True] * 4 + [False]
+        assert [raw for page in given for raw in page.raws] == [row.raw for row in rows]
 
 
 @both_orders
 async def test_a_page_that_examined_enough_rows_ends_early_with_a_cursor_even_if_empty(
     engine: Engine, descending: bool
 ) -> None:
-    """A filter that lets half of the topics through, while one end of the archive has none of them."""
-    dense = bloom.ALL_BITS ^ (1 << TOPICS[0][0] | 1 << TOPICS[0][0] + 256)
-    assert not bloom.passes(dense, TOPICS[0])
-    passing = next(topic for topic in TOPICS if bloom.passes(dense, topic))
-    rows = [envelope(number, number, topic=TOPICS[0] if number < 250 else passing) for number in range(300)]
+    """One end of the archive has nothing that matches."""
+    rows = [envelope(number, number, topic=MANY[0] if number < 250 else PASSING) for number in range(300)]
     await engine.archive.save(rows, 1)
-    asked = query(bloom=dense, limit=30, descending=descending)
-    found = await pages(engine.archive, asked, Bounds(rows=100))
-    assert [raw for page in found for raw in page.raws] == answer(asked, rows)
-    lengths = [30, 20, 0, 0] if descending else [0, 0, 30, 20]
-    assert [len(page.raws) for page in found] == lengths
-    assert [page.bounded for page in found] == (
-        [False, True, True, False] if descending else [True, True, False, False]
-    )
-    assert sum(page.looked for page in found) in (300, 301)  # the match that shows that there is more, twice
-    assert [page.last for page in found if not page.raws] == [None, None]
+    asked = query(bloom=NOT_FIRST, limit=30, descending=descending)
+    given = await pages(engine.archive, asked, Bounds(rows=100))
+    assert [raw for page in given for raw in page.raws] == answer(asked, rows)
+    assert [len(page.raws) for page in given] == ([30, 20, 0, 0] if descending else [0, 0, 30, 20])
+    bounded_pages = [False, True, True, False] if descending else [True, True, False, False]
+    assert [page.bounded for page in given] == bounded_pages
+    assert sum(page.looked for page in given) in (300, 301)  # the match that shows that there is more, twice
 
 
 @both_orders
@@ -152,41 +297,46 @@ async def test_the_end_of_a_page_is_not_affected_by_later_changes(
     engine: Engine, what: str, descending: bool
 ) -> None:
     """What matches is where the first page stops; what is saved and pruned, step by step, is where it begins."""
-    dense = bloom.ALL_BITS ^ (1 << TOPICS[0][0] | 1 << TOPICS[0][0] + 256)
-    passing = next(topic for topic in TOPICS if bloom.passes(dense, topic))
-    rows = [envelope(at, at, topic=passing if 80 <= at < 120 else TOPICS[0]) for at in range(200)]
+    rows = [envelope(at, at, topic=PASSING if 80 <= at < 120 else MANY[0]) for at in range(200)]
     await engine.archive.save(rows, 1)
 
     def save(step: int) -> None:
         second = 300 + step if descending else -300 - step
-        engine.save_now([envelope(second, number, topic=TOPICS[0]) for number in range(7)])
+        engine.save_now([envelope(second, number, topic=MANY[0]) for number in range(7)])
 
     steps = [partial(save, step) if what == "save" else partial(engine.prune_now, T0 + 80, 7) for step in range(50)]
-    asked = query(-1000, 1000, bloom=dense, descending=descending)
+    asked = query(-1000, 1000, bloom=NOT_FIRST, descending=descending)
     with engine.meddling(steps):
         assert await loop(engine.archive, asked, Bounds(rows=100)) == answer(asked, rows)
 
 
-async def test_the_limit_of_examined_rows_is_exact(engine: Engine) -> None:
-    await engine.archive.save(ROWS, 1)
-    for topics in (None, TOPICS):
-        answers = await pages(engine.archive, query(topics=topics, limit=500), Bounds(rows=250))
-        assert [(len(page.raws), page.bounded) for page in answers] == [(250, True), (250, True), (100, False)]
+async def test_a_bound_counts_rows_exactly_and_topics_that_a_filter_skips(engine: Engine) -> None:
+    rows = [envelope(number, number, topic=bytes([number, 200, 250 - number % 2, 0])) for number in range(41)]
+    match = envelope(50, 50, topic=bytes([1, 2, 3, 0]))
+    await engine.archive.save([*rows, match], 1)
+    bounds = Bounds(rows=20)
+    for topics in (None, [row.topic for row in rows]):
+        given = await pages(engine.archive, query(0, 40, topics=topics, limit=30), bounds)
+        assert [(len(page.raws), page.bounded) for page in given] == [(20, True), (20, True), (1, False)]
+    asked = query(bloom=sum(1 << place for place in range(60)))
+    given = await pages(engine.archive, asked, bounds)
+    assert [raw for page in given for raw in page.raws] == answer(asked, [*rows, match]) == [match.raw]
+    assert all(page.looked <= 2 * bounds.rows + 60 for page in given)
+    assert (await engine.archive.page(query(bloom=bloom.ALL_BITS, limit=10))).looked == 11
+
+
+@pytest.mark.parametrize(("places", "looked"), [(40, 40 * 40), (41, 40 + 41), (160, 40 + 160)])
+async def test_topics_that_a_filter_skips_count_as_examined(engine: Engine, places: int, looked: int) -> None:
+    # Each has a first place that the filter has, and a last one that it has not.
+    rows = [envelope(number, number, topic=bytes([number % 40, 200 + number % 5, 250, 0])) for number in range(200)]
+    await engine.archive.save(rows, 1)
+    page = await engine.archive.page(query(bloom=sum(1 << place for place in range(places))))
+    assert page.raws == []
+    assert page.looked == looked
 
 
 THREE = [envelope(0, number) for number in (281534, 2157663, 3054885)]
 """Envelopes of one second whose hashes begin alike, found by making three million."""
-
-
-async def test_a_cursor_between_envelopes_whose_hashes_begin_alike_is_a_place(engine: Engine) -> None:
-    rows = [alike(envelope(0, number)) for number in range(3)]
-    await engine.archive.save(rows, 1)
-    for descending in (False, True):
-        page = await engine.archive.page(query(limit=1, descending=descending))
-        assert page.cursor is not None
-        assert len(page.cursor) == PAGE_CURSOR_BYTES
-        assert page.cursor[:4] == rows[0].sent.to_bytes(4, "big")
-        assert page.cursor.endswith(ID_CURSOR_MARK)
 
 
 @both_orders
@@ -198,10 +348,176 @@ async def test_a_cursor_of_another_server_finds_its_envelope_among_hashes_that_b
     for rows in permutations(THREE):
         await engine.archive.prune(1 << 33, 1000)
         await engine.archive.save(rows, 1)
-        whole = (await engine.archive.page(query(descending=descending))).raws
+        asked = query(descending=descending)
+        given = (await engine.archive.page(asked)).raws
         for row in THREE:
-            behind = await loop(engine.archive, query(after=key(row), descending=descending))
-            assert behind == whole[whole.index(row.raw) + 1 :]
+            behind = await loop(engine.archive, replace(asked, after=key(row)))
+            assert behind == given[given.index(row.raw) + 1 :]
     for end in (bytes(28), b"\xff" * 28):
-        after = key(THREE[0])[:8] + end
-        assert sorted(await loop(engine.archive, query(after=after, descending=descending))) == sorted(whole)
+        assert sorted(await loop(engine.archive, replace(asked, after=key(THREE[0])[:8] + end))) == sorted(given)
+
+
+# ── the ways to a page ───────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+async def archive(tmp_path: Path) -> AsyncIterator[Archive]:
+    archive = open_archive(tmp_path)
+    await archive.save(ROWS, 1)
+    yield archive
+    await archive.close()
+
+
+def way(archive: Archive, asked: PageQuery) -> str:
+    low, high = ids.floor(asked.lower), ids.floor(asked.upper + 1) - 1
+    chosen = plans.choose(archive.readers.free[0], asked, low, high, asked.limit + 1, 200_000).way
+    assert chosen is not None
+    kinds = {plans.RANGE_SQL: "everything", plans.MERGE_SQL: "part"}
+    return kinds.get(
+        chosen.statement, "dense" if "place" in chosen.statement or ">> 24" in chosen.statement else "walk"
+    )
+
+
+async def test_each_plan_is_chosen_where_it_is_meant_to_be_and_leaves_no_transaction_behind(archive: Archive) -> None:
+    """The log can be moved into the database and begun anew after each page, so it does not grow."""
+    for plan, asked in (
+        ("everything", query()),
+        ("part", query(topics=MANY[:1])),
+        ("part", query(topics=MANY[:10], limit=1000)),
+        ("part", query(topics=MANY[:2], limit=10)),
+        ("part", query(100, 120, topics=MANY[:1], limit=10)),
+        ("walk", query(topics=MANY[:40], limit=10)),
+        ("walk", query(topics=MANY[:40], limit=500)),
+        ("part", query(bloom=bloom.of(MANY[:2]))),
+        ("part", query(bloom=bloom.of(MANY[:2]), limit=10)),
+        ("walk", query(bloom=bloom.of(MANY[:10]), limit=10)),
+        ("part", query(bloom=bloom.of(MANY[:25]), limit=2000)),
+        ("dense", query(bloom=HALF, limit=100)),
+    ):
+        assert way(archive, asked) == plan
+        page = await archive.page(asked)
+        await archive.save([envelope(428, 9000 + len(page.raws))], 1)
+        assert archive.database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0)
+    page = await archive.page(query(topics=MANY[:40], limit=10))
+    assert page.looked == 40 + answer(query(), ROWS).index(page.raws[-1]) + 1
+    assert (await archive.page(query(topics=MANY[:2], limit=10))).looked == 2 + 10 + 1
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"MAX_PAIRED_PLACES": 512}, {"MAX_PAIRED_PLACES": 0, "MAX_SINGLE_PLACES": 512}, {"MAX_SINGLE_PLACES": 0}],
+)
+async def test_every_plan_finds_topics_at_the_edges_and_with_overlapping_filter_bits(
+    archive: Archive, changed: dict[str, Any]
+) -> None:
+    special = [
+        *(b"\x10\x11\x80\x00", b"\x10\x80\x11\x00", b"\x80\x10\x11\x00", b"\x10\x11\x12\x00", b"\x10\x11\x80\x07"),
+        *(b"\xff\x80\x10\x01", b"\x10\xff\x80\x02", b"\x10\x80\xff\x04", b"\xff\xff\xff\xff", b"\0\0\0\0"),
+        *(b"\0\x80\x10\0", b"\x10\0\x80\0", b"\x10\x80\0\0"),
+    ]
+    rows = [envelope(number, 5000 + number, topic=topic) for number, topic in enumerate(special)]
+    await archive.save(rows, 1)
+    with patch.multiple(plans, **changed):
+        for row in rows:
+            for filtered in (bloom.kept(row.topic), bloom.of([row.topic])):
+                given = await loop(archive, query(bloom=filtered))
+                assert row.raw in given
+                assert given == answer(query(bloom=filtered), [*ROWS, *rows])
+
+
+@given(st.lists(st.binary(min_size=4, max_size=4), max_size=20))
+@examples(100)
+def test_the_index_of_places_has_the_places_of_kept_envelopes(topics: list[bytes]) -> None:
+    database = SCHEMA.connect(":memory:")
+    for topic in {*topics, b"\x10\x11\x80\0", b"\x10\x80\x11\0", b"\x80\x10\x11\0", b"\x10\x11\x12\0"}:
+        database.execute("INSERT INTO topics VALUES (?, 1, 1, 1)", (ids.number(topic),))
+    for number, places in database.execute("SELECT topic, places FROM topics").fetchall():
+        kept = sum({1 << (places >> shift & 511) for shift in (0, 9, 18)})
+        assert kept == bloom.kept(ids.topic(number))
+    # Each batch counts its topics; only a new one has places to be written.
+    for changed, writes in (("count = count + 1, first = 0, last = 0", 0), ("topic = 8", 1)):
+        steps = database.execute(f"EXPLAIN UPDATE topics SET {changed} WHERE topic = 7").fetchall()
+        assert [step[1] for step in steps].count("IdxInsert") == writes
+    database.close()
+
+
+# ── nobody is held up ────────────────────────────────────────────────────────────────────────────
+
+NOTHING = Page(b"", [], None, None, 0, False)
+
+
+class LongSearches:
+    """Searches that begin, and go on for long once they are let."""
+
+    def __init__(self, archive: Archive, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+        self.begun, self.over = threading.Semaphore(0), threading.Semaphore(0)
+        self.let = threading.Event()
+        self.errors: list[str] = []
+        self._archive = archive
+        self._rows = rows
+        monkeypatch.setattr(history_page, "page", self._page)
+
+    def _page(self, database: sqlite3.Connection, *_: Any) -> Page:
+        def wait(_: int) -> None:
+            self.begun.release()
+            self.let.wait(BOUND)
+
+        database.create_function("wait", 1, wait)
+        count = f"WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n LIMIT {self._rows})"
+        try:
+            database.execute(f"{count} SELECT count(*) FROM n WHERE n > 1 OR wait(n)").fetchall()
+        except sqlite3.OperationalError as error:
+            self.errors.append(str(error))
+            raise
+        finally:
+            self.over.release()
+        return NOTHING
+
+    async def begin(self, count: int) -> list[asyncio.Task[Page]]:
+        searches = [asyncio.create_task(self._archive.page(query())) for _ in range(count)]
+        for _ in searches:
+            assert await asyncio.to_thread(self.begun.acquire, timeout=BOUND)
+        return searches
+
+
+async def test_a_search_blocks_neither_another_nor_a_writer(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = LongSearches(archive, monkeypatch, 10)
+    searches = await long.begin(READER_COUNT - 1)
+    async with bounded("the counts"):
+        assert (await archive.counts()).envelopes == len(ROWS)
+    searches += await long.begin(1)
+    behind = asyncio.create_task(archive.topics())
+    await archive.save([envelope(5000, 1)], 1)
+    assert not behind.done()
+    behind.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await behind
+    long.let.set()
+    assert await asyncio.gather(*searches) == [NOTHING] * READER_COUNT
+    assert long.errors == [], "who waited for its turn and left has stopped no other"
+
+
+async def test_a_requester_that_leaves_stops_only_its_own_search(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = LongSearches(archive, monkeypatch, 300_000)
+    leaving, staying = await long.begin(2)
+    leaving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    long.let.set()
+    assert await staying == NOTHING
+    for _ in range(2):
+        assert await asyncio.to_thread(long.over.acquire, timeout=BOUND)
+    assert long.errors == ["interrupted"]
+    for _ in range(READER_COUNT + 1):
+        assert (await archive.counts()).envelopes == len(ROWS)
+
+
+def test_a_search_that_is_cancelled_before_its_turn_does_not_start() -> None:
+    turn = readers.ReaderTurn([sqlite3.connect(":memory:")])
+    turn.stop()
+    with pytest.raises(StoreError, match="was cancelled"):
+        turn.take(lambda _: pytest.fail("it began"))

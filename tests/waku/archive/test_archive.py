@@ -1,0 +1,251 @@
+"""What an archive promises: it has what a plain list would; one that refuses leaves everything as it was; its log."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, closing
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from restante.common.errors import StoreBusy, StoreError, StoreFull
+from restante.waku.archive.records import Counts
+from restante.waku.archive.schema import FILE
+from restante.waku.envelope.envelope import Envelope
+from support.effort import examples
+from support.waku.envelopes import T0, alike, envelope, everything, held, topics_of
+from waku.archive.engine import Engine
+
+# ── any order, any split, prunes and ends in between ─────────────────────────────────────────────
+
+SECONDS = 4
+POOL = [
+    made
+    for number in range(6)
+    for second in range(SECONDS)
+    for made in (
+        envelope(second, number, topic=bytes([0, 0, 0, number % 2]), size=8 + number),
+        alike(envelope(second, number + 100, topic=b"\xff\0\0\0")),
+    )
+]
+
+batches = st.lists(st.sampled_from(POOL), max_size=12)
+slices = st.integers(1, 6)
+STEPS = st.one_of(
+    st.tuples(st.just("save"), batches, st.integers(0, 9)),
+    st.tuples(st.just("prune"), st.integers(T0 - 1, T0 + SECONDS), slices),
+    st.tuples(st.just("prune_bytes"), st.integers(0, 400), slices),
+    st.tuples(st.sampled_from(["restart", "crash"])),
+)
+
+
+class Model:
+    """A list of envelopes with the time of their arrival, in the order of arrival."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[Envelope, int]] = []
+        self.highest = 0
+
+    def save(self, batch: Sequence[Envelope], arrived: int) -> None:
+        for new in batch:
+            if new not in [row for row, _ in self.rows]:
+                self.rows.append((new, arrived))
+
+    async def check(self, engine: Engine) -> None:
+        rows = [row for row, _ in self.rows]
+        archived = await everything(engine.archive)
+        assert [(each.raw, each.arrived) for each in archived] == [(row.raw, at) for row, at in self.rows]
+        arrivals = [each.arrival for each in archived]
+        assert arrivals == sorted(set(arrivals))
+        counted = await engine.archive.counts()
+        sent = [row.sent for row in rows]
+        assert counted == Counts(
+            len(rows),
+            sum(len(row.raw) for row in rows),
+            len({row.topic for row in rows}),
+            min(sent, default=None),
+            max(sent, default=None),
+            counted.next_arrival,
+        )
+        assert counted.next_arrival > max([self.highest, *arrivals])
+        self.highest = counted.next_arrival - 1
+        assert {topic.topic: topic for topic in await engine.archive.topics()} == topics_of(rows)
+        for before in range(T0, T0 + SECONDS + 1):
+            assert await engine.archive.older(before) == sum(time < before for time in sent)
+
+    async def take_out(self, engine: Engine, number: int) -> list[Envelope]:
+        """Remove what the archive deleted, if it was the oldest; which ones of a second is the archive's choice."""
+        left = {each.raw for each in await everything(engine.archive)}
+        gone = [row for row, _ in self.rows if row.raw not in left]
+        assert len(gone) == number
+        self.rows = [(row, at) for row, at in self.rows if row.raw in left]
+        if gone and self.rows:
+            assert max(row.sent for row in gone) <= min(row.sent for row, _ in self.rows)
+        return gone
+
+
+async def step(engine: Engine, model: Model, what: str, *arguments: Any) -> None:
+    if what in ("restart", "crash"):
+        await getattr(engine, what)()
+    elif what == "save":
+        await engine.archive.save(*arguments)
+        model.save(*arguments)
+    elif what == "prune":
+        before, most = arguments
+        due = sum(row.sent < before for row, _ in model.rows)
+        gone = await model.take_out(engine, await engine.archive.prune(before, most))
+        assert all(row.sent < before for row in gone)
+        assert len(gone) == min(due, most)
+    else:
+        limit, most = arguments
+        bytes_before = sum(len(row.raw) for row, _ in model.rows)
+        gone = await model.take_out(engine, await engine.archive.prune_bytes(limit, most))
+        assert len(gone) <= most
+        left = bytes_before - sum(len(row.raw) for row in gone)
+        if len(gone) < most:
+            assert left <= limit
+        if gone:
+            last = max(row.sent for row in gone)
+            assert left + max(len(row.raw) for row in gone if row.sent == last) > limit
+        else:
+            assert bytes_before <= limit
+
+
+@examples(30)
+@given(steps=st.lists(STEPS, max_size=12))
+async def test_an_archive_has_what_a_list_would(steps: list[tuple[Any, ...]]) -> None:
+    model = Model()
+    async with Engine() as engine:
+        for taken in steps:
+            await step(engine, model, *taken)
+            await model.check(engine)
+
+
+# ── large, many, old ─────────────────────────────────────────────────────────────────────────────
+
+A, B = envelope(0, 1), envelope(1, 2)
+
+
+async def test_every_second_of_32_bits_can_be_archived(engine: Engine) -> None:
+    first, last = envelope(-T0), envelope(0xFFFFFFFF - T0)
+    assert (first.sent, last.sent) == (0, 0xFFFFFFFF)
+    highest = alike(envelope(0xFFFFFFFF - T0, 1), b"\xff\xff\xff\xff")
+    await engine.archive.save([first, last, highest, alike(envelope(-T0, 1), b"\0\0\0\0")], 1)
+    counted = await engine.archive.counts()
+    assert (counted.oldest, counted.newest, counted.envelopes) == (0, 0xFFFFFFFF, 4)
+    assert [await engine.archive.older(before) for before in (-5, 0xFFFFFFFF, 1 << 40)] == [0, 2, 4]
+    assert await engine.archive.prune(0xFFFFFFFF, 10) == 2
+    assert await engine.archive.prune(1 << 32, 10) == 2
+
+
+async def test_large_envelopes_are_read_a_few_at_a_time_and_none_is_left_out(engine: Engine) -> None:
+    large = [envelope(0, number, size=3 << 20) for number in range(4)]
+    await engine.archive.save([*large, A], 1)
+    assert [row.raw for row in await engine.archive.after(0, 100)] == [row.raw for row in large[:3]]
+    assert await held(engine.archive) == [row.raw for row in (*large, A)]
+
+
+async def test_a_batch_that_does_not_fit_one_statement_is_one_batch(engine: Engine) -> None:
+    many = [envelope(number % 7, number, topic=(number % 300).to_bytes(4, "big")) for number in range(2500)]
+    await engine.archive.save(many, 1)
+    assert [row.raw for row in await engine.archive.after(0, 9999)] == [row.raw for row in many]
+    assert {topic.topic: topic for topic in await engine.archive.topics()} == topics_of(many)
+
+
+# ── beside another program ───────────────────────────────────────────────────────────────────────
+
+
+async def test_readers_and_a_writer_do_not_wait_for_each_other(engine: Engine) -> None:
+    await engine.archive.save([A], 1)
+    with engine.read_on():
+        await engine.archive.save([B], 1)
+        assert await engine.archive.prune(T0 + 1, 9) == 1
+        assert await held(engine.archive) == [B.raw]
+    before = await engine.archive.counts()
+    with engine.refusing():  # rows that are not committed are not seen
+        assert await engine.archive.counts() == before
+        assert await held(engine.archive) == [B.raw]
+
+
+async def test_a_batch_waits_for_another_writer_that_ends_soon(engine: Engine) -> None:
+    with engine.refusing():
+        saving = asyncio.create_task(engine.archive.save([A], 1))
+        assert (await engine.archive.counts()).envelopes == 0  # the loop turns meanwhile
+        assert not saving.done()
+    await saving
+    assert await held(engine.archive) == [A.raw]
+
+
+OLD = [envelope(number, number, topic=bytes([number % 2] * 4)) for number in range(10)]
+NEW = [envelope(number, number, topic=bytes([number % 3] * 4), size=3000) for number in range(5, 100)]
+
+REFUSALS: dict[str, Callable[[Engine], AbstractContextManager[None]]] = {
+    "another writer": Engine.refusing,
+    "no room": Engine.full,
+    "no room at the commit": lambda engine: engine.failing_at_commit(sqlite3.SQLITE_FULL),
+}
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("why", REFUSALS)
+async def test_what_is_refused_changes_nothing_and_may_be_tried_again(engine: Engine, why: str) -> None:
+    await engine.archive.save(OLD, 1)
+    before = await everything(engine.archive), await engine.archive.counts(), await engine.archive.topics()
+    writes: list[Callable[[], Awaitable[object]]] = [lambda: engine.archive.save([OLD[0], *NEW], 2)]
+    if why != "no room":  # a prune needs none
+        writes += [lambda: engine.archive.prune(T0 + 100, 100), lambda: engine.archive.prune_bytes(0, 100)]
+    for write in writes:
+        with REFUSALS[why](engine), pytest.raises(StoreBusy, match=r"\A\S[^\n]+\Z") as refusal:
+            await write()
+        assert isinstance(refusal.value, StoreFull) == why.startswith("no room")
+    assert before == (await everything(engine.archive), await engine.archive.counts(), await engine.archive.topics())
+    await engine.archive.save(NEW, 3)
+    await engine.crash()
+    assert await held(engine.archive) == [row.raw for row in OLD + NEW]
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_after_a_failed_commit_nothing_more_is_written(engine: Engine) -> None:
+    with pytest.raises(AttributeError):  # an invalid envelope fails its batch, and not the archive
+        await engine.archive.save([OLD[0], None], 1)  # type: ignore[list-item]
+    await engine.archive.save(OLD, 1)
+    with engine.failing_at_commit(), pytest.raises(StoreError, match="commit failed") as failure:
+        await engine.archive.save(NEW, 2)
+    assert not isinstance(failure.value, StoreBusy)
+    for write in (engine.archive.save(NEW, 2), engine.archive.prune(T0 + 100, 9)):
+        with pytest.raises(StoreError, match="an earlier commit failed") as refusal:
+            await write
+        assert not isinstance(refusal.value, StoreBusy)
+    await engine.restart()
+    assert await held(engine.archive) == [row.raw for row in OLD]
+    await engine.archive.save(NEW, 2)
+    assert (await engine.archive.counts()).envelopes == len(OLD) + len(NEW)
+
+
+# ── the write-ahead log ──────────────────────────────────────────────────────────────────────────
+
+BATCHES = [[envelope(second, number, size=200) for number in range(25)] for second in range(2)]
+
+
+async def test_a_refused_batch_causes_a_checkpoint_so_that_the_next_needs_no_more_room(engine: Engine) -> None:
+    await engine.archive.save(BATCHES[0], 1)
+    with engine.failing_at_commit(sqlite3.SQLITE_FULL), pytest.raises(StoreBusy):
+        await engine.archive.save(BATCHES[1], 2)
+    await engine.archive.prune(0, 1)  # waits for its turn behind it
+    with closing(sqlite3.connect(f"file:{engine.data / FILE}?immutable=1", uri=True)) as without_log:
+        assert without_log.execute("SELECT count(*) FROM envelopes").fetchone() == (len(BATCHES[0]),)
+    log = (engine.data / f"{FILE}-wal").stat().st_size
+    await engine.archive.save(BATCHES[1], 2)
+    assert (engine.data / f"{FILE}-wal").stat().st_size == log
+
+
+async def test_a_long_write_ahead_log_causes_a_checkpoint(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("restante.waku.archive.sqlite.CHECKPOINT_BYTES", 1 << 20)
+    for second in range(30):
+        await engine.archive.save([envelope(second, number, size=4000) for number in range(100)], 1)
+    log = (engine.data / f"{FILE}-wal").stat().st_size
+    assert log < 6 << 20 < (engine.data / FILE).stat().st_size
