@@ -1,21 +1,35 @@
+"""The folder of a lake: who may write to it, what is no lake, and what is said of a damaged one or of a full disk."""
+
 from __future__ import annotations
 
 import fcntl
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
+from typing import cast
+from unittest.mock import patch
 
+import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
 
 import restante.pipeline
 from restante.common import lock_file
 from restante.common.errors import Misuse, RestanteError, StoreError
+from restante.pipeline import views
+from restante.pipeline.lake import staging
+from restante.pipeline.lake import table as lake_table
 from restante.pipeline.lake.commit_info import State
 from restante.pipeline.lake.lake import FIRST_DAY, LOCK_FILE, Lake
-from support.pipeline.lakes import LETTERS
+from restante.pipeline.schemas import NAMEPLATES
+from restante.pipeline.spark.errors import SparkError
+from support.disk import no_file_beyond
+from support.pipeline.lakes import LETTERS, add, frame, held, info, infos, letter, opened, seen, stored
 
 ONE_SENTENCE = r"\A\S[^\n]+\Z"
 
@@ -25,18 +39,16 @@ def make(path: Path, first_day: date = FIRST_DAY) -> Path:
         return path
 
 
-def test_a_lake_is_made_once_and_keeps_its_first_day(tmp_path: Path) -> None:
+def test_a_lake_is_made_once_even_after_an_interruption_and_keeps_its_first_day(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "lake"
+    path.mkdir(parents=True)
+    (path / "lock").touch()
+    (path / "lake.json.x81").touch()
     make(path, date(2020, 2, 29))
     make(path, date(2021, 1, 1))
     with Lake.open(path, write=False) as lake:
         assert (lake.path, lake.first_day) == (path, date(2020, 2, 29))
-
-
-def test_an_interrupted_creation_of_a_lake_is_finished(tmp_path: Path) -> None:
-    (tmp_path / "lock").touch()
-    (tmp_path / "lake.json.x81").touch()
-    make(tmp_path)
+    make(tmp_path / "deeper" / "lake")
 
 
 def test_a_reader_creates_nothing(tmp_path: Path) -> None:
@@ -48,17 +60,12 @@ def test_a_reader_creates_nothing(tmp_path: Path) -> None:
         assert (table.version, table.point, table.state, table.files()) == (None, None, State(), [])
         assert lake.tables() == []
     assert restante.pipeline.files(tmp_path, "nameplates") == []
-    assert sorted(tmp_path.rglob("*")) == before
-    with pytest.raises(Misuse, match="there is no lake"), Lake.open(tmp_path / "other", write=False):
-        pass
     with Lake.open(tmp_path / "other", write=False, make=True) as planned:
         assert planned.table(LETTERS).version is None
-    assert not (tmp_path / "other").exists()
+    assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_one_run_writes_others_are_refused_and_a_reader_sees_it_and_takes_no_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_run_writes_others_are_refused_and_a_reader_sees_it_and_takes_no_lock(tmp_path: Path) -> None:
     lake = make(tmp_path / "lake")
     with Lake.open(lake, write=False) as reader:
         before = lake.stat().st_mtime_ns, (lake / LOCK_FILE).stat().st_mtime_ns
@@ -69,15 +76,12 @@ def test_one_run_writes_others_are_refused_and_a_reader_sees_it_and_takes_no_loc
             with pytest.raises(Misuse, match=ONE_SENTENCE) as refused, Lake.open(lake, write=True):
                 pass
             assert "wait until it is done" in str(refused.value)
-        with monkeypatch.context() as patched:  # a lock that is held for a moment would make a writer fail
-            for name in ("flock", "lockf", "fcntl"):
-                patched.setattr(fcntl, name, lambda *_: pytest.fail("a lock was asked for"))
+        # A lock that is held for a moment would make a writer fail.
+        with patch.multiple(fcntl, flock=pytest.fail, lockf=pytest.fail, fcntl=pytest.fail):
             assert not reader.is_written_by_another()
         assert (lake.stat().st_mtime_ns, (lake / LOCK_FILE).stat().st_mtime_ns) == before
-        with monkeypatch.context() as patched:
-            patched.setattr(lock_file, "LOCKS", tmp_path / "none")
-            with Lake.open(lake, write=True):
-                assert not reader.is_written_by_another(), "the system does not tell"
+        with patch.object(lock_file, "LOCKS", tmp_path / "none"), Lake.open(lake, write=True):
+            assert not reader.is_written_by_another(), "the system does not tell"
         (lake / LOCK_FILE).unlink()
         assert not reader.is_written_by_another()
         assert not (lake / LOCK_FILE).exists()
@@ -89,30 +93,17 @@ def test_a_killed_writer_holds_no_lock(tmp_path: Path) -> None:
         "import sys; from pathlib import Path; from restante.pipeline.lake.lake import Lake\n"
         "with Lake.open(Path(sys.argv[1]), write=True): print('open', flush=True); input()"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as writer:
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == b"open\n"
-        with pytest.raises(Misuse), Lake.open(tmp_path, write=True):
-            pass
-        with Lake.open(tmp_path, write=False) as reader:
-            assert reader.is_written_by_another()
-        writer.kill()
+    command = [sys.executable, "-c", code, str(tmp_path)]
     with Lake.open(tmp_path, write=False) as reader:
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == b"open\n"
+            with pytest.raises(Misuse), Lake.open(tmp_path, write=True):
+                pass
+            assert reader.is_written_by_another()
+            writer.kill()
         assert not reader.is_written_by_another()
-    with Lake.open(tmp_path, write=True):
-        pass
-
-
-def test_the_lock_does_not_outlive_an_error(tmp_path: Path) -> None:
     make(tmp_path)
-    (tmp_path / "lake.json").write_text("{")
-    with pytest.raises(StoreError), Lake.open(tmp_path, write=True):
-        pass
-    held = os.open(tmp_path / "lock", os.O_RDWR)
-    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    os.close(held)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +123,7 @@ def test_the_lock_does_not_outlive_an_error(tmp_path: Path) -> None:
 def test_a_lake_that_cannot_be_understood_is_reported_in_one_sentence(tmp_path: Path, said: str, words: str) -> None:
     make(tmp_path)
     (tmp_path / "lake.json").write_text(said)
-    for write in (False, True):
+    for write in (False, True, True):  # the lock does not outlive an error
         with pytest.raises(RestanteError, match=ONE_SENTENCE) as refused, Lake.open(tmp_path, write=write):
             pass
         assert words in str(refused.value)
@@ -140,8 +131,6 @@ def test_a_lake_that_cannot_be_understood_is_reported_in_one_sentence(tmp_path: 
 
 
 def test_a_folder_that_is_no_lake_is_refused_and_not_changed(tmp_path: Path) -> None:
-    import pyarrow as pa
-
     (tmp_path / "file").write_text("x")
     (tmp_path / "full" / "of").mkdir(parents=True)
     (tmp_path / "empty").mkdir()
@@ -162,10 +151,8 @@ def test_a_folder_that_is_no_lake_is_refused_and_not_changed(tmp_path: Path) -> 
         ("foreign/_delta_log/x", True, "is a Delta table"),
         ("lake/letters", True, "is a Delta table"),
     ):
-        with (
-            pytest.raises(RestanteError, match=ONE_SENTENCE) as refused,
-            Lake.open(tmp_path / name, write=make_it, make=make_it),
-        ):
+        there = Lake.open(tmp_path / name, write=make_it, make=make_it)
+        with pytest.raises(RestanteError, match=ONE_SENTENCE) as refused, there:
             pass
         assert words in str(refused.value)
     assert sorted(tmp_path.rglob("*")) == before
@@ -176,10 +163,9 @@ def test_a_url_is_refused_and_no_folder_of_its_name_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    shown = url.replace(":///", "://")
-    words = rf"--lake {shown}: this is a URL; .* have no lock"
-    with pytest.raises(Misuse, match=words), Lake.open(Path(url), write=True, make=True):
-        pytest.fail("it was opened")
+    words = rf"--lake {url.replace(':///', '://')}: this is a URL; .* have no lock"
+    with pytest.raises(Misuse, match=words):
+        make(Path(url))
     assert not list(tmp_path.iterdir())
 
 
@@ -187,17 +173,11 @@ def test_a_url_is_refused_and_no_folder_of_its_name_is_made(
     "name", ["a*b", "a?b", "a[b", "a]b", "a{b", "a}b", "a\\b", "a%20b", "day=1", "a\nb", "a\x7fb"]
 )
 def test_a_path_that_other_programs_misread_is_refused(tmp_path: Path, name: str) -> None:
-    for made in (False, True):
-        if made:
-            (tmp_path / name).mkdir()
-            make(tmp_path / "good")
-            (tmp_path / "good" / "lake.json").rename(tmp_path / name / "lake.json")
-        with (
-            pytest.raises(Misuse, match="must not contain"),
-            Lake.open(tmp_path / name / "lake", write=True, make=True),
-        ):
-            pass
+    for _ in range(2):
+        with pytest.raises(Misuse, match="must not contain"):
+            make(tmp_path / name / "lake")
         assert not (tmp_path / name / "lake").exists()
+        (tmp_path / name).mkdir(exist_ok=True)
 
 
 @pytest.mark.parametrize("name", ["nowhere", "NAMEPLATES", "", "..", "nameplates/_delta_log"])
@@ -205,3 +185,156 @@ def test_the_error_for_an_unknown_table_lists_all_tables(tmp_path: Path, name: s
     make(tmp_path)
     with pytest.raises(Misuse, match=r"there are addresses, archived, .*nameplates"):
         restante.pipeline.files(tmp_path, name)
+
+
+# ── damage ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """Return a lake with two commits."""
+    path = tmp_path / "lake"
+    with opened(path) as table:
+        add(table, [letter(1)], run="first")
+        add(table, [letter(2)], run="second")
+    return path
+
+
+def log(lake: Path, version: int) -> Path:
+    return lake / "letters" / "_delta_log" / f"{version:020}.json"
+
+
+def lose_one_between(lake: Path) -> None:
+    with opened(lake) as table:
+        table.commit(info=info())
+    log(lake, 1).unlink()
+
+
+def spoil_a_checkpoint(lake: Path) -> None:
+    DeltaTable(lake / "letters").create_checkpoint()
+    for path in log(lake, 0).parent.glob("*.parquet"):
+        path.write_bytes(b"PAR1")
+
+
+def put_a_file_for_the_log(lake: Path) -> None:
+    log(lake, 0).parent.rename(lake / "letters" / "away")
+    log(lake, 0).parent.write_text("")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda lake: log(lake, 1).write_bytes(log(lake, 1).read_bytes()[:200]),
+        lambda lake: log(lake, 1).write_bytes(b"\xff\x00 nothing of ours"),
+        lambda lake: log(lake, 0).unlink(),
+        lambda lake: log(lake, 0).write_bytes(b""),
+        lose_one_between,
+        spoil_a_checkpoint,
+        put_a_file_for_the_log,
+    ],
+)
+def test_a_damaged_log_is_reported(lake: Path, damage: Callable[[Path], None]) -> None:
+    damage(lake)
+    with pytest.raises(StoreError, match=ONE_SENTENCE) as refused:
+        seen(lake)
+    assert f"the lake is damaged: {lake}/letters/_delta_log cannot be read" in str(refused.value)
+    assert "restore it from a backup" in str(refused.value)
+
+
+def test_damage_that_only_commit_infos_show_is_reported(lake: Path) -> None:
+    log(lake, 1).write_bytes(log(lake, 1).read_bytes().replace(b'"second"', b"17"))
+    with pytest.raises(StoreError, match=rf"\A\S[^\n]+{log(lake, 1)} cannot be read[^\n]*\Z"):
+        _ = seen(lake).state
+    table = seen(lake)
+    log(lake, 1).unlink()
+    with pytest.raises(StoreError, match="No such file or directory"):
+        _ = table.state
+
+
+def test_an_empty_last_version_is_a_commit_that_was_not_reported(lake: Path) -> None:
+    """A power cut may leave the name of a file whose bytes it took."""
+    log(lake, 2).write_bytes(b"")
+    assert stored(lake) == [letter(1), letter(2)]
+    assert [each.run for each in infos(seen(lake))] == ["second", "first"]
+    with opened(lake) as table:
+        assert add(table, [letter(3)]) == 3
+    assert stored(lake) == [letter(1), letter(2), letter(3)]
+
+
+def test_a_table_of_a_newer_protocol_is_refused(lake: Path) -> None:
+    log(lake, 0).write_text(log(lake, 0).read_text().replace('"minReaderVersion":1', '"minReaderVersion":2'))
+    with pytest.raises(Misuse, match="features of Delta tables that Restante cannot read"):
+        seen(lake)
+    log(lake, 0).write_text(log(lake, 0).read_text().replace('"minReaderVersion":2', '"minReaderVersion":9'))
+    with pytest.raises(StoreError, match="Unsupported minimum reader version 9"):
+        seen(lake)
+
+
+def test_a_missing_file_is_reported_to_every_reader_and_its_day_can_be_built_again(lake: Path) -> None:
+    gone = seen(lake).files()[0].path
+    gone.unlink()
+    with pytest.raises(StoreError, match=rf"\A\S*[^\n]*the lake is damaged: {gone} is missing[^\n]*\Z"):
+        seen(lake).read(cast(SparkSession, None))  # Spark is not asked for anything
+    with pytest.raises(StoreError, match="is missing"):
+        views.view(seen(lake))
+    with opened(lake) as table:
+        add(table, [letter(1), letter(2)], replace={"day": {"2026-11-01"}})
+    assert stored(lake) == [letter(1), letter(2)]
+    (lake / "letters").rename(lake / "nameplates")
+    with pytest.raises(Misuse, match="other columns"):
+        seen(lake, NAMEPLATES)
+    with pytest.raises(Misuse, match="other columns"):
+        restante.pipeline.files(lake, "nameplates")
+
+
+# ── the disk ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_commit_without_room_is_reported_and_changes_nothing(lake: Path) -> None:
+    with opened(lake) as table:
+        staged = table.stage(held([letter(3)]))
+        with no_file_beyond(100), pytest.raises(StoreError) as refused:
+            table.commit([staged], info=info())
+        assert str(refused.value) == f"cannot commit to {lake}/letters: File too large; this commit was not made"
+        assert table.version == 1
+        assert stored(lake) == [letter(1), letter(2)]
+        assert add(table, [letter(4)]) == 2
+    assert stored(lake) == [letter(1), letter(2), letter(4)]
+
+
+def test_a_lake_is_not_half_created_without_room(tmp_path: Path) -> None:
+    with no_file_beyond(3), pytest.raises(StoreError):
+        make(tmp_path / "lake")
+    make(tmp_path / "lake")
+
+
+def test_a_commit_that_may_not_be_on_disk_is_reported(lake: Path) -> None:
+    refused = OSError(5, os.strerror(5))
+    with opened(lake) as table:
+        staged = table.stage(held([letter(3)]))
+        not_committed = pytest.raises(StoreError, match="Input/output error; these rows were not committed")
+        with patch.object(staging, "flush", side_effect=refused), not_committed:
+            table.commit([staged], info=info())
+        assert seen(lake).version == 1
+        unsure = pytest.raises(StoreError, match="it may not be on disk: Input/output error")
+        with patch.object(lake_table, "flush", side_effect=refused), unsure:
+            table.commit(info=info())
+
+
+def test_a_failed_spark_job_is_reported_and_leaves_nothing(spark: SparkSession, lake: Path) -> None:
+    given = frame(spark, [letter(3)])
+    with opened(lake) as table:
+        for fails, error, words in (
+            (lambda _: os.write(os.open("/dev/full", os.O_WRONLY), b"x"), StoreError, rf"{lake}/letters[^\n]+\Z"),
+            (lambda _: 1 // 0, SparkError, r"[^\n]+: ZeroDivisionError: [^\n]+\Z"),
+            (lambda _: (_ for _ in ()).throw(ValueError("two\nlines")), SparkError, r"[^\n]+: ValueError: two"),
+        ):
+            begin = r"\Athe disk has no room for " if error is StoreError else r"\Athe rows for the table letters "
+            with pytest.raises(error, match=begin + words):
+                table.stage(given.withColumn("id", udf(fails, "BIGINT")("id")))
+        assert not list((lake / "letters").glob("run-*"))
+    with opened(lake, LETTERS._replace(name="other")) as table:
+        (lake / "other").write_text("")
+        words = rf"cannot write to {lake}/other: Not a directory; these rows were not committed"
+        with pytest.raises(StoreError, match=words):
+            table.stage(given)
