@@ -1,20 +1,34 @@
-"""The commit loop: the grace period after a start, service time, what is kept and for how long."""
+"""The fair queue and the commit loop: turns, batches and rates, the grace period, service time, what is kept."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+import random
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from restante.mailbox.core.connection_state import ConnectionState
-from restante.mailbox.core.fair_queue import MAX_BATCH_COMMANDS
-from restante.mailbox.core.limits import UNLIMITED
-from restante.mailbox.core.model import Change, Now, Policy
+from restante.mailbox.core import fair_queue
+from restante.mailbox.core.connection_state import ConnectionLost, ConnectionState, QueueEntry, ReceivedText
+from restante.mailbox.core.fair_queue import (
+    MAX_BACKLOG_COMMANDS,
+    MAX_BATCH_COMMANDS,
+    MAX_BATCH_WEIGHT,
+    MAX_QUEUED_PER_CONNECTION,
+    FairQueue,
+    is_long,
+)
+from restante.mailbox.core.limits import UNLIMITED, Limits, RateLimiter
+from restante.mailbox.core.model import Change, Now, Policy, size_of
 from restante.mailbox.core.outcomes import OK, REFUSED, UNDONE
 from restante.mailbox.core.pruning import prune_idle
 from restante.mailbox.core.rules import MAILBOX_FULL
@@ -25,224 +39,270 @@ from restante.mailbox.server.commit_loop import (
     MAX_BATCH_SECONDS,
     MAX_RECORDS_DROPPED_AT_ONCE,
     NOT_STORED,
+    Clock,
     CommitLoop,
     Retention,
 )
 from restante.mailbox.server.system import SystemClock
 from restante.mailbox.server.trace import TraceFile
 from restante.mailbox.store.sqlite import Store
+from support.bounds import bounded
 from support.dice import FakeDice
+from support.effort import examples
 from support.mailbox.givens import EPOCH, FakeClock, Inbox
 from support.mailbox.tables import sql_rows, sql_usage
 
+SLOW = replace(UNLIMITED, commands=100.0, commands_at_once=10)
+LONG = "l" * (MAX_SHORT_MESSAGE_CHARACTERS + 1)
 
-class OpenLoop:
-    """A running commit loop, and what a test does to it."""
 
-    def __init__(self, commit_loop: CommitLoop, store: Store, clock: Any) -> None:
-        self.commit_loop = commit_loop
-        self.store = store
-        self.clock = clock
+class Peer(Inbox):
+    """A client, and its connection."""
 
-    async def say(self, connection: ConnectionState, *texts: str) -> None:
-        for text in texts:
-            self.commit_loop.receive(connection, text)
-        await self.commit_loop.idle.wait()
+    log: ClassVar[list[tuple[Peer, int]]] = []
+    """All that was sent: to whom, and how many bytes."""
 
-    async def enter(self, side: str, *texts: str) -> tuple[ConnectionState, Inbox]:
-        inbox = Inbox()
-        connection = inbox.connection
-        self.commit_loop.dispatcher.add_connection(connection)
-        await self.say(connection, json.dumps({"type": "bind", "appid": "x", "side": side}), *texts)
-        return connection, inbox
+    def __init__(self, loop: CommitLoop, side: str = "", *, limited: bool = True) -> None:
+        super().__init__()
+        self.loop = loop
+        self.connection.backlog.rate_limiter = RateLimiter() if limited else None
+        self.pinged = 0
+        loop.dispatcher.add_connection(self.connection)
+        if side:
+            self.say(type="bind", appid="x", side=side)
 
-    async def lose(self, connection: ConnectionState) -> None:
-        self.commit_loop.lose(connection)
-        await self.commit_loop.idle.wait()
+    def send(self, bodies: list[bytes], stamp: bytes) -> None:
+        super().send(bodies, stamp)
+        Peer.log += [(self, len(body)) for body in bodies]
 
-    async def commit_deferred(self) -> None:
-        self.commit_loop.commit_deferred()
-        await self.commit_loop.idle.wait()
+    def say(self, **message: object) -> None:
+        self.loop.receive(self.connection, json.dumps(message))
 
-    async def prune(self) -> None:
-        self.commit_loop.start_pruning()
-        await self.commit_loop.idle.wait()
+    def ping(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.say(type="ping", ping=self.pinged)
+            self.pinged += 1
+
+    def open(self, mailbox: str = "m") -> None:
+        self.say(type="open", mailbox=mailbox)
+
+    def add(self, body: str = "00") -> None:
+        self.say(type="add", phase="p", body=body)
+
+    @property
+    def pongs(self) -> list[int]:
+        return [frame["pong"] for frame in self.frames if frame["type"] == "pong"]
+
+    @property
+    def errors(self) -> list[str]:
+        return [frame["error"] for frame in self.frames if frame["type"] == "error"]
 
 
 @asynccontextmanager
 async def opened(
-    data: Path, clock: Any, retention: Retention | None = None, *, crash: bool = False
-) -> AsyncIterator[OpenLoop]:
+    data: Path,
+    limits: Limits = UNLIMITED,
+    clock: Clock | None = None,
+    *,
+    keep_usage: float | None = None,
+    crash: bool = False,
+) -> AsyncIterator[CommitLoop]:
+    Peer.log = []
     store = Store.open(data)
-    commit_loop = await CommitLoop.open(store, clock, FakeDice(), Policy(), retention or Retention())
-    running = asyncio.create_task(commit_loop.run())
+    retention = Retention(keep_usage=keep_usage)
+    loop = await CommitLoop.open(store, clock or FakeClock(), FakeDice(), Policy(limits=limits), retention)
+    running = asyncio.create_task(loop.run())
     try:
-        yield OpenLoop(commit_loop, store, clock)
+        yield loop
         if not crash:
-            commit_loop.stop()
+            loop.stop()
             await running
     finally:
         running.cancel()
         await store.close()
 
 
-LIST = '{"type": "list"}'
-OPEN = '{"type": "open", "mailbox": "m"}'
-ADD = '{"type": "add", "phase": "p", "body": "00"}'
+async def turns(loop: CommitLoop) -> list[list[tuple[Peer, int]]]:
+    """Wait until all is done. Return what was sent in each turn of the event loop."""
+    turns = []
+    while not loop.idle.is_set():
+        before = len(Peer.log)
+        await asyncio.sleep(0)
+        turns.append(Peer.log[before:])
+    return turns
 
 
-async def test_after_a_start_nothing_is_pruned_and_no_side_counts_as_gone(tmp_path: Path) -> None:
-    clock = FakeClock()
-    async with opened(tmp_path, clock) as loop:
-        await loop.enter("a", OPEN, ADD)
-        await loop.enter("b", OPEN)
-        clock.now += 700
-    clock.now += 5000  # downtime does not exist in service time
-    async with opened(tmp_path, clock) as loop:
-        await loop.prune()
-        assert sql_rows(tmp_path)["mailboxes"] == "1"
-        # b may be on its way back: nobody takes its place
-        third, inbox = await loop.enter("c", OPEN)
-        assert inbox.frames[-1]["error"] == "crowded"
-        await loop.lose(third)
-        # d was here, said nothing and left, in this run: that is gone
-        clock.now += GRACE_SECONDS
-        _, inbox = await loop.enter("d", OPEN)
-        assert [frame["type"] for frame in inbox.frames] == ["ack", "ack", "message"]
+async def until_it_waits(loop: CommitLoop) -> None:
+    """Let the commit loop do all that it will do without the clock."""
+    async with bounded("the commit loop waits"):
+        while loop._wake.is_set() or not loop._wake._waiters:  # noqa: ASYNC110 - it tells nobody that it waits
+            await asyncio.sleep(0)
 
 
-async def test_mailboxes_age_although_the_server_crashes_repeatedly(tmp_path: Path) -> None:
-    """Each run is a minute long, and too short to prune in, but service time adds up."""
-    clock = FakeClock()
-    async with opened(tmp_path, clock) as loop:
-        await loop.enter("a", OPEN, ADD)
-    for _ in range(20):
-        async with opened(tmp_path, clock, crash=True) as loop:
-            clock.now += 60
-            await loop.prune()
-    assert sql_rows(tmp_path)["mailboxes"] == "1"
-    async with opened(tmp_path, clock) as loop:
-        clock.now += GRACE_SECONDS
-        await loop.enter("b")  # any command: it is noticed that everybody had time to come back
-        await loop.prune()
-    assert sql_rows(tmp_path)["mailboxes"] == "0"
-    assert [record["result"] for record in sql_usage(tmp_path)["mailbox"]] == ["pruney"]
+async def time_goes_by(loop: CommitLoop, clock: FakeClock) -> None:
+    """Let the clock go on until everything is done."""
+    await until_it_waits(loop)
+    while not loop.idle.is_set():
+        clock.now += 1.0
+        loop._wake_up()
+        await until_it_waits(loop)
 
 
-async def test_a_slice_of_the_pruning_drops_one_large_mailbox_or_many_small_ones(tmp_path: Path) -> None:
-    clock = FakeClock()
-    async with opened(tmp_path, clock) as loop:
-        for name, body in (("a", "00"), ("b", "00"), ("c", "0" * 2_000_000), ("d", "0" * 2_000_000)):
-            adding = json.dumps({"type": "add", "phase": "1", "body": body})
-            connection, _ = await loop.enter(name, json.dumps({"type": "open", "mailbox": name}), adding, adding)
-            await loop.lose(connection)
-        loop.commit_loop.dispatcher.state.end_grace_period()
-        clock.now += 661
-        slices = prune_idle(loop.commit_loop.dispatcher, loop.commit_loop.now, prune_after=660.0, rebooted=0.0)
-        left = [len(list(loop.commit_loop.dispatcher.state.mailboxes())) for _ in slices]
-        assert left[:2] == [3, 2]
-        assert not list(loop.commit_loop.dispatcher.state.mailboxes())
+async def prune(loop: CommitLoop) -> None:
+    loop.start_pruning()
+    await loop.idle.wait()
 
 
-def binds(data: Path) -> int:
-    return len(sql_usage(data)["client"])
+async def a_second(loop: CommitLoop) -> None:
+    """Let what waits for the next commit wait no longer."""
+    loop.commit_deferred()
+    await loop.idle.wait()
 
 
-async def test_the_record_of_a_bind_is_committed_with_whatever_is_stored_next(tmp_path: Path) -> None:
-    async with opened(tmp_path, FakeClock(), crash=True) as loop:
-        first, inbox = await loop.enter("a")
-        assert [frame["type"] for frame in inbox.frames] == ["ack"]
-        assert binds(tmp_path) == 0
-        await loop.say(first, '{"type": "ping", "ping": 1}')
-        assert binds(tmp_path) == 0
-        await loop.enter("b", OPEN)
-        assert binds(tmp_path) == 2
+def read_only(loop: CommitLoop, refuses: bool) -> None:
+    """Let the disk refuse what is written, or take it again."""
+    loop._store.database.execute(f"PRAGMA query_only = {int(refuses)}")
 
 
-async def test_the_record_of_a_bind_is_committed_within_a_second_or_when_the_server_stops(tmp_path: Path) -> None:
-    async with opened(tmp_path, FakeClock()) as loop:
-        await loop.enter("a")
-        await loop.commit_deferred()
-        assert binds(tmp_path) == 1
-        await loop.commit_deferred()
-        await loop.enter("b")
-        assert binds(tmp_path) == 1
-    assert binds(tmp_path) == 2
+# ── the fair queue ───────────────────────────────────────────────────────────────────────────────
 
 
-async def test_records_of_binds_do_not_pile_up(tmp_path: Path) -> None:
-    async with opened(tmp_path, FakeClock(), crash=True) as loop:
-        for _ in range(MAX_BATCH_COMMANDS):
-            await loop.enter("a")
-        assert binds(tmp_path) == MAX_BATCH_COMMANDS
+def received(connection: ConnectionState, text: str, when: int = 0) -> ReceivedText:
+    return ReceivedText(connection, text, size_of(text), Now(0.0, when))
 
 
-async def test_records_of_binds_that_are_refused_wait_for_the_next_second(tmp_path: Path) -> None:
-    async with opened(tmp_path, FakeClock(), crash=True) as loop:
-        _, inbox = await loop.enter("a")
-        loop.store.database.execute("PRAGMA query_only = 1")
-        await loop.commit_deferred()
-        _, told = await loop.enter("b", OPEN)  # both in one batch, and so both refused
-        assert [frame.get("error") for frame in told.frames if frame["type"] == "error"] == [NOT_STORED, NOT_STORED]
-        loop.store.database.execute("PRAGMA query_only = 0")
-        assert binds(tmp_path) == 0
-        await loop.commit_deferred()
-        assert [record["side"] for record in sql_usage(tmp_path)["client"]] == ["a"]
-        assert [frame["type"] for frame in inbox.frames] == ["ack"]
+@given(
+    events=st.lists(st.tuples(st.integers(0, 2), st.booleans() | st.none()), max_size=60),
+    gathers=st.lists(st.integers(1, 10)),
+    looks=st.sampled_from((0, 1, 1000)),
+)
+@examples(200)
+def test_commands_of_one_connection_run_in_order_whatever_their_length(
+    events: list[tuple[int, bool | None]], gathers: list[int], looks: int
+) -> None:
+    """None: its connection is lost. Between the messages, batches are taken at any time."""
+    queue, connections = FairQueue(), [ConnectionState(Inbox()) for _ in range(3)]
+    put: dict[ConnectionState, list[QueueEntry]] = {connection: [] for connection in connections}
+    done: dict[ConnectionState, list[QueueEntry]] = {connection: [] for connection in connections}
+
+    def take_a_batch() -> None:
+        batch = queue.gather(0.0, UNLIMITED)
+        assert len(batch) == 1 or not any(is_long(entry) for entry in batch)
+        for number, entry in enumerate(batch):
+            if number == 5:
+                queue.put_back(batch[number:])
+                break
+            assert queue.start(entry)
+            done[entry.connection].append(entry)
+
+    pauses = set(itertools.accumulate(gathers))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fair_queue, "MAX_CONNECTIONS_CHECKED", looks)
+        for number, (who, long) in enumerate(events):
+            connection = connections[who]
+            entry: QueueEntry = ConnectionLost(connection, Now(0.0, number))
+            if long is not None:
+                entry = received(connection, str(number).ljust(len(LONG) if long else 1), number)
+            put[connection].append(entry)
+            queue.put(entry)
+            if number in pauses:
+                take_a_batch()
+        while not queue.empty:
+            take_a_batch()
+    assert done == put
+    assert (len(queue), queue.held) == (0, 0)
+    for connection in connections:
+        backlog = connection.backlog
+        assert (backlog.queued, backlog.held, backlog.paused) == (0, 0, False)
 
 
-async def test_usage_records_are_kept_as_long_as_the_operator_wants(tmp_path: Path) -> None:
-    clock, count = FakeClock(), MAX_RECORDS_DROPPED_AT_ONCE + 100
-    async with opened(tmp_path, clock, Retention(keep_usage=3600.0)) as loop:
-        for number in range(count):
-            connection, _ = await loop.enter(
-                "a", json.dumps({"type": "open", "mailbox": f"m{number}"}), '{"type": "close"}'
-            )
-            await loop.lose(connection)
-        clock.now += 3000
-        await loop.enter("b", '{"type": "open", "mailbox": "late"}', '{"type": "close"}')
-        await loop.prune()
-        assert len(sql_usage(tmp_path)["mailbox"]) == count + 1
-        clock.now += 601
-        await loop.prune()
-        usage = sql_usage(tmp_path)
-        assert [len(usage["mailbox"]), len(usage["client"])] == [1, 1]
+def test_dropped_commands_do_not_run_and_those_under_way_do() -> None:
+    queue, connection, other = FairQueue(), ConnectionState(Inbox()), ConnectionState(Inbox())
+    for text in (LONG, "s", LONG):
+        queue.put(received(connection, text))
+    queue.put(ConnectionLost(connection, Now(0.0, 0.0)))
+    queue.put(received(other, "s"))
+    batches = [queue.gather(0.0, UNLIMITED) for _ in range(2)]
+    under_way = next(batch for batch in batches if batch[0].connection is connection)
+    queue.drop(connection)
+    assert queue.held == connection.backlog.held + other.backlog.held
+    assert queue.held == len(LONG) + len("s") + 2 * fair_queue.ENTRY_BYTES
+    assert all(queue.start(entry) for batch in batches for entry in batch)
+    assert under_way == [received(connection, LONG)]
+    rest = queue.gather(0.0, UNLIMITED)
+    assert rest == [ConnectionLost(connection, Now(0.0, 0.0))], "who is lost is not forgotten"
+    assert queue.start(rest[0])
+    assert queue.empty
+    assert (queue.held, connection.backlog.held, connection.backlog.queued) == (0, 0, 0)
 
 
-async def test_mailboxes_do_not_age_while_the_process_is_stopped(tmp_path: Path) -> None:
-    """SIGSTOP, a virtual machine that is paused: CLOCK_MONOTONIC goes on, and nobody could come back."""
-    machine = FakeClock()
-
-    async def runs(loop: OpenLoop, seconds: int) -> None:
-        for _ in range(seconds):
-            machine.now += 1
-            loop.commit_loop.now()  # as each tick does
-        await loop.prune()
-
-    async with opened(tmp_path, SystemClock(machine.monotonic)) as loop:
-        await runs(loop, 121)
-        [(connection, _), _] = [await loop.enter(side, OPEN) for side in "ab"]
-        await loop.lose(connection)
-        [(other, _)] = [await loop.enter("c", OPEN.replace('"m"', '"idle"'))]
-        await loop.lose(other)
-        machine.now += 3600
-        await runs(loop, 600)
-        assert {mailbox.mailbox_id for mailbox in loop.commit_loop.dispatcher.state.mailboxes()} == {"m", "idle"}
-        await runs(loop, 61)
-        assert {mailbox.mailbox_id for mailbox in loop.commit_loop.dispatcher.state.mailboxes()} == {"m"}
+def test_a_long_message_that_is_dropped_before_its_turn_does_not_run() -> None:
+    queue, connection, other = FairQueue(), ConnectionState(Inbox()), ConnectionState(Inbox())
+    queue.put(received(connection, LONG))
+    queue.put(received(other, LONG))
+    queue.drop(connection)
+    assert [entry.connection for entry in queue.gather(0.0, UNLIMITED)] == [other]
+    assert (connection.backlog.held, connection.backlog.queued) == (0, 0)
+    assert queue.held == len(LONG) + fair_queue.ENTRY_BYTES
 
 
-async def test_a_process_that_was_stopped_after_its_start_still_waits_for_its_clients(tmp_path: Path) -> None:
-    machine = FakeClock()
-    async with opened(tmp_path, SystemClock(machine.monotonic)) as loop:
-        machine.now += 3600
-        connection, _ = await loop.enter("a")
-        assert loop.commit_loop.dispatcher.state.in_grace_period
-        for _ in range(int(GRACE_SECONDS)):
-            machine.now += 1
-            loop.commit_loop.now()
-        await loop.say(connection, '{"type": "ping", "ping": 1}')
-        assert not loop.commit_loop.dispatcher.state.in_grace_period
+def test_large_messages_fill_a_batch_sooner_than_many_small_ones() -> None:
+    queue, connections = FairQueue(), [ConnectionState(Inbox()) for _ in range(20)]
+    for _ in range(8):
+        for connection in connections:
+            queue.put(received(connection, "0" * (MAX_BATCH_WEIGHT // 20 + 1)))
+    assert len(queue.gather(0.0, UNLIMITED)) == 20
+
+
+# ── batches ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_client_that_sends_much_delays_others_by_two_batches_at_most(tmp_path: Path) -> None:
+    """The event loop runs after each batch, even if nothing changed."""
+    async with opened(tmp_path) as loop:
+        floods, quiet = [Peer(loop) for _ in range(20)], Peer(loop)
+        for flood in floods:
+            flood.ping(1000)
+        quiet.ping()
+        most = max(len(turn) for turn in await turns(loop))
+        assert most <= 2 * MAX_BATCH_COMMANDS, "each ping is answered by an ack and a pong"
+        before = [peer for peer, _ in Peer.log].index(quiet)
+        assert before <= 2 * (2 * MAX_BATCH_COMMANDS + MAX_QUEUED_PER_CONNECTION * len(floods))
+        assert [flood.pongs for flood in floods] == [list(range(1000))] * len(floods)
+
+
+async def test_short_messages_wait_for_one_long_one_at_most(tmp_path: Path) -> None:
+    async with opened(tmp_path) as loop:
+        senders, quiet = [Peer(loop) for _ in range(20)], Peer(loop)
+        for sender in senders:
+            for _ in range(3):
+                sender.say(type="ping", ping="0" * 2 * MAX_SHORT_MESSAGE_CHARACTERS)
+        for number in range(5):
+            quiet.ping()
+            before = len(Peer.log)
+            while len(quiet.pongs) <= number:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0)
+            answers = Counter(peer is quiet for peer, _ in Peer.log[before:])
+            assert answers[False] <= 2 * 2, "an ack and a pong of what was under way, and of the next"
+        await loop.idle.wait()
+        assert [len(sender.pongs) for sender in senders] == [3] * 20
+
+
+async def test_replies_and_deliveries_count_in_the_weight_of_a_batch(tmp_path: Path) -> None:
+    async with opened(tmp_path) as loop:
+        sender, readers = Peer(loop, "a"), [Peer(loop, "b") for _ in range(10)]
+        sender.open()
+        for _ in range(2):
+            sender.add("0" * (MAX_BATCH_WEIGHT // 2))
+        await loop.idle.wait()
+        for reader in readers:
+            reader.open()
+        readers[0].ping()
+        sizes = [sum(size for _, size in turn) for turn in await turns(loop)]
+        assert readers[0].pongs == [0]
+        assert all(frame["type"] == "message" for reader in readers[1:] for frame in reader.frames[-2:])
+        assert sum(size > 0 for size in sizes) >= len(readers)
+        assert max(sizes) < 2 * MAX_BATCH_WEIGHT
 
 
 class TickingClock(FakeClock):
@@ -254,22 +314,287 @@ class TickingClock(FakeClock):
 
 
 async def test_a_batch_that_takes_long_ends_whatever_its_weight(tmp_path: Path) -> None:
-    async with opened(tmp_path, TickingClock()) as loop:
-        connection, inbox = await loop.enter("a")
-        batches: list[int] = []
-        end_batch = loop.commit_loop.dispatcher.end_batch
+    async with opened(tmp_path, clock=TickingClock()) as loop:
+        peer = Peer(loop)
+        peer.ping(40)
+        most = max(len(turn) for turn in await turns(loop))
+        assert most <= 2 * MAX_BATCH_SECONDS / 0.0005
+        assert peer.pongs == list(range(40))
 
-        def counted() -> list[ConnectionState]:
-            batches.append(len(inbox.connection.outbox))
-            return end_batch()
 
-        loop.commit_loop.dispatcher.end_batch = counted  # type: ignore[method-assign]
-        for number in range(40):
-            loop.commit_loop.receive(connection, json.dumps({"type": "ping", "ping": number}))
-        await loop.commit_loop.idle.wait()
-    assert [frame["pong"] for frame in inbox.frames if frame["type"] == "pong"] == list(range(40))
-    assert sum(batches) == 80
-    assert max(batches) <= 2 * MAX_BATCH_SECONDS / 0.0005
+# ── rates ────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_connection_is_not_read_while_many_of_its_commands_wait(tmp_path: Path) -> None:
+    async with opened(tmp_path) as loop:
+        flood = Peer(loop)
+        flood.ping(MAX_BACKLOG_COMMANDS - 1)
+        assert not flood.paused
+        flood.ping(1)
+        assert flood.paused
+        flood.ping(1000)  # what was read before that
+        await loop.idle.wait()
+        assert not flood.paused
+        assert flood.pongs == list(range(MAX_BACKLOG_COMMANDS + 1000))
+
+
+async def test_commands_beyond_the_limit_wait_and_are_answered_in_time(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with opened(tmp_path, SLOW, clock) as loop:
+        hasty, calm = Peer(loop), Peer(loop)
+        hasty.ping(100)
+        await until_it_waits(loop)
+        assert hasty.pongs == list(range(11))
+        assert hasty.paused
+        calm.ping()
+        await until_it_waits(loop)
+        assert calm.pongs == [0]
+        clock.now += 0.1
+        calm.ping()
+        await until_it_waits(loop)
+        assert hasty.pongs == list(range(21))
+        await time_goes_by(loop, clock)
+        assert hasty.pongs == list(range(100))
+        assert not hasty.paused
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(1, 5))])
+async def test_commands_that_are_put_back_run_in_order(seed: int, tmp_path: Path) -> None:
+    dice, clock = random.Random(seed), FakeClock()
+    async with opened(tmp_path, SLOW, clock) as loop:
+        peers = [Peer(loop, limited=dice.random() < 0.7) for _ in range(30)]
+        for _ in range(60):
+            for peer in dice.sample(peers, 10):
+                peer.ping(dice.randrange(80))
+            for _ in range(dice.randrange(6)):
+                await asyncio.sleep(0)
+            clock.now += dice.random()
+        await time_goes_by(loop, clock)
+        for peer in peers:
+            assert peer.pongs == list(range(peer.pinged))
+            assert not peer.paused
+
+
+async def test_commands_of_a_lost_connection_and_of_all_in_a_drain_run_without_delay(tmp_path: Path) -> None:
+    async with opened(tmp_path, SLOW) as loop:
+        gone = Peer(loop, "a")
+        gone.open()
+        for _ in range(50):
+            gone.add()
+        await until_it_waits(loop)
+        loop.lose(gone.connection)
+        await loop.idle.wait()
+        (mailbox,) = loop.dispatcher.state.mailboxes()
+        assert len(mailbox.messages) == 50
+        assert loop.dispatcher.connections == set()
+        hasty = Peer(loop)
+        hasty.ping(1000)
+        await until_it_waits(loop)
+        assert len(hasty.pongs) < 1000
+    assert hasty.pongs == list(range(1000))
+
+
+# ── what is refused ──────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_refused_batch_refuses_only_its_own_commands(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with opened(tmp_path, SLOW, clock) as loop:
+        read_only(loop, True)
+        hasty = Peer(loop, "a")
+        for _ in range(30):
+            hasty.open()
+        await until_it_waits(loop)
+        assert hasty.errors == [NOT_STORED] * 11
+        read_only(loop, False)
+        await time_goes_by(loop, clock)
+        assert hasty.errors[11:] == ["must bind first"] * 20
+
+
+async def test_a_refusal_counts_unless_its_batch_was_undone(tmp_path: Path) -> None:
+    """The sender of an undone command is told that it was not stored, not that it was refused."""
+    async with opened(tmp_path, replace(UNLIMITED, mailbox_messages=1)) as loop:
+        quotas = loop.dispatcher.quotas
+        peer = Peer(loop, "a")
+        peer.open()
+        await loop.idle.wait()
+        for refuses, errors, refusals in (
+            (True, [NOT_STORED] * 2, {}),
+            (False, [NOT_STORED] * 2 + [MAILBOX_FULL], {MAILBOX_FULL: 1}),
+        ):
+            read_only(loop, refuses)
+            peer.add()
+            peer.add()
+            await loop.idle.wait()
+            assert peer.errors == errors
+            assert quotas.refusals == refusals
+        assert [loop.measurements.commands(Add, outcome) for outcome in (OK, REFUSED, UNDONE)] == [1, 1, 2]
+
+
+async def test_a_text_that_is_too_expensive_to_decode_is_a_refusal_and_a_refused_command(tmp_path: Path) -> None:
+    async with opened(tmp_path) as loop:
+        peer = Peer(loop, "a")
+        loop.receive(peer.connection, "," * (MAX_SHORT_MESSAGE_CHARACTERS + MAX_LONG_MESSAGE_SIGNS))
+        await loop.idle.wait()
+        assert peer.verdict == (1009, TOO_EXPENSIVE)
+        assert loop.dispatcher.quotas.refusals == {TOO_EXPENSIVE: 1}
+        assert loop.measurements.commands(type(None), REFUSED) == 1
+
+
+# ── what is kept, and for how long ───────────────────────────────────────────────────────────────
+
+
+def binds(data: Path) -> list[str]:
+    return [record["side"] for record in sql_usage(data)["client"]]
+
+
+async def test_the_record_of_a_bind_waits_for_the_next_commit_for_a_second_at_most(tmp_path: Path) -> None:
+    async with opened(tmp_path) as loop:
+        first = Peer(loop, "a")
+        first.ping()
+        await loop.idle.wait()
+        assert [frame["type"] for frame in first.frames] == ["ack", "ack", "pong"]
+        assert binds(tmp_path) == []
+        Peer(loop, "b").open()
+        await loop.idle.wait()
+        assert binds(tmp_path) == ["a", "b"]
+        Peer(loop, "c")
+        await loop.idle.wait()
+        await a_second(loop)
+        assert binds(tmp_path) == ["a", "b", "c"]
+        Peer(loop, "d")
+        await loop.idle.wait()
+        read_only(loop, True)
+        await a_second(loop)
+        refused = Peer(loop, "e")
+        refused.open()
+        await loop.idle.wait()
+        assert refused.errors == [NOT_STORED] * 2, "both are of one batch"
+        read_only(loop, False)
+        assert binds(tmp_path) == ["a", "b", "c"]
+        await a_second(loop)
+        assert binds(tmp_path) == ["a", "b", "c", "d"]
+        for _ in range(MAX_BATCH_COMMANDS):
+            Peer(loop, "many")
+            await loop.idle.wait()
+        assert binds(tmp_path)[4:] == ["many"] * MAX_BATCH_COMMANDS, "they do not pile up"
+        Peer(loop, "last")
+        await loop.idle.wait()
+        assert binds(tmp_path)[-1] == "many"
+    assert binds(tmp_path)[-1] == "last"
+
+
+async def test_usage_records_are_kept_as_long_as_the_operator_wants(tmp_path: Path) -> None:
+    clock, count = FakeClock(), MAX_RECORDS_DROPPED_AT_ONCE + 100
+
+    async def visit(loop: CommitLoop, mailbox: str) -> None:
+        peer = Peer(loop, "a")
+        peer.open(mailbox)
+        peer.say(type="close")
+        loop.lose(peer.connection)
+        await loop.idle.wait()
+
+    async with opened(tmp_path, clock=clock, keep_usage=3600.0) as loop:
+        for number in range(count):
+            await visit(loop, f"m{number}")
+        clock.now += 3000
+        await visit(loop, "late")
+        await prune(loop)
+        assert len(sql_usage(tmp_path)["mailbox"]) == count + 1
+        clock.now += 601
+        await prune(loop)
+        usage = sql_usage(tmp_path)
+        assert [len(usage["mailbox"]), len(usage["client"])] == [1, 1]
+
+
+async def test_a_slice_of_the_pruning_drops_one_large_mailbox_or_many_small_ones(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with opened(tmp_path, clock=clock) as loop:
+        for name, body in (("a", "00"), ("b", "00"), ("c", "0" * 2_000_000), ("d", "0" * 2_000_000)):
+            peer = Peer(loop, name)
+            peer.open(name)
+            peer.add(body)
+            peer.add(body)
+            loop.lose(peer.connection)
+        await loop.idle.wait()
+        state = loop.dispatcher.state
+        state.end_grace_period()
+        clock.now += 661
+        left = [len(list(state.mailboxes())) for _ in prune_idle(loop.dispatcher, loop.now, 660.0, 0.0)]
+        assert left[:2] == [3, 2]
+        assert not list(state.mailboxes())
+
+
+async def test_after_a_start_nothing_is_pruned_and_no_side_counts_as_gone(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with opened(tmp_path, clock=clock) as loop:
+        for side in "ab":
+            Peer(loop, side).open()
+        await loop.idle.wait()
+        clock.now += 700
+    clock.now += 5000  # downtime does not exist in service time
+    async with opened(tmp_path, clock=clock) as loop:
+        await prune(loop)
+        assert sql_rows(tmp_path)["mailboxes"] == "1"
+        third = Peer(loop, "c")
+        third.open()
+        await loop.idle.wait()
+        assert third.errors == ["crowded"], "the others may be on their way back"
+        clock.now += GRACE_SECONDS
+        fourth = Peer(loop, "d")
+        fourth.open()
+        await loop.idle.wait()
+        assert fourth.errors == []
+
+
+async def test_mailboxes_age_although_the_server_crashes_repeatedly(tmp_path: Path) -> None:
+    """Each run is a minute long, and too short to prune in, but service time adds up."""
+    clock = FakeClock()
+    async with opened(tmp_path, clock=clock) as loop:
+        Peer(loop, "a").open()
+        await loop.idle.wait()
+    for _ in range(20):
+        async with opened(tmp_path, clock=clock, crash=True) as loop:
+            clock.now += 60
+            await prune(loop)
+    assert sql_rows(tmp_path)["mailboxes"] == "1"
+    async with opened(tmp_path, clock=clock) as loop:
+        clock.now += GRACE_SECONDS
+        Peer(loop, "b")  # any command: it is noticed that everybody had time to come back
+        await prune(loop)
+    assert sql_rows(tmp_path)["mailboxes"] == "0"
+    assert [record["result"] for record in sql_usage(tmp_path)["mailbox"]] == ["pruney"]
+
+
+async def test_mailboxes_do_not_age_while_the_process_is_stopped(tmp_path: Path) -> None:
+    """SIGSTOP, a virtual machine that is paused: CLOCK_MONOTONIC goes on, and nobody could come back."""
+    machine = FakeClock()
+
+    async def runs(loop: CommitLoop, seconds: int) -> None:
+        for _ in range(seconds):
+            machine.now += 1
+            loop.now()  # as each tick does
+        await prune(loop)
+
+    async with opened(tmp_path, clock=SystemClock(machine.monotonic)) as loop:
+        machine.now += 3600
+        first = Peer(loop, "a")
+        await loop.idle.wait()
+        assert loop.dispatcher.state.in_grace_period, "it still waits for its clients"
+        await runs(loop, int(GRACE_SECONDS) + 1)
+        first.open()
+        other = Peer(loop, "c")
+        other.open("idle")
+        loop.lose(other.connection)
+        await loop.idle.wait()
+        assert not loop.dispatcher.state.in_grace_period
+        for seconds, left in ((600, {"m", "idle"}), (61, {"m"})):
+            machine.now += 3600
+            await runs(loop, seconds)
+            assert {mailbox.mailbox_id for mailbox in loop.dispatcher.state.mailboxes()} == left
+
+
+# ── the trace ────────────────────────────────────────────────────────────────────────────────────
 
 
 def traced(path: Path) -> list[tuple[float | None, ...]]:
@@ -279,59 +604,33 @@ def traced(path: Path) -> list[tuple[float | None, ...]]:
     return [tuple(None if line[key] is None else line[key] - EPOCH for key in keys) for line in lines]
 
 
-async def test_a_trace_tells_waiting_for_the_batch_before_from_the_own_commit(tmp_path: Path) -> None:
+async def test_a_trace_tells_waiting_for_the_batch_before_from_the_own_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What changed nothing, or was not stored, has no commit."""
     clock, path = FakeClock(), tmp_path / "trace"
-    async with opened(tmp_path, clock) as loop:
-        connection, _ = await loop.enter("a", OPEN)
-        apply, coming = loop.store.apply, ['{"type": "add", "phase": "later", "body": "00"}']
+    async with opened(tmp_path, clock=clock) as loop:
+        peer = Peer(loop, "a")
+        peer.open()
+        await loop.idle.wait()
+        with closing(TraceFile(path)) as loop.trace:
+            peer.ping()
+            await loop.idle.wait()
+            read_only(loop, True)
+            peer.add()
+            await loop.idle.wait()
+            read_only(loop, False)
+            apply, coming = loop._store.apply, ["later"]
 
-        async def slow(changes: Sequence[Change], now: Now) -> None:
-            clock.now += 1  # the statements
-            while coming:
-                loop.commit_loop.receive(connection, coming.pop())
-            await apply(changes, now)
-            clock.now += 2  # the flush
+            async def slow(changes: Sequence[Change], now: Now) -> None:
+                clock.now += 1  # the statements
+                while coming:
+                    peer.add(coming.pop())
+                await apply(changes, now)
+                clock.now += 2  # the flush
 
-        loop.store.apply = slow  # type: ignore[method-assign]
-        with closing(TraceFile(path)) as loop.commit_loop.trace:
-            await loop.say(connection, ADD)
-        assert traced(path) == [(0, 0, 3, 3), (1, 3, 6, 6)]
-
-
-async def test_a_trace_has_no_commit_of_what_changed_nothing_or_was_not_stored(tmp_path: Path) -> None:
-    path = tmp_path / "trace"
-    async with opened(tmp_path, FakeClock()) as loop:
-        connection, _ = await loop.enter("a", OPEN)
-        with closing(TraceFile(path)) as loop.commit_loop.trace:
-            await loop.say(connection, '{"type": "ping", "ping": 1}')
-            loop.store.database.execute("PRAGMA query_only = 1")
-            await loop.say(connection, ADD)
-            loop.store.database.execute("PRAGMA query_only = 0")
-            await loop.say(connection, ADD)
-        assert traced(path) == [(0, None, None, 0), (0, None, None, 0), (0, 0, 0, 0)]
-
-
-async def test_a_refusal_counts_unless_its_batch_was_undone(tmp_path: Path) -> None:
-    """The sender of an undone command is told that it was not stored, not that it was refused."""
-    async with opened(tmp_path, FakeClock()) as loop:
-        dispatcher, measurements = loop.commit_loop.dispatcher, loop.commit_loop.measurements
-        dispatcher.policy = Policy(limits=replace(UNLIMITED, mailbox_messages=1))
-        connection, inbox = await loop.enter("a", OPEN)
-        loop.store.database.execute("PRAGMA query_only = 1")
-        await loop.say(connection, ADD, ADD)
-        assert [frame["error"] for frame in inbox.frames if frame["type"] == "error"] == [NOT_STORED] * 2
-        assert dispatcher.quotas.refusals == {}
-        loop.store.database.execute("PRAGMA query_only = 0")
-        await loop.say(connection, ADD, ADD)
-        assert inbox.frames[-1]["error"] == MAILBOX_FULL
-        assert dispatcher.quotas.refusals == {MAILBOX_FULL: 1}
-        assert [measurements.commands(Add, each) for each in (OK, REFUSED, UNDONE)] == [1, 1, 2]
-
-
-async def test_a_text_that_is_too_expensive_to_decode_is_a_refusal_and_a_refused_command(tmp_path: Path) -> None:
-    async with opened(tmp_path, FakeClock()) as loop:
-        connection, inbox = await loop.enter("a")
-        await loop.say(connection, "," * (MAX_SHORT_MESSAGE_CHARACTERS + MAX_LONG_MESSAGE_SIGNS))
-        assert inbox.verdict == (1009, TOO_EXPENSIVE)
-        assert loop.commit_loop.dispatcher.quotas.refusals == {TOO_EXPENSIVE: 1}
-        assert loop.commit_loop.measurements.commands(type(None), REFUSED) == 1
+            monkeypatch.setattr(loop._store, "apply", slow)
+            peer.add()
+            await loop.idle.wait()
+        assert traced(path) == [(0, None, None, 0), (0, None, None, 0), (0, 0, 3, 3), (1, 3, 6, 6)]
+        monkeypatch.undo()

@@ -33,28 +33,32 @@ def weight(peer: Peer, **message: Any) -> int:
     return peer.weight
 
 
-def test_an_add_weighs_as_much_as_its_deliveries(dispatcher: Dispatcher) -> None:
+def test_an_add_weighs_and_costs_as_much_as_its_deliveries(dispatcher: Dispatcher) -> None:
     subscribers = [Peer(dispatcher, "a") for _ in range(20)]
-    for each in subscribers:
-        each.say(type="open", mailbox="m")
-    assert weight(subscribers[0], type="add", phase="1", body="00") > 20 * FRAME_WEIGHT
+    for subscriber in subscribers:
+        subscriber.say(type="open", mailbox="m")
+    assert weight(subscribers[0], type="add", phase="1", body="0" * 2000) > 20 * (FRAME_WEIGHT + 2000)
+    assert dispatcher.cost > 20 * 2000
 
 
-def test_a_replay_weighs_as_much_as_its_messages(dispatcher: Dispatcher) -> None:
+def test_a_list_costs_as_much_as_its_nameplates(dispatcher: Dispatcher) -> None:
+    for number in range(200):
+        Peer(dispatcher, "a").say(type="claim", nameplate=str(number))
+    Peer(dispatcher, "b").say(type="list")
+    assert dispatcher.cost > 200 * len('{"id":"7"}')
+
+
+def test_a_replay_weighs_and_costs_as_much_as_its_messages_and_the_last_close_as_those_that_it_deletes(
+    dispatcher: Dispatcher,
+) -> None:
     """Two replays of as many messages as a mailbox may have are two batches."""
     writer = Peer(dispatcher, "a")
     writer.say(type="open", mailbox="m")
     for number in range(5000):
         writer.say(type="add", phase=str(number), body="00")
-    assert weight(Peer(dispatcher, "b"), type="open", mailbox="m") > MAX_BATCH_WEIGHT
-
-
-def test_the_last_close_weighs_as_much_as_the_messages_that_it_deletes(dispatcher: Dispatcher) -> None:
-    writer = Peer(dispatcher, "a")
-    writer.say(type="open", mailbox="m")
-    for number in range(1000):
-        writer.say(type="add", phase=str(number), body="00")
-    assert weight(writer, type="close", mailbox="m") > 1000 * MESSAGE_GONE_WEIGHT
+    assert weight(Peer(dispatcher, "a"), type="open", mailbox="m") > MAX_BATCH_WEIGHT
+    assert dispatcher.cost > 5000 * len('{"type":"message"}')
+    assert weight(writer, type="close", mailbox="m") > 5000 * MESSAGE_GONE_WEIGHT
 
 
 def test_a_close_weighs_the_names_that_its_row_has(dispatcher: Dispatcher) -> None:
@@ -67,11 +71,13 @@ def test_a_close_weighs_the_names_that_its_row_has(dispatcher: Dispatcher) -> No
     assert weight(closing, type="close", mailbox=name) > alone + 3 * 4 * 490
 
 
-def test_a_text_weighs_its_bytes_not_its_characters(dispatcher: Dispatcher) -> None:
+def test_a_text_weighs_its_bytes_not_its_characters_and_an_error_repeats_it(dispatcher: Dispatcher) -> None:
     peer = Peer(dispatcher, "a")
-    dispatcher.handle(peer.connection, '{"type": "list", "x": "%s"}' % ("\N{GRINNING FACE}" * 10_000), Now(1e9, 0.0))
+    text = '{"type" :  "claim", "x": 1e400, "y": "%s"}' % ("\N{GRINNING FACE}" * 10_000)
+    dispatcher.handle(peer.connection, text, Now(1e9, 0.0))
     assert dispatcher.weight > 40_000
     assert dispatcher.cost > 40_000
+    assert b'"orig":' + text.encode() in peer.connection.outbox[-1]
 
 
 def test_a_refused_client_may_clean_up_but_not_go_on(dispatcher: Dispatcher) -> None:
