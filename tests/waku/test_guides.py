@@ -1,7 +1,8 @@
-"""The guides: that for those who come from status-go, that to history runs, and that to the library."""
+"""The guides: from status-go, to history, and to the library; and what `restante.waku` has for other programs."""
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import doctest
 import json
@@ -14,6 +15,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,11 +54,11 @@ NODE_ID: Final = "a448f24c6d18e575453db13171562b71999873db5b286df957af199ec94617
 """Of EIP-778, "Test Vectors": computed by others."""
 
 
-def shell(block: str, folder: Path, **variables: str) -> str:
-    """Execute a block; gives what it prints."""
+def shell(commands: str, folder: Path, **variables: str) -> str:
+    """Execute commands; gives what they print."""
     with_restante = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **variables}
-    done = run("sh", "-e", "-c", block, cwd=folder, variables=with_restante)
-    assert done.returncode == 0, done.stderr
+    done = run("sh", "-e", "-c", commands, cwd=folder, variables=with_restante)
+    assert done.returncode == 0, f"{commands}\n{done.stderr}"
     return done.stdout
 
 
@@ -133,13 +135,12 @@ async def postgresql() -> AsyncIterator[str]:
     """Run a PostgreSQL that only a socket leads to; gives its URI."""
     assert POSTGRES is not None
     with tempfile.TemporaryDirectory(prefix="pg.") as name:  # the path of a socket is short
-        folder = Path(name)
         become: tuple[str, ...] = ()
         if os.geteuid() == 0:  # which PostgreSQL refuses to be
-            shutil.chown(folder, "nobody", "nogroup")
+            shutil.chown(name, "nobody", "nogroup")
             become = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups")
         initdb = (*become, str(POSTGRES / "initdb"), "-D", f"{name}/db", "-U", "status", "--auth=trust", "-N")
-        made = await asyncio.to_thread(run, *initdb, cwd=folder)
+        made = await asyncio.to_thread(run, *initdb, cwd=Path(name))
         assert made.returncode == 0, made.stderr
         options = ("-D", f"{name}/db", "-k", name, "-c", "listen_addresses=", "-F")
         async with child(*become, str(POSTGRES / "postgres"), *options) as server:
@@ -154,41 +155,34 @@ async def postgresql() -> AsyncIterator[str]:
     POSTGRES is None or shutil.which("psql") is None, reason="PostgreSQL is missing (Debian: apt install postgresql)"
 )
 async def test_an_archive_in_postgresql_in_two_passes(tmp_path: Path) -> None:
-    block = GUIDE.blocks["postgresql"]
     large = envelope(3, 999, size=(1 << 20) - 100)
-
-    async def store(uri: str, statements: str) -> None:
-        stored = await asyncio.to_thread(run, "psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", uri, stdin=statements)
-        assert stored.returncode == 0, stored.stderr
-
+    printed: list[str] = []
     async with postgresql() as uri:
-        await store(uri, TABLE + rows([*EARLY, large]))
-        first = await asyncio.to_thread(shell, block, tmp_path, URI=uri)
-        await store(uri, rows(LATE))
-        last = await asyncio.to_thread(shell, block, tmp_path, URI=uri)
-    assert report(first) == [31, 31, 0, 0]
-    assert report(last) == [51, 20, 31, 0]
+        for statements in (TABLE + rows([*EARLY, large]), rows(LATE)):
+            psql = ("psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", uri)
+            stored = await asyncio.to_thread(run, *psql, stdin=statements)
+            assert stored.returncode == 0, stored.stderr
+            printed.append(await asyncio.to_thread(shell, GUIDE.blocks["postgresql"], tmp_path, URI=uri))
+    first, last = printed
+    assert (report(first), report(last)) == ([31, 31, 0, 0], [51, 20, 31, 0])
     assert re.search(r"count.*\n-+\n +51\n", last)
-    found = await asyncio.to_thread(raws_of, tmp_path / "waku")
-    assert sorted(found) == sorted(each.raw for each in [*ROWS, large])
+    imported = await asyncio.to_thread(raws_of, tmp_path / "waku")
+    assert sorted(imported) == sorted(one.raw for one in [*ROWS, large])
 
 
-WAKU_CONFIG: Final = set(
-    re.findall(
-        r"\w+",
-        "Enabled LightClient FullNode EnableMailServer DataDir MinimumPoW MailServerPassword MailServerRateLimit"
-        " MailServerDataRetention TTL MaxMessageSize DatabaseConfig EnableRateLimiter PacketRateLimitIP"
-        " PacketRateLimitPeerID BytesRateLimitIP BytesRateLimitPeerID RateLimitTolerance BloomFilterMode"
-        " SoftBlacklistedPeerIDs EnableConfirmations",
-    )
-)
+WAKU_CONFIG: Final = """
+Enabled LightClient FullNode EnableMailServer DataDir MinimumPoW MailServerPassword MailServerRateLimit
+MailServerDataRetention TTL MaxMessageSize DatabaseConfig EnableRateLimiter PacketRateLimitIP
+PacketRateLimitPeerID BytesRateLimitIP BytesRateLimitPeerID RateLimitTolerance BloomFilterMode
+SoftBlacklistedPeerIDs EnableConfirmations
+"""
 """Its fields (params/config.go, @1ba4b86c7)."""
 
 
 def test_every_field_of_waku_config_has_a_row_and_every_flag_and_limit_exists() -> None:
     table = [line for line in GUIDE.text.splitlines() if line.startswith("| `")]
     theirs = " ".join(line.split("|")[1] for line in table if "WakuConfig." in line)
-    assert set(re.findall(r"\w+", theirs)) == {"WakuConfig"} | WAKU_CONFIG
+    assert set(re.findall(r"\w+", theirs)) == {"WakuConfig", *WAKU_CONFIG.split()}
     ours = " ".join(line.split("|")[2] for line in table)
     flags = {each.replace("-", "_") for each in re.findall(r"--([a-z-]+)", ours)}
     assert flags - {"limit"} < set(WakuServe.__struct_fields__)
@@ -207,18 +201,11 @@ def mailserver() -> Honest:
     return Honest([make(now - age + 50, 50, topic_of("status"), data) for age in (3600, 2 * 86400)])
 
 
-async def shell_beside(command: str, folder: Path) -> str:
-    with_restante = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    done = await asyncio.to_thread(run, "sh", "-c", command, cwd=folder, variables=with_restante)
-    assert (done.returncode, done.stderr) == (0, ""), f"{command}\n{done.stderr}"
-    return done.stdout
-
-
 async def test_the_commands_of_the_guide(tmp_path: Path) -> None:
     async with listening(mailserver(), password="status-offline-inbox") as (node, enode):
         (tmp_path / "enode.txt").write_text(f"{enode}\n")
         commands = HISTORY.commands("requests", " -o ", "plain", r"status\.json$", "--live", "probe")
-        to_file, plain, with_state, live, probe = [await shell_beside(each, tmp_path) for each in commands]
+        to_file, plain, with_state, live, probe = [await asyncio.to_thread(shell, one, tmp_path) for one in commands]
     assert to_file == "fetched 1 envelope\n"
     assert msgspec.json.decode((tmp_path / "history.jsonl").read_bytes())["text"] == "held until called for"
     assert len(plain.splitlines()) == len(with_state.splitlines()) == 1
@@ -239,13 +226,11 @@ async def test_the_program_of_the_guide() -> None:
 
 def test_the_guide_has_every_flag_limit_and_exit_code() -> None:
     commands = typer.main.get_group(app).commands
-    for name in ("request", "probe"):
-        for option in (opt for each in commands[name].params for opt in each.opts if opt.startswith("-")):
-            assert f"`{option}`" in HISTORY.text, option
-    for name, default in msgspec.structs.asdict(Budgets()).items():
-        assert f"| `{name}` | {default:,.0f} |" in HISTORY.text, name
-    for outcome in Outcome:
-        assert f"| {outcome.value} | " in HISTORY.text, outcome
+    options = [option for name in ("request", "probe") for one in commands[name].params for option in one.opts]
+    wanted = [f"`{option}`" for option in options if option.startswith("-")]
+    wanted += [f"| `{name}` | {default:,.0f} |" for name, default in msgspec.structs.asdict(Budgets()).items()]
+    wanted += [f"| {outcome.value} | " for outcome in Outcome]
+    assert [text for text in wanted if text not in HISTORY.text] == []
 
 
 LIBRARY = Path(__file__).parent.parent.parent / "docs" / "waku" / "library.md"
@@ -263,3 +248,47 @@ def test_every_example_of_the_guide_prints_what_it_shows(tmp_path: Path, monkeyp
 def test_the_guide_names_all_that_the_library_has() -> None:
     table = LIBRARY.read_text().partition("\nAll names:\n")[2]
     assert sorted(re.findall(r"`(\w+)`", table)) == waku.__all__
+
+
+HEAVY = {"aiohttp", "picows", "uvloop", "typer", "rich", "pyspark", "pyarrow", "plyvel", "prometheus_client"}
+"""What a program that uses the library has no use for."""
+
+LOADED = """
+import sys
+import restante.waku
+first = sorted(sys.modules)
+for name in restante.waku.__all__:
+    getattr(restante.waku, name)
+print(*first)
+print(*sorted(sys.modules))
+"""
+
+
+def test_importing_the_library_loads_nothing_heavy_nor_does_any_name_of_it() -> None:
+    done = run(sys.executable, "-c", LOADED)
+    assert done.returncode == 0, done.stderr
+    first, last = (set(line.split()) for line in done.stdout.splitlines())
+    assert {each for each in first if each.startswith("restante.")} == {
+        *("restante.waku", "restante.common", "restante.common.lazy_names")
+    }
+    assert "asyncio" not in first
+    assert not HEAVY & {each.partition(".")[0] for each in last}
+
+
+def imported() -> dict[str, tuple[str, str]]:
+    """Return what type checkers read: each name, its module and its name there."""
+    tree = ast.parse(Path(waku.__file__).read_text())
+    return {
+        alias.asname or alias.name: (node.module or "", alias.name)
+        for branch in tree.body
+        if isinstance(branch, ast.If)
+        for node in branch.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def test_each_name_is_what_type_checkers_read() -> None:
+    for name, (module, there) in imported().items():
+        assert getattr(waku, name) is getattr(import_module(module), there), name
+    assert sorted(imported()) == waku.__all__
