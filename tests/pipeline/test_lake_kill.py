@@ -6,6 +6,7 @@ import os
 import pickle
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -84,18 +85,29 @@ BEFORE: Final = [
     "staging place 1 after",
     "table _append 1 before",
 ]
-"""Where it dies, before there is a new version."""
-
-AFTER: Final = ["table _append 1 after", "table _keep_on_disk 1 before", "table _keep_on_disk 1 after"]
-"""And when there is."""
+"""Where it dies, before there is a new version. Then, if rows of a file stay; and when there is a new version."""
 
 BEFORE_REST: Final = [
-    "staging write 1 before",
-    "staging write 1 after",
-    "staging place 2 before",
-    "staging place 2 after",
+    f"staging {what}" for what in ("write 1 before", "write 1 after", "place 2 before", "place 2 after")
 ]
-"""And before there is a new version, if rows of a file stay."""
+AFTER: Final = ["table _append 1 after", "table _keep_on_disk 1 before", "table _keep_on_disk 1 after"]
+
+some_moments = pytest.mark.parametrize(
+    "moments", [slice(None, None, 4), pytest.param(slice(None), marks=pytest.mark.thorough)], ids=["few", "all"]
+)
+
+
+def die(cases: Sequence[tuple[Path, str, staging.Staged | None]], table: Table) -> None:
+    """Kill a commit, or a compaction, in each of these lakes at its moment."""
+    killed = run(sys.executable, "-c", COMMITS, pickle.dumps((cases, table, info("new"))).hex())
+    assert killed.stdout.split() == ["-9"] * len(cases), killed.stderr
+
+
+def by_deltalake(lake: Path) -> list[Row]:
+    if not (lake / "letters" / "_delta_log").exists():
+        return []
+    found = DeltaTable(lake / "letters").to_pyarrow_table()
+    return rows(found.select([column.name for column in LETTERS.columns]))
 
 
 def moved(staged: staging.Staged, lake: Path) -> staging.Staged:
@@ -105,13 +117,7 @@ def moved(staged: staging.Staged, lake: Path) -> staging.Staged:
     return staging.Staged(folder, tuple(files))
 
 
-FEW: Final = slice(None, None, 4)
-"""Of the moments, those of a quick run."""
-
-ALL: Final = pytest.param(slice(None), marks=pytest.mark.thorough)
-
-
-@pytest.mark.parametrize("moments", [FEW, ALL], ids=["few", "all"])
+@some_moments
 @pytest.mark.parametrize(
     ("first", "letters"),
     [(True, LETTERS), (False, LETTERS), (False, MONTHLY_LETTERS)],
@@ -124,16 +130,10 @@ def test_a_killed_commit_was_made_or_was_not(tmp_path: Path, first: bool, letter
         if old:
             add(table, old, run="old", transactions={"a": 1})
         staged, again = [table.stage(held([letter(3), letter(4, hour=7)])) for _ in range(2)]
-    cases = []
     points = [*BEFORE, *(BEFORE_REST if letters.by_month else ()), *AFTER][moments]
-    for number, where in enumerate(points):
-        copy = shutil.copytree(tmp_path / "lake", tmp_path / str(number))
-        cases.append((copy, where, moved(staged, copy)))
-    given = pickle.dumps((cases, letters, info("new"))).hex()
-    killed = run(sys.executable, "-c", COMMITS, given)
-    assert killed.stdout.split() == ["-9"] * len(cases), killed.stderr
-
-    for copy, where, _ in cases:
+    copies = [shutil.copytree(tmp_path / "lake", tmp_path / str(number)) for number in range(len(points))]
+    die([(copy, where, moved(staged, copy)) for copy, where in zip(copies, points, strict=True)], letters)
+    for copy, where in zip(copies, points, strict=True):
         made = where in AFTER
         assert by_deltalake(copy) == (new if made else old), where
         there = seen(copy, letters)
@@ -147,14 +147,7 @@ def test_a_killed_commit_was_made_or_was_not(tmp_path: Path, first: bool, letter
         assert by_deltalake(copy) == new, where
 
 
-def by_deltalake(lake: Path) -> list[Row]:
-    if not (lake / "letters" / "_delta_log").exists():
-        return []
-    found = DeltaTable(lake / "letters").to_pyarrow_table()
-    return rows(found.select([column.name for column in LETTERS.columns]))
-
-
-@pytest.mark.parametrize("moments", [FEW, ALL], ids=["few", "all"])
+@some_moments
 def test_a_killed_compaction_has_merged_the_files_or_has_not(tmp_path: Path, moments: slice) -> None:
     meant = [letter(number, day=f"2026-11-0{number}") for number in (1, 2, 3)]
     with opened(tmp_path / "lake", MONTHLY_LETTERS) as table:
@@ -163,17 +156,15 @@ def test_a_killed_compaction_has_merged_the_files_or_has_not(tmp_path: Path, mom
     before = [point for point in [*BEFORE_REST[:2], *BEFORE] if "flush 4" not in point]
     points = [*before, *AFTER][moments]
     copies = [shutil.copytree(tmp_path / "lake", tmp_path / str(number)) for number in range(len(points))]
-    cases = [(copy, where, None) for copy, where in zip(copies, points, strict=True)]
-    killed = run(sys.executable, "-c", COMMITS, pickle.dumps((cases, MONTHLY_LETTERS, info("new"))).hex())
-    assert killed.stdout.split() == ["-9"] * len(cases), killed.stderr
-    for copy, where, _ in cases:
+    die([(copy, where, None) for copy, where in zip(copies, points, strict=True)], MONTHLY_LETTERS)
+    for copy, where in zip(copies, points, strict=True):
         assert by_deltalake(copy) == meant, where
         assert len(seen(copy, MONTHLY_LETTERS).files()) == (1 if where in AFTER else 3), where
         with opened(copy, MONTHLY_LETTERS) as table:
             compact(table, "again", lambda: 2e9)
             vacuum(table, grace=0, now=4e9)
-            assert files(copy) == {file.path for file in table.files()}, where
-            assert len(table.files()) == 1
+            [file] = table.files()
+            assert files(copy) == {file.path}, where
         assert by_deltalake(copy) == meant, where
 
 
@@ -188,36 +179,37 @@ def test_files_are_flushed_before_the_commit_and_the_commit_before_it_is_reporte
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     properly, append = atomic_file.flush, lake_table.LakeTable._append
-    said: list[str | Path] = []
+    done: list[str | Path] = []
 
     def flush(path: Path) -> None:
-        said.append(path)
+        done.append(path)
         properly(path)
 
     def commit(*given: object) -> None:
         append(*given)  # type: ignore[arg-type]
-        said.append("commit")
+        done.append("commit")
 
-    monkeypatch.setattr(staging, "flush", flush)
-    monkeypatch.setattr(lake_table, "flush", flush)
+    for module in (staging, lake_table):
+        monkeypatch.setattr(module, "flush", flush)
     monkeypatch.setattr(lake_table.LakeTable, "_append", commit)
     monkeypatch.setattr(lake_table, "COMMITS_PER_CHECKPOINT", 1)
     folder, log = tmp_path / "letters", tmp_path / "letters" / "_delta_log"
+    main = folder / "day=2026-11-01" / "source=main"
     with opened(tmp_path) as table:
         for version in range(2):
-            said.clear()
+            done.clear()
             staged = table.stage(held([letter(1), letter(2, hour=3)]))
             table.commit([staged], info=info())
-            at = said.index("commit")
-            place = folder / "day=2026-11-01" / "source=main"
-            assert set(said[:at]) == {
-                *(file.path for file in staged.files),
-                *(place / f"hour={hour}" for hour in (3, data_files.NULL_FOLDER)),
-                *(place, place.parent, folder, tmp_path),
-            }
-            assert said[at + 1 : at + 4] == [log / f"{version:020}.json", log, folder]
+            at = done.index("commit")
+            hours = {main / f"hour={hour}" for hour in (3, data_files.NULL_FOLDER)}
+            of_files = {file.path for file in staged.files}
+            assert set(done[:at]) == {*of_files, *hours, main, main.parent, folder, tmp_path}
+            assert done[at + 1 : at + 4] == [log / f"{version:020}.json", log, folder]
             checkpoint = [log / f"{version:020}.checkpoint.parquet", log / "_last_checkpoint", log] if version else []
-            assert said[at + 4 :] == checkpoint
+            assert done[at + 4 :] == checkpoint
+
+
+# ── vacuum ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_vacuum_keeps_every_file_that_is_in_use(tmp_path: Path) -> None:
@@ -231,8 +223,12 @@ def test_vacuum_keeps_every_file_that_is_in_use(tmp_path: Path) -> None:
         assert old.exists()
         assert [tuple(each) for each in vacuum(table, grace=100, now=2100.0)] == [(old, size)]
         assert files(tmp_path) == second
-        assert vacuum(table, grace=0, now=4e9) == []
-        assert stored(tmp_path) == [letter(2), letter(3, day="2026-11-02")]
+        table.commit(info=info(finished=3000.0), replace={})
+        DeltaTable(tmp_path / "letters").restore(1)
+    with opened(tmp_path) as table:
+        assert table.version == 3
+        assert vacuum(table, grace=0, now=4e9) == [], "another program restored them"
+    assert stored(tmp_path) == [letter(2), letter(3, day="2026-11-02")]
 
 
 def test_files_that_were_never_in_a_version_count_from_when_they_were_written(tmp_path: Path) -> None:
@@ -270,17 +266,6 @@ def test_a_file_whose_removal_is_no_longer_in_the_log_counts_from_when_it_was_wr
         assert [each.path for each in vacuum(table, grace=1500, now=2600.0)] == [old]
         assert vacuum(table, grace=0, now=4e9) == []
     assert stored(tmp_path) == [letter(2)]
-
-
-def test_a_file_that_another_program_restored_is_kept(tmp_path: Path) -> None:
-    with opened(tmp_path) as table:
-        add(table, [letter(1)], finished=1000.0)
-        table.commit(info=info(finished=2000.0), replace={})
-        DeltaTable(tmp_path / "letters").restore(0)
-    with opened(tmp_path) as table:
-        assert table.version == 2
-        assert vacuum(table, grace=0, now=4e9) == []
-    assert stored(tmp_path) == [letter(1)]
 
 
 @pytest.mark.parametrize("lost", ["the log", "its entries"])
