@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import hmac
+import math
 import shutil
 import signal
 import ssl
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from operator import sub
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import structlog
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from client.live import meet, read, wormhole
+from restante.common.certificate_dates import expires
 from restante.common.errors import Misuse
 from restante.common.listening import listen_address
 from restante.common.tls import ServerCertificate
@@ -29,9 +35,10 @@ from restante.mailbox.server.refusals import NO_ROOM_FOR_REQUESTS
 from restante.mailbox.server.tls_transport import MAX_RECORDS_WITHOUT_DATA, RECORDS_AT_ONCE
 from support.bounds import bounded
 from support.certificates import Certificate
+from support.effort import examples
 from support.loops import on_uvloop
 from support.mailbox.live import LiveServer, open_live
-from support.mailbox.raw_socket import PING, TEXT, RawSocket, frame, handshake
+from support.mailbox.raw_socket import PING, RawSocket, frame, handshake
 from support.proc import resident
 from support.processes import called, serving
 
@@ -53,27 +60,29 @@ class Secure:
         self.sockets.append(RawSocket(*await asyncio.open_connection("127.0.0.1", self.port, ssl=tls)))
         return self.sockets[-1]
 
-    async def dial(self, **headers: str) -> RawSocket:
-        """Connect, shake hands twice, and read the status of the answer."""
-        socket = await self.connect(self.certificate.client)
-        socket.write(handshake(**headers))
+    async def dial(self, tls: ssl.SSLContext | None = None) -> RawSocket:
+        """Connect, and shake hands twice."""
+        socket = await self.connect(tls or self.certificate.client)
+        socket.write(handshake())
         async with bounded("an answer"):
-            socket.status = (await socket.reader.readuntil(b"\r\n\r\n")).decode().partition("\r\n")[0]
+            await socket.reader.readuntil(b"\r\n\r\n")
         return socket
 
     async def failed(self, times: int) -> None:
         """Wait until so many handshakes have failed. Nothing of them is left."""
-        async with bounded("a failed handshake"):
-            while self.live.server.failed_handshakes < times:  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0)
-        assert self.live.server.failed_handshakes == times
-        assert self.live.server.reading == 0
+        await until("a failed handshake", lambda: self.live.server.failed_handshakes >= times)
+        assert (self.live.server.failed_handshakes, self.live.server.reading) == (times, 0)
 
     async def holds(self, size: int) -> None:
         """Wait until the server counts so many bytes for what is being read."""
-        async with bounded(f"{size} bytes"):
-            while self.live.server.reading != size:  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0)
+        await until(f"{size} bytes", lambda: self.live.server.reading == size)
+
+
+async def until(what: str, holds: Callable[[], bool]) -> None:
+    """Wait for something that nobody tells."""
+    async with bounded(what):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0)
 
 
 @asynccontextmanager
@@ -86,8 +95,8 @@ async def secure(folder: Path, limits: Limits = UNLIMITED) -> AsyncIterator[Secu
         try:
             yield here
         finally:
-            for each in here.sockets:
-                each.cut()
+            for socket in here.sockets:
+                socket.cut()
 
 
 # ── the handshake ────────────────────────────────────────────────────────────────────────────────
@@ -108,24 +117,10 @@ async def test_failed_handshakes_are_counted_and_leave_nothing_behind(tmp_path: 
         with pytest.raises(OSError):
             await here.connect(old)
         await here.failed(2)
-        samples = {
-            sample.name: sample.value
-            for metric in metrics.collect(here.live.server, ready=True)
-            for sample in metric.samples
-        }
+        collected = metrics.collect(here.live.server, ready=True)
+        samples = {sample.name: sample.value for metric in collected for sample in metric.samples}
         assert samples["restante_tls_handshakes_failed_total"] == 2
-        assert here.live.server.certificate is not None
-        assert samples["restante_tls_certificate_expires_seconds"] == here.live.server.certificate.expires
-        assert 0 < here.live.server.certificate.expires - time.time() <= 86_400
-
-
-@on_uvloop
-async def test_a_client_gets_no_tickets(tmp_path: Path) -> None:
-    async with secure(tmp_path) as here:
-        socket = await here.dial()
-        assert (await socket.hear())["type"] == "welcome"
-        tls = socket.writer.get_extra_info("ssl_object")
-        assert (tls.version(), tls.session.has_ticket) == ("TLSv1.3", False)
+        assert 0 < samples["restante_tls_certificate_expires_seconds"] - time.time() <= 86_400
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
@@ -140,6 +135,11 @@ async def test_a_session_over_tls_is_as_without(tmp_path: Path, version: ssl.TLS
             await meet(alice, bob)
             await alice.send(bytes(300_000))
             assert await read(bob, 1) == [bytes(300_000)]
+        socket = await here.dial(context)
+        assert (await socket.hear())["type"] == "welcome"
+        tls = socket.writer.get_extra_info("ssl_object")
+        assert tls.version() == version.name.replace("_", ".")
+        assert not (tls.version() == "TLSv1.3" and tls.session.has_ticket), "a client gets no tickets"
 
 
 class ByHand:
@@ -240,40 +240,29 @@ async def test_who_stops_before_halfway_or_after_the_handshake_is_closed_in_time
 async def test_handshakes_are_given_up_when_memory_is_short(tmp_path: Path) -> None:
     one = PENDING_BYTES + tls_handshake.TLS_BYTES
     async with secure(tmp_path, replace(UNLIMITED, held_bytes=2 * one)) as here:
-        halfway = [await here.connect() for _ in range(3)]
-        for each in halfway:
-            each.write(HALF_A_HELLO)
+        for socket in [await here.connect() for _ in range(3)]:
+            socket.write(HALF_A_HELLO)
         refusals = here.live.server.commit_loop.dispatcher.quotas.refusals
-        async with bounded("the handshake that is given up"):
-            while not refusals[NO_ROOM_FOR_REQUESTS]:  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0)
+        await until("a handshake that is given up", lambda: refusals[NO_ROOM_FOR_REQUESTS] > 0)
         await here.holds(2 * one)
 
 
 @on_uvloop
 async def test_the_server_does_its_part_of_one_handshake_in_a_turn_of_the_loop(tmp_path: Path) -> None:
     async with secure(tmp_path) as here:
-        clients = []
-        for _ in range(40):
-            socket = await here.connect()
-            clients.append((socket, ByHand(here.certificate.client, socket).hello()))
-        answers, turns, most = 0, 0, 0
-
-        def answered() -> int:
-            return sum(bool(len(socket.reader._buffer)) for socket, _ in clients)  # type: ignore[attr-defined]
-
-        for socket, hello in clients:
+        sockets = [await here.connect() for _ in range(40)]
+        hellos = [ByHand(here.certificate.client, socket).hello() for socket in sockets]
+        for socket, hello in zip(sockets, hellos, strict=True):
             socket.write(hello[:20])  # so many have begun, and each could go on
         await asyncio.sleep(0)
-        for socket, hello in clients:
+        for socket, hello in zip(sockets, hellos, strict=True):
             socket.write(hello[20:])
+        answers = [0]
         async with bounded("all answers"):
-            while answers < len(clients):
+            while answers[-1] < len(sockets):
                 await asyncio.sleep(0)
-                now = answered()
-                most, answers, turns = max(most, now - answers), now, turns + 1
-        assert most <= 2, "an answer may be read in the turn after"
-        assert turns >= len(clients) // 2
+                answers.append(sum(bool(len(socket.reader._buffer)) for socket in sockets))  # type: ignore[attr-defined]
+        assert max(map(sub, answers[1:], answers)) <= 2, "an answer may be read in the turn after"
 
 
 @on_uvloop
@@ -407,11 +396,11 @@ async def test_the_server_reads_few_changes_of_keys_in_a_turn_of_the_loop(tmp_pa
         assert turns >= len(changers) * UPDATES // most_in_a_turn
 
 
-async def heard(socket: RawSocket, kind: str) -> dict[str, Any]:
-    """Return the next message of a type."""
-    while (told := await socket.hear())["type"] != kind:
+async def next_message(socket: RawSocket) -> dict[str, Any]:
+    """Return the next stored message."""
+    while (message := await socket.hear())["type"] != "message":
         pass
-    return told
+    return message
 
 
 READERS: Final = 20
@@ -434,12 +423,13 @@ async def test_memory_of_a_large_message_is_not_kept(tmp_path: Path) -> None:
             await readers[-1].reader.readuntil(b"\r\n\r\n")
             readers[-1].say(type="bind", appid="app", side="a")
             readers[-1].say(type="open", mailbox="m")
-            await heard(readers[-1], "ack")
+            for _ in range(3):
+                await readers[-1].hear()
         before = resident(server.pid)
         body = "0" * 1_000_000
-        readers[0].write(frame(TEXT, f'{{"type": "add", "phase": "0", "body": "{body}"}}'.encode()))
-        for each in readers:
-            assert (await heard(each, "message"))["body"] == body
+        readers[0].say(type="add", phase="0", body=body)
+        for reader in readers:
+            assert (await next_message(reader))["body"] == body
         assert resident(server.pid) - before < READERS * KEPT_BYTES
 
 
@@ -447,20 +437,16 @@ async def test_memory_of_a_large_message_is_not_kept(tmp_path: Path) -> None:
 async def test_large_messages_pass_both_ways_while_the_reader_is_slow(tmp_path: Path) -> None:
     async with secure(tmp_path) as here:
         writer, reader = await here.dial(), await here.dial()
-        for each, side in ((writer, "a"), (reader, "b")):
-            each.say(type="bind", appid="app", side=side)
-            each.say(type="open", mailbox="m")
+        for socket, side in ((writer, "a"), (reader, "b")):
+            socket.say(type="bind", appid="app", side=side)
+            socket.say(type="open", mailbox="m")
         body = "0" * 500_000
         for number in range(20):
-            writer.write(frame(TEXT, f'{{"type": "add", "phase": "{number}", "body": "{body}"}}'.encode()))
-        heard: list[str] = []
+            writer.say(type="add", phase=str(number), body=body)
         async with bounded("all messages"):
-            while len(heard) < 20:
-                told = await reader.hear()
-                if told["type"] == "message":
-                    assert told["body"] == body
-                    heard.append(told["phase"])
-        assert heard == [str(number) for number in range(20)]
+            for number in range(20):
+                message = await next_message(reader)
+                assert (message["phase"], message["body"]) == (str(number), body)
 
 
 # ── certificates ─────────────────────────────────────────────────────────────────────────────────
@@ -504,7 +490,7 @@ async def test_a_new_certificate_is_used_soon_and_a_bad_one_never(tmp_path: Path
         await server.stop()
 
 
-async def test_a_certificate_is_read_when_its_files_are_not_being_written(tmp_path: Path) -> None:
+async def test_a_certificate_is_read_again_when_its_files_are_not_being_written(tmp_path: Path) -> None:
     certificate = Certificate(tmp_path)
     watched = ServerCertificate(certificate.path, certificate.path)
     before = watched.context
@@ -515,23 +501,16 @@ async def test_a_certificate_is_read_when_its_files_are_not_being_written(tmp_pa
     assert watched.context is before
     await watched.look()
     assert watched.context is not before
-
-
-async def test_an_expired_certificate_replaces_no_valid_one(tmp_path: Path) -> None:
-    certificate = Certificate(tmp_path)
-    watched = ServerCertificate(certificate.path, certificate.path)
-    before = watched.context, watched.expires
+    before = watched.context
+    watched.look_soon()
+    watched.reload_soon()  # it follows the look
+    await until("the reload", lambda: watched.context is not before)
+    before = watched.context
     Certificate(tmp_path, days=-1)
     with structlog.testing.capture_logs() as logged:
         await watched.reload()
-    assert (watched.context, watched.expires) == before
+    assert watched.context is before, "an expired one replaces no valid one"
     assert [line["error"] for line in logged] == [f"{certificate.path} has expired (--tls-cert)"]
-
-
-async def test_a_server_whose_certificate_has_expired_starts_with_a_warning_and_takes_any_other(
-    tmp_path: Path,
-) -> None:
-    certificate = Certificate(tmp_path, days=-1)
     with structlog.testing.capture_logs() as logged:
         watched = ServerCertificate(certificate.path, certificate.path)
     assert [(line["log_level"], line["event"]) for line in logged] == [
@@ -540,18 +519,7 @@ async def test_a_server_whose_certificate_has_expired_starts_with_a_warning_and_
     before = watched.context
     Certificate(tmp_path, days=-2)
     await watched.reload()
-    assert watched.context is not before
-
-
-async def test_a_reload_that_is_asked_for_during_a_look_follows_it(tmp_path: Path) -> None:
-    certificate = Certificate(tmp_path)
-    watched = ServerCertificate(certificate.path, certificate.path)
-    before = watched.context
-    watched.look_soon()
-    watched.reload_soon()
-    async with bounded("the reload"):
-        while watched.context is before:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0)
+    assert watched.context is not before, "nothing is worse than an expired one"
 
 
 @pytest.mark.parametrize(
@@ -585,7 +553,28 @@ def test_a_certificate_that_cannot_be_used_is_refused_by_name(
 
 def test_a_certificate_without_a_key_is_refused(tmp_path: Path) -> None:
     ended = called("serve", "--data", tmp_path / "data", "--admin", "off", "--tls-cert", "c.pem")
-    assert (ended.returncode, ended.stderr) == (
-        2,
-        "restante: --tls-cert and --tls-key belong together: set both or neither\n",
-    )
+    refused = "restante: --tls-cert and --tls-key belong together: set both or neither\n"
+    assert (ended.returncode, ended.stderr) == (2, refused)
+
+
+# ── when a certificate expires ───────────────────────────────────────────────────────────────────
+
+EARLIEST: Final = int(dt.datetime(1961, 1, 1, tzinfo=dt.UTC).timestamp())
+LATEST: Final = int(dt.datetime(9999, 12, 31, 23, 59, 59, tzinfo=dt.UTC).timestamp())
+
+
+@examples(50)
+@given(seconds=st.integers(EARLIEST, LATEST))
+def test_the_date_is_what_the_first_certificate_of_a_chain_says(tmp_path: Path, seconds: int) -> None:
+    """Its file has the key before it."""
+    first, second = (Certificate(tmp_path, name=name, expires=end) for name, end in (("a", seconds), ("b", LATEST)))
+    assert expires(first.path.read_text() + second.path.read_text()) == seconds
+
+
+@examples(50)
+@given(size=st.integers(0, 150))
+def test_what_is_cut_off_or_no_certificate_has_no_date(tmp_path: Path, size: int) -> None:
+    _, _, text = Certificate(tmp_path).path.read_text().partition("-----END PRIVATE KEY-----\n")
+    assert math.isnan(expires(ssl.DER_cert_to_PEM_cert(ssl.PEM_cert_to_DER_cert(text)[:size])))
+    for text in ("", "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n"):
+        assert math.isnan(expires(text))
