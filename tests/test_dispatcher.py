@@ -12,6 +12,7 @@ from restante.mailbox.core.dispatcher import (
     FRAME_WEIGHT,
     MAX_DEPARTING_CHARACTERS,
     MAX_DEPARTING_COMMANDS,
+    MAX_SUBSCRIBERS,
     MESSAGE_GONE_WEIGHT,
     Dispatcher,
 )
@@ -19,7 +20,7 @@ from restante.mailbox.core.fair_queue import MAX_BATCH_WEIGHT
 from restante.mailbox.core.model import Now, Policy
 from restante.mailbox.core.state import State
 from support.dice import FakeDice
-from support.mailbox.givens import Peer
+from support.mailbox.givens import EPOCH, Peer
 
 
 @pytest.fixture
@@ -78,6 +79,17 @@ def test_a_text_weighs_its_bytes_not_its_characters_and_an_error_repeats_it(disp
     assert dispatcher.weight > 40_000
     assert dispatcher.cost > 40_000
     assert b'"orig":' + text.encode() in peer.connection.outbox[-1]
+
+
+def test_one_mailbox_has_a_limit_of_connections(dispatcher: Dispatcher) -> None:
+    first, *others = [Peer(dispatcher, "a") for _ in range(MAX_SUBSCRIBERS)]
+    for peer in (first, *others):
+        assert peer.say(type="open", mailbox="m") == []
+    late = Peer(dispatcher, "a")
+    [refused] = late.say(type="open", mailbox="m")
+    assert (refused["error"], refused["hint"]) == ("the mailbox is full", "32 connections have it open already")
+    dispatcher.lose(first.connection, Now(EPOCH, 0.0))
+    assert late.say(type="open", mailbox="m") == []
 
 
 def test_a_refused_client_may_clean_up_but_not_go_on(dispatcher: Dispatcher) -> None:
