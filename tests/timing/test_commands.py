@@ -6,15 +6,24 @@ import fcntl
 import json
 import os
 import random
+import re
+import shlex
 import stat
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, get_args
 
+import msgspec
 import pytest
 
 from restante.common.atomic_file import write_output
-from support.processes import called
+from restante.timing.comparison.compare import Change, Comparison
+from restante.timing.model.elapsed import CAUSES
+from restante.timing.model.phases import ALL_PHASES
+from restante.timing.model.timeline import Author, Timeline
+from support.documents import ROOT, Document
+from support.processes import RESTANTE, called, run
 from support.timing.drawn import SIDES, draw
 from support.timing.drawn import Path as Route
 
@@ -56,42 +65,32 @@ def render(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return called("timing", "render", *arguments)
 
 
-def compare(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return called("timing", "compare", *arguments)
-
-
 BOTH = ("sender.json", "receiver.json", "--server", "trace.jsonl")
 FORMS = {"page": (), "text": ("--text",), "json": ("--json",), "trace events": ("--trace-event",)}
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_no_output_has_anything_that_the_clients_kept_between_themselves(logs: Path, form: str) -> None:
-    done = render(*BOTH, *FORMS[form], "-o", "out")
-    assert done.returncode == 0, done.stderr
-    if form in {"text", "json"}:
-        (logs / "again.json").write_bytes((logs / "sender.json").read_bytes())
-        options = () if form == "text" else ("--json",)
-        compared = compare("--server", "trace.jsonl", *options, "sender.json", "--", "again.json")
-        assert compared.returncode == 0, compared.stderr
-        done.stdout += compared.stdout + compared.stderr
-    output = (logs / "out").read_text() + done.stdout + done.stderr
-    assert len(output) > 1000
-    assert [secret for secret in (*SECRETS, *SIDES.values()) if secret in output] == []
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_pipe_is_written_and_stays_a_pipe(logs: Path, form: str) -> None:
-    """Also /dev/stdout: a file in its place would be lost to the reader, and the device to everyone."""
+    """It is written to a pipe, which stays one: a file in the place of /dev/stdout would be lost to the reader."""
     os.mkfifo(logs / "pipe")
     reader = os.open(logs / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     try:
         fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 1 << 20)  # all of the output fits, so nobody needs to read meanwhile
         done = render(*BOTH, *FORMS[form], "-o", "pipe")
-        assert done.returncode == 0, done.stderr
-        assert len(os.read(reader, 1 << 20)) > 1000
+        output = os.read(reader, 1 << 20).decode()
     finally:
         os.close(reader)
     assert (logs / "pipe").is_fifo()
+    assert done.returncode == 0, done.stderr
+    assert len(output) > 1000
+    output += done.stdout + done.stderr
+    if form in {"text", "json"}:
+        (logs / "again.json").write_bytes((logs / "sender.json").read_bytes())
+        groups = ("sender.json", "--", "again.json")
+        done = called("timing", "compare", "--server", "trace.jsonl", *["--json"] * (form == "json"), *groups)
+        assert done.returncode == 0, done.stderr
+        output += done.stdout + done.stderr
+    assert [secret for secret in (*SECRETS, *SIDES.values()) if secret in output] == []
 
 
 def test_a_link_stays_a_link(logs: Path) -> None:
@@ -169,49 +168,64 @@ def test_the_skew_of_the_user_replaces_the_estimate() -> None:
     assert abs(receiver["offset_us"] + 500_000) <= receiver["error_us"]
 
 
-# ── compare ──────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder with the sender's logs of 16 runs: old0 to old7, and new0 to new7 on a slower network."""
-    for group, delay in (("old", 0.010), ("new", 0.050)):
-        for number in range(8):
-            dice = random.Random(f"{group} {number}")
-            drawn = draw(dice, dict.fromkeys(SIDES, 0.0), dict.fromkeys(SIDES, Route(delay, delay, 0.001)))
-            (tmp_path / f"{group}{number}").write_bytes(drawn.log("sender"))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-OLD, NEW = ([f"{group}{number}" for number in range(8)] for group in ("old", "new"))
-
-
-@pytest.mark.usefixtures("runs")
-def test_a_slower_network_is_found_and_nothing_else() -> None:
-    done = compare("--json", *OLD, "--", *NEW)
-    assert done.returncode == 0, done.stderr
-    verdicts = {(change["kind"], change["name"]): change["verdict"] for change in json.loads(done.stdout)["changes"]}
-    assert verdicts["elapsed", "network"] == verdicts["median", "network"] == "slower"
-    assert "faster" not in verdicts.values()
-    assert verdicts["elapsed", "server"] == "cannot tell"
-    assert "Slower: " in compare(*OLD, "--", *NEW).stdout
-    assert "Cannot tell: there are too few runs. " in compare(*OLD[:3], "--", *NEW[:3]).stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (OLD, "there is no second group"),
-        ((*OLD, "--"), "there is no second group"),
-        (("old0", "old1", "--", "old1"), "old1 was given twice"),
-        (("old0", "--", "new9"), "cannot read new9: No such file or directory"),
-        (("old0", "--", "receiver"), "one group has the sender's logs only"),
+        (("old", "sender.json"), "there is no second group"),
+        (("old", "sender.json", "--"), "there is no second group"),
+        (("old", "sender.json", "--", "sender.json"), "sender.json was given twice"),
+        (("old", "--", "new9"), "cannot read new9: No such file or directory"),
+        (("old", "--", "asked"), "one group has the sender's logs only"),
     ],
 )
-def test_groups_that_cannot_be_compared_are_refused(runs: Path, arguments: Sequence[str], sentence: str) -> None:
+def test_groups_that_cannot_be_compared_are_refused(logs: Path, arguments: Sequence[str], sentence: str) -> None:
+    (logs / "old").write_bytes((logs / "sender.json").read_bytes())
     asked = {"name": "input code", "start": 1.8e9, "stop": 1.8e9, "details": {"waiting": "user"}}
-    (runs / "receiver").write_text(json.dumps([asked]))
-    done = compare(*arguments)
+    (logs / "asked").write_text(json.dumps([asked]))
+    done = called("timing", "compare", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert sentence in done.stderr
+
+
+# ── the guide ────────────────────────────────────────────────────────────────────────────────────
+
+GUIDE = Document("docs/timing/guide.md")
+
+
+def test_runs_are_compared_as_the_guide_says(tmp_path: Path) -> None:
+    for group, delay in (("old", 0.05), ("new", 0.01)):
+        (tmp_path / group).mkdir()
+        routes = dict.fromkeys(SIDES, Route(delay, delay, 0.001))
+        for number in range(8):
+            drawn = draw(random.Random(f"{group} {number}"), dict.fromkeys(SIDES, 0.0), routes)
+            (tmp_path / group / f"{number}.json").write_bytes(drawn.log("receiver"))
+    line = GUIDE.blocks["compare"].removeprefix("restante ")
+    done = run("sh", "-c", f"{shlex.join(RESTANTE)} {line}", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Faster: " in done.stdout
+
+
+def keys(struct: Any) -> Iterator[tuple[str, list[str]]]:
+    """Yield where each object of the JSON is, and its keys."""
+    for field in msgspec.structs.fields(struct):
+        for inner in get_args(field.type):
+            if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
+                yield field.name, [each.name for each in msgspec.structs.fields(inner)]
+                yield from keys(inner)
+
+
+def test_the_guide_has_every_key_of_the_json_and_every_cause_author_and_phase() -> None:
+    def names(head: str, end: str = "\n") -> set[str]:
+        """Return the names in the guide from these words to the end of the line, table or document."""
+        _, _, rest = GUIDE.text.partition(head)
+        return set(re.findall(r"`([\w ]+)`", rest.partition(end)[0]))
+
+    assert set(Timeline.__struct_fields__) <= names("| key | content |", "\n\n")
+    for where, fields in keys(Timeline):
+        assert set(fields) <= (names("| `spent`") if where == "spent" else names(f"| in `{where}` |", "\n\n")), where
+    assert {*Comparison.__struct_fields__, *Change.__struct_fields__} <= names("## Compare runs", "\0")
+    assert names("| cause | what happened |", "\n\n") == set(CAUSES)
+    assert set(get_args(Author)) <= names("| `author`")
+    _, _, phases = (ROOT / "docs/timing/specification.md").read_text().partition("## Phases")
+    described = re.findall(r"^\| `([\w ]+)`", phases.partition("\n## ")[0], re.MULTILINE)
+    assert set(described) == set(ALL_PHASES)

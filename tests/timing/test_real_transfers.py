@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shlex
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -11,13 +14,15 @@ import pytest
 from restante.timing.model.timeline import Timeline
 from restante.timing.transfers.transfer import read_transfer
 from support.bounds import bounded
+from support.documents import Document
 from support.mailbox.raw_socket import RawSocket
 from support.mailbox.scene import BEFORE, RECEIVER, SENDER, Scene, to_client
 from support.mailbox.servers import Reference, Restante, Server, TransitRelay
-from support.processes import RESTANTE, child
+from support.processes import RESTANTE, Child, child, run, spawn
 
 TEXT = "held until called for"
 PARCEL = b"x" * 300_000
+CODE = "7-crossover-clockwork"
 
 
 class Traced(Restante):
@@ -65,15 +70,12 @@ async def read(scene: Scene, folder: Path) -> Timeline:
     return timeline
 
 
-def causes(timeline: Timeline, role: str) -> set[str]:
-    (client,) = [client for client in timeline.clients if client.role == role]
-    return {spent.cause for spent in client.spent}
+def causes(timeline: Timeline) -> list[set[str]]:
+    """Return the causes of both clients."""
+    return [{spent.cause for spent in client.spent} for client in timeline.clients]
 
 
-@pytest.fixture
-async def relay(tmp_path: Path) -> AsyncIterator[TransitRelay]:
-    async with TransitRelay(tmp_path / "relay").running() as relay:
-        yield relay
+FILE_CAUSES = {"transfer", "transit connect"}
 
 
 @pytest.mark.parametrize("what", ["text", pytest.param("file", marks=pytest.mark.thorough)])
@@ -94,48 +96,39 @@ async def test_the_python_client_s_logs(scene: Scene, tmp_path: Path, what: str)
     assert all(frame.command is not None for frame in timeline.frames if frame.type == "message")
     assert timeline.traced == isinstance(scene.server, Traced)
     if what == "file":
-        assert {"transfer", "transit connect"} <= causes(timeline, "sender") & causes(timeline, "receiver")
+        assert all(of >= FILE_CAUSES for of in causes(timeline))
 
 
 # ── ours ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def our_transfer(scene: Scene, folder: Path, code: str, *sent: str) -> None:
+async def our_transfer(scene: Scene, folder: Path, sent: str, *options: str, receives: str = CODE) -> None:
     """Send and receive with our commands, over the proxy."""
-
-    def command(*words: str, log: str) -> tuple[str, ...]:
-        return (*RESTANTE, *words, "--server", scene.url, "--dump-timing", str(folder / log))
-
-    sending = command("send", *sent, "--code", "7-crossover-clockwork", log="send.json")
-    options = sent[1:] if sent[0] != "--text" else ()
-    output = str(folder / "received")
-    receiving = command("receive", code, "--accept", "--output", output, *options, log="receive.json")
-    async with child(*sending) as sender:
+    url, output = scene.url, str(folder / "received")
+    of_both = ("--server", url, *options)
+    sending = ("send", sent, "--code", CODE, "--dump-timing", str(folder / "send.json"))
+    receiving = ("receive", receives, "--accept", "--output", output, "--dump-timing", str(folder / "receive.json"))
+    async with child(*RESTANTE, *sending, *of_both) as sender:
         await sender.says("code is")
-        async with child(*receiving) as receiver, bounded("the end of both"):
+        async with child(*RESTANTE, *receiving, *of_both) as receiver, bounded("the end of both"):
             await receiver.ended()
             await sender.ended()
 
 
-async def our_file(scene: Scene, folder: Path, *options: str) -> Timeline:
-    """Send a file and return its timeline."""
-    (folder / "parcel").write_bytes(PARCEL)
-    await our_transfer(scene, folder, "7-crossover-clockwork", str(folder / "parcel"), *options)
-    assert (folder / "received").read_bytes() == PARCEL
-    timeline = await read(scene, folder)
-    assert {"transfer", "transit connect"} <= causes(timeline, "sender") & causes(timeline, "receiver")
-    assert timeline.traced == isinstance(scene.server, Traced)
-    return timeline
-
-
 @pytest.mark.thorough
-async def test_our_client_s_file_by_a_relay(scene: Scene, relay: TransitRelay, tmp_path: Path) -> None:
-    await our_file(scene, tmp_path, "--transit-relay", f"tcp:127.0.0.1:{relay.port}", "--no-listen")
-    assert await relay.carried() > len(PARCEL)
-
-
-async def test_our_client_s_file(scene: Scene, tmp_path: Path) -> None:
-    timeline = await our_file(scene, tmp_path, "--transit-relay", "")
+@pytest.mark.parametrize("by_relay", [True, False])
+async def test_our_client_s_file(scene: Scene, tmp_path: Path, by_relay: bool) -> None:
+    (tmp_path / "parcel").write_bytes(PARCEL)
+    async with TransitRelay(tmp_path / "relay").running() as relay:
+        by = (
+            ("--transit-relay", f"tcp:127.0.0.1:{relay.port}", "--no-listen") if by_relay else ("--transit-relay", "")
+        )
+        await our_transfer(scene, tmp_path, str(tmp_path / "parcel"), *by)
+        assert not by_relay or await relay.carried() > len(PARCEL)
+    assert (tmp_path / "received").read_bytes() == PARCEL
+    timeline = await read(scene, tmp_path)
+    assert all(of >= FILE_CAUSES for of in causes(timeline))
+    assert timeline.traced == isinstance(scene.server, Traced)
     assert all(command.answered_us is not None for command in timeline.commands) or not timeline.traced
 
 
@@ -143,7 +136,7 @@ async def test_our_client_s_file(scene: Scene, tmp_path: Path) -> None:
 async def test_our_client_s_log_over_a_killed_server(tmp_path: Path) -> None:
     async with Scene(tmp_path, Traced(tmp_path / "server")) as scene:
         killed = scene.kill_at(to_client(SENDER, "message", phase="pake", author=RECEIVER), BEFORE)
-        sending = asyncio.create_task(our_transfer(scene, tmp_path, "7-crossover-clockwork", "--text", TEXT))
+        sending = asyncio.create_task(our_transfer(scene, tmp_path, f"--text={TEXT}"))
         await killed.reached()
         await scene.server.restart()
         await sending
@@ -153,10 +146,50 @@ async def test_our_client_s_log_over_a_killed_server(tmp_path: Path) -> None:
 
 
 async def test_our_client_s_wrong_code(scene: Scene, tmp_path: Path) -> None:
-    await our_transfer(scene, tmp_path, "7-wrong-code", "--text", TEXT)
-    assert "transfer" not in causes(await read(scene, tmp_path), "sender")
+    await our_transfer(scene, tmp_path, f"--text={TEXT}", receives="7-wrong-code")
+    assert "transfer" not in causes(await read(scene, tmp_path))[0]
     sent, received = tmp_path / "send.json", tmp_path / "receive.json"
     remarks: list[str] = []
     for logs, roles in (([sent], ["sender"]), ([received], ["receiver"]), ([received, sent], ["receiver", "sender"])):
         assert [client.role for client in read_transfer(logs, None, {}, remarks.append).clients] == roles
     assert remarks == [f"{received} is the receiver's log, and {sent} the sender's"]
+
+
+# ── the guide ────────────────────────────────────────────────────────────────────────────────────
+
+GUIDE = Document("docs/timing/guide.md")
+
+
+@asynccontextmanager
+async def started(folder: Path, block: str, url: str, code: str = "") -> AsyncIterator[Child]:
+    """Run a client as a block of the guide says. Its user answers yes."""
+    words = [code if word == "7-your-code" else word for word in shlex.split(GUIDE.blocks[block])[1:]]
+    reading, writing = os.pipe()
+    os.write(writing, b"yes\n")
+    variables = {"RESTANTE_CLIENT_SERVER": url, "RESTANTE_CLIENT_TRANSIT_RELAY": "tcp:127.0.0.1:1"}
+    child = Child(await spawn(*RESTANTE, *words, cwd=folder, stdin=reading, variables=variables), "stdout", "stderr")
+    os.close(reading)
+    try:
+        yield child
+    finally:
+        await child.end()
+        os.close(writing)
+
+
+async def test_logs_are_written_and_rendered_as_the_guide_says(tmp_path: Path) -> None:
+    (tmp_path / "photo.jpg").write_bytes(PARCEL)
+    async with Scene(tmp_path, Traced(tmp_path / "server")) as scene, bounded("the transfer"):
+        async with started(tmp_path, "send", scene.url) as sender:
+            code = (await sender.says(r"code is: (\S+)")).group(1)
+            (tmp_path / "downloads").mkdir()
+            async with started(tmp_path / "downloads", "receive", scene.url, code) as receiver:
+                assert (await receiver.ended(), await sender.ended()) == (0, 0), (receiver.said, sender.said)
+        (tmp_path / "downloads" / "receive.json").rename(tmp_path / "receive.json")
+        timeline = await read(scene, tmp_path)
+        (tmp_path / "server" / "trace.jsonl").rename(tmp_path / "trace.jsonl")
+    assert all(of >= FILE_CAUSES for of in causes(timeline))
+    assert timeline.traced
+    assert all(command.answered_us is not None for command in timeline.commands)
+    done = run(*RESTANTE, *shlex.split(GUIDE.blocks["render"])[1:], cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (tmp_path / "transfer.html").read_text().startswith("<!DOCTYPE html>")
