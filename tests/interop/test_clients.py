@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import sys
 import tarfile
 import zipfile
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +22,7 @@ import pytest
 import pytest_asyncio
 
 from restante.mailbox.server.server import PING_INTERVAL_SECONDS
+from support.bounds import BOUND
 from support.client.parcels import (
     FILES,
     GIB,
@@ -27,7 +30,6 @@ from support.client.parcels import (
     MEDIUM,
     PARCELS,
     TREE,
-    content_of,
     is_executable,
     read_tree,
     same_bytes,
@@ -35,7 +37,7 @@ from support.client.parcels import (
     write_sparse,
     write_tree,
 )
-from support.mailbox.deployment import Deployment
+from support.isolation import PUBLIC_RELAY, RELAY_PORT, isolated_network, networks_apart, unavailable, unconnectable
 from support.mailbox.reverse_proxies import FRONTS, NGINX_LIMIT, Fronts, running_fronts
 from support.mailbox.shipped import (
     CURRENT,
@@ -44,12 +46,12 @@ from support.mailbox.shipped import (
     OURS,
     PYTHON_OLD,
     RUST_NEW,
-    RUST_TLS,
     SHIPPED,
-    Running,
+    Deployment,
     Shipped,
     Words,
 )
+from support.processes import RESTANTE, Child, Serving, child, serving
 
 pytestmark = [
     pytest.mark.thorough,
@@ -63,76 +65,101 @@ TREE_NAME: Final = "a directory"
 SLOW: Final = 900.0
 """Seconds in which a large file must be there."""
 
+Pair = tuple[Shipped, Shipped]
+"""The sender and the receiver."""
+
+PAIRS: Final = [*((OURS, client) for client in (*SHIPPED, OURS)), *((client, OURS) for client in SHIPPED)]
+WITH_OTHERS: Final = [pair for pair in PAIRS if not {CURRENT, OURS} >= set(pair)]
+"""Without the pairs of test_files.py."""
 WITH_TEXT: Final = [client for client in (*SHIPPED, OURS) if client.language.send_text]
-OTHERS: Final = [client for client in SHIPPED if client is not CURRENT]
-BY_NAME: Final = [(OTHERS[number % len(OTHERS)], name) for number, name in enumerate(PARCELS)]
-"""Each name and size with one client; Python has all of them in test_files.py."""
+BY_NAME: Final = [(WITH_OTHERS[number % len(WITH_OTHERS)], name) for number, name in enumerate(2 * [*PARCELS])]
+"""Each name and size with two pairs; Python has all of them in test_files.py."""
 GO: Final = {GO_OLD, GO_NEW}
 """They send no empty directories, and make an empty file of one that they receive (1.0.8, cmd/recv.go:199-230)."""
 
-WITH_TLS: Final = [RUST_TLS if client is RUST_NEW else client for client in (*SHIPPED, OURS)]
 SILENCE: Final = NGINX_LIMIT + 2 * PING_INTERVAL_SECONDS
 """Seconds, more than any default time limit. nginx has 60 s, Debian's HAProxy 50 s. The Python client pings after
 30 s, and waits 60 s for the answer (_rendezvous.py:87). The others have no limit."""
 
-either_role = pytest.mark.parametrize("role", ["we send", "they send"])
+
+def between(pairs: list[Pair]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("pair", pairs, ids=lambda pair: f"{pair[0]} to {pair[1]}")
 
 
-def pair(other: Shipped, role: str) -> tuple[Shipped, Shipped]:
-    """Return the sender and the receiver."""
-    return (OURS, other) if role == "we send" else (other, OURS)
+async def arrives(deployment: Deployment, pair: Pair, sent: Path, within: float = BOUND) -> None:
+    """Transfer a file."""
+    arrived = (await deployment.carry(*pair, sent, within)).folder / sent.name
+    assert same_bytes(sent, arrived)
+    arrived.unlink()  # pytest keeps folders
 
 
-async def assert_ended(sender: Running, receiver: Running) -> None:
-    assert (await receiver.ended(), await sender.ended()) == (0, 0), (receiver.said, sender.said)
+@pytest.fixture
+def parcel(tmp_path: Path) -> Path:
+    return write_parcel(tmp_path / "parcels", PARCEL)
 
 
-@pytest.mark.parametrize("receiver", SHIPPED, ids=str)
-@pytest.mark.parametrize("sender", SHIPPED, ids=str)
-async def test_a_file_arrives(deployment: Deployment, tmp_path: Path, sender: Shipped, receiver: Shipped) -> None:
-    arrived = await deployment.carry(sender, receiver, write_parcel(tmp_path / "parcels", PARCEL))
-    assert (arrived / PARCEL).read_bytes() == content_of(PARCEL)
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    return write_tree(tmp_path / "parcels", TREE_NAME)
 
 
-@pytest.mark.parametrize("receiver", WITH_TEXT, ids=str)
-@pytest.mark.parametrize("sender", WITH_TEXT, ids=str)
-async def test_a_text_arrives(deployment: Deployment, sender: Shipped, receiver: Shipped) -> None:
-    async def transfer() -> tuple[Running, Running]:
-        sending = await deployment.send_text(sender, TEXT)
-        return sending, await deployment.receive(receiver, await sending.code())
-
-    sending, receiving = await deployment.pair(transfer)
-    await assert_ended(sending, receiving)
-    assert receiving.said["stdout"] == f"{TEXT}\n"
+# ── in one network ───────────────────────────────────────────────────────────────────────────────
 
 
-# ── between ours and others ──────────────────────────────────────────────────────────────────────
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def inside(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Words]:
+    """A network of its own for all tests of a module."""
+    if reason := unavailable():
+        pytest.skip(f"networks of their own: {reason}")
+    async with isolated_network(tmp_path_factory.mktemp("network")) as inside:
+        yield inside
 
 
-@either_role
-@pytest.mark.parametrize(("other", "name"), BY_NAME, ids=str)
-async def test_a_file_of_any_name_arrives(
-    deployment: Deployment, tmp_path: Path, other: Shipped, name: str, role: str
-) -> None:
-    arrived = await deployment.carry(*pair(other, role), write_parcel(tmp_path / "parcels", name))
-    assert (arrived / name).read_bytes() == content_of(name)
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(inside: Words, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serving]:
+    """A server for all transfers that nobody disturbs."""
+    async with serving(tmp_path_factory.mktemp("shared") / "data", (*inside, *RESTANTE)) as server:
+        yield server
 
 
-@either_role
-@pytest.mark.parametrize("other", [client for client in OTHERS if client is not RUST_NEW], ids=str)
-async def test_a_directory_arrives(deployment: Deployment, tmp_path: Path, other: Shipped, role: str) -> None:
-    arrived = (await deployment.carry(*pair(other, role), write_tree(tmp_path, TREE_NAME))) / TREE_NAME
+@pytest_asyncio.fixture(loop_scope="module")
+async def deployment(inside: Words, shared: Serving, tmp_path: Path) -> AsyncIterator[Deployment]:
+    async with AsyncExitStack() as ends:
+        yield Deployment(shared.url, tmp_path, ends, inside)
+
+
+@between(list(itertools.product(SHIPPED, SHIPPED)))
+async def test_a_file_arrives(deployment: Deployment, parcel: Path, pair: Pair) -> None:
+    await arrives(deployment, pair, parcel)
+
+
+@between(list(itertools.product(WITH_TEXT, WITH_TEXT)))
+async def test_a_text_arrives(deployment: Deployment, pair: Pair) -> None:
+    assert (await deployment.carry(*pair, TEXT)).said["stdout"] == f"{TEXT}\n"
+
+
+@pytest.mark.parametrize(("pair", "name"), BY_NAME)
+async def test_a_file_of_any_name_arrives(deployment: Deployment, tmp_path: Path, pair: Pair, name: str) -> None:
+    await arrives(deployment, pair, write_parcel(tmp_path / "parcels", name))
+
+
+@between([pair for pair in WITH_OTHERS if RUST_NEW not in pair])
+async def test_a_directory_arrives(deployment: Deployment, tree: Path, pair: Pair) -> None:
+    arrived = (await deployment.carry(*pair, tree)).folder / TREE_NAME
+    sender, receiver = pair
     expected: Mapping[str, bytes | None] = TREE
-    if role == "we send" and other in GO:
+    if receiver in GO:
         expected = TREE | {"empty directory": b""}
-    elif role == "they send" and other in {PYTHON_OLD, *GO}:
+    elif sender in {PYTHON_OLD, *GO}:
         expected = FILES
     assert read_tree(arrived) == expected
     assert is_executable(arrived)
 
 
-async def test_the_rust_client_stores_our_directory_as_a_zip_file(deployment: Deployment, tmp_path: Path) -> None:
-    arrived = await deployment.carry(OURS, RUST_NEW, write_tree(tmp_path, TREE_NAME))
+async def test_the_rust_client_stores_our_directory_as_a_zip_file(
+    deployment: Deployment, tmp_path: Path, tree: Path
+) -> None:
+    arrived = (await deployment.carry(OURS, RUST_NEW, tree)).folder
     with zipfile.ZipFile(arrived / f"{TREE_NAME}.zip") as archive:
         archive.extractall(tmp_path / "unpacked")
     assert read_tree(tmp_path / "unpacked") == TREE
@@ -140,12 +167,12 @@ async def test_the_rust_client_stores_our_directory_as_a_zip_file(deployment: De
 
 @pytest.mark.parametrize("unpack", [False, True])
 async def test_the_rust_client_sends_a_directory_as_a_tar_file(
-    deployment: Deployment, tmp_path: Path, *, unpack: bool
+    deployment: Deployment, tree: Path, *, unpack: bool
 ) -> None:
     """It gives all files the same mode (transfer/v1.rs:768)."""
     language = OURS.language
     receiver = replace(OURS, language=replace(language, receive=(*language.receive, *["--unpack"] * unpack)))
-    arrived = await deployment.carry(RUST_NEW, receiver, write_tree(tmp_path, TREE_NAME))
+    arrived = (await deployment.carry(RUST_NEW, receiver, tree)).folder
     if not unpack:
         with tarfile.open(arrived / f"{TREE_NAME}.tar") as archive:
             archive.extractall(arrived, filter="data")
@@ -153,53 +180,65 @@ async def test_the_rust_client_sends_a_directory_as_a_tar_file(
 
 
 @pytest.mark.xdist_group("large files")
-@either_role
-@pytest.mark.parametrize("other", OTHERS, ids=str)
-async def test_a_large_file_arrives(deployment: Deployment, tmp_path: Path, other: Shipped, role: str) -> None:
+@between(WITH_OTHERS)
+async def test_a_large_file_arrives(deployment: Deployment, tmp_path: Path, pair: Pair) -> None:
     """1 GiB is 65,536 records of Go or Python: one version of each has it (Python in test_files.py).
 
     The Rust client is built without optimization: 1 GiB takes it five minutes.
     """
-    size = GIB if other is GO_OLD else MEDIUM if other is RUST_NEW else LARGE
-    sent = write_sparse(tmp_path / "parcels", size)
-    arrived = (await deployment.carry(*pair(other, role), sent, SLOW)) / sent.name
-    assert same_bytes(sent, arrived)
-    arrived.unlink()  # pytest keeps folders
+    size = GIB if GO_OLD in pair else MEDIUM if RUST_NEW in pair else LARGE
+    await arrives(deployment, pair, write_sparse(tmp_path / "parcels", size), SLOW)
 
 
 # ── a server that is killed ──────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    ("sender", "receiver"),
+class Killed:
+    """A server of its own, which is killed and started again on the same data and port."""
+
+    def __init__(self, deployment: Deployment, folder: Path) -> None:
+        self._deployment, self._folder = deployment, folder
+
+    async def start(self, listen: str = "127.0.0.1:0") -> None:
+        program = (*self._deployment.inside, *RESTANTE)
+        server = serving(self._folder / "data", program, ("--listen", listen))
+        self._server = await self._deployment.ends.enter_async_context(server)
+        self._deployment.url = self._server.url
+
+    async def kill_and_restart(self) -> None:
+        self._server.kill()
+        await self._server.ended()
+        await self.start(f"127.0.0.1:{self._server.port}")
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def killed(deployment: Deployment, tmp_path: Path) -> Killed:
+    killed = Killed(deployment, tmp_path)
+    await killed.start()
+    return killed
+
+
+@between(
     [
         *((CURRENT, receiver) for receiver in (GO_OLD, GO_NEW, RUST_NEW, OURS)),
         *((sender, CURRENT) for sender in SHIPPED if sender.language is CURRENT.language),
         *((OURS, receiver) for receiver in (CURRENT, GO_NEW, OURS)),
-    ],
-    ids=str,
+    ]
 )
 async def test_a_code_from_before_a_kill_works(
-    own_deployment: Deployment, tmp_path: Path, sender: Shipped, receiver: Shipped
+    deployment: Deployment, killed: Killed, parcel: Path, pair: Pair
 ) -> None:
     """Python's clients and ours reconnect."""
-    parcel = write_parcel(tmp_path / "parcels", PARCEL)
-
-    async def transfer() -> tuple[Running, Running]:
-        sending = await own_deployment.send(sender, parcel)
-        code = await sending.code()
-        await own_deployment.kill_and_restart_server()
-        return sending, await own_deployment.receive(receiver, code)
-
-    sending, receiving = await own_deployment.pair(transfer)
-    await assert_ended(sending, receiving)
-    assert (receiving.folder / PARCEL).read_bytes() == content_of(PARCEL)
+    receiver = await deployment.carry(*pair, parcel, meanwhile=killed.kill_and_restart)
+    assert same_bytes(parcel, receiver.folder / PARCEL)
 
 
-async def test_the_rust_client_ends_when_the_server_is_killed(own_deployment: Deployment, tmp_path: Path) -> None:
-    sending = await own_deployment.send(RUST_NEW, write_parcel(tmp_path / "parcels", PARCEL))
+async def test_the_rust_client_ends_when_the_server_is_killed(
+    deployment: Deployment, killed: Killed, parcel: Path
+) -> None:
+    sending = await deployment.send(RUST_NEW, parcel)
     await sending.code()
-    await own_deployment.kill_and_restart_server()
+    await killed.kill_and_restart()
     assert await sending.ended() == 1
     assert "rendezvous server" in sending.said["stderr"]
 
@@ -214,17 +253,16 @@ async def fronts(inside: Words, tmp_path_factory: pytest.TempPathFactory) -> Asy
 
 
 @pytest.mark.parametrize("front", FRONTS)
-@pytest.mark.parametrize("client", WITH_TLS, ids=str)
+@pytest.mark.parametrize("client", [*SHIPPED, OURS], ids=str)
 async def test_each_client_sends_and_receives_over_tls(
-    deployment: Deployment, fronts: Fronts, tmp_path: Path, client: Shipped, front: str
+    deployment: Deployment, fronts: Fronts, parcel: Path, client: Shipped, front: str
 ) -> None:
-    deployment = replace(deployment, url=fronts.url(front), variables=fronts.certificate.trust)
-    arrived = await deployment.carry(client, client, write_parcel(tmp_path / "parcels", PARCEL))
-    assert (arrived / PARCEL).read_bytes() == content_of(PARCEL)
+    deployment.url, deployment.variables = fronts.url(front), fronts.certificate.trust
+    await arrives(deployment, (client, client), parcel)
 
 
 async def test_clients_that_are_idle_beyond_all_time_limits_stay_connected(
-    deployment: Deployment, fronts: Fronts, tmp_path: Path
+    deployment: Deployment, fronts: Fronts, tmp_path: Path, parcel: Path
 ) -> None:
     """A client that had been disconnected would have used another connection to send."""
 
@@ -233,13 +271,89 @@ async def test_clients_that_are_idle_beyond_all_time_limits_stay_connected(
 
     before = connections()
     waiting = []
-    for client, front in itertools.product((CURRENT, GO_NEW, RUST_TLS, OURS), FRONTS):
+    for client, front in itertools.product((CURRENT, GO_NEW, RUST_NEW, OURS), FRONTS):
         folder = tmp_path / f"{client} {front}"
         folder.mkdir()
         its = replace(deployment, folder=folder, url=fronts.url(front), variables=fronts.certificate.trust)
-        sender = await its.send(client, write_parcel(folder / "parcels", PARCEL))
+        sender = await its.send(client, parcel)
         waiting.append((client, its, sender, await sender.code()))
     await asyncio.sleep(SILENCE)
     for client, its, sender, code in waiting:
-        await assert_ended(sender, await its.receive(client, code))
+        receiver = await its.receive(client, code)
+        assert (await receiver.ended(), await sender.ended()) == (0, 0), (receiver.said, sender.said)
     assert len(connections() - before) == 2 * len(waiting)
+
+
+# ── between two networks: by a relay where neither reaches the other, and by IPv6 ────────────────
+
+
+@dataclass
+class Apart:
+    """Transfers from one private network to another, with a server and a relay at the public address between them."""
+
+    deployment: Deployment
+    relay: Child
+
+    def relayed(self) -> int:
+        """How many pairs the relay has connected."""
+        return self.relay.said["stdout"].count('"mood": "happy"')
+
+    async def arrives(self, pair: Pair, sent: Path, *, by_relay: bool = True) -> None:
+        before = self.relayed()
+        async with AsyncExitStack() as ends:
+            await arrives(replace(self.deployment, folder=sent.parents[1], ends=ends), pair, sent, SLOW)
+        if by_relay:
+            await self.relay.until("the relay says that it has connected them", lambda: self.relayed() > before)
+        else:
+            assert self.relayed() == before
+
+
+@asynccontextmanager
+async def apart(folder: Path, *, ipv6: bool) -> AsyncIterator[Apart]:
+    if reason := unconnectable():
+        pytest.skip(f"networks that are connected: {reason}")
+    twist = str(Path(sys.executable).parent / "twist")
+    async with networks_apart(folder, ipv6=ipv6) as (public, one, other, address):
+        interface = address.replace(":", r"\:")
+        port = f"--port=tcp:{RELAY_PORT}:interface={interface}"
+        listen = ("--listen", f"[{address}]:0" if ipv6 else f"{address}:0")
+        async with (
+            child(*public, twist, "--log-format=text", "transitrelay", "--log-fd=1", port) as relay,
+            serving(folder / "data", (*public, *RESTANTE), listen) as server,
+            AsyncExitStack() as ends,
+        ):
+            await relay.says(f" starting on {RELAY_PORT}")
+            # By the name that Go's client always uses: it has no option for it.
+            where = f"{PUBLIC_RELAY}:{RELAY_PORT}"
+            yield Apart(Deployment(server.url, folder, ends, one, other, where), relay)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def nat(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Apart]:
+    """Neither side reaches the other, though each tells its address."""
+    async with apart(tmp_path_factory.mktemp("nat"), ipv6=False) as made:
+        yield made
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def ipv6(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Apart]:
+    """Both sides reach one another, by IPv6 alone."""
+    async with apart(tmp_path_factory.mktemp("ipv6"), ipv6=True) as made:
+        yield made
+
+
+@between(PAIRS)
+async def test_a_file_arrives_by_the_relay(nat: Apart, parcel: Path, pair: Pair) -> None:
+    await nat.arrives(pair, parcel)
+
+
+@pytest.mark.xdist_group("large files")
+@between(PAIRS)
+async def test_a_large_file_arrives_by_the_relay(nat: Apart, tmp_path: Path, pair: Pair) -> None:
+    await nat.arrives(pair, write_sparse(tmp_path / "parcels", MEDIUM if RUST_NEW in pair else LARGE))
+
+
+@between(PAIRS)
+async def test_a_file_arrives_by_ipv6(ipv6: Apart, parcel: Path, pair: Pair) -> None:
+    """Go's sender tells no IPv6 address and dials nobody (1.0.8, file_transport.go:627), so the relay is the way."""
+    await ipv6.arrives(pair, parcel, by_relay=pair[0] in GO)

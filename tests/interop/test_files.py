@@ -5,10 +5,8 @@ Clients of other versions and languages are in test_clients.py.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +18,6 @@ from support.client.parcels import (
     GIB,
     PARCELS,
     TREE,
-    content_of,
     is_executable,
     read_tree,
     same_bytes,
@@ -28,158 +25,77 @@ from support.client.parcels import (
     write_sparse,
     write_tree,
 )
-from support.forks import Forked
 from support.mailbox.servers import Restante, TransitRelay
-from support.mailbox.wormhole import HOMES
-from support.ports import held_port, nobodys_port
-from support.processes import Child, environment
+from support.mailbox.shipped import CURRENT, OURS, Deployment, Shipped
+from support.ports import nobodys_port
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-Words = tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Program:
-    """A program that transfers files. Its words have {url}, {relay}, {path} and {code}."""
-
-    name: str
-    main: str
-    send: Words
-    receive: Words
-
-    def __str__(self) -> str:
-        return self.name
-
-
-_OURS: Final = ("--server", "{url}", "--transit-relay", "{relay}")
-_THEIRS: Final = ("wormhole", "--relay-url", "{url}", "--transit-helper", "{relay}")
-OURS: Final = Program(
-    "restante",
-    "restante.cli.main:main",
-    send=("restante", "send", *_OURS, "--code", "{code}", "{path}"),
-    receive=("restante", "receive", *_OURS, "--accept", "{code}"),
-)
-THEIRS: Final = Program(
-    "wormhole",
-    "support.mailbox.wormhole:main",
-    send=(*_THEIRS, "send", "--hide-progress", "--no-qr", "--code", "{code}", "{path}"),
-    receive=(*_THEIRS, "receive", "--hide-progress", "--accept-file", "{code}"),
-)
-
-Pair = tuple[Program, Program]
+Pair = tuple[Shipped, Shipped]
 """The sender and the receiver."""
-PAIRS: Final = [(OURS, THEIRS), (THEIRS, OURS), (OURS, OURS)]
+PAIRS: Final = [(OURS, CURRENT), (CURRENT, OURS), (OURS, OURS)]
 
 SLOW: Final = 600.0
 """Seconds in which a GiB must be there."""
 
+HARD_NAME: Final = "e\u0301tude $(id) 'quotes' \"double\" #1 %41 & co.txt"
 
-class Post:
-    """A mailbox server, and transfers of one file or directory each."""
-
-    def __init__(self, url: str, folder: Path) -> None:
-        self.url, self.folder = url, folder
-        self.relay = f"tcp:127.0.0.1:{nobodys_port()}"
-        self.options: Words = ()
-        """What both sides are told beyond that."""
-
-    async def carry(self, pair: Pair, path: Path, within: float = BOUND) -> Path:
-        """Transfer what is at this path; return where it has arrived."""
-        sender, receiver = pair
-        code = f"{next(_numbers)}-own-words"
-        arrived = self.folder / "receiver"
-        arrived.mkdir(exist_ok=True)
-        async with AsyncExitStack() as ends:
-            sending = await self._start(ends, sender.main, path.parent, sender.send, code=code, path=str(path))
-            receiving = await self._start(ends, receiver.main, arrived, receiver.receive, code=code)
-            ended = [await each.ended(within) for each in (receiving, sending)]
-            assert ended == [0, 0], (receiving.said, sending.said)
-        assert [each.name for each in arrived.iterdir()] == [path.name]
-        return arrived / path.name
-
-    async def _start(self, ends: AsyncExitStack, main: str, folder: Path, words: Words, **values: str) -> Child:
-        given = {"url": self.url, "relay": self.relay, **values}
-        command = [*(word.format(**given) for word in words[:-1]), *self.options, words[-1].format(**given)]
-        homes = dict.fromkeys(HOMES, str(folder))
-        process = await Forked.start(main, *command, cwd=folder, variables=environment(**homes))
-        child = Child(process, "stdout", "stderr")
-        ends.push_async_callback(child.end)
-        return child
-
-
-_numbers: Final = itertools.count(1)
+thorough = pytest.mark.thorough
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def url(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
-    server = Restante(tmp_path_factory.mktemp("server") / "mailbox")
-    with held_port() as server.port:
-        try:
-            await server.start()
-            yield f"ws://127.0.0.1:{server.port}/v1"
-            await server.stop()
-        finally:
-            await server.end()
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Restante]:
+    async with Restante(tmp_path_factory.mktemp("server") / "mailbox").running() as server:
+        yield server
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def post(url: str, tmp_path: Path) -> Post:
-    return Post(url, tmp_path)
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def relay(tmp_path: Path) -> AsyncIterator[TransitRelay]:
-    relay = TransitRelay(tmp_path / "relay")
-    with held_port() as relay.port:
-        try:
-            await relay.start()
-            yield relay
-            await relay.stop()
-        finally:
-            await relay.end()
-
-
-HARD_NAME: Final = "e\u0301tude $(id) 'quotes' \"double\" #1 %41 & co.txt"
+async def deployment(server: Restante, tmp_path: Path) -> AsyncIterator[Deployment]:
+    async with AsyncExitStack() as ends:
+        url = f"ws://127.0.0.1:{server.port}/v1"
+        yield Deployment(url, tmp_path, ends, relay=f"127.0.0.1:{nobodys_port()}")
 
 
 def named(pair: Pair) -> str:
     return f"{pair[0]} to {pair[1]}"
 
 
+async def arrives(deployment: Deployment, pair: Pair, sent: Path, within: float = BOUND) -> None:
+    """Transfer a file; exactly that is in the receiver's folder then."""
+    [arrived] = (await deployment.carry(*pair, sent, within)).folder.iterdir()
+    assert arrived.name == sent.name
+    assert same_bytes(sent, arrived)
+    arrived.unlink()  # pytest keeps folders
+
+
 @pytest.mark.parametrize(
-    "name", [HARD_NAME, *(pytest.param(name, marks=pytest.mark.thorough) for name in PARCELS if name != HARD_NAME)]
+    "name", [HARD_NAME, *(pytest.param(name, marks=thorough) for name in PARCELS if name != HARD_NAME)]
 )
 @pytest.mark.parametrize("pair", PAIRS[:2], ids=named)
-async def test_a_file_arrives_byte_for_byte(post: Post, pair: Pair, name: str) -> None:
-    arrived = await post.carry(pair, write_parcel(post.folder / "sender", name))
-    assert arrived.read_bytes() == content_of(name)
+async def test_a_file_arrives_byte_for_byte(deployment: Deployment, tmp_path: Path, pair: Pair, name: str) -> None:
+    await arrives(deployment, pair, write_parcel(tmp_path / "parcels", name))
 
 
 @pytest.mark.parametrize("pair", PAIRS[:2], ids=named)
-async def test_a_directory_arrives(post: Post, pair: Pair) -> None:
-    arrived = await post.carry(pair, write_tree(post.folder / "sender", "Ein Ordner 📁"))
+async def test_a_directory_arrives(deployment: Deployment, tmp_path: Path, pair: Pair) -> None:
+    sent = write_tree(tmp_path / "parcels", "Ein Ordner 📁")
+    arrived = (await deployment.carry(*pair, sent)).folder / sent.name
     assert read_tree(arrived) == TREE
     assert is_executable(arrived)
 
 
-@pytest.mark.parametrize(
-    "pair", [*(pytest.param(pair, marks=pytest.mark.thorough) for pair in PAIRS[:2]), PAIRS[2]], ids=named
-)
+@pytest.mark.parametrize("pair", [*(pytest.param(pair, marks=thorough) for pair in PAIRS[:2]), PAIRS[2]], ids=named)
 async def test_two_sides_that_both_listen_nowhere_meet_at_a_relay(
-    post: Post, relay: TransitRelay, pair: Pair
+    deployment: Deployment, tmp_path: Path, pair: Pair
 ) -> None:
-    post.relay, post.options = f"tcp:127.0.0.1:{relay.port}", ("--no-listen",)
-    name = "שלום עולם"
-    arrived = await post.carry(pair, write_parcel(post.folder / "sender", name))
-    assert arrived.read_bytes() == content_of(name)
-    assert await relay.carried() > PARCELS[name]
+    async with TransitRelay(tmp_path / "relay").running() as relay:
+        deployment.relay, deployment.options = f"127.0.0.1:{relay.port}", ("--no-listen",)
+        name = "שלום עולם"
+        await arrives(deployment, pair, write_parcel(tmp_path / "parcels", name))
+        assert await relay.carried() > PARCELS[name]
 
 
-@pytest.mark.thorough
+@thorough
 @pytest.mark.parametrize("pair", PAIRS, ids=named)
-async def test_a_large_file_arrives(post: Post, pair: Pair) -> None:
-    sent = write_sparse(post.folder / "sender", GIB)
-    arrived = await post.carry(pair, sent, SLOW)
-    assert same_bytes(sent, arrived)
-    arrived.unlink()
+async def test_a_large_file_arrives(deployment: Deployment, tmp_path: Path, pair: Pair) -> None:
+    await arrives(deployment, pair, write_sparse(tmp_path / "parcels", GIB), SLOW)

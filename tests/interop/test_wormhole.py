@@ -181,11 +181,17 @@ async def test_a_text_arrives(scene: Scene, order: str, moment: Moment) -> None:
 
 @kills(
     (BEFORE, to_client(RECEIVER, "closed")),  # it has ended the membership, and the client does not know
+    (BEFORE, to_client(SENDER, "closed")),
     (BEFORE, to_server(RECEIVER, "close")),
     (AFTER, to_server(RECEIVER, "close")),
     (AFTER, to_client(RECEIVER, "closed")),
+    (BEFORE, to_server(SENDER, "close")),
+    (AFTER, to_server(SENDER, "close")),
+    (AFTER, to_client(SENDER, "closed")),
+    quick=2,
 )
-async def test_the_first_close_counts_once(scene: Scene, order: str, moment: Moment) -> None:
+async def test_each_close_counts_once(scene: Scene, order: str, moment: Moment) -> None:
+    """The receiver closes first."""
     senders_close = scene.hold(to_server(SENDER, "close"))
     receivers_close = scene.hold(to_server(RECEIVER, "close"))
     killed = scene.kill_at(moment, order)
@@ -194,29 +200,13 @@ async def test_the_first_close_counts_once(scene: Scene, order: str, moment: Mom
     await senders_close.reached()
     await receivers_close.reached()
     receivers_close.let_go()
+    if moment.client == SENDER:
+        assert (await receiver.leaves()).exit_code == 0  # it was told `closed`
+        senders_close.let_go()
     await killed.reached()
     await scene.server.restart()
     await assert_text_arrives(sender, receiver, TEXT)
-    assert scene.connections_of(SENDER) == 2
-    scene.assert_one_happy_session()
-
-
-@kills(
-    (BEFORE, to_client(SENDER, "closed")),
-    (BEFORE, to_server(SENDER, "close")),
-    (AFTER, to_server(SENDER, "close")),
-    (AFTER, to_client(SENDER, "closed")),
-)
-async def test_the_last_close_counts_once(scene: Scene, order: str, moment: Moment) -> None:
-    senders_close = scene.hold(to_server(SENDER, "close"))
-    sender = await scene.send_text(TEXT)
-    receiver = await scene.receive(await sender.code())
-    assert (await receiver.leaves()).exit_code == 0  # it was told `closed`
-    killed = scene.kill_at(moment, order)
-    senders_close.let_go()
-    await killed.reached()
-    await scene.server.restart()
-    await assert_text_arrives(sender, receiver, TEXT)
+    assert moment.client == SENDER or scene.connections_of(SENDER) == 2
     scene.assert_one_happy_session()
 
 
@@ -254,8 +244,7 @@ async def stop_receiver(scene: Scene, receiver: Client, waiting: Stop) -> None:
     receiver.press_ctrl_c()
     outcome = await receiver.leaves()
     assert (outcome.exit_code, outcome.stdout) == (0, ""), outcome
-    waiting.drop()
-    await scene.gone(RECEIVER)
+    await scene.cut_off(RECEIVER)
 
 
 async def refuses_a_stranger(scene: Scene, code: str) -> None:

@@ -18,11 +18,12 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from support.processes import child, run
+
+Words = tuple[str, ...]
 
 ADDRESS: Final = "198.51.100.1"
 """An address of the loopback interface outside of 127.0.0.0/8 (RFC 5737), since clients offer their peers none of
@@ -63,7 +64,7 @@ def unconnectable() -> str | None:
 
 
 @asynccontextmanager
-async def isolated_network(folder: Path, public: str = "127.0.0.1") -> AsyncIterator[tuple[str, ...]]:
+async def isolated_network(folder: Path, public: str = "127.0.0.1") -> AsyncIterator[Words]:
     """Make the network; give the words that put a command into it. It ends with the processes that it has.
 
     The names of public servers lead to the address `public`.
@@ -76,38 +77,22 @@ async def isolated_network(folder: Path, public: str = "127.0.0.1") -> AsyncIter
         yield _entering(holder.pid)
 
 
-def _entering(holder: int) -> tuple[str, ...]:
+def _entering(holder: int) -> Words:
     return ("nsenter", "--target", str(holder), *NAMESPACES, "--preserve-credentials")
 
 
-@dataclass(frozen=True)
-class Apart:
-    """Two private networks, and a public one that both reach. Each is the words that put a command into it."""
-
-    public: tuple[str, ...]
-    one: tuple[str, ...]
-    other: tuple[str, ...]
-    address: str
-    """The address of the public one."""
-
-    @property
-    def host(self) -> str:
-        """The address as it is written before a port."""
-        return f"[{self.address}]" if ":" in self.address else self.address
-
-
 @asynccontextmanager
-async def networks_apart(folder: Path, *, ipv6: bool) -> AsyncIterator[Apart]:
-    """Make two private networks and a public one. All of them end with the processes that they have.
+async def networks_apart(folder: Path, *, ipv6: bool) -> AsyncIterator[tuple[Words, Words, Words, str]]:
+    """Make a public network and two private ones that reach it; give the words for each, and the public address.
 
-    With IPv4 neither private network reaches the other, as behind routers that translate addresses: what is sent
-    there is lost. With IPv6, and no IPv4, they reach one another.
+    All of them end with the processes that they have. With IPv4 neither private network reaches the other, as behind
+    routers that translate addresses: what is sent there is lost. With IPv6, and no IPv4, they reach one another.
     """
     address = "2001:db8::1" if ipv6 else ADDRESS
     async with AsyncExitStack() as ends:
         public = await ends.enter_async_context(isolated_network(folder, address))
 
-        def inside(network: tuple[str, ...], line: str) -> None:
+        def inside(network: Words, line: str) -> None:
             done = run(*network, "sh", "-c", line)
             assert done.returncode == 0, (line, done.stderr)
 
@@ -132,7 +117,7 @@ async def networks_apart(folder: Path, *, ipv6: bool) -> AsyncIterator[Apart]:
             inside(network, f"ip route add default via {prefix}1")
             private.append(network)
         one, other = private
-        yield Apart(public, one, other, address)
+        yield public, one, other, address
 
 
 def main(hosts: str) -> None:

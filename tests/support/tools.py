@@ -9,8 +9,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -95,18 +94,6 @@ def at_least(program: str, version: tuple[int, int], *flags: str, get: str) -> s
     return path
 
 
-@contextmanager
-def registry(program: str) -> Iterator[None]:
-    """Raise MissingError for a command that fails because its registry cannot be reached."""
-    try:
-        yield
-    except AssertionError as error:
-        lines = [line.strip() for line in str(error).splitlines() if UNREACHABLE.search(line)]
-        if not lines:
-            raise
-        raise MissingError(f"{program} does not reach its registry, which it needs once: {lines[-1]}") from None
-
-
 def fetch(
     program: str,
     *command: str | Path,
@@ -116,10 +103,14 @@ def fetch(
 ) -> str:
     """Run a command that downloads; return its output. Raises MissingError if PROGRAM cannot reach its registry."""
     try:
-        with registry(program):
-            return build(*command, cwd=cwd, seconds=seconds, variables=variables)
+        return build(*command, cwd=cwd, seconds=seconds, variables=variables)
     except subprocess.TimeoutExpired:
         raise MissingError(f"{program} has no answer of its registry after {seconds:g} s") from None
+    except AssertionError as error:
+        lines = [line.strip() for line in str(error).splitlines() if UNREACHABLE.search(line)]
+        if not lines:
+            raise
+        raise MissingError(f"{program} does not reach its registry, which it needs once: {lines[-1]}") from None
 
 
 def build(*command: str | Path, cwd: Path, seconds: float = BUILD, variables: Mapping[str, str] | None = None) -> str:

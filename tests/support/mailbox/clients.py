@@ -69,34 +69,28 @@ class Client:
     async def connect(cls, url: str, on_answer: Callable[[], None] = lambda: None) -> Self:
         """Connect, and wait for the welcome."""
         address = urlsplit(url)
-        assert address.hostname is not None
         assert address.port is not None
         try:
-            socket = await RawSocket.dial(address.port, address.path, address.hostname)
+            socket = await RawSocket.dial(address.port, address.path, address.hostname or "")
         except (OSError, asyncio.IncompleteReadError) as error:
             raise LostError(url) from error
         client = cls(socket, on_answer)
         await client.until("the welcome", lambda: bool(client.frames))
         return client
 
-    @property
-    def over(self) -> bool:
-        """Whether the connection has ended."""
-        return self._reading.done()
-
     # ── saying ───────────────────────────────────────────────────────────────────────────────────
 
     async def say(self, kind: str, **fields: object) -> Command:
         """Send a command; does not wait for its answers."""
         command = Command(kind, {"type": kind, "id": next(self._ids), **fields})
-        if self.over:
+        if self._reading.done():
             raise LostError(kind)
         self.said.append(command)
-        self._socket.say(**command.fields)
-        await self._drain()
+        await self._send(frame(TEXT, json.dumps(command.fields).encode()))
         return command
 
-    async def _drain(self) -> None:
+    async def _send(self, data: bytes) -> None:
+        self._socket.write(data)
         try:
             await self._socket.writer.drain()
         except ConnectionError as error:
@@ -125,14 +119,13 @@ class Client:
         client before has come, for the bytes of a connection keep their order, and the server's loop has turned.
         """
         token = str(next(self._ids)).encode()
-        self._socket.write(frame(PING, token))
-        await self._drain()
+        await self._send(frame(PING, token))
         await self.until("a pong", lambda: token in self._pongs)
 
     async def until(self, what: str, holds: Callable[[], bool]) -> None:
         async with bounded(what):
             while not holds():
-                if self.over:
+                if self._reading.done():
                     self._reading.result()
                     raise LostError(what)
                 self._news.clear()
@@ -146,7 +139,7 @@ class Client:
 
     async def leave(self) -> None:
         """Hang up."""
-        if not self.over:
+        if not self._reading.done():
             self._socket.bid_farewell()
         await self.ends()
 
@@ -182,30 +175,28 @@ class Client:
             self.close_code = int.from_bytes(payload[:2])
         else:
             assert opcode in {TEXT, BINARY}
-            self._note(payload.decode())
+            self.texts.append(payload.decode())
+            self.frames.append(json.loads(payload))
+            self._note(self.frames[-1])
 
-    def _note(self, text: str) -> None:
-        message: Frame = json.loads(text)
-        self.texts.append(text)
-        self.frames.append(message)
+    def _note(self, message: Frame) -> None:
         kind = message["type"]
         if kind == "welcome":
             return
         if kind == "message":
             self.heard.append(message)
-        elif kind == "error":
-            self._by_id(message["orig"]["id"]).error = message
-        elif kind == "ack":
-            self._by_id(message["id"]).ack = message
         else:
-            command = self._by_id(message["id"])
-            assert REPLIES[command.kind] == kind, message
-            assert command.ack is not None, message
-            command.reply = message
+            number = (message["orig"] if kind == "error" else message)["id"]
+            [command] = [command for command in self.said if command.fields["id"] == number]
+            if kind == "error":
+                command.error = message
+            elif kind == "ack":
+                command.ack = message
+            else:
+                assert REPLIES[command.kind] == kind, message
+                assert command.ack is not None, message
+                command.reply = message
         self._on_answer()
-
-    def _by_id(self, number: int) -> Command:
-        return next(command for command in self.said if command.fields["id"] == number)
 
 
 class Clients:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from support.bounds import bounded
 from support.mailbox.raw_socket import BINARY, TEXT
@@ -61,16 +61,6 @@ def to_client(client: int, kind: str, phase: str | None = None, author: int | No
 
 
 @dataclass(eq=False)
-class Passage:
-    """One message on its way, a line of the transcript."""
-
-    moment: Moment
-    message: dict[str, Any]
-    passed: bool = False
-    """False while it is held, and for ever if the wire was cut first."""
-
-
-@dataclass(eq=False)
 class Connection:
     """The wire of one client to the server."""
 
@@ -108,7 +98,6 @@ class Stop:
     """What is done at that moment: nothing else passes meanwhile. None: the message waits until it is let go."""
     came: asyncio.Event = field(default_factory=asyncio.Event)
     _go_on: asyncio.Event = field(default_factory=asyncio.Event)
-    _connection: Connection | None = None
 
     async def reached(self) -> None:
         async with bounded(f"{self.order} {self.moment}"):
@@ -117,23 +106,17 @@ class Stop:
     def let_go(self) -> None:
         self._go_on.set()
 
-    def drop(self) -> None:
-        """Lose the message that waits, and cut its connection."""
-        assert self._connection is not None
-        self._connection.cut()
-
     async def meet(self, connection: Connection) -> None:
         if self.act is not None:
             self.act()
+            self.let_go()
+        connection.stops.append(self)
         self.came.set()
-        if self.act is None:
-            self._connection = connection
-            connection.stops.append(self)
-            await self._go_on.wait()
+        await self._go_on.wait()
 
 
-async def read_frame(source: asyncio.StreamReader) -> tuple[bytes, dict[str, Any] | None]:
-    """Read a WebSocket frame (RFC 6455, section 5.2): return it as it is, and the message in it, if it has one."""
+async def read_frame(source: asyncio.StreamReader) -> tuple[bytes, dict[str, Any]]:
+    """Read a WebSocket frame (RFC 6455, section 5.2): return it as it is, and the message in it, or an empty one."""
     head = await source.readexactly(2)
     opcode, masked, size = head[0] & 0x0F, head[1] & 0x80, head[1] & 0x7F
     assert head[0] & 0xF0 == 0x80, "neither fragments nor extensions are known here"
@@ -143,7 +126,7 @@ async def read_frame(source: asyncio.StreamReader) -> tuple[bytes, dict[str, Any
     mask = await source.readexactly(4) if masked else b""
     payload = await source.readexactly(size)
     if opcode not in {TEXT, BINARY}:
-        return head + mask + payload, None
+        return head + mask + payload, {}
     key = (mask * (size // 4 + 1))[:size]
     message = json.loads((int.from_bytes(payload) ^ int.from_bytes(key)).to_bytes(size))
     assert isinstance(message, dict), message
@@ -155,7 +138,10 @@ class Scene:
 
     def __init__(self, folder: Path, server: Server) -> None:
         self.server = server
-        self.transcript: list[Passage] = []
+        self.url = ""
+        """Of the wire."""
+        self.transcript: list[tuple[Moment, dict[str, Any]]] = []
+        """The messages that went through."""
         self._folder = folder
         self._clients: list[Client] = []
         self._sides: dict[str, int] = {}
@@ -170,7 +156,7 @@ class Scene:
         self._ends.push_async_callback(self.server.end)
         wire = await asyncio.start_server(self._connect, "127.0.0.1", 0)
         self._ends.callback(wire.close)
-        self.url: Final = f"ws://127.0.0.1:{wire.sockets[0].getsockname()[1]}/v1"
+        self.url = f"ws://127.0.0.1:{wire.sockets[0].getsockname()[1]}/v1"
         # It starts while the sender does, which takes as long. Connections that come too early wait: a client whose
         # first connection fails gives up (_rendezvous.py:106).
         self._starting = asyncio.create_task(self.server.start())
@@ -222,6 +208,14 @@ class Scene:
         for connection in self._connections:
             connection.cut()
 
+    async def cut_off(self, client: int) -> None:
+        """Cut the connections of a client, and wait until the server has noticed: it closed its own end."""
+        for connection in self._connections:
+            if connection.client == client:
+                connection.cut()
+                async with bounded(f"the end of a connection of client {client}"):
+                    await connection.over.wait()
+
     def kill_at(self, moment: Moment, order: str) -> Stop:
         return self.stop_at(moment, order, self.kill)
 
@@ -243,18 +237,10 @@ class Scene:
                 await self._news.wait()
 
     def messages(self, moment: Moment) -> list[dict[str, Any]]:
-        """Return the messages that went through."""
-        return [each.message for each in self.transcript if each.passed and moment.matches(each.moment)]
+        return [message for passing, message in self.transcript if moment.matches(passing)]
 
     def connections_of(self, client: int) -> int:
         return sum(connection.client == client for connection in self._connections)
-
-    async def gone(self, client: int) -> None:
-        """Wait until no connection of the client is left, as the server sees it too: it closed its own end."""
-        for connection in self._connections:
-            if connection.client == client:
-                async with bounded(f"the end of a connection of client {client}"):
-                    await connection.over.wait()
 
     def assert_one_happy_session(self) -> None:
         """Both sides used one nameplate and one mailbox, each recorded once, and nothing is left of them."""
@@ -292,34 +278,23 @@ class Scene:
                 frame, message = await read_frame(source)
                 if connection.is_cut:
                     continue  # read on to the end, so that the socket closes without a reset
-                if message is None:
-                    sink.write(frame)
-                else:
-                    await self._forward(connection, to_server, frame, message, sink)
+                moment = self._moment(connection, to_server, message)
+                await self._stop(BEFORE, moment, connection)
+                if connection.is_cut:
+                    continue
+                sink.write(frame)
+                self.transcript.append((moment, message))
+                await self._stop(AFTER, moment, connection)
+                self._news.set()
                 await sink.drain()
         end_stream(sink)
 
-    async def _forward(
-        self,
-        connection: Connection,
-        to_server: bool,
-        frame: bytes,
-        message: dict[str, Any],
-        sink: asyncio.StreamWriter,
-    ) -> None:
-        if to_server and message.get("type") == "bind":
+    def _moment(self, connection: Connection, to_server: bool, message: dict[str, Any]) -> Moment:
+        kind = message.get("type", "")
+        if to_server and kind == "bind":
             connection.client = self._sides.setdefault(message["side"], len(self._sides) + 1)
-        kind = message["type"]
         author = self._sides.get(message["side"]) if kind == "message" else None
-        passage = Passage(Moment(to_server, connection.client, kind, message.get("phase"), author), message)
-        self.transcript.append(passage)
-        await self._stop(BEFORE, passage.moment, connection)
-        if connection.is_cut:
-            return
-        sink.write(frame)
-        passage.passed = True
-        await self._stop(AFTER, passage.moment, connection)
-        self._news.set()
+        return Moment(to_server, connection.client, kind, message.get("phase"), author)
 
     async def _stop(self, order: str, moment: Moment, connection: Connection) -> None:
         def due() -> Stop | None:

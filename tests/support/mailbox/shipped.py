@@ -1,102 +1,95 @@
-"""The wormhole clients that people use, in other versions and languages than the one in our environment.
+"""The wormhole clients that people use, of several languages and versions; and transfers from one to another.
 
-Each is fetched once, of a pinned version whose hash is in this folder's data or in its own lock file.
+Each is fetched once, of a pinned version whose hash is in tests/interop/shipped or in its own lock file.
 """
 
 from __future__ import annotations
 
 import json
 import platform
-import re
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 import pytest
 
+from support.bounds import BOUND
+from support.forks import Forked
 from support.isolation import RELAY_PORT
-from support.mailbox.wormhole import HOMES
-from support.processes import TESTS, Child, spawn
-from support.tools import TOOLS, MissingError, at_least, build, fetch, installed, npm_packages, registry
+from support.mailbox.wormhole import HOMES, Client
+from support.processes import TESTS, environment, spawn
+from support.tools import BUILD, MissingError, at_least, build, fetch, installed, npm_packages, uv
 
 DATA: Final = TESTS / "interop" / "shipped"
-CODE: Final = re.compile(r"code is: (\S+)\s")
 
 Words = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Language:
-    """The arguments of one command line; {url}, {file}, {text} and {code} are put in."""
+    """The arguments of one command line; {url}, {relay}, {path}, {text} and {code} are put in."""
 
     send_file: Words
     send_text: Words | None
     """None: it knows no texts."""
     receive: Words
+    main: str = ""
+    """What a fork runs instead of the program of our environment, as MODULE:FUNCTION."""
 
 
-_PYTHON: Final = ("--relay-url", "{url}", "--transit-helper", "")
+_PYTHON: Final = ("--relay-url", "{url}", "--transit-helper", "tcp:{relay}")
 PYTHON: Final = Language(
-    send_file=(*_PYTHON, "send", "--hide-progress", "{file}"),
+    send_file=(*_PYTHON, "send", "--hide-progress", "{path}"),
     send_text=(*_PYTHON, "send", "--text", "{text}"),
     receive=(*_PYTHON, "receive", "--hide-progress", "--accept-file", "{code}"),
+    main="support.mailbox.wormhole:main",
 )
 _GO: Final = ("--relay-url", "{url}")  # it has no option for the transit relay: support/isolation.py
 GO: Final = Language(
-    send_file=(*_GO, "send", "--hide-progress", "{file}"),
+    send_file=(*_GO, "send", "--hide-progress", "{path}"),
     send_text=(*_GO, "send", "--text", "{text}"),
     receive=(*_GO, "receive", "--hide-progress", "{code}"),
 )
-_RUST: Final = ("--no-color", "--rendezvous-server", "{url}", "--relay-server", f"tcp://127.0.0.1:{RELAY_PORT}")
+_RUST: Final = ("--no-color", "--rendezvous-server", "{url}", "--relay-server", "tcp://{relay}")
 RUST: Final = Language(
-    send_file=("send", *_RUST, "--no-qr", "{file}"),
+    send_file=("send", *_RUST, "--no-qr", "{path}"),
     send_text=None,
     receive=("receive", *_RUST, "--noconfirm", "{code}"),
 )
 
-_OURS: Final = ("--server", "{url}", "--transit-relay", f"tcp:127.0.0.1:{RELAY_PORT}")
-RESTANTE: Final = Language(
-    send_file=("send", *_OURS, "{file}"),
+_OURS: Final = ("--server", "{url}", "--transit-relay", "tcp:{relay}")
+OUR_WORDS: Final = Language(
+    send_file=("send", *_OURS, "{path}"),
     send_text=("send", *_OURS, "--text", "{text}"),
     receive=("receive", *_OURS, "--accept", "{code}"),
+    main="restante.cli.main:main",
 )
 
 # ── how to get them ──────────────────────────────────────────────────────────────────────────────
 
 
-def _current() -> Path:
-    """Return the `wormhole` of our own environment (pyproject.toml)."""
-    return Path(sys.executable).parent / "wormhole"
+def _of_our_environment(name: str) -> Path:
+    return Path(sys.executable).parent / name
 
 
-def _ours() -> Path:
-    """Return the `restante` of our own environment."""
-    return Path(sys.executable).parent / "restante"
+def _older(version: str) -> Path:
+    """Return a `wormhole` of this version, which has an environment of its own."""
+    pins = DATA / f"magic-wormhole-{version}.txt"
 
+    def install(new: Path) -> None:
+        build(uv(), "venv", "--quiet", "--relocatable", "--python", sys.executable, new / "venv", cwd=new)
+        python = new / "venv" / "bin" / "python"
+        fetch("uv", uv(), "pip", "install", "--quiet", "--require-hashes", "--python", python, "-r", pins, cwd=new)
 
-def _older(version: str) -> Callable[[], Path]:
-    """Return what installs a `wormhole` of this version into an environment of its own."""
-
-    def get() -> Path:
-        pins = DATA / f"magic-wormhole-{version}.txt"
-
-        def install(new: Path) -> None:
-            uv = shutil.which("uv") or shutil.which("uv", path=TOOLS / "uv" / "bin")
-            if uv is None:
-                raise MissingError("uv is missing (./run test fetches it)")
-            build(uv, "venv", "--quiet", "--relocatable", "--python", sys.executable, new / "venv", cwd=new)
-            python = new / "venv" / "bin" / "python"
-            fetch("uv", uv, "pip", "install", "--quiet", "--require-hashes", "--python", python, "-r", pins, cwd=new)
-
-        key = pins.read_bytes() + sys.version.encode()
-        return installed(f"magic-wormhole-{version}", key, install) / "venv" / "bin" / "wormhole"
-
-    return get
+    key = pins.read_bytes() + sys.version.encode()
+    return installed(f"magic-wormhole-{version}", key, install) / "venv" / "bin" / "wormhole"
 
 
 def _go_from_npm() -> Path:
@@ -113,7 +106,6 @@ WILLIAM_SUM: Final = "h1:P8s4eQVzZ19cw9N/+HndP6w9lW11UrIUz/F4XvJJu4s="
 
 SPAKE2: Final = "salsa.debian.org/vasudev/gospake2"
 SPAKE2_OF_DEBIAN: Final = Path("/usr/share/gocode/src") / SPAKE2
-
 
 GO_SETTINGS: Final = {"GOFLAGS": "-buildvcs=false", "GOWORK": "off", "GOTOOLCHAIN": "local", "GOSUMDB": "off"}
 GO_FETCHES: Final = 120.0
@@ -158,41 +150,27 @@ def _go_from_source() -> Path:
 
 
 CRATE: Final = "magic-wormhole-cli@0.8.1"
-OPTIONS: Final = ("--locked", "--quiet", "--no-default-features")
+OPTIONS: Final = ("--locked", "--quiet", "--no-default-features", "--features", "native-tls")
 SETTINGS: Final = {"CARGO_PROFILE_RELEASE_OPT_LEVEL": "0", "CARGO_NET_RETRY": "1", "CARGO_HTTP_TIMEOUT": "60"}
-TLS: Final = ("--features", "native-tls")
-
-
-def _has_openssl() -> bool:
-    """Return whether this machine has the headers of OpenSSL, where crates look for them."""
-    found = shutil.which("pkg-config")
-    return found is not None and not subprocess.run([found, "--exists", "openssl"], check=False).returncode
 
 
 def _rust() -> Path:
-    """Return magic-wormhole.rs 0.8.1, built with its own lock file, and with TLS if this machine can build that.
+    """Return magic-wormhole.rs 0.8.1, built with its own lock file and with TLS.
 
     Without its default features, which are the clipboard and forwarding of ports, and without optimization it takes
     half as long.
     """
-    options = (*OPTIONS, *TLS) if _has_openssl() else OPTIONS
 
     def install(new: Path) -> None:
         cargo = at_least("cargo", (1, 92), "--version", get="https://rustup.rs")
         if shutil.which("cc") is None:
             raise MissingError("cc, the linker of Rust, is missing (Debian: apt install gcc)")
-        with registry("cargo"):
-            build(cargo, "install", *options, "--root", new, CRATE, cwd=new, variables=SETTINGS)
+        config = shutil.which("pkg-config")
+        if config is None or subprocess.run([config, "--exists", "openssl"], check=False).returncode:
+            raise MissingError("the headers of OpenSSL are missing (Debian: apt install libssl-dev pkg-config)")
+        fetch("cargo", cargo, "install", *OPTIONS, "--root", new, CRATE, cwd=new, seconds=BUILD, variables=SETTINGS)
 
-    key = f"{CRATE} {options} {SETTINGS}".encode()
-    return installed("magic-wormhole-rs", key, install) / "bin" / "wormhole-rs"
-
-
-def _rust_with_tls() -> Path:
-    """Return the same program if it has TLS."""
-    if not _has_openssl():
-        raise MissingError("the headers of OpenSSL are missing (Debian: apt install libssl-dev pkg-config)")
-    return _rust()
+    return installed("magic-wormhole-rs", f"{CRATE} {OPTIONS} {SETTINGS}".encode(), install) / "bin" / "wormhole-rs"
 
 
 # ── all of them ──────────────────────────────────────────────────────────────────────────────────
@@ -210,80 +188,126 @@ class Shipped:
         return self.name
 
 
-CURRENT: Final = Shipped("python-0.24.0", PYTHON, _current)
+CURRENT: Final = Shipped("python-0.24.0", PYTHON, partial(_of_our_environment, "wormhole"))
 GO_OLD: Final = Shipped("go-1.0.6", GO, _go_from_npm)
 GO_NEW: Final = Shipped("go-1.0.8", GO, _go_from_source)
 RUST_NEW: Final = Shipped("rust-0.8.1", RUST, _rust)
-RUST_TLS: Final = Shipped("rust-0.8.1-tls", RUST, _rust_with_tls)
-"""Rust's client for servers with TLS."""
-PYTHON_OLD: Final = Shipped("python-0.12.0", PYTHON, _older("0.12.0"))
-SHIPPED: Final = (
-    PYTHON_OLD,
-    Shipped("python-0.18.0", PYTHON, _older("0.18.0")),
-    CURRENT,
-    GO_OLD,
-    GO_NEW,
-    RUST_NEW,
-)
+PYTHON_OLD: Final = Shipped("python-0.12.0", PYTHON, partial(_older, "0.12.0"))
+PYTHON_LATER: Final = Shipped("python-0.18.0", PYTHON, partial(_older, "0.18.0"))
+SHIPPED: Final = (PYTHON_OLD, PYTHON_LATER, CURRENT, GO_OLD, GO_NEW, RUST_NEW)
 
-OURS: Final = Shipped("restante", RESTANTE, _ours)
-
-_tried: dict[str, Path | Exception] = {}
+OURS: Final = Shipped("restante", OUR_WORDS, partial(_of_our_environment, "restante"))
 
 
-def program(client: Shipped) -> Path:
-    """Return the program of a client, installed at most once in this process; skip the test if that is impossible."""
-    if client.name not in _tried:
-        try:
-            _tried[client.name] = client.get()
-        except Exception as error:  # noqa: BLE001 - raised below, for every test that needs the client
-            _tried[client.name] = error
-    found = _tried[client.name]
-    if isinstance(found, MissingError):
-        pytest.skip(f"{client}: {found}")
-    if isinstance(found, Exception):
-        raise found
-    return found
+@cache
+def _sought(client: Shipped) -> Path | Exception:
+    """Install a client at most once in this process."""
+    try:
+        return client.get()
+    except Exception as error:  # noqa: BLE001 - raised below, for every test that needs the client
+        return error
 
 
-class Running(Child):
+def program(client: Shipped) -> str:
+    """Return the program of a client; skip the test if it cannot be installed."""
+    result = _sought(client)
+    if isinstance(result, MissingError):
+        pytest.skip(f"{client}: {result}")
+    if isinstance(result, Exception):
+        raise result
+    return str(result)
+
+
+# ── transfers ────────────────────────────────────────────────────────────────────────────────────
+
+KEYS_DIFFER: Final = "decrypt message failed"
+"""What the Go client says if the peer's key is another (wormhole/wormhole.go:113)."""
+TRANSFERS: Final = 3
+"""How often `Deployment.carry` tries a transfer at most: that it fails so often is 1 in 16 million."""
+
+
+class Running(Client):
     """A client that was started, in a folder of its own, which is its home, too."""
 
     folder: Path
 
-    async def code(self) -> str:
-        return (await self.says(CODE)).group(1)
 
+@dataclass
+class Deployment:
+    """A server, and what its clients are given."""
 
-def _answer(folder: Path) -> IO[str]:
-    """Make a client's folder, and beside it the file that it reads as its standard input."""
-    folder.mkdir(exist_ok=True)
-    path = folder.with_suffix(".stdin")
-    path.write_text("y\n")
-    return path.open()
+    url: str
+    folder: Path
+    ends: AsyncExitStack
+    inside: Words = ()
+    """What puts a command into a network of its own. Empty: clients are forks, in our network."""
+    other: Words = ()
+    """What puts a receiver into its network, if that is another."""
+    relay: str = f"127.0.0.1:{RELAY_PORT}"
+    options: Words = ()
+    """What both sides are told beyond that."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables of the clients."""
 
+    async def carry(
+        self,
+        sender: Shipped,
+        receiver: Shipped,
+        what: Path | str,
+        within: float = BOUND,
+        meanwhile: Callable[[], Awaitable[None]] | None = None,
+    ) -> Running:
+        """Transfer a text, or what is at this path, and return the receiver; again if a Go client's key was another.
 
-@asynccontextmanager
-async def running(
-    client: Shipped,
-    inside: Words,
-    folder: Path,
-    words: Words,
-    variables: Mapping[str, str] | None = None,
-    /,
-    **values: str,
-) -> AsyncIterator[Running]:
-    """Run a client's command in an isolated network, with `y` for what it asks. No process stays behind."""
-    command = [str(program(client)), *(word.format(**values) for word in words)]
-    variables = {**(variables or {}), **dict.fromkeys(HOMES, str(folder))}
-    with _answer(folder) as stdin:
-        # The folder is entered inside: one that was open before is on another mount, out of which Go renames nothing.
-        process = await spawn(
-            *inside, "env", f"--chdir={folder}", *command, stdin=stdin.fileno(), variables=variables
-        )
-    started = Running(process, "stdout", "stderr")
-    started.folder = folder
-    try:
-        yield started
-    finally:
-        await started.end()
+        gospake2 leaves out the last byte of the shared point where it is zero (ed25519group/affine.go, Compress: the
+        bytes of a big.Int have no leading zero), so in 1 of 256 transfers a Go client and another have other keys.
+        """
+        folder = self.folder
+        for number in range(TRANSFERS):
+            self.folder = folder / str(number)
+            self.folder.mkdir()
+            sending = await self.send(sender, what)
+            code = await sending.code()
+            if meanwhile is not None:
+                await meanwhile()
+            receiving = await self.receive(receiver, code)
+            try:
+                ended = await receiving.ended(within), await sending.ended(within)
+            except AssertionError as error:
+                error.add_note(f"sender: {sending.said}; receiver: {receiving.said}")
+                raise
+            if not any(KEYS_DIFFER in client.said["stderr"] for client in (sending, receiving)):
+                break
+        assert ended == (0, 0), (receiving.said, sending.said)
+        return receiving
+
+    async def send(self, client: Shipped, what: Path | str) -> Running:
+        words = client.language.send_file if isinstance(what, Path) else client.language.send_text
+        assert words is not None
+        return await self._start(client, "sender", words, self.inside, path=str(what), text=str(what))
+
+    async def receive(self, client: Shipped, code: str) -> Running:
+        return await self._start(client, "receiver", client.language.receive, self.other or self.inside, code=code)
+
+    async def _start(self, client: Shipped, name: str, words: Words, inside: Words, **values: str) -> Running:
+        """Run a client's command, with `y` for what it asks."""
+        folder = self.folder / name
+        folder.mkdir()
+        command = [word.format(url=self.url, relay=self.relay, **values) for word in (*words, *self.options)]
+        variables = {**self.variables, **dict.fromkeys(HOMES, str(folder))}
+        if not inside:
+            process = await Forked.start(
+                client.language.main, client.get().name, *command, cwd=folder, variables=environment(**variables)
+            )
+            started = Running(process, "stdout", "stderr")
+        else:
+            with tempfile.TemporaryFile() as stdin:
+                stdin.write(b"y\n")
+                stdin.seek(0)
+                # The folder is entered inside: one that was open before is on another mount, out of which Go renames
+                # nothing.
+                line = (*inside, "env", f"--chdir={folder}", program(client), *command)
+                started = Running(await spawn(*line, stdin=stdin.fileno(), variables=variables), "stdout", "stderr")
+        started.folder = folder
+        self.ends.push_async_callback(started.end)
+        return started
