@@ -5,18 +5,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import re
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-import aiohttp
 import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import async_playwright, expect
-from prometheus_client.parser import text_string_to_metric_families
 
 from restante.common import admin_http
 from restante.waku.envelope import rlp
@@ -27,17 +24,13 @@ from restante.waku.node.mailserver import ARCHIVE_RETRY_DELAY
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.acceptance import Policy
 from support.bounds import BOUND
+from support.faulty_disk import Look, looking
 from support.manual_fields import documented, fields, sentences
+from support.metrics import counts
 from support.timing.browser import RULES, launch_options
-from support.waku.asking import fetch_page, page, plain
+from support.waku.asking import ask, fetch_page, plain
 from support.waku.inside import Inside, inside
 from support.waku.letters import EPOCH, TOPIC, letter
-
-OPERATIONS: Final = Path(__file__).parents[2] / "docs/waku/operating.md"
-
-SHARED: Final = "waku_envelopes"
-"""What names that begin with `_` there are put behind."""
-
 
 FAILURES: Final = {
     "future": "in_future",
@@ -50,46 +43,23 @@ FAILURES: Final = {
 """What dashboards for status-go call a refusal (waku/waku.go, addAndBridge); the ttl is bounded here only."""
 
 
-class Admin:
-    """Whoever looks at the admin port."""
-
-    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
-        self._session = session
-        self.url = url
-
-    async def get(self, path: str) -> tuple[int, str]:
-        async with self._session.get(self.url + path) as response:
-            return response.status, await response.text()
-
-    async def counts(self) -> dict[str, float]:
-        """Read the metrics; a label's value is behind the name."""
-        status, text = await self.get("/metrics")
-        assert status == 200, text
-        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
-        found = {" ".join((each.name, *each.labels.values())): each.value for each in samples}
-        assert len(found) == len(samples)
-        return found
-
-
 @asynccontextmanager
-async def looked_at(here: Inside, data: Path) -> AsyncIterator[Admin]:
+async def looked_at(here: Inside, data: Path) -> AsyncIterator[Look]:
     """Serve the node's admin port, as `serve` does."""
     async with (
         admin_http.serving_admin("127.0.0.1", 0, status_pages.of(here.node, data)) as (_, port),
-        aiohttp.ClientSession() as session,
+        looking(port) as look,
     ):
-        yield Admin(session, f"http://127.0.0.1:{port}")
+        yield look
 
 
-def documented_metrics() -> set[str]:
-    """Read the names that the manual has."""
-    [section] = re.findall(r"^## Metrics\n(.*?)^## ", OPERATIONS.read_text(), re.DOTALL | re.MULTILINE)
-    names = re.findall(r"`((?:waku|mailserver)?_[a-z_]+)(?:\{[a-z,]+\})?`", section)
-    return {SHARED + name if name.startswith("_") else name for name in names}
+async def metrics(look: Look) -> dict[str, float]:
+    status, text = await look.get("/metrics")
+    assert status == 200, text
+    return counts(text)
 
 
 async def test_counts_agree_with_what_was_done(tmp_path: Path) -> None:
-    policy = Policy(min_pow=1e-6, max_ttl=1000, max_size=5000)
     bad = {
         "future": [letter(age=-100), letter(age=-101)],
         "old": [letter(age=1000)],
@@ -99,39 +69,44 @@ async def test_counts_agree_with_what_was_done(tmp_path: Path) -> None:
         "pow": [letter(ttl=999, size=4000, topic=TOPIC)],
     }
     good = [letter(number, age=number) for number in range(5)]
+    size = sum(len(envelope.raw) for envelope in good)
+    policy = Policy(min_pow=1e-6, max_ttl=1000, max_size=5000)
     async with inside(tmp_path, policy=policy) as here, looked_at(here, tmp_path) as look:
         poster, reader = await here.greet(), await here.greet()
-        before = await look.counts()
-        assert documented_metrics() <= {name.split()[0] for name in before}
-        assert len(documented_metrics()) == 29
+        before = await metrics(look)
         assert before["waku_disk_free_bytes"] > 1_000_000
-        assert {each for name, each in before.items() if name.startswith("mailserver")} == {0.0}
+        assert {value for name, value in before.items() if name.startswith("mailserver")} == {0.0}
         await poster.post(*good)
         await poster.post(*good[:2])
-        await poster.post(*(each for some in bad.values() for each in some))
+        await poster.post(*itertools.chain(*bad.values()))
         assert await reader.relayed(5)
         for _ in range(2):
             await fetch_page(reader, lower=EPOCH - 2)
-        reader.say(waku_packets.REQUEST, plain(lower=EPOCH + 1))
-        await page(reader)
+        await ask(reader, plain(lower=EPOCH + 1))
         reader.say(waku_packets.REQUEST, rlp.encode([1] * 6))
         await here.settled(poster, reader)
-        counts = await look.counts()
-        refused = {refusal: counts[f"waku_envelopes_cache_failures_total {FAILURES[refusal]}"] for refusal in bad}
-        assert refused == {refusal: len(some) for refusal, some in bad.items()}
-        assert {each for name, each in counts.items() if "rejected" in name} == {0.0}
-        expected = {
+        shown = await metrics(look)
+        assert {value for name, value in shown.items() if "rejected" in name} == {0.0}
+        expected = {f"waku_envelopes_cache_failures_total {FAILURES[name]}": len(some) for name, some in bad.items()}
+        expected |= {
             "waku_envelopes_received_total": 5 + 2 + 7,
             "waku_envelopes_validated_total": 5,
             "waku_envelopes_relayed_total": 5,
             "waku_envelopes_known": 5,
+            "waku_envelopes_size_bytes_count": 5,
+            "waku_envelopes_cached_total hit": 2,
+            "waku_envelopes_cached_total miss": 5,
             "waku_peers": 2,
             "waku_connections": 2,
             "mailserver_archived_envelopes_total sqlite": 5,
-            "mailserver_archived_bytes": sum(len(each.raw) for each in good),
+            "mailserver_archived_bytes": size,
             "mailserver_archived_envelopes_failures_total sqlite": 0,
+            "mailserver_archived_envelope_size_bytes_count sqlite": 5,
+            "mailserver_archived_envelope_size_bytes_sum sqlite": size,
             "mailserver_requests_total": 4,
             "mailserver_requests_refused_total": 2,
+            "mailserver_requests_batched_total": 2,
+            "mailserver_requests_bundle_process_duration_seconds_count": 2,
             "mailserver_delivery_failures_total validation": 2,
             "mailserver_delivery_failures_total peer_req_limit": 0,
             "mailserver_delivery_failures_total iterator": 0,
@@ -139,108 +114,85 @@ async def test_counts_agree_with_what_was_done(tmp_path: Path) -> None:
             "mailserver_delivery_duration_seconds_count": 2,
             "mailserver_delivery_duration_seconds_bucket +Inf": 2,
             "mailserver_delivery_attempts_total": 3,  # all but the one that could not be read
-            "mailserver_requests_batched_total": 2,
-            "mailserver_requests_bundle_process_duration_seconds_count": 2,
             "mailserver_envelope_queries_total topics unknown": 2,
+            "mailserver_envelopes_total": 2 * 3,
             "mailserver_sent_envelope_batch_size_bytes_count": 2,
             "mailserver_sent_envelope_batch_size_bytes_bucket 1024": 2,
-            "mailserver_archived_envelope_size_bytes_count sqlite": 5,
-            "mailserver_archived_envelope_size_bytes_sum sqlite": sum(len(each.raw) for each in good),
-            "waku_envelopes_size_bytes_count": 5,
-            "waku_envelopes_cached_total hit": 2,
-            "waku_envelopes_cached_total miss": 5,
-            "mailserver_envelopes_total": 2 * 3,
         }
-        assert {name: counts[name] for name in expected} == expected
+        assert {name: shown[name] for name in expected} == expected
 
 
 async def test_packets_that_cannot_be_read_are_rejected_and_nothing_else_is(tmp_path: Path) -> None:
     """With the reasons of status-go (waku/v1/peer.go)."""
     large = waku_packets.write_envelopes([*(letter(number).raw for number in range(5000)), b"\xc0"])
-    invalid = ((waku_packets.MESSAGES, large), *((code, b"\x80") for code in INVALID))
-    others = (
+    said = (
+        (waku_packets.MESSAGES, large),
+        (waku_packets.MESSAGES, b"\x80"),
+        (waku_packets.MESSAGE_RESPONSE, b"\x80"),
+        (waku_packets.BATCH_ACK, b"\x80"),
+        (waku_packets.STATUS_UPDATE, b"\x80"),
         (waku_packets.REQUEST, b"\x80"),
         (waku_packets.MESSAGES, waku_packets.write_envelopes([letter(1, age=1000).raw])),
         (99, b"\x80"),
     )
     async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
         peer = await here.greet()
-        for code, body in (*invalid, *others):
+        for code, body in said:
             peer.say(code, body)
             await peer.fence()
             await here.until("the packet", lambda: not here.node._digesting)
         assert here.node.mailserver.counts == {"old": 1}, "a large packet with one that is no envelope"
-        counts = await look.counts()
-        assert counts["waku_envelopes_rejected_total invalid_data"] == 4
-        assert counts["waku_envelopes_rejected_total invalid_settings_changed"] == 1
-
-
-INVALID: Final = (
-    waku_packets.MESSAGES,
-    waku_packets.MESSAGE_RESPONSE,
-    waku_packets.BATCH_ACK,
-    waku_packets.STATUS_UPDATE,
-)
+        shown = await metrics(look)
+        assert shown["waku_envelopes_rejected_total invalid_data"] == 4
+        assert shown["waku_envelopes_rejected_total invalid_settings_changed"] == 1
 
 
 async def test_metrics_have_the_durations_of_answers_and_the_reasons_of_refusals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The clock of the node's loop has whole milliseconds; a duration is measured by another."""
-    seconds = itertools.count(1)
+    seconds, name = itertools.count(1), "mailserver_delivery_duration_seconds"
     monkeypatch.setattr("restante.waku.node.history_requests.perf_counter", lambda: next(seconds) * 10)
-    async with (
-        inside(tmp_path, limits=Limits(pages=0.001, pages_at_once=1)) as here,
-        looked_at(here, tmp_path) as look,
-    ):
-        reader = await here.greet()
+    limits = Limits(pages=0.001, pages_at_once=1)
+    async with inside(tmp_path, limits=limits) as here, looked_at(here, tmp_path) as look:
+        reader, requests = await here.greet(), here.node.history_requests
         await fetch_page(reader)
-        await here.until("the end of its line", lambda: not here.node.history_requests._making)
-        counts, name = await look.counts(), "mailserver_delivery_duration_seconds"
-        buckets = [counts[f"{name}_{part}"] for part in ("bucket 0.001", "bucket 20", "bucket +Inf", "count")]
-        assert buckets == [0, 0, 1, 1]
-        assert counts[f"{name}_sum"] == 30  # when it was read, two looks at the search, and when it was answered
-        assert here.node.history_requests.searches.total == 10
-        here.node.history_requests.delays.add(0.01)
-        counts = await look.counts()
-        assert [counts[f"{name}_bucket {bound}"] for bound in ("0.005", "0.01", "20", "+Inf")] == [0, 1, 1, 2]
+        await here.until("the end of its line", lambda: not requests._making)
+        requests.delays.add(0.01)
+        shown = await metrics(look)
+        assert [shown[f"{name}_bucket {bound}"] for bound in ("0.005", "0.01", "20", "+Inf")] == [0, 1, 1, 2]
+        assert shown[f"{name}_sum"] == 30.01  # when it was read, two looks at the search, and when it was answered
+        assert requests.searches.total == 10
         for _ in range(3):
-            reader.say(waku_packets.REQUEST, plain())
-            await page(reader)
-        assert (await look.counts())["mailserver_delivery_failures_total peer_req_limit"] >= 1
+            await ask(reader)
+        assert (await metrics(look))["mailserver_delivery_failures_total peer_req_limit"] >= 1
 
 
-async def test_the_node_is_alive_and_not_ready_while_the_disk_is_full(tmp_path: Path) -> None:
+async def test_the_node_is_alive_and_not_ready_while_the_disk_is_full_or_it_drains(tmp_path: Path) -> None:
+    ready, full = (200, "ok\n"), (503, "the disk is full\n")
     async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
         poster = await here.greet()
-        assert await look.get("/readyz") == (200, "ok\n")
-        assert (await look.counts())["waku_ready"] == 1
+        assert await look.get("/readyz") == ready
+        assert (await metrics(look))["waku_ready"] == 1
         here.archive.full = True
         await poster.post(letter(1))
-        assert await look.get("/readyz") == (503, "the disk is full\n")
-        assert await look.get("/healthz") == (200, "ok\n")
-        counts = await look.counts()
-        assert (counts["mailserver_archived_envelopes_failures_total sqlite"], counts["waku_ready"]) == (1, 0)
+        assert (await look.get("/readyz"), await look.get("/healthz")) == (full, ready)
+        shown = await metrics(look)
+        assert (shown["mailserver_archived_envelopes_failures_total sqlite"], shown["waku_ready"]) == (1, 0)
         here.clock.now += ARCHIVE_RETRY_DELAY
-        assert await look.get("/readyz") == (200, "ok\n"), "otherwise nobody sends the envelope that shows it"
+        assert await look.get("/readyz") == ready, "otherwise nobody sends the envelope that shows it"
         await poster.post(letter(1))
-        assert await look.get("/readyz") == (503, "the disk is full\n")
+        assert await look.get("/readyz") == full
         here.archive.full = False
         here.clock.now += ARCHIVE_RETRY_DELAY
         await poster.post(letter(1))
-        assert await look.get("/readyz") == (200, "ok\n")
-
-
-async def test_the_node_is_not_ready_while_it_drains(tmp_path: Path) -> None:
-    async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
+        assert await look.get("/readyz") == ready
         here.archive.idle.clear()
-        poster = await here.greet()
-        packet = poster.offer([letter(1)])
+        packet = poster.offer([letter(2)])
         await poster.fence()
         draining = asyncio.create_task(here.node.drain(here.running))
         await here.until("the drain", lambda: bool(here.node.ready()))
-        assert await look.get("/readyz") == (503, "draining\n")
-        assert await look.get("/healthz") == (200, "ok\n")
+        assert (await look.get("/readyz"), await look.get("/healthz")) == ((503, "draining\n"), ready)
         here.archive.idle.set()
         assert not (await poster.confirmed(packet)).refusals
         await poster.ended()
@@ -280,13 +232,10 @@ async def test_the_dashboard_has_refusals_of_the_last_hour_beside_all(tmp_path: 
             now["seconds"] += 60
             await pages.sample()
         await poster.post(letter(age=-100))
-        assert (await pages.details())["refused_envelopes"] == [
-            {"reason": "in_future", "last_hour": 1, "since_start": 1}
-        ]
         here.node.history_requests.refusals[REFUSALS[0]] += 1
-        assert (await pages.details())["refused_requests"] == [
-            {"reason": REFUSALS[0], "last_hour": 1, "since_start": 1}
-        ]
+        details, once = await pages.details(), {"last_hour": 1, "since_start": 1}
+        assert details["refused_envelopes"] == [{"reason": "in_future", **once}]
+        assert details["refused_requests"] == [{"reason": REFUSALS[0], **once}]
         assert (await pages.varz({}))["envelopes"]["refused"]["very_old"] == 1
 
 
@@ -305,7 +254,7 @@ async def test_the_dashboard_shows_the_node_and_changes_nothing(tmp_path: Path) 
         complaints: list[str] = []
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
-        await page.goto(look.url)
+        await page.goto(look._url)
         await expect(page.locator("#state")).to_have_text("Ready", timeout=BOUND * 1000)
         await expect(page.locator("[data-value='archive.envelopes']")).to_have_text("2")
         await expect(page.locator("[data-rows='refused_envelopes'] tbody tr")).to_have_text(["very_old11"])
