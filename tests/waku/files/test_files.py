@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,7 +22,8 @@ from restante.common.extras import how_to_install
 from restante.waku.archive.records import Archived
 from restante.waku.envelope import rlp
 from restante.waku.envelope.envelope import Envelope
-from restante.waku.files import UnreadableItem, leveldb, parquet, rlp_file, rlp_items
+from restante.waku.files import UnreadableItem, leveldb, missing_ranges, parquet, rlp_file, rlp_items
+from restante.waku.files.missing_ranges import MAX_FILE_BYTES, MAX_RANGES, MAX_TOPICS, MissingRange, MissingRanges
 from support.disk import no_file_beyond
 from support.waku import leveldbs
 from support.waku.archives import ROWS, reason_of
@@ -32,65 +36,51 @@ def archived(rows: list[Envelope]) -> list[Archived]:
     return [Archived(number, 1000 + number, each.raw) for number, each in enumerate(rows, 1)]
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("noise")
+
+
 def read_rlp(folder: Path, content: bytes) -> list[Envelope | UnreadableItem]:
     (folder / "file").write_bytes(content)
     return list(rlp_file.read(folder / "file"))
 
 
-def test_an_rlp_file_is_the_envelopes_one_after_the_other_and_nothing_else(tmp_path: Path) -> None:
-    rlp_file.write(tmp_path / "file", [archived([A, B]), archived([C])])
-    assert (tmp_path / "file").read_bytes() == A.raw + B.raw + C.raw
-    assert list(rlp_file.read(tmp_path / "file")) == [A, B, C]
-    assert read_rlp(tmp_path, b"") == []
-
-
 def test_an_item_that_is_no_envelope_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
     cut_short = rlp.encode([1, 2, b"abcd"])
     large = rlp.encode(bytes(rlp_items.MAX_ITEM_BYTES))
-    found = read_rlp(tmp_path, A.raw + cut_short + b"\x07" + B.raw + large + C.raw)
-    assert [each for each in found if isinstance(each, Envelope)] == [A, B, C]
-    unreadable = [each for each in found if isinstance(each, UnreadableItem)]
     first = len(A.raw)
-    assert unreadable == [
+    assert read_rlp(tmp_path, A.raw + cut_short + b"\x07" + B.raw + large + C.raw) == [
+        A,
         UnreadableItem(f"byte {first}", reason_of(cut_short)),
         UnreadableItem(f"byte {first + len(cut_short)}", reason_of(b"\x07")),
+        B,
         UnreadableItem(f"byte {first + len(cut_short) + 1 + len(B.raw)}", rlp_items.ITEM_TOO_LARGE),
+        C,
     ]
 
 
 def test_reading_ends_at_an_impossible_length(tmp_path: Path) -> None:
+    assert read_rlp(tmp_path, b"") == []
     for tail in (b"\xf8\x01", b"\xff" * 20, A.raw[:-1], b"\xb8", b"\x81\x05"):
-        *rows, unreadable = read_rlp(tmp_path, A.raw + tail)
-        assert rows == [A]
+        row, unreadable = read_rlp(tmp_path, A.raw + tail)
+        assert row == A
         assert isinstance(unreadable, UnreadableItem)
         assert unreadable.where == f"byte {len(A.raw)}"
         assert unreadable.reason.endswith("the rest of the file cannot be read")
 
 
-@given(st.binary(max_size=200), st.integers(0, 60))
-def test_no_bytes_raise_an_exception_in_a_reader(
-    tmp_path_factory: pytest.TempPathFactory, noise: bytes, keep: int
-) -> None:
-    folder = tmp_path_factory.mktemp("noise")
-    for item in read_rlp(folder, A.raw[:keep] + noise):
-        assert isinstance(item, (Envelope, UnreadableItem))
+@given(noise=st.binary(max_size=200), keep=st.integers(0, 60))
+def test_no_bytes_raise_an_exception_in_a_reader(folder: Path, noise: bytes, keep: int) -> None:
+    read_rlp(folder, A.raw[:keep] + noise)
 
 
 def test_a_parquet_file_has_every_known_value_of_each_envelope(tmp_path: Path) -> None:
+    names = ("hash", "sent", "expiry", "ttl", "topic", "arrival", "arrived", "size", "raw")
     parquet.write(tmp_path / "file", [archived([A, B])])
     assert pq.read_table(tmp_path / "file").to_pylist() == [
-        {
-            "hash": each.hash,
-            "sent": each.sent,
-            "expiry": each.expiry,
-            "ttl": each.ttl,
-            "topic": each.topic,
-            "arrival": number,
-            "arrived": 1000 + number,
-            "size": len(each.raw),
-            "raw": each.raw,
-        }
-        for number, each in enumerate([A, B], 1)
+        dict(zip(names, (e.hash, e.sent, e.expiry, e.ttl, e.topic, at, 1000 + at, len(e.raw), e.raw), strict=True))
+        for at, e in ((1, A), (2, B))
     ]
     assert list(parquet.read(tmp_path / "file")) == [A, B]
     parquet.write(tmp_path / "none", [])
@@ -129,11 +119,11 @@ def test_a_row_whose_hash_is_another_s_or_whose_raw_is_no_envelope_is_named(tmp_
 
 def test_a_damaged_row_group_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "GROUP_ROWS", 1)
-    parquet.write(tmp_path / "file", [archived([each]) for each in (A, B, C)])
-    place = pq.ParquetFile(tmp_path / "file").metadata.row_group(1).column(8)
+    parquet.write(tmp_path / "file", [archived([row]) for row in (A, B, C)])
+    column = pq.ParquetFile(tmp_path / "file").metadata.row_group(1).column(8)
     with (tmp_path / "file").open("r+b") as file:
-        start = place.dictionary_page_offset or place.data_page_offset
-        file.seek(start + place.total_compressed_size - 5)
+        start = column.dictionary_page_offset or column.data_page_offset
+        file.seek(start + column.total_compressed_size - 5)
         file.write(b"\0\0\0\0")
     first, unreadable, last = parquet.read(tmp_path / "file")
     assert (first, last) == (A, C)
@@ -181,25 +171,27 @@ def test_keys_of_40_bytes_and_old_ones_of_36_are_read_and_the_database_is_not_ch
 
 @pytest.mark.leveldb
 def test_an_entry_that_differs_from_its_key_is_named(tmp_path: Path) -> None:
-    sent = (A.sent + 1).to_bytes(4, "big")
     entries = {
-        sent + A.hash + A.topic: (A.raw, "the key does not match"),
+        (A.sent + 1).to_bytes(4, "big") + A.hash + A.topic: (A.raw, "the key does not match"),
         A.sent.to_bytes(4, "big") + B.hash + A.topic: (A.raw, "the key does not match"),
         leveldbs.key(C): (C.raw + b"\0", reason_of(C.raw + b"\0")),
         b"status": (b"1", "a key has 36 or 40 bytes"),
     }
-    whole = [(leveldbs.key(each), each.raw) for each in ROWS[5:9]]
+    whole = [(leveldbs.key(row), row.raw) for row in ROWS[5:9]]
     folder = leveldbs.write(tmp_path / "waku", [*((name, raw) for name, (raw, _) in entries.items()), *whole])
-    found = list(leveldb.read(folder))
-    assert [each for each in found if isinstance(each, Envelope)] == by_key(ROWS[5:9])
-    assert {each.where: each.reason for each in found if isinstance(each, UnreadableItem)} == {
+    items = list(leveldb.read(folder))
+    assert [item for item in items if isinstance(item, Envelope)] == by_key(ROWS[5:9])
+    assert {item.where: item.reason for item in items if isinstance(item, UnreadableItem)} == {
         f"key {name.hex()}": reason for name, (_, reason) in entries.items()
     }
 
 
 @pytest.mark.leveldb
-def test_a_damaged_table_is_an_unreadable_item(tmp_path: Path) -> None:
+def test_a_damaged_table_is_an_unreadable_item_and_a_lack_of_room_for_the_copy_an_error(tmp_path: Path) -> None:
     folder = leveldbs.of(tmp_path / "waku", [envelope(n, n, size=3000) for n in range(40)])
+    with no_file_beyond(100), pytest.raises(StoreError, match=r"\Acannot make a copy of [^\n]+: File too large\Z"):
+        list(leveldb.read(folder))
+    assert [path.name for path in tmp_path.iterdir()] == ["waku"]
     [table] = [file for file in folder.iterdir() if file.suffix in {".ldb", ".sst"}]
     content = bytearray(table.read_bytes())
     content[len(content) // 2] ^= 0xFF
@@ -220,14 +212,6 @@ def test_a_directory_that_is_no_leveldb_is_refused(tmp_path: Path) -> None:
         list(leveldb.read(tmp_path))
     assert "b'" not in str(refused.value)
     assert f"{tmp_path}." not in str(refused.value), "it names what the user named"
-
-
-@pytest.mark.leveldb
-def test_a_lack_of_room_for_the_copy_is_reported_in_one_sentence(tmp_path: Path) -> None:
-    folder = leveldbs.of(tmp_path / "waku", [envelope(n, n, size=3000) for n in range(40)])
-    with no_file_beyond(100), pytest.raises(StoreError, match=r"\Acannot make a copy of [^\n]+: File too large\Z"):
-        list(leveldb.read(folder))
-    assert [each.name for each in tmp_path.iterdir()] == ["waku"]
 
 
 @pytest.mark.leveldb
@@ -253,3 +237,81 @@ def test_without_the_library_its_extra_is_named(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(Misuse) as missing:
         list(leveldb.read(tmp_path))
     assert str(missing.value) == f"a LevelDB archive needs the extra 'leveldb': {how_to_install('leveldb')}"
+
+
+# ── files of ranges ──────────────────────────────────────────────────────────────────────────────
+
+RANGE: dict[str, Any] = {"from": 10, "to": 20, "topics": ["01020304"], "missing": 3, "holders": ["west"]}
+FILE: dict[str, Any] = {
+    "format": "restante missing ranges",
+    "version": 1,
+    "mailserver": "east",
+    "missing": 3,
+    "ranges": [RANGE],
+}
+
+
+def test_ranges_are_read_as_they_are_written_up_to_the_largest_file(tmp_path: Path) -> None:
+    file = tmp_path / "east.json"
+    ranges = (
+        MissingRange(lower=10, upper=20, topics=("01020304", "ffffffff"), missing=3, holders=("north", "west")),
+        MissingRange(lower=30, upper=30, topics=None, missing=0, holders=()),
+    )
+    assert [each.shown() for each in ranges] == ["10 to 20, 2 topics", "30 to 30, all topics"]
+    topics = tuple(f"{number:08x}" for number in range(MAX_TOPICS))
+    largest = MissingRange(lower=1, upper=2**32 - 1, topics=topics, missing=2**53, holders=("west",))
+    for written in (ranges, (largest,) * 100):
+        whole = MissingRanges(mailserver="east", missing=3, ranges=written)
+        file.write_bytes(missing_ranges.write(whole))
+        assert missing_ranges.read(file) == whole
+    assert file.stat().st_size < MAX_FILE_BYTES // 5
+    file.write_text(json.dumps({**FILE, "more": 1, "ranges": [{**RANGE, "more": [{}]}]}))  # keys that are not known
+    assert missing_ranges.read(file).ranges[0].topics == ("01020304",)
+
+
+def with_range(**changes: Any) -> dict[str, Any]:
+    return {**FILE, "ranges": [{**RANGE, **changes}]}
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("", "is not a file of `restante pipeline gaps`"),
+        ("[" * 100_000, "is not a file of `restante pipeline gaps`"),
+        ('{"known": {}, "recent": {}}', "missing required field `format`"),
+        (" " * (MAX_FILE_BYTES + 1), "is larger than any file of ranges, which has 16 MiB"),
+        (FILE | {"version": 2}, "was made by a newer version of Restante: use that version, or a newer one"),
+        (FILE | {"version": 0}, "Expected `int` >= 1"),
+        (FILE | {"format": "\x1b[31m"}, "Invalid enum value"),
+        (FILE | {"mailserver": "\x1b[31m"}, "Expected `str` matching regex"),
+        (FILE | {"ranges": [RANGE] * (MAX_RANGES + 1)}, f"Expected `array` of length <= {MAX_RANGES}"),
+        (with_range(**{"from": -1}), "Expected `int` >= 0"),
+        (with_range(to=2**32), "Expected `int` <= 4294967295"),
+        (with_range(to=9), "range 1 ends before it begins"),
+        (with_range(**{"from": 0, "to": 0}), "range 1 ends before it begins, or in 1970"),
+        (with_range(topics=[]), "Expected `array` of length >= 1"),
+        (with_range(topics=["01020304"] * (MAX_TOPICS + 1)), f"Expected `array` of length <= {MAX_TOPICS}"),
+        (with_range(topics=["0102030g"]), "Expected `str` matching regex"),
+        (with_range(holders=["we\nst"]), "Expected `str` matching regex"),
+        (with_range(missing=-1), "Expected `int` >= 0"),
+    ],
+    ids=itertools.count(1),
+)
+def test_what_is_no_file_of_ranges_is_refused_in_one_sentence(
+    content: str | dict[str, Any], text: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "east.json"
+    file.write_bytes((content if isinstance(content, str) else json.dumps(content)).encode("latin-1"))
+    with pytest.raises(Misuse) as refusal:
+        missing_ranges.read(file)
+    sentence = str(refusal.value)
+    assert text in sentence
+    assert str(file) in sentence
+    assert sentence.isprintable()
+    assert len(sentence) < 400
+
+
+def test_a_file_of_ranges_that_cannot_be_read_is_reported() -> None:
+    for path in ("/nowhere", "/", "x" * 300):
+        with pytest.raises(Misuse, match=r"cannot read .* \(--ranges\)"):
+            missing_ranges.read(Path(path))
