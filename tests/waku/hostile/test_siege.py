@@ -227,9 +227,9 @@ def floods(count: int, part: int, **fields: int) -> Iterator[list[Envelope]]:
         yield [letter(number, topic=number.to_bytes(4, "big"), now=now, **fields) for number in numbers]
 
 
-async def flood(peer: RawPeer, said: Iterable[tuple[int, bytes]]) -> None:
+async def flood(peer: RawPeer, packets: Iterable[tuple[int, bytes]]) -> None:
     """Send all this, as fast as it is read."""
-    for code, body in said:
+    for code, body in packets:
         peer.say(code, body)
         await peer.drain()
     await peer.fence()
@@ -238,19 +238,16 @@ async def flood(peer: RawPeer, said: Iterable[tuple[int, bytes]]) -> None:
 async def answered(peer: RawPeer, requests: Iterable[bytes]) -> Counter[str]:
     """Ask all this at once, and read each answer; gives how often each was refused in which words."""
     bodies = list(requests)
-    saying = asyncio.create_task(say_all(peer, bodies))
-    refusals: Counter[str] = Counter()
-    for _ in bodies:
-        _, end = await page(peer)
-        refusals[end.words if isinstance(end, Failed) else ""] += 1
+
+    async def say() -> None:
+        for body in bodies:
+            peer.say(packets.REQUEST, body)
+            await peer.drain()
+
+    saying = asyncio.create_task(say())
+    ends = [(await page(peer))[1] for _ in bodies]
     await saying
-    return refusals
-
-
-async def say_all(peer: RawPeer, requests: Iterable[bytes]) -> None:
-    for body in requests:
-        peer.say(packets.REQUEST, body)
-        await peer.drain()
+    return Counter(end.words if isinstance(end, Failed) else "" for end in ends)
 
 
 # ── bytes ────────────────────────────────────────────────────────────────────────────────────────
@@ -276,57 +273,42 @@ async def bytes_that_are_no_handshake_are_not_answered(siege: Siege, _scale: int
         writer.transport.abort()
 
 
-def altered_at(at: int) -> Callable[[RawPeer], None]:
-    """A frame of which one bit is another."""
-
-    def send(peer: RawPeer) -> None:
-        sealed = bytearray(peer.rlpx.seal(b"\2" + compress(b"\xc0")))
-        sealed[at] ^= 0x10
-        peer.writer.write(bytes(sealed))
-
-    return send
-
-
-def sized(size: int) -> Callable[[RawPeer], None]:
-    """The header of a frame that is to have so many bytes, with a good MAC, and no frame."""
-
-    def send(peer: RawPeer) -> None:
-        sealing = peer.rlpx._frames
-        assert sealing is not None
-        sealed = sealing._encrypt(size.to_bytes(3, "big") + b"\xc2\x80\x80" + bytes(10))
-        peer.writer.write(sealed + sealing._egress.add_header(sealed))
-
-    return send
-
-
 @attack
 async def a_broken_frame_ends_its_connection(siege: Siege, _scale: int) -> None:
-    messages = rlp.encode(BASE + packets.MESSAGES)
-    broken = [
+    ping, messages = b"\2" + compress(b"\xc0"), rlp.encode(BASE + packets.MESSAGES)
+    broken: list[bytes | int] = [
         rlp.encode(BASE + CAPABILITY_LENGTHS["waku"]) + compress(b"\xc0"),
         b"\x82\x01\x00" + compress(b"\xc0"),
         messages + b"\xff" * 20,  # not compressed
         messages + compress(bytes(1 << 24)),  # a bomb of 16 MiB
         messages + b"\xff\xff\xff\xff\x0f" + bytes(10),  # a size of 4 GiB and a few bytes
         messages + b"\x80\x80\xc0\x04" + bytes(10),
+        *(0, frames.MAX_FRAME_BYTES),  # the header of a frame of this size, with a good MAC, and no frame
     ]
-    sends: list[Callable[[RawPeer], None]] = [altered_at(at) for at in (0, 20, 33, -1)]
-    sends += [sized(0), sized(frames.MAX_FRAME_BYTES)]
-    sends += [lambda peer, frame=frame: peer.frame(frame) for frame in broken]  # type: ignore[misc]
-    for number, send in enumerate(sends):
+    for frame in broken:
         peer = await siege.greet()
-        send(peer)
-        assert await peer.ended() is Reason.BREACH, number
+        if isinstance(frame, bytes):
+            peer.frame(frame)
+        else:
+            sealing = peer.rlpx._frames
+            assert sealing is not None
+            header = sealing._encrypt(frame.to_bytes(3, "big") + b"\xc2\x80\x80" + bytes(10))
+            peer.writer.write(header + sealing._egress.add_header(header))
+        assert await peer.ended() is Reason.BREACH, frame
+    for at in (0, 20, 33, -1):
+        peer = await siege.greet()
+        sealed = bytearray(peer.rlpx.seal(ping))
+        sealed[at] ^= 0x10
+        peer.writer.write(bytes(sealed))
+        assert await peer.ended() is Reason.BREACH, at
 
 
 @attack
 async def what_is_no_hello_is_answered_with_the_reason(siege: Siege, _scale: int) -> None:
+    other = Hello("x", (Capability("waku", 1),), 0, Key(b"\1" * 32).public)
     for frame, reason in (
         (b"\x80\x80", Reason.BREACH),
-        (
-            b"\x80" + Hello("x", (Capability("waku", 1),), 0, Key(b"\1" * 32).public).encode(),
-            Reason.UNEXPECTED_IDENTITY,
-        ),
+        (b"\x80" + other.encode(), Reason.UNEXPECTED_IDENTITY),
         (b"\x10" + compress(b"\xc0"), Reason.BREACH),
         (b"\x80" + b"\xc1" * 2000 + b"\xc0", Reason.BREACH),  # lists in each other
     ):
@@ -406,12 +388,9 @@ async def idle_peers(siege: Siege, scale: int) -> None:
 async def envelopes_that_are_good_refused_or_new_in_every_topic(siege: Siege, scale: int) -> None:
     good, refused, many = await siege.greet_many(3)
     kinds = ((good, floods(1000 * scale, 100, size=300)), (refused, floods(1000 * scale, 200, age=1000, size=300)))
-    await asyncio.gather(
-        *(
-            flood(peer, [(packets.MESSAGES, packets.write_envelopes(one.raw for one in part)) for part in parts])
-            for peer, parts in kinds
-        )
-    )
+    bodies = [[packets.write_envelopes(one.raw for one in part) for part in parts] for _, parts in kinds]
+    said = [[(packets.MESSAGES, body) for body in some] for some in bodies]
+    await asyncio.gather(*(flood(peer, some) for (peer, _), some in zip(kinds, said, strict=True)))
     for part in floods(5000 * scale, 1000, ttl=3600):  # a million would be like these: what is forgotten makes room
         assert not (await many.post(*part)).refusals
     decades = [make(2**32 - 1 - number, 2**31 - 1, number.to_bytes(4, "big"), b"x") for number in range(300)]
@@ -469,15 +448,13 @@ def sealed(body: bytes) -> Envelope:
 
 @attack
 async def requests_that_cannot_be_served(siege: Siege, scale: int) -> None:
-    peer = await siege.greet()
+    peer, invalid = await siege.greet(), "request is invalid: "
     refusals = await answered(peer, [raw(bloom=bytes(size)) for size in (0, 1, 63, 65)] * (20 * scale))
     assert all("bloom" in refusal for refusal in refusals)
     many = [number.to_bytes(4, "big") for number in range(100_000)]
-    assert await answered(peer, [raw(topics=many)]) == {
-        f"request is invalid: more than {MAX_REQUEST_TOPICS} topics": 1
-    }
+    assert await answered(peer, [raw(topics=many)]) == {f"{invalid}more than {MAX_REQUEST_TOPICS} topics": 1}
     refusals = await answered(peer, [raw(lower=NOW + 1, topics=[WANTED])] * (50 * scale))
-    assert list(refusals) == ["request is invalid: query range is invalid: lower > upper"]
+    assert list(refusals) == [f"{invalid}query range is invalid: lower > upper"]
     for _ in range(50 * scale):
         peer.say(packets.REQUEST, DICE.draw(CHANCE.randrange(200)))
         peer.say(packets.P2P_MESSAGE, packets.write_envelopes(envelope.raw for envelope in PAGE))
@@ -536,24 +513,18 @@ async def requesters_that_leave_during_a_query(siege: Siege, scale: int) -> None
         peer.cut()
 
 
-async def requesters_that_read_nothing(siege: Siege, addresses: list[str]) -> None:
+@attack
+async def requesters_of_one_address_or_of_many_that_read_nothing(siege: Siege, _scale: int) -> None:
     """There are more of them than places, and they stay."""
-    for number, address in enumerate(addresses):
-        peer = await siege.greet(NOTHING, address)
-        peer.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        peer.say_all([(packets.REQUEST, raw(id=bytes([number]) * 32, topics=[HEAVY]))] * 5)
-        await peer.drain()
-    await siege.plays(10)
-
-
-@attack
-async def requesters_of_one_address_that_read_nothing(siege: Siege, _scale: int) -> None:
-    await requesters_that_read_nothing(siege, [siege.source] * (MAX_PAGES + 4))
-
-
-@attack
-async def requesters_of_many_addresses_that_read_nothing(siege: Siege, _scale: int) -> None:
-    await requesters_that_read_nothing(siege, [f"127.0.4.{number}" for number in range(1, MAX_PAGES + 5)])
+    count = MAX_PAGES + 4
+    for addresses in ([siege.source] * count, [f"127.0.4.{number}" for number in range(1, count + 1)]):
+        for number, address in enumerate(addresses):
+            peer = await siege.greet(NOTHING, address)
+            peer.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            peer.say_all([(packets.REQUEST, raw(id=bytes([number]) * 32, topics=[HEAVY]))] * 5)
+            await peer.drain()
+        await siege.plays(10)
+        siege.everybody_goes()
 
 
 @pytest.mark.parametrize("scale", [1, pytest.param(4, marks=pytest.mark.thorough)])
