@@ -14,12 +14,6 @@ from restante.client.protocol.seeds import SEED_BYTES, seed_code
 from restante.client.protocol.uri import DEFAULT_RENDEZVOUS, TransferUri, UriError
 
 
-def test_a_code_begins_with_its_nameplate() -> None:
-    assert code.nameplate_of("7-purple-sausages") == "7"
-    assert code.nameplate_of("0123-x") == "0123"
-    assert code.nameplate_of(f"{'9' * 40}-\N{SNOWMAN}") == "9" * 40
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -42,6 +36,7 @@ def test_a_text_that_is_no_code_is_refused(text: str, message: str) -> None:
 
 def test_the_password_is_the_whole_code_in_one_spelling() -> None:
     assert code.password_of("4-caf\N{LATIN SMALL LETTER E WITH ACUTE}") == code.password_of("4-cafe\u0301")
+    assert code.nameplate_of(f"{'9' * 40}-\N{SNOWMAN}") == "9" * 40
     assert code.password_of("4-purple-sausages") == b"4-purple-sausages"
 
 

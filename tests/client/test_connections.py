@@ -320,7 +320,9 @@ async def test_messages_wait_at_the_server_for_a_reader(network: Network, monkey
         assert first + await read(bob, 295) == messages
 
 
-async def test_a_reader_that_pauses_is_not_taken_for_a_lost_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reader_that_pauses_is_not_taken_for_a_lost_connection_and_outlives_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(unread, "MAX_UNREAD_MESSAGES", 10)
     heard = Heard()
     async with lying(honest) as liar, wormhole(liar.url) as alice:
@@ -335,19 +337,7 @@ async def test_a_reader_that_pauses_is_not_taken_for_a_lost_connection(monkeypat
                 for _ in range(2):
                     await liar.pings.get()
             assert heard.of(Reconnecting) == []
+            assert bob._driver._connection is not None
+            bob._driver._connection.end(ServerGoneError("cut by the test"))
+            await heard.until(Reconnecting)
             assert await read(bob, 100) == [b"%d" % number for number in range(100)]
-
-
-async def test_a_reader_that_pauses_connects_again_when_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unread, "MAX_UNREAD_MESSAGES", 10)
-    heard = Heard()
-    async with lying(honest) as liar, wormhole(liar.url) as alice, wormhole(liar.url, on_event=heard) as bob:
-        await meet(alice, bob)
-        for number in range(100):
-            await alice.send(b"%d" % number)
-        await paused(bob)
-        assert bob._driver._connection is not None
-        bob._driver._connection.end(ServerGoneError("cut by the test"))
-        await heard.until(Reconnecting)
-        assert await read(bob, 100) == [b"%d" % number for number in range(100)]
-    assert liar.connections == 3

@@ -107,16 +107,6 @@ async def test_outside_of_its_context_a_wormhole_refuses_instead_of_waiting(use:
         await outside.close()
 
 
-def test_a_wormhole_can_be_created_before_the_event_loop_runs() -> None:
-    asyncio.run(wormhole().close())
-
-
-@pytest.mark.parametrize("prefix", [5, None, b"7-"])
-def test_the_beginning_of_a_code_that_is_no_text_is_refused(prefix: Any) -> None:
-    with pytest.raises(Misuse, match="the beginning of a code is a text, not "):
-        completions(prefix, [])
-
-
 # ── a wormhole that goes on ──────────────────────────────────────────────────────────────────────
 
 
@@ -141,6 +131,9 @@ async def test_what_cannot_be_used_is_refused_and_the_wormhole_goes_on(network: 
                     await use
             with pytest.raises(Misuse, match=LENGTH):
                 completions("4", ["4"], length)
+        for prefix in (5, None, b"7-"):
+            with pytest.raises(Misuse, match="the beginning of a code is a text, not "):
+                completions(prefix, [])  # type: ignore[arg-type]
         for mood in NO_MOODS:
             with pytest.raises(Misuse, match=MOOD):
                 await alice.close(mood)

@@ -9,7 +9,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
@@ -30,35 +30,24 @@ from restante.mailbox.store import backup
 from support.bounds import bounded
 from support.mailbox.servers import Server
 
-MOMENTS: Final = [
-    *(
-        (CodeKnown, 1),
-        (WaitingForPeer, 1),
-        (KeyAgreed, 1),
-        (PeerConfirmed, 1),
-        (MessageStored, 1),
-        (MessageStored, 17),
-    )
-]
-QUICK: Final = [("ours", (WaitingForPeer, 1)), ("ours", (MessageStored, 17)), ("the reference", (MessageStored, 1))]
-
 
 @pytest.mark.parametrize(
-    ("kind", "moment"),
+    ("kind", "event", "count"),
     [
-        *QUICK,
+        ("ours", WaitingForPeer, 1),
+        ("ours", MessageStored, 17),
+        ("the reference", MessageStored, 1),
         *(
-            pytest.param(kind, moment, marks=pytest.mark.thorough)
+            pytest.param(kind, event, 1, marks=pytest.mark.thorough)
             for kind in SERVERS
-            for moment in MOMENTS
-            if (kind, moment) not in QUICK
+            for event in (CodeKnown, KeyAgreed, PeerConfirmed)
         ),
+        pytest.param("the reference", WaitingForPeer, 1, marks=pytest.mark.thorough),
     ],
 )
 async def test_a_server_that_is_killed_and_comes_back_loses_nothing(
-    tmp_path: Path, no_delay: None, kind: str, moment: tuple[type[Any], int]
+    tmp_path: Path, no_delay: None, kind: str, event: type[Any], count: int
 ) -> None:
-    event, count = moment
     events, restarting = {"alice": Heard(), "bob": Heard()}, list[asyncio.Task[None]]()
 
     def kill(_: Event) -> None:
@@ -95,8 +84,8 @@ async def test_a_server_that_is_killed_and_comes_back_loses_nothing(
 
 
 @pytest.fixture
-async def restorable(tmp_path: Path) -> AsyncIterator[Server]:
-    async with serving(tmp_path) as server:
+async def server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Server]:
+    async with serving(tmp_path, kind=getattr(request, "param", "ours")) as server:
         yield server
 
 
@@ -113,68 +102,47 @@ async def restored(server: Server) -> None:
 
 
 @pytest.mark.parametrize("mailbox_is_in_it", [True, False])
-async def test_clients_add_again_what_a_backup_lacks(
-    restorable: Server, no_delay: None, mailbox_is_in_it: bool
-) -> None:
-    heard, url = Heard(), url_of(restorable)
+async def test_clients_add_again_what_a_backup_lacks(server: Server, no_delay: None, mailbox_is_in_it: bool) -> None:
+    heard, url = Heard(), url_of(server)
     if not mailbox_is_in_it:
-        await back_up(restorable)
+        await back_up(server)
     async with wormhole(url, on_event=heard) as alice, wormhole(url) as bob:
         await meet(alice, bob)
         await alice.send(b"before")
         assert await read(bob, 1) == [b"before"]
         if mailbox_is_in_it:
-            await back_up(restorable)
+            await back_up(server)
         for number in range(5):
             await alice.send(b"%d" % number)
         await heard.until(MessageStored, 6)
-        await restored(restorable)
+        await restored(server)
         await heard.until(Reconnecting)
         await bob.send(b"after")
         assert await read(alice, 1) == [b"after"]
         assert await read(bob, 5) == [b"%d" % number for number in range(5)]
-    assert restorable.live() == {}
+    assert server.live() == {}
 
 
-async def test_a_code_that_the_backup_lacks_has_expired(restorable: Server, no_delay: None) -> None:
-    await back_up(restorable)
+async def test_a_code_that_the_backup_lacks_has_expired(server: Server, no_delay: None) -> None:
+    await back_up(server)
     heard = Heard()
-    async with wormhole(url_of(restorable), on_event=heard) as alice, bounded("an error"):
+    async with wormhole(url_of(server), on_event=heard) as alice, bounded("an error"):
         await alice.allocate_code()
         await heard.until(WaitingForPeer)
-        await restored(restorable)
+        await restored(server)
         with pytest.raises(CodeExpiredError, match="the code expired before the peer came"):
             await alice.verifier()
-
-
-async def test_a_transfer_that_ended_after_the_backup_is_pruned_after_the_restore(
-    tmp_path: Path, no_delay: None
-) -> None:
-    async with serving(tmp_path, "--prune-after", "1", "--prune-every", "1") as server:
-        async with wormhole(url_of(server)) as alice, wormhole(url_of(server)) as bob, bounded("a key"):
-            code = await alice.allocate_code()
-            await back_up(server)
-            await bob.set_code(code)
-            await asyncio.gather(alice.verifier(), bob.verifier())
-        assert server.live() == {}
-        await restored(server)
-        async with bounded("the prune"):
-            while server.live():  # noqa: ASYNC110 - another process prunes, and tells nobody
-                await asyncio.sleep(0.05)
-        assert server.usage().mailboxes[-1] == "pruney"
 
 
 # ── the reference server ─────────────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture
-async def reference(tmp_path: Path) -> AsyncIterator[Server]:
-    async with serving(tmp_path, kind="the reference") as server:
-        yield server
+at_the_reference = pytest.mark.parametrize("server", ["the reference"], indirect=True)
 
 
-async def test_two_sides_exchange_messages_with_receipts_there_and_meet_again(reference: Server) -> None:
-    url = url_of(reference)
+@at_the_reference
+async def test_two_sides_exchange_messages_with_receipts_there_and_meet_again(server: Server) -> None:
+    url = url_of(server)
     async with wormhole(url, receipts=True, seeds=True) as alice, wormhole(url, receipts=True, seeds=True) as bob:
         await meet(alice, bob)
         sent = [await alice.send(b"%d" % number) for number in range(50)]
@@ -188,12 +156,13 @@ async def test_two_sides_exchange_messages_with_receipts_there_and_meet_again(re
         await asyncio.gather(*(side.set_code(seed_code(seed)) for side in (alice, bob)))
         assert await alice.verifier() == await bob.verifier()
         await asyncio.gather(alice.close(), bob.close())
-    assert reference.usage() == (["happy", "happy"], ["happy", "happy"])
-    assert reference.live() == {}
+    assert server.usage() == (["happy", "happy"], ["happy", "happy"])
+    assert server.live() == {}
 
 
-async def test_a_third_side_gives_back_the_number_that_it_did_not_get_there(reference: Server) -> None:
-    url = url_of(reference)
+@at_the_reference
+async def test_a_third_side_gives_back_the_number_that_it_did_not_get_there(server: Server) -> None:
+    url = url_of(server)
     async with wormhole(url) as alice, wormhole(url) as bob, wormhole(url) as carol:
         code = await alice.allocate_code()
         await alice.nameplates()

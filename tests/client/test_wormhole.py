@@ -25,7 +25,6 @@ from restante.client import (
     WaitingForPeer,
     Welcomed,
     WelcomeError,
-    Wormhole,
     WrongPasswordError,
     seed_code,
     unread,
@@ -200,26 +199,12 @@ async def test_an_error_of_the_function_for_events_ends_the_wormhole_and_leaves_
 # ── it ends ──────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("meeting", [False, True])
-async def test_leaving_with_an_exception_closes_with_the_right_mood(network: Network, meeting: bool) -> None:
-    async def stumble(bob: Wormhole) -> None:
-        async with wormhole() as alice:
-            if meeting:
-                await meet(alice, bob)
-            else:
-                await alice.allocate_code()
-            raise ZeroDivisionError
-
-    async with wormhole() as bob:
-        with pytest.raises(ZeroDivisionError):
-            await stumble(bob)
-    assert network.moods == ["errory" if meeting else "lonely"]
-    assert network.is_empty
-
-
-@pytest.mark.parametrize("stage", ["nothing", "a code", "a key"])
-async def test_a_task_that_is_cancelled_leaves_nothing_at_the_server(network: Network, stage: str) -> None:
-    heard = Heard()
+@pytest.mark.parametrize("cancelled", [False, True])
+@pytest.mark.parametrize(("stage", "moods"), [("nothing", []), ("a code", ["lonely"]), ("a key", ["errory"])])
+async def test_a_block_that_ends_with_an_error_leaves_nothing_at_the_server(
+    network: Network, stage: str, moods: list[str], cancelled: bool
+) -> None:
+    heard, reached = Heard(), asyncio.Event()
     async with wormhole() as bob:
 
         async def run() -> None:
@@ -229,18 +214,20 @@ async def test_a_task_that_is_cancelled_leaves_nothing_at_the_server(network: Ne
                 elif stage == "a key":
                     await meet(alice, bob)
                 reached.set()
+                if not cancelled:
+                    raise ZeroDivisionError
                 await asyncio.Event().wait()
 
-        reached = asyncio.Event()
         task = asyncio.create_task(run())
         await reached.wait()
-        task.cancel()
-        await asyncio.sleep(0)
-        task.cancel()  # again, while it closes
-        with pytest.raises(asyncio.CancelledError):
+        if cancelled:
+            task.cancel()
+            await asyncio.sleep(0)
+            task.cancel()  # again, while it closes
+        with pytest.raises(asyncio.CancelledError if cancelled else ZeroDivisionError):
             await task
-        if stage != "nothing":
-            assert len(heard.of(Closed)) == 1
+        assert stage == "nothing" or len(heard.of(Closed)) == 1
+    assert network.moods == moods
     assert network.is_empty
 
 
