@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import cache
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
@@ -88,19 +89,15 @@ def test_drawn_permutations_agree_with_all_of_them(name: str, monkeypatch: pytes
         assert abs(drawn - exact) <= 5 * math.sqrt(exact * (1 - exact) / rank_test.DRAWS) + 2 / rank_test.DRAWS
 
 
-def test_the_smallest_p_value_is_that_of_groups_that_do_not_overlap() -> None:
-    for sizes in [(1, 1), (3, 4), (6, 6), (2, 20)]:
-        old, new = range(sizes[0]), range(100, 100 + sizes[1])
-        assert p_value(old, new, Draws(Random(0))) == pytest.approx(smallest_p(*sizes))
-    assert smallest_p(0, 5) == 1.0
-
-
-def test_so_many_runs_are_needed() -> None:
-    assert runs_needed(0.05) == 4
-    assert runs_needed(0.05 / 28) == 7
+def test_superiority_holm_s_correction_and_the_number_of_runs_that_are_needed() -> None:
+    assert [superiority(*of) for of in (([1, 2], [3, 4, 5]), ([3, 4, 5], [1, 2]), ([1, 2], [1, 2]))] == [1, -1, 0]
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert (runs_needed(0.05), runs_needed(0.05 / 28)) == (4, 7)
     for alpha in (0.1, 0.01, 0.001):
         size = runs_needed(alpha)
         assert smallest_p(size, size) <= alpha < smallest_p(size - 1, size - 1)
+        assert p_value(range(size), range(size, 2 * size), Draws(Random(0))) == pytest.approx(smallest_p(size, size))
 
 
 @pytest.mark.parametrize(
@@ -109,11 +106,7 @@ def test_so_many_runs_are_needed() -> None:
         ("exponential", 6, 6, 200),
         ("discrete", 9, 5, 200),
         ("ties", 60, 50, 30),
-        *(
-            pytest.param(name, *sizes, 1000, marks=pytest.mark.thorough)
-            for name in ("heavy tail", "ties")
-            for sizes in ((6, 6), (9, 5), (60, 50))
-        ),
+        pytest.param("heavy tail", 9, 5, 1000, marks=pytest.mark.thorough),
     ],
 )
 def test_the_interval_contains_the_shift(name: str, old_size: int, new_size: int, draws: int) -> None:
@@ -129,38 +122,21 @@ def test_the_interval_contains_the_shift(name: str, old_size: int, new_size: int
     assert missed <= 0.05 * draws + 2 * math.sqrt(draws * 0.05 * 0.95)
 
 
-def test_superiority_is_1_if_each_new_value_is_larger() -> None:
-    assert superiority([1, 2], [3, 4, 5]) == 1
-    assert superiority([3, 4, 5], [1, 2]) == -1
-    assert superiority([1, 2], [1, 2]) == 0
-
-
-def test_holm_s_correction() -> None:
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([0.9, 0.8]) == [1.0, 1.0]
-
-
 # Its error rates.
 
 
-@pytest.mark.parametrize("draws", [200, pytest.param(1_000, marks=pytest.mark.thorough)])
-def test_equal_runs_are_flagged_in_at_most_5_percent_of_draws(draws: int) -> None:
+def test_at_most_5_percent_of_equal_runs_are_flagged_and_of_changes_of_a_fifth_called_the_same() -> None:
     """Also of groups of different sizes, and of measures that depend on one another."""
     dice = Random(7)
     flagged = 0
-    for _ in range(draws):
+    for _ in range(200):
         whole = []
-        runs = [dice.randrange(6, 12) for _ in range(2)]
-        common = [[dice.expovariate(1) for _ in range(size)] for size in runs]
+        common = [[dice.expovariate(1) for _ in range(dice.randrange(6, 12))] for _ in range(2)]
         for name, draw in DISTRIBUTIONS.items():
             old, new = ([draw(dice) + run for run in group] for group in common)
             whole.append(measure(old, new, name))
         flagged += any(change.verdict in {"slower", "faster"} for change in compared(whole))
-    assert flagged <= 0.05 * draws
-
-
-def test_a_change_of_a_fifth_is_called_the_same_in_at_most_5_percent_of_draws() -> None:
-    dice = Random(9)
+    assert flagged <= 10
     wrong = 0
     for _ in range(60):
         old = [dice.lognormvariate(0, 0.1) for _ in range(12)]
@@ -172,13 +148,10 @@ def test_a_change_of_a_fifth_is_called_the_same_in_at_most_5_percent_of_draws() 
 # Verdicts.
 
 
-def test_with_too_few_runs_every_verdict_is_cannot_tell() -> None:
-    (change,) = compared([measure([1, 2, 3], [100, 200, 300])])
-    assert (change.verdict, change.difference_us, change.ratio) == ("cannot tell", None, None)
-    assert change.p == pytest.approx(0.1)
-
-
-def test_slower_and_faster() -> None:
+def test_verdicts() -> None:
+    (few,) = compared([measure([1, 2, 3], [100, 200, 300])])
+    assert (few.verdict, few.difference_us, few.ratio) == ("cannot tell", None, None)
+    assert few.p == pytest.approx(0.1)
     slow, fast, from_0 = compared(
         [
             measure(range(10, 20), range(30, 40)),
@@ -193,15 +166,12 @@ def test_slower_and_faster() -> None:
     assert fast.ratio is not None
     assert slow.ratio.low > 1 > fast.ratio.high
     assert slow.ratio.estimate == pytest.approx(1 / fast.ratio.estimate)
-
-
-def test_measures_that_change_by_less_than_the_margin_are_the_same() -> None:
     dice = Random(11)
     old, new = ([100 + dice.random() for _ in range(10)] for _ in range(2))
-    (change,) = compared([measure(old, new)])
-    assert change.verdict == "same"
-    assert change.ratio is not None
-    assert 1 - MARGIN < change.ratio.low < 1 < change.ratio.high < 1 + MARGIN
+    (same,) = compared([measure(old, new)])
+    assert same.verdict == "same"
+    assert same.ratio is not None
+    assert 1 - MARGIN < same.ratio.low < 1 < same.ratio.high < 1 + MARGIN
 
 
 def test_what_is_shown_to_be_slower_has_no_interval_that_says_faster() -> None:
@@ -235,16 +205,13 @@ def by_name(comparison: Comparison) -> dict[tuple[str, str], Change]:
 def test_a_slower_network_is_found_and_nothing_else() -> None:
     result = by_name(compare(runs(100, 9), runs(200, 9, paths=SLOW), Random(0)))
     assert {name for name, change in result.items() if change.verdict == "slower"} == {
-        ("elapsed", NETWORK),
-        ("elapsed", TOTAL),
-        ("elapsed", "round trip"),
-        ("median", NETWORK),
-        ("median", "round trip"),
+        *(("elapsed", name) for name in (NETWORK, TOTAL, "round trip")),
+        *(("median", name) for name in (NETWORK, "round trip")),
     }
     assert not [name for name, change in result.items() if change.verdict == "faster"]
     ratio = result["median", NETWORK].ratio
     assert ratio is not None
-    assert ratio.low < 94 / 34 < ratio.high or ratio.estimate == pytest.approx(94 / 34, rel=0.05)
+    assert ratio.estimate == pytest.approx(94 / 34, rel=0.05)
 
 
 def test_the_total_leaves_out_human_and_peer() -> None:
@@ -255,61 +222,42 @@ def test_the_total_leaves_out_human_and_peer() -> None:
     assert human["elapsed", TOTAL].new_median_us < by_name(plain)["elapsed", TOTAL].new_median_us + 1_100_000
 
 
-def test_roles_are_compared_separately() -> None:
+def test_roles_are_compared_separately_and_more_runs_than_the_limit_are_refused() -> None:
     old = [*runs(100, 8), *runs(100, 3, "receiver")]
     comparison = compare(old, [*runs(200, 8), *runs(200, 8, "receiver")], Random(0))
-    assert [(group.role, group.old, group.new) for group in comparison.groups] == [
-        ("sender", 8, 8),
-        ("receiver", 3, 8),
-    ]
+    groups = [(group.role, group.old, group.new) for group in comparison.groups]
+    assert groups == [("sender", 8, 8), ("receiver", 3, 8)]
     assert {change.role for change in comparison.changes} == {"sender", "receiver"}
-
-
-def test_a_role_of_one_group_only_is_not_compared_and_more_runs_than_the_limit_are_refused() -> None:
-    comparison = compare([*runs(1, 4), *runs(1, 4, "receiver")], runs(9, 4), Random(0))
-    assert {change.role for change in comparison.changes} == {"sender"}
+    assert {change.role for change in compare(old, runs(9, 4), Random(0)).changes} == {"sender"}
     with pytest.raises(ValueError, match="the sender's logs only"):
         compare(runs(1, 4), runs(1, 4, "receiver"), Random(0))
     with pytest.raises(ValueError, match=f"more than {MAX_RUNS} runs"):
         compare(runs(1, 1) * (MAX_RUNS + 1), runs(1, 1), Random(0))
 
 
+def renamed(timeline: Timeline, causes: dict[str, str], **changes: Any) -> Timeline:
+    """Return a timeline whose client's time has other causes, and whose client changes."""
+    client = timeline.clients[0]
+    spent = [msgspec.structs.replace(each, cause=causes.get(each.cause, each.cause)) for each in client.spent]
+    return msgspec.structs.replace(timeline, clients=[msgspec.structs.replace(client, spent=spent, **changes)])
+
+
 def test_what_only_some_runs_tell_apart_counts_as_one() -> None:
     traced = [drawn_timeline(run, roles=["sender"]) for run in range(8)]
-    both = by_name(compare(traced, [drawn_timeline(run, roles=["sender"]) for run in range(8, 16)], Random(0)))
-    assert ("elapsed", "queue") in both
-    assert ("median", "queue") in both
+    both = by_name(compare(traced, traced, Random(0)))
+    assert {("elapsed", "queue"), ("median", "queue")} <= both.keys()
     mixed = by_name(compare(traced, runs(8, 8), Random(0)))
     assert not {"queue", "commit", "answer", "server", NETWORK} & {name for _, name in mixed}
     assert mixed["elapsed", "round trip"].verdict in {"cannot tell", "same"}
-
-
-def test_runs_without_a_clock_have_round_trips_only() -> None:
-    def without(timeline: Timeline) -> Timeline:
-        client = timeline.clients[0]
-        spent = [msgspec.structs.replace(run, cause="round trip") for run in client.spent]
-        return msgspec.structs.replace(
-            timeline, clients=[msgspec.structs.replace(client, offset_us=None, spent=spent)], commands=[]
-        )
-
-    result = by_name(compare(runs(1, 4), [without(run) for run in runs(9, 4)], Random(0)))
-    assert {name for _, name in result} >= {"round trip"}
-    assert NETWORK not in {name for _, name in result}
-
-
-def test_an_older_trace_makes_queue_and_commit_one() -> None:
-    def older(timeline: Timeline) -> Timeline:
-        client = timeline.clients[0]
-        spent = [
-            msgspec.structs.replace(run, cause="queue and commit" if run.cause in {"queue", "commit"} else run.cause)
-            for run in client.spent
-        ]
-        return msgspec.structs.replace(timeline, clients=[msgspec.structs.replace(client, spent=spent)])
-
-    traced = [drawn_timeline(run, roles=["sender"]) for run in range(8)]
-    result = by_name(compare(traced, [older(run) for run in traced], Random(0)))
+    older = [renamed(run, dict.fromkeys(("queue", "commit"), "queue and commit")) for run in traced]
+    result = by_name(compare(traced, older, Random(0)))
     assert ("elapsed", "queue") not in result
     assert result["elapsed", "queue and commit"].old_median_us == result["elapsed", "queue and commit"].new_median_us
+    causes = {spent.cause: "round trip" for run in traced for spent in run.clients[0].spent}
+    without_clock = [msgspec.structs.replace(renamed(run, causes, offset_us=None), commands=[]) for run in traced]
+    names = {name for _, name in by_name(compare(traced, without_clock, Random(0)))}
+    assert "round trip" in names
+    assert NETWORK not in names
 
 
 # The text.
@@ -319,22 +267,8 @@ def test_an_older_trace_makes_queue_and_commit_one() -> None:
 def comparison(name: str) -> Comparison:
     if name == "the same run":
         return compare(runs(1, 1) * 8, runs(1, 1) * 8, Random(0))
-    if name == "both":
-        receivers = [*runs(100, 8, "receiver")], [*runs(200, 8, "receiver", paths=SLOW)]
-        return compare([*runs(100, 8), *receivers[0]], [*runs(200, 8), *receivers[1]], Random(0))
     size = {"slower": 9, "equal": 8, "few": 2}[name]
     return compare(runs(100, size), runs(200, size, paths=None if name == "equal" else SLOW), Random(0))
-
-
-@pytest.mark.parametrize("name", ["slower", "equal", "few", "both", "the same run"])
-def test_no_line_is_wider_than_the_terminal_or_ends_with_a_space(name: str) -> None:
-    for width in range(40, 201, 7):
-        for line in compare_text(comparison(name), width).splitlines():
-            assert len(line) <= width, (width, line)
-            assert line == line.rstrip(), (width, line)
-    assert compare_text(comparison(name), 80, unicode=False).isascii()
-    coloured = compare_text(comparison(name), 80, colour=True)
-    assert re.sub(r"\x1b\[\d*m", "", coloured) == compare_text(comparison(name), 80)
 
 
 @pytest.mark.parametrize(
@@ -346,13 +280,19 @@ def test_no_line_is_wider_than_the_terminal_or_ends_with_a_space(name: str) -> N
         ("the same run", r"The same: no change is larger than 10%\."),
     ],
 )
-def test_the_text_begins_with_what_changed(name: str, words: str) -> None:
+def test_the_text_begins_with_what_changed_and_fits_the_terminal(name: str, words: str) -> None:
     result = comparison(name)
     [group] = result.groups
     first, second = compare_text(result, 200).splitlines()[:2]
     assert first == f"Sender: {group.old} old runs, {group.new} new."
     assert re.match(words, second), second
     assert result.runs_needed == runs_needed(ALPHA / len(result.changes))
+    for width in range(40, 201, 7):
+        for line in compare_text(result, width).splitlines():
+            assert len(line) <= width, (width, line)
+            assert line == line.rstrip(), (width, line)
+    assert compare_text(result, 80, unicode=False).isascii()
+    assert re.sub(r"\x1b\[\d*m", "", compare_text(result, 80, colour=True)) == compare_text(result, 80)
 
 
 @pytest.mark.parametrize(
