@@ -1,12 +1,18 @@
-"""The state takes in many rows at once as it takes them in one by one."""
+"""Lists of nameplates, what takes room, and its last tenth, for small mailboxes of addresses that hold little."""
 
 from __future__ import annotations
 
+import itertools
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from restante.mailbox.core.address_quotas import AddressQuota
+from restante.mailbox.core.dispatcher import Dispatcher
+from restante.mailbox.core.limits import KIB, MIB, RESERVED_FOR_ADDRESSES, RESERVED_SHARE, SMALL_MAILBOX_BYTES, Limits
 from restante.mailbox.core.model import (
     Mailbox,
     MailboxGone,
@@ -15,18 +21,20 @@ from restante.mailbox.core.model import (
     MailboxSideSet,
     Nameplate,
     NameplateGone,
+    Policy,
 )
+from restante.mailbox.core.quotas import TOO_MANY_CLAIMS
+from restante.mailbox.core.rules import SERVER_FULL
 from restante.mailbox.core.state import State
+from support.dice import FakeDice
 from support.effort import examples
+from support.mailbox.givens import Peer
 
-names = st.sampled_from([*"0123456789", "007", "12", "13", "100"])
+NAMES = st.sampled_from([*"0123456789", "007", "12", "13", "100"])
+STRANGE_NAMES = st.text(min_size=1) | st.sampled_from(['1","2', '","', '"', "\\", ","])
 
 
-@given(
-    st.lists(st.text(min_size=1) | st.sampled_from(['1","2', '","', '"', "\\", ","]), unique=True)
-    | st.lists(names, unique=True),
-    st.data(),
-)
+@given(st.lists(STRANGE_NAMES, unique=True) | st.lists(NAMES, unique=True), st.data())
 @examples(60)
 def test_a_listing_has_all_live_names_sorted(names: list[str], data: st.DataObject) -> None:
     state = State()
@@ -41,6 +49,13 @@ def test_a_listing_has_all_live_names_sorted(names: list[str], data: st.DataObje
     assert json.loads(state.apps["app"].listing()) == [{"id": name} for name in left]
 
 
+# ── what takes room ──────────────────────────────────────────────────────────────────────────────
+
+STORED = 80 * MIB
+"""So that 64 addresses that fill all but the reserve hold more than a small holder does."""
+LIMITS = Limits(stored_bytes=STORED, address_bytes=4 * MIB, commands=0.0, bytes=0.0)
+
+
 def test_what_sides_and_moods_take_is_counted_until_they_are_gone() -> None:
     """A mailbox of short names held 6 KB of sides and moods and was counted with 2 KB."""
     state = State()
@@ -53,3 +68,140 @@ def test_what_sides_and_moods_take_is_counted_until_they_are_gone() -> None:
     assert state.stored == before
     state.fold(MailboxGone(mailbox))
     assert state.stored == 0
+
+
+def test_names_count_by_the_memory_that_they_take() -> None:
+    dispatcher = Dispatcher(State(), FakeDice(), Policy(limits=LIMITS))
+    Peer(dispatcher, "a").say(type="open", mailbox="m")
+    short = dispatcher.state.stored
+    long = "\U0001f4ec" * 500
+    peer = Peer(dispatcher, long)
+    peer.say(type="open", mailbox=long)
+    quota = peer.connection.address_quotas[0]
+    assert dispatcher.state.stored - short == quota.stored > 3 * 4 * 500
+    peer.say(type="close", mood="happy")
+    assert (dispatcher.state.stored, quota.stored) == (short, 0)
+
+
+# ── the reserve ──────────────────────────────────────────────────────────────────────────────────
+
+
+def fill(peer: Peer, mailbox: str, size: int) -> int:
+    """Add messages of this size until one is refused; return how many were taken."""
+    peer.say(type="open", mailbox=mailbox)
+    for number in itertools.count():
+        [answer] = peer.say(type="add", phase=str(number), body="0" * size) or [{"type": "error"}]
+        if answer["type"] == "error":
+            peer.say(type="close")
+            return number
+    raise AssertionError("everything was taken")
+
+
+def filled() -> tuple[Dispatcher, AddressQuota]:
+    """Let 64 addresses use as much as they are allowed: large mailboxes, then small ones. Return the quota of one."""
+    dispatcher = Dispatcher(State(), FakeDice(), Policy(limits=LIMITS))
+    peers = [Peer(dispatcher, f"filler {number}") for number in range(64)]
+    most = int(STORED * (1 - RESERVED_SHARE) / len(peers))
+    for number, peer in enumerate(peers):
+        peer.say(type="open", mailbox=f"large {number}")
+        for phase in range(6):
+            peer.say(type="add", phase=str(phase), body="0" * (most // 6))
+    quotas = [peer.connection.address_quotas[0] for peer in peers]
+    for number, quota in enumerate(quotas):
+        for more in range(5):
+            fill(Peer(dispatcher, f"filler {number}", quota), f"small {number} {more}", 30 * KIB)
+    return dispatcher, quotas[0]
+
+
+def fill_reserve(dispatcher: Dispatcher, number: int) -> int:
+    """Let an address create as many small mailboxes as it can, with the longest side; return its bytes."""
+    quota = AddressQuota()
+    for more in itertools.count():
+        peer = Peer(dispatcher, f"{number} {more}".rjust(500, "\U0001f4ec"), quota)
+        if peer.say(type="open", mailbox=f"small {number} {more}"):
+            return quota.stored
+        phases = map(str, itertools.count())
+        while peer.say(type="add", phase=next(phases), body="0" * 3 * KIB)[-1]["type"] == "message":
+            pass
+    raise AssertionError("everything was taken")
+
+
+def complete_a_pair(dispatcher: Dispatcher) -> None:
+    for name in ("1", "2"):
+        pair = Peer(dispatcher, "a"), Peer(dispatcher, "b")
+        for peer in pair:
+            [claimed] = peer.say(type="claim", nameplate=name)
+            peer.say(type="open", mailbox=claimed["mailbox"])
+        for number in range(10):
+            for peer in pair:
+                assert peer.say(type="add", phase=str(number), body="00" * 300)[-1]["type"] == "message"
+        for peer in pair:
+            assert peer.say(type="release")[-1]["type"] == "released"
+            assert peer.say(type="close", mood="happy")[-1]["type"] == "closed"
+
+
+def test_beside_64_full_addresses_a_fresh_pair_completes_and_a_mailbox_stays_small() -> None:
+    """Large phases and ids do not bypass the reserve."""
+    dispatcher, _ = filled()
+    assert dispatcher.state.nearly_full(LIMITS)
+    peer = Peer(dispatcher, "a")
+    peer.say(type="open", mailbox="mine")
+    large = "0" * SMALL_MAILBOX_BYTES
+    for message in ({"phase": large, "body": ""}, {"phase": "p", "body": "", "id": large}):
+        assert peer.say(type="add", **message)[-1]["error"] == SERVER_FULL
+    [refused] = peer.say(type="add", phase="p", body=large)
+    assert refused["hint"] == "the remaining room is reserved for mailboxes of up to 42 KiB; try again later"
+    size = 10 * KIB
+    taken = fill(Peer(dispatcher, "b"), "yours", size)
+    assert LIMITS.small_mailbox_bytes - 2 * size < taken * size < LIMITS.small_mailbox_bytes
+    complete_a_pair(dispatcher)
+    assert dispatcher.state.stored < STORED
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [24 * MIB, *(pytest.param(size, marks=pytest.mark.thorough) for size in (128 * MIB, Limits().stored_bytes))],
+    ids=["24 MiB", "128 MiB", "default"],
+)
+def test_64_addresses_do_not_use_up_the_reserve(stored: int) -> None:
+    """With 128 MiB, thirteen addresses did: each could hold a megabyte, whatever the size of the reserve."""
+    limits = Limits(stored_bytes=stored, commands=0.0, bytes=0.0)
+    dispatcher = Dispatcher(State(), FakeDice(), Policy(limits=limits))
+    dispatcher.state.stored = int(stored * (1 - RESERVED_SHARE))  # large mailboxes
+    for number in range(RESERVED_FOR_ADDRESSES):
+        assert limits.small_holder_bytes <= fill_reserve(dispatcher, number) <= stored // 10 // RESERVED_FOR_ADDRESSES
+    complete_a_pair(dispatcher)
+    assert dispatcher.state.stored < stored
+
+
+def test_the_reserve_for_an_address_has_bounds() -> None:
+    default = Limits().stored_bytes
+    for stored, *bounds in ((MIB, 16 * KIB, 16 * KIB), (default, 64 * KIB, MIB), (100 * default, 64 * KIB, MIB)):
+        limits = Limits(stored_bytes=stored)
+        assert [limits.small_mailbox_bytes, limits.small_holder_bytes] == bounds
+
+
+def test_an_address_that_holds_much_may_join_and_end_mailboxes_but_not_create_any() -> None:
+    dispatcher, rich = filled()
+    [claimed] = Peer(dispatcher, "a").say(type="claim", nameplate="7")
+    hint = "the remaining room is reserved for addresses that hold less than 81 KiB; try again later"
+    for command in ({"type": "allocate"}, {"type": "claim", "nameplate": "8"}, {"type": "open", "mailbox": "new"}):
+        [refused] = Peer(dispatcher, "b", rich).say(**command)
+        assert (refused["error"], refused["hint"]) == ("the server is full", hint)
+    joining = Peer(dispatcher, "b", rich)
+    assert joining.say(type="claim", nameplate="7")[-1] == {**claimed, "id": None}
+    assert joining.say(type="open", mailbox=claimed["mailbox"]) == []
+    [refused] = joining.say(type="add", phase="p", body="")
+    assert refused["error"] == "the server is full"
+    assert joining.say(type="close")[-1]["type"] == "closed"
+
+
+def test_in_the_reserve_claims_are_charged_whether_or_not_the_nameplate_exists() -> None:
+    """What is refused for want of room would tell for nothing which nameplates live."""
+    dispatcher, rich = filled()
+    limits = replace(LIMITS, address_claims=1.0, address_claims_at_once=10)
+    dispatcher.policy = replace(dispatcher.policy, limits=limits)
+    Peer(dispatcher, "a").say(type="claim", nameplate="7")
+    answers = [Peer(dispatcher, "b", rich).say(type="claim", nameplate=str(name))[-1] for name in range(1, 21)]
+    assert [answer.get("error") for answer in answers[:10]] == [*6 * [SERVER_FULL], None, *3 * [SERVER_FULL]]
+    assert {answer["error"] for answer in answers[10:]} == {TOO_MANY_CLAIMS}
