@@ -8,8 +8,7 @@ import signal
 import socket
 import time
 from asyncio.subprocess import DEVNULL
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +20,7 @@ from support.faulty_disk import HANGS, CommandedDisk, looking
 from support.mailbox import altered
 from support.mailbox.clients import Clients
 from support.ports import held_port
-from support.processes import RESTANTE, Serving, serving, started
+from support.processes import RESTANTE, serving, started
 from support.waku import processes as waku
 
 WATCHDOG_MICROSECONDS: Final = 40_000
@@ -37,10 +36,9 @@ WATCHDOG: Final[Message] = {"WATCHDOG": "1"}
 class Manager:
     """A service manager that only reads."""
 
-    def __init__(self, folder: Path, *, abstract: bool = False) -> None:
+    def __init__(self, name: str) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        name = f"@restante-{os.getpid()}-{folder.name}" if abstract else str(folder / "notify")
-        self.socket.bind("\0" + name[1:] if abstract else name)
+        self.socket.bind(name.replace("@", "\0"))  # an abstract name
         self.variables = {"NOTIFY_SOCKET": name}
         self.with_watchdog = {**self.variables, "WATCHDOG_USEC": str(WATCHDOG_MICROSECONDS)}
 
@@ -67,58 +65,36 @@ class Manager:
             return messages
 
 
-@contextmanager
-def listening(folder: Path, *, abstract: bool = False) -> Iterator[Manager]:
-    manager = Manager(folder, abstract=abstract)
+@pytest.fixture
+def manager(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Manager]:
+    manager = Manager(getattr(request, "param", str(tmp_path / "notify")))
     with manager.socket:
         yield manager
 
 
-@pytest.fixture
-def manager(tmp_path: Path) -> Iterator[Manager]:
-    with listening(tmp_path) as listener:
-        yield listener
-
-
-@asynccontextmanager
-async def mailbox_server(data: Path, variables: dict[str, str]) -> AsyncIterator[Serving]:
-    async with serving(data, RESTANTE, (), **variables) as server:
-        yield server
-
-
-@asynccontextmanager
-async def waku_node(data: Path, variables: dict[str, str]) -> AsyncIterator[Serving]:
-    async with waku.node_process(data, variables=variables) as node:
-        yield node.serving
-
-
-Start = Callable[..., AbstractAsyncContextManager[Serving]]
-
-
-@pytest.mark.parametrize(
-    ("start", "abstract"), [(mailbox_server, False), (waku_node, True)], ids=["mailbox, path", "waku, abstract name"]
-)
-async def test_a_server_says_when_it_is_ready_that_it_works_and_when_it_stops(
-    start: Start, abstract: bool, tmp_path: Path
+async def test_a_server_says_when_it_is_ready_that_it_works_reloads_and_stops(
+    tmp_path: Path, manager: Manager
 ) -> None:
-    with listening(tmp_path, abstract=abstract) as manager:
-        async with start(tmp_path / "data", manager.with_watchdog) as server:
-            assert await asyncio.to_thread(manager.next) == READY
-            for _ in range(3):
-                assert await asyncio.to_thread(manager.next) == WATCHDOG
-            await server.stop()
-        assert STOPPING in manager.waiting()
-
-
-async def test_sighup_is_a_reload_with_a_beginning_and_an_end(tmp_path: Path, manager: Manager) -> None:
-    async with mailbox_server(tmp_path / "data", manager.variables) as server:
+    async with serving(tmp_path / "data", RESTANTE, (), **manager.with_watchdog) as server:
         assert await asyncio.to_thread(manager.next) == READY
+        for _ in range(3):
+            assert await asyncio.to_thread(manager.next) == WATCHDOG
         before = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         server.send(signal.SIGHUP)
-        begun = await asyncio.to_thread(manager.next)
+        begun = await manager.message("RELOADING")
         assert begun == {**begun, "RELOADING": "1", "STATUS": "reading the settings again"}
         assert before <= int(begun["MONOTONIC_USEC"]) <= time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
-        assert await asyncio.to_thread(manager.next) == READY
+        assert await manager.message("READY") == READY
+        await server.stop()
+    assert STOPPING in manager.waiting()
+
+
+@pytest.mark.parametrize("manager", [f"@restante-{os.getpid()}"], indirect=True, ids=["abstract"])
+async def test_a_waku_node_says_it_too_to_an_abstract_name(tmp_path: Path, manager: Manager) -> None:
+    async with waku.node_process(tmp_path / "data", variables=manager.with_watchdog) as node:
+        assert [await asyncio.to_thread(manager.next) for _ in range(3)] == [READY, WATCHDOG, WATCHDOG]
+        await node.serving.stop()
+    assert STOPPING in manager.waiting()
 
 
 async def test_a_server_that_cannot_listen_is_never_ready(tmp_path: Path, manager: Manager) -> None:
@@ -176,21 +152,23 @@ async def test_the_manager_s_signal_shows_in_the_log_where_a_server_hung(tmp_pat
 # ── in this process ──────────────────────────────────────────────────────────────────────────────
 
 
-async def test_while_the_event_loop_hangs_the_watchdog_is_not_answered(manager: Manager) -> None:
+async def test_the_watchdog_is_answered_while_the_event_loop_waits_for_the_disk_but_not_while_it_hangs(
+    manager: Manager,
+) -> None:
     async with ServiceManager(manager.with_watchdog).serving(asyncio.Event()):
         await manager.message("WATCHDOG")
         manager.waiting()
         assert len(manager.waiting(0.3)) <= 1, "the loop may have turned just before it hung"
         await manager.message("WATCHDOG")
-
-
-async def test_while_the_event_loop_waits_for_the_disk_the_watchdog_is_answered(manager: Manager) -> None:
+    manager.waiting()
     async with ServiceManager(manager.with_watchdog).serving(asyncio.Event(), lambda: True):
-        assert manager.next() == READY
-        assert [manager.next() for _ in range(3)] == [WATCHDOG] * 3
+        assert [manager.next() for _ in range(4)] == [READY, WATCHDOG, WATCHDOG, WATCHDOG]
 
 
 async def test_without_a_watchdog_only_the_beginning_and_the_end_are_said(manager: Manager) -> None:
+    calls: list[int] = []
+    ServiceManager(manager.variables).reload(lambda: calls.append(1))
+    assert (calls, manager.waiting()) == ([1], []), "a reload before the server is ready does not say that it is"
     stop = asyncio.Event()
     async with ServiceManager({**manager.with_watchdog, "WATCHDOG_PID": "1"}).serving(stop):
         assert manager.waiting(0.1) == [READY]
@@ -198,23 +176,17 @@ async def test_without_a_watchdog_only_the_beginning_and_the_end_are_said(manage
         assert await manager.message("STOPPING") == STOPPING
 
 
-@pytest.mark.parametrize(
-    ("variables", "seconds"),
-    [
+def test_the_timeout_of_the_watchdog(manager: Manager) -> None:
+    for variables, seconds in (
         ({"WATCHDOG_USEC": "30000000"}, 30.0),
-        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "own"}, 30.0),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(os.getpid())}, 30.0),
         ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"}, None),
         ({"WATCHDOG_USEC": "0"}, None),
         ({"WATCHDOG_USEC": "-1"}, None),
         ({"WATCHDOG_USEC": "half a minute"}, None),
-        ({}, None),
-    ],
-    ids=str,
-)
-def test_the_timeout_of_the_watchdog(variables: dict[str, str], seconds: float | None, manager: Manager) -> None:
-    variables = {name: value.replace("own", str(os.getpid())) for name, value in variables.items()}
-    assert ServiceManager({**manager.variables, **variables}).watchdog_seconds == seconds
-    assert ServiceManager(variables).watchdog_seconds is None  # nobody would read the answers
+    ):
+        assert ServiceManager({**manager.variables, **variables}).watchdog_seconds == seconds
+        assert ServiceManager(variables).watchdog_seconds is None  # nobody would read the answers
 
 
 def test_a_manager_that_is_gone_is_logged_once_and_addresses_of_other_kinds_are_not_used(
@@ -226,10 +198,3 @@ def test_a_manager_that_is_gone_is_logged_once_and_addresses_of_other_kinds_are_
     gone.notify("READY=1")
     gone.notify("WATCHDOG=1")
     assert capsys.readouterr().out.count("the service manager cannot be reached") == 1
-
-
-def test_a_reload_before_the_server_is_ready_does_not_say_that_it_is(manager: Manager) -> None:
-    calls = []
-    ServiceManager(manager.variables).reload(lambda: calls.append(1))
-    assert calls == [1]
-    assert manager.waiting() == []
