@@ -21,15 +21,6 @@ from support.mailbox.live import DAY, LiveServer
 # ── two programs that never run at the same time ────────────────────────────────────────────────
 
 
-async def test_two_programs_that_never_run_at_the_same_time_exchange_messages(alice: Program, bob: Program) -> None:
-    assert await alice.run("from alice 0", "from alice 1") == []
-    assert await bob.run("from bob 0") == []
-    assert await alice.run("from alice 2") == ["from bob 0"]
-    assert await bob.run("from bob 1") == ["from alice 0", "from alice 1", "from alice 2"]
-    assert await alice.run() == ["from bob 0", "from bob 1"]
-    assert await bob.run() == ["from alice 0", "from alice 1", "from alice 2"]
-
-
 @pytest.mark.parametrize("gap", [6 * DAY, 8 * DAY], ids=["shorter than the expiry", "longer than the expiry"])
 async def test_messages_outlive_gaps_of_runs(server: LiveServer, alice: Program, bob: Program, gap: float) -> None:
     await acquainted(alice, bob)

@@ -24,7 +24,7 @@ from restante.client import (
 )
 from restante.client.connection import websocket
 from support.bounds import BOUND, bounded
-from support.mailbox.live import DAY, LiveServer
+from support.mailbox.live import LiveServer
 from support.ports import nobodys_port
 
 AGAIN = "get it from the journal again"
@@ -188,38 +188,6 @@ async def test_an_error_of_the_function_for_events_is_for_this_run_only(friends:
 
 
 # ── seeds ────────────────────────────────────────────────────────────────────────────────────────
-
-
-async def test_two_programs_meet_again_with_a_seed_though_the_server_forgets_each(
-    server: LiveServer, tmp_path: Path
-) -> None:
-    async def run(who: str, *, seeds: bool = False) -> tuple[bytes | None, list[bytes]]:
-        """Say hello in the second wormhole as soon as there is a seed. Return the seed, and what came there."""
-        async with Journal[State](tmp_path / who, {}) as journal, bounded("a run"):
-            async with journal.wormhole("first", APP_ID, server=server.url, seeds=seeds) as first:
-                await first.set_code(CODE)
-                assert [message async for message in first.waiting()] == []
-                if not first.met:
-                    return None, []
-                seed = await first.seed()
-            async with journal.wormhole("second", APP_ID, server=server.url) as second:
-                is_new = second.code is None
-                await second.set_seed(seed)
-                if is_new:
-                    await second.send(who.encode())
-                return seed, [message.data async for message in second.waiting()]
-
-    for who in ("alice", "bob", "alice"):
-        await run(who, seeds=True)
-    for who in ("alice", "bob"):
-        await run(who)
-        await server.wait(8 * DAY)
-        assert server.mailboxes == 0
-    for who in ("alice", "bob"):
-        await run(who)
-    seeds, received = zip(*[await run(who) for who in ("alice", "bob", "alice")], strict=True)
-    assert len(set(seeds)) == 1
-    assert received[1:] == ([b"alice"], [b"bob"])
 
 
 async def test_a_seed_is_set_instead_of_a_code(alice: Program) -> None:

@@ -19,7 +19,6 @@ from restante.client.files.draft import (
     check_place,
     draft_directory,
     draft_file,
-    scratch_file,
 )
 from restante.common.errors import Misuse, StoreError
 
@@ -86,14 +85,6 @@ def test_it_has_its_name_only_when_it_is_complete(tmp_path: Path, kind: str, nam
         assert ".part-" in hidden
         assert len(hidden.encode()) <= 255  # a character that was cut would be a surrogate
     assert contents(tmp_path) == {name: "new"}
-
-
-@both
-def test_nothing_is_left_after_an_error(place: Path, kind: str) -> None:
-    with pytest.raises(ZeroDivisionError), draft_of_a(kind, place) as unfinished:  # noqa: PT012 - it is the block's
-        fill(unfinished)
-        raise ZeroDivisionError
-    assert contents(place.parent) == {}
 
 
 @both
@@ -332,12 +323,6 @@ def test_the_umask_decides_the_mode(tmp_path: Path) -> None:
     assert modes == {"file": 0o640, "directory": 0o750}
 
 
-def test_a_full_disk_is_one_sentence() -> None:
-    with Path("/dev/full").open("r+b", buffering=0) as full, pytest.raises(StoreError, match="No space left") as said:
-        OpenDraft(full, Path("/there/name\x1b")).write(b"x")
-    assert str(said.value) == r"cannot write '/there/name\x1b': No space left on device"
-
-
 @both
 def test_a_folder_in_which_nothing_can_be_created_is_one_sentence(tmp_path: Path, kind: str) -> None:
     is_refused(kind, Path("/proc/self/name"), r"^cannot \w+ '/proc/self/name': ", StoreError, replace=False)
@@ -349,12 +334,3 @@ def test_more_than_the_disk_has_room_for_is_refused_before(tmp_path: Path) -> No
     check_free_space(Path("/proc"), 1 << 60)  # it does not know its size
     with pytest.raises(StoreError, match=r"has room for .* and 1,152,921,504,606,846,976 are offered"):
         check_free_space(tmp_path, 1 << 60)
-
-
-def test_a_scratch_file_has_no_name_and_can_be_read_again(tmp_path: Path) -> None:
-    with scratch_file(tmp_path) as scratch:
-        scratch.write(b"abc")
-        scratch.write(memoryview(b"def"))
-        assert not list(tmp_path.iterdir())
-        scratch.file.seek(1)
-        assert scratch.file.read() == b"bcdef"
