@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from support.mailbox.reference_sources import Their, alter
-from support.processes import called, restante, serving
+from support.mailbox.scene import BEFORE, RECEIVER, SENDER, Moment, Scene, assert_text_arrives, to_client
+from support.mailbox.servers import Reference, Restante
+from support.processes import RESTANTE, called, child, restante, serving
 
 
 def play(their: Their) -> None:
@@ -60,14 +66,11 @@ def test_an_import_reports_imported_and_skipped_rows(their: Their, data: Path) -
     assert result.stderr.count("\n") == 1
 
 
-def test_an_import_reports_as_json(their: Their, data: Path) -> None:
+def test_an_import_reports_as_json_and_nothing_to_import_is_misuse(their: Their, data: Path) -> None:
     play(their)
     report = json.loads(called("import", *files(their), "--json", RESTANTE_DATA=str(data)).stdout)
     assert report["imported"]["usage_client_versions"] == 1
     assert report["skipped"] == {"mailboxes_without_sides": 1, "messages_without_mailbox": 1}
-
-
-def test_nothing_to_import_is_misuse(data: Path) -> None:
     for words in ([], ["--merge"], ["--usage", "gone.sqlite"]):
         result = called("import", *words, "--data", data)
         assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
@@ -85,3 +88,82 @@ async def test_a_running_server_blocks_imports_and_allows_exports(their: Their, 
     assert (tmp_path / "export.sqlite").stat().st_mode & 0o777 == 0o600
     result = called("export", str(tmp_path / "export.sqlite"), "--data", data)
     assert (result.returncode, result.stderr.count("\n")) == (2, 1)
+
+
+# ── a transfer that was begun on the reference server ends on ours: real clients, one port that changes hands ───
+
+TEXT = "begun there, ended here"
+
+
+@pytest.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    """The reference server, with real clients."""
+    async with Scene(tmp_path, Reference(tmp_path / "reference")) as scene:
+        yield scene
+
+
+@asynccontextmanager
+async def taken_over(scene: Scene) -> AsyncIterator[None]:
+    """The reference server is gone: import what it left, and start ours in its place."""
+    folder = scene.server.folder
+    ours = Restante(folder.with_name("restante"))
+    ours.port = scene.server.port
+    files = ("--channel", str(folder / "relay.sqlite"), "--usage", str(folder / "usage.sqlite"))
+    async with child(*RESTANTE, "import", "--data", str(ours.folder / "data"), *files) as importing:
+        assert await importing.ended() == 0, importing.said
+    scene.server = ours
+    try:
+        await ours.start()
+        yield
+    except BaseException:
+        await ours.end()
+        raise
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        pytest.param(
+            to_client(SENDER, "message", phase="pake", author=RECEIVER), id="one has heard the other's pake"
+        ),
+        pytest.param(
+            to_client(RECEIVER, "message", phase="0", author=SENDER),
+            id="the text is on its way",
+            marks=pytest.mark.thorough,
+        ),
+    ],
+)
+async def test_the_reference_server_may_be_killed_in_mid_transfer(scene: Scene, moment: Moment) -> None:
+    killed = scene.kill_at(moment, BEFORE)
+    sender = await scene.send_text(TEXT)
+    receiver = await scene.receive(await sender.code())
+    await killed.reached()
+    await scene.server.end()
+    async with taken_over(scene):
+        await assert_text_arrives(sender, receiver, TEXT)
+        scene.assert_one_happy_session()
+
+
+async def test_going_back_to_the_reference_server(scene: Scene) -> None:
+    """As the guide says: the reference server starts on its own files, with the usage records of both servers."""
+
+    async def transfer() -> None:
+        sender = await scene.send_text(TEXT)
+        await assert_text_arrives(sender, await scene.receive(await sender.code()), TEXT)
+
+    theirs = scene.server
+    await transfer()
+    await theirs.stop()
+    async with taken_over(scene):
+        ours = scene.server
+        await transfer()
+        await ours.stop()
+    usage = theirs.folder / "usage.sqlite"
+    usage.unlink()
+    async with child(*RESTANTE, "export", str(usage), "--data", str(ours.folder / "data")) as exporting:
+        assert await exporting.ended() == 0, exporting.said
+    scene.server = theirs
+    await theirs.start()
+    await transfer()
+    assert theirs.usage() == (["happy"] * 3, ["happy"] * 3)
+    assert theirs.live() == {}
