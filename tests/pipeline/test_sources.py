@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -17,7 +16,7 @@ from restante.pipeline.build import sources as build_module
 from restante.pipeline.build.freshness import TableWithInputs
 from restante.pipeline.build.run import BuildResult, info_of
 from restante.pipeline.build.sources import build_sources
-from restante.pipeline.lake import commit_info, delta_log
+from restante.pipeline.lake import commit_info
 from restante.pipeline.lake.commit_info import Ledger, Mark
 from restante.pipeline.lake.compact import compact
 from restante.pipeline.schemas import NAMEPLATES
@@ -183,25 +182,6 @@ def test_what_changes_rows_or_reads_them_makes_the_table_due_and_other_commits_d
     assert is_due(built)
 
 
-@pytest.mark.parametrize("commits", [1, 5])
-def test_the_table_is_due_after_an_input_was_removed_and_made_again_or_restored_from_a_backup(
-    built: LakeWorld, commits: int
-) -> None:
-    folder = built.path / "nameplates"
-    shutil.copytree(folder, built.folder / "backup")
-    shutil.rmtree(folder)
-    assert not is_due(built), "it may be made again"
-    for _ in range(commits):
-        read_rows(built, "relay", 1)
-    assert is_due(built)
-    bring_up_to_date(built)
-    shutil.rmtree(folder)
-    shutil.copytree(built.folder / "backup", folder)
-    assert is_due(built), "the commit that it was built from is gone"
-    merge(built)
-    assert is_due(built)
-
-
 def test_the_table_stays_as_it_is_while_an_input_is_removed(
     built: LakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,43 +216,14 @@ def test_many_commits_that_change_nothing_do_not_make_the_table_due(
     assert is_due(built), "no build was run between them"
 
 
-def forget(world: LakeWorld, name: str) -> None:
-    """Make the log of nameplates what a version of Restante wrote whose states had no such field."""
-    for entry in (world.path / "nameplates" / delta_log.LOG_FOLDER).glob("*.json"):
-        lines = [json.loads(line) for line in entry.read_text().splitlines()]
-        for line in lines:
-            if fields := line.get("commitInfo", {}).get(delta_log.COMMIT_INFO_KEY):
-                fields["state"].pop(name, None)
-        entry.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-
-
-def test_a_lake_of_an_older_version_builds_the_table_after_each_commit(built: LakeWorld) -> None:
-    forget(built, "last_change")
-    assert not is_due(built)
-    merge(built)
-    assert is_due(built)
-    bring_up_to_date(built)
-    read_rows(built, "relay", 1)
-    bring_up_to_date(built)
-    merge(built)
-    assert not is_due(built), "which commit changed rows is known from now on"
-
-
-@pytest.mark.parametrize(
-    ("is_old", "replaced", "read"), [(False, False, 5), (False, True, 2), (True, False, 2)], ids=str
-)
-def test_counts_begin_again_when_rows_are_replaced_and_in_a_lake_of_an_older_version(
-    idle: LakeWorld, is_old: bool, replaced: bool, read: int
-) -> None:
-    read_rows(idle, "relay", 3)
-    idle.now += DAY
-    read_rows(idle, "relay", 2, replaced=replaced)
-    if is_old:
-        forget(idle, "totals")
-    with idle.run() as run:
-        totals = run.lake.table(NAMEPLATES).totals("relay")
-    assert totals is not None
-    assert (totals.read, totals.since, totals.until) == (read, NOW if read == 5 else NOW + DAY, NOW + DAY)
+def test_counts_begin_again_when_rows_are_replaced(idle: LakeWorld) -> None:
+    for number, replaced, expected in ((3, False, (3, NOW)), (2, False, (5, NOW)), (2, True, (2, NOW + 2 * DAY))):
+        read_rows(idle, "relay", number, replaced=replaced)
+        with idle.run() as run:
+            totals = run.lake.table(NAMEPLATES).totals("relay")
+        assert totals is not None
+        assert (totals.read, totals.since, totals.until) == (*expected, idle.now)
+        idle.now += DAY
 
 
 def test_a_source_whose_row_was_dropped_by_age_does_not_come_back(idle: LakeWorld) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
@@ -181,18 +180,6 @@ def infos(table: LakeTable) -> list[CommitInfo]:
     there = [version for version in range(last, -1, -1) if delta_log.file(table.folder, version).exists()]
     found = [delta_log.read_info(table.folder, version) for version in there]
     return [info for info in found if info.run or info.days]
-
-
-def of_before(folder: Path) -> None:
-    """Make a table's log what the version of Restante wrote that had no states."""
-    for entry in (folder / delta_log.LOG_FOLDER).glob("*.json"):
-        lines = [json.loads(line) for line in entry.read_text().splitlines()]
-        for line in lines:
-            if fields := line.get("commitInfo", {}).get(delta_log.COMMIT_INFO_KEY):
-                for field in ("commit", "state"):
-                    del fields[field]
-                fields["built"] = {name: point["version"] for name, point in fields.pop("inputs", {}).items()}
-        entry.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
 
 def rows(read: pa.Table) -> list[Row]:
