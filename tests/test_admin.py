@@ -179,34 +179,6 @@ async def test_the_difficulty_in_effect_is_that_of_the_mode(tmp_path: Path) -> N
         assert (await look.page("/varz"))["permission"]["difficulty"] == 0
 
 
-async def test_a_mailbox_whose_prune_was_undone_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite, "LOCK_TIMEOUT_SECONDS", 0.01)
-    async with inside(tmp_path) as here, Clients() as clients, looked_at(here, tmp_path) as look:
-        client = await clients.bind(here.url, "app", "a")
-        await client.call("claim", nameplate="1")
-
-        def prune() -> None:
-            state = here.commit_loop.dispatcher.state
-            state.in_grace_period = False
-            for mailbox in state.mailboxes():
-                mailbox.touched = -1e6
-            here.commit_loop.start_pruning()
-
-        with closing(sqlite3.connect(database(tmp_path), isolation_level=None)) as other:
-            other.execute("BEGIN IMMEDIATE")
-            prune()
-            async with bounded("an undone batch"):
-                while not (await look.counts())["restante_batches_not_stored_total"]:
-                    pass
-        async with bounded("the prune"):
-            # The undone prune may not have ended yet: then another one does not start.
-            while not (found := await look.counts())["restante_mailboxes_pruned_total"]:
-                prune()
-        assert found["restante_mailboxes_pruned_total"] == 1
-        assert found["restante_results_total mailbox pruney"] == 1
-        assert found["restante_mailboxes"] == 0
-
-
 def test_the_manual_has_every_reason_of_a_refusal_and_its_limits_exist() -> None:
     rows = set(re.findall(r"^\| `([a-z_]+)` \| ", MONITORING.read_text().partition("### Reasons")[2], re.MULTILINE))
     assert {*refusals.REASONS.values(), refusals.OTHER} <= rows

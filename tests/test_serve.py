@@ -21,7 +21,6 @@ from msgspec.structs import replace
 from restante.common.net import networks
 from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.limits import UNLIMITED, Limits
-from restante.mailbox.protocol.hashcash import Demand
 from restante.mailbox.server.descriptors import OWN_DESCRIPTORS, needed_descriptors
 from restante.mailbox.server.main import Disk
 from restante.mailbox.server.system import system_secret
@@ -29,7 +28,6 @@ from support.bounds import BOUND, bounded
 from support.mailbox.clients import Clients
 from support.mailbox.live import inside, open_live
 from support.mailbox.raw_socket import TEXT, RawSocket, frame
-from support.mailbox.stamps import mint
 from support.processes import RESTANTE, Serving, called, database, run, serving
 
 
@@ -384,24 +382,3 @@ async def test_a_proxy_that_is_not_trusted_is_noticed_once(tmp_path: Path) -> No
                 assert (await socket.hear())["welcome"]["your-address"]["ipv4"] == "127.0.0.1"
     [line] = [str(line) for line in logged if "--trust-proxy" in line["event"]]
     assert "198.51" not in line
-
-
-async def test_a_client_that_shows_its_work_is_served(tmp_path: Path) -> None:
-    admission = Admission(AdmissionTerms(mode="hashcash", bits=12), system_secret)
-    async with open_live(tmp_path, admission=admission) as live:
-        for spelling in ("submit-permissions", "submit-permission"):
-            socket = await live.dial()
-            required = (await socket.hear())["welcome"]["permission-required"]
-            assert required["none"] is None
-            assert set(required["hashcash"]) == {"bits", "resource"}
-            stamp = mint(Demand(**required["hashcash"]), date="261121", random="fresh")
-            socket.say(type=spelling, method="hashcash", stamp=stamp)
-            socket.say(type="bind", appid="x", side="a")
-            socket.say(type="list")
-            assert [(await socket.hear())["type"] for _ in range(4)] == ["ack", "ack", "ack", "nameplates"]
-            again = await live.dial()
-            await again.hear()
-            again.say(type=spelling, method="hashcash", stamp=stamp)  # good once, for the connection it was made for
-            assert (await again.hear())["type"] == "ack"
-            assert (await again.hear())["error"] == "permission denied"
-            assert await again.closed() == 1008
