@@ -1,10 +1,11 @@
-"""Addresses: who is at the other end, and what that address has used up."""
+"""Addresses: who is at the other end, what that address has used up, and on which terms it may connect."""
 
 from __future__ import annotations
 
 import ipaddress
 import itertools
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -12,16 +13,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from restante.common.net import host_and_port, household, networks, read, shown
+from restante.common.net import networks, shown
 from restante.mailbox.core import address_quotas
 from restante.mailbox.core.address_quotas import (
     ABUSE_SCORE_PER_BIT,
     ABUSE_SCORE_TOLERATED,
+    REFUSALS_PER_SECOND,
     AddressQuota,
     AddressRegistry,
 )
 from restante.mailbox.core.addresses import identify
+from restante.mailbox.core.admission import (
+    TOO_MANY_FROM_ADDRESS,
+    Admission,
+    AdmissionResult,
+    AdmissionTerms,
+)
 from restante.mailbox.core.limits import UNLIMITED
+from restante.mailbox.core.model import Now
 
 LOCAL = ("127.0.0.1", 5000)
 ABROAD = ("8.8.8.8", 5000)
@@ -98,19 +107,14 @@ def test_if_a_proxy_s_headers_differ_both_addresses_are_known(forwarded: str, re
     assert other == (None if found is None else str(found))
 
 
-@pytest.mark.parametrize("peer", [LOCAL, ABROAD])
-def test_headers_of_untrusted_peers_do_not_count(peer: tuple[str, int]) -> None:
+def test_headers_of_untrusted_peers_do_not_count_and_of_a_private_one_are_noticed() -> None:
     headers = {"X-Forwarded-For": "9.9.9.9", "X-Real-IP": "9.9.9.9", "X-Real-Port": "1"}
-    assert seen(peer, headers) == seen(peer, {})
-    assert seen(ABROAD, headers, PROXY) == seen(ABROAD, {})
-
-
-def test_headers_of_an_untrusted_private_peer_are_noticed() -> None:
-    assert identify(LOCAL, {"X-Forwarded-For": "9.9.9.9"}, ()).untrusted_proxy
-    assert identify(LOCAL, {"X-Real-IP": "9.9.9.9"}, ()).untrusted_proxy
-    assert not identify(ABROAD, {"X-Forwarded-For": "9.9.9.9"}, ()).untrusted_proxy
+    for peer, trusted in ((LOCAL, ()), (ABROAD, ()), (ABROAD, PROXY)):
+        assert seen(peer, headers, trusted) == seen(peer, {})
+        for name in headers.keys() - {"X-Real-Port"}:
+            assert identify(peer, {name: "9.9.9.9"}, trusted).untrusted_proxy == (peer == LOCAL)
     assert not identify(LOCAL, {}, ()).untrusted_proxy
-    assert not identify(LOCAL, {"X-Forwarded-For": "9.9.9.9"}, PROXY).untrusted_proxy
+    assert not identify(LOCAL, headers, PROXY).untrusted_proxy
 
 
 @given(st.text(), st.text(), st.text())
@@ -132,27 +136,6 @@ def test_no_header_raises_an_unexpected_error(forwarded: str, real: str, port: s
 )
 def test_an_address_is_shown_as_its_ipv4_address_or_ipv6_64(text: str, wanted: str) -> None:
     assert shown(text) == wanted
-
-
-def test_an_ipv4_address_or_an_ipv6_64_is_one_household() -> None:
-    def of(text: str) -> bytes:
-        address = read(text)
-        assert address is not None
-        return household(address)
-
-    assert of("2001:db8::1") == of("2001:db8::ffff:0:0:1") == bytes.fromhex("20010db800000000")
-    assert of("2001:db8:0:1::1") != of("2001:db8::1")
-    assert of("192.0.2.1") == of("::ffff:192.0.2.1") == bytes([192, 0, 2, 1])
-    assert of("192.0.2.2") != of("192.0.2.1")
-
-
-def test_text_that_is_no_address_is_read_as_none() -> None:
-    assert [read(text) for text in ("", "x", "1.2.3", "1.2.3.4:5", "[::1]")] == [None] * 5
-
-
-def test_an_ipv6_address_is_in_brackets_in_a_url() -> None:
-    assert host_and_port("::1", 4010) == "[::1]:4010"
-    assert host_and_port("127.0.0.1", 4010) == "127.0.0.1:4010"
 
 
 # ── quotas ─────────────────────────────────────────────────────────────────────────────────────
@@ -187,30 +170,7 @@ def test_the_name_of_an_address_changes_at_midnight_and_with_the_process() -> No
     assert "8.8" not in first
 
 
-LIMITS = replace(UNLIMITED, address_claims=60.0, address_claims_at_once=3)
-
-
-def test_different_nameplates_are_counted_and_the_same_one_only_once() -> None:
-    quota = AddressQuota()
-
-    def claim(key: int, now: float) -> float:
-        wait = quota.charge_claim(key, now, LIMITS)
-        if not wait:
-            quota.remember_nameplate(key)
-        return wait
-
-    assert [claim(key, 0.0) for key in (1, 2, 1, 3, 1, 2, 4, 4)] == [0, 0, 0, 0, 0, 0, 1, 1]
-    assert claim(4, 1.0) == 0
-
-
-def test_claims_of_names_without_a_nameplate_are_counted_each_time() -> None:
-    quota = AddressQuota()
-    assert [quota.charge_claim(None, 0.0, LIMITS) for _ in range(4)] == [0, 0, 0, 1]
-
-
-def test_without_a_limit_any_number_may_be_claimed() -> None:
-    quota = AddressQuota()
-    assert {quota.charge_claim(None, 0.0, UNLIMITED) for _ in range(1000)} == {0.0}
+LIMITS = replace(UNLIMITED, address_claims=60.0)
 
 
 def test_an_address_that_guesses_must_show_more_work_and_the_score_decays() -> None:
@@ -253,52 +213,197 @@ def test_looking_for_idle_quotas_takes_some_at_a_time_and_finds_all(monkeypatch:
     assert left[-1] == 50
 
 
-def test_connections_are_limited_to_a_burst_and_a_rate() -> None:
-    limits = replace(UNLIMITED, address_connects=60.0, address_connects_at_once=3)
-    quota = AddressQuota()
-    assert [quota.charge_connect(0.0, limits) for _ in range(5)] == [0, 0, 0, 1, 1]
-    assert quota.connections == 5
-    assert quota.charge_connect(1.0, limits) == 0
-    assert quota.charge_connect(1.0, UNLIMITED) == 0
+class CountedQuotas(OrderedDict[bytes, AddressQuota]):
+    """Counts how many quotas were taken out in order to be checked."""
 
+    checks = 0
 
-class Seen(AddressQuota):
-    """Counts how often quotas were looked at."""
-
-    __slots__ = ("_live",)
-    looks = 0
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._live = 0
-
-    @property
-    def connections(self) -> int:
-        Seen.looks += 1
-        return self._live
-
-    @connections.setter
-    def connections(self, live: int) -> None:
-        self._live = live
+    def popitem(self, last: bool = True) -> tuple[bytes, AddressQuota]:
+        self.checks += 1
+        return super().popitem(last)
 
 
 @pytest.mark.parametrize("live", [0, 1], ids=["nothing live", "all live"])
 def test_no_call_checks_more_than_some_hundreds_of_quotas(monkeypatch: pytest.MonkeyPatch, live: int) -> None:
-    monkeypatch.setattr(address_quotas, "AddressQuota", Seen)
     monkeypatch.setattr(address_quotas, "MAX_ADDRESSES", 3000)
     book = AddressRegistry(secrets())
-    for number in range(address_quotas.MAX_ADDRESSES):
-        book.get_or_add(ipaddress.IPv4Address(number)).connections = live
-    looks = []
-    for number in range(2 * address_quotas.MAX_ADDRESSES):
-        before = Seen.looks
-        book.get_or_add(ipaddress.IPv4Address(address_quotas.MAX_ADDRESSES + number))
+    book.quotas = quotas = CountedQuotas()
+    checks = []
+    for number in range(9000):
+        before = quotas.checks
+        quota = book.get_or_add(ipaddress.IPv4Address(number))
+        quota.connections = live if number < 3000 else 0
         if number % 100 == 0:
             book.forget(0.0, LIMITS)
-        looks.append(Seen.looks - before)
-    assert max(looks) < 1000
-    kept = book.quotas
-    assert (
-        sum(quota._live for quota in kept.values() if isinstance(quota, Seen)) == live * address_quotas.MAX_ADDRESSES
+        checks.append(quotas.checks - before)
+    assert max(checks) < 1000
+    assert sum(quota.connections for quota in quotas.values()) == live * 3000
+    assert len(quotas) <= (1 + live) * 3000
+
+
+# ── admission: who may connect, and on which terms ───────────────────────────────────────────────
+
+
+def admission(**terms: Any) -> Admission:
+    numbers = itertools.count()
+    return Admission(AdmissionTerms(**terms), lambda: next(numbers).to_bytes(32, "little"))
+
+
+def admit(
+    at: Admission,
+    address: str = "8.8.8.8",
+    *,
+    now: float = 0.0,
+    there: int = 0,
+    headers: Mapping[str, str] | None = None,
+) -> AdmissionResult:
+    return at.admit((address, 1), headers or {}, Now(1e9 + now, now), there)
+
+
+def bits(result: AdmissionResult) -> int:
+    """Return how much work is demanded; 0: none."""
+    return 0 if result.demand is None else result.demand.bits
+
+
+def refusal(result: AdmissionResult) -> tuple[int, str] | None:
+    return None if result.verdict is None else (result.verdict.code, result.verdict.words)
+
+
+def test_each_connection_has_a_resource_of_its_own() -> None:
+    at = admission(mode="hashcash", bits=12)
+    demands = [admit(at).demand for _ in range(100)]
+    assert all(demand is not None and demand.bits == 12 for demand in demands)
+    assert len({demand.resource for demand in demands if demand}) == 100
+    assert all(":" not in demand.resource for demand in demands if demand)
+
+
+def test_an_address_at_its_connection_limit_may_connect_again_when_a_connection_ends() -> None:
+    at = admission()
+    at.limits = replace(UNLIMITED, address_connections=2)
+    first = admit(at)
+    assert admit(at).verdict is None
+    third = admit(at)
+    assert refusal(third) == (1008, TOO_MANY_FROM_ADDRESS)
+    assert admit(at, "9.9.9.9").verdict is None
+    assert admit(at, "127.0.0.1").verdict is None
+    assert third.address_quotas == (), "who is refused does not count"
+    at.release(first.address_quotas)
+    assert admit(at).verdict is None
+
+
+def test_an_address_that_connects_too_often_is_told_when_to_try_again() -> None:
+    at = admission()
+    at.limits = replace(UNLIMITED, address_connects=60.0, address_connects_at_once=1)
+    assert admit(at).verdict is None
+    refused = admit(at).verdict
+    assert refused is not None
+    assert (refused.words, refused.hint) == (TOO_MANY_FROM_ADDRESS, "they come too fast; try again in 1 s")
+    assert admit(at, now=1.0).verdict is None
+
+
+@pytest.mark.parametrize("invented", ["X-Forwarded-For", "X-Real-IP"])
+def test_an_invented_proxy_header_does_not_bypass_a_limit(invented: str) -> None:
+    at = admission(trusted=networks(["127.0.0.0/8"], "--trust-proxy"))
+    at.limits = replace(UNLIMITED, address_connections=2)
+    real = {"X-Forwarded-For": "X-Real-IP", "X-Real-IP": "X-Forwarded-For"}[invented]
+    came = [admit(at, "127.0.0.1", headers={real: "8.8.8.8", invented: f"203.0.113.{number}"}) for number in range(5)]
+    assert [each.verdict is None for each in came] == [True, True, False, False, False]
+    at.release(came[0].address_quotas)
+    assert admit(at, "127.0.0.1", headers={real: "8.8.8.8", invented: "203.0.113.9"}).verdict is None
+    assert len(admit(at, "127.0.0.1", headers={real: "9.9.9.9", invented: "9.9.9.9"}).address_quotas) == 1
+
+
+def test_an_adaptive_server_demands_work_of_abusive_addresses_first_and_reports_each_change() -> None:
+    at = admission(mode="adaptive", bits=20)
+    came = admit(at)
+    assert came.offer == {"none": {}}
+    [quota] = came.address_quotas
+    quota.add_abuse_score(0.0, ABUSE_SCORE_TOLERATED)
+    assert bits(admit(at)) == 20
+    assert admit(at, "9.9.9.9").demand is None
+    assert at.changed_bits == {came.address_id: 20}
+    quota.add_abuse_score(0.0, ABUSE_SCORE_PER_BIT)
+    assert bits(admit(at)) == 21
+    assert at.changed_bits == {came.address_id: 21}
+    assert admit(at, now=10_000).demand is None
+    assert list(at.changed_bits.values()) == [0]
+    assert (at.changes, at.demanded) == (3, 2)
+
+
+def test_under_attack_an_adaptive_server_demands_work_of_all_clients() -> None:
+    at = admission(mode="adaptive", bits=20, load=100.0)
+    for _ in range(30):
+        for _ in range(1000):
+            admit(at, "127.0.0.1")
+        at.tick()
+    for address in ("8.8.8.8", "127.0.0.1"):
+        assert bits(admit(at, address)) > 20
+    assert at.changes == 0
+
+
+def test_a_hashcash_server_has_no_load_level() -> None:
+    at = admission(mode="hashcash", bits=20, load=1.0)
+    for _ in range(100):
+        for _ in range(100):
+            admit(at)
+        assert not at.tick()
+    assert bits(admit(at)) == 20
+
+
+# ── before there is a request ────────────────────────────────────────────────────────────────────
+
+
+def test_an_address_has_a_limit_of_connections_without_a_request() -> None:
+    at = admission()
+    at.limits = replace(UNLIMITED, address_connections=2)
+    first, second = (at.begin_request(("8.8.8.8", port), 1e9) for port in (1, 2))
+    assert not first.refused
+    assert not second.refused
+    third = at.begin_request(("8.8.8.8", 3), 1e9)
+    assert (third.refused, third.address_quotas, third.address_id) == (True, (), admit(at).address_id), (
+        "who is refused does not count"
     )
-    assert len(kept) <= (1 + live) * address_quotas.MAX_ADDRESSES
+    assert not at.begin_request(("9.9.9.9", 1), 1e9).refused
+    at.end_request(first)
+    assert not at.begin_request(("8.8.8.8", 4), 1e9).refused
+
+
+def test_connections_without_a_request_do_not_count_against_open_ones() -> None:
+    at = admission()
+    at.limits = replace(UNLIMITED, address_connections=1)
+    assert admit(at, "8.8.8.8").verdict is None
+    pending = at.begin_request(("8.8.8.8", 1), 1e9)
+    assert not pending.refused
+    [quota] = pending.address_quotas
+    assert quota.connections == 1
+    assert quota.live
+    at.end_request(pending)
+    assert quota.connections == 1
+
+
+def test_an_address_has_twice_as_many_handshakes_as_it_may_have_connections() -> None:
+    at = admission()
+    at.limits = replace(UNLIMITED, address_connects=60.0, address_connects_at_once=3)
+    pending, other = at.begin_request(("8.8.8.8", 1), 1e9), at.begin_request(("9.9.9.9", 1), 1e9)
+    assert [at.charge_handshake(pending, 0.0) for _ in range(7)] == [True] * 6 + [False]
+    assert at.charge_handshake(other, 0.0)
+    assert [at.charge_handshake(pending, 0.5) for _ in range(2)] == [True, False]
+    assert admit(at, "8.8.8.8").verdict is None, "connections are counted apart"
+
+
+def test_connections_of_possible_proxies_are_not_counted_before_their_request() -> None:
+    at = admission(trusted=networks(["8.8.8.0/24"], "--trust-proxy"))
+    at.limits = replace(UNLIMITED, address_connections=1)
+    for peer in ("127.0.0.1", "10.0.0.1", "8.8.8.8"):  # the last may be anybody's proxy
+        assert not any(at.begin_request((peer, port), 1e9).refused for port in range(10))
+
+
+def test_of_many_refused_connections_some_may_clean_up_and_the_others_are_closed_at_once() -> None:
+    """Otherwise an address could keep any number open, each for a second, and send what it likes on them."""
+    at = admission()
+    at.limits = replace(UNLIMITED, address_connections=1)
+    admit(at)
+    refused = [admit(at) for _ in range(REFUSALS_PER_SECOND + 5)]
+    assert [each.at_once for each in refused] == [False] * REFUSALS_PER_SECOND + [True] * 5
+    assert not admit(at, "8.8.4.4").at_once, "another address"
+    assert not admit(at, now=1.0).at_once, "a second later"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing
 
 import pytest
@@ -15,28 +14,15 @@ from support.mailbox.worlds import CoreWorld, StoreWorld, World
 every_script = pytest.mark.parametrize("script", read_scripts(), ids=lambda script: script.name)
 
 
-def replay(script: Script, begin: Callable[[], World]) -> None:
-    """Replay a script in two worlds: in the first, each line is done before the next is said; then in batches."""
-    with closing(begin()) as world:
-        first = Replay(script, world)
+@pytest.mark.parametrize("world", [CoreWorld, StoreWorld, SocketWorld])
+@every_script
+def test_here(script: Script, world: type[World]) -> None:
+    """In a first world, each line is done before the next is said; in another one they are said in batches."""
+    with closing(world(script.options)) as server:
+        first = Replay(script, server)
         first.one_by_one()
-    with closing(begin()) as world:
-        Replay(script, world, first.variables).as_batches()
-
-
-@every_script
-def test_on_the_core(script: Script) -> None:
-    replay(script, lambda: CoreWorld(script.options))
-
-
-@every_script
-def test_on_the_store(script: Script) -> None:
-    replay(script, lambda: StoreWorld(script.options))
-
-
-@every_script
-def test_over_a_live_socket(script: Script) -> None:
-    replay(script, lambda: SocketWorld(script.options))
+    with closing(world(script.options)) as server:
+        Replay(script, server, first.variables).as_batches()
 
 
 @every_script

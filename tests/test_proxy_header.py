@@ -141,21 +141,6 @@ async def test_the_client_is_whom_the_header_names_however_it_is_cut(tmp_path: P
         assert welcome["your-address"] == {"ipv4": "198.51.100.1", "port": 0}
 
 
-@on_uvloop
-async def test_tls_begins_after_the_header(tmp_path: Path) -> None:
-    certificate = Certificate(tmp_path)
-    async with behind(tmp_path / "data", "127.0.0.0/8") as (live, port):
-        live.server.certificate = ServerCertificate(certificate.path, certificate.path)
-        socket = await RawSocket.connect(port)
-        socket.write(header())
-        await socket.writer.start_tls(certificate.client, server_hostname="127.0.0.1")
-        socket.write(handshake())
-        async with bounded("an answer"):
-            await socket.reader.readuntil(b"\r\n\r\n")
-        assert (await socket.hear())["welcome"]["your-address"] == {"ipv4": "203.0.113.7", "port": 4321}
-        socket.cut()
-
-
 async def refused(live: LiveServer, port: int, data: bytes) -> None:
     """Send something that must close the connection and count once."""
     before = live.server.commit_loop.dispatcher.quotas.refusals[NO_PROXY_HEADER]
@@ -205,22 +190,26 @@ async def test_limits_per_address_count_the_clients_that_headers_name(tmp_path: 
 
 
 @on_uvloop
-async def test_an_address_with_too_many_handshakes_is_closed_before_the_next(tmp_path: Path) -> None:
+async def test_tls_begins_after_the_header_and_an_address_has_a_limit_of_handshakes(tmp_path: Path) -> None:
     certificate = Certificate(tmp_path)
     limits = replace(UNLIMITED, address_connects=1.0, address_connects_at_once=1)
     async with behind(tmp_path / "data", "127.0.0.0/8", limits) as (live, port):
         live.server.certificate = ServerCertificate(certificate.path, certificate.path)
         refusals = live.server.commit_loop.dispatcher.quotas.refusals
-        for _ in range(2):
-            socket = await RawSocket.connect(port)
+        sockets = [await RawSocket.connect(port) for _ in range(3)]
+        for socket in sockets[:2]:
             socket.write(header())
             await socket.writer.start_tls(certificate.client, server_hostname="127.0.0.1")
-            socket.cut()
+        sockets[0].write(handshake())
+        async with bounded("an answer"):
+            await sockets[0].reader.readuntil(b"\r\n\r\n")
+        assert (await sockets[0].hear())["welcome"]["your-address"] == {"ipv4": "203.0.113.7", "port": 4321}
         assert refusals[TOO_MANY_HANDSHAKES] == 0
-        socket = await RawSocket.connect(port)
-        socket.write(header(), bytes.fromhex("16 0301 0200 01 0001fc"))  # the headers of a record and a ClientHello
+        # The headers of a record and a ClientHello.
+        sockets[2].write(header(), bytes.fromhex("16 0301 0200 01 0001fc"))
         async with bounded("the end"):
             with suppress(ConnectionResetError):
-                assert await socket.reader.read() == b""
-        socket.cut()
+                assert await sockets[2].reader.read() == b""
+        for socket in sockets:
+            socket.cut()
         assert refusals[TOO_MANY_HANDSHAKES] == 1
