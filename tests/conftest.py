@@ -24,7 +24,7 @@ OWN_SPARK: Final = ("tests/pipeline/test_masters.py",)
 SECONDS: Final[dict[str, tuple[int, int]]] = {
     "tests/client/test_address_book.py": (6, 34),
     "tests/demo/test_fleet.py": (9, 4),
-    "tests/durability/test_faulty_disks.py": (3, 9),
+    "tests/durability/test_faulty_disks.py": (5, 23),
     "tests/hostile/test_floods.py": (3, 1),
     "tests/interop/test_clients.py": (1, 146),
     "tests/interop/test_clients.py::test_a_large_file_arrives_by_the_relay": (1, 155),
@@ -53,7 +53,6 @@ SECONDS: Final[dict[str, tuple[int, int]]] = {
     "tests/test_docs.py": (10, 3),
     "tests/test_packages.py": (1, 91),
     "tests/timing/test_page_in_chromium.py": (2, 19),
-    "tests/waku/durability/test_faulty_disks.py": (1, 13),
     "tests/waku/hostile/test_siege.py": (8, 10),
 }
 """Processor seconds of the quick and of the thorough tests of files that take long, and of tests that count apart.

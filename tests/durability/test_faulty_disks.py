@@ -1,4 +1,4 @@
-"""A disk that hangs, fills or turns read-only under `restante serve`: /readyz says so, and what clients see."""
+"""A disk that hangs, fills or turns read-only under either server: /readyz says so, and what clients see."""
 
 from __future__ import annotations
 
@@ -7,219 +7,309 @@ import contextlib
 import itertools
 import shutil
 import signal
+import time
 from asyncio.subprocess import DEVNULL
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from restante.common.disk_probe import FILE
+from restante.waku.envelope.envelope import make
+from restante.waku.node.archiving import DISK_FULL
+from restante.waku.node.mailserver import FULL_WORDS
 from support.bounds import bounded
 from support.faulty_disk import FULL, HANGS, KIB, READ_ONLY, CommandedDisk, Look, looking, small_disk
 from support.mailbox.clients import Client, Clients, LostError
 from support.metrics import counts
 from support.ports import held_port
 from support.proc import waiting
-from support.processes import RESTANTE, Serving, altered, evidence, serving, started
+from support.processes import Serving, altered, evidence, serving, started
+from support.waku.processes import WAKU, archived, node_process
+from support.waku.raw_peer import GoneError
 
-WAYS: Final = ("slow-disk", "fast-disk")
-"""All commits are in the thread, or those of small batches on the event loop."""
-
-NEARLY_FULL: Final = "the disk is nearly full\n"
-NOT_STORED: Final = "the last batch could not be stored: the database refused: database or disk is full\n"
 FREE_DISK: Final = 1024 * KIB
+NUMBERS: Final = itertools.count()
+"""No text is stored twice."""
+
+Store = Callable[[str], Awaitable[tuple[str, str | None]]]
+"""Stores a text, and gives what it is known by and why it was refused."""
 
 
-@asynccontextmanager
-async def served(
-    data: Path, program: tuple[str, ...] = RESTANTE, *options: str, variables: Mapping[str, str] | None = None
-) -> AsyncIterator[tuple[Serving, Look]]:
-    """Run a server with an admin port."""
-    with held_port() as port:
-        words = ("--admin", f"127.0.0.1:{port}", "--limit", "mailbox_messages=0", *options)
-        async with serving(data, program, words, **(variables or {})) as server, looking(port) as look:
-            yield server, look
+class Load:
+    """Two clients that store one text after the other, each when the one before was answered."""
+
+    def __init__(self) -> None:
+        self.stored: Counter[str] = Counter()
+        self.refusals: list[str] = []
+        self.over = False
+        self._news = asyncio.Event()
+
+    async def run(self, store: Store) -> None:
+        """Store until it is over, or the server is gone."""
+        with contextlib.suppress(LostError, GoneError, ConnectionError):
+            while not self.over:
+                name, refusal = await store(str(next(NUMBERS)))
+                if refusal is None:
+                    self.stored[name] += 1
+                else:
+                    self.refusals.append(refusal)
+                self._news.set()
+
+    async def more(self) -> None:
+        """Wait until ten more are stored."""
+        wanted = self.stored.total() + 10
+        await self.until("more that is stored", lambda: self.stored.total() >= wanted)
+
+    async def until(self, what: str, holds: Callable[[], bool]) -> None:
+        async with bounded(what):
+            while not holds():
+                self._news.clear()
+                await self._news.wait()
 
 
-@asynccontextmanager
-async def talking(clients: Clients, url: str) -> AsyncIterator[list[Client]]:
-    """Let two sides add messages to a mailbox until the block ends, each when the one before was answered."""
-    sides = [await clients.opened(url, "app", side, "m") for side in "ab"]
-    over = asyncio.Event()
+@dataclass
+class Running:
+    """A server with an admin port."""
 
-    async def talk(client: Client, side: str) -> None:
-        with contextlib.suppress(LostError):
-            for number in itertools.count():
-                await client.answers(await client.say("add", phase="p", body=f"{side}-{number}"))
-                if over.is_set():
-                    return
+    process: Serving
+    look: Look
+    clients: list[Client]
+    """Those of a mailbox server, which must be told of all that is stored."""
+    connect: Callable[[str], Awaitable[Store]]
 
-    talks = [asyncio.create_task(talk(client, side)) for client, side in zip(sides, "ab", strict=True)]
-    try:
-        await more(sides)
-        yield sides
-    finally:
-        over.set()
-        await asyncio.gather(*talks)
+    @asynccontextmanager
+    async def load(self) -> AsyncIterator[Load]:
+        """Let two clients store until the block ends."""
+        load = Load()
+        tasks = [asyncio.create_task(load.run(await self.connect(side))) for side in "ab"]
+        try:
+            await load.more()
+            yield load
+        finally:
+            load.over = True
+            await asyncio.gather(*tasks)
 
+    async def delivered_once(self, stored: Counter[str]) -> None:
+        for client in self.clients:
+            await client.call("ping", ping=1)
+            assert Counter(frame["body"] for frame in client.heard) == stored
 
-async def more(sides: list[Client]) -> None:
-    """Wait until both have heard ten more messages."""
-    for each in sides:
-        wanted = len(each.heard) + 10
-        await each.until("ten messages", lambda each=each, wanted=wanted: len(each.heard) >= wanted)  # type: ignore[misc]
-
-
-def added(sides: list[Client]) -> Counter[str]:
-    """Return the bodies whose `add` was answered without an error."""
-    said = [command for side in sides for command in side.said if command.kind == "add"]
-    return Counter(each.fields["body"] for each in said if each.error is None and each.ack is not None)
-
-
-async def heard_once(sides: list[Client]) -> None:
-    """Both have heard each message that was added once, and no other."""
-    for each in sides:
-        await each.call("ping", ping=1)
-        assert Counter(frame["body"] for frame in each.heard) == added(sides)
+    async def signal(self) -> None:
+        """Send SIGTERM, and wait until it is taken."""
+        self.process.send(signal.SIGTERM)
+        async with bounded("a signal that is taken"):
+            while signal.SIGTERM in waiting(self.process.pid):  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0)
 
 
-def stored(data: Path) -> Counter[str]:
-    with evidence(data) as db:
-        return Counter(body.strip('"') for (body,) in db.execute("SELECT body FROM messages"))
+class Mailbox:
+    """`restante serve`. All commits are in the thread, or those of small batches on the event loop."""
+
+    ready = "restante_ready"
+    full = (
+        FULL,
+        "the disk is nearly full\n",
+        "the last batch could not be stored: the database refused: database or disk is full\n",
+    )
+    refusals: Final = {
+        "the server is full: its disk has no room for more; try again later",
+        "the server could not store this, try again",
+    }
+
+    def __init__(self, way: str) -> None:
+        self.program = altered(way)
+
+    @asynccontextmanager
+    async def serve(
+        self, data: Path, variables: Mapping[str, str] | None = None, enter: tuple[str, ...] = ()
+    ) -> AsyncIterator[Running]:
+        with held_port() as port:
+            limits = ("--limit", "mailbox_messages=0", "--limit", f"free_disk={FREE_DISK}")
+            options = ("--admin", f"127.0.0.1:{port}", *limits)
+            async with (
+                serving(data, (*enter, *self.program), options, **(variables or {})) as server,
+                looking(port) as look,
+                Clients() as clients,
+            ):
+
+                async def connect(side: str) -> Store:
+                    client = await clients.opened(server.url, "app", side, "m")
+
+                    async def store(text: str) -> tuple[str, str | None]:
+                        command = await client.say("add", phase="p", body=text)
+                        await client.answers(command)
+                        return text, command.error["error"] if command.error else None
+
+                    return store
+
+                yield Running(server, look, clients.all, connect)
+
+    async def stored(self, data: Path) -> Counter[str]:
+        with evidence(data) as db:
+            return Counter(body.strip('"') for (body,) in db.execute("SELECT body FROM messages"))
 
 
-async def signalled(server: Serving) -> None:
-    """Send SIGTERM, and wait until it is taken."""
-    server.send(signal.SIGTERM)
-    async with bounded("a signal that is taken"):
-        while signal.SIGTERM in waiting(server.pid):  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0)
+class Node:
+    """`restante waku serve`."""
+
+    ready = "waku_ready"
+    full = (FULL, f"{DISK_FULL.state}\n")
+    refusals: Final = {FULL_WORDS}
+    program = WAKU
+
+    @asynccontextmanager
+    async def serve(
+        self, data: Path, variables: Mapping[str, str] | None = None, enter: tuple[str, ...] = ()
+    ) -> AsyncIterator[Running]:
+        with held_port() as port:
+            options, program = ("--admin", f"127.0.0.1:{port}"), (*enter, *WAKU)
+            starting = node_process(data, *options, program=program, variables=variables)
+            async with starting as node, looking(port) as look:
+
+                async def connect(_side: str) -> Store:
+                    peer = await node.greet()
+
+                    async def store(text: str) -> tuple[str, str | None]:
+                        envelope = make(int(time.time()) + 50, 50, bytes(4), text.encode())
+                        response = await peer.post(envelope)
+                        return envelope.hash.hex(), next((refusal.words for refusal in response.refusals), None)
+
+                    return store
+
+                yield Running(node.serving, look, [], connect)
+
+    async def stored(self, data: Path) -> Counter[str]:
+        return Counter(digest.hex() for digest in await archived(data))
 
 
-# ── a disk that hangs ────────────────────────────────────────────────────────────────────────────
+Kind = Mailbox | Node
+KINDS: Final[dict[str, Kind]] = {
+    "on-the-loop": Mailbox("fast-disk"),
+    "in-the-thread": Mailbox("slow-disk"),
+    "node": Node(),
+}
 
 
-@pytest.mark.parametrize("way", ["fast-disk", pytest.param("slow-disk", marks=pytest.mark.thorough)])
-async def test_a_disk_that_hangs_is_reported_and_delays_clients_and_loses_nothing(tmp_path: Path, way: str) -> None:
+def kinds(quick: str | None, *rest: str) -> pytest.MarkDecorator:
+    params = [pytest.param(KINDS[name], id=name, marks=pytest.mark.thorough) for name in rest]
+    return pytest.mark.parametrize("kind", [*([pytest.param(KINDS[quick], id=quick)] if quick else []), *params])
+
+
+@kinds("on-the-loop", "in-the-thread", "node")
+async def test_a_disk_that_hangs_is_reported_and_delays_clients_and_loses_nothing(tmp_path: Path, kind: Kind) -> None:
     disk = CommandedDisk(tmp_path)
-    async with served(disk.data, altered(way), variables=disk.variables) as (server, look), Clients() as clients:
-        async with talking(clients, server.url) as sides:
+    async with kind.serve(disk.data, disk.variables) as running:
+        look = running.look
+        async with running.load() as load:
             await look.reports(disk.hang, HANGS)
-            assert counts(await look.works())["restante_ready"] == 0
-            shown = await look.shown()
-            assert shown["unready"] == HANGS.strip()
-            assert shown["connections"]["open"] == 2, "the dashboard has figures, also while the event loop waits"
-            assert "problem" not in shown
+            assert counts(await look.works())[kind.ready] == 0
+            if running.clients:
+                shown = await look.shown()
+                assert shown["unready"] == HANGS.strip()
+                assert shown["connections"]["open"] == 2, "the dashboard has figures, also while the loop waits"
+                assert "problem" not in shown
             disk.go_on()
             await look.recovers(HANGS)
-            await more(sides)
-        await heard_once(sides)
-        assert not [frame for side in sides for frame in side.frames if frame["type"] == "error"]
-        assert counts(await look.works())["restante_ready"] == 1
-        await server.stop()
-    assert stored(disk.data) == added(sides)
+            await load.more()
+        await running.delivered_once(load.stored)
+        assert load.refusals == []
+        assert counts(await look.works())[kind.ready] == 1
+        await running.process.stop()
+    assert await kind.stored(disk.data) == load.stored
     assert not (disk.data / FILE).exists()
 
 
-@pytest.mark.parametrize("way", ["fast-disk", pytest.param("slow-disk", marks=pytest.mark.thorough)])
-async def test_a_second_sigterm_during_a_hang_ends_the_server_and_loses_nothing(tmp_path: Path, way: str) -> None:
+@kinds("on-the-loop", "in-the-thread")
+async def test_a_second_sigterm_during_a_hang_ends_the_server_and_loses_nothing(tmp_path: Path, kind: Kind) -> None:
     disk = CommandedDisk(tmp_path)
-    async with served(disk.data, altered(way), variables=disk.variables) as (server, look), Clients() as clients:
-        async with talking(clients, server.url) as sides:
-            await look.reports(disk.hang, HANGS)
-            await signalled(server)
-            server.send(signal.SIGTERM)
-            assert await server.ended() == 1
-        assert [each.close_code for each in sides] == [None, None]
-    assert added(sides) <= stored(disk.data)
+    async with kind.serve(disk.data, disk.variables) as running:
+        async with running.load() as load:
+            await running.look.reports(disk.hang, HANGS)
+            await running.signal()
+            running.process.send(signal.SIGTERM)
+            assert await running.process.ended() == 1
+        assert [client.close_code for client in running.clients] == [None, None]
+    kept = await kind.stored(disk.data)
+    assert load.stored <= kept
     disk.go_on()
-    async with served(disk.data, variables=disk.variables) as (server, _), Clients() as clients:
-        back = await clients.opened(server.url, "app", "a", "m")
-        await back.fence()
-        assert Counter(frame["body"] for frame in back.heard) == stored(disk.data)
+    async with kind.serve(disk.data, disk.variables) as running, running.load() as later:
+        pass
+    assert await kind.stored(disk.data) == kept + later.stored
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("way", WAYS)
-async def test_one_sigterm_during_a_hang_answers_everything_when_the_disk_goes_on(tmp_path: Path, way: str) -> None:
+@kinds(None, "on-the-loop", "in-the-thread", "node")
+async def test_one_sigterm_during_a_hang_answers_everything_when_the_disk_goes_on(tmp_path: Path, kind: Kind) -> None:
     disk = CommandedDisk(tmp_path)
-    async with (
-        served(disk.data, altered(way), variables=disk.variables) as (server, look),
-        Clients() as clients,
-        talking(clients, server.url) as sides,
-    ):
-        await look.reports(disk.hang, HANGS)
-        await signalled(server)
+    async with kind.serve(disk.data, disk.variables) as running, running.load() as load:
+        await running.look.reports(disk.hang, HANGS)
+        await running.signal()
         disk.go_on()
-        assert await server.ended() == 0
-    assert stored(disk.data) >= added(sides)
+        assert await running.process.ended() == 0
+    assert await kind.stored(disk.data) >= load.stored
 
 
-# ── a disk that fills ────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("way", ["slow-disk", pytest.param("fast-disk", marks=pytest.mark.thorough)])
-async def test_a_disk_that_fills_refuses_clients_until_there_is_room(tmp_path: Path, way: str) -> None:
+@kinds("in-the-thread", "on-the-loop", "node")
+async def test_a_disk_that_fills_refuses_clients_until_there_is_room(tmp_path: Path, kind: Kind) -> None:
     async with small_disk(tmp_path, 8 * FREE_DISK // KIB) as disk:
-        program = (*disk.enter, *altered(way))
-        limit = ("--limit", f"free_disk={FREE_DISK}")
-        async with served(disk.data, program, *limit) as (server, look), Clients() as clients:
-            async with talking(clients, server.url) as sides:
-                await look.reports(disk.fill, FULL, NEARLY_FULL, NOT_STORED)
+        async with kind.serve(disk.data, enter=disk.enter) as running:
+            look = running.look
+            async with running.load() as load:
+                await look.reports(disk.fill, *kind.full)
                 await look.works()
-                await sides[0].until("an error", lambda: sides[0].frames[-1]["type"] == "error")
+                await load.until("an error", lambda: bool(load.refusals))
                 disk.make_room()
-                await look.recovers(FULL, NEARLY_FULL, NOT_STORED)
-                await more(sides)
-            await heard_once(sides)
-            errors = {frame["error"] for side in sides for frame in side.frames if frame["type"] == "error"}
-            assert errors <= {
-                "the server is full: its disk has no room for more; try again later",
-                "the server could not store this, try again",
-            }
-            await server.stop()
+                await look.recovers(*kind.full)
+                await load.more()
+            await running.delivered_once(load.stored)
+            assert set(load.refusals) <= kind.refusals
+            stored = load.stored
+            if not running.clients:
+                # A load balancer sends no peers to a node that is not ready: it becomes so without an envelope.
+                async with running.load() as load:
+                    await look.reports(disk.fill, *kind.full)
+                    await load.until("an error", lambda: bool(load.refusals))
+                disk.make_room()
+                await look.recovers(*kind.full)
+                stored += load.stored
+            await running.process.stop()
         shutil.copytree(disk.outside / "data", tmp_path / "data")
-    assert stored(tmp_path / "data") == added(sides)
+    assert await kind.stored(tmp_path / "data") == stored
 
 
-# ── a disk that turns read-only ──────────────────────────────────────────────────────────────────
-
-
-async def test_a_read_only_disk_is_reported_without_a_client_until_it_is_writable(tmp_path: Path) -> None:
+@kinds("on-the-loop", "node")
+async def test_a_read_only_disk_is_reported_without_a_client_until_it_is_writable(tmp_path: Path, kind: Kind) -> None:
     disk = CommandedDisk(tmp_path)
-    async with served(disk.data, variables=disk.variables) as (server, look), Clients() as clients:
-        await look.reports(disk.turn_read_only, READ_ONLY)
-        await look.works()
+    async with kind.serve(disk.data, disk.variables) as running:
+        await running.look.reports(disk.turn_read_only, READ_ONLY)
+        await running.look.works()
         disk.turn_writable()
-        await look.recovers(READ_ONLY)
-        client = await clients.opened(server.url, "app", "a", "m")
-        await client.call("add", phase="p", body="kept")
-        await server.stop()
-    assert stored(disk.data) == Counter(["kept"])
+        await running.look.recovers(READ_ONLY)
+        async with running.load() as load:
+            pass
+        await running.process.stop()
+    assert await kind.stored(disk.data) == load.stored
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("way", WAYS)
-async def test_a_disk_that_turns_read_only_ends_a_server_that_has_clients(tmp_path: Path, way: str) -> None:
+@kinds(None, "on-the-loop", "in-the-thread", "node")
+async def test_a_disk_that_turns_read_only_ends_a_server_that_has_clients(tmp_path: Path, kind: Kind) -> None:
     disk = CommandedDisk(tmp_path)
-    async with served(disk.data, altered(way), variables=disk.variables) as (server, _), Clients() as clients:
-        async with talking(clients, server.url) as sides:
+    async with kind.serve(disk.data, disk.variables) as running:
+        async with running.load() as load:
             disk.turn_read_only()
-            assert await server.ended() == 1
-        assert server.log[-1] == "restante: commit failed: disk I/O error"
-        assert [each.close_code for each in sides] == [None, None]
-    kept = stored(disk.data)
-    assert added(sides) <= kept
-    async with started(disk.data, RESTANTE, (), DEVNULL, **disk.variables) as second:
+            assert await running.process.ended() == 1
+        assert running.process.log[-1] == "restante: commit failed: disk I/O error"
+        assert all(client.close_code is None for client in running.clients)
+    async with started(disk.data, kind.program, (), DEVNULL, **disk.variables) as second:
         assert await second.ended() == 1
-        assert second.log[-1].startswith(
-            f"restante: cannot use the data directory {disk.data}: Read-only file system"
-        )
+        assert "Read-only file system" in second.log[-1]
     disk.turn_writable()
-    async with served(disk.data, variables=disk.variables) as (server, _), Clients() as clients:
-        back = await clients.opened(server.url, "app", "a", "m")
-        await back.fence()
-        assert Counter(frame["body"] for frame in back.heard) == kept
+    kept = await kind.stored(disk.data)
+    assert load.stored <= kept
+    async with kind.serve(disk.data, disk.variables) as running, running.load() as later:
+        pass
+    assert await kind.stored(disk.data) == kept + later.stored
