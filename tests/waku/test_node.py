@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 import structlog
@@ -242,20 +242,6 @@ async def test_the_number_of_peers_is_limited_but_not_that_of_static_peers(
                 await here.enter()
 
 
-async def test_connections_of_one_address_are_limited(tmp_path: Path) -> None:
-    async with inside(tmp_path, housekeeping=Housekeeping(max_peers_per_address=2)) as here:
-        first = await here.greet()
-        await RawPeer.knock(here.port, here.node.key.public)
-        await here.until("two connections", lambda: len(here.node.connections) == 2)
-        with pytest.raises(GoneError) as gone:
-            await here.enter()
-        assert gone.value.reason is None
-        assert here.node.counts == {"turned away before the handshake": 1}
-        first.cut()
-        await here.until("the loss", lambda: len(here.node.connections) == 1)
-        await here.greet()
-
-
 async def test_the_peer_with_the_most_faults_makes_room(tmp_path: Path) -> None:
     async with inside(tmp_path, housekeeping=Housekeeping(max_peers=2)) as here:
         good, bad = await here.greet(), await here.greet()
@@ -384,38 +370,49 @@ async def test_a_peer_over_its_rate_is_not_read_until_all_is_paid_for_and_its_en
 
 async def test_each_packet_counts_against_the_rate_of_its_peer(tmp_path: Path) -> None:
     packets = (
-        ((waku_packets.MESSAGES, waku_packets.write_envelopes([letter(1).raw])), 2),
-        ((waku_packets.MESSAGES, b"\xc0"), 1),
-        ((waku_packets.MESSAGES, waku_packets.write_envelopes([letter(1, age=1000).raw])), 12),
-        ((waku_packets.MESSAGES, b"\x80"), 11),
-        ((99, b""), 1),
-        ((waku_packets.STATUS_UPDATE, waku_packets.write_options(Options(topics=frozenset()))), 101),
-        ((waku_packets.STATUS_UPDATE, waku_packets.write_options(Options(light=True))), 1),
-        ((waku_packets.REQUEST, b"\x80"), 11),
+        (waku_packets.MESSAGES, waku_packets.write_envelopes([letter(1).raw]), 2),
+        (waku_packets.MESSAGES, b"\xc0", 1),
+        (waku_packets.MESSAGES, waku_packets.write_envelopes([letter(1, age=1000).raw]), 12),
+        (waku_packets.MESSAGES, b"\x80", 11),
+        (99, b"", 1),
+        (99, bytes(4000), 101),  # its length after decompression
+        (waku_packets.STATUS_UPDATE, waku_packets.write_options(Options(topics=frozenset())), 101),
+        (waku_packets.STATUS_UPDATE, waku_packets.write_options(Options(light=True)), 1),
+        (waku_packets.REQUEST, b"\x80", 11),
     )
     async with inside(tmp_path, limits=Limits(address_envelopes=0)) as here:
         peer = await here.greet()
         [its_connection] = here.node.connections
         spent = partial(its_connection.quota._envelopes.spent, 0.0, 0.0)
-        for packet, count in packets:
+        for code, body, count in packets:
             before = spent()
-            peer.say(*packet)
+            peer.say(code, body)
             await peer.fence()
-            assert spent() - before == count + 1, packet  # and the Ping of the fence
+            assert spent() - before == count + 1, (code, body)  # and the Ping of the fence
 
 
-async def test_peers_of_one_address_share_its_rate_even_after_they_reconnect(tmp_path: Path) -> None:
-    limits = Limits(address_envelopes=0.001, address_envelopes_at_once=60)
+@pytest.mark.parametrize(
+    "limits",
+    [
+        Limits(address_envelopes=0.001, address_envelopes_at_once=60),
+        Limits(address_bytes=0.001, address_bytes_at_once=50_000),
+    ],
+    ids=["envelopes", "bytes"],
+)
+async def test_peers_of_one_address_share_its_rate_even_after_they_reconnect(tmp_path: Path, limits: Limits) -> None:
     async with inside(tmp_path, limits=limits) as here:
         for number in range(3):
             peer = await here.greet()
-            await peer.post(*(letter(number * 100 + each) for each in range(15)))
+            await peer.post(*(letter(number * 100 + more, size=1000) for more in range(15)))
+            assert unread(here) == []
             peer.cut()
             await here.until("the loss", lambda: not here.node.connections)
-        late = await RawPeer.enter(here.port, here.node.key.public)
+        late = await here.enter()
         late.say(waku_packets.STATUS, waku_packets.write_options(FULL_NODE))
-        late.offer([letter(1000 + each) for each in range(15)])
+        late.offer([letter(1000 + more, size=1000) for more in range(15)])
         await here.until("one that is left unread", lambda: len(unread(here)) == 1)
+        time_has_come(unread(here)[0], "resume")
+        assert unread(here) == []
 
 
 async def test_an_address_that_connects_too_often_is_closed_at_once(tmp_path: Path) -> None:
@@ -444,9 +441,6 @@ async def test_envelopes_missed_by_a_peer_that_did_not_read_are_sent_when_it_rea
             found |= {each.hash for each in waku_packets.read_envelopes(body)}
         assert found == {each.hash for each in letters}
         await here.until("the end of its deadline", lambda: its_connection._deadlines.stall == NEVER)
-
-
-# ── deadlines of a connection ────────────────────────────────────────────────────────────────────
 
 
 async def test_reading_a_little_of_the_last_bytes_does_not_extend_their_deadline(tmp_path: Path) -> None:
@@ -484,27 +478,6 @@ async def test_a_peer_that_closes_its_half_and_does_not_read_is_disconnected(tmp
         await here.until("the loss", lambda: its_connection not in here.node.connections)
 
 
-async def test_a_backlog_goes_one_part_in_a_turn_however_often_the_peer_stops_reading(tmp_path: Path) -> None:
-    async with inside(tmp_path) as here:
-        await here.greet(NOTHING)
-        [its_connection] = here.node.connections
-        taken: list[int] = []
-
-        def parts() -> Iterator[list[Envelope]]:
-            while True:
-                taken.append(0)
-                yield []
-
-        its_connection.send_backlog(parts())
-        for _ in range(3):
-            its_connection.pause_writing()
-            its_connection.resume_writing()
-        for number in range(1, 5):
-            await asyncio.sleep(0)
-            assert len(taken) <= number
-        its_connection.drop()
-
-
 async def test_a_large_packet_is_handled_while_others_are_served(tmp_path: Path) -> None:
     limits = Limits(address_bytes=0, address_envelopes=0)
     async with inside(tmp_path, policy=FREE, limits=limits) as here:
@@ -518,48 +491,33 @@ async def test_a_large_packet_is_handled_while_others_are_served(tmp_path: Path)
         assert (await here.archive.counts()).envelopes == 20_000
 
 
-@pytest.mark.parametrize(
-    ("limits", "size"),
-    [
-        (Limits(address_envelopes=0.001, address_envelopes_at_once=100), 3_000),
-        (Limits(address_bytes=0.001, address_bytes_at_once=300_000), 200_000),
-    ],
-)
-async def test_packets_without_envelopes_count_by_their_length_after_decompression(
-    tmp_path: Path, limits: Limits, size: int
+@pytest.mark.parametrize("draining", [False, True])
+async def test_a_peer_that_outruns_the_disk_is_not_read_until_the_disk_has_caught_up(
+    tmp_path: Path, draining: bool
 ) -> None:
-    async with inside(tmp_path, limits=limits) as here:
-        peer = await here.greet()
-        peer.say(99, bytes(size))
-        await peer.fence()
-        assert unread(here) == []
-        peer.say(99, bytes(size))
-        await here.until("one that waits", lambda: len(unread(here)) == 1)
-        time_has_come(unread(here)[0], "resume")
-        assert unread(here) == []
-        await peer.fence()
-
-
-async def test_a_peer_that_outruns_the_disk_is_not_read_until_the_disk_has_caught_up(tmp_path: Path) -> None:
+    """In a drain it is not read again, although its envelopes are saved: who goes on would have it go on, too."""
     async with inside(tmp_path, policy=FREE, limits=Limits(unsaved_bytes=MIB)) as here:
         poster, other = await here.greet(NOTHING), await here.greet(NOTHING)
         with locked(tmp_path):
-            first, packets = await outrun(here, poster, other)
-            packets.append(poster.offer([letter(4)]))
-        for packet in packets:
-            assert not (await poster.confirmed(packet)).refusals
+            first = other.offer([letter(1)])
+            await other.fence()
+            await here.until("a batch that waits", lambda: not here.node.mailserver.gathered)
+            packets = [poster.offer([letter(number, size=600_000)]) for number in (2, 3)]
+            await here.until("it is left unread", lambda: len(unread(here)) == 1)
+            last = poster.offer([letter(4)])
+            if draining:
+                drain = asyncio.create_task(here.node.drain(here.running))
+                await here.until("the drain", lambda: len(unread(here)) == 2)
         await other.confirmed(first)
-        assert unread(here) == []
-
-
-async def outrun(here: Inside, poster: RawPeer, other: RawPeer) -> tuple[bytes, list[bytes]]:
-    """Post more than may be unsaved, while the disk is busy with another peer's envelope."""
-    first = other.offer([letter(1)])
-    await other.fence()
-    await here.until("a batch that waits", lambda: not here.node.mailserver.gathered)
-    packets = [poster.offer([letter(number, size=600_000)]) for number in (2, 3)]
-    await here.until("it is left unread", lambda: len(unread(here)) == 1)
-    return first, packets
+        for packet in packets:
+            await poster.confirmed(packet)
+        if draining:
+            async with bounded("the end"):
+                await drain
+            await has(here, letter(1), *(letter(number, size=600_000) for number in (2, 3)))
+        else:
+            await poster.confirmed(last)
+            assert unread(here) == []
 
 
 # ── the disk ─────────────────────────────────────────────────────────────────────────────────────
@@ -617,22 +575,6 @@ async def test_a_drain_saves_and_confirms_what_waits_and_disconnects(tmp_path: P
         await has(here, *map(letter, range(3)))
 
 
-async def test_a_drain_reads_no_more_from_an_unread_peer_although_its_envelopes_are_saved(tmp_path: Path) -> None:
-    """Who goes on and on would else have it go on and on, too."""
-    async with inside(tmp_path, policy=FREE, limits=Limits(unsaved_bytes=MIB)) as here:
-        poster, other = await here.greet(NOTHING), await here.greet(NOTHING)
-        with locked(tmp_path):
-            _, packets = await outrun(here, poster, other)
-            poster.offer([letter(4)])
-            draining = asyncio.create_task(here.node.drain(here.running))
-            await here.until("the drain", lambda: len(unread(here)) == 2)
-        for packet in packets:
-            await poster.confirmed(packet)
-        async with bounded("the end"):
-            await draining
-        await has(here, letter(1), *(letter(number, size=600_000) for number in (2, 3)))
-
-
 async def test_a_drain_waits_a_limited_time_for_a_peer_that_does_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -677,33 +619,26 @@ async def test_a_few_waiting_envelopes_are_saved_after_their_delay(tmp_path: Pat
         await has(here, letter(1), letter(2))
 
 
-async def test_envelopes_that_arrive_during_a_save_are_one_batch(tmp_path: Path) -> None:
+async def test_envelopes_that_arrive_during_a_save_or_while_more_can_be_read_are_one_batch(tmp_path: Path) -> None:
     async with inside(tmp_path, housekeeping=RARE_SAVES) as here:
         peer = await here.greet(NOTHING)
         here.archive.idle.clear()
         packets = [peer.offer([letter(0)])]
         await here.until("a save", lambda: here.archive.batches == [1])
         for number in range(1, 5):
-            packets.append(peer.offer([letter(10 * number + each) for each in range(5)]))
+            packets.append(peer.offer([letter(10 * number + more) for more in range(5)]))
             await peer.fence()
         assert here.archive.batches == [1]
         here.archive.idle.set()
         for packet in packets:
             await peer.confirmed(packet)
         assert here.archive.batches == [1, 20]
-
-
-async def test_a_batch_begins_when_nothing_more_waits_to_be_read(tmp_path: Path) -> None:
-    async with inside(tmp_path, housekeeping=RARE_SAVES) as here:
-        peer = await here.greet(NOTHING)
-        await peer.post(letter(0))
         [its_connection] = here.node.connections
         for turn in range(1, 6):
-            each = [letter(100 * turn + number) for number in range(save_schedule.MIN_BATCH_ENVELOPES)]
-            here.node.take(its_connection, Offered(each), bytes([turn]))
+            here.node.take(its_connection, Offered([letter(100 * turn + more) for more in range(16)]), bytes([turn]))
             await asyncio.sleep(0)
         await here.archived()
-        assert here.archive.batches == [1, 5 * save_schedule.MIN_BATCH_ENVELOPES]
+        assert here.archive.batches == [1, 20, 5 * MIN_BATCH_ENVELOPES]
 
 
 # ── what is told ─────────────────────────────────────────────────────────────────────────────────
@@ -718,24 +653,12 @@ async def test_the_log_has_all_counts_of_each_minute(tmp_path: Path) -> None:
         await here.greet(key=KEY)
         await (await here.enter(KEY)).ended()
         await here.until("the loss", lambda: len(here.node.connections) == 2)
+        node = here.node
         with structlog.testing.capture_logs() as logs:
-            main._log_minute(
-                here.node, here.node.mailserver.counts + here.node.counts + here.node.history_requests.counts
-            )
-        [told] = logs
-        assert told == {
-            "event": "the last minute",
-            "log_level": "info",
-            "peers": 2,
-            "hashes": 1,
-            "new": 1,
-            "known": 1,
-            "archived": 1,
-            "old": 1,
-            "lost: already_connected": 1,
-            "requests": 1,
-            "requests refused": 1,
-        }
+            main._log_minute(node, node.mailserver.counts + node.counts + node.history_requests.counts)
+    counts = {"new": 1, "known": 1, "archived": 1, "old": 1, "requests": 1, "requests refused": 1}
+    counts |= {"peers": 2, "hashes": 1, "lost: already_connected": 1}
+    assert logs == [{"event": "the last minute", "log_level": "info", **counts}]
 
 
 async def test_a_clock_that_is_probably_wrong_is_logged(tmp_path: Path) -> None:
@@ -770,17 +693,10 @@ def test_the_quota_that_is_longest_unused_is_forgotten_first_but_none_in_use(mon
 
 
 def test_thousands_of_quotas_in_use_are_not_searched_for_each_new_one() -> None:
-    those = OrderedDict.fromkeys(range(5000), True)
-    looked: list[int] = []
-
-    def in_use(used: bool) -> bool:
-        looked.append(1)
-        return used
-
+    those, in_use = OrderedDict.fromkeys(range(5000)), Mock(return_value=True)
     make_room(those, 3, in_use)
-    assert len(looked) == MAX_EVICTION_LOOKS
-    assert len(those) == 5000
-    those = OrderedDict.fromkeys(those, False)
+    assert (in_use.call_count, len(those)) == (MAX_EVICTION_LOOKS, 5000)
+    in_use.return_value = False
     make_room(those, 3, in_use)
     assert len(those) == 5000 - MAX_EVICTION_LOOKS, "what could not be forgotten before goes later"
 
@@ -805,6 +721,11 @@ def test_a_small_batch_waits_after_a_save_unless_a_peer_waited_for_its_confirmat
 
 async def test_a_timer_goes_off_at_the_first_deadline_and_can_be_set_again_for_the_same_time() -> None:
     loop, deadlines = asyncio.get_running_loop(), Deadlines()
+    for due in (15.01, 15.05, 15.09):  # those of all connections are checked together
+        deadlines.set_session(due)
+        assert abs(deadlines.session - 15.1) < TIMER_STEP / 1000
+    deadlines.set_session(None)
+    assert deadlines.session == NEVER
     deadlines.status = loop.time() + 1e6
     deadlines.arm(loop, lambda: None)
     for _ in range(2):
@@ -818,27 +739,18 @@ async def test_a_timer_goes_off_at_the_first_deadline_and_can_be_set_again_for_t
     assert deadlines._timer is None
 
 
-def test_the_deadlines_of_all_connections_are_checked_together() -> None:
-    deadlines = Deadlines()
-    for due in (15.01, 15.05, 15.09):
-        deadlines.set_session(due)
-        assert abs(deadlines.session - 15.1) < TIMER_STEP / 1000
-    deadlines.set_session(None)
-    assert deadlines.session == NEVER
-
-
 CONFIRMED = [waku_packets.MESSAGE_RESPONSE, waku_packets.BATCH_ACK]
 
 
 async def codes(*peers: RawPeer) -> list[list[int]]:
-    """Return what each has been told since it was asked last, when all that was said has come."""
+    """Return what each was told since it was asked last, when all that was said has come."""
     for _ in range(4):
         for peer in peers:
             await peer.fence()
-    told = [[code for code, _ in peer.inbox] for peer in peers]
+    inboxes = [peer.inbox for peer in peers]
     for peer in peers:
         peer.inbox = []
-    return told
+    return [[code for code, _ in inbox] for inbox in inboxes]
 
 
 async def test_envelopes_are_relayed_during_a_commit_and_confirmed_after_their_own(tmp_path: Path) -> None:
@@ -875,7 +787,8 @@ async def test_envelopes_are_relayed_during_a_commit_and_confirmed_after_their_o
 
 
 @on_uvloop
-async def test_the_header_of_a_trusted_proxy_names_the_peer_and_an_ipv6_64_counts_as_one(tmp_path: Path) -> None:
+async def test_connections_of_one_address_are_limited_also_of_that_which_a_proxy_names(tmp_path: Path) -> None:
+    """An IPv6 /64 counts as one address."""
     async with inside(tmp_path, housekeeping=Housekeeping(max_peers_per_address=1)) as here:
         where, ports, writers = listen_address("proxy:127.0.0.1:0", "--listen"), [], []
         for trusted in ("127.0.0.0/8", "10.0.0.0/8"):
@@ -901,8 +814,15 @@ async def test_the_header_of_a_trusted_proxy_names_the_peer_and_an_ipv6_64_count
                     with suppress(ConnectionResetError):
                         assert await reader.read() == b""
             else:
-                await here.until(shown, lambda: shown in {connection.address for connection in here.node.connections})  # noqa: B023
-        assert len(here.node.connections) == 4
-        assert here.node.counts[NO_PROXY_HEADER] == 2
+                await here.until(shown, lambda: shown in {peer.address for peer in here.node.connections})  # noqa: B023
+        assert here.node.counts == {"turned away before the handshake": 3, NO_PROXY_HEADER: 2}
         for writer in writers:
             writer.close()
+        await here.until("the loss", lambda: not here.node.connections)
+        direct = await here.greet()
+        with pytest.raises(GoneError) as gone:
+            await here.enter()
+        assert gone.value.reason is None
+        direct.cut()
+        await here.until("the loss", lambda: not here.node.connections)
+        await here.greet()
