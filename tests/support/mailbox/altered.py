@@ -43,15 +43,6 @@ class HangsAtCommit(sqlite3.Connection):
         return super().execute(sql, parameters)
 
 
-class HangsOnTheLoop(sqlite3.Connection):
-    """Its disk answers the thread, and then no more."""
-
-    def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
-        if sql == "COMMIT" and threading.current_thread() is threading.main_thread():
-            threading.Event().wait()
-        return super().execute(sql, parameters)
-
-
 class HangsWithAFile(Server):
     """Its event loop hangs from when a file is there."""
 
@@ -83,8 +74,6 @@ WAYS: Final[dict[str, tuple[AbstractContextManager[object], ...]]] = {
     "slow-disk": (quick(0.0),),
     "fast-disk": (quick(math.inf),),
     "speaks-first": (patch.object(mailbox_main, "CommitLoop", SpeaksFirst),),
-    "hangs-at-commit": (connecting(HangsAtCommit),),
-    "hangs-on-the-loop": (connecting(HangsOnTheLoop), quick(math.inf)),
     "hangs-with-a-file": (patch.object(mailbox_main, "Server", HangsWithAFile),),
     "never-flushes": (connecting(NeverFlushes),),
 }
