@@ -37,7 +37,7 @@ from support.client.parcels import (
     write_sparse,
     write_tree,
 )
-from support.isolation import PUBLIC_RELAY, RELAY_PORT, isolated_network, networks_apart, unavailable, unconnectable
+from support.isolation import PUBLIC_RELAY, RELAY_PORT, isolated_network, networks_apart
 from support.mailbox.reverse_proxies import FRONTS, NGINX_LIMIT, Fronts, running_fronts
 from support.mailbox.shipped import (
     CURRENT,
@@ -109,8 +109,6 @@ def tree(tmp_path: Path) -> Path:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def inside(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Words]:
     """A network of its own for all tests of a module."""
-    if reason := unavailable():
-        pytest.skip(f"networks of their own: {reason}")
     async with isolated_network(tmp_path_factory.mktemp("network")) as inside:
         yield inside
 
@@ -310,8 +308,6 @@ class Apart:
 
 @asynccontextmanager
 async def apart(folder: Path, *, ipv6: bool) -> AsyncIterator[Apart]:
-    if reason := unconnectable():
-        pytest.skip(f"networks that are connected: {reason}")
     twist = str(Path(sys.executable).parent / "twist")
     async with networks_apart(folder, ipv6=ipv6) as (public, one, other, address):
         interface = address.replace(":", r"\:")

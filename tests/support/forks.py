@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import functools
 import gc
 import importlib
 import json
@@ -65,14 +66,12 @@ LONGEST: Final = 1 << 18
 class Forked:
     """A program in a fork, with the part of the interface of asyncio's Process that tests use."""
 
-    def __init__(
-        self, pid: int, stdout: asyncio.StreamReader, stderr: asyncio.StreamReader, status: asyncio.StreamReader
-    ) -> None:
+    returncode: int | None = None
+
+    def __init__(self, pid: int, *streams: asyncio.StreamReader) -> None:
         self.pid = pid
-        self.stdout = stdout
-        self.stderr = stderr
-        self.returncode: int | None = None
-        self._waiting = asyncio.create_task(self._wait(status))
+        self.stdout, self.stderr, self._status = streams
+        self._waiting = asyncio.create_task(self._wait())
 
     @classmethod
     async def start(cls, main: str, *words: str, cwd: Path, variables: Mapping[str, str]) -> Self:
@@ -84,8 +83,8 @@ class Forked:
         finally:
             for _, theirs in pipes:
                 os.close(theirs)
-        stdout, stderr, status = [await _reader(ours) for ours, _ in pipes]
-        return cls(int(await status.readline()), stdout, stderr, status)
+        streams = [await _reader(ours) for ours, _ in pipes]
+        return cls(int(await streams[2].readline()), *streams)
 
     async def wait(self) -> int:
         return await asyncio.shield(self._waiting)
@@ -98,9 +97,9 @@ class Forked:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
-    async def _wait(self, status: asyncio.StreamReader) -> int:
-        self.returncode = int(await status.readline())
-        await status.read()  # the end of the pipe closes it
+    async def _wait(self) -> int:
+        self.returncode = int(await self._status.readline())
+        await self._status.read()  # the end of the pipe closes it
         return self.returncode
 
 
@@ -111,31 +110,23 @@ async def _reader(descriptor: int) -> asyncio.StreamReader:
     return reader
 
 
-_forkers: list[socket.socket] = []
-
-
+@functools.cache
 def _forker() -> socket.socket:
-    """Return the socket of the process that forks; start it when it is needed first."""
-    if not _forkers:
-        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        for each in (ours, its):
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LONGEST)
-        with its:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "support.forks", str(its.fileno())],
-                cwd=Path(__file__).parents[1],
-                pass_fds=[its.fileno()],
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, "LC_ALL": "C.UTF-8"},
-            )
-
-        def end() -> None:
-            ours.close()
-            process.wait()
-
-        atexit.register(end)
-        _forkers.append(ours)
-    return _forkers[0]
+    """Return the socket of the process that forks, which is started when it is needed first."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in (ours, its):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LONGEST)
+    with its:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "support.forks", str(its.fileno())],
+            cwd=Path(__file__).parents[1],
+            pass_fds=[its.fileno()],
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "LC_ALL": "C.UTF-8"},
+        )
+    atexit.register(process.wait)
+    atexit.register(ours.close)  # this comes first, and ends it
+    return ours
 
 
 # ── in the process that forks ────────────────────────────────────────────────────────────────────

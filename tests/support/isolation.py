@@ -4,22 +4,18 @@ Clients of Magic Wormhole dial what they please: public relays, STUN servers, an
 names. wormhole-william has no option for the transit relay, and a send fails where it cannot be reached (1.0.8,
 wormhole/send.go:302, file_transport.go:472). So the server and the clients run in a Linux network namespace that has
 a loopback interface and no other. /etc/hosts of its own leads the names of the public servers there.
-
-    python -m support.isolation HOSTS    sets this up, inside the namespaces that `unshare` has made
 """
 
 from __future__ import annotations
 
-import fcntl
 import shutil
-import socket
-import struct
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
+
+import pytest
 
 from support.processes import child, run
 
@@ -30,37 +26,37 @@ ADDRESS: Final = "198.51.100.1"
 those."""
 
 RELAY_PORT: Final = 4001
-"""Where a transit relay accepts connections and says nothing: transfers take a direct connection, or fail."""
 
 PUBLIC_RELAY: Final = "transit.magic-wormhole.io"
 PUBLIC: Final = ("relay.magic-wormhole.io", PUBLIC_RELAY)
 
-SIOCSIFADDR, SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8916, 0x8913, 0x8914, 1
-"""linux/sockios.h, linux/if.h"""
-
 NAMESPACES: Final = ("--user", "--mount", "--net")
+UNSHARE: Final = ("unshare", *NAMESPACES, "--map-root-user")
 
+LOOPBACK: Final = ("ip", "link", "set", "lo", "up")
 VETH: Final = ("ip", "link", "add", "probe", "type", "veth", "peer", "name", "other")
+"""What is tried first for isolated networks, and for networks apart. Tests are skipped if it fails."""
+
+SET_UP: Final = f"""\
+mount --bind "$0" /etc/hosts && ip link set lo up && ip address add {ADDRESS}/32 dev lo && exec "$@"
+"""
+
+RELAY: Final = f"""
+import socket
+with socket.create_server(("127.0.0.1", {RELAY_PORT})) as relay:
+    print("ready", flush=True)
+    accepted = [relay.accept() for _ in iter(int, 1)]
+"""
+"""A transit relay that accepts connections and says nothing: transfers take a direct connection, or fail."""
 
 
-def unavailable() -> str | None:
-    """Return why this machine has no such networks; None if it has."""
-    if shutil.which("unshare") is None or shutil.which("nsenter") is None:
-        return "unshare and nsenter are missing (Debian: apt install util-linux)"
-    tried = subprocess.run(
-        ["unshare", *NAMESPACES, "--map-root-user", "true"], capture_output=True, text=True, check=False, timeout=60
-    )
+def unavailable(*command: str) -> str | None:
+    """Return why this machine has no namespaces, or does not do this in them; None if it does."""
+    for program, package in (("unshare", "util-linux"), ("nsenter", "util-linux"), ("ip", "iproute2")):
+        if shutil.which(program) is None and (program != "ip" or program in command):
+            return f"{program} is missing (Debian: apt install {package})"
+    tried = run(*UNSHARE, *(command or ("true",)))
     return f"the kernel refuses namespaces: {tried.stderr.strip()}" if tried.returncode else None
-
-
-def unconnectable() -> str | None:
-    """Return why this machine cannot connect such networks; None if it can."""
-    if reason := unavailable():
-        return reason
-    if shutil.which("ip") is None:
-        return "ip is missing (Debian: apt install iproute2)"
-    tried = run("unshare", *NAMESPACES, "--map-root-user", *VETH)
-    return f"the kernel connects no namespaces: {tried.stderr.strip()}" if tried.returncode else None
 
 
 @asynccontextmanager
@@ -69,12 +65,17 @@ async def isolated_network(folder: Path, public: str = "127.0.0.1") -> AsyncIter
 
     The names of public servers lead to the address `public`.
     """
+    _need(*LOOPBACK)
     hosts = folder / "hosts"
     hosts.write_text(f"127.0.0.1 localhost\n{public} {' '.join(PUBLIC)}\n")
-    inside = ("unshare", *NAMESPACES, "--map-root-user", sys.executable, "-m", "support.isolation", str(hosts))
-    async with child(*inside) as holder:
+    async with child(*UNSHARE, "sh", "-c", SET_UP, str(hosts), sys.executable, "-c", RELAY) as holder:
         await holder.says("ready")
         yield _entering(holder.pid)
+
+
+def _need(*command: str) -> None:
+    if reason := unavailable(*command):
+        pytest.skip(f"networks of their own: {reason}")
 
 
 def _entering(holder: int) -> Words:
@@ -88,6 +89,7 @@ async def networks_apart(folder: Path, *, ipv6: bool) -> AsyncIterator[tuple[Wor
     All of them end with the processes that they have. With IPv4 neither private network reaches the other, as behind
     routers that translate addresses: what is sent there is lost. With IPv6, and no IPv4, they reach one another.
     """
+    _need(*VETH)
     address = "2001:db8::1" if ipv6 else ADDRESS
     async with AsyncExitStack() as ends:
         public = await ends.enter_async_context(isolated_network(folder, address))
@@ -118,23 +120,3 @@ async def networks_apart(folder: Path, *, ipv6: bool) -> AsyncIterator[tuple[Wor
             private.append(network)
         one, other = private
         yield public, one, other, address
-
-
-def main(hosts: str) -> None:
-    """Set up the interface, the names and the relay; then keep the namespaces until this process is killed."""
-    subprocess.run(["mount", "--bind", hosts, "/etc/hosts"], check=True)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        request = struct.pack("16sH22x", b"lo", 0)
-        (flags,) = struct.unpack_from("H", fcntl.ioctl(control, SIOCGIFFLAGS, request), 16)
-        fcntl.ioctl(control, SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", flags | IFF_UP))
-        address = struct.pack("HH4s8x", socket.AF_INET, 0, socket.inet_aton(ADDRESS))
-        fcntl.ioctl(control, SIOCSIFADDR, struct.pack("16s16s8x", b"lo:1", address))
-    with socket.create_server(("127.0.0.1", RELAY_PORT)) as relay:
-        print("ready", flush=True)  # noqa: T201 (the test waits for it)
-        accepted = []
-        while True:
-            accepted.append(relay.accept())
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

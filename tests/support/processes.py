@@ -34,6 +34,8 @@ from support.forks import Forked
 RESTANTE: Final = (sys.executable, "-m", "restante")
 TESTS: Final = Path(__file__).parents[1]
 
+T = TypeVar("T")
+
 
 def altered(how: str) -> tuple[str, ...]:
     """Name the program that is altered in this way."""
@@ -83,28 +85,22 @@ class Child:
         """SIGKILL, at once."""
         self.process.kill()
 
-    async def says(self, pattern: str | re.Pattern[str]) -> re.Match[str]:
+    async def says(self, pattern: str) -> re.Match[str]:
         """Wait until it has said this, on either stream."""
-        found: list[re.Match[str]] = []
 
-        def look() -> bool:
-            found.extend(match for said in self.said.values() if (match := re.search(pattern, said)))
-            return bool(found)
+        def look() -> re.Match[str] | None:
+            return next(filter(None, (re.search(pattern, said) for said in self.said.values())), None)
 
-        await self.until(f"it says {pattern}", look)
-        return found[0]
+        return await self.until(f"it says {pattern}", look)
 
-    async def until(self, what: str, holds: Callable[[], bool]) -> None:
-        """Wait for something that what it says shows."""
+    async def until(self, what: str, look: Callable[[], T | None]) -> T:
+        """Wait for something that what it says shows, and return it."""
         async with bounded(what):
-            while not holds():
-                await self.news()
-
-    async def news(self) -> None:
-        """Wait until it says more."""
-        assert not all(task.done() for task in self._reading), f"it ended instead: {self.said}"
-        self._news.clear()
-        await self._news.wait()
+            while not (result := look()):
+                assert not all(task.done() for task in self._reading), f"it ended instead: {self.said}"
+                self._news.clear()
+                await self._news.wait()
+        return result
 
     async def ended(self, within: float = BOUND) -> int:
         """Wait until it has ended and all that it said was read; gives its exit code."""
@@ -133,20 +129,16 @@ class Child:
         self._news.set()
 
 
-C = TypeVar("C", bound=Child)
-
-
 async def spawn(
     *command: str,
     cwd: Path | None = None,
     stdin: int = DEVNULL,
     stdout: int = PIPE,
-    stderr: int = PIPE,
     variables: Mapping[str, str] | None = None,
 ) -> Process:
-    """Start a program. We read its standard error, unless that goes elsewhere."""
+    """Start a program, whose standard error we read."""
     its = environment(**(variables or {}))
-    return await asyncio.create_subprocess_exec(*command, cwd=cwd, env=its, stdin=stdin, stdout=stdout, stderr=stderr)
+    return await asyncio.create_subprocess_exec(*command, cwd=cwd, env=its, stdin=stdin, stdout=stdout, stderr=PIPE)
 
 
 @asynccontextmanager
@@ -176,22 +168,18 @@ class Serving(Child):
 
     async def logged(self, event: str, **wanted: Any) -> dict[str, Any]:
         """Wait until it has logged this event with these fields; gives all of its fields."""
-        found: dict[str, Any] = {}
-        seen = 0
+        lines = 0
 
-        def look() -> bool:
-            nonlocal seen
-            lines = self.log
-            for line in lines[seen:]:
-                said = json.loads(line) if line.startswith("{") else {}
-                if said.get("event") == event and all(said.get(key) == value for key, value in wanted.items()):
-                    found.update(said)
-                    return True
-            seen = len(lines)
-            return False
+        def look() -> dict[str, Any] | None:
+            nonlocal lines
+            for line in self.log[lines:]:
+                lines += 1
+                fields: dict[str, Any] = json.loads(line) if line.startswith("{") else {}
+                if ({"event": event} | wanted).items() <= fields.items():
+                    return fields
+            return None
 
-        await self.until(f"{event!r} {wanted or ''} in the log", look)
-        return found
+        return await self.until(f"{event!r} {wanted or ''} in the log", look)
 
     async def stop(self) -> None:
         """SIGTERM; it must end as it promises."""
@@ -209,13 +197,8 @@ async def started(
 ) -> AsyncIterator[Serving]:
     """Start a server, on a free port unless the options name one, and do not wait for it. No process stays behind."""
     free = () if "--listen" in options else ("--listen", "127.0.0.1:0")
-    process = await spawn(
-        *(*program, "serve", "--data", str(data), *free, "--admin", "off"),
-        *("--log-format", "json", *options),
-        stdout=stdout,
-        variables=variables,
-    )
-    server = Serving(process, data)
+    words = (*program, "serve", "--data", str(data), *free, "--admin", "off", "--log-format", "json", *options)
+    server = Serving(await spawn(*words, stdout=stdout, variables=variables), data)
     try:
         yield server
     finally:
