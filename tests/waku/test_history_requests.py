@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import structlog
 
 from restante.common.errors import StoreDamaged, StoreError
-from restante.waku.archive.history.query import Bounds, PageQuery
+from restante.waku.archive.history.query import Bounds, Page, PageQuery
+from restante.waku.archive.history.readers import Readers
 from restante.waku.archive.schema import FILE
+from restante.waku.connection.peer_connection import PeerConnection
 from restante.waku.envelope import bloom, rlp
 from restante.waku.envelope.envelope import Envelope, make
 from restante.waku.envelope.keys import Key, new_key, node_id
@@ -21,6 +25,7 @@ from restante.waku.limits import Limits
 from restante.waku.node import requester_quotas
 from restante.waku.node.history_requests import (
     GUARANTEED_QUEUE_BYTES,
+    MAX_PAGES,
     MAX_QUEUE_SECONDS,
     MAX_QUEUED_REQUESTS,
     HistoryRequests,
@@ -377,24 +382,28 @@ async def test_a_requester_that_makes_the_node_examine_much_is_answered_later(tm
             assert hours.now == pytest.approx(max(0, number * looked - len(LETTERS)), abs=0.1)
 
 
-async def test_a_waiting_requester_delays_only_its_own_address_and_is_still_read(tmp_path: Path) -> None:
+async def test_a_waiting_requester_is_still_read_delays_only_its_own_address_and_may_leave(tmp_path: Path) -> None:
     async with inside(tmp_path, limits=Limits(pages=1.0, pages_at_once=1)) as here:
-        hours = Hours(here.node.history_requests)
+        requests = here.node.history_requests
+        hours = Hours(requests)
         await archive(here, *LETTERS)
         hasty, neighbour, other = await here.greet(NOTHING), await here.greet(NOTHING), await elsewhere(here)
         for _ in range(2):
             assert (await fetch_page(hasty))[0] == LETTERS
         hours.on.clear()
-        hasty.say(waku_packets.REQUEST, plain())
+        hasty.say_all([(waku_packets.REQUEST, plain())] * 10)
         neighbour.say(waku_packets.REQUEST, plain())
         await here.until("those who wait", lambda: hours.waiting == 2)
-        await hasty.fence()
         assert not (await hasty.post(letter(99, topic=b"else"))).refusals
         assert (await fetch_page(other))[0] == LETTERS
-        assert hasty.inbox == []
+        assert (hasty.inbox, requests.waiting) == ([], 11 * SMALL)
+        hasty.cut()
+        await here.until("the loss", lambda: hours.waiting == 1)
+        assert requests.waiting == SMALL
         hours.on.set()
-        for peer in (hasty, neighbour):
-            assert flat((await page(peer))[0]) == LETTERS
+        assert flat((await page(neighbour))[0]) == LETTERS
+        await here.until("the end of all lines", lambda: not requests._making)
+        assert (requests.waiting, requests._lines) == (0, {})
 
 
 async def test_a_request_that_would_wait_too_long_is_refused_and_not_charged(tmp_path: Path) -> None:
@@ -436,26 +445,6 @@ async def test_a_slow_reader_does_not_exceed_the_rate(tmp_path: Path) -> None:
         connection.resume_writing()
         for _ in range(3):
             assert flat((await page(peer))[0]) == LETTERS
-
-
-async def test_a_requester_that_leaves_while_it_waits_leaves_nothing_behind(tmp_path: Path) -> None:
-    async with inside(tmp_path, limits=Limits(pages=1.0, pages_at_once=1)) as here:
-        requests = here.node.history_requests
-        hours = Hours(requests)
-        peer = await here.greet()
-        for _ in range(2):
-            await fetch_page(peer)
-        hours.on.clear()
-        peer.say_all([(waku_packets.REQUEST, plain())] * 10)
-        await here.until("one that waits", lambda: hours.waiting == 1)
-        await peer.fence()
-        assert requests.waiting == 10 * SMALL
-        peer.cut()
-        await here.until("nobody who waits", lambda: not hours.waiting and not requests._making)
-        assert requests.waiting == 0
-        assert not requests._lines
-        hours.on.set()
-        assert (await fetch_page(await here.greet()))[0] == []
 
 
 async def test_waiting_requests_have_a_memory_limit_and_small_ones_have_room(
@@ -513,3 +502,83 @@ async def test_a_page_that_is_not_read_does_not_make_the_log_grow(
         assert size() - before < 4 * most
         packets, _ = await page(slow)
         assert flat(packets) == large
+
+
+# ── how long who means well waits, by what is done before its turn and not by a clock ────────────
+
+
+ROWS = 10
+"""That a page may look at: all that is well meant, and a small part of what every attack would have looked at."""
+RANDOM = random.Random(2026)
+CROWD = [letter(100 + number, topic=RANDOM.randbytes(4), age=50) for number in range(3000)]
+
+ATTACKS: dict[str, tuple[dict[str, Any], int]] = {
+    "a bloom half full": ({"bloom": sum(1 << place for place in RANDOM.sample(range(512), 256))}, 0),
+    "a thousand topics": ({"topics": frozenset(envelope.topic for envelope in CROWD[:1000])}, 1000),
+}
+"""What is asked for, again and again; and how many topics are looked up because it names them."""
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("alone", [True, False], ids=["of one address", "of many"])
+async def test_every_request_waits_for_few_pages_of_others_and_each_is_bounded(
+    attack: str, alone: bool, tmp_path: Path
+) -> None:
+    """Of one address only so many are made at a time; of many, each has one before ours at the most.
+
+    Those in the making when ours is read may be finished in the turn of the loop that ours needs to stand in line,
+    and be followed by as many. Each attacker always has eight requests in its line.
+    """
+    many, wanted, times = MAX_PAGES + 4, plain(topics=frozenset([TOPIC])), 8
+    before, made = (MAX_PAGES_PER_ADDRESS, MAX_PAGES_PER_ADDRESS) if alone else (many, MAX_PAGES)
+    fields, named = ATTACKS[attack]
+    body = plain(limit=1000, **{"topics": frozenset()} | fields)
+    worked: list[int] = []
+    waited: list[int] = []
+    read = 0
+
+    async def ask_on(peer: RawPeer) -> None:
+        peer.say_all([(waku_packets.REQUEST, body)] * 7)
+        while True:
+            await ask(peer, body)
+
+    unlimited = Limits(pages=0, rows=0)  # what rates would stop is what is to be borne here
+    async with inside(tmp_path, limits=unlimited, history=HistoryTerms(bounds=Bounds(rows=ROWS))) as here:
+        await archive(here, *LETTERS, *CROWD)
+        here.archive.readers.close()
+        here.archive.readers = Readers.open(
+            tmp_path / FILE, 1
+        )  # how many another thread searches meanwhile is chance
+        receive, search = here.node.history_requests.receive, here.archive.page
+
+        def receiving(connection: PeerConnection, payload: bytes) -> None:
+            nonlocal read
+            read = len(worked) if payload == wanted else read
+            receive(connection, payload)
+
+        async def searching(query: PageQuery, bounds: Bounds) -> Page:
+            result = await search(query, bounds)
+            if query.topics == frozenset([TOPIC]):
+                waited.append(len(worked) - read)
+            else:
+                worked.append(result.looked)
+            return result
+
+        with (
+            patch.object(here.node.history_requests, "receive", receiving),
+            patch.object(here.archive, "page", searching),
+        ):
+            attackers = [await elsewhere(here, 100 if alone else 100 + number) for number in range(many)]
+            attacks = [asyncio.create_task(ask_on(peer)) for peer in attackers]
+            peer = await elsewhere(here)
+            for _ in range(times):
+                packets, _ = await ask(peer, wanted)
+                assert flat(packets) == LETTERS
+            for task in attacks:
+                task.cancel()
+            ended = await asyncio.gather(*attacks, return_exceptions=True)
+        assert all(isinstance(end, asyncio.CancelledError) for end in ended), ended
+    assert len(waited) == times
+    assert max(waited) <= before + made
+    assert len(worked) > times
+    assert max(worked) <= named + 2 * ROWS
