@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager, suppress
 from ssl import SSLContext
 from typing import Any, Final
 
-from support.mailbox.frames import HEAD_END, Follower
 from support.mailbox.givens import Inbox, Options
 from support.mailbox.raw_socket import PONG, TEXT, frame
+from support.mailbox.scene import read_frame
 from support.mailbox.worlds import CoreWorld
 
 Answer = dict[str, Any]
@@ -62,24 +62,24 @@ class Liar:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        number, follower = self.connections, Follower()
-        await answer_handshake(reader, writer, follower)
+        number = self.connections
+        await answer_handshake(reader, writer)
         inbox = self._world.connect()
         self._clients[number] = inbox, writer
         self._tell_all()
         try:
-            while data := await reader.read(1 << 16):
-                for piece in follower.feed(data):
-                    if piece.payload is not None:
-                        self.heard.append(json.loads(piece.payload))
-                        self._world.say(inbox, piece.payload.decode())
-                        self._tell_all()
-                    elif piece.raw[0] == CLOSE_BYTE:
-                        return
-                    elif piece.raw[0] == PING_BYTE:
-                        self.pings.put_nowait(number)
-                        if self.answers_pings:
-                            writer.write(frame(PONG, mask=False))
+            while True:
+                raw, message = await read_frame(reader)
+                if message:
+                    self.heard.append(message)
+                    self._world.say(inbox, json.dumps(message))
+                    self._tell_all()
+                elif raw[0] == CLOSE_BYTE:
+                    return
+                elif raw[0] == PING_BYTE:
+                    self.pings.put_nowait(number)
+                    if self.answers_pings:
+                        writer.write(frame(PONG, mask=False))
                 await writer.drain()
         finally:
             del self._clients[number]
@@ -99,13 +99,9 @@ class Liar:
                     writer.write(sent if isinstance(sent, bytes) else text(json.dumps(sent).encode()))
 
 
-async def answer_handshake(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, follower: Follower | None = None
-) -> None:
+async def answer_handshake(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Agree to a WebSocket."""
-    head = await reader.readuntil(HEAD_END)
-    if follower is not None:
-        list(follower.feed(head))
+    head = await reader.readuntil(b"\r\n\r\n")
     [key] = [line.split(b": ")[1] for line in head.split(b"\r\n") if line.lower().startswith(b"sec-websocket-key")]
     accept = base64.b64encode(hashlib.sha1(key + GUID, usedforsecurity=False).digest()).decode()
     writer.write(
