@@ -52,8 +52,16 @@ class Way:
     began: float | None
     commit: float | None
     tx: float
-    heard: dict[str, float] = field(default_factory=dict)
+    heard: dict[str, float]
     """When each client received the answer or the message."""
+    sent_on: dict[str, float] = field(default_factory=dict)
+    """When the server sent it to a client that was not there before."""
+
+    def later(self, seconds: float) -> None:
+        """Let all of it happen later."""
+        self.sent, self.rx, self.tx = (each + seconds for each in (self.sent, self.rx, self.tx))
+        self.began, self.commit = (None if each is None else each + seconds for each in (self.began, self.commit))
+        self.heard = {role: each + seconds for role, each in self.heard.items()}
 
 
 @dataclass
@@ -130,7 +138,7 @@ def log_of(role: str, ways: Sequence[Way], skew: float) -> list[dict[str, Any]]:
                 "body": "00",
                 "id": way.id,
                 "server_rx": stamp(way.rx),
-                "server_tx": stamp(way.tx),
+                "server_tx": stamp(way.sent_on.get(role, way.tx)),
             }
             events.append(_event("ws_receive", way.heard[role] + skew, {"_side": side, "message": message}))
     return sorted(events, key=lambda event: float(event["start"]))
@@ -176,20 +184,23 @@ def span(name: str, start: float, stop: float | None, skew: float, waiting: str 
     return {"name": name, "start": BEGAN + start + skew, "stop": ends, "details": details}
 
 
-def waiting_human(seconds: float = 9.0) -> Timeline:
-    """Return a transfer whose receiver waited so long for its user, and then sent data for two seconds."""
-    drawn = draw(Random(1), SKEWS, PATHS)
+def waiting(seconds: float = 9.0, *, human: float | None = None, paths: dict[str, Path] = PATHS) -> Drawn:
+    """Return a transfer whose receiver comes so much later, and then waits for its user (None: all of the time)."""
+    drawn = draw(Random(1), SKEWS, paths)
     first = next(at for at, way in enumerate(drawn.ways) if way.role == "receiver")
-    asked = drawn.ways[first].sent
+    came = drawn.ways[first].sent + seconds
     for way in drawn.ways[first:]:
-        way.sent, way.rx, way.tx = (each + seconds for each in (way.sent, way.rx, way.tx))
-        way.began, way.commit = (None if each is None else each + seconds for each in (way.began, way.commit))
-        way.heard = {role: each + seconds for role, each in way.heard.items()}
+        way.later(seconds)
+    opened = next(way for way in drawn.ways[first:] if way.kind == "open")
+    for way in drawn.ways[:first]:
+        if way.kind == "add" and human is not None:
+            way.sent_on["receiver"] = opened.tx
+            way.heard["receiver"] = opened.tx + paths["receiver"].back
     drawn.logs = {role: log_of(role, drawn.ways, skew) for role, skew in SKEWS.items()}
     drawn.trace = [line_of(way) for way in drawn.ways]
     ended = drawn.ways[-1].sent
     for role, event in (
-        ("receiver", span("input code", asked, asked + seconds - 0.001, -5.0, "user")),
+        ("receiver", span("input code", came - (human or seconds), came - 0.001, -5.0, "user")),
         ("sender", span("command dispatch", -0.3, None, 5.0)),
         ("sender", span("pake1", -0.2, -0.1, 5.0, "crypto")),
         ("sender", span("tx file", ended + 0.1, ended + 2.1, 5.0)),
@@ -197,4 +208,4 @@ def waiting_human(seconds: float = 9.0) -> Timeline:
     ):
         drawn.logs[role].append(event)
         drawn.logs[role].sort(key=lambda each: float(each["start"]))
-    return timeline_of(drawn)
+    return drawn
