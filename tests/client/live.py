@@ -8,11 +8,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from client.world import APP_ID
 from restante.client import Event, Wormhole
 from support.bounds import bounded
 from support.mailbox.servers import Reference, Restante, Server
 from support.ports import held_port
+
+APP_ID: Final = "example.com/test"
 
 SERVERS: Final[dict[str, type[Server]]] = {"ours": Restante, "the reference": Reference}
 

@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Final
 
+from client.live import APP_ID
 from restante.client import Journal, JournaledWormhole
 from support.bounds import bounded
 from support.mailbox.live import LiveServer
 
-APP_ID: Final = "example.com/test"
 CODE: Final = "4-purple-sausages"
 State = dict[str, list[str]]
 

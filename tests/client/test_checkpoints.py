@@ -16,8 +16,8 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from client.live import Heard
-from client.programs import APP_ID, CODE, Program, State, acquainted
+from client.live import APP_ID, Heard
+from client.programs import CODE, Program, State, acquainted
 from restante.client import (
     CheckpointError,
     Journal,
@@ -273,7 +273,8 @@ def test_a_checkpoint_of_another_version_or_application_or_without_a_mailbox_is_
     ):
         rewrite(used, {**state, **change})
         refused(used, words)
-    for application in ({"names": "x"}, {"names": [1]}, [], None):
+    applications: list[Any] = [{"names": "x"}, {"names": [1]}, [], None]
+    for application in applications:
         used.write_text(json.dumps({**checkpoint, "application": application}))
         refused(used, "has the state of another application", Contacts())
     used.write_text(json.dumps({**checkpoint, "version": 2, "wormholes": "of a later kind"}))

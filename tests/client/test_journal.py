@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,27 @@ from typing import Any
 import msgspec
 import pytest
 
-from client.programs import APP_ID, Program, acquainted
-from restante.client import CodeExpiredError, Journal, Message, Misuse
+from client.live import APP_ID
+from client.programs import CODE, Program, State, acquainted
+from restante.client import (
+    ClosedError,
+    CodeExpiredError,
+    Event,
+    Journal,
+    Message,
+    Misuse,
+    ServerGoneError,
+    Welcomed,
+    Wormhole,
+    WrongPasswordError,
+    base,
+    seed_code,
+)
+from restante.client.connection import websocket
 from restante.client.unread import MAX_UNREAD_MESSAGES
-from support.bounds import bounded
+from support.bounds import BOUND, bounded
 from support.mailbox.live import DAY, LiveServer
+from support.ports import nobodys_port
 
 # ── two programs that never run at the same time ────────────────────────────────────────────────
 
@@ -240,3 +257,252 @@ async def test_more_messages_than_are_read_at_once_wait_for_several_runs(alice: 
     assert bob.received == texts
     await alice.run()
     assert await alice.unacknowledged() == []
+
+
+# ── wormholes that a journal keeps ──────────────────────────────────────────────────────────────────
+
+
+AGAIN = "get it from the journal again"
+
+
+@pytest.fixture
+async def friends(alice: Program, bob: Program) -> tuple[Program, Program]:
+    await acquainted(alice, bob)
+    return alice, bob
+
+
+# ── sending ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_is_sent_in_a_step_goes_out_after_it_and_is_delivered_by_the_peer_s(
+    friends: tuple[Program, Program],
+) -> None:
+    alice, bob = friends
+    async with bob.running() as (other, theirs), alice.running() as (journal, ours), bounded("messages of a step"):
+        async with journal.step() as state:
+            state["received"].append("asked")
+            first = await ours.send(b"in the step 0")
+            last = await ours.send(b"in the step 1")
+            for wait in (first.stored(), first.delivered()):
+                with pytest.raises(Misuse, match="step"):
+                    await wait
+            assert ours.unacknowledged == []
+        messages = [await anext(aiter(theirs)) for _ in range(2)]
+        assert [message.data for message in messages] == [b"in the step 0", b"in the step 1"]
+        await first.stored()
+        assert ours.unacknowledged == [0, 1]
+        async with other.step(*messages):
+            pass
+        await last.delivered()
+        assert ours.unacknowledged == []
+    assert alice.received == ["asked"]
+
+
+async def test_another_task_that_sends_during_a_step_is_not_part_of_it(friends: tuple[Program, Program]) -> None:
+    alice, bob = friends
+    async with bob.running() as (_, theirs), alice.running() as (journal, ours), bounded("both messages"):
+        with pytest.raises(RuntimeError):  # noqa: PT012 - the step raises it
+            async with journal.step():
+                await ours.send(b"in the step")
+                outside = await asyncio.create_task(ours.send(b"beside the step"))
+                raise RuntimeError
+        async with journal.step():
+            inside = await ours.send(b"in the step")
+            last = await asyncio.create_task(ours.send(b"beside it"))
+        received = [(await anext(aiter(theirs))).data for _ in range(3)]
+    assert received == [b"beside the step", b"beside it", b"in the step"]
+    assert (outside.number, last.number, inside.number) == (0, 1, 2)
+
+
+async def test_messages_of_two_wormholes_are_processed_in_one_step(server: LiveServer, alice: Program) -> None:
+    async with (
+        bounded("both peers"),
+        alice.journal() as journal,
+        Wormhole.create(APP_ID, server=server.url) as first,
+        Wormhole.create(APP_ID, server=server.url) as second,
+        journal.wormhole("first", APP_ID, server=server.url) as to_first,
+        journal.wormhole("second", APP_ID, server=server.url) as to_second,
+    ):
+        messages = []
+        for ours, theirs in ((to_first, first), (to_second, second)):
+            await ours.set_code(await theirs.allocate_code())
+            await theirs.send(b"from a friend")
+            messages.append(await anext(aiter(ours)))
+        async with journal.step(*messages) as state:
+            state["received"] += [message.data.decode() for message in messages]
+            await to_first.send(b"to the first")
+            await to_second.send(b"to the second")
+        assert [await theirs.receive() for theirs in (first, second)] == [b"to the first", b"to the second"]
+    assert alice.received == ["from a friend"] * 2
+
+
+# ── suspend and resume ───────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_code_is_allocated_once_whatever_interrupts_it(server: LiveServer, tmp_path: Path) -> None:
+    file, nobody = tmp_path / "journal", f"ws://127.0.0.1:{nobodys_port()}/v1"
+    async with Journal[State](file, {}) as journal:
+        wormhole = journal.wormhole("peer", APP_ID, server=server.url)
+        with pytest.raises(Misuse, match="in its context"):  # it is not connected: nobody answers
+            await wormhole.allocate_code()
+        await journal.save()
+    async with (
+        bounded("the code"),
+        Journal[State](file, {}) as journal,
+        journal.wormhole("peer", APP_ID, server=nobody) as wormhole,
+    ):
+        with pytest.raises(Misuse, match="code"):
+            await anext(wormhole.waiting())
+        code = await wormhole.allocate_code()
+        assert await wormhole.allocate_code() == code == wormhole.code
+        await wormhole.set_code(code)
+        with pytest.raises(Misuse, match="one code"):
+            await wormhole.set_code(CODE)
+
+
+async def test_a_wormhole_stays_at_its_server_and_keeps_its_application(alice: Program) -> None:
+    await alice.run()
+    async with alice.journal() as journal:
+        assert journal.names == ["peer"]
+        with pytest.raises(Misuse, match="belongs to the application"):
+            journal.wormhole("peer", "example.com/another")
+        async with journal.wormhole("peer", APP_ID, server="ws://127.0.0.1:1/v1") as wormhole:
+            assert [message async for message in wormhole.waiting()] == []
+            with pytest.raises(Misuse, match="in use"):
+                journal.wormhole("peer", APP_ID)
+            with pytest.raises(Misuse, match="in use: leave its context"):
+                await journal.remove("peer")
+        with pytest.raises(Misuse, match="has no wormhole 'stranger'"):
+            await journal.remove("stranger")
+
+
+async def test_a_wormhole_that_was_got_before_another_use_of_it_is_refused(friends: tuple[Program, Program]) -> None:
+    alice, bob = friends
+    await bob.run("once")
+    async with alice.journal() as journal:
+        first = journal.wormhole("peer", APP_ID)
+        async with journal.wormhole("peer", APP_ID) as second, bounded("a message"):
+            async for message in second.waiting():
+                async with journal.step(message) as state:
+                    state["received"].append(message.data.decode())
+        with pytest.raises(Misuse, match=AGAIN):
+            await first.__aenter__()
+    assert await alice.run() == ["once"]
+
+
+async def test_a_wormhole_that_was_removed_is_refused(alice: Program) -> None:
+    async with alice.journal() as journal:
+        removed, other = (journal.wormhole(name, APP_ID, server=alice.server.url) for name in ("peer", "other"))
+        with pytest.raises(Misuse, match=AGAIN):  # noqa: PT012 - the step raises it
+            async with journal.step() as state:
+                state["received"].append("lost")
+                await other.send(b"lost")
+                await journal.remove("other")
+        assert journal.state == {"received": []}
+        await journal.remove("peer")
+        for use in (removed.send(b"lost"), removed.set_code(CODE), removed.__aenter__()):
+            with pytest.raises(Misuse, match=AGAIN):
+                await use
+        with pytest.raises(Misuse, match=AGAIN):
+            async with journal.step():
+                await removed.send(b"lost")
+
+
+async def test_an_error_of_the_function_for_events_is_for_this_run_only(friends: tuple[Program, Program]) -> None:
+    def stumble(event: Event) -> None:
+        if isinstance(event, Welcomed):
+            raise ZeroDivisionError
+
+    alice, bob = friends
+    await bob.run("hello")
+    async with alice.journal() as journal:
+        with pytest.raises(ZeroDivisionError):
+            async with journal.wormhole("peer", APP_ID, on_event=stumble) as wormhole, bounded("the error"):
+                await anext(aiter(wormhole))
+    assert await alice.run() == ["hello"]
+
+
+# ── seeds ────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_seed_is_set_instead_of_a_code(alice: Program) -> None:
+    async with alice.journal() as journal:
+        wormhole, with_code = (journal.wormhole(name, APP_ID, server=alice.server.url) for name in ("peer", "other"))
+        with pytest.raises(ValueError, match="a seed has 32 bytes, not 5"):
+            await wormhole.set_seed(b"short")
+        await wormhole.set_seed(bytes(32))
+        await wormhole.set_seed(bytes(32))
+        with pytest.raises(Misuse, match="one code"):
+            await wormhole.set_seed(bytes([1]) * 32)
+        await with_code.set_code(seed_code(bytes(32)))
+        with pytest.raises(Misuse, match="one code"):
+            await with_code.set_seed(bytes(32))
+
+
+# ── the end ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_wormhole_that_is_closed_leaves_nothing_and_stays_closed(
+    server: LiveServer, friends: tuple[Program, Program], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice, _ = friends
+    for program in friends:
+        async with program.running() as (journal, wormhole):
+            assert wormhole.mood is None
+            await wormhole.close()
+            assert wormhole.mood == "happy"
+            with pytest.raises(ClosedError):  # noqa: PT012 - the step raises it
+                async with journal.step() as state:
+                    state["received"].append("lost")
+                    await wormhole.send(b"lost")
+            assert journal.state == {"received": []}
+    assert server.mailboxes == 0
+
+    @asynccontextmanager
+    async def silent(*_: object) -> AsyncIterator[None]:
+        await asyncio.Event().wait()
+        yield
+
+    monkeypatch.setattr(base, "MAX_CLOSE_SECONDS", 2 * BOUND)
+    monkeypatch.setattr(websocket, "connect", silent)
+    async with bounded("the second close, without a server"), alice.running() as (_, wormhole):
+        await wormhole.close()
+    async with alice.journal() as journal:
+        wormhole = journal.wormhole("peer", APP_ID)
+        assert wormhole.mood == "happy"
+        with pytest.raises(ClosedError):
+            await wormhole.send(b"too late")
+        await journal.remove("peer")
+        assert journal.names == []
+    async with alice.journal() as journal:
+        assert journal.names == []
+
+
+async def test_a_wormhole_ended_by_another_code_says_so_in_the_next_run(server: LiveServer, alice: Program) -> None:
+    async with Wormhole.create(APP_ID, server=server.url) as mallory:
+        await mallory.set_code("4-another-code")
+        async with alice.running() as (_, wormhole), bounded("the other code"):
+            for side in (wormhole, mallory):
+                with pytest.raises(WrongPasswordError):
+                    await side.verifier()
+    async with alice.running() as (_, wormhole):
+        assert (wormhole.mood, wormhole.met) == ("scary", False)
+        with pytest.raises(ClosedError, match=r"has ended before \(scary\): use a new one"):
+            await wormhole.send(b"too late")
+
+
+async def test_a_wormhole_that_was_closed_without_a_server_is_closed_there_in_the_next_run(
+    server: LiveServer, friends: tuple[Program, Program]
+) -> None:
+    alice, bob = friends
+    async with bob.running() as (_, wormhole):
+        await wormhole.close()
+    await server.stop()
+    async with bounded("the close"), alice.journal() as journal, journal.wormhole("peer", APP_ID) as wormhole:
+        with pytest.raises(ServerGoneError):
+            await wormhole.close("errory")
+    await server.start()
+    assert server.mailboxes == 1
+    async with bounded("the close"), alice.journal() as journal, journal.wormhole("peer", APP_ID) as wormhole:
+        assert wormhole.mood == "errory"
+    assert server.mailboxes == 0

@@ -52,15 +52,15 @@ async def test_a_server_that_is_killed_and_comes_back_loses_nothing(
 
     def kill(_: Event) -> None:
         if len(events["alice"].of(event)) == count and not restarting:
-            server.kill()
-            restarting.append(asyncio.create_task(server.restart()))
+            running.kill()
+            restarting.append(asyncio.create_task(running.restart()))
 
     events["alice"].act = kill
     messages = [b"%d" % number for number in range(20)]
     async with (
-        serving(tmp_path, kind=kind) as server,
-        wormhole(url_of(server), on_event=events["alice"]) as alice,
-        wormhole(url_of(server), on_event=events["bob"]) as bob,
+        serving(tmp_path, kind=kind) as running,
+        wormhole(url_of(running), on_event=events["alice"]) as alice,
+        wormhole(url_of(running), on_event=events["bob"]) as bob,
     ):
         await bob.nameplates()  # its first connection, which must succeed
         code = await alice.allocate_code()
@@ -77,16 +77,16 @@ async def test_a_server_that_is_killed_and_comes_back_loses_nothing(
         assert len(restarting) == 1
         for heard in events.values():
             assert Counter(stored.number for stored in heard.of(MessageStored)) == Counter(range(20))
-        assert server.live() == {}
-
-
-# ── a backup ─────────────────────────────────────────────────────────────────────────────────────
+        assert running.live() == {}
 
 
 @pytest.fixture
 async def server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Server]:
-    async with serving(tmp_path, kind=getattr(request, "param", "ours")) as server:
-        yield server
+    async with serving(tmp_path, kind=getattr(request, "param", "ours")) as running:
+        yield running
+
+
+# ── a backup ─────────────────────────────────────────────────────────────────────────────────────
 
 
 async def back_up(server: Server) -> None:

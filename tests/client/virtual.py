@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Any, TypeVar
 
-from client.world import APP_ID
+from client.live import APP_ID
 from restante.client import Event, ServerGoneError, Wormhole
 from restante.client.connection.server import Server
 from restante.client.connection.work import DEFAULT_MAX_BITS

@@ -138,14 +138,18 @@ def until_closed(pipe: RecordPipe) -> None:
             pass
 
 
-def sends_it(pipe: RecordPipe) -> None:
-    pipe.send(CONTENT)
-    until_closed(pipe)
+def records(*contents: bytes) -> Script:
+    """Return a script that sends these and waits for the end."""
+
+    def script(pipe: RecordPipe) -> None:
+        for content in contents:
+            pipe.send(content)
+        until_closed(pipe)
+
+    return script
 
 
-def sends_half(pipe: RecordPipe) -> None:
-    pipe.send(CONTENT[:5])
-    until_closed(pipe)
+sends_it, sends_half = records(CONTENT), records(CONTENT[:5])
 
 
 def stopped_halfway(begin: Script) -> tuple[Script, asyncio.Event, threading.Event]:

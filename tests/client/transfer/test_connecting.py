@@ -1,4 +1,4 @@
-"""Two sides of a transfer connect, whoever else is there."""
+"""Two sides of a transfer connect, whoever else is there, or both have an error at once."""
 
 from __future__ import annotations
 
@@ -8,29 +8,74 @@ import gc
 import socket
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
+from contextlib import asynccontextmanager, closing, suppress
+from typing import Any, Final, Self
+from unittest.mock import patch
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
-from client.liar import Serve
-from client.transfer.sides import DIAL_ONLY, NO_RELAY, RECEIVER, SENDER, Side, connected, exchange, somebody
+from client.liar import Serve, listening
 from restante.client.errors import TransferError
 from restante.client.tasks import in_thread
 from restante.client.transit import addresses, connecting
-from restante.client.transit.connecting import TransitOptions
+from restante.client.transit.connecting import Transit, TransitOptions
 from restante.client.transit.hints import Address, Hints, Relay
 from restante.client.transit.pipe import RecordPipe
-from restante.client.transit.records import GO, NEVERMIND, Role
+from restante.client.transit.records import GO, NEVERMIND, RELAY_READY, Role, TransitKeys
 from support.bounds import BOUND, bounded
+from support.dice import Seeded
+from support.effort import examples
 
-AT_ONCE = connecting.TRANSIT_SECONDS / 2
+KEY: Final = bytes(range(32))
+SENDER, RECEIVER = TransitKeys.of(KEY, Role.SENDER), TransitKeys.of(KEY, Role.RECEIVER)
+NO_RELAY: Final = TransitOptions(relays=())
+DIAL_ONLY: Final = TransitOptions(relays=(), listen=False)
+
+
+class Side(Transit):
+    """A side whose keys are known."""
+
+    def __init__(self, role: Role, options: TransitOptions = NO_RELAY) -> None:
+        super().__init__(options, Seeded(list(Role).index(role)))
+        self.role = role
+        self.keys = SENDER if role is Role.SENDER else RECEIVER
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(self, *error: object) -> None:
+        self.__exit__(None, None, None)
+
+    async def meet(self, theirs: Hints) -> RecordPipe:
+        return await self.connect(self.keys, self.role, theirs)
+
+
+async def exchange(one: RecordPipe, other: RecordPipe) -> None:
+    with closing(one), closing(other):
+        one.send(b"there")
+        assert bytes(await asyncio.to_thread(other.receive)) == b"there"
+        other.send(b"back")
+        assert bytes(await asyncio.to_thread(one.receive)) == b"back"
+
+
+@asynccontextmanager
+async def somebody(serve: Serve) -> AsyncIterator[Address]:
+    """Somebody at an address, who is not the peer, or a peer of other habits."""
+    async with listening(serve) as port:
+        yield Address("127.0.0.1", port)
+
+
+AT_ONCE: Final = connecting.TRANSIT_SECONDS / 2
 """Seconds: the error does not wait for the time in which a connection may be made."""
 
 
 @pytest.mark.parametrize("options", [(NO_RELAY, NO_RELAY), (NO_RELAY, DIAL_ONLY), (DIAL_ONLY, NO_RELAY)])
 async def test_the_sides_connect_whichever_of_them_listens(options: tuple[TransitOptions, TransitOptions]) -> None:
-    await exchange(*await connected(Side(Role.SENDER, options[0]), Side(Role.RECEIVER, options[1])))
+    sender, receiver = Side(Role.SENDER, options[0]), Side(Role.RECEIVER, options[1])
+    async with bounded("a connection"), sender, receiver:
+        await exchange(*await asyncio.gather(sender.meet(receiver.hints), receiver.meet(sender.hints)))
 
 
 @pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
@@ -42,8 +87,8 @@ async def test_the_address_of_one_version_of_ip_is_enough(
     except OSError:
         pytest.skip(f"this machine has no {host}")
     monkeypatch.setattr(connecting, "own_addresses", lambda: [(family, host)])
-    sender, receiver = Side(Role.SENDER), Side(Role.RECEIVER, DIAL_ONLY)
-    await exchange(*await connected(sender, receiver))
+    async with bounded("a connection"), Side(Role.SENDER) as sender, Side(Role.RECEIVER, DIAL_ONLY) as receiver:
+        await exchange(*await asyncio.gather(sender.meet(receiver.hints), receiver.meet(sender.hints)))
     assert [address.host for address in sender.hints.direct] == [host]
 
 
@@ -229,3 +274,102 @@ async def test_too_few_descriptors_end_it_if_nothing_is_left_to_dial(monkeypatch
         monkeypatch.setattr(socket.socket, "accept", no_more)
         with socket.create_connection((where.host, where.port)), pytest.raises(TransferError, match="no connection"):
             await meeting
+
+
+# ── whatever is said before the records ─────────────────────────────────────────────────────────────
+
+
+RESET: Final = b"\1\0\0\0\0\0\0\0"
+"""SO_LINGER with zero seconds: to close is to reset (socket(7))."""
+
+LINES: Final = [SENDER.line, RECEIVER.line, GO, NEVERMIND, RELAY_READY, b"bad handshake\n", b"impatient\n"]
+PIECES: Final = (
+    st.sampled_from(LINES)
+    | st.builds(lambda line, end: line[:end], st.sampled_from(LINES), st.integers(0, 89))
+    | st.binary(max_size=100)
+    | st.binary(min_size=70_000, max_size=70_000)
+)
+SPEECHES: Final = st.lists(PIECES, max_size=4)
+ROLES: Final = st.sampled_from(list(Role))
+
+
+def chosen_after(role: Role, by_relay: bool) -> bytes:
+    """Return what a side of this role hears before it uses the connection. Only the peer knows it."""
+    ready = RELAY_READY if by_relay else b""
+    return ready + (RECEIVER.line if role is Role.SENDER else SENDER.line + GO)
+
+
+class Speaker:
+    """Somebody who says these pieces, one in each turn of the loop, and then leaves, or is silent."""
+
+    def __init__(self, speech: list[bytes], end: str) -> None:
+        self._speech, self._end = speech, end
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for piece in self._speech:
+            writer.write(piece)
+            await writer.drain()
+        if self._end == "reset":
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        elif self._end == "silent":
+            await reader.read(-1)
+
+
+@examples(40)
+@given(ROLES, st.sampled_from(["hint", "visitor", "relay"]), SPEECHES, st.sampled_from(["close", "reset", "silent"]))
+def test_whatever_somebody_says_the_peer_is_met(role: Role, place: str, speech: list[bytes], end: str) -> None:
+    assume(not b"".join(speech).startswith(chosen_after(role, place == "relay")))
+    speaker = Speaker(speech, end)
+    visits: list[asyncio.Task[None]] = []
+
+    async def visit(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            await speaker(reader, writer)
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+    async def meets() -> None:
+        ours, theirs = Side(role), Side(role.peer)
+        async with bounded("a connection"), somebody(speaker) as address, ours, theirs:
+            direct = theirs.hints.direct
+            hints = {
+                "hint": Hints((address, *direct)),
+                "visitor": Hints(direct),
+                "relay": Hints(direct, (Relay((address,)),)),
+            }
+            meeting = asyncio.create_task(ours.meet(hints[place]))
+            await asyncio.sleep(0)
+            if place == "visitor":
+                where = ours.hints.direct[0]
+                with suppress(ConnectionError):
+                    reader, writer = await asyncio.open_connection(where.host, where.port)
+                    visits.append(asyncio.create_task(visit(reader, writer)))
+            await exchange(*await asyncio.gather(meeting, theirs.meet(ours.hints)))
+            await asyncio.gather(*visits)
+
+    with patch.object(connecting, "RELAY_DELAY_SECONDS", 0.0):
+        asyncio.run(meets())
+
+
+@examples(40)
+@given(ROLES, st.booleans(), SPEECHES, st.sampled_from(["close", "reset"]))
+def test_who_speaks_in_place_of_the_peer_is_an_error(
+    role: Role, by_relay: bool, speech: list[bytes], end: str
+) -> None:
+    assume(not b"".join(speech).startswith(chosen_after(role, by_relay)))
+
+    async def fails() -> str:
+        async with (
+            bounded("an error", AT_ONCE),
+            somebody(Speaker(speech, end)) as address,
+            Side(role, DIAL_ONLY) as ours,
+        ):
+            hints = Hints((), (Relay((address,)),)) if by_relay else Hints((address,))
+            with pytest.raises(TransferError) as failed:
+                await ours.meet(hints)
+        return str(failed.value)
+
+    words = asyncio.run(fails())
+    assert words.startswith("no connection to the other side (127.0.0.1:")
+    assert words.isprintable()

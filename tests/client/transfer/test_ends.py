@@ -20,6 +20,7 @@ from client.transfer.hostile import (
     offered_file,
     pair,
     receives,
+    records,
     say,
     sends,
     sends_half,
@@ -148,7 +149,7 @@ async def test_an_end_while_unpacking_leaves_nothing(folder: Path, monkeypatch: 
     monkeypatch.setattr(_Target, "add", adds)
     monkeypatch.setattr(RecordPipe, "end", ends)
     async with pair() as (ours, theirs):
-        sending = sends(theirs, lambda pipe: [pipe.send(archive), until_closed(pipe)], {"directory": directory})
+        sending = sends(theirs, records(archive), {"directory": directory})
         receiving = asyncio.create_task(stored(ours, folder))
         await unpacking.wait()
         assert len(names(folder)) == 1

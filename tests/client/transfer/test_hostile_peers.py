@@ -26,6 +26,7 @@ from client.transfer.hostile import (
     pair,
     play,
     receives,
+    records,
     say,
     sends,
     sends_it,
@@ -147,18 +148,14 @@ def fewer(pipe: RecordPipe) -> None:
     pipe.send(CONTENT[:4])
 
 
+def fewer_and_resets(pipe: RecordPipe) -> None:
+    fewer(pipe)
+    resets(pipe)
+
+
 def resets(pipe: RecordPipe) -> None:
     """Reset the connection when it is closed: SO_LINGER with zero seconds (socket(7))."""
     pipe._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-
-
-def records(*contents: bytes) -> Script:
-    def script(pipe: RecordPipe) -> None:
-        for content in contents:
-            pipe.send(content)
-        until_closed(pipe)
-
-    return script
 
 
 def raw(content: bytes) -> Script:
@@ -190,7 +187,7 @@ LENGTH = "announces a record of"
     ("script", "error", "words"),
     [
         (fewer, ConnectionLostError, LOST % "4"),
-        (lambda pipe: [fewer(pipe), resets(pipe)], ConnectionLostError, LOST % r"\d"),
+        (fewer_and_resets, ConnectionLostError, LOST % r"\d"),
         *((cut(size), ConnectionLostError, LOST % "0") for size in (0, 3, 4, 20, 27, 28, 40, 53)),
         (records(CONTENT + b"x"), PeerMessageError, OTHER),
         (records(CONTENT[:9], b"xx"), PeerMessageError, OTHER),
@@ -302,7 +299,7 @@ async def test_a_connection_that_is_not_made_is_told(parcel: Path, monkeypatch: 
 
 
 def behind_the_bytes(script: Script) -> Script:
-    return lambda pipe: [pipe.receive(), script(pipe)]
+    return lambda pipe: (pipe.receive(), script(pipe))
 
 
 def closes(_pipe: RecordPipe) -> None:

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 from client.liar import listening
 from client.transfer.hostile import DIRECT, names, pair, stored
-from client.transfer.sides import RECEIVER, SENDER
 from restante.client.errors import ConnectionLostError, TransferError
 from restante.client.files.draft import draft_file
 from restante.client.transfer.sending import send_directory, send_file
@@ -28,8 +27,11 @@ from restante.client.transfer.stream import Stream
 from restante.client.transfer.text import receive_text, send_text
 from restante.client.transit.connecting import TransitOptions
 from restante.client.transit.pipe import RECORD_BYTES, RecordPipe
-from restante.client.transit.records import LENGTH_BYTES, Role
+from restante.client.transit.records import LENGTH_BYTES, Role, TransitKeys
 from support.bounds import bounded
+
+KEY = bytes(range(32))
+SENDER, RECEIVER = TransitKeys.of(KEY, Role.SENDER), TransitKeys.of(KEY, Role.RECEIVER)
 
 
 @pytest.mark.parametrize("size", [0, 1, RECORD_BYTES - 1, RECORD_BYTES, RECORD_BYTES + 1, 5 * RECORD_BYTES + 7])

@@ -1,0 +1,251 @@
+"""Codes, their completion, and the URIs that carry them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from hypothesis import given
+from hypothesis import strategies as st
+from nacl.bindings import crypto_core_ed25519_sub, crypto_scalarmult_ed25519_base_noclamp
+from spake2 import SPAKE2_Symmetric
+from wormhole import _key as reference
+from wormhole._wordlist import PGPWordList, byte_to_even_word, byte_to_odd_word
+
+from restante.client import word_list
+from restante.client.protocol import code, keys, uri
+from restante.client.protocol.code import MAX_NAMEPLATE_DIGITS, CodeError, nameplate_of
+from restante.client.protocol.hkdf import MAX_DERIVED_BYTES, hkdf, hkdf_expand, hkdf_extract
+from restante.client.protocol.seeds import SEED_BYTES, seed_code
+from restante.client.protocol.spake2 import BLINDING_POINT, ORDER, RANDOM_BYTES, SYMMETRIC, BadMessageError, Spake2
+from restante.client.protocol.uri import DEFAULT_RENDEZVOUS, TransferUri, UriError
+from support import effort
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "begins with a number"),
+        ("purple-7-sausages", "begins with a number"),
+        ("-purple-sausages", "begins with a number"),
+        ("٣-purple-sausages", "begins with a number"),
+        (f"{'9' * 41}-purple", "begins with a number"),
+        ("7", "words after its number"),
+        ("7-", "words after its number"),
+        ("7 purple sausages", "no spaces"),
+        ("7-purple-sausages\n", "no spaces"),
+        ("7-\udcff", "UTF-8"),
+    ],
+)
+def test_a_text_that_is_no_code_is_refused(text: str, message: str) -> None:
+    with pytest.raises(CodeError, match=message):
+        code.nameplate_of(text)
+
+
+def test_the_password_is_the_whole_code_in_one_spelling() -> None:
+    assert code.password_of("4-caf\N{LATIN SMALL LETTER E WITH ACUTE}") == code.password_of("4-cafe\u0301")
+    assert code.nameplate_of(f"{'9' * 40}-\N{SNOWMAN}") == "9" * 40
+    assert code.password_of("4-purple-sausages") == b"4-purple-sausages"
+
+
+def test_words_come_from_both_lists_in_turn() -> None:
+    assert code.words(b"\0\0") == "adroitness-aardvark"
+    assert code.words(bytes((255, 255, 0))) == "yucatan-zulu-adroitness"
+
+
+def test_the_word_list_is_that_of_the_python_client() -> None:
+    both = {0: byte_to_odd_word, 1: byte_to_even_word}
+    for position, theirs in both.items():
+        assert list(word_list(position)) == [theirs[bytes([byte])].lower() for byte in range(256)]
+    assert word_list(2) == word_list(0)
+    assert word_list(3) == word_list(1)
+
+
+def test_nameplates_are_completed_shortest_first() -> None:
+    assert code.completions("", ["12", "3", "1"]) == ["1-", "3-", "12-"]
+    assert code.completions("1", ["12", "3", "1"]) == ["1-", "12-"]
+    assert code.completions("5", ["12", "3", "1"]) == []
+
+
+@given(st.text("abcdefghijklmnopqrstuvwxyz-", max_size=12), st.integers(1, 4))
+def test_words_are_completed_as_the_python_client_does(typed: str, length: int) -> None:
+    expected = PGPWordList().get_completions(typed, length) if typed.count("-") < length else set()
+    assert code.completions(f"7-{typed}", [], length) == sorted(f"7-{each}" for each in expected)
+
+
+CODES = st.builds(lambda number, words: f"{number}-{words}", st.integers(0), st.text(min_size=1)).filter(
+    lambda text: not any(each.isspace() for each in text) and len(text) < 40
+)
+
+
+@given(CODES, st.sampled_from([DEFAULT_RENDEZVOUS, "wss://example.com/path?a=b&c", "ws://[::1]:4000"]), st.booleans())
+def test_a_uri_says_what_it_was_made_from(text: str, rendezvous: str, leads: bool) -> None:
+    made = TransferUri(text, rendezvous, "leader" if leads else "follower")
+    assert uri.parse(str(made)) == made
+
+
+def test_the_documented_uris_are_read_and_written() -> None:
+    assert str(TransferUri("4-hurricane-equipment")) == "wormhole-transfer:4-hurricane-equipment"
+    assert uri.parse("wormhole-transfer:4-hurricane-equipment?version=0") == TransferUri("4-hurricane-equipment")
+    named = "wormhole-transfer:8-%F0%9F%8D%8C?rendezvous=wss%3A%2F%2Fmailbox.example%2F&role=leader"
+    assert str(TransferUri("8-\N{BANANA}", "wss://mailbox.example/", "leader")) == named
+    assert uri.parse(named) == TransferUri("8-\N{BANANA}", "wss://mailbox.example/", "leader")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("https://example.com/4-a", "begins with wormhole-transfer:"),
+        ("4-hurricane-equipment", "begins with wormhole-transfer:"),
+        ("wormhole-transfer://4-a", "neither a host"),
+        ("wormhole-transfer:4-a#b", "nor a fragment"),
+        ("wormhole-transfer:a", "begins with a number"),
+        ("wormhole-transfer:4-%FF", "not encoded correctly"),
+        ("wormhole-transfer:4-a?rendezvous", "not encoded correctly"),
+        ("wormhole-transfer:4-a?" + "&".join(f"x{each}=1" for each in range(20)), "not encoded correctly"),
+        ("wormhole-transfer:4-a?role=leader&role=leader", "twice"),
+        ("wormhole-transfer:4-a?version=1", "later version"),
+        ("wormhole-transfer:4-a?colour=red", "an unknown field: 'colour'"),
+        ("wormhole-transfer:4-a?role=king", "role is follower or leader"),
+        ("wormhole-transfer:4-a?rendezvous=https%3A%2F%2Fx", "ws:// or wss://"),
+        ("wormhole-transfer:4-a?rendezvous=ws%3A%2F%2F%5B", "ws:// or wss://"),
+        ("wormhole-transfer://[4-a", "not encoded correctly"),
+    ],
+)
+def test_a_uri_that_cannot_be_followed_is_refused(text: str, message: str) -> None:
+    with pytest.raises(UriError, match=message):
+        uri.parse(text)
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_uri_or_refused(text: str) -> None:
+    for each in (text, f"wormhole-transfer:{text}", f"wormhole-transfer:4-a?{text}"):
+        try:
+            assert uri.parse(str(uri.parse(each))) == uri.parse(each)
+        except UriError:
+            continue
+
+
+def test_the_code_of_a_seed_is_one_that_every_server_takes() -> None:
+    for last in range(50):
+        code = seed_code(bytes(SEED_BYTES - 1) + bytes([last]))
+        nameplate = nameplate_of(code)
+        assert nameplate.isdigit()
+        assert len(nameplate) < MAX_NAMEPLATE_DIGITS
+    with pytest.raises(ValueError, match="32 bytes"):
+        seed_code(b"short")
+
+
+# ── keys ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+VECTOR: Final[dict[str, Any]] = json.loads((Path(__file__).parents[1] / "vectors" / "wormhole_keys.json").read_text())
+PASSWORD: Final = VECTOR["password"].encode()
+APP_ID: Final = VECTOR["app_id"].encode()
+KEY: Final = bytes.fromhex(VECTOR["key"])
+
+SCALAR_A: Final = bytes.fromhex(VECTOR["scalar_a"])[::-1]
+RANDOM: Final = st.binary(min_size=RANDOM_BYTES, max_size=RANDOM_BYTES).filter(any)
+
+
+def side(scalar: str) -> Spake2:
+    """Return the side whose secret number is this one."""
+    return Spake2(PASSWORD, APP_ID, int(scalar, 16).to_bytes(RANDOM_BYTES, "little"))
+
+
+def test_both_sides_agree_on_the_published_key() -> None:
+    alice, bob = side(VECTOR["scalar_a"]), side(VECTOR["scalar_b"])
+    assert alice.message.hex() == VECTOR["message_a"]
+    assert bob.message.hex() == VECTOR["message_b"]
+    assert alice.finish(bob.message) == bob.finish(alice.message) == KEY
+
+
+def test_the_published_keys_are_derived() -> None:
+    assert keys.verifier(KEY).hex() == VECTOR["verifier"]
+    for who, phase, expected in VECTOR["phase_keys"]:
+        assert keys.MessageKeys(KEY).of(who, phase).hex() == expected
+    for purpose, size, expected in VECTOR["application_keys"]:
+        assert keys.application_key(KEY, purpose, size).hex() == expected
+
+
+@effort.examples(20)
+@given(password=st.binary(), identity=st.binary(), random=RANDOM)
+def test_the_python_library_agrees_on_the_same_key(password: bytes, identity: bytes, random: bytes) -> None:
+    ours, theirs = Spake2(password, identity, random), SPAKE2_Symmetric(password, idSymmetric=identity)
+    message = theirs.start()
+    assert ours.finish(message) == theirs.finish(ours.message)
+
+
+@given(key=st.binary(max_size=200), purpose=st.binary(max_size=100), size=st.integers(1, MAX_DERIVED_BYTES))
+def test_openssl_and_the_python_client_derive_the_same_keys(key: bytes, purpose: bytes, size: int) -> None:
+    assert hkdf(key, purpose, size) == reference.derive_key(key, purpose, size)
+    assert hkdf(key, purpose, size) == HKDF(SHA256(), size, None, purpose).derive(key)
+
+
+def test_the_published_example_without_salt() -> None:
+    """RFC 5869, appendix A.3."""
+    extracted = hkdf_extract(b"\x0b" * 22)
+    assert extracted.hex() == "19ef24a32c717b167f33a91d6f648bdf96596776afdb6377ac434c1c293ccb04"
+    derived = "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d9d201395faa4b61a96c8"
+    assert hkdf_expand(extracted, b"", 42).hex() == derived
+
+
+@given(st.text("0123456789abcdef", max_size=20), st.text("abc-0123456789", max_size=20), st.binary(max_size=300))
+def test_the_python_client_opens_what_we_seal_and_seals_for_us(who: str, phase: str, plaintext: bytes) -> None:
+    key = keys.MessageKeys(KEY).of(who, phase)
+    assert key == reference.derive_phase_key(KEY, who, phase)
+    sealed = keys.seal(key, plaintext, bytes(range(keys.NONCE_BYTES)))
+    assert len(sealed) == len(plaintext) + keys.OVERHEAD_BYTES
+    assert reference.decrypt_data(key, sealed) == plaintext
+    assert keys.open_sealed(key, reference.encrypt_data(key, plaintext)) == plaintext
+
+
+@given(st.binary(max_size=120))
+def test_bytes_that_were_not_sealed_with_the_key_are_refused(sealed: bytes) -> None:
+    with pytest.raises(keys.UndecryptableError):
+        keys.open_sealed(KEY, sealed)
+
+
+SMALL_ORDER: Final = {
+    "the identity": (1).to_bytes(32, "little"),
+    "order 2": (2**255 - 20).to_bytes(32, "little"),
+    "order 4": bytes(32),
+    "order 8": bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"),
+    "not reduced": (2**255 - 18).to_bytes(32, "little"),
+    "beside the curve": (2).to_bytes(32, "little"),
+}
+
+
+@pytest.mark.parametrize("point", SMALL_ORDER.values(), ids=SMALL_ORDER)
+def test_a_point_that_would_fix_the_key_is_refused(point: bytes) -> None:
+    with pytest.raises(BadMessageError, match="not a point of the group"):
+        side(VECTOR["scalar_a"]).finish(SYMMETRIC + point)
+
+
+def test_our_own_message_and_the_blinding_are_refused() -> None:
+    alice = side(VECTOR["scalar_a"])
+    with pytest.raises(BadMessageError, match="our own message"):
+        alice.finish(alice.message)
+    blinding = crypto_core_ed25519_sub(alice.message[1:], crypto_scalarmult_ed25519_base_noclamp(SCALAR_A))
+    with pytest.raises(BadMessageError, match="fixes the key"):
+        alice.finish(SYMMETRIC + blinding)
+
+
+@pytest.mark.parametrize("random", [b"", bytes(32), bytes(RANDOM_BYTES), ORDER.to_bytes(RANDOM_BYTES, "little")])
+def test_a_secret_number_that_is_short_or_zero_is_refused(random: bytes) -> None:
+    with pytest.raises(ValueError, match="secret number"):
+        Spake2(PASSWORD, APP_ID, random)
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_are_a_message_or_refused(message: bytes) -> None:
+    alice = side(VECTOR["scalar_a"])
+    for each in (message, SYMMETRIC + message, SYMMETRIC + BLINDING_POINT + message):
+        try:
+            assert len(alice.finish(each)) == 32
+        except BadMessageError:
+            continue
