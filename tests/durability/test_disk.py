@@ -18,7 +18,7 @@ from typing import Any, Final
 import pytest
 
 from support.mailbox.clients import Client, Clients
-from support.mailbox.frames import Follower
+from support.mailbox.raw_socket import TEXT
 from support.processes import altered, serving, traced
 from support.tracer import Call, read_notes
 
@@ -34,6 +34,21 @@ TOKEN: Final = re.compile(rb"token-[0-9]+-")
 """What each body begins with, to be found again in the pages of the log."""
 
 
+def taken_texts(stream: bytearray) -> Iterator[str]:
+    """Take what is whole from what a server sends: the HTTP head, and frames (RFC 6455, section 5.2)."""
+    if stream.startswith(b"HTTP"):
+        del stream[: stream.index(b"\r\n\r\n") + 4]
+    while len(stream) >= 2:
+        start = {126: 4, 127: 10}.get(stream[1], 2)
+        end = start + (int.from_bytes(stream[2:start]) if start > 2 else stream[1])
+        if len(stream) < end:
+            return
+        opcode, payload = stream[0] & 0x0F, bytes(stream[start:end])
+        del stream[:end]
+        if opcode == TEXT:
+            yield payload.decode()
+
+
 class Audit:
     """What a server did, call by call. Every answer but a greeting must have waited for the disk."""
 
@@ -42,7 +57,7 @@ class Audit:
         """Rules, and the texts that broke them."""
         self.texts: dict[str, list[str]] = defaultdict(list)
         """What left on each socket."""
-        self._sockets: dict[str, Follower] = defaultdict(Follower)
+        self._sockets: dict[str, bytearray] = defaultdict(bytearray)
         self._log = ""
         self._named = False
         self._unflushed: list[Call] = []
@@ -55,9 +70,9 @@ class Audit:
             elif call.kind == "sync" and ends:
                 self._flush(call)
             elif call.kind == "send" and not ends:
-                for piece in self._sockets[call.file].feed(call.data):
-                    if piece.payload is not None:
-                        self._judge(call.file, piece.payload.decode())
+                self._sockets[call.file] += call.data
+                for text in taken_texts(self._sockets[call.file]):
+                    self._judge(call.file, text)
 
     def _flush(self, call: Call) -> None:
         if call.file == self._log:
