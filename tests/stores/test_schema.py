@@ -1,22 +1,29 @@
-"""The SQLite schema: how it grows, what it refuses, and what is said when it is damaged."""
+"""The SQLite schemas of both servers: how they grow, what they refuse, and what is said of damage."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import closing
+from functools import partial
+from importlib import resources
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from restante.common.errors import StoreBusy, StoreError
+from restante.common.sqlite import Schema
 from restante.mailbox.store.schema import APPLICATION_ID, FILE, connect, migrations
-from restante.mailbox.store.sqlite import Store, open_store
+from restante.mailbox.store.schema import SCHEMA as MAILBOX
+from restante.mailbox.store.sqlite import open_store
+from restante.waku.archive.schema import SCHEMA as ARCHIVE
 from support.mailbox.ledger import Ledger
 from support.mailbox.picture import picture
 from support.sqlite_schema import schema, version
+from support.waku.archives import FROZEN as ARCHIVE_FROZEN
 
 FROZEN = Path(__file__).parent / "frozen"
 
@@ -28,14 +35,13 @@ def thaw(version: int, path: str | Path = ":memory:") -> sqlite3.Connection:
     return database
 
 
-def test_migrations_are_numbered_from_one_and_each_schema_is_frozen_here() -> None:
-    import restante.mailbox.store
-
-    folder = Path(restante.mailbox.store.__file__).parent / "sql"
-    wanted = [f"sqlite-{number:04}.sql" for number in range(1, len(migrations()) + 1)]
-    assert sorted(file.name for file in folder.glob("sqlite-*.sql")) == wanted
-    assert sorted(file.name for file in FROZEN.iterdir()) == wanted
-    assert migrations() == [(folder / name).read_text() for name in wanted]
+@pytest.mark.parametrize(("kind", "frozen"), [(MAILBOX, FROZEN), (ARCHIVE, ARCHIVE_FROZEN)])
+def test_migrations_are_numbered_from_one_and_each_schema_is_frozen_here(kind: Schema, frozen: Path) -> None:
+    folder = resources.files(kind.package) / "sql"
+    wanted = [f"sqlite-{number:04}.sql" for number in range(1, len(kind.migrations()) + 1)]
+    assert sorted(file.name for file in folder.iterdir() if file.name.endswith(".sql")) == wanted
+    assert sorted(file.name for file in frozen.iterdir()) == wanted
+    assert kind.migrations() == [(folder / name).read_text() for name in wanted]
 
 
 async def opened(folder: Path, old: int) -> tuple[dict[str, Any], dict[str, list[tuple[Any, ...]]]]:
@@ -99,39 +105,60 @@ async def test_every_old_database_opens_with_all_rows(old: int, tmp_path: Path) 
 # ── what is not ours ─────────────────────────────────────────────────────────────────────────────
 
 
-def newer(path: Path) -> None:
-    with closing(thaw(1, path)) as database:
+def newer(kind: Schema, path: Path) -> None:
+    with closing(kind.connect(str(path))) as database:
         database.execute("PRAGMA user_version = 1000")
 
 
-def somebody_elses(path: Path) -> None:
+def somebody_elses(_: Schema, path: Path) -> None:
     with closing(sqlite3.connect(path)) as database:
-        database.execute("CREATE TABLE mailboxes (id)")
+        database.executescript("CREATE TABLE mailboxes (id); CREATE TABLE envelopes (id)")
 
 
-def no_database(path: Path) -> None:
+def no_database(_: Schema, path: Path) -> None:
     path.write_text("Dear Sir or Madam,\n" * 500)
 
 
 REFUSED = {
     newer: "use the newer restante",
-    somebody_elses: "not a database of this mailbox server",
-    no_database: "cannot open",
+    somebody_elses: "not a database of this (mailbox server|Waku mailserver)",
+    no_database: "not a database",
 }
 
 
+@pytest.mark.parametrize("kind", [MAILBOX, ARCHIVE])
 @pytest.mark.parametrize("make", REFUSED)
 def test_a_foreign_database_is_refused_in_one_sentence_and_not_changed(
-    make: Callable[[Path], None], tmp_path: Path
+    make: Callable[[Schema, Path], None], kind: Schema, tmp_path: Path
 ) -> None:
-    make(tmp_path / FILE)
-    before = (tmp_path / FILE).read_bytes()
+    path = tmp_path / kind.file
+    make(kind, path)
+    before = path.read_bytes()
     with pytest.raises(StoreError, match=REFUSED[make]) as refusal:
-        connect(str(tmp_path / FILE))
+        kind.connect(str(path))
     assert not isinstance(refusal.value, StoreBusy)
     assert "\n" not in str(refusal.value)
-    assert str(tmp_path / FILE) in str(refusal.value)
-    assert (tmp_path / FILE).read_bytes() == before
+    assert str(path) in str(refusal.value)
+    with pytest.raises(StoreError, match=r"\A[^\n]+\Z"), kind.reading(tmp_path):
+        pass
+    assert path.read_bytes() == before
+
+
+def test_a_start_on_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(sqlite3.Connection):
+        def execute(self, *_: object) -> sqlite3.Cursor:
+            failure = sqlite3.OperationalError("disk I/O error")
+            failure.sqlite_errorcode = sqlite3.SQLITE_IOERR | 4 << 8  # the shared memory cannot be made larger
+            raise failure
+
+    free = 0
+    monkeypatch.setattr("restante.common.sqlite.sqlite3.connect", partial(sqlite3.connect, factory=Full))
+    monkeypatch.setattr("restante.common.sqlite.shutil.disk_usage", lambda _: SimpleNamespace(free=free))
+    with pytest.raises(StoreError, match=f"the disk is full; make room in {tmp_path}, and try again"):
+        connect(str(tmp_path / FILE))
+    free = 1 << 30
+    with pytest.raises(StoreError, match="disk I/O error"):
+        connect(str(tmp_path / FILE))
 
 
 def test_an_empty_database_file_is_logged(tmp_path: Path) -> None:
@@ -172,20 +199,14 @@ DAMAGE = {
 }
 
 
-@pytest.fixture
-async def thawed() -> AsyncIterator[Store]:
-    store = Store(connect(":memory:"))
-    with closing(thaw(len(migrations()))) as database:
-        database.backup(store.database)
-    yield store
-    await store.close()
-
-
 @pytest.mark.parametrize("damage", DAMAGE)
-async def test_damage_is_reported_in_one_sentence(thawed: Store, damage: str) -> None:
-    thawed.database.execute(DAMAGE[damage])
+async def test_damage_is_reported_in_one_sentence(tmp_path: Path, damage: str) -> None:
+    thaw(len(migrations()), tmp_path / FILE).close()
+    store = open_store(tmp_path)
+    store.database.execute(DAMAGE[damage])
     with pytest.raises(
         StoreError, match=r"\Athe database is damaged \([^\n]+\); restore a backup[^\n]*\Z"
     ) as refusal:
-        await thawed.view()
+        await store.view()
     assert not isinstance(refusal.value, StoreBusy)
+    await store.close()

@@ -1,4 +1,4 @@
-"""The archive's file: how its schema grows, what is refused, what `check` finds, and backups."""
+"""The archive's file: how its schema grows, what is said of damage, what `check` finds, and backups."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ import asyncio
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-import restante.waku.archive
 from restante.common import database_copy
 from restante.common.errors import StoreBusy, StoreDamaged, StoreError
 from restante.waku.archive import backup, checking
@@ -21,17 +18,10 @@ from restante.waku.archive.schema import APPLICATION_ID, FILE, SCHEMA
 from restante.waku.archive.sqlite import open_archive
 from support.disk import no_file_beyond
 from support.sqlite_schema import schema, version
-from support.waku.archives import FROZEN, archive_of, raws_of, reason_of, thaw
+from support.waku.archives import archive_of, raws_of, reason_of, thaw
 from support.waku.envelopes import T0, envelope, everything, held
 
 VERSIONS = range(1, len(SCHEMA.migrations()) + 1)
-
-
-def test_migrations_are_numbered_from_one_and_each_schema_is_frozen_here() -> None:
-    folder = Path(restante.waku.archive.__file__).parent / "sql"
-    wanted = [f"sqlite-{number:04}.sql" for number in VERSIONS]
-    assert sorted(file.name for file in folder.iterdir()) == wanted
-    assert sorted(file.name for file in FROZEN.iterdir()) == wanted
 
 
 @pytest.mark.parametrize("old", VERSIONS)
@@ -58,44 +48,6 @@ async def test_every_old_archive_opens_with_all_rows_and_the_schema_of_a_new_one
         await new.close()
 
 
-def newer(path: Path) -> None:
-    SCHEMA.connect(str(path)).close()
-    with closing(sqlite3.connect(path)) as database:
-        database.execute("PRAGMA user_version = 1000")
-
-
-def somebody_elses(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as database:
-        database.execute("CREATE TABLE envelopes (id)")
-
-
-def no_database(path: Path) -> None:
-    path.write_text("Dear Sir or Madam,\n" * 500)
-
-
-REFUSED = {
-    newer: "use the newer restante",
-    somebody_elses: "not a database of this Waku mailserver",
-    no_database: "not a database",
-}
-
-
-@pytest.mark.parametrize("make", REFUSED)
-def test_a_foreign_database_is_refused_in_one_sentence_and_not_changed(
-    tmp_path: Path, make: Callable[[Path], None]
-) -> None:
-    make(tmp_path / FILE)
-    before = (tmp_path / FILE).read_bytes()
-    with pytest.raises(StoreError, match=REFUSED[make]) as refusal:
-        open_archive(tmp_path)
-    assert not isinstance(refusal.value, StoreBusy)
-    assert "\n" not in str(refusal.value)
-    assert str(tmp_path / FILE) in str(refusal.value)
-    with pytest.raises(StoreError, match=r"\A[^\n]+\Z"), SCHEMA.reading(tmp_path):
-        pass
-    assert (tmp_path / FILE).read_bytes() == before
-
-
 async def test_damage_is_reported_in_one_sentence(tmp_path: Path) -> None:
     archive = open_archive(tmp_path)
     await archive.save([envelope(number, number, size=500) for number in range(100)], 1)
@@ -113,23 +65,6 @@ async def test_damage_is_reported_in_one_sentence(tmp_path: Path) -> None:
     await archive.close()
     with pytest.raises(StoreError, match=r"\Athe archive is damaged \([^\n]*malformed\): restore a backup[^\n]*\Z"):
         open_archive(tmp_path)
-
-
-def test_a_start_on_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Full(sqlite3.Connection):
-        def execute(self, *_: object) -> sqlite3.Cursor:
-            failure = sqlite3.OperationalError("disk I/O error")
-            failure.sqlite_errorcode = sqlite3.SQLITE_IOERR | 4 << 8  # the shared memory cannot be made larger
-            raise failure
-
-    free = 0
-    monkeypatch.setattr("restante.common.sqlite.sqlite3.connect", partial(sqlite3.connect, factory=Full))
-    monkeypatch.setattr("restante.common.sqlite.shutil.disk_usage", lambda _: SimpleNamespace(free=free))
-    with pytest.raises(StoreError, match=f"the disk is full; make room in {tmp_path}, and try again"):
-        SCHEMA.connect(str(tmp_path / FILE))
-    free = 1 << 30
-    with pytest.raises(StoreError, match="disk I/O error"):
-        SCHEMA.connect(str(tmp_path / FILE))
 
 
 # ── `check`: says nothing of an archive that is whole, and what is wrong with one that is not ────
