@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -23,8 +23,9 @@ from msgspec.structs import replace
 from pyspark.sql import DataFrame, SparkSession
 
 from restante.common.errors import Misuse, StoreError
-from restante.pipeline.lake import columns, data_files, delta_log, delta_table, staging
+from restante.pipeline.lake import columns, delta_log, delta_table, staging
 from restante.pipeline.lake import table as lake_table
+from restante.pipeline.lake.changed import from_numbers, to_numbers
 from restante.pipeline.lake.commit_info import CommitInfo, Ledger, Mark, Point
 from restante.pipeline.lake.compact import compact
 from restante.pipeline.lake.data_files import DataFile, Selected
@@ -227,16 +228,14 @@ def comments(path: Path) -> dict[str, str]:
     return {field["name"]: field["metadata"].get("comment", "") for field in fields}
 
 
-def test_a_table_with_no_comments_or_others_is_read_and_written(tmp_path: Path) -> None:
-    for name, metadata in (("none", {}), ("older", {"comment": "of an older version"})):
-        schema = pa.schema([field.with_metadata(metadata) for field in columns.stored(LETTERS)])
-        with pytest.MonkeyPatch.context() as older, opened(tmp_path / name) as table:
-            older.setattr(columns, "stored", lambda _, schema=schema: schema)
-            add(table, [letter(1)])
-        assert set(comments(tmp_path / name).values()) == {metadata.get("comment", "")}
-        with opened(tmp_path / name) as table:
-            add(table, [letter(2)])
-        assert stored(tmp_path / name) == [letter(1), letter(2)]
+def test_a_table_with_other_comments_is_read_and_written(tmp_path: Path) -> None:
+    schema = pa.schema([field.with_metadata({"comment": "older"}) for field in columns.stored(LETTERS)])
+    with patch.object(columns, "stored", return_value=schema), opened(tmp_path) as table:
+        add(table, [letter(1)])
+    assert set(comments(tmp_path).values()) == {"older"}
+    with opened(tmp_path) as table:
+        add(table, [letter(2)])
+    assert stored(tmp_path) == [letter(1), letter(2)]
 
 
 def test_a_reader_keeps_its_version_and_another_program_may_rewrite_the_files(tmp_path: Path) -> None:
@@ -300,6 +299,7 @@ def test_a_table_with_other_columns_is_refused(tmp_path: Path) -> None:
     with opened(tmp_path) as table:
         add(table, [letter(1)])
     first, *others = LETTERS.columns
+    words = r"\Athe table \S+/letters has other columns [^\n]+: remove it, and run ingest and build again, [^\n]+\Z"
     for other in (
         LETTERS._replace(columns=(*others,)),
         LETTERS._replace(columns=(*LETTERS.columns, Column("more", "INT", "", null=True))),
@@ -307,7 +307,7 @@ def test_a_table_with_other_columns_is_refused(tmp_path: Path) -> None:
         LETTERS._replace(columns=(first._replace(null=True), *others)),
         LETTERS._replace(partitions=("day", "source")),
     ):
-        with pytest.raises(Misuse, match=r"\Athe table \S+/letters has other columns [^\n]+\Z"):
+        with pytest.raises(Misuse, match=words):
             seen(tmp_path, other)
 
 
@@ -338,7 +338,7 @@ def test_the_first_commit_of_a_later_version_adds_its_columns(tmp_path: Path) ->
 # ── other programs ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_endless_commits_of_another_program_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_commits_of_another_program_are_reported(tmp_path: Path) -> None:
     properly = delta_table.open_table
 
     def interfere(folder: Path, meant: Table) -> DeltaTable | None:
@@ -346,9 +346,8 @@ def test_endless_commits_of_another_program_are_reported(tmp_path: Path, monkeyp
         add_foreign(tmp_path, [letter(3)])
         return opened_table
 
-    with opened(tmp_path) as table:
+    with opened(tmp_path) as table, patch.object(delta_table, "open_table", interfere):
         add(table, [letter(1)])
-        monkeypatch.setattr(delta_table, "open_table", interfere)
         add_foreign(tmp_path, [letter(3)])
         with pytest.raises(StoreError, match="another program keeps changing"):
             table.commit(info=info())
@@ -564,15 +563,9 @@ def test_selected_rows_are_read_from_within_files(spark: SparkSession, tmp_path:
     selections: list[tuple[dict[str, Any], list[int]]] = [
         ({"day": {"2026-10-31", "2026-11-02"}}, [1, 3, 9]),
         ({"day": {"2026-11-02"}, "source": {"main"}}, [3]),
-        ({"source": {"other", "none"}}, [9]),
-        ({"hour": {None}}, [1, 2, 3, 4]),
-        ({"hour": {"7"}, "day": {"2026-11-02", "2026-11-03"}}, [9]),
-        ({"day": {"2026-12-01"}}, []),
-        ({"day": ()}, []),
+        ({"hour": {"7", None}, "source": {"other", "none"}}, [9]),
     ]
     for where, ids in selections:
-        assert [row["id"] for row in stored(tmp_path, where, MONTHLY_LETTERS)] == ids, where
-    for where, ids in selections[:2]:
         assert [row["id"] for row in by_spark(spark, tmp_path, where, MONTHLY_LETTERS)] == ids, where
 
 
@@ -681,14 +674,18 @@ def test_a_range_shows_which_rows_of_a_file_are_selected(
     assert file.selected(where) is expected
 
 
-def test_selected_rows_are_those_whose_text_is_named() -> None:
-    batch = pa.RecordBatch.from_pydict({"a": [1, 2, None], "b": ["x", None, "x"]})
-    for where, expected in (
-        ({}, [True, True, True]),
-        ({"a": {"1", None}}, [True, False, True]),
-        ({"b": {"x"}, "a": {"1", "2"}}, [True, False, False]),
-        ({"a": set()}, [False, False, False]),
-        ({"none": {None}}, [True, True, True]),
-        ({"none": {"1"}}, [False, False, False]),
-    ):
-        assert data_files.selected_rows(batch, where).to_pylist() == expected, where
+# ── days and versions in few numbers ─────────────────────────────────────────────────────────────
+
+some_days = st.dates(date(2016, 1, 1), date(2016, 1, 31)) | st.dates()
+
+
+@examples(200)
+@given(st.dictionaries(some_days.map(date.isoformat), st.integers(0, 4) | st.integers(0, 2**40)))
+def test_encoded_days_are_decoded_unchanged(versions: dict[str, int]) -> None:
+    assert from_numbers(to_numbers(versions)) == versions
+
+
+def test_ten_years_of_days_take_some_tens_of_kilobytes() -> None:
+    for versions, limit in (([7] * 3650, 20), ([day * 7919 % 438_000 for day in range(3650)], 41_000)):
+        days = {(date(2016, 1, 1) + timedelta(day)).isoformat(): version for day, version in enumerate(versions)}
+        assert len(json.dumps(to_numbers(days), separators=(",", ":"))) < limit
