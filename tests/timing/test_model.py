@@ -6,6 +6,7 @@ drawn, of which the truth is known.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from random import Random
@@ -19,9 +20,15 @@ from restante.timing.model import elapsed
 from restante.timing.model.exchanges import exchanges
 from restante.timing.model.offsets import Offset, best, offsets
 from restante.timing.model.phases import ALL_PHASES
-from support.timing.deliveries import COMPARED, DELIVERY_VECTORS, computed_deliveries
 from support.timing.drawn import BEGAN, SIDES, Drawn, Path, draw, timeline_of
-from support.timing.rows import VECTORS, computed_rows, vector_rows
+from support.timing.vectors import (
+    COMPARED,
+    DELIVERY_VECTORS,
+    VECTORS,
+    computed_deliveries,
+    computed_rows,
+    vector_rows,
+)
 
 # ── the vectors ──────────────────────────────────────────────────────────────────────────────────
 
@@ -136,11 +143,8 @@ def test_a_clock_that_drifts_is_found() -> None:
     assert all(abs(offset.us - (event["start"] - first) * 200) <= offset.error_us + 1 for event in log)
 
 
-def test_a_log_without_an_answer_or_with_one_id_for_all_commands_has_no_offset() -> None:
-    drawn = plain(0.0, 0.001, 0.001)
-    events = logged(drawn.logs["sender"])
-    sent = [event for event in events if event.name == "ws_send"]
-    assert offsets(exchanges(sent, traced(drawn)), sent) == {}
+def test_a_log_with_one_id_for_all_commands_has_no_offset() -> None:
+    events = logged(plain(0.0, 0.001, 0.001).logs["sender"])
     for event in events:
         event.id = None if event.id is None else "one"
     assert offsets(exchanges(events, {}), events) == {}
@@ -181,27 +185,21 @@ def test_each_time_is_by_the_server_s_clock(drawn: Drawn) -> None:
 
 def test_each_message_is_traced_from_its_author_to_the_other_client(drawn: Drawn) -> None:
     timeline = timeline_of(drawn)
+    added = Counter(way.role for way in drawn.ways if way.kind == "add")
     messages = [frame for frame in timeline.frames if frame.type == "message"]
-    assert len(messages) == 2 * sum(way.kind == "add" for way in drawn.ways)
+    assert len(messages) == 2 * added.total()
     for frame in messages:
         assert frame.command is not None
         command = timeline.commands[frame.command]
         assert (frame.author, frame.phase, frame.sent_us) == (command.role, command.phase, command.answered_us)
         assert frame.received_us > (frame.sent_us or 0)
-
-
-def test_without_the_author_s_log_its_messages_come_from_the_peer(drawn: Drawn) -> None:
-    theirs = [frame for frame in timeline_of(drawn, roles=("receiver",)).frames if frame.author == "peer"]
-    assert len(theirs) == sum(way.kind == "add" and way.role == "sender" for way in drawn.ways)
-    assert {frame.command for frame in theirs} == {None}
-
-
-def test_without_a_trace_the_server_s_time_is_known_as_a_whole(drawn: Drawn) -> None:
-    timeline = timeline_of(drawn, roles=("sender",), traced=False)
-    assert not timeline.traced
-    assert {command.commit_us for command in timeline.commands} == {None}
-    phases = {delay.phase: delay for delay in timeline.delays}
-    assert phases["server"].count == sum(way.kind == "add" and way.role == "sender" for way in drawn.ways)
+    alone = timeline_of(drawn, roles=("receiver",))
+    assert [frame.command for frame in alone.frames if frame.author == "peer"] == [None] * added["sender"]
+    untraced = timeline_of(drawn, roles=("sender",), traced=False)
+    assert not untraced.traced
+    assert {command.commit_us for command in untraced.commands} == {None}
+    phases = {delay.phase: delay for delay in untraced.delays}
+    assert phases["server"].count == added["sender"], "the server's time is known as a whole"
     assert "commit" not in phases
 
 
@@ -213,7 +211,8 @@ def test_each_message_s_way_is_within_its_error_whatever_the_clocks_show(traced:
         skews = {role: dice.uniform(-40_000, 40_000) for role in SIDES}
         paths = {role: Path(dice.expovariate(20), dice.expovariate(20), dice.expovariate(100)) for role in SIDES}
         drawn = draw(dice, skews, paths)
-        deliveries = {(item.role, item.phase): item for item in timeline_of(drawn, traced=traced).deliveries}
+        timeline = timeline_of(drawn, traced=traced)
+        deliveries = {(item.role, item.phase): item for item in timeline.deliveries}
         ways = [way for way in drawn.ways if way.kind == "add"]
         assert deliveries.keys() == {(way.role, way.phase) for way in ways}
         for way in ways:
@@ -223,21 +222,16 @@ def test_each_message_s_way_is_within_its_error_whatever_the_clocks_show(traced:
             assert delivery.error_us is not None
             assert abs(delivery.end_to_end_us - (way.heard[peer] - way.sent) * 1e6) <= delivery.error_us
             assert delivery.at_server_us == pytest.approx((way.tx - way.rx) * 1e6, abs=2)
-
-
-def test_a_timeline_of_both_logs_has_the_ways_from_end_to_end(drawn: Drawn) -> None:
-    timeline = timeline_of(drawn)
-    for delivery in timeline.deliveries:
-        command = timeline.commands[delivery.command]
-        assert (command.role, command.type, command.phase) == (delivery.role, "add", delivery.phase)
-    for role in SIDES:
-        [delay] = [delay for delay in timeline.delays if (delay.role, delay.phase) == (role, "end to end")]
-        own = [delivery.end_to_end_us for delivery in timeline.deliveries if delivery.role == role]
-        assert (delay.count, delay.sum_us) == (len(own), sum(filter(None, own)))
-        assert delay.error_us is not None
-    alone = timeline_of(drawn, roles=("sender",))
-    assert alone.deliveries == []
-    assert "end to end" not in {delay.phase for delay in alone.delays}
+            command = timeline.commands[delivery.command]
+            assert (command.role, command.type, command.phase) == (way.role, "add", way.phase)
+        for role in SIDES:
+            [delay] = [delay for delay in timeline.delays if (delay.role, delay.phase) == (role, "end to end")]
+            own = [delivery.end_to_end_us or 0 for delivery in timeline.deliveries if delivery.role == role]
+            assert (delay.count, delay.sum_us) == (len(own), sum(own))
+            assert delay.error_us is not None
+        alone = timeline_of(drawn, roles=("sender",))
+        assert alone.deliveries == []
+        assert "end to end" not in {delay.phase for delay in alone.delays}
 
 
 # ── elapsed time ─────────────────────────────────────────────────────────────────────────────────

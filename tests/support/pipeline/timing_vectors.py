@@ -14,8 +14,7 @@ from restante.timing.logs.records import Event, TraceLine
 from restante.timing.model.exchanges import us
 from support.pipeline.tables import Values, dicts
 from support.pipeline.tables import rows as written
-from support.timing.deliveries import DELIVERY_VECTORS
-from support.timing.rows import VECTORS, timing_rows, vector_rows
+from support.timing.vectors import DELIVERY_VECTORS, VECTORS, timing_rows, vector_rows
 
 EPOCH = date(1970, 1, 1)
 WITHIN = limits(date(2016, 1, 1), 1_774_000_000.0)
