@@ -59,6 +59,10 @@ def test_every_named_block_is_executed_by_a_test_that_names_it_and_its_document(
         beside = "".join(text for text in tests if f'"{path}"' in text)
         for name in Document(path).blocks:
             assert f'"{name}"' in beside, f"no test executes {name} of {path}"
+    # The pipeline's are executed in tests/pipeline/test_commands.py and test_demo.py, those of its guide.
+    readme, guide = Document("README.md"), Document("docs/pipeline/operating.md")
+    assert readme.commands("pipeline", "run") == guide.commands("first lake", "run --source", "sql")[:1]
+    assert readme.lines("demo") == guide.lines("demo")
 
 
 @pytest.fixture
@@ -70,25 +74,19 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def clone(tmp_path: Path) -> Path:
-    """The files of the project, as a fresh clone has them."""
-    for name in files_of_the_project():
+@pytest.mark.parametrize("fresh", [False, pytest.param(True, marks=pytest.mark.thorough)])
+def test_the_transfer_of_the_readme(checkout: Path, fresh: bool) -> None:
+    """In a fresh clone the script sets itself up first."""
+    for name in files_of_the_project() if fresh else ():
         if (ROOT / name).is_file():
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, tmp_path / name)
-    return tmp_path
-
-
-@pytest.mark.parametrize("folder", ["checkout", pytest.param("clone", marks=pytest.mark.thorough)])
-def test_the_transfer_of_the_readme(folder: str, request: pytest.FixtureRequest) -> None:
+            (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, checkout / name)
     readme = Document("README.md")
-    [serve], [send], [receive] = (readme.lines(each) for each in ("serve", "send", "receive"))
-    with shell(request.getfixturevalue(folder)) as here, here.running(serve) as server:
-        here.wait_for_port(server)  # in a clone it sets itself up first
+    [serve], [send], [receive] = map(readme.lines, ("serve", "send", "receive"))
+    with shell(checkout) as here, here.running(serve) as server:
+        here.wait_for_port(server)
         with here.running(send) as sender:
-            assert sender.stdout is not None
-            code = next(found[1] for line in sender.stdout if (found := re.search(r"code is: (\S+)", line)))
+            code = here.match(sender, r"code is: (\S+)")
             assert "7-your-code" in receive
             assert here.run(receive.replace("7-your-code", code)) == "held until called for\n"
 
@@ -99,20 +97,12 @@ def test_the_waku_node_of_the_readme(checkout: Path) -> None:
     post, request, check = readme.commands("waku", "waku post", "waku request", "waku check")
     with shell(checkout, 30303) as here:
         with here.running(serve) as node:
-            assert node.stdout is not None
-            enode = next(line.strip() for line in node.stdout if line.startswith("enode://"))
+            enode = here.match(node, r"(enode://\S+)")
             digest = here.run(post.replace("enode://…", enode)).strip()
             [line] = here.run(request.replace("enode://…", enode)).splitlines()
             assert (json.loads(line)["hash"], json.loads(line)["text"]) == (digest, "held until called for")
         assert node.wait(PATIENCE) == 0
         assert here.run(check).startswith("1 envelope, ")
-
-
-def test_the_pipeline_of_the_readme_is_that_of_its_guide() -> None:
-    """Which is run in tests/pipeline/test_commands.py, and the demo in tests/pipeline/test_demo.py."""
-    readme, guide = Document("README.md"), Document("docs/pipeline/operating.md")
-    assert readme.commands("pipeline", "run") == guide.commands("first lake", "run --source", "sql")[:1]
-    assert readme.lines("demo") == guide.lines("demo")
 
 
 def test_the_five_commands_of_the_guide(checkout: Path) -> None:
@@ -194,8 +184,7 @@ def test_an_upgrade_and_the_way_back(tmp_path: Path) -> None:
             [version] = database.execute("PRAGMA user_version").fetchone()
             database.execute(f"PRAGMA user_version = {version + 1}")  # as a newer version does
         with here.running(serve) as server:
-            assert server.stdout is not None
-            assert f"has schema {version + 1}, this program knows up to {version}" in server.stdout.read()
+            assert here.match(server, rf"(has schema {version + 1}, this program knows up to {version}:)")
             assert server.wait(PATIENCE) == 1
         for command in guide.lines("go back"):
             here.run(command)
@@ -255,9 +244,7 @@ def test_the_commands_of_the_waku_guide(tmp_path: Path) -> None:
     (tmp_path / "serving").mkdir()
     with shell(tmp_path / "serving", 30303) as serving:
         with serving.running(serve) as node:
-            assert node.stdout is not None
-            enode = next(line for line in node.stdout if line.startswith("enode://"))
-            (serving.folder / "enode.txt").write_text(enode)
+            (serving.folder / "enode.txt").write_text(serving.match(node, r"(enode://\S+)") + "\n")
             assert len(serving.run(post).strip()) == 64
         assert node.wait(PATIENCE) == 0
     archive_of(tmp_path / "waku")  # a Mailserver ran here
@@ -277,20 +264,14 @@ GUIDES: Final[dict[str, tuple[msgspec.Struct, msgspec.Struct]]] = {
 
 
 @pytest.mark.parametrize("guide", GUIDES)
-def test_the_operations_guides_have_every_flag_and_its_default(guide: str) -> None:
-    text = (ROOT / guide).read_text()
-    settings = GUIDES[guide][0]
+def test_the_operations_guides_have_every_flag_and_limit_and_its_default(guide: str) -> None:
+    rows = re.findall(r"^\| `([^`]+)` \| ([^|]*?) ?\|", (ROOT / guide).read_text(), re.MULTILINE)
+    shown = {name: default.strip("`").replace(",", "") for name, default in reversed(rows)}
+    settings, limits = GUIDES[guide]
     for name in settings.__struct_fields__[:-1]:
-        row = next(line for line in text.splitlines() if line.startswith(f"| `--{name.replace('_', '-')}` |"))
-        assert row.split("|")[2].strip().strip("`") == _default_shown(name, getattr(settings, name)), row
-
-
-@pytest.mark.parametrize("guide", GUIDES)
-def test_the_operations_guides_have_every_limit_and_its_default(guide: str) -> None:
-    text = (ROOT / guide).read_text()
-    for name, default in msgspec.structs.asdict(GUIDES[guide][1]).items():
-        row = next(line for line in text.splitlines() if line.startswith(f"| `{name}` |"))
-        assert row.split("|")[2].strip().replace(",", "") == f"{default:.0f}", row
+        assert shown[f"--{name.replace('_', '-')}"] == _default_shown(name, getattr(settings, name)), name
+    for name, default in msgspec.structs.asdict(limits).items():
+        assert shown[name] == f"{default:.0f}", name
 
 
 COMMAND_GUIDES: Final = {
@@ -323,7 +304,7 @@ def _default_shown(name: str, default: Any) -> str:
     if default is None or default is False or default == ():
         return ""
     if isinstance(default, tuple):
-        return ", ".join(default)
+        return " ".join(default)
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 
@@ -355,15 +336,11 @@ def test_the_protocol_notes_have_every_error() -> None:
 
 
 def test_the_errors_in_the_waku_guide_exist_in_the_code() -> None:
-    guide = (ROOT / "docs/waku/operating.md").read_text().partition("| error | what to do |")[2]
-    said = "".join(
-        (ROOT / "src/restante/waku" / name).read_text()
-        for name in ("node/history_requests.py", "protocol/request.py")
-    )
-    errors = re.findall(r"^\| `([^`]+)` \|", guide.partition("\n\n")[0], re.MULTILINE)
-    assert len(errors) == 7
-    for words in errors:
-        assert f'"{words.removesuffix("…").strip()}' in said, words
+    guide = (ROOT / "docs/waku/operating.md").read_text().partition("| error | what to do |")[2].partition("\n\n")[0]
+    waku = ROOT / "src/restante/waku"
+    code = (waku / "node/history_requests.py").read_text() + (waku / "protocol/request.py").read_text()
+    errors = [text.removesuffix("…").strip() for text in re.findall(r"^\| `([^`]+)` \|", guide, re.MULTILINE)]
+    assert (len(errors), [text for text in errors if f'"{text}' not in code]) == (7, [])
 
 
 # ── links ────────────────────────────────────────────────────────────────────────────────────────

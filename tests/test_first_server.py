@@ -21,7 +21,6 @@ from support.ports import held_port
 from support.processes import called
 
 GUIDE = Document("docs/mailbox/first-server.md")
-URL: Final = "wss://relay.example.org/v1"
 TEXT: Final = "held until called for\n"
 
 PROGRAM: Final = "#!/bin/sh\nexec {python} -c 'from support.mailbox.wormhole import main; main()' \"$@\"\n"
@@ -45,13 +44,13 @@ def here(tmp_path: Path) -> Iterator[Shell]:
 def transfer(here: Shell, send: str, receive: str) -> str:
     """Send and receive; return what the sender has printed after the code."""
     with here.running(send) as sender:
-        assert sender.stdout is not None
-        code = next(found[1] for line in sender.stdout if (found := re.search(r"code is: (\S+)", line)))
+        code = here.match(sender, r"code is: (\S+)")
         assert "7-your-code" in receive
         here.run(receive.replace("7-your-code", code))
-        said = sender.stdout.read()
-        assert sender.wait(PATIENCE) == 0, said
-    return said
+        assert sender.stdout is not None
+        rest = sender.stdout.read()
+        assert sender.wait(PATIENCE) == 0, rest
+    return rest
 
 
 def test_a_file_is_sent_from_one_folder_to_another(here: Shell) -> None:
@@ -68,11 +67,6 @@ def test_a_file_is_sent_from_one_folder_to_another(here: Shell) -> None:
             assert here.run(health) == "ok\n"
             assert re.search(r"mailboxes +0\n", here.run(status))
     assert (here.folder / "bob" / "letter.txt").read_text() == TEXT
-
-
-def variables(block: str) -> dict[str, str]:
-    """Return what a block of `export` lines sets."""
-    return dict(re.findall(r"^export (\w+)=(\S+)$", GUIDE.blocks[block], re.MULTILINE))
 
 
 def test_the_team_uses_tls_and_a_relay_of_its_own(here: Shell) -> None:
@@ -94,28 +88,22 @@ def test_the_team_uses_tls_and_a_relay_of_its_own(here: Shell) -> None:
         with here.running(relay.replace("tcp:4001", f"tcp:{port}:interface=127.0.0.1")) as relaying:
             here.wait_for_port(server)
             here.wait_for_port(relaying, port)
-            settings = variables("profile") | variables("relay profile")
-            assert settings["WORMHOLE_RELAY_URL"] == URL
-            here.environment |= {
-                "WORMHOLE_RELAY_URL": URL.replace("relay.example.org", f"127.0.0.1:{here.port}"),
-                "WORMHOLE_TRANSIT_HELPER": settings["WORMHOLE_TRANSIT_HELPER"].replace(
-                    "relay.example.org:4001", f"127.0.0.1:{port}"
-                ),
-                "SSL_CERT_FILE": str(certificate.path),
-            }
+            profile = GUIDE.blocks["profile"] + GUIDE.blocks["relay profile"]
+            profile = profile.replace("relay.example.org:4001", f"127.0.0.1:{port}")
+            profile = profile.replace("relay.example.org", f"127.0.0.1:{here.port}")
+            settings = dict(re.findall(r"^export (\w+)=(\S+)$", profile, re.MULTILINE))
+            assert settings["WORMHOLE_RELAY_URL"] == f"wss://127.0.0.1:{here.port}/v1"
+            here.environment |= {**settings, "SSL_CERT_FILE": str(certificate.path)}
             # Neither listens: the relay is the only way.
             send, receive = send.replace("send", "send --no-listen"), f"{receive} --no-listen --accept-file"
-            said = transfer(here, f"sh -c 'cd alice && exec {send}'", f"cd bob && {receive}")
-    assert f"relay:tcp:127.0.0.1:{port}" in said
+            printed = transfer(here, f"sh -c 'cd alice && exec {send}'", f"cd bob && {receive}")
+    assert f"relay:tcp:127.0.0.1:{port}" in printed
     assert (here.folder / "bob" / "letter.txt").read_text() == TEXT
 
 
-def test_the_caddyfile_is_that_of_the_operations_guide() -> None:
-    """Which Caddy reads in tests/interop/test_reverse_proxies.py and test_clients.py."""
+def test_the_caddyfile_is_that_of_the_operations_guide_and_the_drop_in_sets_what_the_flag_sets() -> None:
+    """Caddy reads it in tests/interop/test_reverse_proxies.py and test_clients.py."""
     assert GUIDE.blocks["caddy"] == Document("docs/mailbox/operating.md").blocks["caddy"]
-
-
-def test_the_drop_in_for_a_proxy_sets_what_the_flag_sets() -> None:
     [(name, value)] = re.findall(r"^Environment=(\w+)=(\S+)$", GUIDE.blocks["proxy"], re.MULTILINE)
     shown = called("config", "show", **{name: value})
     assert re.search(r"trust.proxy.*127\.0\.0\.0/8.*RESTANTE_TRUST_PROXY", shown.stdout), shown.stdout
@@ -124,10 +112,10 @@ def test_the_drop_in_for_a_proxy_sets_what_the_flag_sets() -> None:
 # ── what the client says when something is wrong ─────────────────────────────────────────────────
 
 
-def messages() -> dict[str, str]:
-    """Return the first table of errors: what the client says, and the reason."""
+def messages() -> list[str]:
+    """Return what the client says, by the first table of errors."""
     table = GUIDE.text.partition("## When it does not work")[2].partition("| what happens |")[0]
-    return dict(re.findall(r"^\| `([^`]+)` \| (.+) \|$", table, re.MULTILINE))
+    return re.findall(r"^\| `([^`]+)` \| .+ \|$", table, re.MULTILINE)
 
 
 @asynccontextmanager
@@ -146,12 +134,11 @@ async def bad_gateway(port: int) -> AsyncIterator[None]:
 
 async def said_of(here: Shell, url: str, **variables: str) -> str:
     """Return what `wormhole` says if it is told this URL."""
-    client = await Client.start(here.folder, url, "send", "--text", "x", **variables)
-    done = await client.leaves()
+    done = await (await Client.start(here.folder, url, "send", "--text", "x", **variables)).leaves()
     assert done.exit_code == 1, done
     assert "We had a problem connecting to the relay server" in done.stderr
-    [found] = [each for each in messages() if each in done.stderr]
-    return found
+    [message] = [text for text in messages() if text in done.stderr]
+    return message
 
 
 @pytest.mark.thorough

@@ -93,6 +93,11 @@ class Shell:
             finally:
                 process.send_signal(signal.SIGTERM)
 
+    def match(self, process: subprocess.Popen[str], pattern: str) -> str:
+        """Return the first group of the first match in what a process that `running` has started prints."""
+        assert process.stdout is not None
+        return next(found[1] for line in process.stdout if (found := re.search(pattern, line)))
+
     def wait_for_port(self, server: subprocess.Popen[str], port: int | None = None) -> None:
         """Wait until a server that `running` has started listens. If it ends, fail with what it said."""
         deadline = time.monotonic() + PATIENCE
