@@ -1,7 +1,7 @@
 """The clients that people use, of several languages and versions, with one another and with ours, through our server.
 
-What this machine lacks is skipped, with what is missing (docs/testing.md). The `wormhole` of our own environment is
-in test_files.py, too, in a quick run.
+A quick run has `restante` and the `wormhole` of our own environment. What this machine lacks is skipped, with what is
+missing (docs/testing.md).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import sys
 import tarfile
 import zipfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,6 +39,7 @@ from support.client.parcels import (
 )
 from support.isolation import PUBLIC_RELAY, RELAY_PORT, isolated_network, networks_apart
 from support.mailbox.reverse_proxies import FRONTS, NGINX_LIMIT, Fronts, running_fronts
+from support.mailbox.servers import Restante, TransitRelay
 from support.mailbox.shipped import (
     CURRENT,
     GO_NEW,
@@ -51,17 +52,19 @@ from support.mailbox.shipped import (
     Shipped,
     Words,
 )
+from support.ports import nobodys_port
 from support.processes import RESTANTE, Child, Serving, child, serving
 
 pytestmark = [
-    pytest.mark.thorough,
     pytest.mark.timeout(2400),  # seconds; the first test that needs the Rust client compiles it
     pytest.mark.asyncio(loop_scope="module"),
 ]
 
+thorough = pytest.mark.thorough
+
 PARCEL: Final = "parcel.bin"
 TEXT: Final = "held until called for"
-TREE_NAME: Final = "a directory"
+TREE_NAME: Final = "Ein Ordner 📁"
 SLOW: Final = 900.0
 """Seconds in which a large file must be there."""
 
@@ -69,11 +72,11 @@ Pair = tuple[Shipped, Shipped]
 """The sender and the receiver."""
 
 PAIRS: Final = [*((OURS, client) for client in (*SHIPPED, OURS)), *((client, OURS) for client in SHIPPED)]
-WITH_OTHERS: Final = [pair for pair in PAIRS if not {CURRENT, OURS} >= set(pair)]
-"""Without the pairs of test_files.py."""
-WITH_TEXT: Final = [client for client in (*SHIPPED, OURS) if client.language.send_text]
+QUICK: Final = [(OURS, CURRENT), (CURRENT, OURS), (OURS, OURS)]
+WITH_OTHERS: Final = [pair for pair in PAIRS if pair not in QUICK]
+WITH_TEXT: Final = [client for client in (*SHIPPED, OURS) if client.language.knows_texts]
 BY_NAME: Final = [(WITH_OTHERS[number % len(WITH_OTHERS)], name) for number, name in enumerate(2 * [*PARCELS])]
-"""Each name and size with two pairs; Python has all of them in test_files.py."""
+"""Each name and size with one of the others, in both roles."""
 GO: Final = {GO_OLD, GO_NEW}
 """They send no empty directories, and make an empty file of one that they receive (1.0.8, cmd/recv.go:199-230)."""
 
@@ -82,13 +85,15 @@ SILENCE: Final = NGINX_LIMIT + 2 * PING_INTERVAL_SECONDS
 30 s, and waits 60 s for the answer (_rendezvous.py:87). The others have no limit."""
 
 
-def between(pairs: list[Pair]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("pair", pairs, ids=lambda pair: f"{pair[0]} to {pair[1]}")
+def between(pairs: list[Pair], marks: tuple[pytest.MarkDecorator, ...] = (thorough,)) -> pytest.MarkDecorator:
+    params = [pytest.param(pair, marks=marks, id=f"{pair[0]} to {pair[1]}") for pair in pairs]
+    return pytest.mark.parametrize("pair", params)
 
 
 async def arrives(deployment: Deployment, pair: Pair, sent: Path, within: float = BOUND) -> None:
-    """Transfer a file."""
-    arrived = (await deployment.carry(*pair, sent, within)).folder / sent.name
+    """Transfer a file. Nothing else is in the receiver's folder then."""
+    [arrived] = (await deployment.carry(*pair, sent, within)).folder.iterdir()
+    assert arrived.name == sent.name
     assert same_bytes(sent, arrived)
     arrived.unlink()  # pytest keeps folders
 
@@ -103,7 +108,50 @@ def tree(tmp_path: Path) -> Path:
     return write_tree(tmp_path / "parcels", TREE_NAME)
 
 
-# ── in one network ───────────────────────────────────────────────────────────────────────────────
+# ── `restante` and `wormhole` ────────────────────────────────────────────────────────────────────
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Restante]:
+    async with Restante(tmp_path_factory.mktemp("server") / "mailbox").running() as server:
+        yield server
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def here(server: Restante, tmp_path: Path) -> AsyncIterator[Deployment]:
+    """The clients are forks, in our network."""
+    async with AsyncExitStack() as ends:
+        url = f"ws://127.0.0.1:{server.port}/v1"
+        yield Deployment(url, tmp_path, ends, relay=f"127.0.0.1:{nobodys_port()}")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[thorough] * ("$(id)" not in name)) for name in PARCELS])
+@between(QUICK[:2], marks=())
+async def test_a_file_arrives_byte_for_byte(here: Deployment, tmp_path: Path, pair: Pair, name: str) -> None:
+    await arrives(here, pair, write_parcel(tmp_path / "parcels", name))
+
+
+@between(QUICK[:2], marks=())
+async def test_a_directory_arrives_as_it_was(here: Deployment, tree: Path, pair: Pair) -> None:
+    arrived = (await here.carry(*pair, tree)).folder / TREE_NAME
+    assert read_tree(arrived) == TREE
+    assert is_executable(arrived)
+
+
+async def test_two_sides_that_both_listen_nowhere_meet_at_a_relay(here: Deployment, tmp_path: Path) -> None:
+    async with TransitRelay(tmp_path / "relay").running() as relay:
+        here.relay, here.options = f"127.0.0.1:{relay.port}", ("--no-listen",)
+        name = "שלום עולם"
+        await arrives(here, (OURS, OURS), write_parcel(tmp_path / "parcels", name))
+        assert await relay.carried() > PARCELS[name]
+
+
+@between(QUICK)
+async def test_a_gibibyte_arrives(here: Deployment, tmp_path: Path, pair: Pair) -> None:
+    await arrives(here, pair, write_sparse(tmp_path / "parcels", GIB), SLOW)
+
+
+# ── all of them, in one network ──────────────────────────────────────────────────────────────────
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -136,6 +184,7 @@ async def test_a_text_arrives(deployment: Deployment, pair: Pair) -> None:
     assert (await deployment.carry(*pair, TEXT)).said["stdout"] == f"{TEXT}\n"
 
 
+@thorough
 @pytest.mark.parametrize(("pair", "name"), BY_NAME)
 async def test_a_file_of_any_name_arrives(deployment: Deployment, tmp_path: Path, pair: Pair, name: str) -> None:
     await arrives(deployment, pair, write_parcel(tmp_path / "parcels", name))
@@ -154,6 +203,7 @@ async def test_a_directory_arrives(deployment: Deployment, tree: Path, pair: Pai
     assert is_executable(arrived)
 
 
+@thorough
 async def test_the_rust_client_stores_our_directory_as_a_zip_file(
     deployment: Deployment, tmp_path: Path, tree: Path
 ) -> None:
@@ -163,6 +213,7 @@ async def test_the_rust_client_stores_our_directory_as_a_zip_file(
     assert read_tree(tmp_path / "unpacked") == TREE
 
 
+@thorough
 @pytest.mark.parametrize("unpack", [False, True])
 async def test_the_rust_client_sends_a_directory_as_a_tar_file(
     deployment: Deployment, tree: Path, *, unpack: bool
@@ -180,7 +231,7 @@ async def test_the_rust_client_sends_a_directory_as_a_tar_file(
 @pytest.mark.xdist_group("large files")
 @between(WITH_OTHERS)
 async def test_a_large_file_arrives(deployment: Deployment, tmp_path: Path, pair: Pair) -> None:
-    """1 GiB is 65,536 records of Go or Python: one version of each has it (Python in test_files.py).
+    """1 GiB is 65,536 records of Go or Python: one version of each has it (and Python, above).
 
     The Rust client is built without optimization: 1 GiB takes it five minutes.
     """
@@ -191,29 +242,23 @@ async def test_a_large_file_arrives(deployment: Deployment, tmp_path: Path, pair
 # ── a server that is killed ──────────────────────────────────────────────────────────────────────
 
 
-class Killed:
-    """A server of its own, which is killed and started again on the same data and port."""
-
-    def __init__(self, deployment: Deployment, folder: Path) -> None:
-        self._deployment, self._folder = deployment, folder
-
-    async def start(self, listen: str = "127.0.0.1:0") -> None:
-        program = (*self._deployment.inside, *RESTANTE)
-        server = serving(self._folder / "data", program, ("--listen", listen))
-        self._server = await self._deployment.ends.enter_async_context(server)
-        self._deployment.url = self._server.url
-
-    async def kill_and_restart(self) -> None:
-        self._server.kill()
-        await self._server.ended()
-        await self.start(f"127.0.0.1:{self._server.port}")
-
-
 @pytest_asyncio.fixture(loop_scope="module")
-async def killed(deployment: Deployment, tmp_path: Path) -> Killed:
-    killed = Killed(deployment, tmp_path)
-    await killed.start()
-    return killed
+async def kill_and_restart(deployment: Deployment, tmp_path: Path) -> Callable[[], Awaitable[None]]:
+    """Serve in a process of its own; return what kills it and starts it again on the same data and port."""
+    program, servers = (*deployment.inside, *RESTANTE), list[Serving]()
+
+    async def start(port: int) -> None:
+        server = serving(tmp_path / "data", program, ("--listen", f"127.0.0.1:{port}"))
+        servers.append(await deployment.ends.enter_async_context(server))
+
+    async def again() -> None:
+        servers[-1].kill()
+        await servers[-1].ended()
+        await start(servers[-1].port)
+
+    await start(0)
+    deployment.url = servers[0].url
+    return again
 
 
 @between(
@@ -224,19 +269,20 @@ async def killed(deployment: Deployment, tmp_path: Path) -> Killed:
     ]
 )
 async def test_a_code_from_before_a_kill_works(
-    deployment: Deployment, killed: Killed, parcel: Path, pair: Pair
+    deployment: Deployment, kill_and_restart: Callable[[], Awaitable[None]], parcel: Path, pair: Pair
 ) -> None:
     """Python's clients and ours reconnect."""
-    receiver = await deployment.carry(*pair, parcel, meanwhile=killed.kill_and_restart)
+    receiver = await deployment.carry(*pair, parcel, meanwhile=kill_and_restart)
     assert same_bytes(parcel, receiver.folder / PARCEL)
 
 
+@thorough
 async def test_the_rust_client_ends_when_the_server_is_killed(
-    deployment: Deployment, killed: Killed, parcel: Path
+    deployment: Deployment, kill_and_restart: Callable[[], Awaitable[None]], parcel: Path
 ) -> None:
     sending = await deployment.send(RUST_NEW, parcel)
     await sending.code()
-    await killed.kill_and_restart()
+    await kill_and_restart()
     assert await sending.ended() == 1
     assert "rendezvous server" in sending.said["stderr"]
 
@@ -250,6 +296,7 @@ async def fronts(inside: Words, tmp_path_factory: pytest.TempPathFactory) -> Asy
         yield fronts
 
 
+@thorough
 @pytest.mark.parametrize("front", FRONTS)
 @pytest.mark.parametrize("client", [*SHIPPED, OURS], ids=str)
 async def test_each_client_sends_and_receives_over_tls(
@@ -259,6 +306,7 @@ async def test_each_client_sends_and_receives_over_tls(
     await arrives(deployment, (client, client), parcel)
 
 
+@thorough
 async def test_clients_that_are_idle_beyond_all_time_limits_stay_connected(
     deployment: Deployment, fronts: Fronts, tmp_path: Path, parcel: Path
 ) -> None:

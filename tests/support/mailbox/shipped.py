@@ -34,41 +34,38 @@ Words = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Language:
-    """The arguments of one command line; {url}, {relay}, {path}, {text} and {code} are put in."""
+    """The arguments of one command line; {url} and {relay} are put in."""
 
-    send_file: Words
-    send_text: Words | None
-    """None: it knows no texts."""
+    send: Words
+    """Behind them comes a path, or a text with its option."""
     receive: Words
+    """Behind them comes the code."""
+    knows_texts: bool = True
     main: str = ""
     """What a fork runs instead of the program of our environment, as MODULE:FUNCTION."""
 
 
 _PYTHON: Final = ("--relay-url", "{url}", "--transit-helper", "tcp:{relay}")
 PYTHON: Final = Language(
-    send_file=(*_PYTHON, "send", "--hide-progress", "{path}"),
-    send_text=(*_PYTHON, "send", "--text", "{text}"),
-    receive=(*_PYTHON, "receive", "--hide-progress", "--accept-file", "{code}"),
+    send=(*_PYTHON, "send", "--hide-progress"),
+    receive=(*_PYTHON, "receive", "--hide-progress", "--accept-file"),
     main="support.mailbox.wormhole:main",
 )
 _GO: Final = ("--relay-url", "{url}")  # it has no option for the transit relay: support/isolation.py
 GO: Final = Language(
-    send_file=(*_GO, "send", "--hide-progress", "{path}"),
-    send_text=(*_GO, "send", "--text", "{text}"),
-    receive=(*_GO, "receive", "--hide-progress", "{code}"),
+    send=(*_GO, "send", "--hide-progress"),
+    receive=(*_GO, "receive", "--hide-progress"),
 )
 _RUST: Final = ("--no-color", "--rendezvous-server", "{url}", "--relay-server", "tcp://{relay}")
 RUST: Final = Language(
-    send_file=("send", *_RUST, "--no-qr", "{path}"),
-    send_text=None,
-    receive=("receive", *_RUST, "--noconfirm", "{code}"),
+    send=("send", *_RUST, "--no-qr"),
+    receive=("receive", *_RUST, "--noconfirm"),
+    knows_texts=False,
 )
-
 _OURS: Final = ("--server", "{url}", "--transit-relay", "tcp:{relay}")
 OUR_WORDS: Final = Language(
-    send_file=("send", *_OURS, "{path}"),
-    send_text=("send", *_OURS, "--text", "{text}"),
-    receive=("receive", *_OURS, "--accept", "{code}"),
+    send=("send", *_OURS),
+    receive=("receive", *_OURS, "--accept"),
     main="restante.cli.main:main",
 )
 
@@ -282,18 +279,17 @@ class Deployment:
         return receiving
 
     async def send(self, client: Shipped, what: Path | str) -> Running:
-        words = client.language.send_file if isinstance(what, Path) else client.language.send_text
-        assert words is not None
-        return await self._start(client, "sender", words, self.inside, path=str(what), text=str(what))
+        words = (str(what),) if isinstance(what, Path) else ("--text", what)
+        return await self._start(client, "sender", self.inside, client.language.send, *words)
 
     async def receive(self, client: Shipped, code: str) -> Running:
-        return await self._start(client, "receiver", client.language.receive, self.other or self.inside, code=code)
+        return await self._start(client, "receiver", self.other or self.inside, client.language.receive, code)
 
-    async def _start(self, client: Shipped, name: str, words: Words, inside: Words, **values: str) -> Running:
+    async def _start(self, client: Shipped, name: str, inside: Words, words: Words, *more: str) -> Running:
         """Run a client's command, with `y` for what it asks."""
         folder = self.folder / name
         folder.mkdir()
-        command = [word.format(url=self.url, relay=self.relay, **values) for word in (*words, *self.options)]
+        command = (*(word.format(url=self.url, relay=self.relay) for word in words), *more, *self.options)
         variables = {**self.variables, **dict.fromkeys(HOMES, str(folder))}
         if not inside:
             process = await Forked.start(
