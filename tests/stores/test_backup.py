@@ -219,18 +219,14 @@ async def test_a_backup_after_a_crash_has_what_is_in_the_log(tmp_path: Path, mon
         shutil.copytree(engine.data, crashed, ignore=shutil.ignore_patterns("*-shm"))
     assert (crashed / f"{FILE}-wal").stat().st_size > 0
     back_up(crashed, tmp_path / "b.sqlite", quietly)
-    assert await restored(tmp_path / "b.sqlite", tmp_path / "new") == wanted
-    # Whoever has copied these files by hand restores them in the same way.
-    (crashed / FILE).rename(tmp_path / "by-hand")
-    (crashed / f"{FILE}-wal").rename(tmp_path / "by-hand-wal")
-    assert await restored(tmp_path / "by-hand", tmp_path / "newer") == wanted
-    (tmp_path / "links").mkdir()
-    (tmp_path / "links" / FILE).symlink_to(tmp_path / "by-hand")
-    assert await restored(tmp_path / "links" / FILE, tmp_path / "newest") == wanted
+    (tmp_path / "link").symlink_to(crashed / FILE)
+    # Whoever has copied the files by hand restores them in the same way.
+    for number, file in enumerate((tmp_path / "b.sqlite", crashed / FILE, tmp_path / "link")):
+        assert await restored(file, tmp_path / f"new-{number}") == wanted
     # If a directory is read-only, the file is read alone, unless there is a log.
     monkeypatch.setattr(os, "access", lambda *_: False)
-    back_up(tmp_path / "links", tmp_path / "linked", quietly)
-    assert await restored(tmp_path / "linked", tmp_path / "last") == wanted
+    back_up(crashed, tmp_path / "read-only", quietly)
+    assert await restored(tmp_path / "read-only", tmp_path / "last") == wanted
 
 
 # ── what cannot be done ──────────────────────────────────────────────────────────────────────────

@@ -119,7 +119,7 @@ def no_database(_: Schema, path: Path) -> None:
     path.write_text("Dear Sir or Madam,\n" * 500)
 
 
-REFUSED = {
+REFUSED: dict[Callable[[Schema, Path], None], str] = {
     newer: "use the newer restante",
     somebody_elses: "not a database of this (mailbox server|Waku mailserver)",
     no_database: "not a database",

@@ -16,9 +16,7 @@ from hypothesis import strategies as st
 from restante.common.errors import StoreBusy, StoreError
 from restante.common.usage_records import CurrentUsage
 from restante.mailbox.core import model
-from restante.mailbox.core.state import State
 from restante.mailbox.store import sqlite
-from restante.mailbox.store.rows import Rows
 from stores.engine import LIVE, USAGE, Engine
 from support.effort import examples
 from support.mailbox.ledger import APP, Ledger
@@ -181,23 +179,8 @@ async def test_the_row_of_usage_current_is_rewritten(engine: Engine) -> None:
 # ── what is written, and where ───────────────────────────────────────────────────────────────────
 
 
-def test_many_rows_with_long_names_are_written_and_deleted_in_the_thread() -> None:
-    """To write or delete four hundred of them takes 17 ms, and the names are not messages."""
-    for characters, heavy in ((10, False), (500, True)):
-        state = State()
-        for key in range(400 if heavy else 100):
-            name = str(key).ljust(characters, "x")
-            state.put_mailbox(
-                model.Mailbox(key, name, name, for_nameplate=False, touched=0.0, sides=[model.MailboxSide(name, 0.0)])
-            )
-        boxes = [*state.mailboxes()]
-        [written] = Rows([model.MailboxSaved(box) for box in boxes]).statements()
-        deleted = [*Rows([model.MailboxGone(box) for box in boxes]).statements()]
-        assert [statement.heavy for statement in (written, *deleted)] == [heavy] * 3
-
-
-async def test_large_messages_are_written_and_dropped_off_the_loop_and_small_ones_on_it(engine: Engine) -> None:
-    """SQLite takes 25 ms to drop 16 MiB; a thread and back costs more than to write a small message."""
+async def test_what_takes_long_is_written_and_dropped_off_the_loop_and_the_rest_on_it(engine: Engine) -> None:
+    """SQLite takes 25 ms to drop 16 MiB, and 17 ms for 400 long names; a thread and back costs more than a row."""
     ledger = await Ledger.begin(engine.store)
     loop, on_the_loop = threading.get_ident(), dict[str, bool]()
 
@@ -205,15 +188,22 @@ async def test_large_messages_are_written_and_dropped_off_the_loop_and_small_one
         on_the_loop[" ".join(statement.split()[:3])] = threading.get_ident() == loop
 
     engine.store.database.set_trace_callback(note)
-    for body, small in ((b'"00"', True), (b'"' + b"0" * 2_000_000 + b'"', False)):
+    small, large = b'"00"', b'"' + b"0" * 2_000_000 + b'"'
+    for names, body, wanted in (
+        (["m"], small, (True, True, True, True)),
+        (["m"], large, (True, False, False, False)),
+        ([str(number).ljust(500, "x") for number in range(400)], small, (False, True, False, False)),
+    ):
         on_the_loop.clear()
-        ledger.open("a", "m")
-        ledger.add("a", "m", body)
+        for name in names:
+            ledger.open(name, name, name)
+        ledger.add(names[0], names[0], body, app=names[0])
         await ledger.commit(engine.store)
-        ledger.close("a", "m")
+        for name in names:
+            ledger.close(name, name, app=name)
         await ledger.commit(engine.store)
-        deleted = on_the_loop["DELETE FROM messages"], on_the_loop["DELETE FROM mailboxes"]
-        assert (on_the_loop["INSERT INTO messages"], *deleted) == (small, small, small)
+        kinds = ("INSERT OR REPLACE", "INSERT INTO messages", "DELETE FROM messages", "DELETE FROM mailboxes")
+        assert tuple(map(on_the_loop.get, kinds)) == wanted
     engine.store.database.set_trace_callback(None)
 
 

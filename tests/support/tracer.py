@@ -44,7 +44,8 @@ class Call(NamedTuple):
 def read_notes(path: Path) -> list[Call]:
     """Read what a traced program did, by `begin`."""
     with path.open() as lines:
-        return sorted(Call(*call, base64.b64decode(data)) for *call, data in map(json.loads, lines))
+        calls = [Call(*json.loads(line)) for line in lines]
+    return sorted(call._replace(data=base64.b64decode(call.data)) for call in calls)
 
 
 # ── system calls (numbers: asm/unistd_64.h and asm-generic/unistd.h of Linux) ────────────────────

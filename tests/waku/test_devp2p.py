@@ -386,10 +386,10 @@ def test_a_reason_is_read_in_every_form_and_written_as_a_list_or_bare() -> None:
     assert (Reason.USELESS_PEER.listed(), Reason.REQUESTED.listed()) == (b"\xc1\3", b"\xc1\x80")
     assert (Reason.USELESS_PEER.bare(), Reason.REQUESTED.bare()) == (b"\3", b"\0")
     assert Reason.read(b"\x10") is Reason.SUBPROTOCOL
-    for form in ("c20405", "c2c104", "04ffff", "820004"):
-        assert Reason.read(bytes.fromhex(form)) is Reason.TOO_MANY_PEERS
-    for form in ("c100", "80", "", "c1c0", "0c", "c3", "ffffffffffffffffff"):
-        assert Reason.read(bytes.fromhex(form)) is Reason.REQUESTED
+    for hexadecimal in ("c20405", "c2c104", "04ffff", "820004"):
+        assert Reason.read(bytes.fromhex(hexadecimal)) is Reason.TOO_MANY_PEERS
+    for hexadecimal in ("c100", "80", "", "c1c0", "0c", "c3", "ffffffffffffffffff"):
+        assert Reason.read(bytes.fromhex(hexadecimal)) is Reason.REQUESTED
 
 
 # ── time ─────────────────────────────────────────────────────────────────────────────────────────
