@@ -17,7 +17,7 @@ from restante.common.dice import SystemDice
 from restante.common.errors import Misuse, PeerError, StoreError
 from restante.waku.client.actions import Budgets, FetchReport, Timeouts
 from restante.waku.client.fetch import RequestOptions, fetch
-from restante.waku.client.outbound_connection import NodeUnavailableError, SilentError, connect
+from restante.waku.client.outbound_connection import NodeUnavailableError, connect
 from restante.waku.client.probe import Outcome, _probe
 from restante.waku.client.ranges import FetchState, HistoryQuery
 from restante.waku.client.subscribe import REMEMBERED_FAILURES, Intervals, _Subscription, subscribe
@@ -59,19 +59,6 @@ class Dying(Honest):
         for connection in self.node.connections:
             connection.drop()
         return iter(())
-
-
-@pytest.mark.parametrize(("options", "downward", "answer"), [(ENVELOPE, False, "string"), (PLAIN, True, "list")])
-async def test_history_is_fetched_completely_and_once(options: RequestOptions, downward: bool, answer: Any) -> None:
-    came: list[Envelope] = []
-    async with listening(Honest(LETTERS, downward, 20, answer)) as (node, enode):
-        report = await fetch([enode], QUERY, options, came.extend)
-    assert report.missing == []
-    assert hashes(came) == hashes(LETTERS)
-    assert report.counts == {"handed over": 50, "pages": 3}
-    assert [(request.form, request.topics) for request in node.asked] == [(options.form, frozenset([TOPIC]))] * 3
-    assert len({request.id for request in node.asked}) == 3
-    assert node.wrong == []
 
 
 async def test_what_cannot_be_fetched_is_misuse() -> None:
@@ -142,11 +129,9 @@ async def test_history_from_an_untrusted_peer_is_ignored() -> None:
         listening(Honest(LETTERS)) as (node, enode),
         connect(enode, new_key(SystemDice()), Interest.named([])) as connection,
     ):
-        connection.request(
-            request.write(Request(id=bytes(32), lower=EPOCH, upper=EPOCH + 1, topics=frozenset([TOPIC])))
-        )
-        response = await connection.offer([letter(99)])
-        assert response.refusals == ()
+        asked = Request(id=bytes(32), lower=EPOCH, upper=EPOCH + 1, topics=frozenset([TOPIC]))
+        connection.request(request.write(asked))
+        assert (await connection.offer([letter(99)])).refusals == ()
         assert len(node.asked) == 1
         assert connection.node.violations is None
         for peer in list(node.connections):
@@ -154,22 +139,6 @@ async def test_history_from_an_untrusted_peer_is_ignored() -> None:
         await connection.gone()
         with pytest.raises(NodeUnavailableError, match="the node disconnected: "):
             await connection.offer([letter(98)])
-
-
-@in_virtual_time
-async def test_a_node_that_does_not_greet_is_distinguished_from_an_unreachable_one() -> None:
-    public, key, nothing = new_key(SystemDice()).public, new_key(SystemDice()), Interest.named([])
-    with held_port() as port, pytest.raises(NodeUnavailableError, match="Connection refused") as refused:
-        async with connect(Enode(public, "127.0.0.1", port), key, nothing):
-            pass
-    assert not isinstance(refused.value, SilentError)
-    async with listening(greets=False) as (_, enode):
-        with pytest.raises(SilentError, match="the node disconnected: "):
-            async with connect(enode, key, nothing):
-                pass
-    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(SilentError, match="no Hello arrived"):
-        async with connect(Enode(public, *silent.getsockname()), key, nothing):
-            pass
 
 
 # ── probe ────────────────────────────────────────────────────────────────────────────────────────
@@ -215,13 +184,16 @@ class Tardy(Honest):
 
 
 @in_virtual_time
-async def test_a_probe_asks_again_if_the_envelope_is_not_archived_yet_and_reports_an_unreachable_node() -> None:
+async def test_a_probe_asks_again_if_the_envelope_is_not_archived_yet_and_reports_who_cannot_be_reached() -> None:
     tardy = Tardy([])
     async with listening(tardy) as (_, enode):
         result = await _probe(enode, ENVELOPE, 60.0)
     assert (result.outcome, tardy.asked) == (Outcome.WELL, 2)
     result = await _probe(enode, ENVELOPE, 60.0)
     assert (result.outcome, "Connection refused" in result.words) == (Outcome.UNREACHABLE, True)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        result = await _probe(Enode(enode.public, *silent.getsockname()), ENVELOPE, 60.0)
+    assert (result.outcome, "no Hello arrived" in result.words) == (Outcome.SILENT, True)
 
 
 OTHER = b"\xff\xff\xff\xff"

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import aiohttp
 import pytest
@@ -33,7 +34,6 @@ from restante.waku.devp2p.enode import Enode
 from restante.waku.devp2p.hello import Reason
 from restante.waku.envelope.keys import Key, node_id
 from restante.waku.envelope.payload import SymmetricKey
-from restante.waku.limits import MIB
 from restante.waku.node import main as waku_serve
 from restante.waku.node.housekeeping import Housekeeping
 from restante.waku.node.main import MIN_DESCRIPTORS, PRUNE_GRACE_SECONDS, _history_terms, _password
@@ -141,11 +141,11 @@ def test_a_peer_that_is_named_twice_is_dialled_once() -> None:
 HOUSEKEEPING = Housekeeping(retention=100, retention_bytes=len(letter(1).raw))
 
 
-async def test_the_first_prune_is_announced_at_once_and_done_later(
+async def test_the_first_prune_is_announced_at_once_and_done_later_and_then_a_full_disk_is_pruned_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with inside(tmp_path, housekeeping=HOUSEKEEPING) as here:
-        old = [letter(number, age=200) for number in range(2)]
+    old = [letter(number, age=200) for number in range(2)]
+    async with inside(tmp_path, housekeeping=HOUSEKEEPING, policy=Policy(min_pow=0.0)) as here:
         await here.archive.save([*old, letter(2)], EPOCH)
         with structlog.testing.capture_logs() as logs:
             await waku_serve._log_first_prune(here.node)
@@ -155,7 +155,7 @@ async def test_the_first_prune_is_announced_at_once_and_done_later(
             await here.archive.older(0)
             assert not pruning.done()
             pruning.cancel()
-        assert [(each.get("envelopes"), each.get("bytes"), each["in_seconds"]) for each in logs] == [
+        assert [(line.get("envelopes"), line.get("bytes"), line["in_seconds"]) for line in logs] == [
             (2, None, PRUNE_GRACE_SECONDS),
             (None, 2 * len(old[0].raw), PRUNE_GRACE_SECONDS),
         ]
@@ -164,26 +164,14 @@ async def test_the_first_prune_is_announced_at_once_and_done_later(
         with structlog.testing.capture_logs() as logs:
             pruning = asyncio.create_task(waku_serve._prune(here.node))
             await here.until("the log", lambda: bool(logs))
-            pruning.cancel()
-        assert (logs[-1]["event"], logs[-1]["envelopes"]) == ("pruned", 2)
-        assert await here.archive.hashes() == [letter(2).hash]
-
-
-async def test_a_full_disk_is_pruned_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waku_serve, "PRUNE_GRACE_SECONDS", 0)
-    async with inside(tmp_path, housekeeping=HOUSEKEEPING, policy=Policy(min_pow=0.0)) as here:
-        with structlog.testing.capture_logs() as logs:
-            pruning = asyncio.create_task(waku_serve._prune(here.node))
-            here.node.archiving.short_of_room.set()
-            await here.until("the first look", lambda: not here.node.archiving.short_of_room.is_set())
-            await here.archive.counts()  # it is over: there was nothing
+            assert (logs.pop()["event"], await here.archive.hashes()) == ("pruned", [letter(2).hash])
             poster = await here.greet()
-            await poster.post(letter(1), letter(2))
+            await poster.post(letter(3))
             here.archive.full = True
-            assert (await poster.post(letter(3))).refusals
-            await here.until("room", lambda: any(each["event"] == "pruned" for each in logs))
+            assert (await poster.post(letter(4))).refusals
+            await here.until("room", lambda: any(line["event"] == "pruned" for line in logs))
             pruning.cancel()
-        assert len(await here.archive.hashes()) == 1
+        assert await here.archive.hashes() == [letter(3).hash]
 
 
 def the_end_of_its_tables(_database: sqlite3.Connection, path: Path) -> range:
@@ -290,19 +278,6 @@ def resolved(environment: dict[str, str] | None = None, file: Path | None = None
     return resolve(waku_settings.WAKU, flags, environment or {}, file)[0]
 
 
-def test_flags_override_the_environment_which_overrides_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "restante.toml"
-    file.write_text("[waku]\nmax_peers = 1\nmax_ttl = 1\nmin_pow = 1.0\n[waku.limits]\npool_bytes = 2097152\n")
-    environment = {"RESTANTE_WAKU_MAX_TTL": "2", "RESTANTE_WAKU_MIN_POW": "2", "RESTANTE_WAKU_TOPICS": "01020304, ff"}
-    with pytest.raises(Misuse, match="'ff' is not a topic"):
-        resolved(environment, file)
-    environment["RESTANTE_WAKU_TOPICS"] = "01020304,0x05060708"
-    settings = resolved(environment, file, min_pow=3.0)
-    assert (settings.max_peers, settings.max_ttl, settings.min_pow) == (1, 2, 3.0)
-    assert settings.topics == ("01020304", "0x05060708")
-    assert settings.limits.pool_bytes == 2 * MIB
-
-
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -326,6 +301,7 @@ def test_flags_override_the_environment_which_overrides_the_file(tmp_path: Path)
         ({"file": "retention = nan"}, r"restante\.toml: retention: nan is not a number from 0 to 36525"),
         ({"file": "[waku.limits]\npool_bytes = true"}, r"toml: limits\.pool_bytes: true is not a whole number from"),
         ({"environment": {"RESTANTE_WAKU_PEER": "x"}}, "RESTANTE_WAKU_PEER: not an enode URL: 'x'"),
+        ({"environment": {"RESTANTE_WAKU_TOPICS": "01020304, ff"}}, "RESTANTE_WAKU_TOPICS: 'ff' is not a topic"),
         (
             {"environment": {"RESTANTE_WAKU_LIMIT_KNOWN_BYTES": "x"}},
             r"RESTANTE_WAKU_LIMIT_KNOWN_BYTES: 'x' is not a whole number from 1048576 up$",
@@ -369,21 +345,18 @@ def test_requests_are_answered_as_the_settings_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("password", ["", "\n"])
-def test_an_empty_password_is_refused_and_not_taken_for_none(
-    tmp_path: Path, password: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_empty_password_is_refused_and_not_taken_for_none(password: str, tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text(password)
-    for read in (
-        lambda: _password(resolved(requests=["envelope"], password_file=str(file))),
-        lambda: request_options("envelope", file, None, {}),
-    ):
-        with pytest.raises(Misuse, match=r"^--password-file: it is empty"):
-            read()
-    monkeypatch.setenv(PASSWORD_VARIABLE, "")
-    for read in (lambda: _password(resolved()), lambda: request_options("envelope", None, None, os.environ)):
+    with pytest.raises(Misuse, match=r"^--password-file: it is empty"):
+        _password(resolved(requests=["envelope"], password_file=str(file)))
+    with pytest.raises(Misuse, match=r"^--password-file: it is empty"):
+        request_options("envelope", file, None, {})
+    with patch.dict(os.environ, {PASSWORD_VARIABLE: ""}):
         with pytest.raises(Misuse, match=f"^{PASSWORD_VARIABLE}: it is empty"):
-            read()
+            _password(resolved())
+        with pytest.raises(Misuse, match=f"^{PASSWORD_VARIABLE}: it is empty"):
+            request_options("envelope", None, None, os.environ)
 
 
 NOW = 1_795_223_193
