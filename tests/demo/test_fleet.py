@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import signal
 import sqlite3
@@ -29,12 +28,11 @@ from restante.common.lock_file import lock_file
 from restante.demo import usage as served
 from restante.demo.events import QUIET_DAYS, Events, GroundTruth, Span, decode, draw_events, encode
 from restante.demo.fleet import MAILBOX_SERVERS, MAILSERVERS, MIN_DAYS, PROBED_SERVER, Fleet, midnight
-from restante.demo.generate import SOURCES, TRUTH, UNFINISHED, find, make, source_specs
+from restante.demo.generate import SOURCES, TRUTH, UNFINISHED, find, make
 from restante.demo.load import load_of
 from restante.demo.story import story
 from restante.mailbox.core import usage
 from restante.mailbox.settings import Serve
-from restante.pipeline.sources.recognise import recognise
 from restante.timing.logs.events import items
 from restante.timing.logs.records import read_event, read_line
 from restante.waku.envelope.envelope import parse
@@ -124,12 +122,11 @@ def test_a_bad_release_is_used_and_fails_during_its_days_only(demo: Demo) -> Non
     [release] = demo.events.releases
     failed, ended = Counter[str](), Counter[str]()
     for server in MAILBOX_SERVERS:
-        binds = demo.rows(
+        [(first, last)] = demo.rows(
             server.name,
             "SELECT min(connect_time), max(connect_time) FROM usage_client_versions"
             f" WHERE implementation = '{release.implementation}' AND version = '{release.version}'",
         )
-        [(first, last)] = binds
         assert release.contains(first)
         assert last < release.end.timestamp() + 60  # who has begun goes on
         failed += demo.count_by_day(server.name, "usage_mailboxes", "result = 'errory'")
@@ -144,29 +141,27 @@ def test_a_server_has_no_connections_during_its_outage_and_never_else_for_so_lon
     assert outage.begin.utcoffset() == timedelta(0)
     for server in MAILBOX_SERVERS:
         times = [at for (at,) in demo.rows(server.name, "SELECT connect_time FROM usage_client_versions ORDER BY 1")]
-        pauses = [(after - before, before, after) for before, after in pairwise(times)]
-        longest = max(pauses)
         inside = [at for at in times if outage.contains(at)]
         if server.name == outage.server:
             assert inside == []
+            *others, longest = sorted((after - before, before, after) for before, after in pairwise(times))
             assert longest[1] < outage.begin.timestamp() < outage.end.timestamp() < longest[2]
-            others = [pause for pause, *_ in pauses if pause != longest[0]]
-            assert max(others) < (outage.end - outage.begin).total_seconds()
+            assert others[-1][0] < (outage.end - outage.begin).total_seconds()
         else:
             assert inside
 
 
 def test_a_mailserver_lacks_what_arrived_during_its_gaps_and_nothing_else(demo: Demo) -> None:
-    held = {name: demo.archived(name) for name in MAILSERVERS}
+    there = {name: demo.archived(name) for name in MAILSERVERS}
     for name, other in (MAILSERVERS, MAILSERVERS[::-1]):
         gaps = [gap for gap in demo.events.gaps if gap.mailserver == name]
-        lacks = [arrived for hash_, (arrived, _) in held[other].items() if hash_ not in held[name]]
+        lacks = [arrived for hash_, (arrived, _) in there[other].items() if hash_ not in there[name]]
         assert len(lacks) > 5 * len(gaps)
         # It would have arrived here up to some seconds earlier or later than there.
         slack = timedelta(seconds=30)
         wide = [Span(begin=gap.begin - slack, end=gap.end + slack, days=()) for gap in gaps]
         assert all(any(each.contains(at) for each in wide) for at in lacks)
-        assert not any(gap.contains(arrived) for gap in gaps for arrived, _ in held[name].values())
+        assert not any(gap.contains(arrived) for gap in gaps for arrived, _ in there[name].values())
         for gap in gaps:
             assert any(gap.contains(at) for at in lacks)
 
@@ -216,14 +211,10 @@ def test_each_usage_record_was_made_by_the_rules(demo: Demo) -> None:
     for function, table in USAGE_TABLES.items():
         rows = sum(demo.rows(server.name, f"SELECT count(*) FROM {table}")[0][0] for server in MAILBOX_SERVERS)
         assert rows == demo.records[function] > 0
-
-
-def test_results_have_the_times_that_the_rules_demand(demo: Demo) -> None:
     results = Counter[str]()
     for server in MAILBOX_SERVERS:
-        for result, waiting, total in demo.rows(
-            server.name, "SELECT result, waiting_time, total_time FROM usage_mailboxes"
-        ):
+        sql = "SELECT result, waiting_time, total_time FROM usage_mailboxes"
+        for result, waiting, total in demo.rows(server.name, sql):
             results[result] += 1
             assert 0 <= (waiting or 0) <= total
             assert result not in {"happy", "scary"} or waiting is not None  # these take two
@@ -233,9 +224,8 @@ def test_results_have_the_times_that_the_rules_demand(demo: Demo) -> None:
 
 
 def test_connections_name_applications_and_versions_that_spread_over_time(demo: Demo) -> None:
-    [north] = [server for server in MAILBOX_SERVERS if server.name == PROBED_SERVER]
     rows = demo.rows(
-        north.name, "SELECT app_id, implementation, version, connect_time, address_id FROM usage_client_versions"
+        PROBED_SERVER, "SELECT app_id, implementation, version, connect_time, address_id FROM usage_client_versions"
     )
     assert len({app_id for app_id, *_ in rows}) == 3
     assert all(address for *_, address in rows)
@@ -270,26 +260,6 @@ def test_timing_logs_and_the_trace_are_of_the_same_commands(demo: Demo) -> None:
     assert roles["sender"] == roles["receiver"] == len(logs) / 2 > 0
 
 
-def test_a_transfer_is_found_in_the_logs_of_both_sides(demo: Demo) -> None:
-    folder = demo.folder / SOURCES / PROBED_SERVER
-    sent, received = sorted((folder / served.LOGS_FOLDER).glob("*.json"))[-1:-3:-1]
-    done = called("timing", "render", sent, received, "--server", folder / served.TRACE_FILE, "--json")
-    assert done.returncode == 0, done.stderr
-    timeline = json.loads(done.stdout)
-    assert timeline["traced"]
-    assert [client["role"] for client in timeline["clients"]] == ["sender", "receiver"]
-    assert {"transfer", "commit", "network in"} <= {each["cause"] for each in timeline["clients"][0]["spent"]}
-
-
-def test_the_pipeline_recognises_each_source(demo: Demo) -> None:
-    found = {source.name: source.kind for source in map(recognise, source_specs(demo.folder))}
-    assert found == {
-        **dict.fromkeys(MAILSERVERS, "Waku archive"),
-        **{server.name: "mailbox server's database" for server in MAILBOX_SERVERS},
-        **dict.fromkeys((f"{PROBED_SERVER}-trace", "probes"), "timing logs or traces"),
-    }
-
-
 # ── determinism, and the folder ──────────────────────────────────────────────────────────────────
 
 PROGRAM = """
@@ -311,65 +281,46 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """Return the files of TINY, made in this process in another year."""
-    folder = tmp_path_factory.mktemp("tiny")
-    with patch("time.time", lambda: 4_000_000_000.0):
-        make(TINY, folder, lambda _: None, processes=1)
-    return content(folder)
-
-
-def test_the_same_seed_makes_the_same_bytes_in_every_process_and_at_any_time(
-    tiny: dict[str, bytes], tmp_path: Path
-) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    numbers = map(str, (TINY.seed, TINY.days, TINY.transfers))
-    environment = {**os.environ, "PYTHONHASHSEED": "2"}
-    subprocess.run([sys.executable, program, tmp_path / "fleet", *numbers], check=True, env=environment)
-    same = content(tmp_path / "fleet")
-    assert list(same) == list(tiny)
-    assert [name for name in tiny if tiny[name] != same[name]] == []
-
-
-def test_what_a_killed_run_left_is_made_anew_and_another_seed_makes_another_fleet(
-    tiny: dict[str, bytes], tmp_path: Path
-) -> None:
-    left = tmp_path / UNFINISHED / "north" / "data"
+def test_the_same_seed_makes_the_same_bytes_anywhere_at_any_time_and_after_a_killed_run(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    with patch("time.time", lambda: 4_000_000_000.0):  # in another year
+        truth = make(TINY, here, lambda _: None, processes=1)
+    left = there / UNFINISHED / "north" / "data"
     left.mkdir(parents=True)
     (left / "restante.sqlite").write_text("half of it")
-    (tmp_path / UNFINISHED / TRUTH).write_text("{")
-    (tmp_path / UNFINISHED / "lock").touch()
-    assert find(tmp_path) is None
-    truth = make(replace(TINY, seed=8), tmp_path, lambda _: None, processes=1)
-    assert find(tmp_path) == truth
-    assert [path.name for path in tmp_path.iterdir()] == [SOURCES]
-    names = {path.name for path in (tmp_path / SOURCES).iterdir()}
+    (there / UNFINISHED / TRUTH).write_text("{")
+    (there / UNFINISHED / "lock").touch()
+    assert find(there) is None
+    (tmp_path / "program.py").write_text(PROGRAM)
+    numbers = map(str, (TINY.seed, TINY.days, TINY.transfers))
+    environment = {**os.environ, "PYTHONHASHSEED": "2"}
+    subprocess.run([sys.executable, tmp_path / "program.py", there, *numbers], check=True, env=environment)
+    one, other = content(here), content(there)
+    assert list(one) == list(other)
+    assert [name for name in one if one[name] != other[name]] == []
+    assert find(there) == truth
+    assert [path.name for path in there.iterdir()] == [SOURCES]
+    names = {path.name for path in (there / SOURCES).iterdir()}
     assert names == {TRUTH, *MAILSERVERS, *(server.name for server in MAILBOX_SERVERS)}
-    other = content(tmp_path)
-    assert draw_events(TINY) != truth.events
-    assert [name for name in other if tiny.get(name) == other[name] != b""] == []
+    assert draw_events(replace(TINY, seed=8)) != truth.events
 
 
 def test_a_full_disk_is_one_sentence_and_makes_no_fleet(tmp_path: Path) -> None:
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    with patch("restante.demo.envelopes.archive", side_effect=full), pytest.raises(StoreError, match="No space left"):
+    with patch("restante.demo.usage.serve", side_effect=full), pytest.raises(StoreError, match="No space left"):
         make(TINY, tmp_path, lambda _: None, processes=1)
     assert find(tmp_path) is None
 
 
 def test_two_demos_are_not_made_in_one_folder_at_a_time(tmp_path: Path) -> None:
     (tmp_path / UNFINISHED).mkdir()
-    held = lock_file(tmp_path / UNFINISHED / "lock")
+    lock = lock_file(tmp_path / UNFINISHED / "lock")
     try:
-        with pytest.raises(Misuse, match="another demo is being made"):
-            make(TINY, tmp_path, lambda _: None, processes=1)
-        with patch("restante.cli.pipeline_run.end_run_on_signals") as handled, pytest.raises(Misuse):
+        with patch("restante.cli.pipeline_run.end_run_on_signals") as handled, pytest.raises(Misuse, match="another"):
             pipeline_demo(tmp_path)
         assert not handled.called, "Ctrl-C would remove what the other one has made"
     finally:
-        os.close(held)
+        os.close(lock)
 
 
 def test_an_unfinished_folder_that_no_demo_made_stays(tmp_path: Path) -> None:
