@@ -13,7 +13,6 @@ import venv
 import zipfile
 from collections.abc import Mapping
 from email import message_from_string
-from email.message import Message
 from importlib.metadata import PathDistribution
 from pathlib import Path
 from typing import Any, Final
@@ -107,58 +106,49 @@ def files_of_the_sources() -> set[str]:
     return {each for each in listed.stdout.splitlines() if (ROOT / each).exists()}
 
 
-def metadata(wheel: Path) -> Message:
-    with zipfile.ZipFile(wheel) as opened:
-        return message_from_string(opened.read(f"restante-{__version__}.dist-info/METADATA").decode())
-
-
-def test_the_sdist_has_what_a_build_needs_and_nothing_else(packages: tuple[Path, Path]) -> None:
+def test_the_sdist_has_what_a_build_needs_and_nothing_else(packages: tuple[Path, Path], tmp_path: Path) -> None:
+    """`uv build` builds the wheel from the sdist. One that is built from the checkout is the same."""
     with tarfile.open(packages[1]) as opened:
-        names = {each.name.partition("/")[2] for each in opened.getmembers() if each.isfile()}
+        names = {member.name.partition("/")[2] for member in opened.getmembers() if member.isfile()}
     of_the_build = {"PKG-INFO", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", ".gitignore"}
     assert names == files_of_the_sources() | of_the_build
-
-
-def test_the_wheel_has_every_file_of_the_package(packages: tuple[Path, Path]) -> None:
-    with zipfile.ZipFile(packages[0]) as opened:
-        names = {each for each in opened.namelist() if each.startswith("restante/")}
-        shared = {each.partition("/data/share/")[2] for each in opened.namelist() if "/data/share/" in each}
-        entry_points = opened.read(f"restante-{__version__}.dist-info/entry_points.txt").decode()
-        licence = opened.read(f"restante-{__version__}.dist-info/licenses/LICENSE").decode()
-    assert names == {each.removeprefix("src/") for each in files_of_the_sources() if each.startswith("src/")}
-    assert "restante/py.typed" in names
-    assert shared == {
-        *("man/man1/restante.1", "bash-completion/completions/restante", "zsh/site-functions/_restante"),
-        "fish/vendor_completions.d/restante.fish",
-        *(f"restante/systemd/{each.name}" for each in (ROOT / "deploy/systemd").iterdir()),
-    }
-    assert entry_points == "[console_scripts]\nrestante = restante.cli.main:main\n"
-    assert licence == (ROOT / "LICENSE").read_text()
-
-
-def test_a_wheel_built_from_the_sdist_is_the_same(packages: tuple[Path, Path], tmp_path: Path) -> None:
-    """`uv build` builds the wheel from the sdist; this one is built from the checkout."""
     options = ("--wheel", "--offline", "--no-build-isolation", "--python", sys.executable)
     build(uv(), "build", *options, "--out-dir", tmp_path, ROOT, cwd=tmp_path)
     [wheel] = tmp_path.glob("*.whl")
     assert wheel.read_bytes() == packages[0].read_bytes()
 
 
-def test_the_metadata_say_what_the_package_is(packages: tuple[Path, Path]) -> None:
-    found = metadata(packages[0])
-    assert (found["Name"], found["Version"]) == ("restante", __version__)
-    assert (found["License-Expression"], found.get_all("License-File")) == ("MIT", ["LICENSE"])
-    assert found["Description-Content-Type"] == "text/markdown"
-    assert found.get_payload() == (ROOT / "README.md").read_text()
-    assert found.get_all("Provides-Extra") == ["client", "leveldb", "pipeline", "waku"]
-    assert "Typing :: Typed" in (found.get_all("Classifier") or [])
-    assert found["Project-URL"] is None, "the project has no public address yet (CONTRIBUTING.md)"
-
-
-def test_serving_mailboxes_needs_no_package_of_an_extra(packages: tuple[Path, Path]) -> None:
-    needed = [each for each in metadata(packages[0]).get_all("Requires-Dist") or [] if "extra ==" not in each]
-    names = {re.split(r"[<>=\[ ;]", each)[0] for each in needed}
-    assert names == {*("aiohttp", "msgspec", "picows", "prometheus-client", "rich", "structlog", "typer", "uvloop")}
+def test_the_wheel_has_every_file_of_the_package_and_says_what_it_is(packages: tuple[Path, Path]) -> None:
+    """Serving mailboxes needs no package of an extra."""
+    information = f"restante-{__version__}.dist-info"
+    with zipfile.ZipFile(packages[0]) as opened:
+        names = {name for name in opened.namelist() if name.startswith("restante/")}
+        shared = {name.partition("/data/share/")[2] for name in opened.namelist() if "/data/share/" in name}
+        entry_points, licence, text = (
+            opened.read(f"{information}/{name}").decode()
+            for name in ("entry_points.txt", "licenses/LICENSE", "METADATA")
+        )
+    assert names == {name.removeprefix("src/") for name in files_of_the_sources() if name.startswith("src/")}
+    assert "restante/py.typed" in names
+    assert shared == {
+        *("man/man1/restante.1", "bash-completion/completions/restante", "zsh/site-functions/_restante"),
+        "fish/vendor_completions.d/restante.fish",
+        *(f"restante/systemd/{unit.name}" for unit in (ROOT / "deploy/systemd").iterdir()),
+    }
+    assert entry_points == "[console_scripts]\nrestante = restante.cli.main:main\n"
+    assert licence == (ROOT / "LICENSE").read_text()
+    metadata = message_from_string(text)
+    assert (metadata["Name"], metadata["Version"]) == ("restante", __version__)
+    assert (metadata["License-Expression"], metadata.get_all("License-File")) == ("MIT", ["LICENSE"])
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert metadata.get_payload() == (ROOT / "README.md").read_text()
+    assert metadata.get_all("Provides-Extra") == ["client", "leveldb", "pipeline", "waku"]
+    assert "Typing :: Typed" in metadata.get_all("Classifier", [])
+    assert metadata["Project-URL"] is None, "the project has no public address yet (CONTRIBUTING.md)"
+    needed = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
+    assert {re.split(r"[<>=\[ ;]", line)[0] for line in needed} == {
+        *("aiohttp", "msgspec", "picows", "prometheus-client", "rich", "structlog", "typer", "uvloop")
+    }
 
 
 # ── extras that are not installed ────────────────────────────────────────────────────────────────
@@ -230,14 +220,13 @@ async def test_the_wheel_alone_serves_mailboxes(packages: tuple[Path, Path], tmp
         assert json.loads(shown.stdout)["messages"] == 1
         await client.leave()
         await server.stop()
-    for extra, words in COMMANDS.items():
-        refused = run(*restante, *words)
-        command = (
-            rf"{re.escape(str(Path(restante[-1]).parent))}/python\S* -m pip install '{re.escape(str(packages[0]))}"
-        )
-        sentence = rf"restante: this command needs the extra '{extra}': {command}\[{extra}\]'\n"
-        assert refused.returncode == 2
-        assert re.fullmatch(sentence, refused.stderr), refused.stderr
+    refused = run(*restante, *COMMANDS["waku"])
+    python = rf"{re.escape(str(Path(restante[-1]).parent))}/python\S*"
+    command = rf"{python} -m pip install '{re.escape(str(packages[0]))}\[waku\]'"
+    assert refused.returncode == 2
+    assert re.fullmatch(rf"restante: this command needs the extra 'waku': {command}\n", refused.stderr), (
+        refused.stderr
+    )
 
 
 @pytest.mark.thorough
@@ -273,8 +262,7 @@ async def test_with_the_extra_waku_the_wheel_serves_and_fetches_envelopes(
 @pytest.mark.thorough
 def test_with_the_extra_pipeline_the_wheel_makes_a_demo(packages: tuple[Path, Path], tmp_path: Path) -> None:
     demo = ("pipeline", "demo", tmp_path / "demo", "--days", "14", "--transfers", "20")
-    made = build(*installed(packages[0], tmp_path, "pipeline"), *demo, cwd=tmp_path, seconds=PATIENCE)
-    assert "restante pipeline query" in made
+    build(*installed(packages[0], tmp_path, "pipeline"), *demo, cwd=tmp_path, seconds=PATIENCE)
     assert list((tmp_path / "demo" / "reports").glob("*.html"))
 
 
@@ -304,19 +292,11 @@ def test_pip_uv_and_pipx_install_the_wheel_and_the_commands_of_the_guides_upgrad
     wheel = tmp_path / "dist" / newer.name
     assert newer.name == packages[0].name
     constraints = str(write_constraints(tmp_path))
-    variables = {
-        "PYTHONPATH": "",
-        "VIRTUAL_ENV": "",
-        "PIP_CONSTRAINT": constraints,
-        "UV_CONSTRAINT": constraints,
-        "UV_PYTHON": sys.executable,
-        "UV_TOOL_DIR": f"{tmp_path}/tools",
-        "UV_TOOL_BIN_DIR": f"{tmp_path}/bin/uv",
-        "PIPX_HOME": f"{tmp_path}/pipx",
-        "PIPX_BIN_DIR": f"{tmp_path}/bin/pipx",
-        "PIPX_MAN_DIR": f"{tmp_path}/man",
-        "XDG_DATA_HOME": f"{tmp_path}/share",  # where pipx makes links to the completions
-    }
+    variables = {"PYTHONPATH": "", "VIRTUAL_ENV": "", "UV_PYTHON": sys.executable}
+    variables |= dict.fromkeys(("PIP_CONSTRAINT", "UV_CONSTRAINT"), constraints)
+    folders = {"UV_TOOL_DIR": "tools", "UV_TOOL_BIN_DIR": "bin/uv", "PIPX_HOME": "pipx", "PIPX_BIN_DIR": "bin/pipx"}
+    folders |= {"PIPX_MAN_DIR": "man", "XDG_DATA_HOME": "share"}  # where pipx makes links to the completions
+    variables |= {name: f"{tmp_path}/{folder}" for name, folder in folders.items()}
     with_pip = Document("docs/install.md").blocks["upgrade"]
     assert with_pip == Document("docs/mailbox/operating.md").blocks["install"]
     commands = with_pip + Document("docs/install.md").blocks["upgrade for one user"]
