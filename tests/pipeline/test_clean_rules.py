@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from restante.pipeline.clean import rules
 from restante.pipeline.clean.rules import OWN_RULES, USAGE_FAULTS, Fault, TimeLimits
-from restante.pipeline.schemas import CLEAN_TABLES, MAX_TEXT_CHARACTERS
+from restante.pipeline.schemas import MAX_TEXT_CHARACTERS
 from restante.pipeline.sources.usage_scan import UsageScan, clean_rows
 from support.pipeline.servers import FIRST_DAY, NOW, T0
 
@@ -67,20 +67,9 @@ def test_a_value_is_cleaned_or_makes_its_row_faulty(table: str, column: str, val
         assert type(cleaned[place]) is type(expected)
 
 
-def test_a_row_has_the_first_of_its_faults() -> None:
+def test_a_row_has_the_first_of_its_faults_and_long_text_is_cut() -> None:
     assert rules.clean(RULES["nameplates"], [None, "x", "x", "x", "x", 0], WITHIN) == "missing value"
     assert rules.clean(RULES["nameplates"], ["x", 1e300, None, "x", "x", 0], WITHIN) == "out of range"
-
-
-def test_rules_are_in_the_order_of_the_lakes_columns_and_allow_null_where_it_does() -> None:
-    for name, each in RULES.items():
-        columns = {column.name: column for column in CLEAN_TABLES[name].columns}
-        addresses = ["new_address", "new_address_of_app"] if name == "client_versions" else []
-        assert ["id", "origin", *(rule.column for rule in each), *addresses, "day", "source"] == list(columns)
-        assert all(rule.null == columns[rule.column].null for rule in each)
-
-
-def test_long_text_is_cut() -> None:
     assert rules.text("é" * 1000) == "é" * MAX_TEXT_CHARACTERS
     assert rules.text("\0" * 1000) == "\ufffd" * MAX_TEXT_CHARACTERS
 
@@ -115,21 +104,23 @@ def test_any_row_is_clean_or_has_a_known_fault(data: st.DataObject, table: str) 
             assert WITHIN.earliest <= value <= WITHIN.latest
 
 
+def scan(table: str, within: TimeLimits = WITHIN, blur_us: int | None = None, *duplicate: str) -> UsageScan:
+    return UsageScan("north", table, "", "", "", (), within, blur_us, frozenset(duplicate))
+
+
 def test_only_the_id_and_the_digest_of_a_faulty_row_are_kept() -> None:
-    scan = UsageScan("north", "nameplates", "", "", "", (), WITHIN, 1, frozenset({"theirs.sqlite"}))
     bad = (7, "", *row("nameplates", result="canary"))
     double = (8, "theirs.sqlite", *row("nameplates", app_id="canary"))
-    found = list(clean_rows(scan, [bad, double]))
-    assert found == [
+    assert list(clean_rows(scan("nameplates", WITHIN, 1, "theirs.sqlite"), [bad, double])) == [
         (7, *[None] * 8, "north", "unknown result", "7", rules.digest(bad[1:])),
         (8, *[None] * 8, "north", "duplicate", "8", rules.digest(double[1:])),
     ]
 
 
 def test_a_day_is_that_of_the_first_time_in_utc() -> None:
-    scan = UsageScan("north", "mailboxes", "", "", "", (), TimeLimits(-(2**60), 2**60), None, frozenset())
     for started, day in ((86_399.999999, 0), (86_400, 1), (-0.5, -1)):
-        [found] = clean_rows(scan, [(1, "", *row("mailboxes", started=started))])
+        rows = [(1, "", *row("mailboxes", started=started))]
+        [found] = clean_rows(scan("mailboxes", TimeLimits(-(2**60), 2**60)), rows)
         assert found[10] == day
 
 
@@ -157,6 +148,5 @@ def test_the_blur_of_a_row_is_the_recorded_one_or_is_inferred_from_its_time_and_
 
 
 def test_the_setting_of_our_server_does_not_apply_to_imported_rows() -> None:
-    scan = UsageScan("north", "nameplates", "", "", "", (), WITHIN, 40_000_000, frozenset())
     rows = [(1, origin, *row("nameplates", started=T0, blur_us=None)) for origin in ("", "theirs.sqlite")]
-    assert [found[7] for found in clean_rows(scan, rows)] == [40_000_000, 1_000_000]
+    assert [found[7] for found in clean_rows(scan("nameplates", WITHIN, 40_000_000), rows)] == [40_000_000, 1_000_000]

@@ -86,20 +86,16 @@ def test_a_file_that_is_no_database_is_not_taken_for_one(tmp_path: Path) -> None
 
 
 def test_an_interrupted_commit_is_left_to_its_server(tmp_path: Path) -> None:
-    file = made("theirs", tmp_path)
+    file, cut = made("theirs", tmp_path), tmp_path / "usage.sqlite"
     with closing(sqlite3.connect(file, isolation_level=None)) as database:
         database.execute("PRAGMA cache_size = 1")
         database.execute("BEGIN")
         database.executemany("INSERT INTO nameplates VALUES (?, 1, 1, 1, 'happy')", [("x" * 5000,)] * 50)
-        content, journal = file.read_bytes(), Path(f"{file}-journal").read_bytes()
-    (tmp_path / "cut").mkdir()
-    cut = tmp_path / "cut" / "usage.sqlite"
-    cut.write_bytes(content)
-    Path(f"{cut}-journal").write_bytes(journal)
-    said = refused(f"a={cut}", tmp_path)
-    assert (
-        said
-        == f"source a: {cut} was left in the middle of a commit: start its server, which repairs that, then try again"
+        for name in ("usage.sqlite", "usage.sqlite-journal"):
+            (tmp_path / name).write_bytes(file.with_name(name).read_bytes())
+    content = cut.read_bytes()
+    assert refused(f"a={cut}", tmp_path) == (
+        f"source a: {cut} was left in the middle of a commit: start its server, which repairs that, then try again"
     )
     assert cut.read_bytes() == content
 
@@ -112,25 +108,18 @@ def test_a_source_has_a_name_that_a_folder_can_have(spec: str) -> None:
         parse(spec)
 
 
-def test_a_source_is_no_url() -> None:
+def test_a_name_ends_at_the_first_equals_sign_and_what_it_names_is_no_url() -> None:
+    assert parse("a.b-c_1@north=x=y@z") == ("a.b-c_1", "north", Path("x=y@z"))
     for url in ("s3://bucket/folder", "https://host/file.rlp", "file:///folder"):
         with pytest.raises(Misuse, match=f"--source a={url}: this is a URL; name a file or folder of this machine"):
             parse(f"a={url}")
 
 
-def test_a_name_ends_at_the_first_equals_sign() -> None:
-    assert parse("a.b-c_1@north=x=y@z") == ("a.b-c_1", "north", Path("x=y@z"))
-
-
-def test_our_server_is_named_by_its_directory_or_its_file(tmp_path: Path) -> None:
+def test_our_server_is_named_by_its_directory_or_its_file_and_theirs_is_known_by_its_file_s_name(
+    tmp_path: Path,
+) -> None:
     file = made("ours", tmp_path)
-    named = [recognise(f"a={path}") for path in (file, file.parent)]
-    assert [(source.path, source.kind, source.origins) for source in named] == [
-        (file, "mailbox server's database", ())
-    ] * 2
-
-
-def test_imported_rows_are_recognised_by_the_file_s_name(tmp_path: Path) -> None:
-    sources = [recognise(f"{name}={made('theirs', tmp_path / name)}") for name in ("a", "b")]
-    sources.append(recognise(f"c={made('ours', tmp_path / 'c')}"))
-    assert origins(sources) == {"usage.sqlite": [source.path for source in sources[:2]]}
+    ours = [recognise(f"a={path}") for path in (file, file.parent)]
+    assert [(each.path, each.kind, each.origins) for each in ours] == [(file, "mailbox server's database", ())] * 2
+    theirs = [recognise(f"{name}={made('theirs', tmp_path / name)}") for name in ("a", "b")]
+    assert origins([*theirs, *ours]) == {"usage.sqlite": [source.path for source in theirs]}
