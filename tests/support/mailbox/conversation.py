@@ -30,77 +30,83 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple
 
-from restante.mailbox.protocol.hashcash import Mode
 from support.mailbox.givens import Frame, Inbox, Options, limited
 from support.mailbox.tables import shown
 from support.mailbox.worlds import World
 
 END = "the end"
 
-AFTER_GRACE_PERIOD = Options(in_grace_period=False)
-"""In scripts, who is gone is gone."""
-
 SCRIPTS = Path(__file__).parents[2] / "scripts" / "mailbox"
 
+_FORMS = {
+    "differs": re.compile(r"# reference differs: (.*)"),
+    "fails": re.compile(r"# reference fails at: (.*)"),
+    "title": re.compile(r"# (.*)"),
+    "option": re.compile(r"option ([\w.]+)=?(.*)"),
+    "raw": re.compile(r"(\w+)>>(.*)"),
+    "says": re.compile(r"(\w+)> ?(.*)"),
+    "hears": re.compile(r"(\w+)< (.*)"),
+    "given": re.compile(r"given ([\w, ]+) bound to app (\S+?)(?: as side (\S+))?"),
+    "connect": re.compile(r"([\w, ]+) connects?( and looks)?"),
+    "cut": re.compile(r"(\w+) cut (\d+)"),
+    "lost": re.compile(r"([\w, ]+) lost"),
+    "wait": re.compile(r"@ (-?\d+)s"),
+    "prune": re.compile(r"prune"),
+    "restart": re.compile(r"restart"),
+    "rows": re.compile(r"rows (.*)"),
+    "usage": re.compile(r"usage (\w+) (.*)"),
+}
+"""The forms of a line. The first that matches counts."""
 
-@dataclass
-class Script:
+
+class Line(NamedTuple):
+    number: int
+    text: str
+    kind: str
+    parts: tuple[Any, ...]
+
+
+class Script(NamedTuple):
     name: str
     title: str
-    reference_differs: str | None = None
-    reference_fails_at: str | None = None
-    options: Options = AFTER_GRACE_PERIOD
-    lines: list[tuple[int, str]] = field(default_factory=list)
+    reference_differs: str | None
+    reference_fails_at: str | None
+    options: Options
+    lines: list[Line]
 
 
 def read_scripts() -> list[Script]:
-    return [read_script(path) for path in sorted(SCRIPTS.glob("*.txt"))]
+    return [_read_script(path) for path in sorted(SCRIPTS.glob("*.txt"))]
 
 
-def read_script(path: Path) -> Script:
-    script = Script(path.stem, "")
-    options: dict[str, str] = {}
+def _read_script(path: Path) -> Script:
+    lines = []
     for number, raw in enumerate(path.read_text().splitlines(), 1):
-        line = raw.strip()
-        if line.startswith("# reference differs:"):
-            script.reference_differs = line.partition(":")[2].strip()
-        elif line.startswith("# reference fails at:"):
-            script.reference_fails_at = line.partition(":")[2].strip()
-        elif line.startswith("#"):
-            script.title = script.title or line[1:].strip()
-        elif line.startswith("option "):
-            name, _, value = line.removeprefix("option ").partition("=")
-            options[name] = value
-        elif line:
-            script.lines.append((number, line))
-    assert script.title, f"{path}: the first line is a sentence"
-    script.options = _chosen(options, script.options)
-    return script
+        if text := raw.strip():
+            kind, found = next((kind, found) for kind, form in _FORMS.items() if (found := form.fullmatch(text)))
+            lines.append(Line(number, text, kind, found.groups()))
+    header = {line.kind: line.parts[0] for line in reversed(lines) if line.kind in {"differs", "fails", "title"}}
+    options = dict(line.parts for line in lines if line.kind == "option")
+    steps = [line for line in lines if line.kind not in {*header, "option"}]
+    return Script(path.stem, header["title"], header.get("differs"), header.get("fails"), _chosen(options), steps)
 
 
-def _chosen(said: dict[str, str], default: Options) -> Options:
-    limits = {name.removeprefix("limit."): int(value) for name, value in said.items() if name.startswith("limit.")}
-    return default._replace(
-        blur=int(said.get("blur", default.blur)),
-        lists="no_list" not in said,
-        limits=limited(**limits),
-        permission=cast("Mode", said.get("permission", default.permission)),
-        bits=int(said.get("bits", default.bits)),
-        motd=said.get("motd"),
-        error=said.get("error"),
-        parting=float(said.get("parting", default.parting)),
-        address=said.get("address"),
-    )
+def _chosen(options: dict[str, str]) -> Options:
+    limits = {name.removeprefix("limit."): int(value) for name, value in options.items() if name.startswith("limit.")}
+    types = {"blur": int, "bits": int, "parting": float, "permission": str, "motd": str, "error": str, "address": str}
+    others: dict[str, Any] = {name: types[name](options[name]) for name in types.keys() & options.keys()}
+    # Who is gone is gone: no grace period.
+    return Options(in_grace_period=False, lists="no_list" not in options, limits=limited(**limits), **others)
 
 
 class Mismatch(AssertionError):  # noqa: N818 - what it is
     """What came is not what the script says, at this line of it."""
 
-    def __init__(self, script: Script, number: int, line: str, why: object) -> None:
-        super().__init__(f"{script.name}.txt:{number}: {line}\n    {why}")
-        self.line = line
+    def __init__(self, script: Script, line: Line | None, why: object) -> None:
+        self.line = END if line is None else line.text
+        super().__init__(f"{script.name}.txt:{line.number if line else 0}: {self.line}\n    {why}")
 
 
 @dataclass
@@ -116,42 +122,41 @@ class Replay:
     gathering: bool = False
 
     def one_by_one(self) -> None:
-        for number, line in self.script.lines:
-            try:
-                self._say(line)
-                self._listen()
-                self._check(line)
-            except AssertionError as error:
-                raise Mismatch(self.script, number, line, error) from error
+        for line in self.script.lines:
+            self._do(line)
+            self._listen()
+            self._compare([line])
         self._nothing_left()
 
     def as_batches(self) -> None:
         """Say all that stands between two checks of the server at once; needs the variables of another replay."""
         lines = list(self.script.lines)
         while lines:
-            end = next((i for i, (_, line) in enumerate(lines) if self._ends_batch(line)), len(lines))
-            batch, lines = lines[:end], lines[end:]
+            end = next((i for i, line in enumerate(lines) if self._ends_batch(line)), len(lines))
+            batch, last, lines = lines[:end], lines[end : end + 1], lines[end + 1 :]
             self.world.gather()
             self.gathering = True
-            for _, line in batch:
-                self._say(line)
+            for line in batch:
+                self._do(line)
             self.gathering = False
             self._listen()
-            if lines:
-                batch.append(lines.pop(0))
-                self._say(batch[-1][1])
+            for line in last:
+                self._do(line)
                 self._listen()
-            for number, line in batch:
-                try:
-                    self._check(line)
-                except AssertionError as error:
-                    raise Mismatch(self.script, number, line, f"as a batch: {error}") from error
+            self._compare(batch + last)
         self._nothing_left()
 
-    def _ends_batch(self, line: str) -> bool:
-        if line.endswith(" lost"):  # over a real socket, who is gone cannot be told any more
+    def _compare(self, lines: list[Line]) -> None:
+        for line in lines:
+            try:
+                self._check(line)
+            except AssertionError as error:
+                raise Mismatch(self.script, line, error) from error
+
+    def _ends_batch(self, line: Line) -> bool:
+        if line.kind == "lost":  # over a real socket, who is gone cannot be told any more
             return not self.world.tells_the_lost
-        return line in {"prune", "restart"} or line.startswith(("rows", "usage"))
+        return line.kind in {"prune", "restart", "rows", "usage"}
 
     def _listen(self) -> None:
         self.world.flush()
@@ -159,69 +164,64 @@ class Replay:
             self.heard[name] += inbox.frames
             inbox.frames = []
 
-    def _flush_unless_gathering(self) -> None:
+    def _send(self, name: str, text: str | None) -> None:
+        """Say something; None: lose the connection."""
+        if text is None:
+            self.world.lose(self.inboxes[name])
+        else:
+            self.world.say(self.inboxes[name], text)
         if not self.gathering:
             self.world.flush()
 
-    def _send(self, name: str, text: str) -> None:
-        self.world.say(self.inboxes[name], text)
-        self._flush_unless_gathering()
-
-    def _say(self, line: str) -> None:
+    def _do(self, line: Line) -> None:
         """Do what a line does to the server."""
-        world = self.world
-        if found := re.fullmatch(r"(\w+)>>(.*)", line):
-            self._send(found[1], found[2].strip())
-        elif found := re.fullmatch(r"(\w+)> ?(.*)", line):
-            self._send(found[1], json.dumps(self._message(found[2])))
-        elif found := _GIVEN.fullmatch(line):
-            for name in _names(found[1]):
-                self.inboxes[name] = world.connect()
-                bind = {"type": "bind", "appid": found[2], "side": found[3] or name, "id": "bind"}
-                self._send(name, json.dumps(bind))
-        elif found := re.fullmatch(r"([\w, ]+) connects?( and looks)?", line):
-            for name in _names(found[1]):
-                self.inboxes[name] = world.connect()
-        elif found := re.fullmatch(r"([\w, ]+) lost", line):
-            for name in _names(found[1]):
-                world.lose(self.inboxes[name])
-                self._flush_unless_gathering()
-        elif found := re.fullmatch(r"@ (-?\d+)s", line):
-            world.advance(float(found[1]))
-        elif line == "prune":
-            world.prune()
-        elif line == "restart":
-            world.restart()
+        match line.kind, line.parts:
+            case "raw", (name, text):
+                self._send(name, text.strip())
+            case "says", (name, text):
+                self._send(name, json.dumps(self._message(text)))
+            case "given", (names, app, side):
+                for name in _names(names):
+                    self.inboxes[name] = self.world.connect()
+                    self._send(name, json.dumps({"type": "bind", "appid": app, "side": side or name, "id": "bind"}))
+            case "connect", (names, _):
+                for name in _names(names):
+                    self.inboxes[name] = self.world.connect()
+            case "lost", (names,):
+                for name in _names(names):
+                    self._send(name, None)
+            case "wait", (seconds,):
+                self.world.advance(float(seconds))
+            case "prune", _:
+                self.world.prune()
+            case "restart", _:
+                self.world.restart()
 
-    def _check(self, line: str) -> None:
+    def _check(self, line: Line) -> None:
         """Compare what a line expects."""
-        if found := re.fullmatch(r"(\w+)>(?!>) ?(.*)", line):
-            self._expect(found[1], {"type": "ack", "id": self._message(found[2]).get("id")})
-        elif re.fullmatch(r"(\w+)>>(.*)", line) or line in {"prune", "restart"} or line.startswith("@"):
-            pass
-        elif found := re.fullmatch(r"(\w+)< (.*)", line):
-            self._expect(found[1], self._message(found[2]))
-        elif found := _GIVEN.fullmatch(line):
-            for name in _names(found[1]):
-                self._expect(name, {"type": "welcome"})
-                self._expect(name, {"type": "ack", "id": "bind"})
-        elif found := re.fullmatch(r"([\w, ]+) connects?( and looks)?", line):
-            for name in _names(found[1]):
-                if not found[2]:
+        match line.kind, line.parts:
+            case "says", (name, text):
+                self._expect(name, {"type": "ack", "id": self._message(text).get("id")})
+            case "hears", (name, text):
+                self._expect(name, self._message(text))
+            case "given", (names, _, _):
+                for name in _names(names):
                     self._expect(name, {"type": "welcome"})
-        elif found := re.fullmatch(r"(\w+) cut (\d+)", line):
-            code = self.world.ended(self.inboxes[found[1]])
-            assert code == int(found[2]), f"closed with {code}"
-        elif found := re.fullmatch(r"([\w, ]+) lost", line):
-            for name in _names(found[1]):
-                assert not self.heard[name], f"{name} was told more: {self.heard[name]}"
-        elif line.startswith("rows "):
-            rows, wanted = self.world.counts(), _pairs(line.removeprefix("rows "))
-            assert {key: rows[key] for key in wanted} == wanted, f"there are {rows}"
-        elif found := re.fullmatch(r"usage (\w+) (.*)", line):
-            self._expect_usage(found[1], _pairs(found[2]), shown(self.world.usage()))
-        else:
-            raise AssertionError("no such line")
+                    self._expect(name, {"type": "ack", "id": "bind"})
+            case "connect", (names, None):
+                for name in _names(names):
+                    self._expect(name, {"type": "welcome"})
+            case "cut", (name, expected):
+                code = self.world.ended(self.inboxes[name])
+                assert code == int(expected), f"closed with {code}"
+            case "lost", (names,):
+                for name in _names(names):
+                    assert not self.heard[name], f"{name} was told more: {self.heard[name]}"
+            case "rows", (pairs,):
+                rows, wanted = self.world.counts(), _pairs(pairs)
+                assert {key: rows[key] for key in wanted} == wanted, f"there are {rows}"
+            case "usage", (kind, pairs):
+                self._expect_usage(kind, _pairs(pairs), shown(self.world.usage()))
 
     def _expect(self, name: str, wanted: Frame) -> None:
         assert self.heard[name], f"{name} got nothing"
@@ -243,22 +243,17 @@ class Replay:
     def _nothing_left(self) -> None:
         left = {name: frames for name, frames in self.heard.items() if frames}
         if left:
-            raise Mismatch(self.script, 0, END, f"more came than the script names: {left}")
+            raise Mismatch(self.script, None, f"more came than the script names: {left}")
         usage = shown(self.world.usage())
         for kind in ("nameplate", "mailbox"):
             more = usage[kind][self.seen_usage[kind] :]
             if more:
-                raise Mismatch(self.script, 0, END, f"more usage records of {kind} than the script names: {more}")
+                raise Mismatch(self.script, None, f"more usage records of {kind} than the script names: {more}")
 
     def _message(self, text: str) -> Frame:
         kind, _, rest = text.partition(" ")
-        return {"type": kind, **{key: self._value(value) for key, value in _pairs(rest).items()}}
-
-    def _value(self, value: Any) -> Any:
-        return self.variables.get(value, value) if isinstance(value, str) else value
-
-
-_GIVEN = re.compile(r"given ([\w, ]+) bound to app (\S+?)(?: as side (\S+))?")
+        values = {key: self.variables.get(v, v) if isinstance(v, str) else v for key, v in _pairs(rest).items()}
+        return {"type": kind, **values}
 
 
 def _names(text: str) -> list[str]:
