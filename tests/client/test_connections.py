@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from client.liar import Serve, answer_handshake, honest, instead_of, listening, lying
+from client.liar import Serve, honest, instead_of, listening, lying
 from client.live import Heard, meet, read, serving, url_of, use, wormhole
 from client.virtual import Network
-from restante.client import Failed, PermissionNeededError, Reconnecting, ServerGoneError, Working, Wormhole, unread
+from restante.client import PermissionNeededError, Reconnecting, ServerGoneError, Working, Wormhole, unread
 from restante.client.connection import driver, websocket, work
-from restante.client.connection.server import Server
 from restante.mailbox.protocol.hashcash import Demand, problem
 from support.bounds import bounded
 from support.certificates import Certificate
@@ -234,22 +233,6 @@ async def test_a_process_that_cannot_be_started_is_an_error(monkeypatch: pytest.
             await use(wormhole(liar.url))
 
 
-async def test_a_server_of_ours_that_has_no_room_is_tried_again_until_it_has(tmp_path: Path) -> None:
-    heard, limits = Heard(), ("--limit", "connections=1", "--limit", "address_connects=0")
-    async with serving(tmp_path, *limits) as server, bounded("a code"):
-        async with wormhole(url_of(server)) as alice:
-            await alice.allocate_code()
-            bob = await wormhole(url_of(server), on_event=heard).__aenter__()
-            await heard.until(Reconnecting, 3)
-        await bob.allocate_code()
-        await bob.close()
-    refused = [each for each in heard.of(Reconnecting) if each.busy]
-    assert {each.reason for each in refused} >= {
-        "the server asks to try again later: the server has no room for more connections"
-    }
-    assert heard.of(Failed) == []
-
-
 # ── slow readers ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -269,33 +252,6 @@ async def test_a_task_that_is_cancelled_while_it_connects_leaves_no_connection_o
         async with bounded("the end of what keeps a connection open"):
             if left := asyncio.all_tasks() - earlier:
                 await asyncio.wait(left)
-
-
-async def test_a_connection_ends_though_its_task_is_cancelled_while_it_waits_for_the_server_s_close(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The server answers no close, so that only the client can end the connection."""
-    for seconds in ("CLOSE_SECONDS", "PING_SECONDS"):
-        monkeypatch.setattr(websocket, seconds, 1e6)
-    closing, ended = asyncio.Event(), asyncio.Event()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await answer_handshake(reader, writer)
-        while await reader.read(1 << 16):
-            closing.set()
-        ended.set()
-
-    async def use_connection(url: str) -> None:
-        async with websocket.connect(Server(url), lambda _: None, lambda _: None):
-            pass
-
-    async with listening(serve) as port, bounded("the end of the connection"):
-        task = asyncio.create_task(use_connection(f"ws://127.0.0.1:{port}/v1"))
-        await closing.wait()
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
-        await ended.wait()
 
 
 async def paused(wormhole: Wormhole) -> None:

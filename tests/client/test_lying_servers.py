@@ -96,28 +96,6 @@ async def test_another_error_before_a_close_for_policy_ends_the_wormhole() -> No
             await use(wormhole(liar.url))
 
 
-async def test_a_list_that_nobody_waits_for_any_more_is_not_owed_and_can_be_fetched_again() -> None:
-    late = asyncio.Event()
-
-    def hold_back(answer: Answer) -> list[Sent]:
-        if answer["type"] == "nameplates":
-            late.set()
-            return []
-        return [answer]
-
-    async with lying(hold_back) as liar, wormhole(liar.url) as alice, bounded("the lists"):
-        calls = [asyncio.create_task(alice.nameplates()) for _ in range(2)]
-        await late.wait()
-        calls[0].cancel()
-        await asyncio.wait(calls[:1])
-        assert alice._machine.awaits_answer
-        calls[1].cancel()
-        await asyncio.wait(calls)
-        assert not alice._machine.awaits_answer
-        liar.lie = honest
-        assert await alice.nameplates() == []
-
-
 # ── messages ─────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client.live import APP_ID
-from restante.client.core import unstored
 from restante.client.core.conversation import RECEIPT
 from restante.client.core.machine import Machine
 from restante.client.core.outputs import (
@@ -238,23 +237,6 @@ def test_messages_are_stored_in_their_order_also_if_the_first_was_lost_on_its_wa
     assert told(alice, MessageReceived) == [MessageReceived(0, b"early")]
 
 
-@pytest.mark.parametrize("lasting", [False, True])
-def test_a_list_that_the_server_refuses_is_not_asked_for_again(world: World, lasting: bool) -> None:
-    alice = Side(world, 1, lasting=lasting)
-    alice.machine.list_nameplates()
-    alice.connect()
-    alice.listen()
-    assert alice.machine.awaits_answer
-    hear(alice, type="error", error="no", orig={"type": "list"})
-    assert isinstance(failure(alice), ServerError)
-    assert not alice.machine.awaits_answer
-    alice.cut()
-    alice.machine.close()
-    alice.connect()
-    alice.listen()
-    assert [json.loads(frame)["type"] for frame in alice._to_server] == ["bind"]
-
-
 def test_a_list_has_numbers_only_and_answers_a_question(world: World) -> None:
     alice = Side(world, 1)
     alice.connect()
@@ -294,23 +276,6 @@ def test_what_a_server_could_not_store_is_sent_again_on_the_next_connection(worl
     assert told(alice, Failed) == []
     assert told(bob, MessageReceived) == ([] if closing else [MessageReceived(0, b"hello")])
     assert told(alice, Closed) == ([Closed("happy")] if closing else [])
-
-
-def test_messages_are_counted_and_measured_until_they_are_stored(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(unstored, "MAX_UNSTORED_MESSAGES", 3)
-    monkeypatch.setattr(unstored, "MAX_UNSTORED_BYTES", 100)
-    alice, bob = pair(world)
-    for sizes in ((60, 39, 1), (100,), (0, 0, 0)):
-        for size in sizes:
-            assert not alice.machine.full
-            alice.machine.send(bytes(size))
-        assert alice.machine.full
-        alice.restart()
-        assert alice.machine.full
-        settle(alice, bob)
-    assert not alice.machine.full
 
 
 # ── whatever happens ─────────────────────────────────────────────────────────────────────────────

@@ -142,8 +142,11 @@ async def test_nameplates_are_listed_and_codes_completed(network: Network) -> No
         assert f"{nameplate}-{words[0]}-" in await bob.complete(f"{nameplate}-{words[0][:2]}")
 
 
-async def test_a_send_waits_while_too_much_is_not_stored(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unstored, "MAX_UNSTORED_BYTES", 1000)
+@pytest.mark.parametrize(("limit", "value"), [("MAX_UNSTORED_BYTES", 1000), ("MAX_UNSTORED_MESSAGES", 1)])
+async def test_a_send_waits_while_too_much_is_not_stored(
+    network: Network, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
+) -> None:
+    monkeypatch.setattr(unstored, limit, value)
     async with wormhole() as alice, wormhole() as bob:
         await alice.send(bytes(1000))
         waiting = asyncio.create_task(alice.send(b"next"))

@@ -32,9 +32,8 @@ from client.transfer.hostile import (
     until_closed,
 )
 from client.virtual import Network
-from restante.client.errors import ArchiveError, TransferError
+from restante.client.errors import TransferError
 from restante.client.files.unpacking import _Target
-from restante.client.transfer.messages import reasons_sent
 from restante.client.transfer.receiving import OfferedText, receive
 from restante.client.transfer.sending import send_file
 from restante.client.transit.connecting import TransitOptions
@@ -277,22 +276,6 @@ async def test_an_error_about_progress_ends_the_transfer(folder: Path, large: Pa
 
 
 # ── what the peer is told ────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (StoreError("cannot write '/home/alice/x'"), "the receiver failed"),
-        (Misuse("'/home/alice/x' is there"), "the receiver failed"),
-        (ArchiveError("the archive has 'x' twice"), "the archive has 'x' twice"),
-    ],
-)
-async def test_only_an_error_of_the_peer_is_told_in_its_own_words(error: Exception, reason: str) -> None:
-    async with pair() as (ours, theirs):
-        with pytest.raises(type(error)):
-            async with reasons_sent(ours, Role.RECEIVER):
-                raise error
-        assert (await heard(theirs, "error"))[0] == reason
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,15 @@ import asyncio
 import json
 from contextlib import suppress
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
+from unittest.mock import AsyncMock, Mock
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nacl.secret import SecretBox
 from wormhole import transit as python_client
 
-from restante.client import Wormhole
 from restante.client.errors import PeerMessageError, TransferError
 from restante.client.transfer.messages import acknowledgement_of, answer_of, offer_of
 from restante.client.transit.hints import (
@@ -36,7 +35,6 @@ from restante.client.transit.records import (
     TransitKeys,
     length_of,
 )
-from restante.common.errors import Misuse
 from support.effort import examples
 
 KEY = bytes(range(32))
@@ -112,21 +110,12 @@ JSON = st.recursive(
 BYTES = st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode())
 
 
-class Said:
-    """A wormhole whose peer says these messages, and then nothing."""
-
-    def __init__(self, messages: list[bytes]) -> None:
-        self._left = [*messages, b'{"error":"end"}']
-
-    async def receive(self) -> bytes:
-        return self._left.pop(0)
-
-
 @given(st.lists(BYTES, max_size=4), BYTES, st.sampled_from([offer_of, answer_of]))
 def test_any_messages_are_read_or_refused(messages: list[bytes], record: bytes, read: Any) -> None:
+    wormhole = Mock(receive=AsyncMock(side_effect=[*messages, b'{"error":"end"}']))
     with suppress(PeerMessageError, TransferError):
-        said, _ = asyncio.run(read(cast("Wormhole", Said(messages))))
-        assert any(key in b"".join(messages) for key in (b'"offer"', b'"answer"')), said
+        asyncio.run(read(wormhole))
+        assert any(key in b"".join(messages) for key in (b'"offer"', b'"answer"'))
     with suppress(PeerMessageError):
         acknowledgement_of(record)
 
@@ -135,15 +124,10 @@ def test_any_messages_are_read_or_refused(messages: list[bytes], record: bytes, 
 
 
 HERE = Address("192.0.2.7", 4001)
-HINTS = Hints((HERE, Address("2001:db8::7", 80)), (Relay((Address("relay.example.com", 4001),)),))
 
 
 def direct(**fields: Any) -> dict[str, Any]:
     return {"type": "direct-tcp-v1", "priority": 0.0, "hostname": "192.0.2.7", "port": 4001, **fields}
-
-
-def test_the_peer_reads_the_hints_that_we_tell() -> None:
-    assert parse_hints(msgspec.json.decode(msgspec.json.encode(transit_message(HINTS)))) == HINTS
 
 
 def test_hints_are_told_as_by_the_python_client() -> None:
@@ -193,10 +177,6 @@ def test_of_many_hints_the_first_are_used() -> None:
     assert len(hints.relays[0].addresses) == MAX_RELAY_ADDRESSES
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-)
 HINT = st.dictionaries(st.sampled_from(["type", "hostname", "port", "hints"]), st.just("direct-tcp-v1") | JSON)
 
 
@@ -219,11 +199,3 @@ def test_any_json_is_read(message: Any) -> None:
 def test_a_relay_is_named_as_for_the_python_client(url: str, address: Address) -> None:
     assert parse_relay(url) == Relay((address,))
     assert parse_relay(f"tcp:{address}") == Relay((address,))
-
-
-@pytest.mark.parametrize(
-    "url", ["", "relay.example.com:4001", "tcp:relay.example.com", "tcp:a:0", "tcp::1", "udp:a:1"]
-)
-def test_what_names_no_relay_is_misuse(url: str) -> None:
-    with pytest.raises(Misuse, match="a relay is named by tcp:HOST:PORT"):
-        parse_relay(url)
