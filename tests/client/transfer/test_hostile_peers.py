@@ -374,8 +374,8 @@ async def test_of_a_file_that_changes_the_receiver_is_told_its_name_and_not_wher
     assert (
         reason
         == {
-            "file": "'parcel' became longer while it was sent",
-            "directory": "cannot send 'inside/parcel': it changed while it was sent",
+            "file": "'parcel' became longer while it was sent: send it again",
+            "directory": "cannot send 'inside/parcel': it changed while it was sent: send it again",
         }[kind]
     )
     assert len(b"".join(received)) < offer[kind].get("zipsize", len(CONTENT))
