@@ -157,22 +157,6 @@ def test_a_missing_key_is_created_readable_by_its_owner_only_and_then_read(
         key_file.load_or_make(tmp_path / "another")
 
 
-def test_files_of_a_killed_start_do_not_hinder_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    path = tmp_path / "node.key"
-    with monkeypatch.context() as end:
-        end.setattr(os, "link", killed)
-        end.setattr(Path, "unlink", killed)
-        with pytest.raises(KeyboardInterrupt):
-            key_file.load_or_make(path)
-    [left] = tmp_path.iterdir()
-    assert stat.S_IMODE(left.stat().st_mode) == 0o600
-    path.with_name(f"node.key.{os.getpid()}").touch()
-    assert key_file.load_or_make(path).secret == key_file.load(path).secret
-
-
 def test_of_two_processes_the_faster_one_creates_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, link = tmp_path / "node.key", os.link
 
@@ -254,13 +238,10 @@ WRONG_URLS = {
     f"enode://{HEX}@127.0.0.1": "has no port",
     f"enode://{HEX}@127.0.0.1:0": "has no port",
     f"enode://{HEX}@127.0.0.1:65536": "Port",
-    f"enode://{HEX}@127.0.0.1:http": "Port",
-    f"enode://{HEX}@:30303": "no host",
     f"enode://{HEX}@1.2.3.400:30303": "no host",
     f"enode://{HEX}@a..example:30303": "no host",
     f"enode://{HEX}@{'a' * 64}.example:30303": "no host",
     f"enode://{HEX}@{'a.' * 127}example:30303": "no host",
-    f"enode://{HEX}@two words:30303": "no host",
     f"enode://{HEX}@[::1:30303": "IPv6",
     f"enode://{HEX}@127.0.0.1:30303?discport=": "not a port",
     f"enode://{HEX}@127.0.0.1:30303?discport=65536": "not a port",

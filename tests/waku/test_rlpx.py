@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from restante.common.errors import PeerError
 from restante.waku.devp2p import frames, handshake
 from restante.waku.devp2p.handshake import PREFIX_BYTES
-from restante.waku.devp2p.rlpx import MAX_FIRST_FRAME_BYTES, Rlpx, max_frame_bytes
+from restante.waku.devp2p.rlpx import Rlpx, max_frame_bytes
 from restante.waku.envelope import ecies, rlp
 from restante.waku.envelope.keys import Key
 from support.dice import Fixed, Seeded
@@ -203,25 +203,6 @@ def test_reordered_or_repeated_frames_are_refused() -> None:
         frames_of_a = a.seal(b"first"), a.seal(b"second")
         assert b.receive_data(frames_of_a[first] + frames_of_a[second]) == read
         assert_broken(b, "MAC of a header")
-
-
-def test_a_wrong_header_is_refused_before_its_frame_arrives() -> None:
-    a, b = begun()
-    wire = bytearray(a.seal(bytes(1000)))
-    wire[0] ^= 1
-    b.receive_data(bytes(wire[:31]))
-    assert b.broken is None
-    b.receive_data(bytes(wire[31:32]))
-    assert_broken(b, "MAC of a header")
-
-
-@pytest.mark.parametrize(("cap", "size"), [(1 << 20, MAX_FIRST_FRAME_BYTES), (100, 100)])
-def test_the_first_frame_is_a_small_one(cap: int, size: int) -> None:
-    a, b = pair(cap)
-    assert b.receive_data(a.seal(bytes(size))) == [bytes(size)]
-    a, b = pair(cap)
-    assert b.receive_data(a.seal(bytes(size + 1))) == []
-    assert_broken(b, f"a frame has 1 to {size} bytes here, not {size + 1}")
 
 
 def test_a_frame_that_is_empty_or_larger_than_the_cap_is_refused_at_its_header() -> None:
