@@ -14,10 +14,10 @@ from support.dice import FakeDice
 from support.mailbox.givens import FakeClock, Inbox, Options
 from support.mailbox.raw_socket import BINARY, CLOSE, TEXT, RawSocket, frame
 from support.mailbox.tables import Rows, Usage
-from support.mailbox.worlds import Disk, LocalWorld
+from support.mailbox.worlds import Disk, World
 
 
-class CommitLoopWorld(LocalWorld):
+class CommitLoopWorld(World):
     """The commit loop with its queue, over a store. It says when what came, and what is a batch."""
 
     tells_the_lost = False
@@ -30,7 +30,9 @@ class CommitLoopWorld(LocalWorld):
 
     async def _open(self) -> None:
         retention = Retention(prune_after=self.options.prune_after)
-        self._commit_loop = await CommitLoop.open(self._store, self.clock, self.dice, self.policy, retention)
+        self._commit_loop = await CommitLoop.open(
+            self._store, self.clock, self.dice, self.options.policy(), retention
+        )
         if not self.options.in_grace_period:
             self._commit_loop.dispatcher.state.end_grace_period()
         self._work()
@@ -170,7 +172,7 @@ class SocketWorld(CommitLoopWorld):
 
     async def _open(self) -> None:
         await super()._open()
-        self._server = Server(self._commit_loop, self.clock, self.welcome_options, self.options.admission())
+        self._server = Server(self._commit_loop, self.clock, self.options.welcome_options(), self.options.admission())
         self._server.cleanup_seconds = self.options.parting
         [at] = await self._server.listeners.listen(listen_address("127.0.0.1:0", "--listen"))
         self._port = int(at.rpartition(":")[2])

@@ -45,6 +45,7 @@ class World:
         self.options = options
         self.clock = clock or FakeClock()
         self.dice = dice or FakeDice()
+        self.admission = options.admission()
         self._runner = asyncio.Runner()  # its own `run` costs more than most of what is run here
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -60,8 +61,17 @@ class World:
     # ── what connections do ──────────────────────────────────────────────────────────────────────
 
     def connect(self) -> Inbox:
-        """Return a connection that has its welcome."""
-        raise NotImplementedError
+        """Return a connection that has its welcome. This one has no socket."""
+        inbox = Inbox()
+        connection = inbox.connection
+        result = self.admission.admit(
+            inbox.address, self.options.headers(), self.now(), len(self.dispatcher.connections)
+        )
+        connection.address_quotas, connection.session = result.address_quotas, Session(result.demand)
+        self.dispatcher.add_connection(connection)
+        welcome = self.options.welcome_options().welcome(result.client, result.offer)
+        inbox.send([welcome], stamp(self.clock.wall()))
+        return inbox
 
     def say(self, inbox: Inbox, text: str) -> None:
         raise NotImplementedError
@@ -123,28 +133,7 @@ class World:
         """Whatever else must be so at any time, the clients apart."""
 
 
-class LocalWorld(World):
-    """A server in this process, whose connections have no sockets."""
-
-    def __init__(self, options: Options, clock: FakeClock | None = None, dice: FakeDice | None = None) -> None:
-        super().__init__(options, clock, dice)
-        self.policy = options.policy()
-        self.admission = options.admission()
-        self.welcome_options = options.welcome_options()
-
-    def connect(self) -> Inbox:
-        inbox = Inbox()
-        connection = inbox.connection
-        result = self.admission.admit(
-            inbox.address, self.options.headers(), self.now(), len(self.dispatcher.connections)
-        )
-        connection.address_quotas, connection.session = result.address_quotas, Session(result.demand)
-        self.dispatcher.add_connection(connection)
-        inbox.send([self.welcome_options.welcome(result.client, result.offer)], stamp(self.clock.wall()))
-        return inbox
-
-
-class CoreWorld(LocalWorld):
+class CoreWorld(World):
     """The dispatcher and the state. No store, no I/O."""
 
     durable = False
@@ -157,7 +146,7 @@ class CoreWorld(LocalWorld):
         self._started = self.clock.monotonic()
         self._rebooted = self.clock.wall()
         self._usage = Usage()
-        self._dispatcher = Dispatcher(State(), self.dice, self.policy)
+        self._dispatcher = Dispatcher(State(), self.dice, self.options.policy())
 
     @property
     def dispatcher(self) -> Dispatcher:
@@ -307,7 +296,7 @@ class StoreWorld(CoreWorld):
         self._rebooted = self.clock.wall()
         self._said = []
         self._inboxes = {}
-        self._dispatcher = Dispatcher(self._view(), self.dice, self.policy)
+        self._dispatcher = Dispatcher(self._view(), self.dice, self.options.policy())
         self._dispatcher.state.in_grace_period = self.options.in_grace_period
 
     def _view(self) -> State:
