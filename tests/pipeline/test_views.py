@@ -13,23 +13,19 @@ from restante.common.errors import StoreError
 from restante.pipeline import views
 from restante.pipeline.lake import columns
 from restante.pipeline.lake.lake import Lake
-from restante.pipeline.schemas import CLEAN_TABLES, NAMEPLATES, Column, Table
+from restante.pipeline.schemas import NAMEPLATES, Column, Table
 from restante.pipeline.tables import TABLES
 from support.pipeline.lakes import LATER_LETTERS, add, letter, opened, seen
+from support.pipeline.tables import dicts, rows
 from support.processes import run
 
-PLATE = {
+ROW = {
     "id": 1,
-    "origin": "",
     "app_id": 'it\'s "an" app; DROP TABLE x --',
-    "started": dt.datetime(2026, 11, 1, 23, 59, 59, 999_999, tzinfo=dt.UTC),
-    "waiting_us": None,
-    "total_us": 5,
-    "result": "happy",
-    "blur_us": None,
-    "day": dt.date(2026, 11, 1),
+    "started": "2026-11-01T23:59:59.999999",
     "source": "main",
 }
+[PLATE] = dicts("nameplates", rows("nameplates", [ROW]))
 
 
 @pytest.fixture
@@ -40,12 +36,13 @@ def lake(tmp_path: Path) -> Path:
     return path
 
 
-def test_every_table_has_a_view_with_its_types_even_if_it_is_empty(lake: Path) -> None:
+def test_every_table_has_a_view_with_its_types_and_meanings_even_if_it_is_empty(lake: Path) -> None:
     with Lake.open(lake, write=False) as there, duckdb.connect() as database:
-        for statement in views.views(there):
-            database.execute(statement)
+        script = "".join(views.views(there))
+        for _ in range(2):
+            database.execute(script)
         database.execute("SET TimeZone = 'UTC'")
-        for table in CLEAN_TABLES.values():
+        for table in TABLES.values():
             described = database.sql(f'DESCRIBE "{table.name}"').fetchall()
             meant = [(each.name, columns.of(each).duckdb) for each in table.columns]
             assert [(name, kind) for name, kind, *_ in described] == meant
@@ -54,60 +51,46 @@ def test_every_table_has_a_view_with_its_types_even_if_it_is_empty(lake: Path) -
         names = [column.name for column in NAMEPLATES.columns]
         [row] = database.sql("FROM nameplates").fetchall()
         assert dict(zip(names, row, strict=True)) == PLATE
+        comments = database.sql("SELECT view_name, comment FROM duckdb_views() WHERE NOT internal").fetchall()
+        assert dict(comments) == {name: f"one row per {table.grain}" for name, table in TABLES.items()}
+        columns_ = "SELECT table_name, column_name, comment FROM duckdb_columns() WHERE NOT internal"
+        assert set(database.sql(columns_).fetchall()) == {
+            (name, column.name, column.comment) for name, table in TABLES.items() for column in table.columns
+        }
 
 
-@pytest.mark.parametrize(("content", "why"), [(b"", "it is not a Parquet file"), (None, "Is a directory")])
-def test_a_file_that_may_lack_a_column_and_cannot_be_read_is_reported(
-    tmp_path: Path, content: bytes | None, why: str
-) -> None:
+def test_a_file_that_may_lack_a_column_and_cannot_be_read_is_reported(tmp_path: Path) -> None:
     with opened(tmp_path, LATER_LETTERS) as table:
         add(table, [letter(1) | {"answered": 0.5}])
         [file] = table.files()
-        if content is None:
-            file.path.unlink()
-            file.path.mkdir()
-        else:
-            file.path.write_bytes(content)
-        with pytest.raises(StoreError, match=re.escape(f"{file.path} cannot be read ({why}): restore it")):
+        file.path.write_bytes(b"")
+        with pytest.raises(
+            StoreError, match=re.escape(f"{file.path} cannot be read (it is not a Parquet file): rest")
+        ):
+            views.view(table)
+        file.path.unlink()
+        file.path.mkdir()
+        with pytest.raises(StoreError, match=re.escape(f"{file.path} cannot be read (Is a directory): restore it")):
             views.view(table)
 
 
 def test_any_name_and_comment_is_quoted(tmp_path: Path) -> None:
     meaning = """it's "quoted"; DROP VIEW x; --\n''"""
-    named = (
-        Column('a"b', "BIGINT", meaning),
-        Column("select", "STRING", "", null=True),
-        Column("it's", "STRING", ""),
-        Column("day", "DATE", ""),
-    )
+    named = (Column('a"b', "BIGINT", meaning), Column("select", "STRING", "", null=True), Column("day", "DATE", ""))
     table = Table('or"der', 'thing that\'s "here"', named, ("day",))
-    row = {'a"b': 7, "select": None, "it's": "it's", "day": dt.date(2026, 11, 1)}
-    for rows in ([], [row]):
+    row = {'a"b': 7, "select": None, "day": dt.date(2026, 11, 1)}
+    for rows_ in ([], [row]):
         with opened(tmp_path, table) as there:
-            if rows:
-                add(there, rows)
+            if rows_:
+                add(there, rows_)
             statement = views.view(there)
         with duckdb.connect() as database:
             database.execute(statement + views.comments(table))
-            assert database.sql('FROM "or""der"').fetchall() == [tuple(row.values()) for row in rows]
+            assert database.sql('FROM "or""der"').fetchall() == [tuple(each.values()) for each in rows_]
             [(of_table,)] = database.sql("SELECT comment FROM duckdb_views() WHERE NOT internal").fetchall()
             assert of_table == 'one row per thing that\'s "here"'
             of_columns = database.sql("SELECT comment FROM duckdb_columns() WHERE NOT internal ORDER BY column_index")
-            assert of_columns.fetchall() == [(meaning,), ("",), ("",), ("",)]
-
-
-def test_a_view_and_its_columns_say_what_they_mean(lake: Path) -> None:
-    with Lake.open(lake, write=False) as there:
-        script = "".join(views.views(there))
-    with duckdb.connect() as database:
-        for _ in range(2):
-            database.execute(script)
-        said = database.sql("SELECT view_name, comment FROM duckdb_views() WHERE NOT internal").fetchall()
-        assert dict(said) == {name: f"one row per {table.grain}" for name, table in TABLES.items()}
-        columns_ = "SELECT table_name, column_name, comment FROM duckdb_columns() WHERE NOT internal"
-        assert set(database.sql(columns_).fetchall()) == {
-            (name, column.name, column.comment) for name, table in TABLES.items() for column in table.columns
-        }
+            assert of_columns.fetchall() == [(meaning,), ("",), ("",)]
 
 
 def test_a_view_gives_one_version_until_its_files_are_removed(tmp_path: Path) -> None:
