@@ -37,7 +37,7 @@ from support.processes import process_group
 from support.waku.archives import ROWS
 
 pytestmark = pytest.mark.thorough
-"""In a quick run test_session.py shows what a master and a Connect server are asked for, and test_lake_writer.py that
+"""In a quick run test_session.py shows what a master and a Connect server are asked for, and test_lake_table.py that
 Spark's own writer, which both go by, makes the same files."""
 
 GUIDE = Document("docs/pipeline/operating.md")
