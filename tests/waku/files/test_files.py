@@ -14,8 +14,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from restante.common.errors import Misuse, StoreError
 from restante.common.extras import how_to_install
@@ -36,43 +34,19 @@ def archived(rows: list[Envelope]) -> list[Archived]:
     return [Archived(number, 1000 + number, each.raw) for number, each in enumerate(rows, 1)]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("noise")
-
-
-def read_rlp(folder: Path, content: bytes) -> list[Envelope | UnreadableItem]:
-    (folder / "file").write_bytes(content)
-    return list(rlp_file.read(folder / "file"))
-
-
-def test_an_item_that_is_no_envelope_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
-    cut_short = rlp.encode([1, 2, b"abcd"])
-    large = rlp.encode(bytes(rlp_items.MAX_ITEM_BYTES))
-    first = len(A.raw)
-    assert read_rlp(tmp_path, A.raw + cut_short + b"\x07" + B.raw + large + C.raw) == [
-        A,
-        UnreadableItem(f"byte {first}", reason_of(cut_short)),
-        UnreadableItem(f"byte {first + len(cut_short)}", reason_of(b"\x07")),
-        B,
-        UnreadableItem(f"byte {first + len(cut_short) + 1 + len(B.raw)}", rlp_items.ITEM_TOO_LARGE),
-        C,
-    ]
-
-
-def test_reading_ends_at_an_impossible_length(tmp_path: Path) -> None:
-    assert read_rlp(tmp_path, b"") == []
+def test_a_large_item_is_left_out_and_reading_ends_at_an_impossible_length(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"")
+    assert list(rlp_file.read(file)) == []
+    large = UnreadableItem("byte 0", rlp_items.ITEM_TOO_LARGE)
+    start = rlp.encode(bytes(rlp_items.MAX_ITEM_BYTES)) + A.raw
     for tail in (b"\xf8\x01", b"\xff" * 20, A.raw[:-1], b"\xb8", b"\x81\x05"):
-        row, unreadable = read_rlp(tmp_path, A.raw + tail)
-        assert row == A
+        file.write_bytes(start + tail)
+        *before, unreadable = rlp_file.read(file)
+        assert before == [large, A]
         assert isinstance(unreadable, UnreadableItem)
-        assert unreadable.where == f"byte {len(A.raw)}"
+        assert unreadable.where == f"byte {len(start)}"
         assert unreadable.reason.endswith("the rest of the file cannot be read")
-
-
-@given(noise=st.binary(max_size=200), keep=st.integers(0, 60))
-def test_no_bytes_raise_an_exception_in_a_reader(folder: Path, noise: bytes, keep: int) -> None:
-    read_rlp(folder, A.raw[:keep] + noise)
 
 
 def test_a_parquet_file_has_every_known_value_of_each_envelope(tmp_path: Path) -> None:
