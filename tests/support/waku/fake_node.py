@@ -59,8 +59,6 @@ class FakeNode:
         self.was_asked = asyncio.Event()
         self.is_alone = asyncio.Event()
 
-    # ── what the connection calls (ConnectionHandler) ─────────────────────────────────────────────────────────────
-
     def too_much(self) -> None:
         raise AssertionError("nobody sends this much")
 
@@ -81,7 +79,11 @@ class FakeNode:
 
     def take(self, connection: PeerConnection, event: PeerEvent, payload: bytes) -> None:
         if isinstance(event, Offered):
-            self._offered(connection, event, payload)
+            if self.archives and self.mailserver is not None:
+                self.mailserver.envelopes = [*self.mailserver.envelopes, *event.envelopes]
+            if self.confirms:
+                refusals = tuple(Refusal(one.hash, 22, self.refuses) for one in event.envelopes if self.refuses)
+                connection.send(packets.MESSAGE_RESPONSE, packets.write_response(Response(keccak(payload), refusals)))
         elif isinstance(event, Requested) and self.mailserver is not None:
             self._requested(connection, event.payload)
 
@@ -92,15 +94,6 @@ class FakeNode:
 
     def flush_soon(self, connection: PeerConnection) -> None:
         self.loop.call_soon(connection.flush)
-
-    # ── answers ──────────────────────────────────────────────────────────────────────────────────
-
-    def _offered(self, connection: PeerConnection, event: Offered, payload: bytes) -> None:
-        if self.archives and self.mailserver is not None:
-            self.mailserver.envelopes = [*self.mailserver.envelopes, *event.envelopes]
-        if self.confirms:
-            refusals = tuple(Refusal(each.hash, 22, self.refuses) for each in event.envelopes if self.refuses)
-            connection.send(packets.MESSAGE_RESPONSE, packets.write_response(Response(keccak(payload), refusals)))
 
     def _requested(self, connection: PeerConnection, payload: bytes) -> None:
         demands = Demands(keys=(self.shared,), min_pow=self.pow, require_signature=self.strict)

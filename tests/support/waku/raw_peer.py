@@ -63,8 +63,6 @@ class RawPeer:
         self._frames: list[bytes] = []
         self._pongs = 0
 
-    # ── beginning ────────────────────────────────────────────────────────────────────────────────
-
     @classmethod
     async def knock(cls, port: int, node: bytes, key: Key | None = None, source: str = "127.0.0.1") -> RawPeer:
         """Connect to the node that has this public key, and say our half of the handshake."""
@@ -100,8 +98,6 @@ class RawPeer:
         assert code == packets.STATUS
         return peer
 
-    # ── saying ───────────────────────────────────────────────────────────────────────────────────
-
     def frame(self, frame: bytes) -> None:
         """Send these bytes as a frame."""
         self.writer.write(self.rlpx.seal(frame))
@@ -112,11 +108,8 @@ class RawPeer:
 
     def say_all(self, packets: Iterable[Packet]) -> None:
         """Send packets by one write."""
-        self.writer.write(self.sealed(packets))
-
-    def sealed(self, packets: Iterable[Packet]) -> bytes:
-        """Return the bytes of packets, which are to be written next."""
-        return b"".join(self.rlpx.seal(rlp.encode(BASE + code) + compress(payload)) for code, payload in packets)
+        frames = [self.rlpx.seal(rlp.encode(BASE + code) + compress(payload)) for code, payload in packets]
+        self.writer.write(b"".join(frames))
 
     def offer(self, envelopes: Iterable[Envelope]) -> bytes:
         """Send Messages; gives the packet's hash."""
@@ -127,8 +120,6 @@ class RawPeer:
     async def drain(self) -> None:
         """Wait until the kernel has nearly all that was said."""
         await self.writer.drain()
-
-    # ── hearing ──────────────────────────────────────────────────────────────────────────────────
 
     async def hear(self) -> Packet:
         """Return the next packet. Raises GoneError."""
@@ -186,8 +177,6 @@ class RawPeer:
         """Close without a word."""
         self.writer.transport.abort()
 
-    # ── frames ───────────────────────────────────────────────────────────────────────────────────
-
     async def _read(self) -> None:
         if self.gone is not None:
             raise self.gone
@@ -211,8 +200,7 @@ class RawPeer:
         if frame[0] == 0x80:
             return  # a Hello: nobody waits for it, or it would not come here
         long = frame[0] == 0x81
-        message = frame[1] if long else frame[0]
-        payload = decompress(frame[2 if long else 1 :], 1 << 24)
+        message, payload = frame[long], decompress(frame[1 + long :], 1 << 24)
         if message == DISCONNECT:
             raise self._parted(payload)
         if message == PING:

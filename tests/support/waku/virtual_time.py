@@ -16,30 +16,23 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """Its clock stands still while threads work, and goes on to the next timer as soon as nobody does anything."""
 
     def __init__(self) -> None:
-        self._passed = 0.0
-        self._working = 0
+        self.passed = 0.0
+        self.working = 0
         super().__init__(_Selector(self))
 
     def time(self) -> float:
-        return self._passed
+        return self.passed
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Any, *args: Any
     ) -> asyncio.Future[Any]:
-        self._working += 1
+        self.working += 1
         future: asyncio.Future[Any] = super().run_in_executor(executor, func, *args)
         future.add_done_callback(self._worked)
         return future
 
     def _worked(self, _: object) -> None:
-        self._working -= 1
-
-    def idle(self, seconds: float | None) -> bool:
-        """Let this time pass, if nobody works meanwhile."""
-        if seconds is None or self._working:
-            return False
-        self._passed += seconds
-        return True
+        self.working -= 1
 
 
 class _Selector(selectors.DefaultSelector):
@@ -49,7 +42,10 @@ class _Selector(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         events = super().select(0 if timeout is not None and timeout <= 0 else QUIET)
-        while not events and timeout != 0 and not self._loop.idle(timeout):
+        while not events and timeout != 0:
+            if timeout is not None and not self._loop.working:
+                self._loop.passed += timeout
+                break
             events = super().select(QUIET)
         return events
 
