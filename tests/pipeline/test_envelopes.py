@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import date
 from typing import Any
 
@@ -30,82 +29,59 @@ def letter(sent: int = NOW, ttl: int = 50) -> Envelope:
 
 
 def stored(some: list[Envelope], latest: int = NOW, **changes: Any) -> Stored:
-    """What an archive and a file say of them."""
-    said = {
+    """Return what an archive and a file have with the envelopes."""
+    fields = {
         "latest": np.full(len(some), latest),
         "hashes": [each.hash for each in some],
         "topics": np.array([int.from_bytes(each.topic) for each in some], np.int64),
         "ids": np.array([ids.home(each) for each in some], np.int64),
     }
-    return Stored(**{**said, **changes})
+    return Stored(**{**fields, **changes})
 
 
-def faults(raws: list[bytes], said: Stored) -> list[str]:
-    return [ENVELOPE_FAULTS[fault] for fault in verify(raws, said, FIRST_DAY).fault.tolist()]
+def faults(raws: list[bytes], values: Stored) -> list[str]:
+    return [ENVELOPE_FAULTS[fault] for fault in verify(raws, values, FIRST_DAY).fault.tolist()]
 
 
-def fault(letter: Envelope, latest: int = NOW, **changes: Any) -> str:
-    [found] = faults([letter.raw], stored([letter], latest, **changes))
-    return found
+def fault(letter: Envelope, **changes: Any) -> str:
+    [only] = faults([letter.raw], stored([letter], **changes))
+    return only
 
 
-def test_an_envelope_without_stored_values_has_no_fault() -> None:
-    some = letter()
-    nothing = Stored(np.array([NOW]))
-    missing = Stored(np.array([NOW]), [None], np.array([-1]))
-    assert faults([some.raw], nothing) == faults([some.raw], missing) == [""]
+LATE, EARLY = "sent after it arrived", "sent before the lake's first day"
+HASH, TOPIC = "the hash does not match", "the topic does not match"
 
 
-TIMES: dict[str, tuple[int, int, str]] = {
-    "sent when it came": (NOW, 50, ""),
-    "sent as late as clocks may differ": (NOW + MAX_CLOCK_SKEW_SECONDS, 50, ""),
-    "sent later than that": (NOW + MAX_CLOCK_SKEW_SECONDS + 1, 50, "sent after it arrived"),
-    "expired long ago": (FIRST, 1, ""),
-    "sent before the lake's first day": (FIRST - 1, 50, "sent before the lake's first day"),
-    "sent in 1970": (0, 50, "sent before the lake's first day"),
-    "a TTL of 0": (NOW, 0, ""),
-    "the longest TTL that there can be": (NOW, 0xFFFFFFFF - NOW, ""),
-}
-
-
-@pytest.mark.parametrize("name", TIMES)
-def test_the_time_of_sending_must_be_plausible(name: str) -> None:
-    sent, ttl, words = TIMES[name]
+@pytest.mark.parametrize(
+    ("sent", "ttl", "words"),
+    [
+        (NOW, 50, ""),
+        (NOW + MAX_CLOCK_SKEW_SECONDS, 50, ""),
+        (NOW + MAX_CLOCK_SKEW_SECONDS + 1, 50, LATE),
+        (FIRST, 1, ""),
+        (FIRST - 1, 50, EARLY),
+        (0, 50, EARLY),
+        (NOW, 0, ""),
+        (NOW, 0xFFFFFFFF - NOW, ""),
+    ],
+)
+def test_the_time_of_sending_must_be_plausible(sent: int, ttl: int, words: str) -> None:
     assert fault(letter(sent, ttl)) == words
 
 
-OTHERS: dict[str, tuple[Callable[[Envelope], Any], str]] = {
-    "hash": (lambda some: {"hashes": [bytes(32)]}, "the hash does not match"),
-    "the last bit of the hash": (lambda some: {"hashes": [some.hash[:31] + b"\0"]}, "the hash does not match"),
-    "topic": (lambda some: {"topics": np.array([int.from_bytes(b"abce")])}, "the topic does not match"),
-    "topic of another length": (lambda some: {"topics": np.array([1 << 32])}, "the topic does not match"),
-    "id, of another hash": (lambda some: {"ids": np.array([ids.home(some) ^ 1 << 30])}, "the hash does not match"),
-    "id, one too high": (lambda some: {"ids": np.array([ids.home(some) + 1])}, "the hash does not match"),
-    "id, of another second": (
-        lambda some: {"ids": np.array([ids.home(some) - (1 << 31)])},
-        "the hash does not match",
-    ),
-    "id, too far down": (lambda some: {"ids": np.array([ids.home(some) - ids.PROBES])}, "the hash does not match"),
-}
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_the_stored_hash_and_topic_must_be_the_envelope_s_own(name: str) -> None:
-    change, words = OTHERS[name]
+def test_the_stored_hash_topic_and_id_must_be_the_envelope_s_own() -> None:
     some = letter()
-    assert fault(some, **change(some)) == words
-
-
-def test_an_envelope_may_have_a_lower_id_because_of_a_collision() -> None:
-    some = letter()
-    assert fault(some, ids=np.array([ids.home(some) - 1])) == ""
-    assert fault(some, ids=np.array([ids.home(some) - ids.PROBES + 1])) == ""
-
-
-def test_the_first_of_several_faults_is_reported() -> None:
-    some = letter(FIRST - 1)
-    assert fault(some, hashes=[bytes(32)], topics=np.array([0])) == "the hash does not match"
-    assert faults([b"\xc0"], stored([some], hashes=[bytes(32)])) == ["not an envelope"]
+    assert fault(some, hashes=[bytes(32)]) == fault(some, hashes=[some.hash[:31] + b"\0"]) == HASH
+    for topic in (int.from_bytes(b"abce"), 1 << 32):
+        assert fault(some, topics=np.array([topic])) == TOPIC
+    for more, words in ((1, HASH), (-1, ""), (1 - ids.PROBES, ""), (-ids.PROBES, HASH), (-(1 << 31), HASH)):
+        assert fault(some, ids=np.array([ids.home(some) + more])) == words, "a collision makes an id lower"
+    assert fault(some, ids=np.array([ids.home(some) ^ 1 << 30])) == HASH
+    early = letter(FIRST - 1)
+    assert fault(early, hashes=[bytes(32)], topics=np.array([0])) == HASH, "the first of several faults"
+    assert faults([b"\xc0"], stored([early], hashes=[bytes(32)])) == ["not an envelope"]
+    nothing, missing = Stored(np.array([NOW])), Stored(np.array([NOW]), [None], np.array([-1]))
+    assert faults([some.raw], nothing) == faults([some.raw], missing) == [""]
 
 
 def test_an_envelope_whose_length_takes_four_bytes_is_one_too() -> None:
