@@ -45,12 +45,13 @@ from restante.mailbox.server.commit_loop import (
 )
 from restante.mailbox.server.system import SystemClock
 from restante.mailbox.server.trace import TraceFile
+from restante.mailbox.store.schema import FILE
 from restante.mailbox.store.sqlite import Store
 from support.bounds import bounded
 from support.dice import FakeDice
 from support.effort import examples
 from support.mailbox.givens import EPOCH, FakeClock, Inbox
-from support.mailbox.tables import sql_rows, sql_usage
+from support.mailbox.reference_sources import select
 
 SLOW = replace(UNLIMITED, commands=100.0, commands_at_once=10)
 LONG = "l" * (MAX_SHORT_MESSAGE_CHARACTERS + 1)
@@ -444,8 +445,17 @@ async def test_a_text_that_is_too_expensive_to_decode_is_a_refusal_and_a_refused
 # ── what is kept, and for how long ───────────────────────────────────────────────────────────────
 
 
+MAILBOXES = "SELECT mailbox_id FROM mailboxes"
+RESULTS = "SELECT result FROM usage_mailboxes"
+
+
+def column(data: Path, query: str) -> list[str]:
+    """Return the first column of what is committed."""
+    return [row[0] for row in select(data / FILE, query)]
+
+
 def binds(data: Path) -> list[str]:
-    return [record["side"] for record in sql_usage(data)["client"]]
+    return column(data, "SELECT side FROM usage_client_versions ORDER BY id")
 
 
 async def test_the_record_of_a_bind_waits_for_the_next_commit_for_a_second_at_most(tmp_path: Path) -> None:
@@ -500,11 +510,10 @@ async def test_usage_records_are_kept_as_long_as_the_operator_wants(tmp_path: Pa
         clock.now += 3000
         await visit(loop, "late")
         await prune(loop)
-        assert len(sql_usage(tmp_path)["mailbox"]) == count + 1
+        assert len(column(tmp_path, RESULTS)) == count + 1
         clock.now += 601
         await prune(loop)
-        usage = sql_usage(tmp_path)
-        assert [len(usage["mailbox"]), len(usage["client"])] == [1, 1]
+        assert [len(column(tmp_path, RESULTS)), len(binds(tmp_path))] == [1, 1]
 
 
 async def test_a_slice_of_the_pruning_drops_one_large_mailbox_or_many_small_ones(tmp_path: Path) -> None:
@@ -535,7 +544,7 @@ async def test_after_a_start_nothing_is_pruned_and_no_side_counts_as_gone(tmp_pa
     clock.now += 5000  # downtime does not exist in service time
     async with opened(tmp_path, clock=clock) as loop:
         await prune(loop)
-        assert sql_rows(tmp_path)["mailboxes"] == "1"
+        assert column(tmp_path, MAILBOXES) == ["m"]
         third = Peer(loop, "c")
         third.open()
         await loop.idle.wait()
@@ -557,13 +566,13 @@ async def test_mailboxes_age_although_the_server_crashes_repeatedly(tmp_path: Pa
         async with opened(tmp_path, clock=clock, crash=True) as loop:
             clock.now += 60
             await prune(loop)
-    assert sql_rows(tmp_path)["mailboxes"] == "1"
+    assert column(tmp_path, MAILBOXES) == ["m"]
     async with opened(tmp_path, clock=clock) as loop:
         clock.now += GRACE_SECONDS
         Peer(loop, "b")  # any command: it is noticed that everybody had time to come back
         await prune(loop)
-    assert sql_rows(tmp_path)["mailboxes"] == "0"
-    assert [record["result"] for record in sql_usage(tmp_path)["mailbox"]] == ["pruney"]
+    assert column(tmp_path, MAILBOXES) == []
+    assert column(tmp_path, RESULTS) == ["pruney"]
 
 
 async def test_mailboxes_do_not_age_while_the_process_is_stopped(tmp_path: Path) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,7 +15,6 @@ from restante.common import usage_records
 from restante.mailbox.core import model
 from restante.mailbox.core.model import Change
 from restante.mailbox.core.state import State
-from restante.mailbox.store.schema import FILE
 from support.mailbox.givens import EPOCH, Frame
 
 Record = dict[str, Any]
@@ -98,21 +95,6 @@ def usage_rows(database: sqlite3.Connection) -> Usage:
     return usage
 
 
-def reading(data: Path) -> contextlib.closing[sqlite3.Connection]:
-    """Open what another connection has committed."""
-    return contextlib.closing(sqlite3.connect(f"file:{data / FILE}?mode=ro", uri=True))
-
-
-def sql_rows(data: Path) -> dict[str, str]:
-    with reading(data) as database:
-        return counted(live_rows(database))
-
-
-def sql_usage(data: Path) -> dict[str, list[Record]]:
-    with reading(data) as database:
-        return shown(usage_rows(database))
-
-
 # ── from memory ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -174,21 +156,17 @@ def counted(live: dict[str, Rows]) -> dict[str, str]:
 def shown(usage: Usage) -> dict[str, list[Record]]:
     """Return usage records with times in seconds since the script began, everything as text."""
     kinds = {"nameplate": usage.nameplates, "mailbox": usage.mailboxes, "client": usage.client_versions}
-    return {kind: [shown_record(record) for record in table] for kind, table in kinds.items()}
+    return {kind: [_shown(record) for record in table] for kind, table in kinds.items()}
 
 
-def shown_record(record: Record) -> Record:
-    started = record["started"] if "started" in record else record["connect_time"]
-    waiting = record.get("waiting_time")
+def _shown(record: Record) -> Record:
+    started, waiting = record.get("started", record.get("connect_time")), record.get("waiting_time")
     return {
         "app": record["app_id"],
         "result": record.get("result"),
-        "started": f"{started - EPOCH:g}",
+        "started": f"{(started or 0.0) - EPOCH:g}",
         "waiting": "none" if waiting is None else f"{waiting:g}",
         "total": f"{record.get('total_time', 0):g}",
         "for_nameplate": "yes" if record.get("for_nameplate") else "no",
-        "visitors": str(record.get("visitors")),
-        "side": record.get("side"),
-        "implementation": str(record.get("implementation")),
-        "version": str(record.get("version")),
+        **{name: str(record.get(name)) for name in ("visitors", "side", "implementation", "version")},
     }
