@@ -14,9 +14,8 @@ import pytest
 
 from restante.client import Journal
 from support.documents import ROOT
-from support.forks import Forked
 from support.mailbox.live import DAY, HOUR, LiveServer
-from support.processes import Child, environment
+from support.processes import Child
 
 PROGRAM: Final = ROOT / "examples" / "address-book" / "address_book.py"
 
@@ -83,10 +82,7 @@ class Life:
         """Run a program that is killed at a moment. Return whether it ended before."""
         words = tuple(max(self.codes) if word == CODE else word for word in words)
         command = (str(last), str(PROGRAM), "--server", self.server.url, *self.options, who, *words)
-        process = await Forked.start(
-            "client.killed_at:main", "killed_at", *command, cwd=self.folder, variables=environment()
-        )
-        child = Child(process, "stdout", "stderr")
+        child = await Child.forked("client.killed_at:main", "killed_at", *command, cwd=self.folder)
         code = await child.ended()
         if words[0] == "invite":
             self.codes |= set(re.findall(r"^(\d+-\w+-\w+)\n", child.said["stdout"]))

@@ -20,7 +20,7 @@ from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator, Callable, Container, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 from unittest.mock import patch
 from urllib.parse import urlsplit
 
@@ -64,6 +64,12 @@ class Child:
         self._news = asyncio.Event()
         streams = {"stdout": process.stdout, "stderr": process.stderr}
         self._reading = [asyncio.create_task(self._read(name, streams[name])) for name in read]
+
+    @classmethod
+    async def forked(cls, main: str, *words: str, cwd: Path, **variables: str) -> Self:
+        """Call `main`, a MODULE:FUNCTION, in a fork, as the program and with the arguments that the words are."""
+        process = await Forked.start(main, *words, cwd=cwd, variables=environment(**variables))
+        return cls(process, "stdout", "stderr")
 
     @property
     def pid(self) -> int:

@@ -9,9 +9,8 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from support.forks import Forked
 from support.ports import held_port
-from support.processes import Child, environment
+from support.processes import Child
 
 
 class Usage(NamedTuple):
@@ -78,8 +77,7 @@ class Server:
     async def start(self) -> None:
         """Start it and wait until it accepts connections."""
         words = [word.format(port=self.port) for word in self.words]
-        process = await Forked.start(self.main, *words, *self.flags, cwd=self.folder, variables=environment())
-        self._processes.append(Child(process, "stdout", "stderr"))
+        self._processes.append(await Child.forked(self.main, *words, *self.flags, cwd=self.folder))
         await self._process.says(self.ready.format(port=self.port))
 
     def kill(self) -> None:

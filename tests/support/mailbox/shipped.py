@@ -21,10 +21,9 @@ from typing import Final
 import pytest
 
 from support.bounds import BOUND
-from support.forks import Forked
 from support.isolation import RELAY_PORT
-from support.mailbox.wormhole import HOMES, Client
-from support.processes import TESTS, environment, spawn
+from support.mailbox.wormhole import HOMES, MAIN, Client
+from support.processes import TESTS, spawn
 from support.tools import BUILD, MissingError, at_least, build, fetch, installed, npm_packages, uv
 
 DATA: Final = TESTS / "interop" / "shipped"
@@ -49,7 +48,7 @@ _PYTHON: Final = ("--relay-url", "{url}", "--transit-helper", "tcp:{relay}")
 PYTHON: Final = Language(
     send=(*_PYTHON, "send", "--hide-progress"),
     receive=(*_PYTHON, "receive", "--hide-progress", "--accept-file"),
-    main="support.mailbox.wormhole:main",
+    main=MAIN,
 )
 _GO: Final = ("--relay-url", "{url}")  # it has no option for the transit relay: support/isolation.py
 GO: Final = Language(
@@ -292,10 +291,7 @@ class Deployment:
         command = (*(word.format(url=self.url, relay=self.relay) for word in words), *more, *self.options)
         variables = {**self.variables, **dict.fromkeys(HOMES, str(folder))}
         if not inside:
-            process = await Forked.start(
-                client.language.main, client.get().name, *command, cwd=folder, variables=environment(**variables)
-            )
-            started = Running(process, "stdout", "stderr")
+            started = await Running.forked(client.language.main, client.get().name, *command, cwd=folder, **variables)
         else:
             with tempfile.TemporaryFile() as stdin:
                 stdin.write(b"y\n")

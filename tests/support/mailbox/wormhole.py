@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 from support.bounds import BOUND
-from support.forks import Forked
 from support.ports import kept_port
-from support.processes import Child, environment
+from support.processes import Child
 
 HOMES: Final = ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
 
 HANDSHAKE_SECONDS: Final = "HANDSHAKE_SECONDS"
 """The variable that says how long a `wormhole` waits for the answer to its WebSocket request."""
+
+
+MAIN: Final = "support.mailbox.wormhole:main"
 
 
 def main() -> object:
@@ -54,13 +56,8 @@ class Client(Child):
     async def start(cls, folder: Path, relay_url: str, *command: str, **variables: str) -> Self:
         """Run `wormhole COMMAND` in FOLDER, which is its home too: nothing of the user's is read or written."""
         # An empty transit helper: a file goes from one client to the other directly, never by the public relay.
-        process = await Forked.start(
-            "support.mailbox.wormhole:main",
-            *("wormhole", "--transit-helper", "", "--relay-url", relay_url, *command),
-            cwd=folder,
-            variables=environment(**dict.fromkeys(HOMES, str(folder)), **variables),
-        )
-        return cls(process, "stdout", "stderr")
+        words = ("wormhole", "--transit-helper", "", "--relay-url", relay_url, *command)
+        return await cls.forked(MAIN, *words, cwd=folder, **dict.fromkeys(HOMES, str(folder)), **variables)
 
     async def code(self) -> str:
         """The code, as soon as it is printed."""
