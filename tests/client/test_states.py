@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -12,7 +11,7 @@ import pytest
 
 from client.explorer import CONNECTED, LOST, Node, Step, explore
 from restante.client import errors
-from restante.client.core.state import MailboxStatus, NameplateStatus, is_number
+from restante.client.core.state import is_number
 from support.documents import ROOT
 
 PAGE: Final = (ROOT / "docs" / "client" / "states.md").read_text()
@@ -207,40 +206,6 @@ def test_the_page_has_what_makes_a_wormhole_fail() -> None:
 
 
 # ── what holds in every state ────────────────────────────────────────────────────────────────────
-
-
-def test_every_state_is_reached() -> None:
-    nodes = {step.before for step in explore()}
-    assert {node.nameplate for node in nodes} == set(NameplateStatus)
-    assert {node.mailbox for node in nodes} == set(MailboxStatus)
-    assert {node.key for node in nodes} == {"none", "agreed", "confirmed"}
-
-
-def test_what_a_wormhole_does_does_not_depend_on_whether_it_was_asked_for_nameplates() -> None:
-    steps = {(step.before, step.event): step for step in explore(listing=True)}
-    compared = 0
-    for (before, event), step in steps.items():
-        if not before.listing or event == "`error` to `list`":
-            continue
-        other = steps.get((without_list(before), event))
-        if other is not None:
-            compared += 1
-            assert [name for name in step.sent if name != "list"] == list(other.sent)
-            assert step.told == other.told
-    assert compared > 1000
-
-
-def without_list(node: Node) -> Node:
-    """Return a state as it would be if nobody had asked for nameplates."""
-    connection = None
-    if node.connection is not None:
-        fields = json.loads(node.connection)
-        fields["sent"] = [name for name in fields["sent"] if name != "list"]
-        if fields["wanted"] is not None:
-            fields["wanted"][2] = False
-        connection = json.dumps(fields, sort_keys=True)
-    asked = tuple(name for name in node.asked if name != "list")
-    return node._replace(connection=connection, asked=asked, listing=False)
 
 
 def test_an_error_of_the_server_changes_nothing_that_a_journal_keeps() -> None:

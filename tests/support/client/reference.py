@@ -62,18 +62,11 @@ def module(name: str) -> list[ast.stmt]:
 
 @functools.cache
 def homes() -> dict[str, str]:
-    """Return the module in which node public name, and node constant of the library, is defined."""
-    collected = {
+    """Return the module in which each constant of the library is defined."""
+    return {
         name: ".".join(file.relative_to(ROOT / "src").with_suffix("").parts)
         for file in sorted(PACKAGE.rglob("*.py"))
-        for name in re.findall(r"^([A-Z_]+)(?:: Final)? = ", file.read_text(), re.MULTILINE)
-    }
-    imports = [node for part in module("restante.client") if isinstance(part, ast.If) for node in part.body]
-    return collected | {
-        alias.asname or alias.name: node.module or ""
-        for node in imports
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
+        for name in re.findall(r"^([A-Z]\w*)(?:: [\w.]+)? = ", file.read_text(), re.MULTILINE)
     }
 
 
@@ -101,9 +94,8 @@ def reference() -> str:
 
 def section(name: str) -> list[str]:
     """Return what is said of a class or function, in paragraphs."""
-    home = homes()[name]
-    there = getattr(client, name).__name__  # which may be another
-    (definition,) = [node for node in module(home) if getattr(node, "name", None) == there]
+    home = getattr(client, name).__module__
+    definition = definition_of(getattr(client, name))
     if isinstance(definition, Function):
         wait = "await " if isinstance(definition, ast.AsyncFunctionDef) else ""
         return [f"### {name}", code(signature(definition, home, wait + name)), *explained(definition)]
@@ -143,8 +135,13 @@ def decorated(function: Function, name: str) -> bool:
 def call_of(name: str, home: str, method: Function) -> str | None:
     """Return how a method is called, or None if it is not for programs."""
     receiver = RECEIVERS.get(name) or re.findall("[A-Z][a-z]+", name)[-1].lower()
+
+    def yielded() -> str:
+        assert isinstance(method.returns, ast.Subscript)
+        return f" -> {type_of(method.returns.slice)}"
+
     if method.name == "__aiter__":
-        return f"async for message in {receiver}{yielded(method)}"
+        return f"async for message in {receiver}{yielded()}"
     if method.name == "__str__":
         return f"str({receiver}) -> str"
     if method.name.startswith("_"):
@@ -156,13 +153,8 @@ def call_of(name: str, home: str, method: Function) -> str | None:
     if decorated(method, "asynccontextmanager"):
         return f"async with {head} as state"
     if yields:
-        return f"async for message in {head}{yielded(method)}"
+        return f"async for message in {head}{yielded()}"
     return f"await {call}" if isinstance(method, ast.AsyncFunctionDef) else call
-
-
-def yielded(method: Function) -> str:
-    assert isinstance(method.returns, ast.Subscript)
-    return f" -> {type_of(method.returns.slice)}"
 
 
 def parts_of(documented: ast.ClassDef | Function) -> tuple[str, dict[str, list[tuple[str, str]]]]:
@@ -276,22 +268,22 @@ def new_table(kind: str, names: list[str]) -> str:
     return table(HEADS[kind], rows[kind])
 
 
-def class_of(kind: type[Any]) -> ast.ClassDef:
-    (collected,) = [node for node in module(kind.__module__) if getattr(node, "name", None) == kind.__name__]
-    assert isinstance(collected, ast.ClassDef)
-    return collected
+def definition_of(public: Any) -> Any:
+    """Return where a class or function is defined, under a name that may be another."""
+    (definition,) = [node for node in module(public.__module__) if getattr(node, "name", None) == public.__name__]
+    return definition
 
 
 def event_row(event: type[Any]) -> list[str]:
-    collected = list(public_attributes(class_of(event), event.__module__))
+    collected = list(public_attributes(definition_of(event), event.__module__))
     takes = ", ".join(f"`{node.name}: {node.type}`" for node in collected)
     notes = [f"`{node.name}`: {node.meaning}" for node in collected if node.meaning]
-    return [f"`{event.__name__}`", takes, " ".join([in_one_line(ast.get_docstring(class_of(event))), *notes])]
+    return [f"`{event.__name__}`", takes, " ".join([in_one_line(ast.get_docstring(definition_of(event))), *notes])]
 
 
 def error_row(error: Any) -> list[str]:
     mood = f"`{error.mood}`" if hasattr(error, "mood") else ""
-    text = in_one_line(parts_of(class_of(error))[0])
+    text = in_one_line(parts_of(definition_of(error))[0])
     return [f"`{error.__name__}`", mood, str(getattr(error, "exit_code", "")), text]
 
 
