@@ -26,7 +26,7 @@ from restante.waku.files import parquet, rlp_file
 from restante.waku.passwords import PASSWORD_VARIABLE
 from support.bounds import bounded
 from support.ports import nobodys_port
-from support.processes import RESTANTE, called, child, on_a_terminal, restante, run
+from support.processes import RESTANTE, called, child, on_a_terminal, run
 from support.waku.fake_node import listening, listening_beside
 from support.waku.fixed import KEY
 from support.waku.inside import Today, inside
@@ -71,17 +71,6 @@ def names(folder: Path) -> list[str]:
 # ── request ──────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_history_is_printed_on_standard_output() -> None:
-    async with listening(Honest(LETTERS, size=20)) as (_, enode):
-        result = await asyncio.to_thread(restante, "waku", "request", str(enode), *PLAIN, *SINCE)
-    assert (result.returncode, result.stderr) == (0, "")
-    printed = {line["hash"]: line for line in lines(result.stdout)}
-    assert printed.keys() == {envelope.hash.hex() for envelope in LETTERS}
-    one = printed[LETTERS[7].hash.hex()]
-    again = make(one["expiry"], one["ttl"], bytes.fromhex(one["topic"]), bytes.fromhex(one["data"]), one["nonce"])
-    assert (again, one["sent"]) == (LETTERS[7], LETTERS[7].sent)
-
-
 @pytest.mark.parametrize("to_file", [True, pytest.param(False, marks=pytest.mark.thorough)])
 async def test_on_a_terminal_progress_is_shown_only_if_results_go_to_a_file(tmp_path: Path, to_file: bool) -> None:
     output = ("-o", tmp_path / "all.rlp") if to_file else ()
@@ -95,15 +84,19 @@ async def test_on_a_terminal_progress_is_shown_only_if_results_go_to_a_file(tmp_
         assert {line["hash"] for line in lines(shown)} == {envelope.hash.hex() for envelope in LETTERS}
 
 
-def test_history_is_written_to_files(tmp_path: Path) -> None:
+def test_history_is_printed_or_written_to_files(tmp_path: Path) -> None:
     with listening_beside(Honest(LETTERS, size=20)) as (_, enode):
         for suffix in ("jsonl", "rlp", "parquet"):
             result = waku("request", str(enode), *PLAIN, *SINCE, "-o", tmp_path / f"all.{suffix}")
             assert result == (0, "fetched 30 envelopes\n", "")
-    expected = sorted(envelope.hash.hex() for envelope in LETTERS)
-    assert sorted(line["hash"] for line in lines((tmp_path / "all.jsonl").read_text())) == expected
+        assert waku("request", str(enode), *PLAIN, *SINCE) == (0, (tmp_path / "all.jsonl").read_text(), "")
+    printed = {line["hash"]: line for line in lines((tmp_path / "all.jsonl").read_text())}
+    assert printed.keys() == {envelope.hash.hex() for envelope in LETTERS}
+    one = printed[LETTERS[7].hash.hex()]
+    again = make(one["expiry"], one["ttl"], bytes.fromhex(one["topic"]), bytes.fromhex(one["data"]), one["nonce"])
+    assert (again, one["sent"]) == (LETTERS[7], LETTERS[7].sent)
     for file, read in ((tmp_path / "all.rlp", rlp_file.read), (tmp_path / "all.parquet", parquet.read)):
-        assert sorted(envelope.hash.hex() for envelope in read(file)) == expected  # type: ignore[union-attr] # no flaws
+        assert {envelope.hash.hex() for envelope in read(file)} == printed.keys()  # type: ignore[union-attr] # no flaws
     assert names(tmp_path) == ["all.jsonl", "all.parquet", "all.rlp"]
 
 
@@ -370,15 +363,19 @@ def test_each_range_is_fetched_from_every_mailserver_and_each_envelope_is_writte
         listening_beside(Honest(RANGE_LETTERS[3:])) as (_, other),
     ):
         servers = [str(enode) for enode in (bad, one, other)]
-        result = waku("request", *servers, "--ranges", file, *PLAIN_FORM, "-o", tmp_path / "some.rlp")
+        command: list[str | Path] = ["request", *servers, "--ranges", file, *PLAIN_FORM]
+        result, printed = waku(*command, "-o", tmp_path / "some.rlp"), waku(*command)
     assert (result.code, result.out) == (0, "fetched 14 envelopes of 4 ranges; 1 range open\n")
     reason, still_open = result.err.splitlines()
     assert FINAL in reason
     assert bad.address in reason
     assert still_open == f"{EPOCH + 40} to {EPOCH + 50}, all topics: no Mailserver has envelopes of it; it stays open"
     fetched = list(rlp_file.read(tmp_path / "some.rlp"))
-    assert set(fetched) == wanted(0, 9, ONE) | wanted(12, 14, ONE, OTHER) | wanted(20, 25, ONE, OTHER)
+    wanted_ones = wanted(0, 9, ONE) | wanted(12, 14, ONE, OTHER) | wanted(20, 25, ONE, OTHER)
+    assert set(fetched) == wanted_ones
     assert len(fetched) == 14
+    assert (printed.code, printed.err) == (0, result.err)
+    assert {line["hash"] for line in lines(printed.out)} == {one.hash.hex() for one in wanted_ones}
 
 
 def test_ranges_without_an_answer_end_with_1_and_are_named_up_to_a_limit(tmp_path: Path) -> None:
@@ -395,13 +392,6 @@ def test_ranges_without_an_answer_end_with_1_and_are_named_up_to_a_limit(tmp_pat
         " try again later, or name another Mailserver"
     )
     assert last == "10 more ranges stay open"
-
-
-def test_envelopes_of_ranges_are_printed_without_a_file(tmp_path: Path) -> None:
-    with listening_beside(Honest(RANGE_LETTERS)) as (_, enode):
-        result = waku("request", str(enode), "--ranges", file_of(tmp_path, (0, 3, None)), *PLAIN_FORM)
-    assert (result.code, result.err) == (0, "")
-    assert {line["hash"] for line in lines(result.out)} == {envelope.hash.hex() for envelope in RANGE_LETTERS[:4]}
 
 
 @pytest.mark.parametrize(

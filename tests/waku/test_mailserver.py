@@ -58,9 +58,6 @@ A, B, C = letter(1), letter(2), letter(3)
 OLD = letter(4, age=500)
 
 
-# ── the way through ──────────────────────────────────────────────────────────────────────────────
-
-
 def test_an_envelope_is_relayed_at_once_and_confirmed_when_it_is_on_disk_with_its_copies() -> None:
     server = mailserver()
     assert server.offer(b"a", PACKETS[0], [A, B, A], EPOCH) is None
@@ -88,16 +85,10 @@ def test_a_packet_waits_for_the_batch_with_its_last_envelope() -> None:
     assert list(server.confirm(second)) == [(b"b", well(PACKETS[1]))]
 
 
-# ── what is not archived ─────────────────────────────────────────────────────────────────────────
-
-
 def test_an_envelope_whose_work_is_infinite_because_it_has_no_ttl_is_relayed_and_not_archived() -> None:
     strict = Mailserver(Policy(min_pow=1e3), ArchiveTerms(), Pool(MIB, MIB))
     assert strict.offer(b"a", PACKETS[0], [letter(3, ttl=0)], EPOCH) == well(PACKETS[0])
     assert (relayed(strict), strict.take()) == ([letter(3, ttl=0)], None)
-
-
-# ── a full store ─────────────────────────────────────────────────────────────────────────────────
 
 
 def not_archived(*envelopes: Envelope) -> tuple[Refusal, ...]:

@@ -340,9 +340,6 @@ async def test_a_peer_that_does_not_read_gets_no_relays_and_is_disconnected(
         assert await reader.ended() is None
 
 
-# ── what is allowed ──────────────────────────────────────────────────────────────────────────────
-
-
 async def test_a_peer_over_its_rate_is_not_read_until_all_is_paid_for_and_its_end_is_noticed(tmp_path: Path) -> None:
     limits = Limits(address_envelopes=0.001, address_envelopes_at_once=14)
     async with inside(tmp_path, limits=limits, node_type=Quick) as here:
@@ -510,9 +507,6 @@ async def test_a_peer_that_outruns_the_disk_is_not_read_until_the_disk_has_caugh
             assert unread(here) == []
 
 
-# ── the disk ─────────────────────────────────────────────────────────────────────────────────────
-
-
 async def test_an_archive_that_another_program_locks_is_not_reported_as_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -537,9 +531,6 @@ async def test_an_archive_that_another_program_locks_is_not_reported_as_a_full_d
             "envelopes are archived again",
             "envelopes are not archived until there is room",
         ]
-
-
-# ── the end ──────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_drain_saves_and_confirms_what_waits_and_disconnects(tmp_path: Path) -> None:
@@ -574,9 +565,6 @@ async def test_a_drain_waits_a_limited_time_for_a_peer_that_does_not_read(
         async with bounded("the end"):
             await here.node.drain(here.running)
         await here.until("the end of all connections", lambda: not here.node.connections)
-
-
-# ── when it is saved ─────────────────────────────────────────────────────────────────────────────
 
 
 async def test_an_envelope_waits_for_more_unless_it_is_the_first_or_its_peer_waits(
@@ -629,9 +617,6 @@ async def test_envelopes_that_arrive_during_a_save_or_while_more_can_be_read_are
             await asyncio.sleep(0)
         await here.archived()
         assert here.archive.batches == [1, 20, 5 * MIN_BATCH_ENVELOPES]
-
-
-# ── what is told ─────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_the_log_has_all_counts_of_each_minute(tmp_path: Path) -> None:

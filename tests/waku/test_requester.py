@@ -296,14 +296,6 @@ def test_a_server_with_a_final_refusal_is_not_asked_again(words: str, meaning: s
     assert simulation.result.failures == {0: f"it says: {words}: {meaning}"}
 
 
-def test_the_fetch_ends_at_once_if_every_refusal_is_final() -> None:
-    servers = [Refusing("request is invalid: no"), Refusing("query range is invalid")]
-    simulation = Simulation(servers).run()
-    assert simulation.now < 1
-    assert simulation.result.missing == [(QUERY.lower, QUERY.upper)]
-    assert simulation.result.failures == {0: "it says: request is invalid: no", 1: "it says: query range is invalid"}
-
-
 def test_unrequested_envelopes_are_not_handed_over() -> None:
     """Of other topics, out of range, too large; and everything twice."""
     others = [letter(1, topic=b"\xff" * 4), letter(2, age=-501), letter(3, age=1), letter(4, size=2000)]
@@ -395,17 +387,11 @@ def test_bytes_are_a_budget_too() -> None:
     complete(Simulation([honest], budgets=Budgets(bytes=sum(len(one.raw) for one in LETTERS))))
 
 
-# ── live ─────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_an_inbox_forgets_the_earliest_arrivals() -> None:
     inbox = Inbox([Interest.named([TOPIC])], remembered=3)
     assert inbox.accept(LETTERS[:3]) == LETTERS[:3]
     assert inbox.accept(LETTERS[2:5]) == LETTERS[3:5]
     assert inbox.accept(LETTERS[:2]) == LETTERS[:2]
-
-
-# ── what is kept ─────────────────────────────────────────────────────────────────────────────────
 
 
 def test_late_envelopes_are_found_by_a_repeated_request_and_others_are_not_handed_over_twice() -> None:
@@ -435,9 +421,6 @@ def test_a_query_needs_a_range_and_topics_but_not_too_many() -> None:
         HistoryQuery(1, 2)
     with pytest.raises(Misuse, match="1000 topics"):
         HistoryQuery(1, 2, frozenset(number.to_bytes(4) for number in range(1001)))
-
-
-# ── every interleaving ───────────────────────────────────────────────────────────────────────────
 
 
 @st.composite
@@ -557,31 +540,12 @@ def seconds(ranges: list[Range]) -> set[int]:
     return {second for lower, upper in ranges for second in range(lower, upper + 1)}
 
 
-def united(ranges: list[Range]) -> list[Range]:
-    return reduce(including, ranges, [])
-
-
 @given(RANGES, RANGES)
 @examples(300)
 def test_ranges_that_touch_are_one_and_a_subtracted_range_is_gone(ranges: list[Range], less: list[Range]) -> None:
-    merged = united(ranges)
+    merged: list[Range] = reduce(including, ranges, [])
     left = without(merged, less)
     assert seconds(merged) == seconds(ranges)
     assert seconds(left) == seconds(ranges) - seconds(less)
     for some in (merged, left):
         assert all(before[1] + 1 < after[0] for before, after in pairwise(some))
-
-
-@given(st.dictionaries(st.sampled_from(["01020304", "00000001"]), RANGES.map(united)))
-@examples(100)
-def test_a_range_that_one_topic_misses_is_requested_for_all_topics_and_then_known(
-    known: dict[str, list[Range]],
-) -> None:
-    query = HistoryQuery(5, 45, frozenset([TOPIC, b"\0\0\0\1"]))
-    state = FetchState(known)
-    missing = state.missing(query)
-    both = seconds(known.get("01020304", [])) & seconds(known.get("00000001", []))
-    assert seconds(missing) == set(range(5, 46)) - both
-    for part in missing:
-        state.learn(query, part)
-    assert state.missing(query) == []

@@ -82,8 +82,6 @@ class Siege:
         self._attackers: list[RawPeer] = []
         self._before = (0, 0, 0)
 
-    # ── those who mean well ──────────────────────────────────────────────────────────────────────
-
     async def play(self) -> None:
         """Post an envelope, which is relayed and confirmed, and get a page, which is right. Nothing else comes."""
         envelope = make(int(time.time()) + 30, 30, PAIR, f"of the pair {self.rounds}".encode())
@@ -113,8 +111,6 @@ class Siege:
         self.everybody_goes()
         await self.play()
 
-    # ── attackers ────────────────────────────────────────────────────────────────────────────────
-
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.node.port, local_addr=(self.source, 0))
 
@@ -141,8 +137,6 @@ class Siege:
         for attacker in self._attackers:
             attacker.cut()
         self._attackers = []
-
-    # ── what is left ─────────────────────────────────────────────────────────────────────────────
 
     def _held(self) -> tuple[int, int, int]:
         """Return the descriptors and the bytes that the node holds, and those of its archive."""
