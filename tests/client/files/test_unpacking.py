@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import stat
@@ -9,34 +10,89 @@ import struct
 import tarfile
 import tracemalloc
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zipstream  # type: ignore[import-untyped]
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.files.archives import (
-    CONTENTS,
-    OFFERED,
-    Make,
-    files_in,
-    member,
-    tar_of,
-    unpacked,
-    zip64_of,
-    zip_of,
-    zip_of_members,
-)
 from restante.client.errors import ArchiveError, UnsafeNameError
 from restante.client.files import unpacking
 from restante.client.files.unpacking import unpack
-from restante.client.files.zip_stream import plan_directory
 from restante.common.errors import StoreError
 from support.disk import no_file_beyond
 from support.effort import examples
+
+CONTENTS = {"a": b"1" * 3000, "d/b": b"22", "d/e/ü": b"", "年": bytes(range(256)) * 4}
+"""The files of an ordinary directory."""
+
+OFFERED = len(CONTENTS), sum(map(len, CONTENTS.values()))
+"""What was offered of it: files and bytes."""
+
+Make = Callable[[dict[str, bytes]], bytes]
+"""Makes an archive of files."""
+
+
+def zip_of(
+    files: dict[str, bytes] | Iterable[tuple[str | zipfile.ZipInfo, bytes]], method: int = zipfile.ZIP_DEFLATED
+) -> bytes:
+    """Return a zip as Go's client and older Python clients make it: deflated, without directories."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", method) as archive:
+        for name, data in files.items() if isinstance(files, dict) else files:
+            archive.writestr(name, data)
+    return made.getvalue()
+
+
+def zip64_of(data: bytes, offset: int = 0) -> bytes:
+    """Return a zip with one stored file `a`, whose sizes and offset are in a ZIP64 record."""
+    head, end = zip_of({"a": data}, zipfile.ZIP_STORED)[:-22].split(b"PK\1\2")
+    extra = struct.pack("<HHQQQ", 1, 24, len(data), len(data), offset)
+    central = bytearray(b"PK\1\2" + end + extra)
+    central[20:28], central[30:32], central[42:46] = b"\xff" * 8, struct.pack("<H", len(extra)), b"\xff" * 4
+    return head + central + struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, 1, 1, len(central), len(head), 0)
+
+
+def zip_of_one(mode: int) -> bytes:
+    """Return a zip with one member `x` of this kind and these permissions."""
+    info = zipfile.ZipInfo("x")
+    info.external_attr = mode << 16
+    return zip_of([(info, b"1")])
+
+
+def tar_of(files: dict[str, bytes], form: int = tarfile.GNU_FORMAT, **fields: Any) -> bytes:
+    """Return a tar as Rust's client makes it: GNU's format. The first member has these fields."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w", format=form) as archive:
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            while fields:
+                setattr(info, *fields.popitem())
+            archive.addfile(info, io.BytesIO(data))
+    return made.getvalue()
+
+
+def unpacked(
+    data: bytes,
+    into: Path,
+    offered: tuple[int, int] = (100, 1 << 20),
+    top: str | None = None,
+    progress: Callable[[int], None] = lambda _: None,
+) -> dict[str, bytes]:
+    """Unpack an archive into a directory, which is made if it is missing, and return its files."""
+    into.mkdir(exist_ok=True)
+    unpack(io.BytesIO(data), into, max_files=offered[0], max_bytes=offered[1], progress=progress, top=top)
+    return files_in(into)
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
 
 both = pytest.mark.parametrize("make", [zip_of, tar_of])
 
@@ -67,20 +123,14 @@ def test_a_zip_as_go_and_older_python_clients_send_it_is_unpacked(into: Path, me
     assert progress.count(0) == len(CONTENTS)
 
 
-def of_the_python_client(folder: Path) -> bytes:
+def test_a_zip_of_the_python_client_is_unpacked(tmp_path: Path, into: Path) -> None:
+    folder = tmp_path / "from"
+    unpacked(zip_of(CONTENTS), folder)
+    (folder / "empty").mkdir()
     theirs = zipstream.ZipStream(sized=True)
     for path in zipstream.walk(str(folder), preserve_empty=True, followlinks=True):
         theirs.add_path(path, arcname=os.path.relpath(path, folder), recurse=False)
-    return b"".join(theirs)
-
-
-@pytest.mark.parametrize("pack", [of_the_python_client, lambda folder: b"".join(plan_directory(folder).chunks())])
-def test_zips_of_the_python_client_and_ours_are_unpacked(
-    tmp_path: Path, into: Path, pack: Callable[[Path], bytes]
-) -> None:
-    unpacked(zip_of(CONTENTS), tmp_path / "from")
-    (tmp_path / "from" / "empty").mkdir()
-    assert unpacked(pack(tmp_path / "from"), into, OFFERED) == CONTENTS
+    assert unpacked(b"".join(theirs), into, OFFERED) == CONTENTS
     assert (into / "empty").is_dir()
 
 
@@ -106,10 +156,9 @@ MODES = {0o755: 0o755, 0o640: 0o640, 0o444: 0o444, 0o000: 0o400, 0o7777: 0o755, 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", ["zip", "tar"])
 def test_permissions_are_kept_but_no_special_bits_and_nothing_unreadable(into: Path, mode: int, kind: str) -> None:
-    as_zip = zip_of_members([(member("x", stat.S_IFREG | mode), b"1")])
     before = os.umask(0o022)
     try:
-        unpacked(as_zip if kind == "zip" else tar_of({"x": b"1"}, lambda info: setattr(info, "mode", mode)), into)
+        unpacked(zip_of_one(stat.S_IFREG | mode) if kind == "zip" else tar_of({"x": b"1"}, mode=mode), into)
     finally:
         os.umask(before)
     expected = 0o644 if kind == "tar" and not mode else MODES[mode]  # there 0 is an empty field
@@ -117,7 +166,7 @@ def test_permissions_are_kept_but_no_special_bits_and_nothing_unreadable(into: P
 
 
 def test_a_zip_of_another_system_has_ordinary_permissions(into: Path) -> None:
-    unpacked(zip_of_members([(member("x", 0), b"1")]), into)
+    unpacked(zip_of_one(0), into)
     assert stat.S_IMODE((into / "x").stat().st_mode) & 0o600 == 0o600
 
 
@@ -178,13 +227,13 @@ def test_what_is_outside_of_the_top_folder_is_refused(into: Path, top: str) -> N
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_a_name_that_clashes_with_another_is_refused(into: Path, names: tuple[str, ...]) -> None:
     with pytest.raises(ArchiveError, match="twice"):
-        unpacked(zip_of_members([(name, b"" if name.endswith("/") else b"1") for name in names]), into)
+        unpacked(zip_of([(name, b"" if name.endswith("/") else b"1") for name in names]), into)
 
 
 @pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFIFO, stat.S_IFCHR, stat.S_IFSOCK, stat.S_IFDIR])
 def test_a_zip_s_member_that_is_not_a_file_is_refused(into: Path, kind: int) -> None:
     with pytest.raises(ArchiveError, match="neither a file nor a directory"):
-        unpacked(zip_of_members([(member("x", kind | 0o777), b"/etc/passwd")]), into)
+        unpacked(zip_of_one(kind | 0o777), into)
     assert not list(into.iterdir())
 
 
@@ -193,11 +242,8 @@ KINDS = (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tar
 
 @pytest.mark.parametrize("kind", [*KINDS, b"V"])
 def test_a_tar_s_member_that_is_not_a_file_is_refused(into: Path, kind: bytes) -> None:
-    def changed(info: tarfile.TarInfo) -> None:
-        info.type, info.linkname, info.size = kind, "/etc", 0
-
     with pytest.raises(ArchiveError, match="the archive has 'x', which is "):
-        unpacked(tar_of({"x": b""}, changed), into)
+        unpacked(tar_of({"x": b""}, type=kind, linkname="/etc"), into)
     assert not list(into.iterdir())
 
 
@@ -329,12 +375,8 @@ def test_an_archive_that_is_cut_at_any_point_is_refused(tmp_path: Path, make: Ma
     [b"9 size=-1\n", b"12 size=1e3\n", b"99 path=x\n", b"0 path=x\n", b"x", b"7 path\n", b"22 GNU.sparse.major=1\n"],
 )
 def test_a_tar_s_extended_header_that_lies_is_refused(into: Path, record: bytes) -> None:
-    def as_header(info: tarfile.TarInfo) -> None:
-        if info.name == "header":
-            info.type = b"x"
-
     with pytest.raises(ArchiveError):
-        unpacked(tar_of({"header": record, "x": b"1"}, as_header), into)
+        unpacked(tar_of({"header": record, "x": b"1"}, type=b"x"), into)
 
 
 @pytest.mark.parametrize("kind", [b"L", b"x", b"g"])

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from client.files.archives import zip_of
 from client.transfer.hostile import (
     CONTENT,
     DIRECT,
@@ -34,6 +33,7 @@ from client.transfer.hostile import (
 from client.virtual import Network
 from restante.client.errors import TransferError
 from restante.client.files.unpacking import _Target
+from restante.client.files.zip_stream import plan_directory
 from restante.client.transfer.receiving import OfferedText, receive
 from restante.client.transfer.sending import send_file
 from restante.client.transit.connecting import TransitOptions
@@ -130,9 +130,13 @@ async def test_whatever_else_happens_at_the_server_in_the_middle_changes_nothing
 
 
 @pytest.mark.parametrize("how", ["cancelled", "the peer gave up"])
-async def test_an_end_while_unpacking_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    archive = zip_of({"a": b"1" * 1000, "b": b"2" * 1000})
-    directory = {"mode": "zipfile/deflated", "dirname": "x", "zipsize": len(archive), "numbytes": 2000, "numfiles": 2}
+async def test_an_end_while_unpacking_leaves_nothing(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x/a").write_bytes(CONTENT)
+    archive = b"".join(plan_directory(tmp_path / "x").chunks())
+    directory = {"mode": "zipfile/deflated", "dirname": "x", "zipsize": len(archive), "numbytes": 10, "numfiles": 1}
     loop, unpacking, ended = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
     add, end = _Target.add, RecordPipe.end
 
