@@ -42,15 +42,12 @@ def test_the_first_bind_of_a_day_from_an_address_is_marked(tmp_path: Path) -> No
     assert found == [first, again, first, of_app, (None, None), of_app, first, again]
 
 
-def test_the_address_of_a_row_that_another_server_wrote_is_not_known(tmp_path: Path) -> None:
+def test_the_address_of_a_row_of_another_server_or_from_before_schema_2_is_not_known(tmp_path: Path) -> None:
     their = Their(tmp_path / "their")
     their.bind("side", T0)
     import_databases(tmp_path / "data", None, their.usage, merge=False)
     assert new(their.usage, tmp_path) == new(tmp_path / "data", tmp_path) == [(None, None)]
-
-
-def test_the_address_of_a_row_from_before_schema_2_is_not_known(tmp_path: Path) -> None:
-    file = older_schema(tmp_path / "data")
+    file = older_schema(tmp_path / "older")
     alter(file, f"INSERT INTO usage_client_versions VALUES (1, '', 'x', 's', {T0}, NULL, NULL)")
     assert new(file, tmp_path) == [(None, None)]
 
@@ -82,19 +79,17 @@ def test_the_same_binds_are_marked_however_they_are_read(
 
 
 def test_no_hash_of_an_address_leaves_the_copy(tmp_path: Path) -> None:
-    said: list[str] = []
+    texts: list[str] = []
     marks: Marks = {}
-    with ours(tmp_path / "data", bind(0, "canary"), client(0, connect_time=-1.0, address_id="canary")) as server:
-        alter(server.file, "UPDATE usage_client_versions SET side = 'canary'")
-        found = read(recognise(f"relay={tmp_path / 'data'}"), tmp_path / "scratch", marks, said=said)
-    assert [row["fault"] for row in found["client_versions"].rows] == [None, "out of range"]
-    assert "canary" not in repr(found) + repr(marks) + repr(said)
-
-
-def test_a_digest_in_quarantine_is_not_made_from_the_hash(tmp_path: Path) -> None:
     digests = []
-    for address in ("aa", "bb"):
-        with ours(tmp_path / address, client(0, connect_time=-1.0, address_id=address)):
-            [row] = read(f"relay={tmp_path / address}", tmp_path / "scratch")["client_versions"].rows
-            digests.append(row["digest"])
-    assert digests[0] == digests[1]
+    for address in ("canary", "other"):
+        binds = bind(0, address), client(0, connect_time=-1.0, address_id=address)
+        with ours(tmp_path / address, *binds) as server:
+            alter(server.file, "UPDATE usage_client_versions SET side = 'canary'")
+            source = recognise(f"relay={tmp_path / address}")
+            found = read(source, tmp_path / "scratch", marks if address == "canary" else None, said=texts)
+        rows = found["client_versions"].rows
+        assert [row["fault"] for row in rows] == [None, "out of range"]
+        digests.append(rows[1]["digest"])
+        assert "canary" not in repr(found) + repr(marks) + repr(texts)
+    assert digests[0] == digests[1], "it is not made from the hash"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from restante.pipeline.schemas import Column
 from restante.pipeline.tables import TABLES
 from restante.timing.model.phases import ALL_PHASES
 from support.pipeline import dictionary
@@ -23,10 +22,5 @@ def test_a_meaning_is_sentences_that_say_when_a_column_is_null_and_numbers_of_ti
             name = f"{table.name}.{column.name}"
             assert re.fullmatch(r"[^ ].*[^ .]\.", column.meaning), name
             assert not column.null or "NULL" in column.meaning, name
-            assert not column.name.endswith("_us") or column.unit == "microseconds", name
+            assert not column.name.endswith("_us") or column.comment.endswith(" In microseconds."), name
             assert column.type != "DOUBLE" or column.unit or column.name == "pow", name
-
-
-def test_the_unit_is_part_of_the_comment() -> None:
-    assert Column("a", "BIGINT", "How long.", unit="seconds").comment == "How long. In seconds."
-    assert Column("a", "BIGINT", "How many.").comment == "How many."

@@ -44,9 +44,8 @@ def seen(found: list[MissingRange]) -> list[tuple[Any, ...]]:
 
 
 def test_gaps_of_one_outage_are_one_range_of_all_their_topics() -> None:
-    [found] = requests(
-        [gap("cc", 2.5, 3, 5, "west"), gap("aa", 1, 1.5, 2, "north,west"), gap("bb", 1, 6, 40, "north")], ALWAYS
-    )
+    gaps = [gap("cc", 2.5, 3, 5, "west"), gap("aa", 1, 1.5, 2, "north,west"), gap("bb", 1, 6, 40, "north")]
+    [found] = requests(gaps, ALWAYS)
     assert seen([found]) == [(1, 6, "aabbcc")]
     assert (found.missing, found.holders) == (47, ("north", "west"))
 
@@ -120,20 +119,17 @@ def test_however_many_gaps_there_are_the_requests_are_few_and_cover_all_of_them(
 
 @pytest.fixture
 def lake(tmp_path: Path) -> LakeWorld:
-    """A lake in which two mailservers lack something; west has the older part of it no more."""
+    """Return a lake in which two Mailservers lack something; west has the older part of it no more."""
     world = LakeWorld(None, tmp_path)
-    day = {"day": DAY, "source": "east"}
     first, last = (datetime(2026, 11, 20, hour, tzinfo=UTC) for hour in (5, 7))
-    rows = {"first": first, "last": last, "missing": 3, "holders": "north,west", **day}
-    world.add(
-        "gaps",
-        [
-            {**rows, "topic": "0x0000000a"},
-            {**rows, "topic": "0x0000000b", "holders": "west"},
-            {**rows, "topic": None, "first": last, "missing": 5},
-            {**rows, "topic": "0x0000000c", "source": "west"},
-        ],
+    base = {"first": first, "last": last, "missing": 3, "holders": "north,west", "day": DAY, "source": "east"}
+    changes: tuple[dict[str, Any], ...] = (
+        {"topic": "0x0000000a"},
+        {"topic": "0x0000000b", "holders": "west"},
+        {"topic": None, "first": last, "missing": 5},
+        {"topic": "0x0000000c", "source": "west"},
     )
+    world.add("gaps", [base | change for change in changes])
     covered = {"envelopes": 1, "alone": 0, "missing": 9, "day": DAY}
     world.add("coverage", [{**covered, "source": source} for source in ("east", "west", "full")])
     sources = [{"source": source, "sent": "2026-11-20T05:00:00"} for source in ("east", "north", "west", "full")]
@@ -144,90 +140,68 @@ def lake(tmp_path: Path) -> LakeWorld:
 SINCE = ("--from", "2026-11-20", "--to", "2026-11-21", "--retention", "0")
 
 
-def asked(lake: LakeWorld, *words: str | Path, ends: int = 0) -> Any:
-    return command("gaps", "--lake", lake.path, *words, ends=ends)
+def asked(lake: LakeWorld, *words: str | Path, mailserver: str = "east", ends: int = 0) -> tuple[str, str]:
+    """Return what the command prints, and what is on standard error."""
+    done = command("gaps", "--lake", lake.path, "--mailserver", mailserver, *words, ends=ends)
+    return done.stdout, done.stderr
+
+
+def ranges(lake: LakeWorld, *words: str | Path) -> list[Any]:
+    found = json.loads(asked(lake, *words)[0])["ranges"]
+    return [((each["to"] - each["from"]) / HOUR, each["topics"], each["missing"]) for each in found]
 
 
 def test_the_file_has_what_to_request(lake: LakeWorld, tmp_path: Path) -> None:
     file = tmp_path / "east.json"
     for _ in range(2):  # it is replaced
-        said = asked(lake, "--mailserver", "east", *SINCE, "-o", file)
-    assert said.stdout.splitlines() == [
+        printed, _ = asked(lake, *SINCE, "-o", file)
+    assert printed.splitlines() == [
         "east lacks 11 envelopes, in 1 range",
         "  2026-11-20 05:00:00 to 2026-11-20 07:00:00: 11 envelopes of all topics, held by north, west",
     ]
-    assert json.loads(file.read_text()) == {
-        "format": "restante missing ranges",
-        "version": 1,
-        "mailserver": "east",
-        "missing": 11,
-        "ranges": [
-            {
-                "from": MIDNIGHT + 5 * HOUR,
-                "to": MIDNIGHT + 7 * HOUR,
-                "topics": None,
-                "missing": 11,
-                "holders": ["north", "west"],
-            }
-        ],
-    }
+    whole = {"from": MIDNIGHT + 5 * HOUR, "to": MIDNIGHT + 7 * HOUR, "topics": None, "missing": 11}
+    head = {"format": "restante missing ranges", "version": 1, "mailserver": "east", "missing": 11}
+    assert json.loads(file.read_text()) == {**head, "ranges": [{**whole, "holders": ["north", "west"]}]}
     assert missing_ranges.write(missing_ranges.read(file)) == file.read_bytes()
-
-
-def ranges(lake: LakeWorld, *words: str | Path) -> list[Any]:
-    found = json.loads(asked(lake, "--mailserver", "east", *words).stdout)["ranges"]
-    return [((each["to"] - each["from"]) / HOUR, each["topics"], each["missing"]) for each in found]
-
-
-def test_without_a_file_json_is_printed_and_on_a_terminal_lines_for_people(lake: LakeWorld) -> None:
-    assert ranges(lake, *SINCE) == [(2, None, 11)]
+    assert ranges(lake, *SINCE) == [(2, None, 11)], "without a file it is printed"
     words = ("pipeline", "gaps", "--lake", str(lake.path), "--mailserver", "full", *SINCE)
     assert "full lacks nothing of these times and topics" in on_a_terminal(*RESTANTE, *words)
 
 
-def test_only_what_the_mailserver_keeps_and_accepts_is_listed(lake: LakeWorld, tmp_path: Path) -> None:
-    config = tmp_path / "waku.toml"
-    config.write_text('[waku]\nretention = 0\ntopics = ["0000000a"]\n')
-    assert ranges(lake, *SINCE, "--topic", "0x0000000a", "--topic", "0000000d") == [(2, ["0000000a", "0000000d"], 8)]
-    assert ranges(lake, *SINCE[:4], "--config", config) == [(2, ["0000000a"], 3)]
-    topics = ("--topic", "0000000a", "--topic", "0000000b")
-    assert ranges(lake, *SINCE[:4], "--config", config, *topics) == [(2, ["0000000a"], 3)]
-    assert ranges(lake, "--from", "2026-11-20", "--retention", "0.5") == [], "they were sent longer ago"
-    assert ranges(lake, *SINCE, "--holder", "north", "--topic", "0000000b") == []
-    assert ranges(lake, *SINCE[4:], "--to", "2026-11-20T06:00", "--topic", "0000000b") == [(1, ["0000000b"], 3)]
-
-
-def test_what_one_of_two_mailservers_does_not_keep_or_accept_is_left_out(lake: LakeWorld, tmp_path: Path) -> None:
+def test_only_what_the_mailservers_keep_and_accept_is_listed(lake: LakeWorld, tmp_path: Path) -> None:
     def config(name: str, retention: float, *topics: str) -> tuple[str, Path]:
         file = tmp_path / name
         file.write_text(f"[waku]\nretention = {retention}\ntopics = {list(topics)}\n")
         return "--config", file
 
-    everything = config("everything.toml", 0)
+    everything, one = config("everything.toml", 0), config("one.toml", 0, "0000000a")
     some = config("some.toml", 0, "0000000a", "0000000b")
     others = config("others.toml", 0, "0000000b", "0000000d")
     short = config("short.toml", 0.5)
     since = SINCE[:4]
+    assert ranges(lake, *SINCE, "--topic", "0x0000000a", "--topic", "0000000d") == [(2, ["0000000a", "0000000d"], 8)]
+    assert ranges(lake, *since, *one) == [(2, ["0000000a"], 3)]
+    topics = ("--topic", "0000000a", "--topic", "0000000b")
+    assert ranges(lake, *since, *one, *topics) == [(2, ["0000000a"], 3)]
+    assert ranges(lake, *SINCE, "--holder", "north", "--topic", "0000000b") == []
+    assert ranges(lake, *SINCE[4:], "--to", "2026-11-20T06:00", "--topic", "0000000b") == [(1, ["0000000b"], 3)]
     assert ranges(lake, *since, *everything) == [(2, None, 11)]
     assert ranges(lake, *since, *everything, *some) == ranges(lake, *since, *some, *everything)
     assert ranges(lake, *since, *some, *others) == [(2, ["0000000b"], 3)]
-    for words in ((*everything, *short), (*short, *everything), (*short, *SINCE[4:])):
+    for words in (("--retention", "0.5"), (*everything, *short), (*short, *everything), (*short, *SINCE[4:])):
         assert ranges(lake, *since[:2], *words) == [], "they were sent longer ago"
     file = tmp_path / "some.json"
-    shown = asked(lake, "--mailserver", "east", *since, *some, *others, "-o", file).stdout.splitlines()
+    shown = asked(lake, *since, *some, *others, "-o", file)[0].splitlines()
     assert (shown[0], shown[-1]) == (
         "east lacks 3 envelopes, in 1 range",
         "8 more envelopes are too old, or of other topics",
     )
-    shown = asked(
-        lake, "--mailserver", "east", *since[:2], *short, "--holder", "west", "-o", file
-    ).stdout.splitlines()
-    assert shown == [
+    assert asked(lake, *since[:2], *short, "--holder", "west", "-o", file)[0].splitlines() == [
         "east lacks nothing of these times and topics that west has",
         "11 more envelopes that west has are too old, or of other topics",
     ]
-    said = asked(lake, "--mailserver", "east", *some, "--topic", "0000000d", ends=2).stderr
-    assert said.startswith("restante: no topic is in every list of topics: change --topic or ")
+    _, error = asked(lake, *some, "--topic", "0000000d", ends=2)
+    assert error.startswith("restante: no topic is in every list of topics: change --topic or ")
 
 
 def test_only_rows_of_the_mailserver_and_the_days_are_read(lake: LakeWorld) -> None:
@@ -244,47 +218,44 @@ def test_many_ranges_are_shown_in_part(lake: LakeWorld, monkeypatch: pytest.Monk
     gaps = [gap("0000000a", 2.5 * number, 2.5 * number) for number in range(8)]
     monkeypatch.setattr(module, "read", lambda *_: gaps)
     monkeypatch.setattr("restante.cli.pipeline_gaps.MAX_LINES", 3)
-    said = asked(lake, "--mailserver", "east", *SINCE, "-o", tmp_path / "all.json").stdout.splitlines()
-    assert (len(said), said[-1]) == (5, "  and 5 more ranges; -o writes all of them to a file")
+    lines = asked(lake, *SINCE, "-o", tmp_path / "all.json")[0].splitlines()
+    assert (len(lines), lines[-1]) == (5, "  and 5 more ranges; -o writes all of them to a file")
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "sentence"),
     [
-        (("--mailserver", "nord"), "the lake has no Mailserver nord: it has east, full, west (--mailserver)"),
-        (("--mailserver", "east", "--holder", "nord"), "no envelopes from a source nord (--holder)"),
-        (("--mailserver", "east", "--from", "soon"), "--from: 'soon' is not a time"),
-        (("--mailserver", "east", "--to", "-31d"), "no time is left: change --from, --to, --ret"),
+        ("--mailserver nord", "the lake has no Mailserver nord: it has east, full, west (--mailserver)"),
+        ("--holder nord", "no envelopes from a source nord (--holder)"),
+        ("--from soon", "--from: 'soon' is not a time"),
+        ("--to -31d", "no time is left: change --from, --to, --ret"),
+        ("--from now --to -1h", "the first time is after the last: change --from or --to"),
+        ("--topic x", "--topic: 'x' is not a topic"),
+        ("--retention -1", "--retention: '-1' is not a number from 0"),
+        ("--config /nowhere", "cannot read /nowhere"),
         (
-            ("--mailserver", "east", "--from", "now", "--to", "-1h"),
-            "the first time is after the last: change --from or --to",
-        ),
-        (("--mailserver", "east", "--topic", "x"), "--topic: 'x' is not a topic"),
-        (("--mailserver", "east", "--retention", "-1"), "--retention: '-1' is not a number from 0"),
-        (("--mailserver", "east", "--config", "/nowhere"), "cannot read /nowhere"),
-        (
-            ("--mailserver", "east", *(word for n in range(1001) for word in ("--topic", f"{n:08x}"))),
+            " ".join(f"--topic {n:08x}" for n in range(1001)),
             "there are more than 1,000 topics, which no request can name: name fewer with --topic",
         ),
     ],
 )
-def test_misuse_is_one_sentence(lake: LakeWorld, words: tuple[str, ...], said: str) -> None:
-    done = asked(lake, *words, ends=2)
-    [sentence] = done.stderr.splitlines()
-    assert said in sentence
-    assert done.stdout == ""
+def test_misuse_is_one_sentence(lake: LakeWorld, words: str, sentence: str) -> None:
+    printed, errors = asked(lake, *words.split(), ends=2)
+    [error] = errors.splitlines()
+    assert sentence in error
+    assert printed == ""
 
 
 def test_a_lake_without_the_table_or_with_a_damaged_file_is_reported(tmp_path: Path, lake: LakeWorld) -> None:
-    other = LakeWorld(None, tmp_path / "other")
     (tmp_path / "other").mkdir()
+    other = LakeWorld(None, tmp_path / "other")
     other.add("archived", [])
-    said = asked(other, "--mailserver", "east", ends=2).stderr
-    assert said == "restante: the lake has no table gaps yet: run `restante pipeline build`\n"
-    said = asked(lake, "--mailserver", "east", "-o", tmp_path / "no" / "file", *SINCE, ends=1).stderr
-    assert said == f"restante: cannot write {tmp_path / 'no' / 'file'}: No such file or directory (-o)\n"
+    _, error = asked(other, ends=2)
+    assert error == "restante: the lake has no table gaps yet: run `restante pipeline build`\n"
+    _, error = asked(lake, "-o", tmp_path / "no" / "file", *SINCE, ends=1)
+    assert error == f"restante: cannot write {tmp_path / 'no' / 'file'}: No such file or directory (-o)\n"
     for file in (lake.path / "gaps").rglob("*.parquet"):
         file.write_bytes(b"PAR1")
-    said = asked(lake, "--mailserver", "east", *SINCE, ends=1).stderr
-    assert "the lake is damaged" in said
-    assert len(said.splitlines()) == 1
+    _, error = asked(lake, *SINCE, ends=1)
+    assert "the lake is damaged" in error
+    assert len(error.splitlines()) == 1
