@@ -1,8 +1,8 @@
 """The mailbox server as its clients and its operator see it: the spec's nouns in dicts and lists, nothing clever.
 
-It shares no code with the server. Commands and replies are those of spec 000, the words of errors and the order of
-checks those of the reference server (server_websocket.py:200-330, 0.8.0); where both leave a choice, or where we
-part from the reference, the comment names the decision.
+It shares no code with the server but the type of a time. Commands and replies are those of spec 000, the words of
+errors and the order of checks those of the reference server (server_websocket.py:200-330, 0.8.0); where both leave a
+choice, or where we part from the reference, the comment names the decision.
 
 Chance is not predicted. The server says what it drew, and the model says whether it may be so.
 """
@@ -14,36 +14,13 @@ import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any
 
-from machine import records
+from restante.mailbox.core.model import Now
 from support.mailbox.givens import Frame
-from support.mailbox.tables import Rows, Usage
+from support.mailbox.tables import Record, Rows, Usage
 
 REFUSED = "the server could not store this, try again"
-
-
-class Now(NamedTuple):
-    """Wall clock, and seconds of service."""
-
-    wall: float
-    service: float
-
-
-class Beginning:
-    """Equals every text that begins so: what follows is a library's own words."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, str) and other.startswith(self._text)
-
-    def __hash__(self) -> int:
-        raise TypeError
-
-    def __repr__(self) -> str:
-        return f"{self._text}…"
 
 
 class Refusal(Exception):  # noqa: N818 - an answer, not a fault
@@ -69,7 +46,7 @@ class Peer:
     """Its last command was answered with an error."""
     heard: list[Frame] = field(default_factory=list)
     """All that it must have been sent so far, without `server_tx`."""
-    verdict: tuple[int, str | Beginning] | None = None
+    verdict: tuple[int, str] | None = None
 
 
 @dataclass
@@ -256,7 +233,7 @@ class Server:
         try:
             message = json.loads(text)
         except ValueError:
-            self._hang_up(peer, 1007, Beginning("not JSON: "))
+            self._hang_up(peer, 1007, "not JSON")
             return None
         if not isinstance(message, dict):
             self._hang_up(peer, 1003, "not a JSON object")
@@ -265,7 +242,7 @@ class Server:
             self._tell(peer, {"type": "ack", "id": message.get("id")})
         return message
 
-    def _hang_up(self, peer: Peer, code: int, words: str | Beginning) -> None:
+    def _hang_up(self, peer: Peer, code: int, words: str) -> None:
         self._tell(peer, {"type": "error", "error": words, "orig": None})
         peer.deaf = True
         peer.verdict = code, words
@@ -294,7 +271,7 @@ class Server:
         peer.app, peer.side = message["appid"], message["side"]
         self._returned.add((peer.app, peer.side))
         self.usage.client_versions.append(
-            records.client_version(peer.app, peer.side, now.wall, message.get("client_version"), self.blur)
+            _client_version_record(peer.app, peer.side, now.wall, message.get("client_version"), self.blur)
         )
 
     def _list(self, peer: Peer, _message: Frame, _now: Now) -> Frame:
@@ -508,7 +485,7 @@ class Server:
         del self.mailboxes[mailbox.app, mailbox.name]
         silent = mailbox.shown.intersection(member.side for member in mailbox.members) - mailbox.spoke()
         self.usage.mailboxes.append(
-            records.mailbox(
+            _mailbox_record(
                 mailbox.app,
                 [(member.added, member.mood) for member in mailbox.members],
                 now.wall,
@@ -523,7 +500,7 @@ class Server:
     def _end_nameplate(self, nameplate: Nameplate, now: Now, *, pruned: bool = False) -> None:
         del self.nameplates[nameplate.app, nameplate.name]
         self.usage.nameplates.append(
-            records.nameplate(
+            _nameplate_record(
                 nameplate.app,
                 [member.added for member in nameplate.members],
                 now.wall,
@@ -585,3 +562,81 @@ _RULES: dict[str, Callable[[Server, Peer, Frame, Now], Frame | None]] = {
     "add": Server._add,
     "close": Server._close,
 }
+
+
+# ── usage records, by the formulas of the reference server (server.py:353 and :430, 0.8.0) ───────
+
+# We differ in two points: a mark says that somebody was turned away, since there is no third row to count, and no
+# duration is negative when the clock was set back.
+
+
+def _nameplate_record(app: str, added: list[float], now: float, *, pruned: bool, crowded: bool, blur: int) -> Record:
+    """One row per nameplate that has ended; `added` are the times at which its sides came."""
+    result = "lonely"
+    if len(added) == 2:
+        result = "happy"
+    if pruned:
+        result = "pruney"
+    if crowded:
+        result = "crowded"
+    return {"app_id": app, **_times(added, now, blur), "result": result}
+
+
+def _mailbox_record(
+    app: str,
+    sides: list[tuple[float, str | None]],
+    now: float,
+    *,
+    for_nameplate: bool,
+    pruned: bool,
+    crowded: bool,
+    visitors: int,
+    blur: int,
+) -> Record:
+    """One row per mailbox that has ended; `sides` are the times at which its sides came and their moods.
+
+    `visitors` is ours: the reference does not count them.
+    """
+    moods = [mood for _, mood in sides]
+    result = "lonely"
+    if len(sides) == 2:
+        result = "happy"
+    for mood in ("lonely", "errory", "scary"):  # in this order: the last one that was said counts
+        if mood in moods:
+            result = mood
+    if pruned:
+        result = "pruney"
+    if crowded:
+        result = "crowded"
+    times = _times([added for added, _ in sides], now, blur)
+    return {"app_id": app, "for_nameplate": for_nameplate, **times, "result": result, "visitors": visitors}
+
+
+def _client_version_record(app: str, side: str, now: float, said: Any, blur: int) -> Record:
+    """One row per bind; `said` is its client_version: [implementation, version], or anything at all."""
+    implementation = version = None
+    if isinstance(said, list) and len(said) >= 2:
+        implementation, version = (each if isinstance(each, str) else None for each in said[:2])
+    return {
+        "app_id": app,
+        "side": side,
+        "connect_time": _blurred(now, blur),
+        "blur_time": float(blur),
+        "implementation": implementation,
+        "version": version,
+    }
+
+
+def _times(added: list[float], now: float, blur: int) -> Record:
+    first = min(added)
+    waiting = max(added) - first if len(added) == 2 else None
+    total = now - first
+    if total < 0:
+        total = 0.0
+    return {"started": _blurred(first, blur), "waiting_time": waiting, "total_time": total, "blur_time": float(blur)}
+
+
+def _blurred(when: float, blur: int) -> float:
+    if blur == 0:
+        return when
+    return float(blur * (when // blur))

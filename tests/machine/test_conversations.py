@@ -1,7 +1,5 @@
 """The server does what the plain model does, wherever it is. `--effort N` looks N times as hard (effort.py)."""
 
-import json
-
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
@@ -48,7 +46,7 @@ def test_any_value_in_any_field_is_answered_as_the_model_says() -> None:
             state._sit(0, bound=before != "connected")
             if before == "opened":
                 state._command(0, "open", mailbox=MAILBOXES[0])
-            state._say(0, json.dumps(blunder))
+            state._say(0, blunder)
     state.teardown()
 
 
