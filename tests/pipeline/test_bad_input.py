@@ -80,9 +80,7 @@ def test_every_command_works_on_an_empty_lake(tmp_path: Path) -> None:
     assert {path.name for path in lake.iterdir()} == {"lake.json", "lock"}
 
 
-def test_every_command_refuses_a_lake_of_an_older_version_and_changes_nothing(
-    plain: LakeWorld, sources: tuple[str, ...]
-) -> None:
+def test_every_command_refuses_a_lake_of_an_older_version(plain: LakeWorld, sources: tuple[str, ...]) -> None:
     plain.lived("2023-11-14")
     (plain.path / "lake.json").write_text(json.dumps({"format": LAKE_FORMAT - 1, "first_day": "2015-01-01"}))
     before = plain.bytes()
@@ -143,9 +141,7 @@ def test_a_lake_that_may_not_be_read_or_written_to_is_not_called_damaged(plain: 
         assert "remove" not in line, "its owner can read what is there"
 
 
-def test_a_lake_without_some_of_its_tables_is_read_and_the_others_stay(
-    plain: LakeWorld, sources: tuple[str, ...]
-) -> None:
+def test_a_lake_without_some_of_its_tables_is_read(plain: LakeWorld, sources: tuple[str, ...]) -> None:
     plain.lived("2023-11-14")
     with plain.run() as run:
         build_run.build(run, builds={"outcomes": COUNTING["outcomes"]})
@@ -201,9 +197,7 @@ def test_a_source_that_disappears_before_it_is_read_is_reported_and_the_others_a
     assert command(*words).stderr == ""
 
 
-def test_a_source_that_disappears_between_its_tables_or_while_spark_reads_it_is_finished_by_the_next_run(
-    world: LakeWorld, tmp_path: Path
-) -> None:
+def test_a_source_that_disappears_during_a_run_is_finished_by_the_next(world: LakeWorld, tmp_path: Path) -> None:
     for name in ("logs", "files", "away"):
         (tmp_path / name).mkdir()
     traced = {"connection": 1, "command": "bind", "id": "a", "server_rx": T0, "commit": None, "server_tx": T0 + 1}

@@ -114,9 +114,7 @@ def test_days_after_a_clock_that_was_set_back_are_built_when_they_change(plain: 
     assert days(plain) == {FIRST: 2, SECOND: 1}, "a later day that lost its rows is built, too"
 
 
-def test_a_clock_that_was_ahead_when_days_were_dropped_does_not_keep_later_ones_from_being_built(
-    plain: LakeWorld,
-) -> None:
+def test_days_dropped_by_a_clock_that_was_ahead_do_not_keep_later_ones_from_being_built(plain: LakeWorld) -> None:
     plain.lived(FIRST, SECOND)
     plain.now = NOW + 3650 * SECONDS_PER_DAY
     first = datetime.fromtimestamp(plain.now, UTC).date() - timedelta(30)
@@ -275,9 +273,7 @@ def test_commits_that_leave_no_day_to_build_do_not_make_a_table_lag_behind(plain
 
 
 @pytest.mark.parametrize(("only", "definition"), [("", 1), (SECOND, 1), ("", 2)])
-def test_a_table_stays_as_it_is_while_an_input_is_removed_and_another_one_changes(
-    plain: LakeWorld, only: str, definition: int
-) -> None:
+def test_a_table_stays_as_it_is_while_an_input_is_removed(plain: LakeWorld, only: str, definition: int) -> None:
     plain.lived(FIRST, SECOND)
     plain.lived(SECOND, table="mailboxes")
     outcomes(plain)
@@ -381,9 +377,7 @@ def test_days_with_many_rows_are_built_a_few_at_a_time(plain: LakeWorld, monkeyp
     assert any("outcomes: 2 of 3 days" in words for words in plain.steps.said)
 
 
-def test_an_interrupted_run_is_finished_by_the_next_even_by_a_changed_definition(
-    plain: LakeWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_is_finished_by_the_next(plain: LakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     commit = LakeTable.commit
 
     def cut_off(table: LakeTable, *given: object, **others: object) -> int:
@@ -456,9 +450,7 @@ def test_jobs_run_in_parallel_while_together_they_read_no_more_than_one_may() ->
 
 
 @pytest.mark.thorough
-def test_days_that_came_one_by_one_and_late_are_built_as_if_all_had_come_at_once(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_late_days_are_built_as_if_all_had_come_at_once(spark: SparkSession, tmp_path: Path) -> None:
     """In a quick run test_tables.py shows that Spark builds a day from the days that it reads."""
     rows = {name: values for name, values in busy.busy_week(Random(1), 500).items() if name in CLEAN_TABLES}
     today, yesterday, first = (busy.TODAY.date() - timedelta(days) for days in range(3))
@@ -538,9 +530,7 @@ def test_a_mailserver_without_envelopes_in_the_lake_has_no_rows_of_later_days(pl
     assert coverage_days(plain) == {"one": [FIRST, SECOND, THIRD], "retired": [FIRST, f"({SECOND})"]}
 
 
-def test_mailservers_that_came_in_any_order_are_covered_as_if_all_had_come_at_once(
-    plain: LakeWorld, tmp_path: Path
-) -> None:
+def test_mailservers_are_covered_in_whatever_order_they_came(plain: LakeWorld, tmp_path: Path) -> None:
     dice = Random(4)
     for _ in range(8):
         source = dice.choice(("one", "two", "three", "export"))

@@ -141,7 +141,7 @@ def test_a_day_is_that_of_the_first_time_in_utc() -> None:
         (None, None, 1_700_000_041_000_001, None),  # the next microsecond: of a clock that runs, all but one in 10^6
     ],
 )
-def test_the_blur_of_a_row_is_the_recorded_one_or_is_inferred_from_its_time_and_the_setting(
+def test_the_blur_of_a_row_is_recorded_or_inferred(
     recorded: int | None, setting: int | None, time: int, blur: int | None
 ) -> None:
     assert rules.blur_us(recorded, setting, time) == blur

@@ -115,9 +115,7 @@ def test_a_name_ends_at_the_first_equals_sign_and_what_it_names_is_no_url() -> N
             parse(f"a={url}")
 
 
-def test_our_server_is_named_by_its_directory_or_its_file_and_theirs_is_known_by_its_file_s_name(
-    tmp_path: Path,
-) -> None:
+def test_a_server_is_named_by_its_directory_or_its_file(tmp_path: Path) -> None:
     file = made("ours", tmp_path)
     ours = [recognise(f"a={path}") for path in (file, file.parent)]
     assert [(each.path, each.kind, each.origins) for each in ours] == [(file, "mailbox server's database", ())] * 2

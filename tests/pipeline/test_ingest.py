@@ -27,9 +27,7 @@ from support.pipeline.servers import T0, alter, client, current, mailbox, namepl
 SECONDS_PER_DAY = 86_400.0
 
 
-def test_rows_of_servers_go_to_the_lake_and_a_second_run_reads_only_new_ones(
-    world: LakeWorld, tmp_path: Path
-) -> None:
+def test_rows_go_to_the_lake_and_a_second_run_reads_new_ones(world: LakeWorld, tmp_path: Path) -> None:
     specs = [f"relay={tmp_path / 'a'}", f"west={tmp_path / 'b'}"]
     with (
         ours(tmp_path / "a", nameplate(1), nameplate(2), mailbox(2), client(3), current(None)) as server,
@@ -85,9 +83,7 @@ def a_torn_file(folder: Path) -> Path:
     return their.usage
 
 
-def test_a_faulty_row_is_in_quarantine_once_and_without_content_even_after_an_interrupted_run(
-    world: LakeWorld, tmp_path: Path
-) -> None:
+def test_a_faulty_row_is_in_quarantine_once_and_without_content(world: LakeWorld, tmp_path: Path) -> None:
     file = a_torn_file(tmp_path)
     commit = LakeTable.commit
 
@@ -159,9 +155,7 @@ def test_rows_that_were_imported_from_another_source_are_duplicates(world: LakeW
     assert counts == {"new": (4, 1, 3), "old": (3, 3, 0)}
 
 
-def test_a_source_that_fails_or_counts_other_rows_does_not_hold_up_the_others(
-    world: LakeWorld, tmp_path: Path
-) -> None:
+def test_a_source_that_fails_or_miscounts_holds_up_no_other(world: LakeWorld, tmp_path: Path) -> None:
     find_new = OpenedUsage.find_new
 
     def miscounted(usage: OpenedUsage, *given: Any) -> Span | None:
@@ -225,9 +219,7 @@ def test_a_copy_of_a_database_under_another_name_is_reported_and_another_databas
     assert said.startswith("source backup: nameplates begins with the same row as that of source relay in the lake")
 
 
-def test_spark_starts_before_a_step_whose_tasks_another_thread_reads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_spark_starts_before_a_step_that_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     world = LakeWorld(None, tmp_path)
     step = world.steps.step

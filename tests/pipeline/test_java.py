@@ -59,9 +59,7 @@ def test_java_home_comes_before_the_path_and_a_java_is_found_behind_its_links(tm
     assert java.find_home({"JAVA_HOME": str(a_java(named, "11.0.2")), **path}) == real, "too old"
 
 
-def test_a_machine_without_java_gets_the_wheels_or_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_without_java_gets_the_wheel_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = java.find_home({"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")})
     assert home.is_relative_to(tmp_path / "cache" / "restante")
     wheels = run(WHEEL / "bin" / "java", ASKED, "-version")
@@ -299,9 +297,7 @@ def test_a_run_that_is_done_succeeds_whatever_is_wrong_with_the_cache_folder(
     assert capsys.readouterr().err.endswith(said)
 
 
-def test_java_is_started_for_small_jobs_and_once_more_before_the_first_large_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_java_is_started_again_before_the_first_large_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
 
     @contextmanager

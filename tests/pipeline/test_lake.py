@@ -159,9 +159,7 @@ def test_a_folder_that_is_no_lake_is_refused_and_not_changed(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/lake", "hdfs://host:8020/lake", "file:///lake"])
-def test_a_url_is_refused_and_no_folder_of_its_name_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
-) -> None:
+def test_a_url_is_refused_and_no_folder_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.chdir(tmp_path)
     words = rf"--lake {url.replace(':///', '://')}: this is a URL; .* have no lock"
     with pytest.raises(Misuse, match=words):

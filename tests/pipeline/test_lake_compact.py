@@ -151,7 +151,7 @@ def long_texts(path: Path, *, same: bool) -> list[Row]:
 
 
 @pytest.mark.parametrize("same", [True, False], ids=["the same text", "each row its own"])
-def test_row_groups_of_long_texts_are_small_and_a_text_that_many_rows_have_is_in_memory_once(
+def test_long_texts_are_in_small_groups_and_in_memory_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, same: bool
 ) -> None:
     group_bytes = 1 << 19
@@ -240,9 +240,7 @@ def of(rows: list[Row]) -> int:
     st.randoms(use_true_random=False),
     st.integers(0, 40),
 )
-def test_a_digest_is_that_of_the_rows_in_any_order_and_any_number_of_tables(
-    given: list[Row], dice: Random, cut: int
-) -> None:
+def test_a_digest_is_of_rows_in_any_order_and_any_tables(given: list[Row], dice: Random, cut: int) -> None:
     mixed = dice.sample(given, len(given))
     assert (of(mixed[:cut]) + of(mixed[cut:])) % 2**64 == of(given)
 

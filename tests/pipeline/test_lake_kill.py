@@ -175,9 +175,7 @@ def files(lake: Path) -> set[Path]:
     return found
 
 
-def test_files_are_flushed_before_the_commit_and_the_commit_before_it_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_flushed_before_the_commit_and_it_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     properly, append = atomic_file.flush, lake_table.LakeTable._append
     done: list[str | Path] = []
 
@@ -247,9 +245,7 @@ def test_files_that_were_never_in_a_version_count_from_when_they_were_written(tm
         assert files(tmp_path) == {readme, *(file.path for file in table.files())}
 
 
-def test_a_file_whose_removal_is_no_longer_in_the_log_counts_from_when_it_was_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_whose_removal_was_cleaned_counts_by_its_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lake_table, "COMMITS_PER_CHECKPOINT", 1)
     with opened(tmp_path) as table:
         add(table, [letter(1)], finished=1000.0)

@@ -108,9 +108,7 @@ def lake(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return path
 
 
-def test_sparks_workers_write_the_same_files_as_are_written_without_spark(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_sparks_workers_write_the_files_that_we_write(spark: SparkSession, tmp_path: Path) -> None:
     lake = tmp_path / NAMES[-1]
     with opened(lake) as table:
         ours, theirs = table.stage(held(ROWS)), table.stage(frame(spark, ROWS))

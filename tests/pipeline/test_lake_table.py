@@ -127,9 +127,7 @@ def test_any_sequence_of_commits_is_what_a_list_of_rows_would_be(steps: list[Ste
 @pytest.mark.thorough
 @examples(2)
 @any_steps
-def test_any_sequence_of_commits_through_spark_is_what_a_list_of_rows_would_be(
-    spark: SparkSession, steps: list[Step], letters: Table
-) -> None:
+def test_any_commits_through_spark_are_a_list_of_rows(spark: SparkSession, steps: list[Step], letters: Table) -> None:
     take(steps, letters, lambda stage, _: frame(spark, stage), lambda table: table.read(spark).toArrow())
 
 
@@ -265,9 +263,7 @@ def test_spark_stages_rows_and_reads_all_or_some_partitions(spark: SparkSession,
     assert by_spark(spark, tmp_path, {"hour": {None, "7"}, "source": ["main"]}) == [meant[0], *meant[2:]]
 
 
-def test_columns_are_found_by_name_and_rows_that_do_not_fit_are_not_staged(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_columns_are_found_by_name_and_unfit_rows_are_not_staged(spark: SparkSession, tmp_path: Path) -> None:
     given = frame(spark, [letter(1)])
     turned = given.selectExpr("'x' AS more", *reversed(given.columns)).withColumn("id", given["id"].cast("INT"))
     sentence = "a row for the table letters has no {}: these rows were not committed"
@@ -428,9 +424,7 @@ def test_the_log_has_the_statistics_of_a_month(tmp_path: Path) -> None:
     assert not {"weight", "body", "seen"} & least.keys()
 
 
-def test_commit_infos_outlive_checkpoints_and_other_programs_that_clean_logs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commit_infos_outlive_checkpoints_and_cleaned_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lake_table, "COMMITS_PER_CHECKPOINT", 3)
     with opened(tmp_path) as table:
         add(table, [letter(1)], run="0", transactions={"a": 1})
@@ -449,9 +443,7 @@ def test_commit_infos_outlive_checkpoints_and_other_programs_that_clean_logs(
     assert stored(tmp_path) == [letter(1)]
 
 
-def test_log_entries_that_nobody_needs_are_removed_thirty_days_after_the_next_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unneeded_log_entries_are_removed_after_thirty_days(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lake_table, "COMMITS_PER_CHECKPOINT", 3)
     log = tmp_path / "letters" / "_delta_log"
     written = 1_000_000_000

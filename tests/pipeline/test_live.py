@@ -78,9 +78,7 @@ def shown(found: SourceRead) -> list[tuple[str, float | None, int, float]]:
 # ── what is read ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_nameplates_and_mailboxes_started_with_their_first_side_and_are_live_as_of_the_last_write(
-    tmp_path: Path,
-) -> None:
+def test_what_is_live_started_with_its_first_side_and_is_read_again_when_it_changes(tmp_path: Path) -> None:
     with ours(tmp_path / "data", current(None)) as server:
         add(server, claimed(1, 10.0), claimed(2, 70.5, 20.25), claimed(3, 10.0), opened(1, 10.0), opened(2))
         saved_at(server, 100)
@@ -141,9 +139,7 @@ def test_the_reference_server_tells_how_many_connections_have_a_mailbox_open(tmp
     assert shown(live(their.usage)) == [("listener", None, 0, 40.0)]
 
 
-def test_rows_that_make_no_sense_are_faults_or_left_out_and_only_times_and_counts_leave_the_copy(
-    tmp_path: Path,
-) -> None:
+def test_rows_without_sense_are_faults_and_only_times_and_counts_leave_the_copy(tmp_path: Path) -> None:
     with ours(tmp_path / "data", current(None)) as server:
         add(server, *(claimed(key, 10.0 * key) for key in range(1, 9)), opened(1, 20.0))
         values = ('[{"added": "canary"}]', '[{"added": 5}]', "canary", "[]", '["canary"]', "{}")
@@ -195,9 +191,7 @@ def test_a_nameplate_is_counted_while_it_is_live_and_once_when_it_has_ended(worl
 
 
 @pytest.mark.parametrize("name", ["pressure", pytest.param("mailbox_pressure", marks=pytest.mark.thorough)])
-def test_what_ended_before_the_days_to_build_is_left_out_and_changes_none_of_their_rows(
-    spark: SparkSession, name: str
-) -> None:
+def test_what_ended_before_the_days_to_build_is_left_out(spark: SparkSession, name: str) -> None:
     hour, of = 3_600_000_000, "nameplates" if name == "pressure" else "mailboxes"
     ended = [
         {"started": "2026-03-09T10:00:00", "total_us": hour},

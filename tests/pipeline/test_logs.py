@@ -77,9 +77,7 @@ def test_a_line_is_identified_by_its_file_and_offset(tmp_path: Path) -> None:
     assert second.faults == [(f"trace.jsonl:{ends[4]}", "not JSON")]
 
 
-def test_lines_and_events_go_to_the_lake_once_and_bad_ones_to_quarantine(
-    world: LakeWorld, logs: Path, tmp_path: Path
-) -> None:
+def test_lines_go_to_the_lake_once_and_bad_ones_to_quarantine(world: LakeWorld, logs: Path, tmp_path: Path) -> None:
     trace, log_ = logs / "trace.jsonl", logs / "send.json"
     trace.write_bytes(b"".join(LINES[:3]) + b"nonsense\n" + LINES[4])
     log_.write_bytes(log({}, {"start": "1"}, {"name": "tx file", "stop": T0 + 2}))
@@ -227,9 +225,7 @@ UNPARSABLE: dict[str, tuple[bytes, list[tuple[str, str]], int]] = {
 }
 
 
-def test_many_small_logs_share_tasks_and_a_large_one_has_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_logs_share_tasks_and_a_large_one_has_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(100):
         (tmp_path / f"{number:03}.json").write_bytes(log({"start": T0 + number}))
     (tmp_path / "050.json").write_bytes(log({}) + b" " * tasks.TASK_GROUP_BYTES)
@@ -243,9 +239,7 @@ def test_many_small_logs_share_tasks_and_a_large_one_has_its_own(
 
 
 @pytest.mark.parametrize("name", UNPARSABLE)
-def test_a_file_that_is_no_log_is_one_row_in_quarantine(
-    name: str, logs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_no_log_is_one_bad_row(name: str, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_source, "MAX_LOG_BYTES", 1 << 20)
     written, faults, clean = UNPARSABLE[name]
     (logs / "x").write_bytes(written)

@@ -15,10 +15,9 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from random import Random
-from typing import Final, NamedTuple
+from typing import Final
 
 import pytest
-from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from restante.pipeline.build.sources import build_sources
@@ -28,8 +27,7 @@ from restante.pipeline.tables import BUILT_TABLES
 from support.bounds import PATIENCE
 from support.documents import Document
 from support.pipeline.busy_week import TODAY, busy_week
-from support.pipeline.clusters import Standalone, changed, cluster_environment, connect_server, standalone, worker
-from support.pipeline.lakes import held
+from support.pipeline.clusters import changed, cluster_environment, connect_server, standalone, worker
 from support.pipeline.runs import LakeWorld, Row
 from support.pipeline.servers import T0, client, current, mailbox, nameplate, ours
 from support.pipeline.tables import dicts
@@ -45,21 +43,19 @@ GUIDE = Document("docs/pipeline/operating.md")
 
 @pytest.fixture(scope="module")
 def here(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> LakeWorld:
-    """A lake with some of everything, not built yet."""
+    """A lake with some of everything, not built yet, and each table in three files."""
     world = LakeWorld(spark, tmp_path_factory.mktemp("masters"))
     week = busy_week(Random(3), 100)
-    with world.run() as run:
-        for name, table in CLEAN_TABLES.items():
-            values = week.get(name, ())
-            target = run.lake.table(table)
-            parts = [target.stage(held(dicts(name, values[part::3]), table)) for part in range(3)]
-            ledger = Ledger(read=len(values), clean=len(values))
-            target.commit(parts, info=replace(world.info(name), source="main", ledger=ledger))
+    for name in CLEAN_TABLES:
+        values = week.get(name, ())
+        for part in range(3):
+            rows = dicts(name, values[part::3])
+            world.add(name, rows, source="main", ledger=Ledger(read=len(rows), clean=len(rows)))
     return world
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A master and two workers on loopback."""
     with standalone(tmp_path_factory.mktemp("cluster")) as started:
         yield started
@@ -86,34 +82,31 @@ def test_a_connect_server_builds_the_same_tables(
     assert built(world) == expected
 
 
-def test_after_the_driver_is_killed_in_the_middle_of_a_run_the_next_one_completes_the_tables(
-    cluster: Standalone, here: LakeWorld, expected: dict[str, list[Row]], tmp_path: Path
+def test_the_next_run_completes_what_a_killed_driver_left(
+    master: str, here: LakeWorld, expected: dict[str, list[Row]], tmp_path: Path
 ) -> None:
     """Without logs and envelopes, whose tables take a cluster a minute."""
     world = copied(here, tmp_path, "nameplates", "mailboxes", "client_versions", "live")
-    with running(world, "build", "--master", cluster.master) as build:
-        until(world)
+    with running(world, "build", "--master", master) as build:
+        until_written(world)
         build.kill()
         assert build.wait() == -signal.SIGKILL
-        as_in_the_guide("cluster", world, {"spark://10.0.0.1:7077": cluster.master})
+        as_in_the_guide("cluster", world, {"spark://10.0.0.1:7077": master})
     tables = built(world)
     assert len(tables) > 5
     assert all(rows == expected[name] for name, rows in tables.items() if name != "sources")
 
 
-def test_a_run_on_a_connect_server_reads_databases_here_and_files_there_and_builds_the_tables_there(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_on_a_connect_server_only_databases_are_read_here(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "a.rlp").write_bytes(b"".join(row.raw for row in [*ROWS[:30], ROWS[0]]) + b"\xc1")
+    (tmp_path / "files" / "b.rlp").write_bytes(b"".join(row.raw for row in ROWS[20:]))
+    (tmp_path / "trace").write_text('{"connection": 1}\n')
+    sources = [f"{name}={tmp_path / path}" for name, path in (("relay", "a"), ("waku", "files"), ("trace", "trace"))]
     world, same = (LakeWorld(spark, tmp_path / name) for name in ("there", "here"))
     for each in (world, same):
         each.folder.mkdir()
     same.now = time.time()
-    files = tmp_path / "files"
-    files.mkdir()
-    (files / "a.rlp").write_bytes(b"".join(row.raw for row in [*ROWS[:30], ROWS[0]]) + b"\xc1")
-    (files / "b.rlp").write_bytes(b"".join(row.raw for row in ROWS[20:]))
-    (tmp_path / "trace").write_text('{"connection": 1}\n')
-    sources = [f"relay={tmp_path / 'a'}", f"waku={files}", f"trace={tmp_path / 'trace'}"]
     with (
         ours(tmp_path / "a", nameplate(1), mailbox(2), client(3), current(None)),
         connect_server(PYSPARK_PYTHON=sys.executable) as url,
@@ -132,20 +125,9 @@ def test_a_run_on_a_connect_server_reads_databases_here_and_files_there_and_buil
 # ── files ────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Traces(NamedTuple):
-    """Traces that several tasks read, and what is in the lake after they were read."""
-
-    folder: Path
-    rows: dict[str, list[Row]]
-
-    @property
-    def source(self) -> str:
-        return f"--source=relay={self.folder}"
-
-
 @pytest.fixture(scope="module")
-def traces(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Traces:
-    """A dozen traces with commands of five days, and lines that are none."""
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dozen traces with commands of five days, and lines that are none. Several tasks read them."""
     folder = tmp_path_factory.mktemp("traces")
     for file in range(12):
         commands = (
@@ -154,38 +136,43 @@ def traces(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tra
         )
         lines = "".join(f"{json.dumps(command)}\n" for command in commands)
         (folder / f"trace.{file}").write_text(f"{lines}canary\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def traced(spark: SparkSession, traces: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Row]]:
+    """What is in the lake after they were read."""
     world = LakeWorld(spark, tmp_path_factory.mktemp("read-here"))
     world.now = time.time()
-    world.ingest(f"relay={folder}")
+    world.ingest(f"relay={traces}")
     found = rows_of(world)
     assert (len(found["server_commands"]), len(found["quarantine"])) == (24_000, 12)
-    return Traces(folder, found)
+    return found
 
 
 def rows_of(world: LakeWorld) -> dict[str, list[Row]]:
     """Return the rows of the tables into which traces are read. The day of a row in quarantine is that of the run."""
-    return {
-        name: [row | {"day": None} if name == "quarantine" else row for row in world.rows(name)]
-        for name in ("server_commands", "quarantine")
-    }
+    rejected = [row | {"day": None} for row in world.rows("quarantine")]
+    return {"server_commands": world.rows("server_commands"), "quarantine": rejected}
 
 
-def test_a_worker_that_is_killed_while_files_are_read_loses_and_doubles_no_row(
-    cluster: Standalone, traces: Traces, tmp_path: Path
+def test_a_killed_worker_loses_and_doubles_no_row(
+    master: str, traces: Path, traced: dict[str, list[Row]], tmp_path: Path
 ) -> None:
     world = LakeWorld(None, tmp_path)
-    with worker(cluster.master, tmp_path / "worker") as third:
+    words = ("ingest", f"--source=relay={traces}", "--master", master)
+    with worker(master, tmp_path / "worker") as third:
         third.says("Successfully registered with master")
-        with running(world, "ingest", traces.source, "--master", cluster.master) as ingest:
+        with running(world, *words) as ingest:
             third.says("Asked to launch executor")
-            until(world)
+            until_written(world)
             third.kill()
             assert ingest.poll() is None
             said = ingest.communicate(timeout=PATIENCE)[1]
     if ingest.returncode:  # Spark gives up on a task that failed four times; this one may have had bad luck
         assert said.splitlines()[-1].startswith("restante: ")
-        there(world, "ingest", traces.source, "--master", cluster.master)
-    assert rows_of(world) == traces.rows
+        there(world, *words)
+    assert rows_of(world) == traced
 
 
 BLIND: Final = """#!/bin/sh
@@ -194,45 +181,40 @@ exec unshare --user --mount --map-root-user sh -c 'mount -t tmpfs tmpfs "$0" && 
 """
 
 
-@pytest.fixture
-def blind(traces: Traces, tmp_path: Path) -> Path:
-    """Return a Python for workers that does not see the traces."""
-    program = tmp_path / "python"
-    program.write_text(BLIND.format(folder=shlex.quote(str(traces.folder)), python=shlex.quote(sys.executable)))
-    program.chmod(0o755)
+def test_files_that_no_worker_sees_are_read_here(
+    master: str, traces: Path, traced: dict[str, list[Row]], tmp_path: Path
+) -> None:
+    blind = tmp_path / "python"
+    blind.write_text(BLIND.format(folder=shlex.quote(str(traces)), python=shlex.quote(sys.executable)))
+    blind.chmod(0o755)
     looked = "import os, sys; sys.exit(len(os.listdir(sys.argv[1])))"
-    tried = subprocess.run([program, "-c", looked, traces.folder], capture_output=True, text=True, check=False)
+    tried = subprocess.run([blind, "-c", looked, traces], capture_output=True, text=True, check=False)
     if tried.returncode:
         pytest.skip(f"the kernel refuses namespaces: {tried.stderr.strip()}")
-    return program
-
-
-def test_a_run_reads_files_that_the_workers_do_not_see_on_its_own_machine(
-    cluster: Standalone, traces: Traces, blind: Path, tmp_path: Path
-) -> None:
     world = LakeWorld(None, tmp_path)
-    said = there(world, "run", traces.source, "--master", cluster.master, PYSPARK_PYTHON=str(blind))
+    said = there(world, "run", f"--source=relay={traces}", "--master", master, PYSPARK_PYTHON=str(blind))
     steps = [line.removeprefix("run: ") for line in said.splitlines()]
     begun = [step.partition(":")[0] for step in steps if step.startswith(("Spark", "source "))]
     assert begun == ["Spark", "source relay is read by this machine", "Spark on this machine", "Spark"]
-    assert re.search(
-        f"source relay is read by this machine: the worker on \\S+ does not see {traces.folder}/trace.0"
-        " as this machine does\n",
-        said,
-    )
-    assert rows_of(world) == traces.rows
+    words = f"source relay is read by this machine: the worker on \\S+ does not see {traces}/trace.0 as this machine"
+    assert re.search(f"{words} does\n", said)
+    assert rows_of(world) == traced
     assert [(row["source"], row["read"]) for row in world.rows("sources")] == [("relay", 24_012)]
 
 
+def command(world: LakeWorld, *words: str) -> list[str]:
+    return [sys.executable, "-m", "restante", "pipeline", *words, "--lake", str(world.path)]
+
+
 @contextmanager
-def running(world: LakeWorld, command: str, *words: str) -> Iterator[subprocess.Popen[str]]:
+def running(world: LakeWorld, *words: str) -> Iterator[subprocess.Popen[str]]:
     """Run a command of the pipeline until the end of the block."""
-    line = [sys.executable, "-m", "restante", "pipeline", command, "--lake", str(world.path), *words]
-    with process_group(line, env=cluster_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with process_group(command(world, *words), env=cluster_environment(), **pipes) as process:
         yield process
 
 
-def until(world: LakeWorld) -> None:
+def until_written(world: LakeWorld) -> None:
     """Wait until tasks of a job are writing files."""
     end = time.monotonic() + PATIENCE
     while not any(world.path.glob("*/run-*/_temporary/0/_temporary/*")):
@@ -255,16 +237,15 @@ def built(world: LakeWorld) -> dict[str, list[Row]]:
     return {name: rows for name in BUILT_TABLES if (rows := world.rows(name))}
 
 
-def there(world: LakeWorld, command: str, *where: str, **variables: str) -> str:
+def there(world: LakeWorld, *words: str, **variables: str) -> str:
     """Run a command of the pipeline in its own process; give what it wrote to standard error."""
-    line = [sys.executable, "-m", "restante", "pipeline", command, "--lake", str(world.path), *where]
-    return finished(line, **variables)
+    return finished(command(world, *words), **variables)
 
 
-def finished(command: list[str], **variables: str) -> str:
+def finished(line: list[str], **variables: str) -> str:
     """Run a program to its end."""
     environ = cluster_environment(**variables)
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    done = subprocess.run(line, env=environ, capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     return done.stderr
 

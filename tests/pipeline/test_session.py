@@ -194,9 +194,7 @@ def address() -> Iterator[str]:
 @pytest.mark.parametrize(
     ("version", "refused"), [("4.1.0", False), ("5.0.0-SNAPSHOT", False), ("4.0.4", True), ("3.5.6", True)]
 )
-def test_a_connect_server_gives_a_session_with_our_settings_unless_its_spark_is_too_old(
-    address: str, version: str, refused: bool
-) -> None:
+def test_a_connect_server_gives_our_session_unless_it_is_too_old(address: str, version: str, refused: bool) -> None:
     given = Mock(spec=["version", "conf", "stop"], version=version)
     settings = SESSION_SETTINGS | CONNECT_SETTINGS
     too_old = f"server at {address} runs Spark {re.escape(version)}: it must run 4.1 or newer$"
@@ -284,9 +282,7 @@ def test_a_thread_that_ends_can_close_its_connection_to_java(spark: SparkSession
     assert spark.range(3).count() == 3
 
 
-def test_a_failed_query_is_reported_by_its_error_alone(
-    spark: SparkSession, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failed_query_is_only_an_error(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(AnalysisException):
         spark.range(3).select("nothing").collect()
     with pytest.raises(AnalysisException):
@@ -332,7 +328,7 @@ def test_a_run_whose_java_is_killed_says_so_in_one_sentence(tmp_path: Path) -> N
     ],
     ids=["Spark's", "misuse", "store", "other"],
 )
-def test_an_error_of_spark_that_nothing_else_translates_is_one_sentence(
+def test_an_error_that_nothing_else_translates_is_one_sentence(
     error: Exception, raised: type[Exception], words: str
 ) -> None:
     with pytest.raises(raised, match=words), errors.in_one_sentence():
@@ -340,9 +336,7 @@ def test_an_error_of_spark_that_nothing_else_translates_is_one_sentence(
 
 
 @pytest.mark.parametrize("ended", [True, False])
-def test_a_lost_connection_is_put_down_to_java_only_if_java_has_ended(
-    monkeypatch: pytest.MonkeyPatch, ended: bool
-) -> None:
+def test_a_lost_connection_means_that_java_ended_if_it_did(monkeypatch: pytest.MonkeyPatch, ended: bool) -> None:
     wait = Mock(side_effect=None if ended else subprocess.TimeoutExpired("java", 1))
     monkeypatch.setattr("pyspark.SparkContext._gateway", Mock(proc=Mock(wait=wait)))
     lost = Py4JNetworkError("Answer from Java side is empty")

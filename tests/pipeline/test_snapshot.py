@@ -101,9 +101,7 @@ def test_copying_a_constantly_written_or_locked_database_is_given_up(
     assert list((tmp_path / "s").iterdir()) == []
 
 
-def test_a_small_database_is_copied_however_often_it_is_written_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_small_database_is_copied_while_it_is_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     timed(monkeypatch, 0.0005)
     with closing(filled(tmp_path, 5_000)) as server:
 
@@ -116,9 +114,7 @@ def test_a_small_database_is_copied_however_often_it_is_written_to(
     assert one == other > 5_000
 
 
-def test_with_a_write_ahead_log_the_copy_rests_rarely_and_a_writer_does_not_disturb_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_writer_with_a_write_ahead_log_disturbs_no_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(filled(tmp_path, 10_000, wal=True)) as server:
         rests: list[float] = []
         with snapshot(tmp_path / "d", tmp_path / "s", "a", sleep=rests.append) as copy:
@@ -148,9 +144,7 @@ def test_the_copy_rests_longer_than_a_step_takes(tmp_path: Path, monkeypatch: py
 Usage = namedtuple("Usage", "total used free")  # noqa: PYI024 - shutil's
 
 
-def test_without_room_or_a_folder_for_the_copy_it_is_not_begun(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_room_or_a_folder_no_copy_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(filled(tmp_path, 2000)):
         monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1 << 30, 0, 60 << 20))
         with pytest.raises(SourceError) as failure, snapshot(tmp_path / "d", tmp_path / "s", "a"):
@@ -167,9 +161,7 @@ def test_without_room_or_a_folder_for_the_copy_it_is_not_begun(
             pass
 
 
-def test_whenever_a_copy_rests_the_reference_server_commits_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_reference_server_commits_while_a_copy_rests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     timed(monkeypatch, 0.0005)
     Their(tmp_path).stop()
     with closing(sqlite3.connect(tmp_path / "usage.sqlite")) as database:
@@ -213,9 +205,7 @@ def test_each_run_has_a_private_folder_which_is_removed_with_it(temporary: Path)
 
 @pytest.mark.usefixtures("temporary")
 @pytest.mark.parametrize("when", ["before it is opened", "before it is locked"])
-def test_a_scratch_folder_that_another_run_removes_is_created_again(
-    when: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_another_run_removes_is_created_again(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     folders: list[Path] = []
     make, lock = tempfile.mkdtemp, fcntl.flock
 
@@ -239,9 +229,7 @@ def test_a_scratch_folder_that_another_run_removes_is_created_again(
         assert folders == [folders[0], folder]
 
 
-def test_a_scratch_folder_that_cannot_be_created_is_reported_in_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_created_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
     with pytest.raises(StoreError, match=r"cannot make a folder for copies of sources: .*TMPDIR"), scratch():
         pass

@@ -154,9 +154,7 @@ def is_due(world: LakeWorld) -> bool:
     return bool(build(world, plan=True).days)
 
 
-def test_what_changes_rows_or_reads_them_makes_the_table_due_and_other_commits_do_not(
-    built: LakeWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_changes_or_reads_rows_makes_the_table_due(built: LakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_due(built)
     with monkeypatch.context() as patched:
         patched.setattr(build_module, "BUILD", sources.BUILD._replace(definition=2))
@@ -182,9 +180,7 @@ def test_what_changes_rows_or_reads_them_makes_the_table_due_and_other_commits_d
     assert is_due(built)
 
 
-def test_the_table_stays_as_it_is_while_an_input_is_removed(
-    built: LakeWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_table_stays_while_an_input_is_removed(built: LakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     version = built.version("sources")
     shutil.rmtree(built.path / "nameplates")
     built.add("mailboxes", [], source="relay", ledger=Ledger(read=1, duplicate=1, counted=1))
@@ -200,9 +196,7 @@ def test_the_table_stays_as_it_is_while_an_input_is_removed(
     assert is_due(built), "it was removed itself"
 
 
-def test_many_commits_that_change_nothing_do_not_make_the_table_due(
-    built: LakeWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_commits_of_nothing_make_no_table_due(built: LakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (commit_info, freshness, build_run):
         monkeypatch.setattr(module, "MAX_COMMIT_IDS", 4)
     for _ in range(9):

@@ -122,7 +122,7 @@ def test_older_schemas_are_read_too(tmp_path: Path, scratch: Path) -> None:
     ("setting", "blurs"),
     [(None, [1, None]), (0, [1, None]), (50, [50, None]), (0.25, [0.25, 0.25]), (3600, [1, None])],
 )
-def test_a_row_has_the_blur_that_its_server_wrote_it_with_or_the_setting_if_its_time_fits_that(
+def test_a_row_has_its_own_blur_or_the_setting_s(
     setting: float | None, blurs: list[float | None], tmp_path: Path, scratch: Path
 ) -> None:
     """T0 is a multiple of 50 and of a second, and of no minute."""
@@ -385,9 +385,7 @@ SAME = {3: "three", 9: "nine"}
         (True, 20, {3: "other", 20: "twenty"}, "the row with id 3 has changed"),
     ],
 )
-def test_reading_continues_if_the_marked_rows_are_unchanged(
-    kept: bool, last: int, rows: dict[int, str], why: str
-) -> None:
+def test_reading_continues_if_marked_rows_are_the_same(kept: bool, last: int, rows: dict[int, str], why: str) -> None:
     found = broken(MARK, IdRange(min(rows, default=0), last, kept), lambda row_id: rows.get(row_id, ""))
     assert found.partition(":")[0] == why
 
@@ -430,9 +428,7 @@ def test_spark_returns_the_rows_unchanged(spark: SparkSession, tmp_path: Path, t
         assert [number for number in numbers if number is not None] == list(range(1, numbers.count(1) + 1))
 
 
-def test_each_task_has_about_as_many_rows_wherever_ids_are_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tasks_have_as_many_rows_wherever_ids_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ours(tmp_path / "data", *map(nameplate, range(20))) as server:
         server.forget(T0 + 2)
         alter(server.file, "DELETE FROM usage_nameplates WHERE id BETWEEN 8 AND 12")

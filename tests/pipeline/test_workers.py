@@ -36,9 +36,7 @@ def shared(path: Path) -> SharedFile:
     return SharedFile(str(path), found.st_size, found.st_ino)
 
 
-def test_workers_that_have_all_are_fit_and_a_file_that_they_do_not_see_is_named(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_file_that_workers_do_not_see_is_named(spark: SparkSession, tmp_path: Path) -> None:
     file, gone = tmp_path / "file", tmp_path / "gone"
     for path in (file, gone):
         path.write_bytes(b"1")

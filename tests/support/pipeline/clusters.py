@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from restante.pipeline.spark import java
 from support.bounds import PATIENCE
@@ -20,18 +20,11 @@ from support.processes import kill_group, process_group
 
 GUIDE = Document("docs/pipeline/operating.md")
 
-_SMALL: Final = {
-    "spark.ui.enabled": "false",
-    "spark.driver.memory": "1g",
-    "spark.executor.memory": "512m",
-    "spark.sql.shuffle.partitions": "4",
-}
-"""Settings that a Connect server, and a command, get from the environment."""
-
 
 def cluster_environment(**variables: str) -> dict[str, str]:
-    """Return the environment of a cluster's machine: all of them are this one."""
-    return environment(_SMALL) | {
+    """Return the environment of a cluster's machine: all of them are this one. It has settings of Spark, too."""
+    small = {"driver.memory": "1g", "executor.memory": "512m", "sql.shuffle.partitions": "4", "ui.enabled": "false"}
+    return environment({f"spark.{name}": value for name, value in small.items()}) | {
         "JAVA_HOME": str(java.find_home()),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_MASTER_WEBUI_PORT": "0",
@@ -40,24 +33,24 @@ def cluster_environment(**variables: str) -> dict[str, str]:
     }
 
 
-class Daemon:
+class Daemon(NamedTuple):
     """A process of Spark in a process group of its own, and what it has said."""
 
-    def __init__(self, process: subprocess.Popen[str], output: Path) -> None:
-        self._process, self._output = process, output
+    process: subprocess.Popen[str]
+    output: Path
 
     def says(self, pattern: str) -> re.Match[str]:
         """Wait until it has said this."""
         end = time.monotonic() + PATIENCE
-        while not (match := re.search(pattern, self._output.read_text())):
-            assert self._process.poll() is None, self._output.read_text()
-            assert time.monotonic() < end, self._output.read_text()
+        while not (match := re.search(pattern, self.output.read_text())):
+            assert self.process.poll() is None, self.output.read_text()
+            assert time.monotonic() < end, self.output.read_text()
             time.sleep(0.05)
         return match
 
     def kill(self) -> None:
         """Kill it and all processes that it has started, as if its machine had failed."""
-        kill_group(self._process)
+        kill_group(self.process)
 
 
 @contextmanager
@@ -79,26 +72,15 @@ def changed(block: str, changes: Mapping[str, str]) -> str:
     return block.replace(".venv/bin/python", sys.executable).replace("./run", f"{sys.executable} -m restante")
 
 
-class Standalone(NamedTuple):
-    """A running standalone cluster: a master, and two workers with one core each."""
-
-    master: str
-    """Its URL."""
-    work: Path
-    """The folder with the work folders of the workers."""
-    workers: list[Daemon]
-
-
 @contextmanager
-def standalone(work: Path) -> Iterator[Standalone]:
-    """Start a master and two workers."""
+def standalone(work: Path) -> Iterator[str]:
+    """Start a master and two workers with one core each; give the master's URL."""
     with ExitStack() as stack:
         begun = stack.enter_context(daemon(changed(GUIDE.blocks["master"], {"10.0.0.1": "127.0.0.1", "7077": "0"})))
         master = begun.says(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")[1]
-        workers = [stack.enter_context(worker(master, work / f"worker-{number}")) for number in range(2)]
-        for each in workers:
-            each.says("Successfully registered with master")
-        yield Standalone(master, work, workers)
+        for started in [stack.enter_context(worker(master, work / f"worker-{number}")) for number in range(2)]:
+            started.says("Successfully registered with master")
+        yield master
 
 
 @contextmanager
