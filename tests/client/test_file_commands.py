@@ -70,12 +70,42 @@ async def arrives(desk: Desk, *options: str, **how: Any) -> tuple[str, str]:
 # ── what is asked, and where it is stored ────────────────────────────────────────────────────────
 
 
-async def test_a_file_arrives_when_the_receiver_says_yes(desk: Desk, to: Path) -> None:
-    sender, receiver = await arrives(desk, typed=b"yes\n")
-    assert "Receive the file 'parcel' (10 bytes) as parcel? (yes/no):" in receiver
-    assert receiver.endswith("Stored as parcel\n")
-    assert sender.endswith("The file has arrived.\n")
-    assert (to / "parcel").read_bytes() == CONTENT
+REJECTED, NOBODY = "transfer rejected", "nobody was there to accept it"
+THERE = "a file or directory of this name exists already"
+
+
+@pytest.mark.parametrize(
+    ("there", "options", "typed", "codes", "reason"),
+    [
+        (False, (), b"yes\n", (0, 0), ""),
+        (False, (), b"no\n", (1, 1), REJECTED),
+        (False, (), b"", (1, 1), NOBODY),
+        (True, (), b"yes\n", (0, 0), ""),
+        (True, (), b"no\n", (1, 1), REJECTED),
+        (True, (), b"", (1, 1), NOBODY),
+        (True, ("--replace",), b"no\n", (1, 1), REJECTED),
+        (True, ("--accept",), b"", (1, 2), THERE),
+        (True, ("--accept", "--replace"), b"", (0, 0), ""),
+    ],
+)
+async def test_a_file_is_stored_and_replaces_another_only_if_the_user_wants_it(
+    desk: Desk, to: Path, there: bool, options: tuple[str, ...], typed: bytes, codes: tuple[int, ...], reason: str
+) -> None:
+    if there:
+        (to / "parcel").write_bytes(b"mine")
+    ended, sender, receiver = await both(desk, *options, typed=typed)
+    assert ended == codes, (sender, receiver)
+    question = "parcel exists already. Replace it by" if there else "Receive"
+    offered = "the file 'parcel' (10 bytes)?" if there else "the file 'parcel' (10 bytes) as parcel?"
+    assert (f"{question} {offered} (yes/no):" in receiver) == ("--accept" not in options)
+    if reason:
+        assert f"the other side gave up: {reason}" in sender
+        assert ("--accept asks nothing" in receiver) == (reason == NOBODY)
+        assert {name: (to / name).read_bytes() for name in names(to)} == ({"parcel": b"mine"} if there else {})
+    else:
+        assert sender.endswith("The file has arrived.\n")
+        assert receiver.endswith("Stored as parcel\n")
+        assert (to / "parcel").read_bytes() == CONTENT
 
 
 async def test_a_directory_arrives_at_a_program_of_its_own(desk: Desk, to: Path) -> None:
@@ -89,43 +119,6 @@ async def test_a_directory_arrives_at_a_program_of_its_own(desk: Desk, to: Path)
     assert "Sending directory 'from' (1 file, 10 bytes)" in sender.said["stderr"]
     assert sender.said["stderr"].endswith("The directory has arrived.\n")
     assert (to / "from/parcel").read_bytes() == CONTENT
-
-
-@pytest.mark.parametrize("typed", [b"no\n", b""])
-async def test_a_receiver_that_does_not_say_yes_gets_nothing(desk: Desk, to: Path, typed: bytes) -> None:
-    codes, sender, receiver = await both(desk, typed=typed)
-    assert codes == (1, 1)
-    reason = "transfer rejected" if typed else "nobody was there to accept it"
-    assert f"the other side gave up: {reason}" in sender
-    assert ("--accept asks nothing" in receiver) == (not typed)
-    assert names(to) == []
-
-
-QUESTION = "parcel exists already. Replace it by the file 'parcel' (10 bytes)?"
-
-
-@pytest.mark.parametrize(
-    ("options", "typed", "codes", "content"),
-    [
-        ((), b"yes\n", (0, 0), CONTENT),
-        ((), b"no\n", (1, 1), b"mine"),
-        ((), b"", (1, 1), b"mine"),
-        (("--replace",), b"no\n", (1, 1), b"mine"),
-        (("--accept",), b"", (1, 2), b"mine"),
-        (("--accept", "--replace"), b"", (0, 0), CONTENT),
-    ],
-)
-async def test_what_is_there_is_replaced_only_if_the_user_wants_it(
-    desk: Desk, to: Path, options: tuple[str, ...], typed: bytes, codes: tuple[int, ...], content: bytes
-) -> None:
-    (to / "parcel").write_bytes(b"mine")
-    ended, sender, receiver = await both(desk, *options, typed=typed)
-    assert ended == codes, (sender, receiver)
-    assert (QUESTION in receiver) == ("--accept" not in options)
-    assert names(to) == ["parcel"]
-    assert (to / "parcel").read_bytes() == content
-    if codes == (1, 2):
-        assert "gave up: a file or directory of this name exists already" in sender
 
 
 async def test_an_output_is_a_directory_or_a_name_and_a_wrong_one_uses_up_no_code(desk: Desk, to: Path) -> None:
