@@ -1,16 +1,20 @@
-"""The command as its users run it: its output, its exit code; a server in a process of its own."""
+"""The command as its users run it: output, exit codes, settings, `health`, the man page and the completions."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -21,17 +25,23 @@ from msgspec.structs import fields
 
 from restante import __version__
 from restante.cli.main import CLIENT, application
+from restante.cli.shell_files import FOLDER, MAN_PAGE, SHELLS, Shell
 from restante.common import logs
+from restante.common.errors import Misuse
+from restante.common.settings import resolve
 from restante.mailbox.core.limits import Limits
-from restante.mailbox.settings import Serve
+from restante.mailbox.settings import SERVE, Serve
 from restante.mailbox.store import status
 from restante.mailbox.store.schema import connect
-from restante.waku.settings import WakuServe
+from restante.waku.settings import WAKU, WakuServe
 from support.bounds import BOUND, bounded
+from support.command_line import files
+from support.documents import Document
 from support.mailbox.clients import Clients
 from support.mailbox.raw_socket import TEXT, RawSocket, frame
-from support.ports import held_port
+from support.ports import held_port, nobodys_port
 from support.processes import called, environment, restante, run, serving, started
+from support.waku.processes import node_process
 
 MAX_MODULES = 500
 """Modules that are imported until a mailbox server listens. They are most of its start-up time."""
@@ -264,3 +274,279 @@ def test_results_that_cannot_be_written_are_one_sentence_and_without_a_reader_no
                 timeout=BOUND,
             )
         assert (done.returncode, done.stderr) == (1, said)
+
+
+# ── restante health ───────────────────────────────────────────────────────────────────────────────
+
+
+TOKEN = "correct-horse-battery-staple"
+
+
+def asked(*words: str | Path, **variables: str) -> tuple[int, str, str]:
+    """Run `restante health WORDS...`; gives its exit code, its output and its error."""
+    done = called("health", *words, **variables)
+    return done.returncode, done.stdout, done.stderr
+
+
+@contextmanager
+def port_that_says(answer: bytes | None) -> Iterator[str]:
+    """Listen on a port; say something to the first who connects, or nothing ever."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection, suppress(ConnectionResetError):
+                connection.recv(9999)
+                if answer is None:
+                    connection.recv(1)
+                else:
+                    connection.sendall(answer)
+
+        serving_it = threading.Thread(target=serve)
+        serving_it.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        serving_it.join()
+
+
+async def test_a_server_that_works_is_healthy_and_ready_however_it_is_named(tmp_path: Path) -> None:
+    """The commands of the guide, too."""
+    healthy = (0, "ok\n", "")
+    token, file = tmp_path / "token", tmp_path / "restante.toml"
+    token.write_text(TOKEN)
+    with held_port() as port, held_port() as waku:
+        admin = f"127.0.0.1:{port}"
+        file.write_text(f'[serve]\nadmin = "{admin}"\n')
+        async with (
+            serving(tmp_path / "data", options=("--admin", admin, "--admin-token-file", str(token))),
+            node_process(tmp_path / "waku", "--admin", f"127.0.0.1:{waku}"),
+        ):
+            for name in (admin, f"http://{admin}", f"http://{admin}/", f"localhost:{port}"):
+                assert asked(name) == healthy
+                assert asked(name, "--ready", "--timeout", "60") == healthy
+            assert asked(admin, "--token-file", token) == healthy
+            assert asked(RESTANTE_ADMIN=admin) == healthy
+            assert asked(RESTANTE_ADMIN=f"*:{port}") == healthy
+            assert asked("--config", file) == healthy
+            assert asked(RESTANTE_CONFIG=str(file)) == healthy
+            for command in Document("docs/monitoring.md").lines("health"):
+                program, *words = command.replace("127.0.0.1:4011", f"127.0.0.1:{waku}").split()
+                assert (program, *asked(*words[1:], RESTANTE_ADMIN=admin)) == ("restante", *healthy)
+
+
+def test_a_server_that_cannot_store_is_healthy_and_not_ready() -> None:
+    with port_that_says(b"HTTP/1.0 503 Service Unavailable\r\n\r\nthe disk is nearly full\n") as here:
+        assert asked(here, "--ready") == (1, "the disk is nearly full\n", "")
+
+
+def test_a_server_that_does_not_run_or_another_program_is_one_clear_sentence() -> None:
+    here = f"127.0.0.1:{nobodys_port()}"
+    refused = f"restante: cannot reach http://{here}: Connection refused: is the server running?\n"
+    assert asked(here) == (3, "", refused)
+    assert asked(RESTANTE_ADMIN=here) == (3, "", refused)
+    code, _, error = asked("nowhere.invalid:4010")
+    assert (code, error.count("\n")) == (3, 1)
+    assert error.startswith("restante: cannot reach http://nowhere.invalid:4010: ")
+    for scheme, answer, reason in (
+        ("http", b"hello\r\n", " does not speak HTTP"),
+        ("http", b"", " closed the connection without an answer"),
+        ("http", b"HTTP/1.0 404 Not Found\r\n\r\nno such page\n", "/healthz answered 404: no such page"),
+        ("http", b"HTTP/1.0 302 Found\r\nLocation: /\r\n\r\n", "/healthz answered 302: Found"),
+        ("http", None, "/healthz did not answer within 0.2 s"),
+        ("https", b"HTTP/1.0 400 Bad Request\r\n\r\n", ": TLS failed: the server does not speak it: use http://"),
+    ):
+        with port_that_says(answer) as here:
+            url, timeout = f"{scheme}://{here}", "0.2" if answer is None else "60"
+            assert asked(url, "--timeout", timeout) == (3, "", f"restante: {url}{reason}\n")
+
+
+def test_an_argument_that_cannot_be_used_is_misuse() -> None:
+    for words, reason in (
+        (("127.0.0.1:1", "--timeout", "nan"), "--timeout: nan is no number of seconds"),
+        (("127.0.0.1",), "'127.0.0.1' is not HOST:PORT or a URL"),
+        (("127.0.0.1:99999",), "'127.0.0.1:99999' is not HOST:PORT or a URL"),
+        (("ftp://127.0.0.1:4010",), "'ftp://127.0.0.1:4010' is not HOST:PORT or a URL"),
+        (("http://me:secret@127.0.0.1:4010",), "is not HOST:PORT or a URL"),
+        (("127.0.0.1:4010", "--token-file", "/nowhere"), "--token-file /nowhere: No such file or directory"),
+    ):
+        code, _, error = asked(*words)
+        assert (code, reason in error, error.count("\n")) == (2, True, 1), error
+    code, _, error = asked(RESTANTE_ADMIN="off")
+    assert (code, error.startswith("restante: the settings say that the server has no admin port")) == (2, True)
+
+
+# ── the man page and the completions ──────────────────────────────────────────────────────────────
+
+
+BIN = Path(sys.executable).parent
+
+BASH = "COMP_WORDS=({words}); COMP_CWORD={last}; compopt() {{ :; }}; _restante; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+"""Calls the function as bash does (bash(1), Programmable Completion)."""
+
+
+def program(name: str, package: str) -> str:
+    path = shutil.which(name)
+    if path is None:
+        pytest.skip(f"{name} is missing (Debian: apt install {package})")
+    return path
+
+
+def test_the_files_are_those_of_the_command_line() -> None:
+    """If not: PYTHONPATH=src:tests .venv/bin/python -m support.command_line."""
+    assert {path: path.read_text() for path in FOLDER.iterdir()} == files()
+
+
+@pytest.mark.thorough
+def test_readers_of_man_pages_have_nothing_to_say_about_ours_but_that_it_has_no_date() -> None:
+    done = run(program("groff", "groff"), "-man", "-ww", "-z", FOLDER / MAN_PAGE)
+    assert (done.returncode, done.stderr) == (0, "")
+    done = run(program("mandoc", "mandoc"), "-Tlint", "-W", "warning", FOLDER / MAN_PAGE)
+    assert [line for line in done.stdout.splitlines() if "missing date" not in line] == []
+
+
+def test_bash_completes_commands_options_and_values() -> None:
+    completions = {
+        ("restante", "wa"): ["waku"],
+        ("restante", "waku", "re"): ["request"],
+        ("restante", "serve", "--permission"): ["--permission", "--permission-bits", "--permission-load"],
+        ("restante", "serve", "--permission", "h"): ["hashcash"],
+        ("restante", "serve", "--motd", "hi", "--no"): ["--no-list"],
+        ("restante", "waku", "request", "enode", "--live"): ["--live"],
+        ("restante", "pipeline", "build", "--lake", "nowhere"): [],
+    }
+    bash = program("bash", "bash")
+    for line, expected in completions.items():
+        quoted = " ".join(f"'{word}'" for word in line)
+        script = f". '{FOLDER / SHELLS[Shell.BASH]}'; {BASH.format(words=quoted, last=len(line) - 1)}"
+        done = run(bash, "--norc", "-c", script)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert sorted(filter(None, done.stdout.splitlines())) == sorted(expected), line
+
+
+def test_the_commands_print_the_files() -> None:
+    assert called("man").stdout == (FOLDER / MAN_PAGE).read_text()
+    for shell, file in SHELLS.items():
+        assert called("completion", shell).stdout == (FOLDER / file).read_text()
+    assert called("completion", "tcsh").returncode == 2
+
+
+def test_the_commands_of_the_guide_put_each_file_where_it_belongs(tmp_path: Path) -> None:
+    commands = Document("docs/install.md").blocks["shell files"]
+    done = run("sh", "-e", "-c", commands, variables={"HOME": str(tmp_path), "PATH": f"{BIN}:{os.environ['PATH']}"})
+    assert (done.returncode, done.stderr) == (0, "")
+    written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    shipped = (MAN_PAGE, *SHELLS.values())
+    assert sorted(written) == sorted((FOLDER / file).read_bytes() for file in shipped)
+
+
+# ── settings: defaults < TOML file < environment < flags ──────────────────────────────────────────
+
+
+@pytest.fixture
+def toml(tmp_path: Path) -> Path:
+    path = tmp_path / "restante.toml"
+    path.write_text('[serve]\nmotd = "file"\nprune_after = 100\nno_list = true\n')
+    return path
+
+
+def sources(flags: dict[str, Any], environment: dict[str, str], file: Path | None) -> dict[str, tuple[Any, str]]:
+    return {each.name: (each.value, each.source) for each in resolve(SERVE, flags, environment, file)[1]}
+
+
+def test_each_source_overrides_the_one_before(toml: Path) -> None:
+    assert sources({}, {}, None)["motd"] == (None, "default")
+    assert sources({}, {}, toml)["motd"] == ("file", str(toml))
+    assert sources({}, {"RESTANTE_MOTD": "env"}, toml)["motd"] == ("env", "RESTANTE_MOTD")
+    assert sources({"motd": "flag"}, {"RESTANTE_MOTD": "env"}, toml)["motd"] == ("flag", "--motd")
+    assert sources({"motd": None}, {}, toml)["motd"] == ("file", str(toml))
+    settings, _ = resolve(SERVE, {}, {"RESTANTE_CONFIG": str(toml)}, None)
+    assert (settings.motd, settings.prune_after, settings.no_list) == ("file", 100.0, True)
+    environment = {"RESTANTE_PRUNE_EVERY": "10", "RESTANTE_NO_LIST": "true", "RESTANTE_BLUR_USAGE": "3600"}
+    settings, _ = resolve(SERVE, {}, environment, None)
+    assert (settings.prune_every, settings.no_list, settings.blur_usage) == (10.0, True, 3600)
+
+
+def test_variables_of_other_parts_and_of_kubernetes_are_left_alone() -> None:
+    others = {"RESTANTE_WAKU_MIN_POW", "RESTANTE_WAKU_PASSWORD", "RESTANTE_LAKE", "RESTANTED", "HOME"}
+    services = {"RESTANTE_SERVICE_HOST", "RESTANTE_SERVICE_PORT_WS", "RESTANTE_PORT", "RESTANTE_PORT_4000_TCP_ADDR"}
+    SERVE.check_variables(dict.fromkeys(others | services, "x"))
+    WAKU.check_variables({"RESTANTE_MOTDD": "x", "RESTANTE_WAKU_PASSWORD": "x", "RESTANTE_WAKU_SERVICE_HOST": "x"})
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("[serve]\nmodt = 1\n", "has no key 'modt'; its keys are data, listen"),
+        ('[serve]\nprune_after = "x"\n', "prune_after: 'x' is not a number from 1 up"),
+        ("[serve]\nprune_after = 0\n", "prune_after: 0 is not a number from 1 up"),
+        ('[serve]\nframes = "both"\n', "frames: 'both' is not binary or text"),
+        ("[other]\n", r"'other' is not known; tables are \[serve\] and \[waku\]"),
+        ('motd = "x"\n', "'motd' is not known"),
+        ("[serve\n", "is not TOML"),
+    ],
+)
+def test_a_bad_file_is_misuse_and_says_where(content: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text(content)
+    with pytest.raises(Misuse, match=words) as caught:
+        resolve(SERVE, {}, {}, path)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("prune_after", "soon", "'soon' is not a number from 1 up"),
+        ("prune_after", "nan", "'nan' is not a number from 1 up"),
+        ("keep_usage", "0", "'0' is not a number over 0 to 36525"),
+        ("blur_usage", "1.5", "'1.5' is not a whole number from 0 up"),
+        ("permission_bits", -1, "-1 is not a whole number from 1 to "),
+        ("frames", "json", "'json' is not binary or text"),
+        ("no_list", "perhaps", "'perhaps' is not true or false"),
+        ("data", "", "'' is not a name"),
+        ("listen", ["bogus"], "'bogus' is not HOST:PORT"),
+        ("admin", "xx", "'xx' is not HOST:PORT"),
+        ("keep_usage", float("inf"), "inf is not a number over 0"),
+        ("keep_usage", float("nan"), "nan is not a number over 0"),
+        ("motd", 5, "5 is not a string"),
+        ("motd", "a\x1b[2Jb", "U\\+001B is a control character; only line breaks and tabs are allowed"),
+        ("motd", "a\r\nb", "U\\+000D is a control character"),
+        ("motd", "\x7f", "U\\+007F is a control character"),
+        ("motd", "\x9b2J", "U\\+009B is a control character"),
+        ("motd", "\x00", "U\\+0000 is a control character"),
+        ("motd", "\udcff", "U\\+DCFF is half a character; write UTF-8"),
+        ("signal_error", "\x1b", "U\\+001B is a control character"),
+    ],
+)
+def test_an_error_says_what_to_write(name: str, value: object, words: str) -> None:
+    with pytest.raises(Misuse, match=f"^--{name.replace('_', '-')}: {words}"):
+        resolve(SERVE, {name: value}, {}, None)
+
+
+def test_what_clients_show_may_have_lines_tabs_and_any_letters(tmp_path: Path) -> None:
+    """An error names the flag, the variable or the file."""
+    text = "Zurück um 12:00\n\t日本語 👩\u200d💻 \u202eabc\u202c"
+    assert resolve(SERVE, {"motd": text, "signal_error": text}, {}, None)[0].motd == text
+    with pytest.raises(Misuse, match=r"^RESTANTE_MOTD: U\+001B is a control character"):
+        resolve(SERVE, {}, {"RESTANTE_MOTD": "\x1b"}, None)
+    path = tmp_path / "restante.toml"
+    path.write_text('[serve]\nmotd = "\\u001b[31m"\n')
+    with pytest.raises(Misuse, match=r"restante\.toml: motd: U\+001B is a control character"):
+        resolve(SERVE, {}, {}, path)
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "todo"),
+    [
+        ("status", "RESTANTE_DATUM", "did you mean RESTANTE_DATA?"),
+        ("serve", "RESTANTE_XYZ", "unset it"),
+        ("config show", "RESTANTE_LIMIT_CONNECTION", "did you mean RESTANTE_LIMIT_CONNECTIONS?"),
+        ("waku serve", "RESTANTE_WAKU_TOPIC", "did you mean RESTANTE_WAKU_TOPICS?"),
+        ("export usage.sqlite", "RESTANTE_PRUNE_EVRY", "did you mean RESTANTE_PRUNE_EVERY?"),
+        ("pipeline sql", "RESTANTE_LAK", "did you mean RESTANTE_LAKE?"),
+        ("waku config", "RESTANTE_MOTDD", "did you mean RESTANTE_MOTD?"),
+    ],
+)
+def test_every_command_refuses_an_unknown_variable(command: str, name: str, todo: str) -> None:
+    done = called(*command.split(), **{name: "x"})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"restante: {name} in the environment is not a setting: {todo}\n"

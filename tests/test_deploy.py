@@ -1,8 +1,13 @@
-"""Files of `deploy/`: metrics that they name exist, and documents describe all of them."""
+"""Files of `deploy/`: metrics that they name exist, documents describe all of them; the Munin plugin works."""
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Final
 
 import aiohttp
@@ -10,11 +15,14 @@ import pytest
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
+from support.bounds import BOUND
 from support.documents import ROOT
+from support.mailbox.clients import Client, Clients
+from support.mailbox.pair import Pair
 from support.metrics import counts
 from support.monitoring import RULES, RULES_TEST, dashboard, panels, recorded_names
-from support.ports import held_port
-from support.processes import serving
+from support.ports import held_port, nobodys_port
+from support.processes import Serving, serving
 from support.waku.processes import node_process
 
 MONITORING: Final = ROOT / "docs/monitoring.md"
@@ -103,3 +111,150 @@ def test_the_example_of_prometheus_names_the_default_admin_ports() -> None:
     example = (RULES.parent / "prometheus.yml").read_text()
     assert re.findall(r'targets: \["(127\.0\.0\.1:40\d\d)"\]', example) == ["127.0.0.1:4010", "127.0.0.1:4011"]
     assert re.findall(r"job_name: (\S+)", example) == ["restante", "restante-waku"]
+
+
+# ── the Munin plugin, run as Munin runs it, beside a real server ──────────────────────────────────
+
+
+PLUGIN: Final = ROOT / "deploy" / "munin" / "restante_"
+TOKEN: Final = "correct-horse-battery-staple"
+
+FIELDS: Final = {
+    "active": ["nameplates", "mailboxes", "messages"],
+    "errors": ["nameplates", "mailboxes", "mailboxes_scary"],
+    "event_rate": ["happy", "incomplete", "scary"],
+    "events": ["total", "happy", "lonely", "pruney", "scary", "errory", "crowded"],
+    "events_alltime": ["total", "happy", "lonely", "pruney", "scary", "errory", "crowded"],
+    "version_uptake": ["v_unknown", "v_non_python", "v_other", "v_0_24_0"],
+}
+"""Those of the reference server's plugins (misc/munin of magic-wormhole-mailbox-server 0.8.0), and `crowded`, whose
+value they print without a label."""
+
+
+class Munin:
+    """Runs the plugin by links, with the variables of its configuration and no others."""
+
+    def __init__(self, folder: Path, port: int | None = None, **variables: str) -> None:
+        self.folder = folder
+        self.url = f"http://127.0.0.1:{port or nobodys_port()}"
+        self.variables = {"PATH": os.environ["PATH"], "url": self.url, **variables}
+        folder.mkdir(exist_ok=True)
+
+    def run(self, link: str, *words: str) -> tuple[int, str, str]:
+        """Run the plugin by a link of this name; return its exit code and what it printed."""
+        plugin = self.folder / link
+        if not plugin.is_symlink():
+            plugin.symlink_to(PLUGIN)
+        command = [str(plugin), *words]
+        done = subprocess.run(
+            command, cwd=self.folder, env=self.variables, capture_output=True, text=True, check=False, timeout=BOUND
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    def lines(self, link: str, *words: str) -> list[str]:
+        code, printed, error = self.run(link, *words)
+        assert (code, error) == (0, "")
+        return printed.splitlines()
+
+    def values(self, graph: str, prefix: str = "restante_") -> dict[str, float]:
+        """Fetch the values of a graph."""
+        pairs = [line.split(".value ") for line in self.lines(prefix + graph)]
+        return {name: float(value) for name, value in pairs}
+
+
+@asynccontextmanager
+async def watched(folder: Path, *options: str) -> AsyncIterator[tuple[Munin, Serving]]:
+    """Run a server, and Munin beside it."""
+    with held_port() as port:
+        async with serving(folder / "data", options=("--admin", f"127.0.0.1:{port}", *options)) as server:
+            yield Munin(folder / "plugins", port, data=str(folder / "data"), python_client_versions="0.24.0"), server
+
+
+async def bound(clients: Clients, server: Serving, side: str, *version: str) -> Client:
+    """Connect a client that names its version."""
+    client = await clients.connect(server.url)
+    await client.call("bind", appid="app", side=side, client_version=version)
+    return client
+
+
+@pytest.mark.parametrize("graph", FIELDS)
+def test_config_describes_every_field_and_needs_no_server(graph: str, tmp_path: Path) -> None:
+    munin = Munin(tmp_path, python_client_versions="0.24.0")
+    described = dict(line.split(" ", 1) for line in munin.lines(f"restante_{graph}", "config"))
+    assert {"graph_title", "graph_vlabel", "graph_category", "graph_info"} <= set(described)
+    assert described["graph_category"] == "wormhole"
+    assert [name.removesuffix(".label") for name in described if name.endswith(".label")] == FIELDS[graph]
+    for field in FIELDS[graph]:
+        assert described[f"{field}.type"] == ("DERIVE" if graph == "event_rate" else "GAUGE")
+        assert described[f"{field}.min"] == "0"
+
+
+async def test_values_are_what_clients_did_also_after_a_restart_with_a_token(tmp_path: Path) -> None:
+    async with watched(tmp_path) as (munin, server), Clients() as clients:
+        pair = Pair(server.port)
+        for _ in range(3):
+            await pair.play()
+        waiting = await bound(clients, server, "waiting", "python", "0.24.0")
+        mailbox = (await waiting.call("claim", nameplate="4"))["mailbox"]
+        await waiting.call("open", mailbox=mailbox)
+        await waiting.call("add", phase="pake", body="")
+        for side, *version in (("rust", "rust", "0.8.1"), ("old", "python", "0.12.0")):
+            other = await bound(clients, server, side, *version)
+            await other.call("open", mailbox=side)
+            await other.call("close", mood="scary" if side == "old" else "lonely")
+        results = {"happy": 3, "lonely": 1, "scary": 1, "pruney": 0, "errory": 0, "crowded": 0, "total": 5}
+        expected = {
+            "active": {"nameplates": 1, "mailboxes": 1, "messages": 1},
+            "errors": {"nameplates": 0, "mailboxes": 2, "mailboxes_scary": 1},
+            "event_rate": {"happy": 3, "incomplete": 1, "scary": 1},
+            "events": results,
+            "events_alltime": results,
+            "version_uptake": {"v_unknown": 6, "v_non_python": 1, "v_other": 1, "v_0_24_0": 1},
+        }
+        for graph, fields in FIELDS.items():
+            assert munin.values(graph) == expected[graph]
+            assert list(munin.values(graph)) == fields
+        assert munin.values("active", "wormhole_") == munin.values("active")
+        assert munin.lines("restante_", "autoconf") == ["yes"]
+        assert munin.lines("restante_", "suggest") == list(FIELDS)
+        munin.variables["data"] = str(tmp_path)
+        assert munin.lines("restante_", "suggest") == list(FIELDS)[:4]
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    async with watched(tmp_path, "--admin-token-file", str(tmp_path / "token")) as (munin, server):
+        code, printed, error = munin.run("restante_active")
+        assert (code, printed, error.endswith("/varz answered 401 Unauthorized\n")) == (1, "", True)
+        assert munin.lines("restante_", "autoconf") == [f"no ({munin.url}/varz answered 401 Unauthorized)"]
+        munin.variables["token_file"] = str(tmp_path / "token")
+        await Pair(server.port).play()
+        assert munin.values("events")["happy"] == 1
+        assert munin.values("events_alltime")["happy"] == 4, "of the records, also after a restart"
+
+
+def test_the_plugin_is_a_program_of_its_own_and_says_in_one_line_what_it_cannot_use(tmp_path: Path) -> None:
+    text = PLUGIN.read_text()
+    assert "\n#%# family=auto\n#%# capabilities=autoconf suggest\n" in text
+    assert "import restante" not in text
+    munin = Munin(tmp_path / "plugins", data=str(tmp_path))
+    for graph, reason in (("active", "Connection refused"), ("events_alltime", "unable to open database file")):
+        code, printed, error = munin.run(f"restante_{graph}")
+        assert (code, printed, error.count("\n"), reason in error) == (1, "", 1, True)
+    assert munin.lines("restante_", "autoconf")[0].startswith("no (")
+    assert munin.lines("restante_", "suggest") == []
+    names = f"link this file as restante_NAME; names are {', '.join(FIELDS)}\n"
+    assert munin.run("restante_nothing") == (2, "", names)
+    munin.variables["token_file"] = str(tmp_path / "token")
+    for content in (f"{TOKEN}\nsecond line\n", "", "two words"):
+        (tmp_path / "token").write_text(content)
+        code, printed, error = munin.run("restante_active")
+        assert (code, printed) == (1, "")
+        assert "token must have the token and nothing else (env.token_file)" in error
+        assert TOKEN not in error
+
+
+@pytest.mark.thorough
+async def test_an_admin_port_of_another_server_is_named(tmp_path: Path) -> None:
+    with held_port() as port:
+        async with node_process(tmp_path / "waku", "--admin", f"127.0.0.1:{port}"):
+            code, _, error = Munin(tmp_path / "munin", port).run("restante_active")
+            assert code != 0
+            assert "is not that of a mailbox server (env.url)" in error

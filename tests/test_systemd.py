@@ -1,4 +1,4 @@
-"""The units of `deploy/systemd`: systemd knows every line, they allow little, and their commands work."""
+"""systemd: it knows every line of the units, they allow little, their commands work; and what servers tell it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
+from asyncio.subprocess import DEVNULL
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,11 +21,17 @@ import pytest
 import typer.main
 
 from restante.cli.main import application
+from restante.common.service_manager import ServiceManager
 from restante.mailbox.store.schema import connect
-from support.bounds import PATIENCE
+from support.bounds import BOUND, PATIENCE, bounded
 from support.documents import ROOT, Document
+from support.faulty_disk import HANGS, CommandedDisk, looking
+from support.mailbox import altered
+from support.mailbox.clients import Clients
 from support.mailbox.raw_socket import RawSocket, handshake
-from support.processes import called, environment, run
+from support.ports import held_port
+from support.processes import RESTANTE, called, environment, run, serving, started
+from support.waku import processes as waku
 
 UNITS: Final = ROOT / "deploy" / "systemd"
 SERVICES: Final = sorted(each.name for each in UNITS.glob("*.service"))
@@ -170,3 +179,183 @@ async def test_the_server_of_the_socket_unit_serves_a_client_that_came_before_it
             code = await server.wait()
         assert code == 0
         assert ("s" in os.listdir(tmp_path)) == (family == socket.AF_UNIX), "who made it removes it"  # noqa: PTH208
+
+
+# ── what servers tell it, through a real socket ───────────────────────────────────────────────────
+
+
+WATCHDOG_MICROSECONDS: Final = 40_000
+"""A timeout that a server answers a hundred times a second."""
+
+Message = dict[str, str]
+
+READY: Final[Message] = {"READY": "1", "STATUS": "serving"}
+STOPPING: Final[Message] = {"STOPPING": "1", "STATUS": "draining"}
+WATCHDOG: Final[Message] = {"WATCHDOG": "1"}
+
+
+class Manager:
+    """A service manager that only reads."""
+
+    def __init__(self, name: str) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(name.replace("@", "\0"))  # an abstract name
+        self.variables = {"NOTIFY_SOCKET": name}
+        self.with_watchdog = {**self.variables, "WATCHDOG_USEC": str(WATCHDOG_MICROSECONDS)}
+
+    def next(self, seconds: float = BOUND) -> Message:
+        """Wait for the next message, and meanwhile block the thread."""
+        self.socket.settimeout(seconds)
+        return dict(line.split("=", 1) for line in self.socket.recv(4096).decode().splitlines())
+
+    async def message(self, name: str) -> Message:
+        """Wait for a message that has this variable."""
+        async with bounded(name):
+            while name not in (message := await asyncio.to_thread(self.next)):
+                pass
+            return message
+
+    def waiting(self, seconds: float = 0.0) -> list[Message]:
+        """Return the messages that have not been read, and those of the next seconds, during which this blocks."""
+        messages: list[Message] = []
+        end = time.monotonic() + seconds
+        try:
+            while True:
+                messages.append(self.next(max(0.0, end - time.monotonic())))
+        except (BlockingIOError, TimeoutError):
+            return messages
+
+
+@pytest.fixture
+def manager(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Manager]:
+    manager = Manager(getattr(request, "param", str(tmp_path / "notify")))
+    with manager.socket:
+        yield manager
+
+
+async def test_a_server_says_when_it_is_ready_that_it_works_reloads_and_stops(
+    tmp_path: Path, manager: Manager
+) -> None:
+    async with serving(tmp_path / "data", RESTANTE, (), **manager.with_watchdog) as server:
+        assert await asyncio.to_thread(manager.next) == READY
+        for _ in range(3):
+            assert await asyncio.to_thread(manager.next) == WATCHDOG
+        before = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+        server.send(signal.SIGHUP)
+        begun = await manager.message("RELOADING")
+        assert begun == {**begun, "RELOADING": "1", "STATUS": "reading the settings again"}
+        assert before <= int(begun["MONOTONIC_USEC"]) <= time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+        assert await manager.message("READY") == READY
+        await server.stop()
+    assert STOPPING in manager.waiting()
+
+
+@pytest.mark.parametrize("manager", [f"@restante-{os.getpid()}"], indirect=True, ids=["abstract"])
+async def test_a_waku_node_says_it_too_to_an_abstract_name(tmp_path: Path, manager: Manager) -> None:
+    async with waku.node_process(tmp_path / "data", variables=manager.with_watchdog) as node:
+        assert [await asyncio.to_thread(manager.next) for _ in range(3)] == [READY, WATCHDOG, WATCHDOG]
+        await node.serving.stop()
+    assert STOPPING in manager.waiting()
+
+
+async def test_a_server_that_cannot_listen_is_never_ready(tmp_path: Path, manager: Manager) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        options = ("--listen", f"127.0.0.1:{taken.getsockname()[1]}")
+        async with started(tmp_path / "data", RESTANTE, options, DEVNULL, **manager.variables) as server:
+            assert await server.ended() == 2
+    assert manager.waiting() == []
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("way", ["slow-disk", "fast-disk"])
+async def test_a_disk_that_hangs_causes_no_restart(way: str, tmp_path: Path, manager: Manager) -> None:
+    """Whether the commit is in a thread or on the event loop."""
+    disk = CommandedDisk(tmp_path)
+    program = (RESTANTE[0], "-m", altered.__name__, way)
+    with held_port() as port:
+        options = ("--admin", f"127.0.0.1:{port}")
+        async with (
+            serving(disk.data, program, options, **manager.with_watchdog, **disk.variables) as server,
+            looking(port) as look,
+            Clients() as clients,
+        ):
+            client = await clients.opened(server.url, "app", "a", "m")
+            await look.reports(disk.hang, HANGS)
+            added = await client.say("add", phase="1", body="held")  # its commit hangs
+            assert (await look.get("/readyz"))[1] == HANGS
+            manager.waiting()
+            for _ in range(10):
+                await manager.message("WATCHDOG")
+            assert not added.answered
+            disk.go_on()
+            await client.answers(added)
+            await client.leave()
+            await server.stop()
+
+
+@pytest.mark.thorough
+async def test_the_manager_s_signal_shows_in_the_log_where_a_server_hung(tmp_path: Path, manager: Manager) -> None:
+    program = (RESTANTE[0], "-m", altered.__name__, "hangs-with-a-file")
+    variables = {**manager.with_watchdog, altered.HANG_FILE: str(tmp_path / "hang")}
+    with held_port() as port:
+        options = ("--admin", f"127.0.0.1:{port}")
+        async with serving(tmp_path / "data", program, options, **variables) as server, looking(port) as look:
+            (tmp_path / "hang").touch()
+            async with bounded("503"):
+                while (await look.get("/healthz"))[0] != 503:
+                    pass
+            server.send(signal.SIGABRT)
+            assert await server.ended() == -signal.SIGABRT
+            assert "Fatal Python error: Aborted" in server.said["stderr"]
+            assert "in tick" in server.said["stderr"]
+
+
+# ── in this process ──────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_watchdog_is_answered_while_the_event_loop_waits_for_the_disk_but_not_while_it_hangs(
+    manager: Manager,
+) -> None:
+    async with ServiceManager(manager.with_watchdog).serving(asyncio.Event()):
+        await manager.message("WATCHDOG")
+        manager.waiting()
+        assert len(manager.waiting(0.3)) <= 1, "the loop may have turned just before it hung"
+        await manager.message("WATCHDOG")
+    manager.waiting()
+    async with ServiceManager(manager.with_watchdog).serving(asyncio.Event(), lambda: True):
+        assert [manager.next() for _ in range(4)] == [READY, WATCHDOG, WATCHDOG, WATCHDOG]
+
+
+async def test_without_a_watchdog_only_the_beginning_and_the_end_are_said(manager: Manager) -> None:
+    calls: list[int] = []
+    ServiceManager(manager.variables).reload(lambda: calls.append(1))
+    assert (calls, manager.waiting()) == ([1], []), "a reload before the server is ready does not say that it is"
+    stop = asyncio.Event()
+    async with ServiceManager({**manager.with_watchdog, "WATCHDOG_PID": "1"}).serving(stop):
+        assert manager.waiting(0.1) == [READY]
+        stop.set()
+        assert await manager.message("STOPPING") == STOPPING
+
+
+def test_the_timeout_of_the_watchdog(manager: Manager) -> None:
+    for variables, seconds in (
+        ({"WATCHDOG_USEC": "30000000"}, 30.0),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(os.getpid())}, 30.0),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"}, None),
+        ({"WATCHDOG_USEC": "0"}, None),
+        ({"WATCHDOG_USEC": "-1"}, None),
+        ({"WATCHDOG_USEC": "half a minute"}, None),
+    ):
+        assert ServiceManager({**manager.variables, **variables}).watchdog_seconds == seconds
+        assert ServiceManager(variables).watchdog_seconds is None  # nobody would read the answers
+
+
+def test_a_manager_that_is_gone_is_logged_once_and_addresses_of_other_kinds_are_not_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for address in ("", "relative/path", "vsock:2:1234"):
+        ServiceManager({"NOTIFY_SOCKET": address}).notify("READY=1")
+    gone = ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "gone")})
+    gone.notify("READY=1")
+    gone.notify("WATCHDOG=1")
+    assert capsys.readouterr().out.count("the service manager cannot be reached") == 1
