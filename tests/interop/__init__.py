@@ -1,1 +1,1 @@
-"""Real `wormhole` clients against a mailbox server that is killed at chosen points of the conversation."""
+"""Real clients, reverse proxies and a Prometheus, with servers in processes of their own."""

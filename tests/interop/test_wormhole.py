@@ -24,7 +24,7 @@ from support.mailbox.scene import (
     to_client,
     to_server,
 )
-from support.mailbox.servers import Reference, Restante, Usage
+from support.mailbox.servers import Restante, Usage
 from support.mailbox.wormhole import Client
 
 TEXT: Final = "held over a crash"
@@ -32,21 +32,17 @@ FILE: Final = random.Random(8).randbytes(300_000)
 ANSWER: Final = to_client(SENDER, "message", phase="0", author=RECEIVER)
 
 thorough = pytest.mark.thorough
-reference = pytest.param("reference", marks=thorough, id="reference")
-"""What holds for the reference server too shows that the harness is right."""
 
 
 @pytest.fixture
 async def scene(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Scene]:
-    """A server with real clients at the other end of the wire: ours with these flags, or the reference server."""
-    flags = getattr(request, "param", ())
-    server = Reference(tmp_path / "server") if flags == "reference" else Restante(tmp_path / "server", *flags)
-    async with Scene(tmp_path, server) as scene:
+    """A server with these flags, and real clients at the other end of the wire."""
+    async with Scene(tmp_path, Restante(tmp_path / "server", *getattr(request, "param", ()))) as scene:
         yield scene
 
 
-def served_by(*servers: object) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("scene", servers, indirect=True)
+def flags(*words: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("scene", [words], ids=words[-1:], indirect=True)
 
 
 async def assert_refused(*clients: Client, words: str) -> None:
@@ -59,12 +55,8 @@ async def assert_refused(*clients: Client, words: str) -> None:
 # ── a server that nobody disturbs ────────────────────────────────────────────────────────────────
 
 
-@served_by(
-    # what the server must not mind of clients behind a proxy that names them
-    pytest.param(("--trust-proxy", "127.0.0.0/8", "--permission", "adaptive"), id="adaptive"),
-    pytest.param((), marks=thorough, id="none"),
-    reference,
-)
+# What the server must not mind of clients behind a proxy that names them.
+@flags("--trust-proxy", "127.0.0.0/8", "--permission", "adaptive")
 async def test_a_long_text_arrives(scene: Scene) -> None:
     text = "post held until called for " * 4000
     sender = await scene.send_text(text)
@@ -72,7 +64,6 @@ async def test_a_long_text_arrives(scene: Scene) -> None:
     scene.assert_one_happy_session()
 
 
-@served_by(pytest.param((), id="ours"), reference)
 async def test_a_wrong_code_ends_both_clients_with_scary(scene: Scene) -> None:
     sender = await scene.send_text(TEXT)
     nameplate = (await sender.code()).partition("-")[0]
@@ -84,7 +75,6 @@ async def test_a_wrong_code_ends_both_clients_with_scary(scene: Scene) -> None:
     assert scene.server.live() == {}
 
 
-@served_by(pytest.param((), id="ours"), reference)
 async def test_a_regular_restart_of_the_server_does_not_disturb_a_transfer(scene: Scene) -> None:
     sender = await scene.send_text(TEXT)
     code = await sender.code()
@@ -95,7 +85,7 @@ async def test_a_regular_restart_of_the_server_does_not_disturb_a_transfer(scene
     scene.assert_one_happy_session()
 
 
-@served_by(pytest.param(("--permission", "hashcash"), id="hashcash"))
+@flags("--permission", "hashcash")
 async def test_a_client_that_cannot_show_the_demanded_work_gives_up_at_once(scene: Scene) -> None:
     # A receiver that is refused before it has used its code fails of that: it expects no error so early.
     refused = scene.hold(to_client(RECEIVER, "error"))
