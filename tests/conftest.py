@@ -25,7 +25,6 @@ SECONDS: Final[dict[str, tuple[int, int]]] = {
     "tests/client/test_address_book.py": (6, 34),
     "tests/demo/test_fleet.py": (9, 4),
     "tests/durability/test_faulty_disks.py": (5, 23),
-    "tests/hostile/test_floods.py": (3, 1),
     "tests/interop/test_clients.py": (1, 172),
     "tests/interop/test_clients.py::test_a_large_file_arrives_by_the_relay": (1, 155),
     "tests/interop/test_wormhole.py": (3, 11),

@@ -4,11 +4,11 @@ import pytest
 import pytest_asyncio
 
 from restante.mailbox.core.limits import Limits
-from support.mailbox.siege import LiveSiege, besieged
+from support.mailbox.siege import Siege, besieged
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def siege(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LiveSiege]:
+async def siege(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Siege]:
     """One server for all the attacks of a file, with its LIMITS and its ADMISSION."""
     limits, admission = (getattr(request.module, name, None) for name in ("LIMITS", "ADMISSION"))
     data = tmp_path_factory.mktemp("siege") / "data"

@@ -13,7 +13,7 @@ from restante.mailbox.core.limits import Limits
 from restante.mailbox.core.quotas import TOO_MANY_CLAIMS
 from restante.mailbox.server.system import system_secret
 from support.mailbox.raw_socket import RawSocket
-from support.mailbox.siege import LiveSiege
+from support.mailbox.siege import Siege
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -25,12 +25,12 @@ def ADMISSION() -> Admission:  # noqa: N802 - as LIMITS, for the fixture
     return Admission(AdmissionTerms(trusted=networks(["127.0.0.0/8"], "--trust-proxy")), system_secret)
 
 
-async def claim(siege: LiveSiege, side: str, address: str, nameplate: str) -> tuple[RawSocket, dict[str, Any]]:
+async def claim(siege: Siege, side: str, address: str, nameplate: str) -> tuple[RawSocket, dict[str, Any]]:
     client = await siege.bind(side, X_Forwarded_For=address)
     return client, await siege.call(client, type="claim", nameplate=nameplate)
 
 
-async def sender(siege: LiveSiege, number: int) -> tuple[RawSocket, str, str]:
+async def sender(siege: Siege, number: int) -> tuple[RawSocket, str, str]:
     """An honest one, from an address of its own, who has a code and waits for the other side."""
     client = await siege.bind(f"sender-{number}", X_Forwarded_For=f"198.51.100.{number}")
     nameplate = (await siege.call(client, type="allocate"))["nameplate"]
@@ -43,7 +43,7 @@ async def sender(siege: LiveSiege, number: int) -> tuple[RawSocket, str, str]:
 
 @pytest.mark.parametrize("speaks", [False, True], ids=["and leaves", "and speaks"])
 async def test_a_client_that_claims_nameplates_gets_one_guess_each_up_to_its_quota(
-    siege: LiveSiege, *, speaks: bool
+    siege: Siege, *, speaks: bool
 ) -> None:
     """The first nameplate has two sides: a guess at it gets nothing, and counts. At the others one side waits: the
     guesser is its other side, if it is the first to come. That is the protocol; there are as many words in the code

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from restante.mailbox.server.commit_loop import GRACE_SECONDS
 from restante.mailbox.server.newcomer import PENDING_BYTES
 from support.mailbox.raw_socket import PING, TEXT, RawSocket, frame, handshake
-from support.mailbox.siege import LiveSiege
+from support.mailbox.siege import Siege
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -85,28 +85,28 @@ SLOW: Final[dict[str, bytes]] = {
 }
 
 
-async def status(siege: LiveSiege, request: bytes) -> str:
+async def status(siege: Siege, request: bytes) -> str:
     """Send this; gives the status that it gets, and reads to the end."""
-    client = await siege.connect()
+    client = await siege.live.connect()
     client.write(request)
     head = (await client.rest()).partition(b"\r\n")[0].decode()
     assert head.startswith("HTTP/1.1 ") or not head, head
     return head.removeprefix("HTTP/1.1 ")
 
 
-async def test_broken_http_is_answered_and_closed(siege: LiveSiege) -> None:
+async def test_broken_http_is_answered_and_closed(siege: Siege) -> None:
     async with siege.beside_the_pair("broken HTTP"):
         got = await asyncio.gather(*(status(siege, request) for request, _ in REQUESTS.values()))
         assert dict(zip(REQUESTS, got, strict=True)) == {name: due for name, (_, due) in REQUESTS.items()}
 
 
-async def test_a_handshake_that_takes_too_long_is_closed(siege: LiveSiege) -> None:
+async def test_a_handshake_that_takes_too_long_is_closed(siege: Siege) -> None:
     """The time limit is that of the moment at which a client connects, so the pair has the usual one."""
     server = siege.live.server
     async with siege.beside_the_pair("slow handshakes"):
         usual, server.limits = server.limits, replace(server.limits, handshake=0.5)
-        slow = [await siege.connect() for _ in SLOW]
-        letters = await siege.connect()
+        slow = [await siege.live.connect() for _ in SLOW]
+        letters = await siege.live.connect()
         await siege.until("all have come", lambda: server.held >= (len(slow) + 1) * PENDING_BYTES)
         server.limits = usual
         for client, request in zip(slow, SLOW.values(), strict=True):
@@ -124,7 +124,7 @@ async def test_a_handshake_that_takes_too_long_is_closed(siege: LiveSiege) -> No
 # ── those who come and do nothing ────────────────────────────────────────────────────────────────
 
 
-async def test_connections_that_never_bind_are_closed(siege: LiveSiege) -> None:
+async def test_connections_that_never_bind_are_closed(siege: Siege) -> None:
     server = siege.live.server
     async with siege.beside_the_pair("hundreds that never bind"):
         bound = await siege.bind("bound")
@@ -150,7 +150,7 @@ async def say_no_more(client: RawSocket) -> None:
 
 
 @pytest.mark.parametrize("half", [False, True], ids=["a reset", "half a close"])
-async def test_clients_that_vanish_leave_nothing_behind(siege: LiveSiege, *, half: bool) -> None:
+async def test_clients_that_vanish_leave_nothing_behind(siege: Siege, *, half: bool) -> None:
     siege.live.clock.now += GRACE_SECONDS
     async with siege.beside_the_pair("dozens that vanish"):
         crowd = []
