@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from client.liar import HANG_UP, Answer, Lie, Sent, answer_handshake, honest, instead_of, listening, lying, text
+from client.liar import Answer, Lie, Sent, answer_handshake, honest, instead_of, listening, lying, text
 from client.live import Heard, meet, read, use, wormhole
 from restante.client import (
     PeerMessageError,
     Reconnecting,
     ServerError,
     ServerGoneError,
-    WelcomeError,
     Wormhole,
     WrongPasswordError,
     base,
@@ -335,18 +334,6 @@ async def test_a_server_that_never_opens_the_websocket_is_given_up(monkeypatch: 
     async with listening(serve) as port:
         with pytest.raises(ServerGoneError, match="did not answer"):
             await use(wormhole(f"ws://127.0.0.1:{port}/v1"))
-
-
-async def test_a_welcome_error_after_a_restart_ends_the_wormhole() -> None:
-    welcome = {"type": "welcome", "welcome": {"error": "go away"}}
-
-    def turn_away(answer: Answer) -> list[Sent]:
-        first = answer["connection"] == 1
-        return [answer] if first and answer["type"] != "pong" else [HANG_UP] if first else [welcome]
-
-    async with lying(turn_away) as liar:
-        with pytest.raises(WelcomeError, match="go away"):
-            await use(wormhole(liar.url))
 
 
 async def test_work_that_is_demanded_again_and_again_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,16 +123,6 @@ async def test_two_sides_that_have_met_meet_again_without_a_code(network: Networ
     assert network.is_empty
 
 
-async def test_what_the_peer_sent_before_it_closed_can_be_read(network: Network) -> None:
-    async with wormhole() as bob:
-        async with wormhole() as alice:
-            await meet(alice, bob)
-            for number in range(50):
-                await alice.send(b"%d" % number)
-        assert await read(bob, 50) == [b"%d" % number for number in range(50)]
-    assert network.is_empty
-
-
 async def test_nameplates_are_listed_and_codes_completed(network: Network) -> None:
     async with wormhole() as alice, wormhole() as bob:
         assert await bob.nameplates() == []

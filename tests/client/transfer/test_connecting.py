@@ -249,21 +249,6 @@ async def test_a_relay_that_closes_the_connection_is_the_last_way() -> None:
             await ours.meet(Hints((address,), (Relay((relay,)),)))
 
 
-async def test_a_side_that_listens_waits_though_nothing_is_left_to_dial(monkeypatch: pytest.MonkeyPatch) -> None:
-    dialled, end = asyncio.Event(), connecting._Attempts._end_attempt
-
-    def ends(attempts: connecting._Attempts, attempt: asyncio.Task[None]) -> None:
-        end(attempts, attempt)
-        dialled.set()
-
-    monkeypatch.setattr(connecting._Attempts, "_end_attempt", ends)
-    async with bounded("a connection"), nobody() as address, Side(Role.SENDER) as sender:
-        meeting = asyncio.create_task(sender.meet(Hints((address,))))
-        await dialled.wait()
-        async with Side(Role.RECEIVER, DIAL_ONLY) as receiver:
-            await exchange(*await asyncio.gather(meeting, receiver.meet(sender.hints)))
-
-
 async def test_too_few_descriptors_end_it_if_nothing_is_left_to_dial(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_more(_self: socket.socket) -> None:
         raise OSError(errno.EMFILE, "")

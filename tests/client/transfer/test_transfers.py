@@ -20,11 +20,10 @@ from hypothesis import strategies as st
 
 from client.liar import listening
 from client.transfer.hostile import DIRECT, names, pair, stored
-from restante.client.errors import ConnectionLostError, TransferError
+from restante.client.errors import ConnectionLostError
 from restante.client.files.draft import draft_file
-from restante.client.transfer.sending import send_directory, send_file
+from restante.client.transfer.sending import send_file
 from restante.client.transfer.stream import Stream
-from restante.client.transfer.text import receive_text, send_text
 from restante.client.transit.connecting import TransitOptions
 from restante.client.transit.pipe import RECORD_BYTES, RecordPipe
 from restante.client.transit.records import LENGTH_BYTES, Role, TransitKeys
@@ -49,30 +48,6 @@ async def test_a_file_of_any_size_arrives(tmp_path: Path, size: int) -> None:
     assert [each[-1] for each in told] == [size, size]
     assert all(each == sorted(each) for each in told)
     assert names(tmp_path / "to") == [path.name]
-
-
-async def test_a_directory_arrives_with_its_empty_directories(tmp_path: Path) -> None:
-    for name in ("from/a/b", "from/empty"):
-        (tmp_path / name).mkdir(parents=True)
-    (tmp_path / "from/a/b/file").write_bytes(b"content")
-    (tmp_path / "to").mkdir()
-    async with pair() as (ours, theirs):
-        _, path = await asyncio.gather(
-            send_directory(ours, tmp_path / "from", transit=DIRECT), stored(theirs, tmp_path / "to")
-        )
-    assert sorted(str(each.relative_to(path)) for each in path.rglob("*")) == ["a", "a/b", "a/b/file", "empty"]
-    assert (path / "a/b/file").read_bytes() == b"content"
-
-
-async def test_a_text_that_is_cancelled_is_told() -> None:
-    async with pair() as (ours, theirs):
-        sending = asyncio.create_task(send_text(ours, "text"))
-        await theirs.receive()
-        sending.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await sending
-        with pytest.raises(TransferError, match=r"^the other side gave up: the sender stopped$"):
-            await receive_text(theirs, print)
 
 
 # ── cut anywhere ─────────────────────────────────────────────────────────────────────────────────
