@@ -15,9 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from restante.waku.envelope.envelope import U32, Envelope, make, parse
 from restante.waku.node.mailserver import (
-    ARCHIVE_RETRY_DELAY,
     FULL_WORDS,
-    LOCKED_WORDS,
     ArchiveTerms,
     Batch,
     Mailserver,
@@ -124,16 +122,6 @@ def test_copies_of_an_envelope_without_room_are_answered_with_it() -> None:
     ]
     # What waits for a later batch is told of A together with B.
     assert list(server.confirm(taken(server))) == [(b"c", refused._replace(packet=PACKETS[2]))]
-
-
-def test_the_reason_for_not_archiving_is_the_latest_one() -> None:
-    server = mailserver()
-    server.offer(b"a", PACKETS[0], [A], EPOCH)
-    locked = (Refusal(A.hash, OTHER_ERROR, LOCKED_WORDS),)
-    assert list(server.refuse(taken(server), EPOCH, LOCKED_WORDS)) == [(b"a", Response(PACKETS[0], locked))]
-    assert server.offer(b"a", PACKETS[1], [A], EPOCH) == Response(PACKETS[1], locked)
-    assert server.offer(b"a", PACKETS[1], [A], EPOCH + ARCHIVE_RETRY_DELAY) is None
-    assert list(server.refuse(taken(server), EPOCH, FULL_WORDS)) == [(b"a", Response(PACKETS[1], not_archived(A)))]
 
 
 # ── anything ─────────────────────────────────────────────────────────────────────────────────────

@@ -29,9 +29,9 @@ from restante.waku.envelope.keys import Key, node_id
 from restante.waku.limits import MIB, Limits
 from restante.waku.node import admission, main, node, relay, save_schedule
 from restante.waku.node.housekeeping import Housekeeping
-from restante.waku.node.mailserver import ARCHIVE_RETRY_DELAY, LOCKED_WORDS
+from restante.waku.node.mailserver import ARCHIVE_RETRY_DELAY, FULL_WORDS, LOCKED_WORDS
 from restante.waku.node.node import NO_PROXY_HEADER, Node
-from restante.waku.node.save_schedule import MAX_BATCH_ENVELOPES, MIN_BATCH_ENVELOPES, PROMPT_SECONDS, SAVE_INTERVAL
+from restante.waku.node.save_schedule import MIN_BATCH_ENVELOPES
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.acceptance import Policy
 from restante.waku.protocol.packets import Options
@@ -524,8 +524,8 @@ async def test_an_archive_that_another_program_locks_is_not_reported_as_a_full_d
             assert not (await poster.post(letter(1))).refusals
             assert here.node.ready() == ""
             here.archive.full = True
-            await poster.post(letter(3))
-            assert here.node.ready() == "the disk is full"
+            [refusal] = (await poster.post(letter(3))).refusals
+            assert (refusal.words, here.node.ready()) == (FULL_WORDS, "the disk is full")
         assert [line["event"] for line in logs if line["log_level"] != "warning"] == [
             "envelopes are not archived until the archive can be written",
             "envelopes are archived again",
@@ -674,24 +674,6 @@ def test_thousands_of_quotas_in_use_are_not_searched_for_each_new_one() -> None:
     in_use.return_value = False
     make_room(those, 3, in_use)
     assert len(those) == 5000 - MAX_EVICTION_LOOKS, "what could not be forgotten before goes later"
-
-
-def test_a_small_batch_waits_after_a_save_unless_a_peer_waited_for_its_confirmation() -> None:
-    saves, late = save_schedule.SaveSchedule(SAVE_INTERVAL), PROMPT_SECONDS * 1.5
-    saves.begin(100.0)
-    saves.gathered(late)
-    assert saves.waits(MIN_BATCH_ENVELOPES - 1, 100.0) == pytest.approx(SAVE_INTERVAL)
-    assert saves.waits(MIN_BATCH_ENVELOPES - 1, 100.0 + SAVE_INTERVAL / 4) == pytest.approx(SAVE_INTERVAL * 3 / 4)
-    assert saves.waits(1, 100.0 + SAVE_INTERVAL * 1.01) == saves.waits(MIN_BATCH_ENVELOPES, 100.0) == 0.0
-    assert saves.reads_on(MAX_BATCH_ENVELOPES - 1, 100.0)
-    assert not saves.reads_on(MAX_BATCH_ENVELOPES, 100.0)
-    assert not saves.reads_on(MIN_BATCH_ENVELOPES, 100.0 + SAVE_INTERVAL * 1.01)
-    saves.gathered(PROMPT_SECONDS / 2)
-    saves.gathered(late)
-    assert saves.waits(2, 100.0) == 0.0
-    saves.begin(100.0)
-    saves.gathered(late)
-    assert saves.waits(1, 100.0) > 0, "it counts for one batch"
 
 
 async def test_a_timer_goes_off_at_the_first_deadline_and_can_be_set_again_for_the_same_time() -> None:
