@@ -177,12 +177,12 @@ async def test_who_is_left_alone_is_lonely(network: Network) -> None:
 
 
 async def test_the_welcome_of_a_server_is_told(network: Network) -> None:
-    network.world.welcome_options = Options(motd="hello").welcome_options()  # type: ignore[attr-defined]
+    network.world.options = Options(motd="hello")
     heard = Heard()
     async with wormhole(on_event=heard):
         await heard.until(Welcomed)
     assert heard.of(Welcomed) == [Welcomed("hello", None)]
-    network.world.welcome_options = Options(error="moved").welcome_options()  # type: ignore[attr-defined]
+    network.world.options = Options(error="moved")
     with pytest.raises(WelcomeError, match="moved"):
         await use(wormhole())
 
