@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -41,17 +39,9 @@ def content(data: Path) -> list[str]:
     """Everything in a data directory, as SQL; nothing where nothing was ever written."""
     if not (data / FILE).exists():
         return []
-    with closing(connect(str(data / FILE))) as database:
-        dump = list(_dump(database))
-    return [] if dump == EMPTY else dump
-
-
-def _dump(database: sqlite3.Connection) -> Iterator[str]:
-    yield from database.iterdump()
-
-
-with closing(connect(":memory:")) as _empty:
-    EMPTY = list(_dump(_empty))
+    with closing(connect(str(data / FILE))) as database, closing(connect(":memory:")) as empty:
+        dump = list(database.iterdump())
+        return [] if dump == list(empty.iterdump()) else dump
 
 
 def state(data: Path) -> State:

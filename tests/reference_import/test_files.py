@@ -15,7 +15,6 @@ import pytest
 from reference_import.taking import content, refused, rows, state, taking
 from restante.common.errors import Misuse, StoreError
 from restante.mailbox.reference_import import importing
-from restante.mailbox.store.schema import connect
 from restante.mailbox.store.sqlite import open_store
 from support.disk import crashing
 from support.mailbox.givens import mailbox_id
@@ -250,9 +249,6 @@ async def work(data: Path) -> None:
     await store.close()
 
 
-# ── twice ────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_the_same_content_is_not_imported_twice(their: Their, data: Path) -> None:
     """Also if it is renamed, vacuumed, touched or upgraded; what is new is imported with --merge."""
     play(their)
@@ -275,9 +271,6 @@ def test_the_same_content_is_not_imported_twice(their: Their, data: Path) -> Non
     assert "was imported already" in refused(data, other, merge=True)
     their.bind("b", 2000)
     assert taking(data, usage=their.usage, merge=True).imported["usage_client_versions"] == 2
-
-
-# ── into what is there ───────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -340,23 +333,6 @@ async def test_a_merge_refuses_names_that_are_in_use_here(their: Their, data: Pa
     )
 
 
-# ── the lock ─────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_no_server_starts_while_an_import_runs(their: Their, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def start_one(path: str) -> sqlite3.Connection:
-        with pytest.raises(StoreError, match="another process is using the data directory"):
-            open_store(data)
-        return connect(path)
-
-    monkeypatch.setattr(importing, "connect", start_one)
-    play(their)
-    assert taking(data, their.relay).imported["messages"] == 1
-
-
-# ── all or nothing ───────────────────────────────────────────────────────────────────────────────
-
-
 class Dying(sqlite3.Connection):
     """Fails at a statement, and keeps what was in the data directory then."""
 
@@ -399,8 +375,14 @@ def test_an_import_that_fails_or_is_killed_imports_nothing(
     state(data)
     monkeypatch.setattr(Dying, "at", statement)
     monkeypatch.setattr(Dying, "data", data)
+
+    def connect_dying(path: str) -> sqlite3.Connection:
+        with pytest.raises(StoreError, match="another process is using the data directory"):
+            open_store(data)  # no server starts while an import runs
+        return sqlite3.connect(path, isolation_level=None, factory=Dying)
+
     with monkeypatch.context() as patch:
-        patch.setattr(importing, "connect", lambda path: sqlite3.connect(path, isolation_level=None, factory=Dying))
+        patch.setattr(importing, "connect", connect_dying)
         words = r"\Anothing was imported into [^\n]*: database or disk is full\Z"
         if statement == "COMMIT":
             words = r"\Athe commit failed \(database or disk is full\): repeat the import; [^\n]*\Z"

@@ -73,31 +73,31 @@ def test_usage_v1_has_no_client_versions(tmp_path: Path, data: Path) -> None:
 
 UNUSABLE = {
     "usage_nameplates_unusable": [
-        "INSERT INTO nameplates VALUES (NULL, 1, 1, 1, 'happy')",
-        "INSERT INTO nameplates VALUES ('x', NULL, 1, 1, 'happy')",
-        "INSERT INTO nameplates VALUES ('x', 'noon', 1, 1, 'happy')",
-        "INSERT INTO nameplates VALUES ('x', 1, 1, NULL, 'happy')",
-        "INSERT INTO nameplates VALUES ('x', 1, 1, 1, 'odd')",
-        "INSERT INTO nameplates VALUES ('x', 1, 1, 1, NULL)",
-        "INSERT INTO nameplates VALUES ('x', 9e999, 1, 1, 'happy')",
+        "nameplates VALUES (NULL, 1, 1, 1, 'happy')",
+        "nameplates VALUES ('x', NULL, 1, 1, 'happy')",
+        "nameplates VALUES ('x', 'noon', 1, 1, 'happy')",
+        "nameplates VALUES ('x', 1, 1, NULL, 'happy')",
+        "nameplates VALUES ('x', 1, 1, 1, 'odd')",
+        "nameplates VALUES ('x', 1, 1, 1, NULL)",
+        "nameplates VALUES ('x', 9e999, 1, 1, 'happy')",
     ],
     "usage_mailboxes_unusable": [
-        "INSERT INTO mailboxes VALUES ('x', NULL, 1, 1, 1, 'happy')",
-        "INSERT INTO mailboxes VALUES ('x', 1, 1, 1, 1, 'quiet')",
-        "INSERT INTO mailboxes VALUES ('x', 1, 1, 1, x'00', 'happy')",
+        "mailboxes VALUES ('x', NULL, 1, 1, 1, 'happy')",
+        "mailboxes VALUES ('x', 1, 1, 1, 1, 'quiet')",
+        "mailboxes VALUES ('x', 1, 1, 1, x'00', 'happy')",
     ],
     "usage_client_versions_unusable": [
-        "INSERT INTO client_versions VALUES ('x', NULL, 1, 'python', '1')",
-        "INSERT INTO client_versions VALUES ('x', 'a', NULL, 'python', '1')",
-        "INSERT INTO client_versions VALUES ('x', 'a', 1, x'ff', '1')",
-        "INSERT INTO client_versions VALUES ('x', 'a', 1, CAST(x'ff' AS TEXT), '1')",
+        "client_versions VALUES ('x', NULL, 1, 'python', '1')",
+        "client_versions VALUES ('x', 'a', NULL, 'python', '1')",
+        "client_versions VALUES ('x', 'a', 1, x'ff', '1')",
+        "client_versions VALUES ('x', 'a', 1, CAST(x'ff' AS TEXT), '1')",
     ],
 }
 
 
 def test_invalid_usage_rows_are_skipped_and_counted(their: Their, data: Path) -> None:
     play(their)
-    alter(their.usage, *(statement for statements in UNUSABLE.values() for statement in statements))
+    alter(their.usage, *(f"INSERT INTO {rows}" for statements in UNUSABLE.values() for rows in statements))
     report = taking(data, usage=their.usage)
     assert report.skipped == {kind: len(statements) for kind, statements in UNUSABLE.items()}
     assert report.imported == {"usage_nameplates": 2, "usage_mailboxes": 7, "usage_client_versions": 3}
