@@ -44,13 +44,10 @@ T = TypeVar("T")
 class Side:
     """A wormhole in a process that can be killed, on a connection that can be cut."""
 
-    def __init__(
-        self, world: World, seed: int, *, wants_receipts: bool = False, seeds: bool = False, lasting: bool = False
-    ) -> None:
+    def __init__(self, world: World, seed: int, *, wants_receipts: bool = False, lasting: bool = False) -> None:
         self.world, self._lasting = world, lasting
         self.dice = Random(seed)
-        random = self.dice.randbytes(NEW_BYTES)
-        state = new_state(APP_ID, {"seed": seed}, random, wants_receipts=wants_receipts, seeds=seeds)
+        state = new_state(APP_ID, {"seed": seed}, self.dice.randbytes(NEW_BYTES), wants_receipts=wants_receipts)
         self.machine = Machine(state, self.dice.randbytes, lasting=lasting)
         self.events: list[Output] = []
         """What the application was told."""
@@ -98,18 +95,11 @@ class Side:
     def take(self) -> None:
         """Carry out what the machine wants."""
         while outputs := self.machine.outputs():
-            self._carry_out(outputs)
-
-    def _carry_out(self, outputs: list[Output]) -> None:
-        for output in outputs:
-            if isinstance(output, SendFrame):
-                self._to_server.append(output.text)
-            else:
-                self.events.append(output)
-                if isinstance(output, MessageReceived):
-                    self._told.append(output)
-                    if self.attentive:
-                        self.process()
+            self._to_server += [output.text for output in outputs if isinstance(output, SendFrame)]
+            self.events += [output for output in outputs if not isinstance(output, SendFrame)]
+            self._told += [output for output in outputs if isinstance(output, MessageReceived)]
+            while self.attentive and self._told:
+                self.process()
 
     def process(self) -> None:
         """Let the application process the next message, if there is one."""

@@ -77,34 +77,24 @@ async def test_two_sides_meet_and_exchange_messages(network: Network) -> None:
     assert network.is_empty
 
 
-async def test_messages_are_iterated_until_the_wormhole_is_closed(network: Network) -> None:
-    async with wormhole() as alice, wormhole() as bob:
+async def test_messages_are_iterated_until_the_close_and_known_to_be_stored_and_delivered(network: Network) -> None:
+    messages = []
+    async with wormhole(receipts=True) as alice, wormhole() as bob, bounded("the end of the messages"):
         await meet(alice, bob)
-        await alice.send(b"one")
-        await alice.send(b"two")
-        messages = []
-        async with bounded("the end of the messages"):
-            async for message in bob:
-                messages.append(message)
-                if message == b"two":
-                    await bob.close()
+        sent = [await alice.send(message) for message in (b"one", b"two")]
+        await sent[0].stored()
+        async for message in bob:
+            messages.append(message)
+            if message == b"two":
+                await sent[1].delivered()
+                answer = await bob.send(b"hello yourself")
+                await answer.stored()
+                with pytest.raises(NoReceiptsError):
+                    await answer.delivered()
+                await bob.close()
         assert messages == [b"one", b"two"]
         with pytest.raises(ClosedError):
             await bob.send(b"three")
-
-
-async def test_a_message_is_known_to_be_stored_and_delivered(network: Network) -> None:
-    async with wormhole(receipts=True) as alice, wormhole() as bob:
-        await meet(alice, bob)
-        sent = await alice.send(b"hello")
-        async with bounded("the server's and the peer's confirmation"):
-            await sent.stored()
-            await bob.receive()
-            await sent.delivered()
-            answer = await bob.send(b"hello yourself")
-            await answer.stored()
-        with pytest.raises(NoReceiptsError):
-            await answer.delivered()
 
 
 async def test_two_sides_that_have_met_meet_again_without_a_code(network: Network) -> None:
@@ -262,15 +252,10 @@ async def test_a_server_that_sends_binary_frames_on_a_real_port_serves_as_well(t
     assert heard.of(Welcomed) == [Welcomed(None, "1.2.3")]
 
 
-# ── calls that no correct program makes ─────────────────────────────────────────────────────────────
+# ── calls that no correct program makes ──────────────────────────────────────────────────────────
 
 
 NAN, INFINITY = float("nan"), float("inf")
-
-
-# ── before anything is sent ──────────────────────────────────────────────────────────────────────
-
-
 NOT_IN_JSON: list[Any] = [
     *([1], "text", {"a": object()}, {"a": "\ud800"}, {"a": NAN}, {"a": [-INFINITY]}),
     *({"a": b"bytes"}, {"a": (1, 2)}, {"a": {1}}, {1: "a"}),
@@ -297,28 +282,18 @@ def test_an_argument_of_another_kind_is_refused(argument: dict[str, Any], words:
         Wormhole.create(**{"app_id": APP_ID, "server": NOBODY, **argument})
 
 
-@pytest.mark.parametrize(
-    ("argument", "words"),
-    [
-        ({"max_work_bits": -1}, BITS),
-        *(({"name": name}, "the name of a wormhole is a text, not ") for name in (5, None, b"peer", "\ud800")),
-    ],
-)
-async def test_a_journal_refuses_such_an_argument(tmp_path: Path, argument: dict[str, Any], words: str) -> None:
+async def test_a_journal_refuses_such_an_argument(tmp_path: Path) -> None:
     async with Journal[dict[str, str]](tmp_path / "journal", {}) as journal:
-        with pytest.raises(Misuse, match=words):
-            journal.wormhole(**{"name": "peer", "app_id": APP_ID, **argument})
+        with pytest.raises(Misuse, match=BITS):
+            journal.wormhole("peer", APP_ID, max_work_bits=-1)
+        names: list[Any] = [5, None, b"peer", "\ud800"]
+        for name in names:
+            with pytest.raises(Misuse, match="the name of a wormhole is a text, not "):
+                journal.wormhole(name, APP_ID)
         assert journal.names == []
 
 
 Call = Callable[[Wormhole], Awaitable[object]]
-OUTSIDE: list[tuple[Call, str]] = [
-    (Wormhole.allocate_code, "in its context"),
-    (Wormhole.nameplates, "in its context"),
-    (Wormhole.verifier, "in its context"),
-    (Wormhole.receive, "async with"),
-    (Wormhole.flush, "async with"),
-]
 
 
 def calls(call: Callable[..., Awaitable[object]], words: str, *values: Any) -> list[tuple[Call, str]]:
@@ -329,7 +304,8 @@ def calls(call: Callable[..., Awaitable[object]], words: str, *values: Any) -> l
 @pytest.mark.parametrize(
     ("use", "words"),
     [
-        *OUTSIDE,
+        *((call, "in its context") for call in (Wormhole.allocate_code, Wormhole.nameplates, Wormhole.verifier)),
+        *((call, "async with") for call in (Wormhole.receive, Wormhole.flush)),
         *calls(send_text, "a str that UTF-8 can encode", (5,), ("\udcff",)),
         *calls(send_file, r"a path is a pathlib\.Path, not '/", ("/tmp",)),
         *calls(send_directory, r"a path is a pathlib\.Path, not '/", ("/tmp",)),
@@ -346,14 +322,11 @@ async def test_outside_of_its_context_a_wormhole_refuses_instead_of_waiting(use:
         await outside.close()
 
 
-# ── a wormhole that goes on ──────────────────────────────────────────────────────────────────────
-
-
 NO_CODES: list[Any] = [5, None, b"7-a-b", ["7-a-b"], NAN, "7-\ud800"]
 NO_LENGTHS: list[Any] = [0, 33, 2.0, NAN, "2", None]
 NO_MOODS: list[Any] = ["glad", "", "unwelcome", 5, ["happy"]]
+NO_MESSAGES: list[Any] = [5, "text", [1, 2], None]
 LENGTH = "a code has 1 to 32 words, not "
-MOOD = "the mood happy, lonely, errory or scary, not "
 
 
 async def test_what_cannot_be_used_is_refused_and_the_wormhole_goes_on(network: Network) -> None:
@@ -374,10 +347,9 @@ async def test_what_cannot_be_used_is_refused_and_the_wormhole_goes_on(network: 
             with pytest.raises(Misuse, match="the beginning of a code is a text, not "):
                 completions(prefix, [])  # type: ignore[arg-type]
         for mood in NO_MOODS:
-            with pytest.raises(Misuse, match=MOOD):
+            with pytest.raises(Misuse, match="the mood happy, lonely, errory or scary, not "):
                 await alice.close(mood)
-        not_bytes: list[Any] = [5, "text", [1, 2], None]
-        for message in not_bytes:
+        for message in NO_MESSAGES:
             with pytest.raises(TypeError, match="a message is bytes, not "):
                 await alice.send(message)
         await meet(alice, bob)
@@ -391,23 +363,11 @@ async def test_what_cannot_be_used_is_refused_and_the_wormhole_goes_on(network: 
     assert network.moods == ["scary"]
 
 
-async def test_a_wormhole_is_entered_once(network: Network) -> None:
+async def test_a_wormhole_is_entered_once_and_calls_that_are_cancelled_leave_nothing_behind(network: Network) -> None:
     alice = wormhole()
     async with alice:
         with pytest.raises(Misuse, match="entered once"):
-            async with alice:
-                pass
-        await alice.allocate_code()
-    with pytest.raises(Misuse, match="entered once"):
-        async with alice:
-            pass
-    with pytest.raises(LonelyError):
-        await alice.allocate_code()
-    assert network.is_empty
-
-
-async def test_calls_that_are_cancelled_again_and_again_leave_nothing_behind(network: Network) -> None:
-    async with wormhole() as alice:
+            await alice.__aenter__()
         await alice.allocate_code()
         for _ in range(100):
             waiting = asyncio.create_task(alice.receive())
@@ -415,3 +375,8 @@ async def test_calls_that_are_cancelled_again_and_again_leave_nothing_behind(net
             waiting.cancel()
             await asyncio.wait([waiting])
         assert len(alice._changes._waiters) == 0
+    with pytest.raises(Misuse, match="entered once"):
+        await alice.__aenter__()
+    with pytest.raises(LonelyError):
+        await alice.allocate_code()
+    assert network.is_empty
