@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from pathlib import Path
 from random import Random
 from threading import Barrier, Event
@@ -40,13 +40,6 @@ SECONDS_PER_DAY = 86_400.0
 OUTCOMES = {"outcomes": COUNTING["outcomes"]}
 
 
-@pytest.fixture
-def few_commits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table may lag behind by less than four commits."""
-    for module in (commit_info, freshness, build_run):
-        monkeypatch.setattr(module, "MAX_COMMIT_IDS", 4)
-
-
 def build(
     world: LakeWorld, first: str = "", last: str = "", builds: Mapping[str, Build] = COUNTING, *, plan: bool = False
 ) -> dict[str, BuildResult]:
@@ -65,157 +58,148 @@ def days(world: LakeWorld) -> dict[str, int]:
     return {str(row["day"]): row["ended"] for row in sorted(world.rows("outcomes"), key=lambda row: row["day"])}
 
 
-@pytest.mark.parametrize("by", ["plain", pytest.param("world", marks=pytest.mark.thorough)])
-def test_only_days_that_changed_are_built_again(by: str, request: pytest.FixtureRequest) -> None:
-    world: LakeWorld = request.getfixturevalue(by)
-    builds = OUTCOMES if by == "plain" else {"outcomes": BUILDS["outcomes"]}
-    world.lived(FIRST, SECOND, THIRD)
-    assert outcomes(world, builds=builds) == [FIRST, SECOND, THIRD]
-    world.lived(SECOND, SECOND)
-    assert outcomes(world, builds=builds) == [SECOND]
-    with patch.object(world, "spark", no_spark):
-        assert outcomes(world, builds=builds) == []
-    assert days(world) == {FIRST: 1, SECOND: 3, THIRD: 1}
-    world.lived(THIRD, replace={})
-    outcomes(world, builds=builds)
-    assert days(world) == {THIRD: 1}, "a day that lost its rows is empty"
+# ── stories ──────────────────────────────────────────────────────────────────────────────────────
+
+STORIES = {
+    "only days that changed are built": """
+        lived 12 13 14; build = 12 13 14; lived 13 13; build = 13; build =; days = 12:1 13:3 14:1
+        lose 12 13; build = 12 13; days = 14:1
+    """,
+    "a range of days is built even if nothing changed, and no other day": """
+        lived 12 13 14; build 13 = 13; days = 13:1; build 13 = 13; days = 13:1; build = 12 13 14
+    """,
+    "a day whose rows keep dropped stays as it was built, also if one late row is there": """
+        lived 12 13 14; build = 12 13 14; keep 13 = 1; lived 12 14; build = 14; build 12 =
+        keep 14 = 2; lived 13 12; keep 13 = 1; build =; days = 12:1 13:1 14:2
+    """,
+    "if a clock was set back, days after it are built when they change": """
+        lived 12 13; clock -20; build = 12 13; lived 14; build = 14; lived 12; lose 14; build = 12 14
+        days = 12:2 13:1
+    """,
+    "if a clock was ahead when days were dropped, later ones are built": """
+        lived 12 13; clock 3650; keep 2033-10-13 = 2; clock 0; lived 13 14; build = 14; keep 14 = 1
+    """,
+    "merged files make no day due": """
+        lived 12; build = 12; lived 13; build = 13; lived 14; build = 14; lived 13; build = 13; merge; build =
+        lived 13; build = 13; days = 12:1 13:3 14:1
+    """,
+    **{
+        f"an input was removed, and made again by {commits} commits": f"""
+            lived 12; lived 13; lived 14; anew =; remove nameplates; build =; days = 12:1 13:1 14:1
+            {"lived 13;" * commits} anew = nameplates was removed and made again; days = 13:{commits}
+        """
+        for commits in (1, 3, 5)
+    },
+    "days that keep dropped stay as they were built if their input is made again": """
+        lived 12 13 14; build = 12 13 14; keep 13 = 1; envelope 14; build = ; remove nameplates; lived 12 12 14
+        anew = nameplates was removed and made again; days = 12:1 14:1; remove nameplates; lived 12 12 14; lived 12 14
+        anew = nameplates was removed and made again; days = 12:1 14:2; build 12 =
+    """,
+    "an input was restored from a backup that lacks more commits than followed it, as many, and fewer": """
+        lived 12; copy nameplates; lived 13; lived 12 14; build = 12 13 14; copy outcomes
+        restore nameplates; anew = nameplates was put back from a backup; days = 12:1
+        restore outcomes; restore nameplates; lived 14; lived 14
+        anew = nameplates was put back from a backup; days = 12:1 14:2
+        restore outcomes; restore nameplates; lived 14; lived 14; lived 14
+        anew = nameplates was put back from a backup; days = 12:1 14:3
+    """,
+    "an input was restored from a backup that has all that was built": """
+        lived 12; build = 12; copy nameplates; lived 13; restore nameplates; lived 13; anew =; days = 12:1 13:1
+    """,
+    "a built table that was restored from a backup is brought up to date": """
+        lived 12; build = 12; copy outcomes; lived 13; build = 13; restore outcomes; build = 13; days = 12:1 13:1
+        remove outcomes; build = 12 13
+    """,
+    "a table that lags behind by too many commits is built again": f"""
+        lived 12; build = 12; {"lived 13;" * 3} anew =
+        {"lived 14;" * 4} anew = nameplates had 4 commits since it was built; days = 12:1 13:3 14:4
+    """,
+    "commits that leave no day to build do not make a table lag behind": f"""
+        lived 12 14; keep 13 = 1; build = 14; {"lived 12; build =;" * 9} anew =; days = 14:1
+    """,
+    "a table stays as it is while an input is removed and another one changes": """
+        lived 12 13; visited 13; build = 12 13; remove nameplates; visited 13; build =; build 13 =
+        stays = because nameplates was removed: ingest it again, or remove the folder of outcomes, too
+        defined 2; build =; days = 12:1 13:2; defined 1; lived 12 13; build = 12 13; days = 12:1 13:3
+    """,
+    "a table that waits for a removed input misses no day of another one": f"""
+        lived 12; visited 12; build = 12; copy nameplates; remove nameplates; {"visited 13; build =;" * 3}
+        restore nameplates; build = 13; days = 12:2 13:3
+    """,
+    "all days are built again once if their definition has changed; a range of days is not enough": """
+        lived 12 13; anew =; defined 2; build 12 = 12; lived 14
+        anew = this version of Restante computes it in another way; defined 1
+        anew = this version of Restante computes it in another way; remove outcomes; defined 2; anew =; keep 14 = 2
+        defined 1; anew = this version of Restante computes it in another way; days = 12:1 13:1 14:1
+    """,
+}
+"""Steps of stories, and what each gives. Days are of November 2023; of an empty build nobody asks Spark for anything.
+
+Nameplates `lived` on days and mailboxes were `visited`; all rows of days that `lose` names go. To build `anew` is to
+build twice, the second time nothing; it gives why all days were built.
+"""
 
 
-def test_a_range_of_days_is_built_even_if_nothing_changed_and_no_other_day(plain: LakeWorld) -> None:
-    plain.lived(FIRST, SECOND, THIRD)
-    for _ in range(2):
-        assert outcomes(plain, SECOND, SECOND) == [SECOND]
-        assert days(plain) == {SECOND: 1}
-    assert outcomes(plain) == [FIRST, SECOND, THIRD], "the rest is still to be done"
+def play(world: LakeWorld, story: str, made_by: Build) -> None:
+    """Do the steps of a story, and compare what they give."""
+    now = made_by
+    for step in story.replace("\n", ";").split(";"):
+        left, _, expected = (part.strip() for part in step.partition("="))
+        what, *given = left.split() or [""]
+        dates = [day if "-" in day else f"2023-11-{day}" for day in given]
+        gives: object = ""
+        match what:
+            case "lived" | "visited":
+                world.lived(*dates, table="nameplates" if what == "lived" else "mailboxes")
+            case "lose":
+                world.lived(replace={"day": set(dates)})
+            case "envelope":
+                archived(world, "one", *dates)
+            case "keep":
+                gives = world.keep("nameplates", *dates)
+            case "clock":
+                world.now = NOW + float(given[0]) * SECONDS_PER_DAY
+            case "merge":
+                with world.run() as run:
+                    for name in ("nameplates", "outcomes"):
+                        assert len(compact(run.lake.table(TABLES[name]), "merge", lambda: world.now)) == 1
+            case "copy":
+                shutil.copytree(world.path / given[0], world.folder / given[0])
+            case "restore" | "remove":
+                shutil.rmtree(world.path / given[0], ignore_errors=True)
+                if what == "restore":
+                    shutil.copytree(world.folder / given[0], world.path / given[0])
+            case "defined":
+                now = made_by._replace(definition=int(given[0]))
+            case "build":
+                only = "".join(dates)
+                with patch.object(world, "spark", world.spark if expected else no_spark):
+                    gives = " ".join(day[-2:] for day in outcomes(world, only, only, {"outcomes": now}))
+            case "anew":
+                world.steps.said.clear()
+                outcomes(world, builds={"outcomes": now})
+                gives = "".join(line.partition("built again: ")[2] for line in world.steps.said)
+                assert outcomes(world, builds={"outcomes": now}) == []
+            case "stays":
+                gives = world.steps.said[-1].partition("stays as it was built, ")[2]
+            case "days":
+                gives = " ".join(f"{day[-2:]}:{count}" for day, count in days(world).items())
+        assert str(gives) == expected, step
 
 
-def test_a_day_whose_rows_keep_dropped_stays_as_it_was_built(plain: LakeWorld) -> None:
-    plain.lived(FIRST, SECOND, THIRD)
-    outcomes(plain)
-    assert plain.keep("nameplates", SECOND) == 1
-    plain.lived(FIRST, THIRD)
-    assert outcomes(plain) == [THIRD]
-    assert outcomes(plain, FIRST, FIRST) == []
-    assert plain.keep("nameplates", THIRD) == 2
-    plain.lived(SECOND, FIRST)
-    assert plain.keep("nameplates", SECOND) == 1, "more days are kept than before"
-    assert outcomes(plain) == [], "of a day that was dropped one late row is there"
-    assert days(plain) == {FIRST: 1, SECOND: 1, THIRD: 2}
+@pytest.mark.parametrize("name", STORIES)
+def test_the_days_of_a_story_are_built(plain: LakeWorld, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    for module in (commit_info, freshness, build_run):
+        monkeypatch.setattr(module, "MAX_COMMIT_IDS", 4)
+    play(plain, STORIES[name], COUNTING["outcomes"])
 
 
-def test_days_after_a_clock_that_was_set_back_are_built_when_they_change(plain: LakeWorld) -> None:
-    plain.lived(FIRST, SECOND)
-    plain.now = NOW - 20 * SECONDS_PER_DAY
-    assert outcomes(plain) == [FIRST, SECOND]
-    plain.lived(THIRD)
-    assert outcomes(plain) == [THIRD]
-    plain.lived(FIRST, replace={"day": {THIRD}})
-    outcomes(plain)
-    assert days(plain) == {FIRST: 2, SECOND: 1}, "a later day that lost its rows is built, too"
+@pytest.mark.thorough
+def test_the_days_of_a_story_are_built_by_spark(world: LakeWorld) -> None:
+    play(world, STORIES["only days that changed are built"], BUILDS["outcomes"])
 
 
-def test_days_dropped_by_a_clock_that_was_ahead_do_not_keep_later_ones_from_being_built(plain: LakeWorld) -> None:
-    plain.lived(FIRST, SECOND)
-    plain.now = NOW + 3650 * SECONDS_PER_DAY
-    first = datetime.fromtimestamp(plain.now, UTC).date() - timedelta(30)
-    assert plain.keep("nameplates", first.isoformat()) == 2
-    plain.now = NOW
-    plain.lived(SECOND, THIRD)
-    assert outcomes(plain) == [THIRD], "what was left of a dropped day is not built"
-    assert plain.keep("nameplates", THIRD) == 1
-
-
-def test_merging_the_files_of_inputs_and_tables_makes_no_day_due(plain: LakeWorld) -> None:
-    for day in (FIRST, SECOND, THIRD, SECOND):
-        plain.lived(day)
-        outcomes(plain)
-    with plain.run() as run:
-        for name in ("nameplates", "outcomes"):
-            assert len(compact(run.lake.table(TABLES[name]), "merge", lambda: plain.now)) == 1
-    assert outcomes(plain) == []
-    plain.lived(SECOND)
-    assert outcomes(plain) == [SECOND]
-    assert days(plain) == {FIRST: 1, SECOND: 3, THIRD: 1}
-
-
-# ── an input, or a table, that was removed or restored ───────────────────────────────────────────
-
-
-def put_aside(world: LakeWorld, table: str = "nameplates") -> Path:
-    """Make a backup of a table."""
-    return shutil.copytree(world.path / table, world.folder / uuid4().hex)
-
-
-def put_back(world: LakeWorld, backup: Path, table: str = "nameplates") -> None:
-    remove(world, table)
-    shutil.copytree(backup, world.path / table)
-
-
-def remove(world: LakeWorld, table: str = "nameplates") -> None:
-    shutil.rmtree(world.path / table)
-
-
-def reasons(world: LakeWorld) -> list[str]:
-    """Return why all days were built again; forget it then."""
-    said = [words.partition("built again: ")[2] for words in world.steps.said if "built again" in words]
-    world.steps.said.clear()
-    return said
-
-
-def built_anew(world: LakeWorld) -> list[str]:
-    """Build outcomes, and give why all of its days are built."""
-    outcomes(world)
-    assert outcomes(world) == []
-    return reasons(world)
-
-
-@pytest.mark.parametrize("commits", [1, 3, 5])
-def test_days_are_built_again_if_their_input_was_removed_and_created_again(plain: LakeWorld, commits: int) -> None:
-    for day in (FIRST, SECOND, THIRD):
-        plain.lived(day)
-    assert built_anew(plain) == []
-    remove(plain)
-    assert outcomes(plain) == [], "it may be made again"
-    assert days(plain) == {FIRST: 1, SECOND: 1, THIRD: 1}
-    for _ in range(commits):
-        plain.lived(SECOND)
-    assert built_anew(plain) == ["nameplates was removed and made again"]
-    assert days(plain) == {SECOND: commits}
-
-
-def test_days_are_built_again_if_their_input_was_restored_from_a_backup(plain: LakeWorld) -> None:
-    plain.lived(FIRST)
-    backup = put_aside(plain)
-    plain.lived(SECOND)
-    plain.lived(FIRST, THIRD)
-    outcomes(plain)
-    built = put_aside(plain, "outcomes")
-    for commits in (0, 2, 3):  # fewer than the backup lacks, as many, and more
-        put_back(plain, built, "outcomes")
-        put_back(plain, backup)
-        for _ in range(commits):
-            plain.lived(THIRD)
-        assert built_anew(plain) == ["nameplates was put back from a backup"]
-        assert days(plain) == {FIRST: 1} | ({THIRD: commits} if commits else {})
-    later = put_aside(plain)
-    plain.lived(SECOND)
-    put_back(plain, later)
-    plain.lived(SECOND)
-    assert built_anew(plain) == [], "all that was built is in this backup"
-    assert days(plain) == {FIRST: 1, SECOND: 1, THIRD: 3}
-
-
-def test_a_built_table_that_was_restored_from_a_backup_is_brought_up_to_date(plain: LakeWorld) -> None:
-    plain.lived(FIRST)
-    outcomes(plain)
-    backup = put_aside(plain, "outcomes")
-    plain.lived(SECOND)
-    outcomes(plain)
-    put_back(plain, backup, "outcomes")
-    assert outcomes(plain) == [SECOND]
-    assert days(plain) == {FIRST: 1, SECOND: 1}
-    remove(plain, "outcomes")
-    assert outcomes(plain) == [FIRST, SECOND]
+# ── tables that others are built from, and runs that were cut off ────────────────────────────────
 
 
 def test_a_table_built_from_a_built_table_follows_when_that_one_is_built_again(plain: LakeWorld) -> None:
@@ -223,136 +207,32 @@ def test_a_table_built_from_a_built_table_follows_when_that_one_is_built_again(p
     archived(plain, "one", FIRST, SECOND)
     build(plain, builds=builds)
     assert [str(row["day"]) for row in plain.rows("traffic")] == [FIRST, SECOND]
-    remove(plain, "envelopes")
-    remove(plain, "archived")
+    for table in ("envelopes", "archived"):
+        shutil.rmtree(plain.path / table)
     archived(plain, "one", SECOND)
     build(plain, builds=builds)
     assert [str(row["day"]) for row in plain.rows("traffic")] == [SECOND]
-
-
-def test_days_that_keep_dropped_stay_as_they_were_built_if_their_input_is_created_again(plain: LakeWorld) -> None:
-    plain.lived(FIRST, SECOND, THIRD)
-    outcomes(plain)
-    assert plain.keep("nameplates", SECOND) == 1
-    archived(plain, "one", THIRD)
-    both = build(plain, builds={**OUTCOMES, "coverage": COUNTING["coverage"]})
-    assert both["outcomes"].days == [], "nothing of it is built, and yet it is committed what was dropped"
-    assert both["coverage"].days
-    for commits in range(1, 3):
-        remove(plain)
-        for _ in range(commits):
-            plain.lived(FIRST, FIRST, THIRD)
-        assert built_anew(plain) == ["nameplates was removed and made again"]
-        assert days(plain) == {FIRST: 1, THIRD: commits}
-        assert outcomes(plain, FIRST, FIRST) == []
-
-
-@pytest.mark.usefixtures("few_commits")
-def test_a_table_that_lags_behind_by_too_many_commits_is_built_again(plain: LakeWorld) -> None:
-    plain.lived(FIRST)
-    outcomes(plain)
-    for _ in range(3):
-        plain.lived(SECOND)
-    assert built_anew(plain) == []
-    for _ in range(4):
-        plain.lived(THIRD)
-    assert built_anew(plain) == ["nameplates had 4 commits since it was built"]
-    assert days(plain) == {FIRST: 1, SECOND: 3, THIRD: 4}
-
-
-@pytest.mark.usefixtures("few_commits")
-def test_commits_that_leave_no_day_to_build_do_not_make_a_table_lag_behind(plain: LakeWorld) -> None:
-    plain.lived(FIRST, THIRD)
-    plain.keep("nameplates", SECOND)
-    outcomes(plain)
-    plain.spark = no_spark
-    for _ in range(9):
-        plain.lived(FIRST)
-        assert built_anew(plain) == []
-    assert days(plain) == {THIRD: 1}
-
-
-@pytest.mark.parametrize(("only", "definition"), [("", 1), (SECOND, 1), ("", 2)])
-def test_a_table_stays_as_it_is_while_an_input_is_removed(plain: LakeWorld, only: str, definition: int) -> None:
-    plain.lived(FIRST, SECOND)
-    plain.lived(SECOND, table="mailboxes")
-    outcomes(plain)
-    before, version = plain.rows("outcomes"), plain.version("outcomes")
-    remove(plain)
-    plain.lived(SECOND, table="mailboxes")
-    builds = {"outcomes": COUNTING["outcomes"]._replace(definition=definition)}
-    assert outcomes(plain, only, only, builds) == []
-    words = "because nameplates was removed: ingest it again, or remove the folder of outcomes, too"
-    assert f"outcomes: stays as it was built, {words}" in plain.steps.said
-    assert (plain.rows("outcomes"), plain.version("outcomes")) == (before, version)
-    plain.lived(FIRST, SECOND)
-    assert outcomes(plain, builds=builds) == [FIRST, SECOND]
-    assert days(plain) == {FIRST: 1, SECOND: 3}
-
-
-@pytest.mark.usefixtures("few_commits")
-def test_a_table_that_waits_for_a_removed_input_misses_no_day_of_another_one(plain: LakeWorld) -> None:
-    plain.lived(FIRST)
-    plain.lived(FIRST, table="mailboxes")
-    outcomes(plain)
-    backup = put_aside(plain)
-    remove(plain)
-    for _ in range(3):
-        plain.lived(SECOND, table="mailboxes")
-        assert outcomes(plain) == []
-    shutil.copytree(backup, plain.path / "nameplates")
-    assert SECOND in outcomes(plain)
-    assert days(plain) == {FIRST: 2, SECOND: 3}
 
 
 def test_a_removed_built_table_does_not_stop_the_tables_that_are_built_from_it(plain: LakeWorld) -> None:
     builds = {name: COUNTING[name] for name in ("coverage", "gaps")}
     archived(plain, "one", FIRST, SECOND)
     build(plain, builds=builds)
-    remove(plain, "coverage")
+    shutil.rmtree(plain.path / "coverage")
     built = build(plain, builds=builds)
     assert built["coverage"].days
     assert built["gaps"].days == built["coverage"].days
     assert not any("stays" in words for words in plain.steps.said)
 
 
-# ── other versions ───────────────────────────────────────────────────────────────────────────────
-
-
-def defined(world: LakeWorld, definition: int, first: str = "", last: str = "") -> tuple[list[str], list[str]]:
-    """Build outcomes by a definition; return the days that were built, and why all of them were."""
-    reasons(world)
-    built = outcomes(world, first, last, {"outcomes": COUNTING["outcomes"]._replace(definition=definition)})
-    return built, reasons(world)
-
-
-CHANGED = ["this version of Restante computes it in another way"]
-
-
-def test_all_days_are_built_again_once_if_their_definition_has_changed(plain: LakeWorld) -> None:
-    plain.lived(FIRST, SECOND)
-    assert defined(plain, 1) == ([FIRST, SECOND], [])
-    assert defined(plain, 2, FIRST, FIRST) == ([FIRST], []), "a range of days does not bring it up to date"
-    plain.lived(THIRD)
-    assert defined(plain, 2) == ([FIRST, SECOND, THIRD], CHANGED)
-    assert defined(plain, 2) == ([], [])
-    assert defined(plain, 1) == ([FIRST, SECOND, THIRD], CHANGED), "an older version came back"
-    remove(plain, "outcomes")
-    assert defined(plain, 2) == ([FIRST, SECOND, THIRD], [])
-    plain.keep("nameplates", THIRD)
-    assert defined(plain, 1) == ([THIRD], CHANGED), "days that `keep` dropped stay as they were built"
-    assert days(plain) == {FIRST: 1, SECOND: 1, THIRD: 1}
-
-
 def test_a_build_reads_a_fixed_number_of_log_entries(plain: LakeWorld) -> None:
+    def reads() -> int:
+        plain.lived(THIRD)
+        read.reset_mock()
+        outcomes(plain)
+        return read.call_count
+
     with patch.object(delta_log, "_read", side_effect=delta_log._read) as read:
-
-        def reads() -> int:
-            plain.lived(THIRD)
-            read.reset_mock()
-            outcomes(plain)
-            return read.call_count
-
         outcomes(plain)
         few = max(reads(), reads())
         for number in range(12):
@@ -363,9 +243,6 @@ def test_a_build_reads_a_fixed_number_of_log_entries(plain: LakeWorld) -> None:
             assert run.lake.table(CLEAN_TABLES["nameplates"]).marks("server 1") == {"": Mark(10, "", 0, "")}
         assert read.call_count == 2
         assert reads() == few < 10
-
-
-# ── runs that were cut off, and plans ────────────────────────────────────────────────────────────
 
 
 def test_days_with_many_rows_are_built_a_few_at_a_time(plain: LakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -387,12 +264,13 @@ def test_an_interrupted_run_is_finished_by_the_next(plain: LakeWorld, monkeypatc
 
     monkeypatch.setattr(build_run, "MAX_JOB_ROWS", 1)
     plain.lived(FIRST, SECOND, THIRD)
-    for definition, reason in ((1, []), (2, CHANGED)):
+    for definition in (1, 2):
+        builds = {"outcomes": COUNTING["outcomes"]._replace(definition=definition)}
         with patch.object(LakeTable, "commit", cut_off), pytest.raises(KeyboardInterrupt):
-            defined(plain, definition)
-        assert defined(plain, definition) == ([FIRST, SECOND, THIRD], reason)
+            outcomes(plain, builds=builds)
+        assert outcomes(plain, builds=builds) == [FIRST, SECOND, THIRD]
         assert days(plain) == {FIRST: 1, SECOND: 1, THIRD: 1}
-        assert defined(plain, definition) == ([], [])
+        assert outcomes(plain, builds=builds) == []
 
 
 def test_a_plan_names_the_days_of_every_table_and_builds_none(plain: LakeWorld) -> None:
