@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, date, datetime, timedelta
 from functools import cache
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 
-from restante.pipeline.report.making import made_report
 from restante.pipeline.report.page import page
-from restante.pipeline.report.periods import parse
 from support.pipeline import reports
-from support.pipeline.report_lakes import LakeTables, lake
 from support.timing.browser import RULES, chromium, opened
 
-PAGES = ("month", "whole", "hostile")
+PAGES = ("whole", "hostile")
+
+
+REPORTS = {"whole": reports.whole(), "hostile": reports.hostile()}
 
 
 @cache
 def content(name: str) -> bytes:
-    """Return a page: of a lake's month, of one figure of each kind, or with the words of somebody hostile."""
-    if name == "month":
-        days = [date(2026, 11, 3) + timedelta(number) for number in range(28)]
-        made = datetime(2026, 12, 1, 6, tzinfo=UTC)
-        return page(made_report(LakeTables(lake(Random(1), days)).fetch, parse("2026-11"), made.date(), made))
-    return page(reports.whole() if name == "whole" else reports.hostile())
+    return page(REPORTS[name])
 
 
 WIDE: dict[str, Any] = {"viewport": {"width": 1400, "height": 900}}
@@ -75,7 +68,7 @@ CUT = """() => [...document.querySelectorAll(".scrolled")]
 """Finds the tables that are cut although the page is wider."""
 
 
-QUICK = {("month", "wide"), ("hostile", "phone")}
+QUICK = {("whole", "wide"), ("hostile", "phone")}
 
 
 @pytest.mark.parametrize(
@@ -94,7 +87,7 @@ def test_a_page_fits_and_loads_nothing(browser: Browser, tmp_path: Path, name: s
             size = chart.bounding_box()
             assert size is not None
             assert size["width"] > 300
-        if name == "month":
+        if name == "whole":
             assert shown.page.evaluate(TEXTS) == [[], [], []]
         if view != "phone":
             assert shown.page.evaluate(CUT) == []
@@ -145,7 +138,7 @@ def test_the_areas_of_a_legend_differ_without_colour(browser: Browser, tmp_path:
         if view == "print":
             shown.page.emulate_media(media="print")
         shown.page.add_style_tag(content=".swatch * { color: #555 !important }")
-        swatches = shown.page.locator("#results .swatch")
+        swatches = shown.page.locator("#results-by-day .swatch")
         assert swatches.count() == 6
         assert len({swatches.nth(at).screenshot() for at in range(6)}) == 6
 

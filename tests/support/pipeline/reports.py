@@ -1,31 +1,19 @@
-"""Reports to test pages and files with: one figure with each chart, and the words of somebody hostile."""
+"""Reports to test pages and files with: of a lake, and with the names of somebody hostile."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
+from functools import cache
+from itertools import cycle
+from random import Random
+
+from msgspec.structs import replace
 
 from restante.pipeline.report.changes.measure import quoted
-from restante.pipeline.report.model import (
-    Cells,
-    Changes,
-    Chart,
-    CoverageMap,
-    Fact,
-    Figure,
-    PercentileStrip,
-    PunchCard,
-    RankedBars,
-    Report,
-    ReportChange,
-    ReportColumn,
-    ReportTable,
-    Section,
-    StackedBars,
-    StepLines,
-    ValueKind,
-)
-from restante.pipeline.report.periods import WEEKDAYS, parse
+from restante.pipeline.report.making import made_report
+from restante.pipeline.report.model import Cell, Changes, Fact, PunchCard, Report, ReportChange, ValueKind
+from restante.pipeline.report.periods import parse
+from support.pipeline.report_lakes import LakeTables, lake
 
 HOSTILE = (
     "</style></script></title><script>alert(1)</script>",
@@ -48,93 +36,44 @@ HOSTILE = (
 )
 """Names as clients may send them."""
 
-DAYS = parse("2026-11").days
-RESULTS = ("happy", "lonely", "errory", "scary", "pruney", "crowded")
-SHARES = ("p50_us", "p90_us", "p99_us")
+MADE = datetime(2026, 12, 1, 6, 30, tzinfo=UTC)
 
 
-def _figure(id_: str, columns: str, rows: Sequence[Cells], chart: Chart | None) -> Figure:
-    """Return a figure whose columns are given as `KIND name name KIND name`."""
-    kind, made = ValueKind.TEXT, list[ReportColumn]()
-    for word in columns.split():
-        if word.isupper():
-            kind = ValueKind[word]
-        else:
-            absent = {"absent": "not judged"} if kind is ValueKind.FLAG else {}
-            made.append(ReportColumn(word, word.capitalize(), kind, **absent))
-    return Figure(id_, id_.capitalize(), f"It shows {id_}. Read it.", ReportTable(tuple(made), tuple(rows)), chart)
-
-
-def steps(rows: Sequence[Cells]) -> Figure:
-    return _figure("pressure", "TEXT source DAY day COUNT peak", rows, StepLines("day", "source", "peak"))
-
-
-def ranked_bars(names: Sequence[str]) -> Figure:
-    rows = [(name, 1_000 - 40 * at, 400 - 20 * at) for at, name in enumerate(names)]
-    chart = RankedBars(("version",), "mailboxes", "failed")
-    return _figure("versions", "TEXT version COUNT mailboxes failed", [*rows, (None, 0, 0)], chart)
-
-
-def plain_table() -> Figure:
-    moment = datetime(2026, 11, 30, 23, 59, 58, tzinfo=UTC)
-    rows = (("north", moment, 0.123, 12_345_678, True), ("east", None, 1.0, 0, None))
-    return _figure("sources", "TEXT source MOMENT last SHARE share BYTES size FLAG stands_out", rows, None)
-
-
-def charts() -> tuple[Figure, ...]:
-    """Return a figure with each kind of chart."""
-    days: list[Cells] = [(day, 200 + 7 * at, 40, at % 3, 5 * (at % 7 == 0), 12, 3) for at, day in enumerate(DAYS)]
-    days[9:11] = [(DAYS[9], *(None,) * 6), (DAYS[10], *(0,) * 6)]
-    peaks = [
-        (server, day, None if at == 4 else (at * 7 + len(server)) % 40)
-        for server in ("north", "east", "south")
-        for at, day in enumerate(DAYS)
-    ]
-    hours = [(name, hour, hour * (at + 1)) for at, name in enumerate(WEEKDAYS) for hour in range(24)]
-    counts = [(600, 0), (599, 1), (300, 300), (0, 600), (0, 0), (None, None)]
-    covered = [(name, day, *counts[at % 6]) for name in ("alpha", "beta") for at, day in enumerate(DAYS)]
-    waits: list[Cells] = [
-        ("nameplate", 4_000_000.4, 61_000_000, 700_000_000.0),
-        ("opened", 10.1, 10.1, 10.1),
-        ("claimed", None, None, None),
-        ("none", 0, 0.0, 86_400_000_000),
-    ]
-    return (
-        _figure("results", f"DAY day COUNT {' '.join(RESULTS)}", days, StackedBars("day", RESULTS)),
-        steps(peaks),
-        ranked_bars(("python", "rust", "go")),
-        _figure(
-            *("busy-hours", "TEXT weekday COUNT hour connections", [*hours[:-1], (WEEKDAYS[6], 23, None)]),
-            PunchCard("weekday", "hour", "connections"),
-        ),
-        _figure(
-            *("coverage", "TEXT source DAY day COUNT envelopes missing", covered),
-            CoverageMap("day", "source", "envelopes", "missing"),
-        ),
-        _figure("waiting", f"TEXT kind DURATION {' '.join(SHARES)}", waits, PercentileStrip(("kind",), SHARES)),
-    )
+@cache
+def of_lake(period: str) -> Report:
+    """Return a report of a lake whose records begin on 3 November 2026."""
+    rows = lake(Random(1), [date(2026, 11, 3) + timedelta(number) for number in range(28)])
+    return made_report(LakeTables(rows).fetch, parse(period), MADE.date(), MADE)
 
 
 def whole() -> Report:
-    """Return a report with all figures, and a section without any."""
-    sections = [Section(f"of-{each.id}", f"Section of {each.id}", (each,)) for each in (*charts(), plain_table())]
-    facts = (Fact("Mailboxes", 1234, ValueKind.COUNT), Fact("Failed", 0.27, ValueKind.SHARE, warns=True))
-    return Report(
-        parse("2026-11"),
-        datetime(2026, 12, 1, 6, 30, tzinfo=UTC),
-        (Section("all", "All", facts=facts), *sections, Section("nothing", "Nothing")),
-        ("The lake has no records before 3 November 2026.",),
-        Changes(("A rule.",), (ReportChange("all", ("Failures grew.",), 0.1, 0.27, ValueKind.SHARE, days=DAYS[:3]),)),
-    )
+    """Return the report of a month, with a change."""
+    report = of_lake("2026-11")
+    change = ReportChange("results", ("Failures grew.",), 0.1, 0.27, ValueKind.SHARE, days=report.period.days[:3])
+    return replace(report, changes=Changes(("A rule.",), (change,)))
 
 
 def hostile() -> Report:
-    """Return a report whose names are those of somebody hostile."""
-    lanes = steps([(name, DAYS[0], at) for at, name in enumerate(HOSTILE)])
+    """Return a report whose names are those of somebody hostile: in tables, charts, facts and changes."""
+    names = cycle(HOSTILE)
+    sections = []
+    for section in of_lake("2026-W47").sections:
+        figures = []
+        for figure in section.figures:
+            given: dict[Cell, Cell] = {}
+            for value in (value for row in figure.table.rows for value in row if isinstance(value, str)):
+                if value not in given:
+                    given[value] = next(names)
+            rows = tuple(tuple(given.get(value, value) for value in row) for row in figure.table.rows)
+            known = isinstance(figure.chart, PunchCard)  # it has the names of weekdays
+            figures.append(figure if known else replace(figure, table=replace(figure.table, rows=rows)))
+        sections.append(replace(section, figures=tuple(figures)))
     facts = tuple(Fact(f"Name {at}", name, ValueKind.TEXT) for at, name in enumerate(HOSTILE))
-    section = Section("versions-of-clients", "Versions", (ranked_bars(HOSTILE), lanes), facts)
-    found = tuple(
-        ReportChange(section.id, (quoted(name), " is new."), 0, 1, ValueKind.COUNT, days=DAYS[:1]) for name in HOSTILE
+    first, *others = sections
+    changes = tuple(
+        ReportChange(first.id, (quoted(name), " is new."), 0, 1, ValueKind.COUNT, days=(date(2026, 11, 20),))
+        for name in HOSTILE
     )
-    made = datetime(2026, 12, 1, tzinfo=UTC)
-    return Report(parse("2026-W47"), made, (section,), changes=Changes(("A rule.",), found))
+    return Report(
+        *(parse("2026-W47"), MADE, (replace(first, facts=facts), *others)), changes=Changes(("A rule.",), changes)
+    )
