@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -212,7 +211,7 @@ def fresh(number: int, age: int = 0, **given: Any) -> Envelope:
 class Subscribing:
     """Somebody who follows, and what came to him."""
 
-    def __init__(self, servers: list[Enode], intervals: Intervals = RARELY, state: FetchState | None = None) -> None:
+    def __init__(self, servers: list[Enode], intervals: Intervals = RARELY) -> None:
         self.came: list[Envelope] = []
         self.told: list[tuple[int, str]] = []
         self.states: list[FetchState] = []
@@ -225,7 +224,6 @@ class Subscribing:
                 PLAIN,
                 self._take,
                 self.until,
-                state=state,
                 keep=lambda found: self.states.append(found.copy()),
                 on_failure=lambda server, words: self.told.append((server, words)),
                 budgets=Budgets(size=1000),
@@ -258,12 +256,6 @@ class Subscribing:
             return await self._task
 
 
-@asynccontextmanager
-async def node(data: Path, number: int = 1) -> AsyncIterator[Inside]:
-    async with inside(data, number=number, clock=Today()) as here:
-        yield here
-
-
 async def post(here: Inside, envelope: Envelope) -> None:
     peer = await here.greet(packets.Options(pow=0.0, topics=frozenset()))
     assert not (await peer.post(envelope)).refusals
@@ -271,7 +263,7 @@ async def post(here: Inside, envelope: Envelope) -> None:
 
 async def test_an_envelope_that_is_posted_while_history_is_fetched_comes_once(tmp_path: Path) -> None:
     """It is posted to one node, which relays it to the other: it comes live from both, and in the page of one."""
-    async with node(tmp_path / "a", 1) as a, node(tmp_path / "b", 2) as b:
+    async with inside(tmp_path / "a", clock=Today()) as a, inside(tmp_path / "b", number=2, clock=Today()) as b:
         joined = asyncio.create_task(b.node.stay_connected(a.enode))
         await b.until("the peer", lambda: bool(b.node.peers))
         old, new = fresh(1, age=100), fresh(2)
@@ -294,7 +286,7 @@ async def test_an_envelope_that_is_posted_while_history_is_fetched_comes_once(tm
 
 
 async def test_envelopes_missed_during_a_lost_connection_come_as_history(tmp_path: Path) -> None:
-    async with node(tmp_path) as here:
+    async with inside(tmp_path, clock=Today()) as here:
         subscription = Subscribing([here.enode])
         await subscription.until_true("the first round", lambda: bool(subscription.states))
         missed = fresh(1)
@@ -339,7 +331,7 @@ async def test_an_exception_of_the_subscriber_ends_the_subscription(tmp_path: Pa
     def full(_: list[Envelope]) -> None:
         raise StoreError("no room")
 
-    async with node(tmp_path) as here:
+    async with inside(tmp_path, clock=Today()) as here:
         for post_it in (partial(post, here, fresh(1)), partial(here.archive.save, [fresh(2, age=70)], 1)):
             subscription = Subscribing([here.enode], OFTEN)
             await subscription.until_true("the first round", lambda: bool(subscription.states))  # noqa: B023
@@ -362,13 +354,9 @@ async def test_only_a_few_failure_reasons_of_a_server_are_remembered() -> None:
 
 
 async def test_an_unreachable_server_is_reported_once_and_dialled_again(tmp_path: Path) -> None:
-    async with node(tmp_path) as here:
-        gone = Enode(new_key(SystemDice()).public, "127.0.0.1", 1)
+    gone = Enode(new_key(SystemDice()).public, "127.0.0.1", 1)
+    async with inside(tmp_path, clock=Today()) as here:
         subscription = Subscribing([gone, here.enode], OFTEN)
-        late = fresh(7, age=70)
-        await subscription.until_true("the first round", lambda: bool(subscription.states))
-        await here.archive.save([late], 1)
-        await subscription.has(late)
         await subscription.until_true("many rounds", lambda: len(subscription.states) > 20)
         live = fresh(1)
         await post(here, live)
@@ -383,7 +371,7 @@ async def test_an_unreachable_server_is_reported_once_and_dialled_again(tmp_path
 
 
 async def test_an_answer_under_way_is_completed(tmp_path: Path) -> None:
-    async with node(tmp_path) as here:
+    async with inside(tmp_path, clock=Today()) as here:
         await here.archive.save([fresh(1)], 1)
         here.archive.search.clear()
         subscription = Subscribing([here.enode], Intervals(grace=30.0))
@@ -392,13 +380,3 @@ async def test_an_answer_under_way_is_completed(tmp_path: Path) -> None:
         here.archive.search.set()
         report = await subscription.over()
     assert (report.missing, len(subscription.came)) == ([], 1)
-
-
-async def test_a_listener_names_all_its_topics() -> None:
-    interest, key = Interest.named([number.to_bytes(4) for number in range(1000)]), new_key(SystemDice())
-    async with listening() as (fake, enode), connect(enode, key, interest, on_envelopes=print):
-        [connection] = fake.connections
-        async with bounded("the greeting"):
-            while not connection.peer.greeted:  # noqa: ASYNC110 - it is nobody's event
-                await asyncio.sleep(0)
-        assert (connection.peer.interest, connection.peer.confirms) == (interest, False)
