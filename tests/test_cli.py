@@ -156,17 +156,6 @@ def test_an_address_that_cannot_be_used_is_found_before_the_data_directory_is_ma
                 assert not (tmp_path / "data").exists()
 
 
-def test_a_port_in_use_is_found_before_slow_imports(tmp_path: Path) -> None:
-    program = "import sys; from restante.cli.main import main\ntry: main()\nfinally: print(*sys.modules)"
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        here = f"127.0.0.1:{taken.getsockname()[1]}"
-        ended = run(sys.executable, "-c", program, "serve", "--data", tmp_path / "data", "--listen", here)
-    assert ended.returncode == 2
-    assert "Address already in use (--listen)" in ended.stderr
-    assert not {"picows", "uvloop", "aiohttp", "sqlite3", "structlog"} & set(ended.stdout.split())
-    assert not (tmp_path / "data").exists()
-
-
 async def test_a_server_is_healthy_is_the_only_one_of_its_data_and_drains_on_sigterm(tmp_path: Path) -> None:
     assert called("status", "--data", tmp_path).returncode == 2
     with held_port() as admin:
@@ -515,6 +504,8 @@ def test_a_bad_file_is_misuse_and_says_where(content: str, words: str, tmp_path:
         ("motd", "\x00", "U\\+0000 is a control character"),
         ("motd", "\udcff", "U\\+DCFF is half a character; write UTF-8"),
         ("signal_error", "\x1b", "U\\+001B is a control character"),
+        ("listen", ["127.0.0.1:0", "unix:a\0b"], ".* has a NUL, which no path and no address may have"),
+        ("trace", "a\0b", ".* has a NUL"),
     ],
 )
 def test_an_error_says_what_to_write(name: str, value: object, words: str) -> None:

@@ -369,47 +369,6 @@ async def test_a_change_that_is_not_the_operators_or_is_wrong_is_refused(busy: W
         assert (await post(b'{"motd": ""}', OPERATOR))[1].startswith('{"motd":null,')
 
 
-ANOTHER: Final = f"""async (admin) => {{
-    const tried = async (path, options) => {{
-        try {{
-            const answer = await fetch(admin + path, options);
-            return `${{answer.type}} ${{answer.status}}`;
-        }} catch (error) {{
-            return error.name;
-        }}
-    }};
-    const change = {{ method: "POST", body: '{BODY.decode()}' }};
-    const headers = {{ "Content-Type": "application/json", Authorization: "Bearer {TOKEN}" }};
-    return {{
-        read: await tried("varz"), events: await tried("events"),
-        change: await tried("settings", {{ ...change, headers }}),
-        blind: await tried("settings", {{ ...change, mode: "no-cors" }}),
-    }};
-}}"""
-"""What a page of another site tries: to read, to change with the token, and to change without seeing the answer."""
-
-
-@pytest.mark.parametrize("host", ["localhost", pytest.param("127.0.0.1", marks=pytest.mark.thorough)])
-async def test_a_page_of_another_site_can_neither_read_nor_change(browser: Browser, busy: Watched, host: str) -> None:
-    async def page_of_another(_: aiohttp.web.BaseRequest) -> aiohttp.web.Response:
-        return aiohttp.web.Response(text="<title>another</title>", content_type="text/html")
-
-    runner = aiohttp.web.ServerRunner(aiohttp.web.Server(page_of_another))
-    await runner.setup()
-    try:
-        site = aiohttp.web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        port = runner.addresses[0][1]
-        page = await browser.new_page()
-        await page.goto(f"http://{host}:{port}/")
-        outcome = await page.evaluate(ANOTHER, busy.admin)
-        await page.close()
-    finally:
-        await runner.cleanup()
-    assert outcome == dict.fromkeys(("read", "events", "change", "blind"), "TypeError")
-    assert "motd" not in await welcome(busy.server.port)
-
-
 async def test_the_page_may_load_only_its_own_files(busy: Watched) -> None:
     async with aiohttp.ClientSession() as session:
         for path in ("", "dashboard.css", "dashboard.js"):

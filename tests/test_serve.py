@@ -490,20 +490,6 @@ async def test_a_server_makes_and_removes_its_own_unix_socket_and_no_other_file(
 # ── what cannot be used ──────────────────────────────────────────────────────────────────────────
 
 
-def test_a_setting_with_a_nul_is_refused_by_name(tmp_path: Path) -> None:
-    file = tmp_path / "restante.toml"
-    for line in (
-        'listen = "unix:a\\u0000b"',
-        'tls_cert = "a\\u0000b"\ntls_key = "k"',
-        'listen = ["127.0.0.1:0", "unix:a\\u0000b"]',
-    ):
-        file.write_text(f"[serve]\n{line}\n")
-        ended = called("serve", "--data", tmp_path / "data", "--admin", "off", "--config", file)
-        assert ended.returncode == 2
-        assert ended.stderr.startswith(f"restante: {file}: {line.partition(' ')[0]}: ")
-        assert ended.stderr.endswith("has a NUL, which no path and no address may have\n")
-
-
 def test_what_could_serve_nobody_is_refused_and_the_guide_explains_the_message(tmp_path: Path) -> None:
     table = GUIDE.text.partition("## When something is wrong")[2].partition("The server stops, or hangs:")[0]
     rows = re.findall(r"^\| (.+?) \| .+ \|$", table, re.MULTILINE)

@@ -433,22 +433,6 @@ async def test_memory_of_a_large_message_is_not_kept(tmp_path: Path) -> None:
         assert resident(server.pid) - before < READERS * KEPT_BYTES
 
 
-@on_uvloop
-async def test_large_messages_pass_both_ways_while_the_reader_is_slow(tmp_path: Path) -> None:
-    async with secure(tmp_path) as here:
-        writer, reader = await here.dial(), await here.dial()
-        for socket, side in ((writer, "a"), (reader, "b")):
-            socket.say(type="bind", appid="app", side=side)
-            socket.say(type="open", mailbox="m")
-        body = "0" * 500_000
-        for number in range(20):
-            writer.say(type="add", phase=str(number), body=body)
-        async with bounded("all messages"):
-            for number in range(20):
-                message = await next_message(reader)
-                assert (message["phase"], message["body"]) == (str(number), body)
-
-
 # ── certificates ─────────────────────────────────────────────────────────────────────────────────
 
 
