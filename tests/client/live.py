@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Final
 
 from restante.client import Event, Wormhole
 from support.bounds import bounded
 from support.mailbox.servers import Reference, Restante, Server
-from support.ports import held_port
 
 APP_ID: Final = "example.com/test"
 
@@ -25,18 +24,9 @@ def url_of(server: Server) -> str:
     return f"ws://127.0.0.1:{server.port}/v1"
 
 
-@asynccontextmanager
-async def serving(folder: Path, *flags: str, kind: str = "ours") -> AsyncIterator[Server]:
+def serving(folder: Path, *flags: str, kind: str = "ours") -> AbstractAsyncContextManager[Server]:
     """Serve in a process that can be killed, and started again on the same port."""
-    server = SERVERS[kind](folder / "server")
-    if isinstance(server, Restante):
-        server.flags = flags
-    with held_port() as server.port:
-        try:
-            await server.start()
-            yield server
-        finally:
-            await server.end()
+    return SERVERS[kind](folder / "server", *flags).running()
 
 
 class Heard:

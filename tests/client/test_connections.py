@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from client.liar import Serve, honest, instead_of, listening, lying
+from client.liar import honest, instead_of, listening, lying
 from client.live import Heard, meet, read, serving, url_of, use, wormhole
 from client.virtual import Network
 from restante.client import PermissionNeededError, Reconnecting, ServerGoneError, Working, Wormhole, unread
@@ -21,6 +21,8 @@ from support.bounds import bounded
 from support.certificates import Certificate
 from support.mailbox.servers import Server as Serving
 from support.ports import nobodys_port
+
+NOWHERE = "ws://127.0.0.1:1/v1"
 
 
 @pytest.fixture(autouse=True)
@@ -33,17 +35,6 @@ async def exchange(alice: Wormhole, bob: Wormhole) -> None:
         await meet(alice, bob)
         await alice.send(bytes(100_000))
         assert await read(bob, 1) == [bytes(100_000)]
-
-
-def answering(answer: bytes) -> Serve:
-    """Return what answers anything with these bytes."""
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(1)
-        writer.write(answer)
-        await writer.drain()
-
-    return serve
 
 
 # ── TLS ──────────────────────────────────────────────────────────────────────────────────────────
@@ -66,17 +57,55 @@ async def test_only_a_valid_certificate_that_the_program_trusts_is_accepted(
             await exchange(*(wormhole(liar.url, **options) for _ in range(2)))
 
 
+# ── what is no server ────────────────────────────────────────────────────────────────────────────
+
+
+AGREED = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+NO_SERVERS = [
+    b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 4\r\n\r\nfail",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+    b"HTTP/1.1 301 Moved Permanently\r\nLocation: ws://127.0.0.1:1/\r\n\r\n",
+    AGREED + b"\r\n",
+    AGREED + b"Sec-WebSocket-Accept: AAAA\r\n\r\n",
+    b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
+    b"\xff\xfe\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 100_000,
+    b"",
+]
+
+
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("scheme", "answer", "message"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "securely: TLS failed"),
-        (b"", "securely: the connection was closed before TLS began: is it a server for ws://\\?$"),
+        *(("ws", answer, "not a mailbox server") for answer in NO_SERVERS),
+        ("ws", None, "did not answer"),
+        ("wss", b"HTTP/1.1 400 Bad Request\r\n\r\n", "securely: TLS failed"),
+        ("wss", b"", "securely: the connection was closed before TLS began: is it a server for ws://\\?$"),
+        *(
+            (proxy, answer, "cannot connect to")
+            for proxy in ("http", "socks5", "socks4")
+            for answer in (b"", b"garbage\r\n\r\n", b"x" * 1_000_000)
+        ),
     ],
 )
-async def test_a_server_without_tls_is_an_error_for_who_wants_it(answer: bytes, words: str) -> None:
-    async with listening(answering(answer)) as port:
-        with pytest.raises(ServerGoneError, match=words):
-            await use(wormhole(f"wss://127.0.0.1:{port}/v1"))
+async def test_what_is_no_server_or_no_proxy_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, answer: bytes | None, message: str
+) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1 << 16)
+        if answer is None:
+            await reader.read()
+        else:
+            writer.write(answer)
+            await writer.drain()
+
+    if answer is None:
+        monkeypatch.setattr(websocket, "CONNECT_SECONDS", 0.1)
+    async with listening(serve) as port:
+        there = f"{scheme}://127.0.0.1:{port}"
+        with pytest.raises(ServerGoneError, match=message):
+            await use(wormhole(f"{there}/v1") if scheme[0] == "w" else wormhole(NOWHERE, proxy=there))
 
 
 # ── proxies ──────────────────────────────────────────────────────────────────────────────────────
@@ -140,17 +169,9 @@ async def test_two_sides_meet_through_a_proxy_with_a_login(tmp_path: Path, schem
         assert proxy.targets == [f"127.0.0.1:{liar.port}"] * 2
         assert proxy.bytes > 400_000
         with pytest.raises(ServerGoneError, match="through the proxy"):
-            await use(wormhole("ws://127.0.0.1:1/v1", proxy=f"{scheme}://user:wrong@127.0.0.1:{port}"))
-
-
-@pytest.mark.parametrize("scheme", ["http", "socks5", "socks4"])
-async def test_what_is_no_proxy_is_an_error(scheme: str) -> None:
-    for answer in (b"", b"garbage\r\n\r\n", b"x" * 1_000_000):
-        async with listening(answering(answer)) as port:
-            with pytest.raises(ServerGoneError, match="cannot connect to"):
-                await use(wormhole("ws://127.0.0.1:1/v1", proxy=f"{scheme}://127.0.0.1:{port}"))
+            await use(wormhole(NOWHERE, proxy=f"{scheme}://user:wrong@127.0.0.1:{port}"))
     with pytest.raises(ServerGoneError, match=r"cannot connect to.*through the proxy.*refused"):
-        await use(wormhole("ws://127.0.0.1:1/v1", proxy=f"{scheme}://127.0.0.1:{nobodys_port()}"))
+        await use(wormhole(NOWHERE, proxy=f"{scheme}://127.0.0.1:{nobodys_port()}"))
 
 
 # ── work ─────────────────────────────────────────────────────────────────────────────────────────

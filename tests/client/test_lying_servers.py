@@ -14,8 +14,6 @@ from restante.client import (
     PeerMessageError,
     Reconnecting,
     ServerError,
-    ServerGoneError,
-    Wormhole,
     WrongPasswordError,
     base,
 )
@@ -32,13 +30,6 @@ MIB = 1024 * 1024
 def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "delay_before", lambda _attempt, _dice: 0.02)
     monkeypatch.setattr(base, "MAX_CLOSE_SECONDS", 2.0)
-
-
-async def ended(wormhole: Wormhole) -> None:
-    """Wait until it makes no more connections."""
-    assert wormhole._running is not None
-    async with bounded("the end of the connections"):
-        await asyncio.wait([wormhole._running])
 
 
 def server_frame(opcode: int, payload: bytes = b"", **options: Any) -> bytes:
@@ -214,7 +205,8 @@ async def test_frames_that_break_the_protocol_are_an_error_and_end_the_connectio
         async with bounded("the error"):
             with pytest.raises(ServerError):
                 await alice.verifier()
-        await ended(alice)
+            assert alice._running is not None
+            await asyncio.wait([alice._running])  # it makes no more connections
     assert liar.connections <= driver.MAX_BAD_CONNECTIONS
 
 
@@ -281,59 +273,12 @@ async def test_pings_of_a_server_that_reads_nothing_are_not_all_answered() -> No
         assert unsent < 2 * websocket.MAX_UNSENT_BYTES
 
 
-# ── silence, and what is no mailbox server ─────────────────────────────────────────────────────────
-
-
-AGREED = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-
-
 async def test_a_server_that_does_not_answer_pings_is_connected_to_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(websocket, "PING_SECONDS", 1.0)
     heard = Heard()
     async with lying(honest) as liar, wormhole(liar.url, on_event=heard) as alice:
         await alice.allocate_code()
         await heard.until(Reconnecting)
-
-
-# ── the first request ────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    "response",
-    [
-        b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
-        b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 4\r\n\r\nfail",
-        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
-        b"HTTP/1.1 301 Moved Permanently\r\nLocation: ws://127.0.0.1:1/\r\n\r\n",
-        AGREED + b"\r\n",
-        AGREED + b"Sec-WebSocket-Accept: AAAA\r\n\r\n",
-        b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
-        b"\xff\xfe\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 100_000,
-        b"",
-    ],
-    ids=["404", "500", "200", "301", "no accept", "wrong accept", "ssh", "bytes", "headers", "nothing"],
-)
-async def test_what_is_no_mailbox_server_is_an_error(response: bytes) -> None:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(response)
-        await writer.drain()
-
-    async with listening(serve) as port:
-        with pytest.raises(ServerGoneError, match="not a mailbox server"):
-            await use(wormhole(f"ws://127.0.0.1:{port}/v1"))
-
-
-async def test_a_server_that_never_opens_the_websocket_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(websocket, "CONNECT_SECONDS", 0.1)
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-
-    async with listening(serve) as port:
-        with pytest.raises(ServerGoneError, match="did not answer"):
-            await use(wormhole(f"ws://127.0.0.1:{port}/v1"))
 
 
 async def test_work_that_is_demanded_again_and_again_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
