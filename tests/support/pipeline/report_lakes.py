@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -46,118 +47,77 @@ class LakeTables:
         return self._database.execute(sql, dict(parameters)).fetchall()
 
 
-def lake(
-    dice: Random, days: Sequence[date], apps: Sequence[str] = ("lothar.com/wormhole", "other.example")
-) -> Tables:
+def lake(dice: Random, days: Sequence[date]) -> Tables:
     """Return random rows of the tables that a report reads."""
-    return {
-        **_usage(dice, days, apps),
-        **_envelopes(dice, days),
-        "times": [
-            {"phase": phase, "bucket": 1, "from_us": dice.choice([None, *EDGES]), "count": dice.randint(1, 9),
-             "day": day, "source": "north"}
-            for day in days for phase in ("server", "human", "round trip") for _ in range(4)
-        ],
-        "sources": [_source(name, dice, days) for name in (*SERVERS, *MAILSERVERS)],
-        "quarantine": [
-            {"table": "mailboxes", "identity": str(at), "reason": dice.choice(["wrong type", "out of range"]),
-             "digest": "", "day": dice.choice(days), "source": dice.choice(SERVERS)}
-            for at in range(20)
-        ],
-    }  # fmt: skip
+    tables: dict[str, list[Row]] = {name: [] for name in READ}
+    for day, source in product(days, SERVERS):
+        _add_server(tables, dice, {"day": day, "source": source})
+    for day in days:
+        _add_envelopes(tables, dice, day)
+    for day, phase, _ in product(days, ("server", "human", "round trip"), range(4)):
+        bucket = {"from_us": dice.choice([None, *EDGES]), "count": dice.randint(1, 9)}
+        tables["times"].append({"phase": phase, "bucket": 1, **bucket, "day": day, "source": "north"})
+    last = datetime.combine(days[-1], time(23, 59, 59, 123456), UTC)
+    for name in (*SERVERS, *MAILSERVERS):
+        clean, duplicate, quarantined = (dice.randint(0, 99) for _ in range(3))
+        counts = {"clean": clean, "duplicate": duplicate, "quarantined": quarantined, "in_quarantine": quarantined}
+        read = {"read": clean + duplicate + quarantined, "missed": 0, "last_row": dice.choice([last, None])}
+        times = {"last_ingest": last, "counted_since": last, "lag_us": 0, "day": days[-1]}
+        tables["sources"].append({"source": name, "kind": "usage", **counts, **read, **times})
+    for at in range(20):
+        row = {"table": "mailboxes", "identity": str(at), "reason": dice.choice(["wrong type", "out of range"])}
+        tables["quarantine"].append({**row, "digest": "", "day": dice.choice(days), "source": dice.choice(SERVERS)})
+    return tables
 
 
+READ = (
+    *("outcomes", "durations", "versions", "guesses", "busy_hours", "pressure", "mailbox_pressure", "times"),
+    *("traffic", "coverage", "hourly_coverage", "gaps", "sources", "quarantine"),
+)
 EDGES = edges()[::150]
 
 
-def _results(dice: Random) -> Row:
-    return {name: dice.randint(0, 30) for name in RESULTS}
+def _add_server(tables: dict[str, list[Row]], dice: Random, key: Row) -> None:
+    """Add the rows of a server's day."""
+    for app in ("lothar.com/wormhole", "other.example"):
+        of_app = {**key, "app_id": app}
+        for kind in ("nameplate", "claimed", "opened"):
+            results = {name: dice.randint(0, 30) for name in RESULTS}
+            tables["outcomes"].append({**of_app, "kind": kind, "ended": sum(results.values()), **results})
+            for measure, _ in product(("waiting", "total"), range(3)):
+                bucket = {"count": dice.randint(1, 9), "from_us": dice.choice([None, 0, *EDGES])}
+                tables["durations"].append({**of_app, "kind": kind, "measure": measure, "bucket": 1, **bucket})
+        python = ("version", "python", dice.choice(["0.23", "0.24"]))
+        for client in (python, ("version", None, None), ("unbound", None, None)):
+            results = {name: dice.randint(0, 30) for name in RESULTS}
+            names = dict(zip(("attribution", "implementation", "version"), client, strict=True))
+            counts = {"connections": dice.randint(0, 50), "mailboxes": sum(results.values())}
+            tables["versions"].append({**of_app, **names, **counts, **results})
+        crowded, scary = dice.randint(0, 9), dice.randint(0, 9)
+        suspects = {"crowded_nameplates": crowded, "scary": scary, "suspects": crowded + scary, "lonely": 3}
+        judged = {"median": 2, "threshold": 12, "stands_out": dice.choice([crowded + scary > 12, None])}
+        tables["guesses"].append({**of_app, **suspects, **judged})
+    for hour in [None, *dice.sample(range(24), 12)]:
+        counts = {name: dice.randint(0, 40) for name in ("connections", "mailboxes", "nameplates")}
+        tables["busy_hours"].append({**key, "hour": hour, **counts})
+        for name in ("pressure", "mailbox_pressure"):
+            peak = None if hour is None else dice.randint(1, 40)
+            row = {**key, "hour": hour, "peak": peak, "started": dice.randint(0, 9), "cut": 0}
+            tables[name].append({**row, "live_us": None if hour is None else dice.randint(1, 10**9)})
 
 
-def _usage(dice: Random, days: Sequence[date], apps: Sequence[str]) -> Tables:
-    found: dict[str, list[Row]] = {
-        name: []
-        for name in ("outcomes", "durations", "versions", "guesses", "busy_hours", "pressure", "mailbox_pressure")
-    }
-    for day in days:
-        for source in SERVERS:
-            key = {"day": day, "source": source}
-            for app in apps:
-                of_app = {**key, "app_id": app}
-                for kind in ("nameplate", "claimed", "opened"):
-                    results = _results(dice)
-                    found["outcomes"].append({**of_app, "kind": kind, "ended": sum(results.values()), **results})
-                    found["durations"] += [
-                        {**of_app, "kind": kind, "measure": measure, "bucket": 1, "count": dice.randint(1, 9),
-                         "from_us": dice.choice([None, 0, *EDGES])}
-                        for measure in ("waiting", "total") for _ in range(3)
-                    ]  # fmt: skip
-                for attribution, name, version in (
-                    ("version", "python", dice.choice(["0.23", "0.24"])),
-                    ("version", None, None),
-                    ("unbound", None, None),
-                ):
-                    results = _results(dice)
-                    found["versions"].append(
-                        {**of_app, "attribution": attribution, "implementation": name, "version": version,
-                         "connections": dice.randint(0, 50), "mailboxes": sum(results.values()), **results}
-                    )  # fmt: skip
-                crowded, scary = dice.randint(0, 9), dice.randint(0, 9)
-                found["guesses"].append(
-                    {**of_app, "crowded_nameplates": crowded, "scary": scary, "suspects": crowded + scary,
-                     "lonely": 3,
-                     "median": 2, "threshold": 12, "stands_out": dice.choice([crowded + scary > 12, None])}
-                )  # fmt: skip
-            for hour in [None, *dice.sample(range(24), 12)]:
-                counts = {each: dice.randint(0, 40) for each in ("connections", "mailboxes", "nameplates")}
-                found["busy_hours"].append({**key, "hour": hour, **counts})
-                for name in ("pressure", "mailbox_pressure"):
-                    peak = None if hour is None else dice.randint(1, 40)
-                    found[name].append(
-                        {**key, "hour": hour, "peak": peak, "started": dice.randint(0, 9), "cut": 0,
-                         "live_us": None if hour is None else dice.randint(1, 10**9)}
-                    )  # fmt: skip
-    return found
-
-
-def _envelopes(dice: Random, days: Sequence[date]) -> Tables:
-    found: dict[str, list[Row]] = {name: [] for name in ("traffic", "coverage", "hourly_coverage", "gaps")}
-    for day in days:
-        noon = datetime(day.year, day.month, day.day, 12, tzinfo=UTC)
-        for topic in ("0x00000001", "0x00000002", None):
-            if topic:
-                found["traffic"].append(
-                    {"topic": topic, "envelopes": dice.randint(1, 99), "bytes": dice.randint(1, 99_999), "day": day}
-                )
-        for source in MAILSERVERS:
-            key = {"day": day, "source": source}
-            missing = dice.choice([0, 0, dice.randint(1, 20)])
-            found["coverage"].append({**key, "envelopes": dice.randint(0, 99), "alone": 0, "missing": missing})
-            found["hourly_coverage"].append({**key, "hour": 12, "envelopes": 5, "alone": 0, "missing": missing})
-            if missing:
-                last = noon + timedelta(seconds=dice.randint(0, 3000))
-                found["gaps"].append(
-                    {**key, "topic": dice.choice(["0x00000001", None]), "first": noon, "last": last,
-                     "missing": missing, "holders": "alpha"}
-                )  # fmt: skip
-    return found
-
-
-def _source(name: str, dice: Random, days: Sequence[date]) -> Row:
-    last = datetime(days[-1].year, days[-1].month, days[-1].day, 23, 59, 59, 123456, tzinfo=UTC)
-    clean, duplicate, quarantined = (dice.randint(0, 99) for _ in range(3))
-    return {
-        "source": name,
-        "kind": "usage",
-        "last_row": dice.choice([last, None]),
-        "last_ingest": last,
-        "lag_us": 0,
-        "counted_since": last,
-        "read": clean + duplicate + quarantined,
-        "clean": clean,
-        "duplicate": duplicate,
-        "quarantined": quarantined,
-        "missed": 0,
-        "in_quarantine": quarantined,
-        "day": days[-1],
-    }
+def _add_envelopes(tables: dict[str, list[Row]], dice: Random, day: date) -> None:
+    """Add the rows of a day of the Mailservers."""
+    noon = datetime.combine(day, time(12), UTC)
+    for topic in ("0x00000001", "0x00000002"):
+        counts = {"envelopes": dice.randint(1, 99), "bytes": dice.randint(1, 99_999)}
+        tables["traffic"].append({"topic": topic, **counts, "day": day})
+    for source in MAILSERVERS:
+        missing = dice.choice([0, 0, dice.randint(1, 20)])
+        row = {"day": day, "source": source, "missing": missing}
+        tables["coverage"].append({**row, "envelopes": dice.randint(0, 99), "alone": 0})
+        tables["hourly_coverage"].append({**row, "hour": 12, "envelopes": 5, "alone": 0})
+        if missing:
+            last = noon + timedelta(seconds=dice.randint(0, 3000))
+            of = {"topic": dice.choice(["0x00000001", None]), "first": noon, "last": last, "holders": "alpha"}
+            tables["gaps"].append({**row, **of})
