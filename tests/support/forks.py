@@ -30,18 +30,14 @@ from typing import Final, NoReturn, Self
 
 PRELOADED: Final = (
     "restante.mailbox.server.main",
-    "restante.cli.main",
     "restante.client.journal_mode.journal",
-    "restante.client.connection.websocket",
     "client.commands",
     "client.killed_at",
     "restante.cli.client_run",
     "segno",
     "restante.mailbox.reference_import.importing",
-    "restante.mailbox.reference_import.report",
     # What `wormhole` and `twist` import, but for the modules that create Twisted's reactor: that must not be forked.
     "wormhole.cli.cli",
-    "wormhole.cli.public_relay",
     "wormhole.transit",
     "support.mailbox.wormhole",
     "humanize",
@@ -55,7 +51,6 @@ PRELOADED: Final = (
     "wormhole_mailbox_server.database",
     "wormhole_mailbox_server.server",
     "autobahn.twisted.resource",
-    "twisted.web.server",
     "twisted.web.static",
 )
 REACTOR: Final = "twisted.internet.reactor"
