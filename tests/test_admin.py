@@ -52,7 +52,10 @@ TOKEN: Final = "0123456789abcdef"
 class Admin:
     """Whoever looks at the admin port."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+    def __init__(self, here: Inside, data: Path, clients: Clients, session: aiohttp.ClientSession, url: str) -> None:
+        self.here = here
+        self.data = data
+        self.clients = clients
         self.session = session
         self.url = url
         self.port = int(url.rpartition(":")[2])
@@ -91,18 +94,22 @@ class Admin:
 
 
 @asynccontextmanager
-async def looked_at(here: Inside, data: Path, token: str | None = None) -> AsyncIterator[Admin]:
-    """Serve the server's admin port, as `serve` does."""
-    settings = RunningSettings(Serve(data=str(data)), lambda: (Serve(), []), here.server)
-    pages = status_pages.of(here.server, here.store, data, settings)
-    async with (
-        admin_http.serving_admin("127.0.0.1", 0, pages, token) as (_, port),
-        aiohttp.ClientSession() as session,
-    ):
-        look = Admin(session, f"http://127.0.0.1:{port}")
+async def looked_at(data: Path, token: str | None = None) -> AsyncIterator[Admin]:
+    """Serve a server and its admin port, as `serve` does."""
+    async with inside(data) as here, Clients() as clients, aiohttp.ClientSession() as session:
+        settings = RunningSettings(Serve(data=str(data)), lambda: (Serve(), []), here.server)
+        pages = status_pages.of(here.server, here.store, data, settings)
+        async with admin_http.serving_admin("127.0.0.1", 0, pages, token) as (_, port):
+            look = Admin(here, data, clients, session, f"http://127.0.0.1:{port}")
+            yield look
+            for writer in look.writers:
+                writer.close()
+
+
+@pytest.fixture
+async def look(tmp_path: Path) -> AsyncIterator[Admin]:
+    async with looked_at(tmp_path) as look:
         yield look
-        for writer in look.writers:
-            writer.close()
 
 
 def dashboard_pages(here: Inside, data: Path, now: list[float]) -> dashboard.DashboardPages:
@@ -118,65 +125,63 @@ HEALTHZ: Final = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
 # ── metrics ──────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_the_counts_agree_with_what_was_done(tmp_path: Path) -> None:
-    async with inside(tmp_path) as here, Clients() as clients, looked_at(here, tmp_path) as look:
-        sender = await clients.bind(here.url, "app", "a")
-        await sender.call("claim", nameplate="4")
-        receiver = await clients.bind(here.url, "app", "b")
-        await receiver.call("claim", nameplate="4")
-        for client in (sender, receiver):
-            await client.refused(await client.say("claim", nameplate="5"))
-        opened = [await clients.opened(here.url, "app", side, "m") for side in "ab"]
-        for number in range(3):
-            await opened[0].call("add", phase=str(number), body="00")
-        for client in opened:
-            await client.call("close", mailbox="m", mood="happy")
-        counts = await look.counts()
-        expected = {
-            "restante_connections": 4,
-            "restante_connections_opened_total": 4,
-            "restante_commands_total ok bind": 4,
-            "restante_commands_total ok claim": 2,
-            "restante_commands_total error claim": 2,
-            "restante_commands_total ok add": 3,
-            "restante_commands_total ok close": 2,
-            "restante_delivery_seconds_count": 3,
-            "restante_delivery_seconds_bucket +Inf": 3,
-            "restante_results_total mailbox happy": 1,
-            "restante_results_total mailbox scary": 0,
-            "restante_disk_has_room": 1,
-            "restante_ready": 1,
-            "restante_permission_mode none": 1,
-            "restante_permission_mode adaptive": 0,
-        }
-        assert {name: counts[name] for name in expected} == expected
-        commands = sum(value for name, value in counts.items() if name.startswith("restante_commands_total"))
-        assert counts["restante_batch_commands_count"] <= commands
-        assert counts["restante_commit_seconds_sum"] > 0
-        for number in range(20):
-            client = await clients.bind(here.url, f"app-{number}", f"side-{number}")
-            await client.refused(await client.say(f"kind-{number}"))
-            await client.call("open", mailbox=f"mailbox-{number}")
-            await client.call("close", mailbox=f"mailbox-{number}", mood=f"mood-{number}")
-        later = await look.counts()
-        assert set(later) == set(counts), "strangers cannot add series"
-        assert later["restante_commands_total error malformed"] == 20
-        assert later["restante_commands_total ok close"] == 22
+async def test_the_counts_agree_with_what_was_done(look: Admin) -> None:
+    sender = await look.clients.bind(look.here.url, "app", "a")
+    await sender.call("claim", nameplate="4")
+    receiver = await look.clients.bind(look.here.url, "app", "b")
+    await receiver.call("claim", nameplate="4")
+    for client in (sender, receiver):
+        await client.refused(await client.say("claim", nameplate="5"))
+    opened = [await look.clients.opened(look.here.url, "app", side, "m") for side in "ab"]
+    for number in range(3):
+        await opened[0].call("add", phase=str(number), body="00")
+    for client in opened:
+        await client.call("close", mailbox="m", mood="happy")
+    counts = await look.counts()
+    expected = {
+        "restante_connections": 4,
+        "restante_connections_opened_total": 4,
+        "restante_commands_total ok bind": 4,
+        "restante_commands_total ok claim": 2,
+        "restante_commands_total error claim": 2,
+        "restante_commands_total ok add": 3,
+        "restante_commands_total ok close": 2,
+        "restante_delivery_seconds_count": 3,
+        "restante_delivery_seconds_bucket +Inf": 3,
+        "restante_results_total mailbox happy": 1,
+        "restante_results_total mailbox scary": 0,
+        "restante_disk_has_room": 1,
+        "restante_ready": 1,
+        "restante_permission_mode none": 1,
+        "restante_permission_mode adaptive": 0,
+    }
+    assert {name: counts[name] for name in expected} == expected
+    commands = sum(value for name, value in counts.items() if name.startswith("restante_commands_total"))
+    assert counts["restante_batch_commands_count"] <= commands
+    assert counts["restante_commit_seconds_sum"] > 0
+    for number in range(20):
+        client = await look.clients.bind(look.here.url, f"app-{number}", f"side-{number}")
+        await client.refused(await client.say(f"kind-{number}"))
+        await client.call("open", mailbox=f"mailbox-{number}")
+        await client.call("close", mailbox=f"mailbox-{number}", mood=f"mood-{number}")
+    later = await look.counts()
+    assert set(later) == set(counts), "strangers cannot add series"
+    assert later["restante_commands_total error malformed"] == 20
+    assert later["restante_commands_total ok close"] == 22
 
 
-async def test_the_difficulty_in_effect_is_that_of_the_mode(tmp_path: Path) -> None:
-    async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
-        admission = here.server.admission
-        admission.load_level.steps = 3
-        modes: list[tuple[Mode, int]] = [("none", 0), ("hashcash", 20), ("adaptive", 22), ("none", 0)]
-        for mode, due in modes:
-            admission.terms = AdmissionTerms(mode=mode)
-            shown = (await look.page("/varz"))["permission"]
-            assert (shown["mode"], shown["bits"], shown["difficulty"]) == (mode, 20, due)
-            assert (await look.counts())["restante_permission_difficulty"] == due
-        admission.load_level.steps = 0
-        admission.terms = AdmissionTerms(mode="adaptive")
-        assert (await look.page("/varz"))["permission"]["difficulty"] == 0
+async def test_the_difficulty_in_effect_is_that_of_the_mode(look: Admin) -> None:
+    admission = look.here.server.admission
+    admission.load_level.steps = 3
+    modes: list[tuple[Mode, int]] = [("none", 0), ("hashcash", 20), ("adaptive", 22), ("none", 0)]
+    for mode, due in modes:
+        admission.terms = AdmissionTerms(mode=mode)
+        shown = (await look.page("/varz"))["permission"]
+        assert (shown["mode"], shown["bits"], shown["difficulty"]) == (mode, 20, due)
+        assert (await look.counts())["restante_permission_difficulty"] == due
+    admission.load_level.steps = 0
+    admission.terms = AdmissionTerms(mode="adaptive")
+    assert (await look.page("/varz"))["permission"]["difficulty"] == 0
 
 
 def test_the_manual_has_every_reason_of_a_refusal_and_its_limits_exist() -> None:
@@ -189,96 +194,87 @@ def test_the_manual_has_every_reason_of_a_refusal_and_its_limits_exist() -> None
 # ── ready ────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_server_that_cannot_store_or_drains_is_not_ready_and_says_why(tmp_path: Path) -> None:
-    async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
-        (tmp_path / FILE).symlink_to("/dev/full")
-        assert await look.get("/readyz") == (503, "the disk cannot be written: No space left on device\n")
-        assert await look.get("/healthz") == (200, "ok\n")
-        assert (await look.counts())["restante_ready"] == 0
-        assert (await look.page("/varz"))["unready"] == "the disk cannot be written: No space left on device"
-        here.commit_loop.dispatcher.state.room = False
-        assert await look.get("/readyz") == (503, "the disk is nearly full\n")
-        here.server.draining = True
-        assert await look.get("/readyz") == (503, "draining\n")
+async def test_a_server_that_cannot_store_or_drains_is_not_ready_and_says_why(look: Admin) -> None:
+    (look.data / FILE).symlink_to("/dev/full")
+    assert await look.get("/readyz") == (503, "the disk cannot be written: No space left on device\n")
+    assert await look.get("/healthz") == (200, "ok\n")
+    assert (await look.counts())["restante_ready"] == 0
+    assert (await look.page("/varz"))["unready"] == "the disk cannot be written: No space left on device"
+    look.here.commit_loop.dispatcher.state.room = False
+    assert await look.get("/readyz") == (503, "the disk is nearly full\n")
+    look.here.server.draining = True
+    assert await look.get("/readyz") == (503, "draining\n")
 
 
-async def test_a_server_is_not_ready_until_a_batch_is_stored_again_or_a_while_has_passed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_server_is_unready_until_a_batch_is_stored(look: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
     """A load balancer sends no clients to a server that is not ready, so no batch would be stored again."""
     monkeypatch.setattr(sqlite, "LOCK_TIMEOUT_SECONDS", 0.01)
-    async with inside(tmp_path) as here, Clients() as clients, looked_at(here, tmp_path) as look:
-        client = await clients.opened(here.url, "app", "a", "m")
-        with closing(sqlite3.connect(database(tmp_path), isolation_level=None)) as other:
-            other.execute("BEGIN IMMEDIATE")
-            await client.refused(await client.say("add", phase="1", body="00"))
-        status, reason = await look.get("/readyz")
-        assert (status, reason.partition(": ")[0]) == (503, "the last batch could not be stored")
-        counts = await look.counts()
-        assert counts["restante_commands_total not_stored add"] == 1
-        assert counts["restante_commands_total ok add"] == 0
-        assert counts["restante_batches_not_stored_total"] == 1
-        later = here.commit_loop.now().service + measurements.STORE_PROBLEM_SECONDS
-        assert here.commit_loop.measurements.store_problem(later) == ""
-        await client.call("add", phase="1", body="00")
-        assert await look.get("/readyz") == (200, "ok\n")
-        assert (await look.counts())["restante_commands_total ok add"] == 1
+    client = await look.clients.opened(look.here.url, "app", "a", "m")
+    with closing(sqlite3.connect(database(look.data), isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        await client.refused(await client.say("add", phase="1", body="00"))
+    status, reason = await look.get("/readyz")
+    assert (status, reason.partition(": ")[0]) == (503, "the last batch could not be stored")
+    counts = await look.counts()
+    assert counts["restante_commands_total not_stored add"] == 1
+    assert counts["restante_commands_total ok add"] == 0
+    assert counts["restante_batches_not_stored_total"] == 1
+    later = look.here.commit_loop.now().service + measurements.STORE_PROBLEM_SECONDS
+    assert look.here.commit_loop.measurements.store_problem(later) == ""
+    await client.call("add", phase="1", body="00")
+    assert await look.get("/readyz") == (200, "ok\n")
+    assert (await look.counts())["restante_commands_total ok add"] == 1
 
 
-async def test_a_disk_that_hangs_shows_without_a_client_and_holds_one_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_disk_that_hangs_shows_and_takes_one_thread(look: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
     """A probe that ended while nobody waited is not believed later."""
     monkeypatch.setattr(admin_http, "DISK_TIMEOUT", 0.05)
     monkeypatch.setattr(disk_probe, "INTERVAL_SECONDS", 0.0)
-    file = tmp_path / FILE
-    async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
-        os.mkfifo(file)  # to open it for writing waits for a reader
-        hangs = (503, "the disk hangs: a write has not finished for 0.05 s\n")
-        assert [await look.get("/readyz") for _ in range(3)] == [hangs] * 3
-        assert await look.get("/healthz") == (200, "ok\n")
-        os.close(os.open(file, os.O_RDONLY | os.O_NONBLOCK))
-        async with bounded("the end of the probe"):
-            while file.exists():  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0)
-            file.symlink_to("/dev/full")
-            while await look.get("/readyz") != (503, "the disk cannot be written: No space left on device\n"):
-                pass
+    file = look.data / FILE
+    os.mkfifo(file)  # to open it for writing waits for a reader
+    hangs = (503, "the disk hangs: a write has not finished for 0.05 s\n")
+    assert [await look.get("/readyz") for _ in range(3)] == [hangs] * 3
+    assert await look.get("/healthz") == (200, "ok\n")
+    os.close(os.open(file, os.O_RDONLY | os.O_NONBLOCK))
+    async with bounded("the end of the probe"):
+        while file.exists():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0)
+        file.symlink_to("/dev/full")
+        while await look.get("/readyz") != (503, "the disk cannot be written: No space left on device\n"):
+            pass
 
 
 # ── pages ────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_connections_are_shown_in_parts_and_without_what_clients_store(tmp_path: Path) -> None:
-    async with inside(tmp_path) as here, Clients() as clients, looked_at(here, tmp_path) as look:
-        for number in range(5):
-            await clients.opened(here.url, "app", f"side-{number}", f"mailbox-{number}")
-        status, text = await look.get("/connz?limit=2&offset=3")
-        page = json.loads(text)
-        assert (status, page["schema"], page["total"], page["limit"], page["offset"]) == (200, 1, 5, 2, 3)
-        assert [shown["number"] for shown in page["connections"]] == [4, 5]
-        assert all(shown["mailbox_open"] and shown["application"] == "app" for shown in page["connections"])
-        assert not re.search("side-|mailbox-|127.0.0.1", text)
-        for query in ("limit=1001", "limit=-1", "limit=x", "offset=", "offset=12345678901", "limit=１"):  # noqa: RUF001
-            status, message = await look.get(f"/connz?{query}")
-            assert (status, message.partition(":")[0]) == (400, query.partition("=")[0])
+async def test_connections_are_shown_in_parts_and_without_what_clients_store(look: Admin) -> None:
+    for number in range(5):
+        await look.clients.opened(look.here.url, "app", f"side-{number}", f"mailbox-{number}")
+    status, text = await look.get("/connz?limit=2&offset=3")
+    page = json.loads(text)
+    assert (status, page["schema"], page["total"], page["limit"], page["offset"]) == (200, 1, 5, 2, 3)
+    assert [shown["number"] for shown in page["connections"]] == [4, 5]
+    assert all(shown["mailbox_open"] and shown["application"] == "app" for shown in page["connections"])
+    assert not re.search("side-|mailbox-|127.0.0.1", text)
+    for query in ("limit=1001", "limit=-1", "limit=x", "offset=", "offset=12345678901", "limit=１"):  # noqa: RUF001
+        status, message = await look.get(f"/connz?{query}")
+        assert (status, message.partition(":")[0]) == (400, query.partition("=")[0])
 
 
-async def test_limits_are_shown_with_their_use_and_refusals(tmp_path: Path) -> None:
-    async with inside(tmp_path) as here, Clients() as clients, looked_at(here, tmp_path) as look:
-        await clients.opened(here.url, "app", "a", "m")
-        here.commit_loop.dispatcher.quotas.count_refusal(refusals.TOO_BIG, "an-address")
-        limits = (await look.page("/limitz"))["limits"]
-        assert set(limits) == set(UNLIMITED.__struct_fields__)
-        assert limits["connections"]["used"] == 1
-        assert limits["stored_bytes"]["used"] == here.commit_loop.dispatcher.state.stored
-        assert limits["message_bytes"]["refusals"] == {"message_bytes": 1}
-        refused = (await look.page("/varz"))["refused_addresses"]
-        assert refused == [{"address_id": "an-address", "reason": "message_bytes", "times": 1}]
-        here.commit_loop.log_refusals()
-        assert (await look.page("/varz"))["refused_addresses"] == refused, "of the last minute, too"
-        here.commit_loop.log_refusals()
-        assert not (await look.page("/varz"))["refused_addresses"]
+async def test_limits_are_shown_with_their_use_and_refusals(look: Admin) -> None:
+    await look.clients.opened(look.here.url, "app", "a", "m")
+    look.here.commit_loop.dispatcher.quotas.count_refusal(refusals.TOO_BIG, "an-address")
+    limits = (await look.page("/limitz"))["limits"]
+    assert set(limits) == set(UNLIMITED.__struct_fields__)
+    assert limits["connections"]["used"] == 1
+    assert limits["stored_bytes"]["used"] == look.here.commit_loop.dispatcher.state.stored
+    assert limits["message_bytes"]["refusals"] == {"message_bytes": 1}
+    refused = (await look.page("/varz"))["refused_addresses"]
+    assert refused == [{"address_id": "an-address", "reason": "message_bytes", "times": 1}]
+    look.here.commit_loop.log_refusals()
+    assert (await look.page("/varz"))["refused_addresses"] == refused, "of the last minute, too"
+    look.here.commit_loop.log_refusals()
+    assert not (await look.page("/varz"))["refused_addresses"]
 
 
 async def test_the_dashboard_has_refusals_of_the_last_hour_beside_all(tmp_path: Path) -> None:
@@ -308,33 +304,30 @@ async def test_the_dashboard_has_refusals_of_the_last_hour_beside_all(tmp_path: 
         assert (await shown.details())["refusals_since_start"] == 4
 
 
-async def test_the_manual_has_every_field_of_the_pages_and_no_other(tmp_path: Path) -> None:
+async def test_the_manual_has_every_field_of_the_pages_and_no_other(look: Admin) -> None:
     manual = documented("Fields of `/varz` of both servers:", "the [metrics](#metrics) explain them:")
-    async with inside(tmp_path) as here, Clients() as clients, looked_at(here, tmp_path) as look:
-        await clients.opened(here.url, "app", "a", "m")
-        here.commit_loop.dispatcher.quotas.count_refusal(refusals.TOO_BIG, "an-address")
-        here.commit_loop.measurements.latest_slow_commits.append(measurements.SlowCommit(1.0, 0.3, 4))
-        counts_shown = await look.page("/varz")
-        shown = set(fields(counts_shown, {"commands", "results", "refusals"}))
-        assert shown == {*manual, "schema"}
-        for path, [row] in (
-            ("commits.latest_slow", counts_shown["commits"]["latest_slow"]),
-            ("refused_addresses", counts_shown["refused_addresses"]),
-        ):
-            assert set(re.findall(r"`([a-z_]+)`", manual[path])) == set(row)
-        page = await look.page("/connz")
-        assert set(page) == {"schema", "total", "offset", "limit", "connections"}
-        assert set(page["connections"][0]) == sentences("Fields of a connection of the mailbox server: ")
-        [limit, *_] = (await look.page("/limitz"))["limits"].values()
-        assert {"limits", *limit} == sentences("`/limitz` has ") | {"limits"}
+    await look.clients.opened(look.here.url, "app", "a", "m")
+    look.here.commit_loop.dispatcher.quotas.count_refusal(refusals.TOO_BIG, "an-address")
+    look.here.commit_loop.measurements.latest_slow_commits.append(measurements.SlowCommit(1.0, 0.3, 4))
+    counts_shown = await look.page("/varz")
+    shown = set(fields(counts_shown, {"commands", "results", "refusals"}))
+    assert shown == {*manual, "schema"}
+    for path, [row] in (
+        ("commits.latest_slow", counts_shown["commits"]["latest_slow"]),
+        ("refused_addresses", counts_shown["refused_addresses"]),
+    ):
+        assert set(re.findall(r"`([a-z_]+)`", manual[path])) == set(row)
+    page = await look.page("/connz")
+    assert set(page) == {"schema", "total", "offset", "limit", "connections"}
+    assert set(page["connections"][0]) == sentences("Fields of a connection of the mailbox server: ")
+    [limit, *_] = (await look.page("/limitz"))["limits"].values()
+    assert {"limits", *limit} == sentences("`/limitz` has ") | {"limits"}
 
 
 # ── the dashboard's events, and what fails ───────────────────────────────────────────────────────
 
 
-async def test_queries_of_usage_records_that_are_slow_or_fail_delay_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_slow_or_failing_queries_of_usage_delay_nobody(look: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin_live, "EVENT_SECONDS", 0.0)
     monkeypatch.setattr(dashboard, "RECENT_SECONDS", 0.0)
     go_on, asked = threading.Event(), threading.Semaphore(0)
@@ -349,28 +342,25 @@ async def test_queries_of_usage_records_that_are_slow_or_fail_delay_nobody(
         return read(data, now)
 
     monkeypatch.setattr(recent, "read", slow)
-    async with inside(tmp_path) as here, Clients() as clients, looked_at(here, tmp_path) as look:
-        client = await clients.opened(here.url, "app", "a", "m")
-        async with look.watch() as first, look.watch() as second:
-            for events in (first, second, first):
-                shown = await events.until("now", unready="", recent={"reading": True})
-                assert shown["connections"]["open"] == 1
-            assert asked.acquire(timeout=BOUND)
-            assert not asked.acquire(blocking=False), "one query at a time, whoever looks"
-            assert await look.get("/readyz") == (200, "ok\n")
-            await client.call("ping", ping=1)
-            go_on.set()
-            for problem in ("page 3 is damaged", "there is no data", "an error of the server, which its log has"):
-                await first.until("now", recent={"problem": problem})
-                errors.pop(0)
-            async with bounded("results"):
-                while "results" not in (await first.until("now"))["recent"]:
-                    pass
+    client = await look.clients.opened(look.here.url, "app", "a", "m")
+    async with look.watch() as first, look.watch() as second:
+        for events in (first, second, first):
+            shown = await events.until("now", unready="", recent={"reading": True})
+            assert shown["connections"]["open"] == 1
+        assert asked.acquire(timeout=BOUND)
+        assert not asked.acquire(blocking=False), "one query at a time, whoever looks"
+        assert await look.get("/readyz") == (200, "ok\n")
+        await client.call("ping", ping=1)
+        go_on.set()
+        for problem in ("page 3 is damaged", "there is no data", "an error of the server, which its log has"):
+            await first.until("now", recent={"problem": problem})
+            errors.pop(0)
+        async with bounded("results"):
+            while "results" not in (await first.until("now"))["recent"]:
+                pass
 
 
-async def test_usage_records_are_read_for_a_hundredth_of_the_time_at_most(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_usage_is_read_for_a_hundredth_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin_live, "EVENT_SECONDS", 0.0)
     now, read, reads = [0.0], recent.read, []
 
@@ -447,45 +437,41 @@ async def test_a_request_that_fails_is_logged_without_what_it_asked_for() -> Non
 # ── who takes too much ───────────────────────────────────────────────────────────────────────────
 
 
-async def test_connections_to_the_admin_port_are_limited(tmp_path: Path) -> None:
-    async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
-        idle = [await look.send() for _ in range(admin_connections.MAX_CONNECTIONS)]
-        assert await look.get("/readyz") == (200, "ok\n"), "the oldest makes room"
-        async with bounded("the end of the oldest"):
-            assert await idle[0].read() == b""
-        for reader, writer in list(zip(idle, look.writers, strict=True))[2:]:
-            writer.write(HEALTHZ + b"\r\n")
-            async with bounded("an answer"):
-                await reader.readuntil(b"ok\n")
+async def test_connections_to_the_admin_port_are_limited(look: Admin) -> None:
+    idle = [await look.send() for _ in range(admin_connections.MAX_CONNECTIONS)]
+    assert await look.get("/readyz") == (200, "ok\n"), "the oldest makes room"
+    async with bounded("the end of the oldest"):
+        assert await idle[0].read() == b""
+    for reader, writer in list(zip(idle, look.writers, strict=True))[2:]:
+        writer.write(HEALTHZ + b"\r\n")
+        async with bounded("an answer"):
+            await reader.readuntil(b"ok\n")
 
 
-async def test_connections_that_do_not_read_make_room(tmp_path: Path) -> None:
+async def test_connections_that_do_not_read_make_room(look: Admin) -> None:
     """Their answers fill the buffers of the kernel, and then that of the server."""
-    async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
-        deaf = []
-        for _ in range(admin_connections.MAX_CONNECTIONS):
-            made = socket.socket()
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            made.connect(("127.0.0.1", look.port))
-            made.setblocking(False)
-            with suppress(BlockingIOError):
-                made.send(b"GET /dashboard.js HTTP/1.1\r\nHost: localhost\r\n\r\n" * 500)
-            deaf.append(made)
-            async with bounded("the beginning of an answer"):
-                await asyncio.get_running_loop().sock_recv(made, 1)
-        for _ in range(3):
-            async with bounded("an answer"):
-                assert (await (await look.send(HEALTHZ + b"Connection: close\r\n\r\n")).read()).endswith(b"ok\n")
-        for made in deaf:
-            made.close()
+    deaf = []
+    for _ in range(admin_connections.MAX_CONNECTIONS):
+        made = socket.socket()
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        made.connect(("127.0.0.1", look.port))
+        made.setblocking(False)
+        with suppress(BlockingIOError):
+            made.send(b"GET /dashboard.js HTTP/1.1\r\nHost: localhost\r\n\r\n" * 500)
+        deaf.append(made)
+        async with bounded("the beginning of an answer"):
+            await asyncio.get_running_loop().sock_recv(made, 1)
+    for _ in range(3):
+        async with bounded("an answer"):
+            assert (await (await look.send(HEALTHZ + b"Connection: close\r\n\r\n")).read()).endswith(b"ok\n")
+    for made in deaf:
+        made.close()
 
 
-async def test_a_connection_ends_after_some_time_unless_it_shows_a_dashboard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_connections_end_unless_they_show_a_dashboard(look: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin_connections, "MAX_SECONDS", 0.2)
     monkeypatch.setattr(admin_live, "EVENT_SECONDS", 0.05)
-    async with inside(tmp_path) as here, looked_at(here, tmp_path) as look, look.watch() as events:
+    async with look.watch() as events:
         answer = await look.send(HEALTHZ + b"\r\n")
         async with bounded("the end"):
             with suppress(ConnectionResetError):
@@ -509,23 +495,22 @@ async def test_no_request_makes_the_admin_port_fail(tmp_path: Path, token: str |
         b'Content-Length: 12\r\n%s\r\n{"motd":"\xff"}': (400, 403),
     }
     authorization = f"Authorization: Bearer {TOKEN}\r\n".encode() if token else b""
-    async with inside(tmp_path) as here, looked_at(here, tmp_path, token) as look:
+    async with looked_at(tmp_path, token) as look:
         for request, due in requests.items():
             answer = await look.send(request.replace(b"%s", authorization))
             async with bounded("an answer"):
                 assert int((await answer.readuntil(b"\r\n")).split()[1]) == due[token is None], request
 
 
-async def test_a_viewer_that_does_not_read_loses_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_viewer_that_does_not_read_loses_its_place(look: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin_live, "EVENT_SECONDS", 0.0)
     monkeypatch.setattr(admin_live, "WRITE_TIMEOUT", 0.1)
     monkeypatch.setattr(admin_live, "MAX_VIEWERS", 1)
-    async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
-        asleep = await look.send(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n", limit=1000)
-        assert await asleep.readexactly(9) == b"HTTP/1.1 "  # the rest fills its buffer, and then the kernel's
-        async with bounded("a free place"):
-            while await look.status("/events") != 200:
-                pass
+    asleep = await look.send(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n", limit=1000)
+    assert await asleep.readexactly(9) == b"HTTP/1.1 "  # the rest fills its buffer, and then the kernel's
+    async with bounded("a free place"):
+        while await look.status("/events") != 200:
+            pass
 
 
 # ── who may read ─────────────────────────────────────────────────────────────────────────────────
@@ -534,7 +519,7 @@ async def test_a_viewer_that_does_not_read_loses_its_place(tmp_path: Path, monke
 async def test_all_but_health_checks_need_the_token_and_no_other_site_can_use_a_page(tmp_path: Path) -> None:
     """A name that anybody can point here is refused."""
     authorized = {"Authorization": f"Bearer {TOKEN}"}
-    async with inside(tmp_path) as here, looked_at(here, tmp_path, TOKEN) as look:
+    async with looked_at(tmp_path, TOKEN) as look:
         for path in ("/metrics", "/varz", "/connz", "/limitz", "/events", "/nothing"):
             for wrong in ({}, {"Authorization": TOKEN}, {"Authorization": f"Bearer {TOKEN}x"}):
                 assert (await look.get(path, **wrong))[0] == 401
@@ -555,7 +540,7 @@ async def test_wrong_tokens_are_logged_at_once_and_then_once_a_minute(tmp_path: 
         for at in (0.0, 1.0, 59.0, 60.0, 61.0, 200.0):
             now[0] = at
             wrong.refused()
-        async with inside(tmp_path) as here, looked_at(here, tmp_path, TOKEN) as look:
+        async with looked_at(tmp_path, TOKEN) as look:
             logged_before = len(logged)
             assert await look.status("/varz") == 401  # without a header: nobody guesses
             assert (await look.get("/varz", Authorization=f"Bearer {TOKEN}x"))[0] == 401
