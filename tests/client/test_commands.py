@@ -19,21 +19,9 @@ import segno
 
 from client.commands import TEXT, Desk, end
 from client.liar import Answer, Sent, lying
+from restante import client
 from restante.cli.client_run import Place, own_code
 from restante.cli.terminal import MAX_EXCERPT_CHARACTERS, excerpt
-from restante.client import (
-    CodeExpiredError,
-    CrowdedError,
-    LonelyError,
-    PeerMessageError,
-    PermissionNeededError,
-    ServerError,
-    ServerGoneError,
-    TransferError,
-    WelcomeError,
-    WrongPasswordError,
-    abandon_transfer,
-)
 from restante.common.extras import how_to_install
 from support.bounds import bounded
 from support.mailbox.wormhole import Client
@@ -156,9 +144,9 @@ async def test_another_code_ends_both_with_3(desk: Desk) -> None:
 
 
 async def test_each_error_has_the_exit_code_of_what_to_do() -> None:
-    again = {WrongPasswordError, CrowdedError, CodeExpiredError}
-    server = {ServerGoneError, ServerError, WelcomeError, PermissionNeededError}
-    for error in (*again, *server, TransferError, PeerMessageError, LonelyError):
+    again = {client.WrongPasswordError, client.CrowdedError, client.CodeExpiredError}
+    server = {client.ServerGoneError, client.ServerError, client.WelcomeError, client.PermissionNeededError}
+    for error in (*again, *server, client.TransferError, client.PeerMessageError, client.LonelyError):
         assert error.exit_code == (3 if error in again else 4 if error in server else 1), error
 
 
@@ -229,7 +217,7 @@ async def test_the_question_for_the_verifier_ends_when_the_other_side_gives_up(d
         if asks == "receiver":
             await peer.send(b'{"transit": {}}')  # what comes before is not lost
         await asked.says(r"\(yes/no\)")
-        await abandon_transfer(peer, "no time")
+        await client.abandon_transfer(peer, "no time")
         assert await asked.ended() == 1, asked.said
     assert asked.said["stderr"].endswith("(yes/no): \nrestante: the other side gave up: no time\n")
 
@@ -256,7 +244,7 @@ async def test_the_question_for_the_verifier_ends_when_the_wormhole_fails(desk: 
             await sender.says(r"\(yes/no\)")
             await peer.send(b"{}")
             assert await sender.ended() == 3, sender.said
-            with pytest.raises(CrowdedError):
+            with pytest.raises(client.CrowdedError):
                 await peer.close()
     assert sender.said["stderr"].endswith("(yes/no): \nrestante: a third side sent a message\n")
 

@@ -15,21 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client.live import APP_ID
+from restante.client.core import outputs
 from restante.client.core.conversation import RECEIPT
 from restante.client.core.machine import Machine
-from restante.client.core.outputs import (
-    Closed,
-    CodeKnown,
-    Failed,
-    MessageDelivered,
-    MessageReceived,
-    MessageStored,
-    NameplatesListed,
-    Output,
-    PeerConfirmed,
-    Reconnect,
-    SendFrame,
-)
 from restante.client.core.state import NEW_BYTES, State, new_state
 from restante.client.errors import CrowdedError, PeerMessageError, ServerError, WrongPasswordError
 from restante.client.protocol.keys import NONCE_BYTES, MessageKeys, open_sealed, seal
@@ -49,13 +37,13 @@ class Side:
         self.dice = Random(seed)
         state = new_state(APP_ID, {"seed": seed}, self.dice.randbytes(NEW_BYTES), wants_receipts=wants_receipts)
         self.machine = Machine(state, self.dice.randbytes, lasting=lasting)
-        self.events: list[Output] = []
+        self.events: list[outputs.Output] = []
         """What the application was told."""
         self.attentive = True
         """Whether the application processes each message when it is told."""
         self.processed: list[bytes] = []
         """The peer's messages that the application has processed. They are in its checkpoint."""
-        self._told: deque[MessageReceived] = deque()
+        self._told: deque[outputs.MessageReceived] = deque()
         self._inbox: Inbox | None = None
         self._heard = 0
         self._to_server: deque[bytes] = deque()
@@ -94,10 +82,10 @@ class Side:
 
     def take(self) -> None:
         """Carry out what the machine wants."""
-        while outputs := self.machine.outputs():
-            self._to_server += [output.text for output in outputs if isinstance(output, SendFrame)]
-            self.events += [output for output in outputs if not isinstance(output, SendFrame)]
-            self._told += [output for output in outputs if isinstance(output, MessageReceived)]
+        while fresh := self.machine.outputs():
+            self._to_server += [output.text for output in fresh if isinstance(output, outputs.SendFrame)]
+            self.events += [output for output in fresh if not isinstance(output, outputs.SendFrame)]
+            self._told += [output for output in fresh if isinstance(output, outputs.MessageReceived)]
             while self.attentive and self._told:
                 self.process()
 
@@ -148,7 +136,7 @@ def told(side: Side, kind: type[T]) -> list[T]:
 
 
 def failure(side: Side) -> Exception:
-    (failed,) = told(side, Failed)
+    (failed,) = told(side, outputs.Failed)
     return failed.error
 
 
@@ -157,7 +145,7 @@ def pair(world: World, **options: bool) -> tuple[Side, Side]:
     alice, bob = Side(world, 1, **options), Side(world, 2, **options)
     alice.machine.allocate("purple-sausages")
     settle(alice)
-    (known,) = told(alice, CodeKnown)
+    (known,) = told(alice, outputs.CodeKnown)
     bob.machine.set_code(known.code)
     return alice, bob
 
@@ -197,9 +185,9 @@ def test_a_third_side_is_told_that_the_code_is_in_use_and_ends_for_good(world: W
     settle(carol)
     assert isinstance(failure(carol), CrowdedError)
     assert carol.machine.state.mood == "errory"
-    assert len(told(carol, Closed)) == 1
+    assert len(told(carol, outputs.Closed)) == 1
     settle(alice, bob, carol)
-    assert told(bob, MessageReceived) == [MessageReceived(0, b"private")]
+    assert told(bob, outputs.MessageReceived) == [outputs.MessageReceived(0, b"private")]
 
 
 @pytest.mark.parametrize("more", [False, True])
@@ -223,8 +211,8 @@ def test_messages_are_stored_in_their_order_also_if_the_first_was_lost_on_its_wa
     settle(alice, bob)
     theirs = [frame for frame in bob.frames if frame["type"] == "message" and frame["side"] != bob.machine.state.side]
     assert [frame["phase"] for frame in theirs] == ["pake", "version", *(["0", "1"] if more else [])]
-    assert [message.plaintext for message in told(bob, MessageReceived)] == ([b"one", b"two"] if more else [])
-    assert told(alice, MessageReceived) == [MessageReceived(0, b"early")]
+    assert [message.plaintext for message in told(bob, outputs.MessageReceived)] == ([b"one", b"two"] if more else [])
+    assert told(alice, outputs.MessageReceived) == [outputs.MessageReceived(0, b"early")]
 
 
 def test_a_list_has_numbers_only_and_answers_a_question(world: World) -> None:
@@ -234,7 +222,7 @@ def test_a_list_has_numbers_only_and_answers_a_question(world: World) -> None:
     alice.machine.list_nameplates()
     for listed in (["4", "\x1b[31m", "4-purple", "", "12"], ["7"]):
         hear(alice, type="nameplates", nameplates=[{"id": nameplate} for nameplate in listed])
-    assert told(alice, NameplatesListed) == [NameplatesListed(["4", "12"])]
+    assert told(alice, outputs.NameplatesListed) == [outputs.NameplatesListed(["4", "12"])]
     assert alice.machine.answers == 2  # the welcome and the first list
 
 
@@ -246,7 +234,7 @@ def test_an_allocated_nameplate_that_is_none_ends_the_wormhole(world: World, nam
     alice.listen()
     hear(alice, type="allocated", nameplate=nameplate)
     assert isinstance(failure(alice), ServerError)
-    assert told(alice, Closed) == [Closed("errory")]
+    assert told(alice, outputs.Closed) == [outputs.Closed("errory")]
 
 
 @pytest.mark.parametrize("closing", [False, True])
@@ -260,12 +248,12 @@ def test_what_a_server_could_not_store_is_sent_again_on_the_next_connection(worl
     while alice._to_server:
         refused = json.loads(alice._to_server.popleft())
         alice.machine.receive(json.dumps({"type": "error", "error": "not now", "orig": refused, "retry": True}))
-    assert alice.machine.outputs() == [Reconnect("the server asks to try again later: not now")]
+    assert alice.machine.outputs() == [outputs.Reconnect("the server asks to try again later: not now")]
     alice.cut()
     settle(alice, bob)
-    assert told(alice, Failed) == []
-    assert told(bob, MessageReceived) == ([] if closing else [MessageReceived(0, b"hello")])
-    assert told(alice, Closed) == ([Closed("happy")] if closing else [])
+    assert told(alice, outputs.Failed) == []
+    assert told(bob, outputs.MessageReceived) == ([] if closing else [outputs.MessageReceived(0, b"hello")])
+    assert told(alice, outputs.Closed) == ([outputs.Closed("happy")] if closing else [])
 
 
 # ── whatever happens ─────────────────────────────────────────────────────────────────────────────
@@ -313,7 +301,7 @@ def close(world: World, sides: Sequence[Side]) -> None:
     for side in sides:
         side.machine.close()
     settle(*sides)
-    assert [told(side, Closed) for side in sides] == [[Closed("happy")]] * 2
+    assert [told(side, outputs.Closed) for side in sides] == [[outputs.Closed("happy")]] * 2
     assert set(world.counts().values()) == {"0"}
 
 
@@ -326,10 +314,10 @@ def test_however_processes_end_each_message_arrives_once(steps: list[tuple[int, 
         sent = carried_out(world, sides, steps)
         settle(*sides)
         for side, other in (sides, sides[::-1]):
-            assert told(side, Failed) == []
-            assert [message.plaintext for message in told(other, MessageReceived)] == sent[side]
-            assert [stored.number for stored in told(side, MessageStored)] == list(range(len(sent[side])))
-        verifiers = [confirmed.verifier for side in sides for confirmed in told(side, PeerConfirmed)]
+            assert told(side, outputs.Failed) == []
+            assert [message.plaintext for message in told(other, outputs.MessageReceived)] == sent[side]
+            assert [stored.number for stored in told(side, outputs.MessageStored)] == list(range(len(sent[side])))
+        verifiers = [confirmed.verifier for side in sides for confirmed in told(side, outputs.PeerConfirmed)]
         assert len(verifiers) == 2
         assert len(set(verifiers)) == 1
         close(world, sides)
@@ -358,9 +346,11 @@ def test_with_receipts_each_message_is_processed_once_whatever_is_forgotten(
             side.attentive = True
         settle(*sides)
         for side, other in (sides, sides[::-1]):
-            assert told(side, Failed) == []
+            assert told(side, outputs.Failed) == []
             assert other.processed == sent[side]
-            assert [delivered.number for delivered in told(side, MessageDelivered)] == list(range(len(sent[side])))
+            assert [delivered.number for delivered in told(side, outputs.MessageDelivered)] == list(
+                range(len(sent[side]))
+            )
             assert [phase for phase in side.machine.state.own if phase.isdigit()] == []
         close(world, sides)
 
@@ -388,8 +378,8 @@ def test_a_receipt_confirms_what_was_sent_if_the_peer_sealed_it(
         key = MessageKeys(bytes.fromhex(state.key or "")).of(state.side, sealed_for or phase)
         body = seal(key, b"", bytes(NONCE_BYTES)).hex()
         hear(alice, type="message", side=state.side, phase=phase, body=body)
-    assert [type(failed.error) for failed in told(alice, Failed)] == ([error] if error else [])
-    assert [event.number for event in told(alice, MessageDelivered)] == delivered
+    assert [type(failed.error) for failed in told(alice, outputs.Failed)] == ([error] if error else [])
+    assert [event.number for event in told(alice, outputs.MessageDelivered)] == delivered
     assert alice.machine.state.acknowledged == len(delivered)
 
 
@@ -399,7 +389,7 @@ def test_a_close_after_an_error_of_the_server_leaves_nothing_there(world: World)
     settle(bob)
     hear(alice, type="error", error="the mailbox is full", orig={"type": "open"})
     alice.machine.close()
-    assert alice.machine.outputs() == [Reconnect("the wormhole is being closed")]
+    assert alice.machine.outputs() == [outputs.Reconnect("the wormhole is being closed")]
     alice.cut()
     settle(alice)
     assert set(world.counts().values()) == {"0"}

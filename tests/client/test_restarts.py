@@ -14,18 +14,7 @@ from typing import Any
 import pytest
 
 from client.live import SERVERS, Heard, meet, read, serving, url_of, wormhole
-from restante.client import (
-    CodeExpiredError,
-    CodeKnown,
-    CrowdedError,
-    Event,
-    KeyAgreed,
-    MessageStored,
-    PeerConfirmed,
-    Reconnecting,
-    WaitingForPeer,
-    seed_code,
-)
+from restante import client
 from restante.mailbox.store import backup
 from support.bounds import bounded
 from support.mailbox.servers import Server
@@ -34,15 +23,15 @@ from support.mailbox.servers import Server
 @pytest.mark.parametrize(
     ("kind", "event", "count"),
     [
-        ("ours", WaitingForPeer, 1),
-        ("ours", MessageStored, 17),
-        ("the reference", MessageStored, 1),
+        ("ours", client.WaitingForPeer, 1),
+        ("ours", client.MessageStored, 17),
+        ("the reference", client.MessageStored, 1),
         *(
             pytest.param(kind, event, 1, marks=pytest.mark.thorough)
             for kind in SERVERS
-            for event in (CodeKnown, KeyAgreed, PeerConfirmed)
+            for event in (client.CodeKnown, client.KeyAgreed, client.PeerConfirmed)
         ),
-        pytest.param("the reference", WaitingForPeer, 1, marks=pytest.mark.thorough),
+        pytest.param("the reference", client.WaitingForPeer, 1, marks=pytest.mark.thorough),
     ],
 )
 async def test_a_server_that_is_killed_and_comes_back_loses_nothing(
@@ -50,7 +39,7 @@ async def test_a_server_that_is_killed_and_comes_back_loses_nothing(
 ) -> None:
     events, restarting = {"alice": Heard(), "bob": Heard()}, list[asyncio.Task[None]]()
 
-    def kill(_: Event) -> None:
+    def kill(_: client.Event) -> None:
         if len(events["alice"].of(event)) == count and not restarting:
             running.kill()
             restarting.append(asyncio.create_task(running.restart()))
@@ -64,8 +53,8 @@ async def test_a_server_that_is_killed_and_comes_back_loses_nothing(
     ):
         await bob.nameplates()  # its first connection, which must succeed
         code = await alice.allocate_code()
-        if event is WaitingForPeer:
-            await events["alice"].until(WaitingForPeer)
+        if event is client.WaitingForPeer:
+            await events["alice"].until(client.WaitingForPeer)
         async with bounded("everything, over a killed server"):
             await bob.set_code(code)
             for message in messages:
@@ -76,7 +65,7 @@ async def test_a_server_that_is_killed_and_comes_back_loses_nothing(
             await asyncio.gather(alice.close(), bob.close())
         assert len(restarting) == 1
         for heard in events.values():
-            assert Counter(stored.number for stored in heard.of(MessageStored)) == Counter(range(20))
+            assert Counter(stored.number for stored in heard.of(client.MessageStored)) == Counter(range(20))
         assert running.live() == {}
 
 
@@ -114,9 +103,9 @@ async def test_clients_add_again_what_a_backup_lacks(server: Server, no_delay: N
             await back_up(server)
         for number in range(5):
             await alice.send(b"%d" % number)
-        await heard.until(MessageStored, 6)
+        await heard.until(client.MessageStored, 6)
         await restored(server)
-        await heard.until(Reconnecting)
+        await heard.until(client.Reconnecting)
         await bob.send(b"after")
         assert await read(alice, 1) == [b"after"]
         assert await read(bob, 5) == [b"%d" % number for number in range(5)]
@@ -128,9 +117,9 @@ async def test_a_code_that_the_backup_lacks_has_expired(server: Server, no_delay
     heard = Heard()
     async with wormhole(url_of(server), on_event=heard) as alice, bounded("an error"):
         await alice.allocate_code()
-        await heard.until(WaitingForPeer)
+        await heard.until(client.WaitingForPeer)
         await restored(server)
-        with pytest.raises(CodeExpiredError, match="the code expired before the peer came"):
+        with pytest.raises(client.CodeExpiredError, match="the code expired before the peer came"):
             await alice.verifier()
 
 
@@ -153,7 +142,7 @@ async def test_two_sides_exchange_messages_with_receipts_there_and_meet_again(se
         assert seed == await bob.seed()
         await asyncio.gather(alice.close(), bob.close())
     async with wormhole(url) as alice, wormhole(url) as bob, bounded("another meeting"):
-        await asyncio.gather(*(side.set_code(seed_code(seed)) for side in (alice, bob)))
+        await asyncio.gather(*(side.set_code(client.seed_code(seed)) for side in (alice, bob)))
         assert await alice.verifier() == await bob.verifier()
         await asyncio.gather(alice.close(), bob.close())
     assert server.usage() == (["happy", "happy"], ["happy", "happy"])
@@ -170,7 +159,7 @@ async def test_a_third_side_gives_back_the_number_that_it_did_not_get_there(serv
         await bob.nameplates()  # the claims before are answered
         await carol.set_code(code)
         async with bounded("the refusal"):
-            with pytest.raises(CrowdedError):
+            with pytest.raises(client.CrowdedError):
                 await carol.verifier()
     async with wormhole(url) as later:
         assert await later.nameplates() == []
