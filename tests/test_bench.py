@@ -72,85 +72,53 @@ def test_a_bench_comes_to_its_end_and_writes_its_figures(name: str, options: str
 
 # ── the script run ────────────────────────────────────────────────────────────────────────────────
 
-
-FILES = {
-    "pyproject.toml": """
-[project]
-name = "restante"
-version = "0"
-requires-python = ">=3.11"
-optional-dependencies.pipeline = ["engine"]
-[tool.uv]
-package = false
-[tool.uv.sources]
-engine = { path = "engine" }
-""",
-    "engine/pyproject.toml": """
-[project]
-name = "engine"
-version = "1"
-[build-system]
-requires = []
-build-backend = "backend"
-backend-path = ["."]
-""",
-    "engine/backend.py": """
-import zipfile
-
-FILES = {
-    "engine.py": "import os\\ndef main(): print(os.environ['_RESTANTE_PROGRAM'], 'done')",
-    "engine-1.dist-info/METADATA": "Metadata-Version: 2.1\\nName: engine\\nVersion: 1\\n",
-    "engine-1.dist-info/WHEEL": "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
-    "engine-1.dist-info/entry_points.txt": "[console_scripts]\\nrestante = engine:main\\n",
-    "engine-1.dist-info/RECORD": "",
-}
-
-def build_wheel(folder, config_settings=None, metadata_directory=None):
-    with zipfile.ZipFile(f"{folder}/engine-1-py3-none-any.whl", "w") as wheel:
-        for name, text in FILES.items():
-            wheel.writestr(name, text)
-    return "engine-1-py3-none-any.whl"
-""",
-}
-"""A project whose extra `pipeline` is one package, which is built from its source, as Spark is."""
+UV = """#!/bin/sh
+echo "$*" >>"$HOME/calls"
+[ "$2" = --quiet ] || echo "Built engine" >&2
+mkdir -p "$UV_PROJECT_ENVIRONMENT/bin"
+cat >"$UV_PROJECT_ENVIRONMENT/bin/restante" <<'END'
+#!/bin/sh
+echo "$_RESTANTE_PROGRAM $* done"
+END
+chmod +x "$UV_PROJECT_ENVIRONMENT/bin/restante"
+"""
+"""A uv that installs a program which says how it was called."""
 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the script and a small project, for which uv needs no network. The home is empty."""
-    folder = tmp_path / "project"
-    (folder / "engine").mkdir(parents=True)
-    shutil.copy2(ROOT / "run", folder)
-    for name, text in FILES.items():
-        (folder / name).write_text(text)
-    (tmp_path / "home").mkdir()
-    for name in ("UV_CACHE_DIR", "UV_PROJECT_ENVIRONMENT", "XDG_CACHE_HOME", "XDG_DATA_HOME", "VIRTUAL_ENV"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("UV_OFFLINE", "1")
-    monkeypatch.setenv("UV_PYTHON", sys.executable)
-    monkeypatch.setenv("PATH", f"{ROOT / '.tools' / 'uv' / 'bin'}:{os.environ['PATH']}")
-    locked = run("uv", "lock", "--project", folder)
-    assert locked.returncode == 0, locked.stderr
-    return folder
+    """A folder with the script and nothing that is set up."""
+    project, uv = tmp_path / "project", tmp_path / "bin" / "uv"
+    for folder in (project, uv.parent):
+        folder.mkdir()
+    shutil.copy2(ROOT / "run", project)
+    uv.write_text(UV)
+    uv.chmod(0o755)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{uv.parent}:{os.environ['PATH']}")
+    return project
 
 
 def test_on_a_terminal_the_script_shows_what_it_installs(project: Path) -> None:
     shown = on_a_terminal(project / "run", "pipeline", "build")
-    assert [text for text in ("run: setting up Spark", "Built", "engine", "done\n") if text not in shown] == []
-    assert on_a_terminal(project / "run", "pipeline", "build") == f"{project / 'run'} done\n"
+    assert [text for text in ("run: setting up Spark", "Built engine", "build done\n") if text not in shown] == []
+    assert on_a_terminal(project / "run", "pipeline", "build") == f"{project / 'run'} pipeline build done\n"
 
 
-def test_without_a_terminal_the_script_says_only_that_it_takes_minutes_and_writes_outside_only_to_the_cache(
-    project: Path, tmp_path: Path
-) -> None:
+def test_without_a_terminal_the_script_says_only_that_it_takes_minutes(project: Path, tmp_path: Path) -> None:
+    """It installs once what each command needs more than the rest."""
     done = run(project / "run", "pipeline", "build")
-    assert (done.returncode, done.stdout) == (0, f"{project / 'run'} done\n")
+    assert (done.returncode, done.stdout) == (0, f"{project / 'run'} pipeline build done\n")
     assert done.stderr == "run: setting up Spark (once; about 1 GB, some minutes)\n"
-    assert [path.name for path in (tmp_path / "home").iterdir()] == [".cache"]
-    assert {path.name for path in tmp_path.iterdir()} == {"home", "project"}
-    for command, program in ((("./run",), "./run"), (("sh", "run"), "./run")):
-        assert run(*command, "pipeline", "build", cwd=project).stdout == f"{program} done\n", "as it was called"
+    for words in ("./run", "sh run send file", "sh run receive 7-code", "./run waku serve", "./run waku import old"):
+        shown = run(*words.split(), cwd=project)
+        arguments = words.partition("run")[2].strip() or "serve"
+        assert (shown.stdout, shown.stderr) == (f"./run {arguments} done\n", ""), "as it was called"
+    sync = f"sync --quiet --frozen --inexact --project {project} --no-default-groups"
+    assert (tmp_path / "calls").read_text().splitlines() == [
+        *(f"{sync} --extra pipeline", sync, f"{sync} --extra client", f"{sync} --extra waku"),
+        f"{sync} --extra waku --extra leveldb",
+    ]
 
 
 def test_contributing_md_lists_every_command_of_the_script_and_git_ignores_what_commands_leave_by_default() -> None:
