@@ -71,21 +71,39 @@ async def test_a_code_that_expired_before_the_key_was_agreed_is_an_error_of_its_
 # ── steps ───────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_step_whose_block_raises_changes_nothing_and_sends_nothing(alice: Program, bob: Program) -> None:
+@pytest.mark.parametrize("ending", ["it raises", "it is cancelled", "it is cancelled while it is saved"])
+async def test_a_step_that_is_interrupted_is_saved_as_a_whole_or_changes_and_sends_nothing(
+    alice: Program, bob: Program, ending: str
+) -> None:
     await acquainted(alice, bob)
     await alice.run("again, please")
+    saved = ["again, please"] if ending.endswith("saved") else []
     async with bob.running() as (journal, wormhole):
-        async for message in wormhole.waiting():
-            with pytest.raises(RuntimeError):  # noqa: PT012 - the step raises it
-                async with journal.step(message) as state:
-                    state["received"].append("half")
-                    await wormhole.send(b"half")
+        [message] = [message async for message in wormhole.waiting()]
+        reached = asyncio.Event()
+
+        async def process() -> None:
+            async with journal.step(message) as state:
+                state["received"].append("again, please")
+                await wormhole.send(b"an answer")
+                reached.set()
+                if ending == "it raises":
                     raise RuntimeError
-        assert journal.state == {"received": []}
-        assert wormhole.unacknowledged == []
-    assert bob.received == []
+                if not saved:
+                    await asyncio.Event().wait()
+
+        task = asyncio.create_task(process())
+        await reached.wait()
+        if ending != "it raises":
+            task.cancel()
+        with pytest.raises(RuntimeError if ending == "it raises" else asyncio.CancelledError):
+            await task
+        async with bounded("the next step"), journal.step() as state:
+            assert state == {"received": saved}
+        assert len(wormhole.unacknowledged) == len(saved)
+    assert bob.received == saved
     assert await bob.run() == ["again, please"]
-    assert await alice.run() == []
+    assert await alice.run() == (["an answer"] if saved else [])
     assert await bob.run() == ["again, please"]
 
 
@@ -196,34 +214,6 @@ async def test_an_initial_state_is_not_written_and_is_one_that_json_can_express(
         assert journal.state == {"nobody": None, "number": 1.5}
 
 
-@pytest.mark.parametrize("saving", [True, False], ids=["while it is saved", "in its block"])
-async def test_a_step_that_is_cancelled_is_saved_or_changes_nothing(
-    alice: Program, bob: Program, saving: bool
-) -> None:
-    await acquainted(alice, bob)
-    await alice.run("0")
-    async with bob.running() as (journal, wormhole):
-        [message] = [message async for message in wormhole.waiting()]
-        reached = asyncio.Event()
-
-        async def process() -> None:
-            async with journal.step(message) as state:
-                state["received"].append("0")
-                reached.set()
-                if not saving:
-                    await asyncio.Event().wait()
-
-        task = asyncio.create_task(process())
-        await reached.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        async with bounded("the next step"), journal.step() as state:
-            assert state == {"received": ["0"] if saving else []}
-    assert bob.received == (["0"] if saving else [])
-    assert await bob.run() == ["0"]
-
-
 async def test_more_messages_than_are_read_at_once_wait_for_several_runs(alice: Program, bob: Program) -> None:
     await acquainted(alice, bob)
     texts = [str(each) for each in range(MAX_UNREAD_MESSAGES + 200)]
@@ -256,9 +246,6 @@ AGAIN = "get it from the journal again"
 async def friends(alice: Program, bob: Program) -> tuple[Program, Program]:
     await acquainted(alice, bob)
     return alice, bob
-
-
-# ── sending ──────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_what_is_sent_in_a_step_goes_out_after_it_and_is_delivered_by_the_peer_s(
@@ -321,9 +308,6 @@ async def test_messages_of_two_wormholes_are_processed_in_one_step(server: LiveS
             await to_second.send(b"to the second")
         assert [await theirs.receive() for theirs in (first, second)] == [b"to the first", b"to the second"]
     assert alice.received == ["from a friend"] * 2
-
-
-# ── suspend and resume ───────────────────────────────────────────────────────────────────────────
 
 
 async def test_the_code_is_allocated_once_whatever_interrupts_it(server: LiveServer, tmp_path: Path) -> None:
@@ -400,9 +384,6 @@ async def test_an_error_of_the_function_for_events_is_for_this_run_only(friends:
     assert await alice.run() == ["hello"]
 
 
-# ── seeds ────────────────────────────────────────────────────────────────────────────────────────
-
-
 async def test_a_seed_is_set_instead_of_a_code(alice: Program) -> None:
     async with alice.journal() as journal:
         wormhole, with_code = (journal.wormhole(name, APP_ID, server=alice.server.url) for name in ("peer", "other"))
@@ -415,9 +396,6 @@ async def test_a_seed_is_set_instead_of_a_code(alice: Program) -> None:
         await with_code.set_code(seed_code(bytes(32)))
         with pytest.raises(Misuse, match="one code"):
             await with_code.set_seed(bytes(32))
-
-
-# ── the end ──────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_wormhole_that_is_closed_leaves_nothing_and_stays_closed(
