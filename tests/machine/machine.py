@@ -271,7 +271,6 @@ class Conversation(RuleBasedStateMachine):
             assert usage.in_any_order() == self.model.usage.in_any_order()
             self.model.usage.order_as(usage)  # so that the next comparison need not sort
         assert self.world.touched() == self.model.touched()
-        self.world.check()
 
     # ── what clients do ──────────────────────────────────────────────────────────────────────────
 

@@ -13,7 +13,7 @@ from restante.mailbox.server.server import Server
 from support.dice import FakeDice
 from support.mailbox.givens import FakeClock, Inbox, Options
 from support.mailbox.raw_socket import BINARY, CLOSE, TEXT, RawSocket, frame
-from support.mailbox.tables import Rows, Usage
+from support.mailbox.tables import Usage
 from support.mailbox.worlds import Disk, World
 
 
@@ -108,9 +108,6 @@ class CommitLoopWorld(World):
     async def _stop(self) -> None:
         self._commit_loop.stop()
         await self._working
-
-    def live(self) -> dict[str, Rows]:
-        return self._store.live()
 
     def usage(self) -> Usage:
         return self._store.usage()

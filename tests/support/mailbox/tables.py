@@ -15,7 +15,7 @@ from restante.common import usage_records
 from restante.mailbox.core import model
 from restante.mailbox.core.model import Change
 from restante.mailbox.core.state import State
-from support.mailbox.givens import EPOCH, Frame
+from support.mailbox.givens import EPOCH
 
 Record = dict[str, Any]
 Rows = dict[tuple[str, str], Any]
@@ -47,33 +47,6 @@ class Usage:
         self.client_versions = other.client_versions[:]
 
 
-# ── from the database ────────────────────────────────────────────────────────────────────────────
-
-
-def live_rows(database: sqlite3.Connection) -> dict[str, Rows]:
-    messages: dict[int, list[Frame]] = {}
-    for key, side, phase, body, msg_id, server_rx in database.execute(
-        "SELECT mailbox, side, phase, body, msg_id, server_rx FROM messages ORDER BY mailbox, sequence"
-    ):
-        frame = {"type": "message", "side": side, "phase": read_json(phase), "body": read_json(body)}
-        messages.setdefault(key, []).append(frame | {"id": read_json(msg_id), "server_rx": server_rx})
-    live: dict[str, Rows] = {"nameplates": {}, "mailboxes": {}}
-    for app_id, name, mailbox_id, crowded, sides in database.execute(
-        "SELECT app_id, name, mailbox_id, crowded, sides FROM nameplates"
-    ):
-        row = {"mailbox_id": mailbox_id, "crowded": bool(crowded), "sides": read_json(sides)}
-        assert live["nameplates"].setdefault((app_id, name), row) is row, "two rows for one nameplate"
-    for key, app_id, mailbox_id, for_nameplate, crowded, visitors, sides in database.execute(
-        "SELECT key, app_id, mailbox_id, for_nameplate, crowded, visitors, sides FROM mailboxes"
-    ):
-        row = {"for_nameplate": bool(for_nameplate), "crowded": bool(crowded), "sides": read_json(sides)}
-        row["visitors"] = visitors
-        row["messages"] = messages.pop(key, [])
-        assert live["mailboxes"].setdefault((app_id, mailbox_id), row) is row, "two rows for one mailbox"
-    assert messages == {}, "messages of no mailbox"
-    return live
-
-
 def usage_rows(database: sqlite3.Connection) -> Usage:
     def table(name: str, columns: str) -> list[Record]:
         names = columns.split(", ")
@@ -93,9 +66,6 @@ def usage_rows(database: sqlite3.Connection) -> Usage:
         usage.current = dict(zip(columns, row, strict=True))
     usage.pruned = database.execute("SELECT pruned FROM service").fetchone()[0]
     return usage
-
-
-# ── from memory ──────────────────────────────────────────────────────────────────────────────────
 
 
 def live_state(state: State) -> dict[str, Rows]:
