@@ -1,6 +1,6 @@
 """A commit means disk: no answer leaves the machine before what it says is flushed.
 
-The server runs under a tracer, which sees every write to the log, every flush and every send in the kernel's order.
+A preloaded library notes every write to the log, every flush and every send of the server, in order.
 That nothing is answered before its commit begins is for test_gate.py and test_kill.py.
 """
 
@@ -17,10 +17,10 @@ from typing import Any, Final
 
 import pytest
 
+from support.faulty_disk import Call, noting, read_notes
 from support.mailbox.clients import Client, Clients
 from support.mailbox.raw_socket import TEXT
-from support.processes import altered, serving, traced
-from support.tracer import Call, read_notes
+from support.processes import altered, serving
 
 PAIRS: Final = 5
 BURSTS: Final = 4
@@ -131,16 +131,15 @@ async def all_at_once(clients: Clients, url: str, bodies: Iterator[str], pairs: 
 
 
 async def audited(folder: Path, program: tuple[str, ...], pairs: int) -> tuple[Audit, list[Client]]:
-    """Run the load on a traced server; return the clients, too, with all that they received."""
-    notes = folder / "notes"
+    """Run the load on a server; return the clients, too, with all that they received."""
     bodies = (f"token-{number}-" for number in itertools.count())
-    async with serving(folder / "data", traced(notes, program)) as server, Clients() as clients:
+    async with serving(folder / "data", program, (), **noting(folder)) as server, Clients() as clients:
         await one_by_one(clients, server.url, bodies)
         await all_at_once(clients, server.url, bodies, pairs)
         for client in clients.all:
             await client.fence()
         await server.stop()
-    return Audit(read_notes(notes)), clients.all
+    return Audit(read_notes(folder)), clients.all
 
 
 @pytest.mark.parametrize("disk", ["slow-disk", "fast-disk"])

@@ -1,16 +1,17 @@
-"""Disks of servers that run as processes: one that hangs or turns read-only on command, and one that fills."""
+"""Disks of servers that run as processes: one that hangs, turns read-only or is noted, and one that fills."""
 
 from __future__ import annotations
 
 import asyncio
 import shutil
+import struct
 import subprocess
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import aiohttp
 import pytest
@@ -31,17 +32,55 @@ NAMESPACES: Final = ("--user", "--mount")
 KIB: Final = 1024
 
 
+def compiled(folder: Path) -> str:
+    """Compile the library that a server preloads."""
+    if shutil.which("cc") is None:
+        pytest.skip("cc is missing (Debian: apt install gcc)")
+    library = folder / "disk_shim.so"
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, SHIM, "-ldl"], check=True)
+    return str(library)
+
+
+class Call(NamedTuple):
+    """A system call that ended. `begin` and `end` count the begins and the ends of all noted calls."""
+
+    begin: int
+    end: int
+    kind: str
+    """`write`, to a write-ahead log; `send`, to a socket; or `sync`."""
+    file: str
+    """The path of a file, or `socket:[inode]`."""
+    data: bytes
+    """What was written, no more."""
+
+
+def noting(folder: Path) -> dict[str, str]:
+    """Return the variables of a server whose calls `read_notes` is to find."""
+    return {"LD_PRELOAD": compiled(folder), "DISK_SHIM_NOTES": str(folder / "notes")}
+
+
+def read_notes(folder: Path) -> list[Call]:
+    """Return what a server did, by `begin`."""
+    notes, head = (folder / "notes").read_bytes(), struct.Struct("=5Q")
+    calls: list[Call] = []
+    at = 0
+    while at < len(notes):
+        begin, end, kind, name, size = head.unpack_from(notes, at)
+        data = at + head.size + name
+        kinds = ("write", "send", "sync")
+        calls.append(Call(begin, end, kinds[kind], notes[data - name : data].decode(), notes[data : data + size]))
+        at = data + size
+    return sorted(calls)
+
+
 class CommandedDisk:
     """The disk of a server that is started with `variables`."""
 
     def __init__(self, folder: Path) -> None:
-        if shutil.which("cc") is None:
-            pytest.skip("cc is missing (Debian: apt install gcc)")
         self.data = folder / "data"
-        self._hangs, self._read_only, library = folder / "hangs", folder / "read-only", folder / "disk_shim.so"
-        subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, SHIM, "-ldl"], check=True)
+        self._hangs, self._read_only = folder / "hangs", folder / "read-only"
         self.variables = {
-            "LD_PRELOAD": str(library),
+            "LD_PRELOAD": compiled(folder),
             "DISK_SHIM_HANGS": str(self._hangs),
             "DISK_SHIM_READ_ONLY": str(self._read_only),
             "DISK_SHIM_DATA": str(self.data),

@@ -42,11 +42,6 @@ def altered(how: str) -> tuple[str, ...]:
     return (sys.executable, "-m", "support.mailbox.altered", how)
 
 
-def traced(notes: Path, program: tuple[str, ...] = RESTANTE) -> tuple[str, ...]:
-    """Name the program under the tracer."""
-    return (sys.executable, "-m", "support.tracer", str(notes), *program)
-
-
 def environment(**variables: str) -> dict[str, str]:
     """Return our environment without the settings of the programs, and with what they import of the tests."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("RESTANTE_", "WORMHOLE_"))}

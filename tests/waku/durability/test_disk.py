@@ -18,10 +18,9 @@ from restante.waku.envelope.envelope import Envelope, make
 from restante.waku.protocol import packets
 from restante.waku.protocol.packets import Options
 from support.bounds import bounded
-from support.processes import traced
-from support.tracer import WAL, Call, read_notes
+from support.faulty_disk import Call, noting, read_notes
 from support.waku.letters import letter
-from support.waku.processes import WAKU, NodeProcess, archived, node_process
+from support.waku.processes import NodeProcess, archived, node_process
 from support.waku.raw_peer import GoneError, RawPeer
 
 PACKETS: Final = 10
@@ -33,7 +32,7 @@ class Talk(NamedTuple):
     """What one sender posted."""
 
     socket: str
-    """The node's, as the tracer calls it."""
+    """The node's, as the notes call it."""
     tokens: list[bytes]
     """In the envelopes of each packet, in order."""
 
@@ -60,7 +59,7 @@ def inode(port: int, peer: RawPeer) -> int:
 
 def check(calls: list[Call], talk: Talk) -> None:
     """Each confirmation left after a flush that began after what it confirms was written."""
-    flushes = [call for call in calls if call.kind == "sync" and call.file.endswith(WAL)]
+    flushes = [call for call in calls if call.kind == "sync" and call.file.endswith("-wal")]
     sends = [call for call in calls if call.kind == "send" and call.file == talk.socket]
     confirmations = sends[-PACKETS - 1 : -1]  # the last is the goodbye
     for token, send in zip(talk.tokens, confirmations, strict=True):
@@ -70,11 +69,10 @@ def check(calls: list[Call], talk: Talk) -> None:
 
 
 async def test_no_confirmation_leaves_before_its_commit_is_on_disk(tmp_path: Path) -> None:
-    notes = tmp_path / "notes"
-    async with node_process(tmp_path / "data", program=traced(notes, WAKU)) as node:
+    async with node_process(tmp_path / "data", variables=noting(tmp_path)) as node:
         talks = await asyncio.gather(*(talk(node, number) for number in range(SENDERS)))
         await node.serving.stop()
-    calls = read_notes(notes)
+    calls = read_notes(tmp_path)
     for sender in talks:
         check(calls, sender)
 
