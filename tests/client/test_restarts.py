@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from client.live import SERVERS, Heard, meet, read, serving, url_of, wormhole
+from client.live import Heard, meet, read, serving, url_of, wormhole
 from restante import client
 from restante.mailbox.store import backup
 from support.bounds import bounded
@@ -26,11 +26,7 @@ from support.mailbox.servers import Server
         ("ours", client.WaitingForPeer, 1),
         ("ours", client.MessageStored, 17),
         ("the reference", client.MessageStored, 1),
-        *(
-            pytest.param(kind, event, 1, marks=pytest.mark.thorough)
-            for kind in SERVERS
-            for event in (client.CodeKnown, client.KeyAgreed, client.PeerConfirmed)
-        ),
+        pytest.param("ours", client.KeyAgreed, 1, marks=pytest.mark.thorough),
         pytest.param("the reference", client.WaitingForPeer, 1, marks=pytest.mark.thorough),
     ],
 )
