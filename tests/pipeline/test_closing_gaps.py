@@ -18,7 +18,7 @@ from restante.waku.files.exporting import export
 from support.bounds import PATIENCE
 from support.documents import Document
 from support.pipeline.runs import command
-from support.processes import environment
+from support.processes import run
 from support.waku.archives import raws_of
 from support.waku.letters import letter
 from support.waku.processes import serving
@@ -45,22 +45,14 @@ def archive(data: Path, envelopes: Sequence[Envelope]) -> None:
 
 
 def sh(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["sh", "-c", line.replace("./run", f"{sys.executable} -m restante")],
-        cwd=folder,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
-    )
+    return run("sh", "-c", line.replace("./run", f"{sys.executable} -m restante"), cwd=folder, bound=PATIENCE)
 
 
 def done(line: str, folder: Path) -> list[str]:
     """Run a line of the guide. Return the lines that it prints."""
-    found = sh(line, folder)
-    assert found.returncode == 0, found.stderr
-    return found.stdout.splitlines()
+    ended = sh(line, folder)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.splitlines()
 
 
 def test_the_commands_of_the_guide_close_a_gap(tmp_path: Path) -> None:
@@ -75,15 +67,15 @@ def test_the_commands_of_the_guide_close_a_gap(tmp_path: Path) -> None:
     archive(tmp_path / "east", [first, *kept[:20], *kept[40:]])
     archive(tmp_path / "north", [only_in_a_file])
     export(tmp_path / "north", tmp_path / "export.rlp")
-    run, gaps, request = GUIDE.commands("gaps", "pipeline run", "pipeline gaps", "waku request")
+    ingest, gaps, request = GUIDE.commands("gaps", "pipeline run", "pipeline gaps", "waku request")
     [close] = GUIDE.lines("close")
-    run = f"{run} --source export=export.rlp"
+    ingest = f"{ingest} --source export=export.rlp"
     again = request.replace("-o east.rlp", "-o again.rlp")
 
     with serving(tmp_path / "west") as enode:
         (tmp_path / "west.enode").write_text(f"{enode}\n")
         with serving(tmp_path / "east"):
-            done(run, tmp_path)
+            done(ingest, tmp_path)
             said = done(gaps, tmp_path)
             assert said[0] == "east lacks 21 envelopes, in 2 ranges"
             assert said[2].endswith(f": {len(lacked)} envelopes of 3 topics, held by west")
@@ -104,7 +96,7 @@ def test_the_commands_of_the_guide_close_a_gap(tmp_path: Path) -> None:
             numbers = [line.split()[-1] for line in done(close, tmp_path)]
             assert numbers == ["20", str(new), str(known), "0"]
         with serving(tmp_path / "east"):
-            done(run, tmp_path)
+            done(ingest, tmp_path)
             said = done(gaps, tmp_path)
             assert said[0] == "east lacks 1 envelope, in 1 range", "it is in the exported file, and nobody sends it"
             assert said[1].endswith("held by export")

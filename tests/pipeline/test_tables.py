@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from datetime import date, timedelta
 from functools import cache
 from random import Random
@@ -19,7 +18,6 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from restante.pipeline.schemas import CLEAN_TABLES
 from restante.pipeline.tables import BUILDS, envelopes
 from restante.pipeline.tables.outcomes import FAILURES
 from restante.pipeline.tables.top_n import MAX_NAMES
@@ -33,6 +31,7 @@ from support.pipeline.tables import (
     apart,
     built,
     collected,
+    column_names,
     dicts,
     frame,
     needed,
@@ -125,12 +124,8 @@ def alone(name: str) -> Mapping[tuple[str, date], Inputs]:
 
 def of(table: str) -> Callable[[Values], date]:
     """Return what returns the day of a row."""
-
-    def day(row: Values) -> date:
-        found: date = dicts(table, [row])[0]["day"]
-        return found
-
-    return day
+    at = column_names(table).index("day")
+    return lambda row: row[at]
 
 
 def together(name: str, cases: Mapping[Any, Inputs]) -> dict[str, list[Values]]:
@@ -221,40 +216,18 @@ def test_counts_add_up_to_the_rows_that_were_read(
 def test_hours_add_up_to_the_day(
     made: Made, hourly: str, daily: str, key: tuple[str, ...], counts: tuple[str, ...]
 ) -> None:
-    sums: list[Counter[Any]] = []
-    for name in (hourly, daily):
-        total = Counter[Any]()
+    of_hours, of_days = Counter[Any](), Counter[Any]()
+    for name, total in ((hourly, of_hours), (daily, of_days)):
         for row in dicts(name, made(name)[WEEK]):
-            total.update({(*(row[column] for column in key), name): row[name] for name in counts})
-        sums.append(total)
-    days = {key[:-1] for key in sums[1]}
+            total.update({(*(row[column] for column in key), count): row[count] for count in counts})
+    days = {key[:-1] for key in of_days}
     assert days
-    assert {key: n for key, n in sums[0].items() if key[:-1] in days} == sums[1]
+    assert {key: n for key, n in of_hours.items() if key[:-1] in days} == of_days
 
 
 @pytest.mark.parametrize("name", NAMED)
 def test_many_versions_and_applications_of_a_day_make_a_short_table(made: Made, name: str) -> None:
-    assert_short(name, made(name)["strangers"])
-
-
-def test_many_topics_that_a_mailserver_lacks_make_a_short_table(made: Made) -> None:
-    gaps = dicts("gaps", made("gaps")["strangers"])
-    topics = Counter(row["topic"] for row in gaps)
-    assert len(topics) == 1001, "a thousand topics, and NULL for the others"
-    assert sum(row["missing"] for row in gaps) == len(strangers()["archived"])
-    assert [row["missing"] for row in gaps if row["topic"] == "0xffffffff"] == [10]
-
-
-@pytest.mark.thorough
-def test_100_000_versions_and_applications_of_a_day_make_a_short_table(spark: SparkSession) -> None:
-    binds = crowd(Random(5), names=100_000)["client_versions"]
-    versions = built(spark, "versions", {"client_versions": binds})
-    assert sum(row["connections"] for row in dicts("versions", versions)) == len(binds)
-    assert_short("versions", versions)
-
-
-def assert_short(name: str, values: Counter[Values]) -> None:
-    table = dicts(name, values)
+    table = dicts(name, made(name)["strangers"])
     assert len({row["app_id"] for row in table} - {None}) == 1001
     if name == "versions":
         assert {row["connections"] for row in table if row["app_id"] == "common"} == {10}
@@ -263,20 +236,14 @@ def assert_short(name: str, values: Counter[Values]) -> None:
         assert len(of_known_ones) <= 2002
 
 
+def test_many_topics_that_a_mailserver_lacks_make_a_short_table(made: Made) -> None:
+    gaps = dicts("gaps", made("gaps")["strangers"])
+    assert len({row["topic"] for row in gaps}) == 1001, "a thousand topics, and NULL for the others"
+    assert sum(row["missing"] for row in gaps) == len(strangers()["archived"])
+    assert [row["missing"] for row in gaps if row["topic"] == "0xffffffff"] == [10]
+
+
 # ── however the rows come ────────────────────────────────────────────────────────────────────────
-
-
-@contextmanager
-def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Change settings within the block."""
-    before = {setting: str(spark.conf.get(setting)) for setting in settings}
-    try:
-        for setting, value in settings.items():
-            spark.conf.set(setting, value)
-        yield
-    finally:
-        for setting, value in before.items():
-            spark.conf.set(setting, value)
 
 
 def spread(
@@ -287,16 +254,16 @@ def spread(
     Each stage has so many tasks, however few rows there are: rows as few as here would be put together otherwise.
     """
     build = BUILDS[name]
-    inputs = together(name, whole(name))
-    dice = Random(parts)
-    frames = {
-        table: frame(spark, table, dice.sample(values, len(values))).repartition(parts)
-        for table, values in inputs.items()
-    }
+    dice, own = Random(parts), spark.newSession()
     adaptive = {"spark.sql.adaptive.coalescePartitions.enabled": "false"}
-    with configured(spark, {"spark.sql.shuffle.partitions": str(parts), **adaptive, **settings}):
-        days = {FIRST + timedelta(number) for number in range(SPAN)} - {LEFT_OUT}
-        result = collected(build.written(frames, sorted(days)).withColumn("task", f.spark_partition_id()))
+    for setting, value in {"spark.sql.shuffle.partitions": str(parts), **adaptive, **settings}.items():
+        own.conf.set(setting, value)
+    frames = {
+        table: frame(own, table, dice.sample(values, len(values))).repartition(parts)
+        for table, values in together(name, whole(name)).items()
+    }
+    days = {FIRST + timedelta(number) for number in range(SPAN)} - {LEFT_OUT}
+    result = collected(build.written(frames, sorted(days)).withColumn("task", f.spark_partition_id()))
     tasks: dict[Values, set[int]] = {}
     values = Counter[Values]()
     for (*row, task), times in result.items():
@@ -338,13 +305,5 @@ def test_the_days_that_a_day_reads_mirror_the_days_that_it_affects() -> None:
     day = TODAY.date()
     for build in BUILDS.values():
         for name in build.inputs:
-            for read in build.reads(name, {day}):
-                assert day in build.touches(name, {read})
+            assert all(day in build.touches(name, {read}) for read in build.reads(name, {day}))
             assert len(build.touches(name, {day})) == len(build.reads(name, {day})) <= 8
-
-
-def test_tables_are_built_after_their_inputs() -> None:
-    known = set(CLEAN_TABLES)
-    for name, build in BUILDS.items():
-        assert set(build.inputs) <= known
-        known.add(name)
