@@ -92,26 +92,19 @@ class Engine:
         self.archive = self._open()
 
     @contextlib.contextmanager
-    def refusing(self) -> Iterator[None]:
-        """Let another program write meanwhile, without an end."""
-        with self._transaction("BEGIN IMMEDIATE", "UPDATE totals SET envelopes = 12345"):
-            yield
-
-    @contextlib.contextmanager
-    def read_on(self) -> Iterator[None]:
-        """Let another program read meanwhile, without an end."""
-        with self._transaction("BEGIN", "SELECT * FROM totals"):
-            yield
-
-    @contextlib.contextmanager
-    def _transaction(self, *statements: str) -> Iterator[None]:
+    def beside(self, *statements: str) -> Iterator[None]:
+        """Let another program do this meanwhile, without an end."""
         with contextlib.closing(sqlite3.connect(self.data / FILE, isolation_level=None)) as database:
             for statement in statements:
                 database.execute(statement).fetchall()
-            try:
-                yield
-            finally:
-                database.execute("ROLLBACK")
+            yield
+
+    def refusing(self) -> contextlib.AbstractContextManager[None]:
+        return self.beside("BEGIN IMMEDIATE", "UPDATE totals SET envelopes = 12345")
+
+    def failing_at_commit(self, code: int = sqlite3.SQLITE_IOERR_FSYNC) -> contextlib.AbstractContextManager[object]:
+        """Fail at every commit; by default in a way of which nobody can tell what it did."""
+        return patch.object(self.archive.database, "code", code)
 
     @contextlib.contextmanager
     def meddling(self, steps: Iterable[Callable[[], None]]) -> Iterator[None]:
@@ -135,21 +128,8 @@ class Engine:
         database = self.archive.database
         pages = database.execute("PRAGMA page_count").fetchone()[0]
         database.execute(f"PRAGMA max_page_count = {pages}")
-        try:
-            yield
-        finally:
-            database.execute(f"PRAGMA max_page_count = {1 << 30}")
-
-    @contextlib.contextmanager
-    def failing_at_commit(self, code: int = sqlite3.SQLITE_IOERR_FSYNC) -> Iterator[None]:
-        """Fail at every commit; by default in a way of which nobody can tell what it did."""
-        database = self.archive.database
-        assert isinstance(database, Fallible)
-        database.code = code
-        try:
-            yield
-        finally:
-            database.code = None
+        yield
+        database.execute(f"PRAGMA max_page_count = {1 << 30}")
 
 
 def query(
@@ -188,17 +168,12 @@ def answer(asked: PageQuery, rows: Iterable[Envelope]) -> list[bytes]:
     return [raw for _, _, raw in (matching[::-1] if asked.descending else matching)]
 
 
-def on(asked: PageQuery, page: Page) -> PageQuery:
-    """Ask for the next page."""
-    return replace(asked, after=page.cursor)
-
-
 async def pages(archive: Archive, asked: PageQuery, bounds: Bounds = DEFAULT_BOUNDS) -> list[Page]:
     """Ask until there is no more."""
     answers = [await archive.page(asked, bounds)]
     while answers[-1].cursor is not None:
         assert len(answers) < 10_000
-        answers.append(await archive.page(on(asked, answers[-1]), bounds))
+        answers.append(await archive.page(replace(asked, after=answers[-1].cursor), bounds))
     return answers
 
 

@@ -161,7 +161,7 @@ async def test_a_batch_that_does_not_fit_one_statement_is_one_batch(engine: Engi
 
 async def test_readers_and_a_writer_do_not_wait_for_each_other(engine: Engine) -> None:
     await engine.archive.save([A], 1)
-    with engine.read_on():
+    with engine.beside("BEGIN", "SELECT * FROM totals"):
         await engine.archive.save([B], 1)
         assert await engine.archive.prune(T0 + 1, 9) == 1
         assert await held(engine.archive) == [B.raw]
@@ -183,7 +183,7 @@ async def test_a_batch_waits_for_another_writer_that_ends_soon(engine: Engine) -
 OLD = [envelope(number, number, topic=bytes([number % 2] * 4)) for number in range(10)]
 NEW = [envelope(number, number, topic=bytes([number % 3] * 4), size=3000) for number in range(5, 100)]
 
-REFUSALS: dict[str, Callable[[Engine], AbstractContextManager[None]]] = {
+REFUSALS: dict[str, Callable[[Engine], AbstractContextManager[object]]] = {
     "another writer": Engine.refusing,
     "no room": Engine.full,
     "no room at the commit": lambda engine: engine.failing_at_commit(sqlite3.SQLITE_FULL),

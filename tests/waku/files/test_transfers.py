@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import random
 import signal
 import sqlite3
@@ -16,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from restante.common.errors import Misuse, StoreError
-from restante.common.extras import how_to_install
 from restante.waku import UnreadableItem, read_envelopes
 from restante.waku import open_archive as open_library_archive
 from restante.waku.archive.schema import FILE
@@ -273,16 +271,6 @@ def test_a_foreign_file_is_reported_in_one_sentence_with_exit_code_1(tmp_path: P
         result = waku(*words, "--data", tmp_path)
         assert result.returncode == 1
         assert only_line(result) == f"restante: cannot read {tmp_path / FILE}: file is not a database"
-
-
-def test_without_the_extra_its_name_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name == "coincurve" else find(name, *rest)
-    )
-    result = waku("check", "--data", tmp_path)
-    assert result.returncode == 2
-    assert only_line(result) == f"restante: this command needs the extra 'waku': {how_to_install('waku')}"
 
 
 # ── `read_envelopes` of the library ──────────────────────────────────────────────────────────────
