@@ -141,9 +141,6 @@ async def test_programs_that_are_killed_one_moment_later_each_time_end_alike(lif
     life.check()
 
 
-# ── codes, and bad input ────────────────────────────────────────────────────────────────────────
-
-
 MEETING: Final[Script] = (("alice", "invite"), ("bob", "accept", CODE), ("alice", "exchange"))
 
 

@@ -34,8 +34,6 @@ from support.bounds import BOUND
 from support.disk import no_file_beyond
 from support.mailbox.live import DAY, LiveServer
 
-# ── a disk that fails ───────────────────────────────────────────────────────────────────────────
-
 
 async def test_on_a_full_disk_a_step_fails_and_sends_nothing_and_nothing_is_known_any_more(
     server: LiveServer, alice: Program, bob: Program
@@ -154,9 +152,6 @@ async def test_a_journal_whose_folder_was_removed_is_not_written_over_that_of_an
                 async with journal.step() as state:
                     state["received"].append("lost")
     assert alice.received == ["kept"]
-
-
-# ── what is no checkpoint ───────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
@@ -302,8 +297,6 @@ def test_a_file_that_cannot_be_read_is_refused(
     with pytest.raises(error, match=words):
         Journal[State](tmp_path / name, {"received": []})
 
-
-# ── a checkpoint whose values are damaged ───────────────────────────────────────────────────────
 
 WELL: Final = ({"type": "welcome", "welcome": {}}, {"type": "released"}, {"type": "pong", "pong": "end of replay"})
 """What a server sends that has lost the mailbox."""

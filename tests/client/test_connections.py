@@ -37,9 +37,6 @@ async def exchange(alice: Wormhole, bob: Wormhole) -> None:
         assert await read(bob, 1) == [bytes(100_000)]
 
 
-# ── TLS ──────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("days", "trusted", "words"),
     [(1, False, r"certificate is not valid \(self.signed"), (1, True, ""), (-1, True, "expired")],
@@ -55,9 +52,6 @@ async def test_only_a_valid_certificate_that_the_program_trusts_is_accepted(
                 await use(wormhole(liar.url, **options))
         else:
             await exchange(*(wormhole(liar.url, **options) for _ in range(2)))
-
-
-# ── what is no server ────────────────────────────────────────────────────────────────────────────
 
 
 AGREED = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -106,9 +100,6 @@ async def test_what_is_no_server_or_no_proxy_is_an_error(
         there = f"{scheme}://127.0.0.1:{port}"
         with pytest.raises(ServerGoneError, match=message):
             await use(wormhole(f"{there}/v1") if scheme[0] == "w" else wormhole(NOWHERE, proxy=there))
-
-
-# ── proxies ──────────────────────────────────────────────────────────────────────────────────────
 
 
 class Proxy:
@@ -172,9 +163,6 @@ async def test_two_sides_meet_through_a_proxy_with_a_login(tmp_path: Path, schem
             await use(wormhole(NOWHERE, proxy=f"{scheme}://user:wrong@127.0.0.1:{port}"))
     with pytest.raises(ServerGoneError, match=r"cannot connect to.*through the proxy.*refused"):
         await use(wormhole(NOWHERE, proxy=f"{scheme}://127.0.0.1:{nobodys_port()}"))
-
-
-# ── work ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
@@ -252,9 +240,6 @@ async def test_a_process_that_cannot_be_started_is_an_error(monkeypatch: pytest.
     async with lying(demanding({"bits": 20, "resource": "r"})) as liar:
         with pytest.raises(PermissionNeededError, match="cannot start a process"):
             await use(wormhole(liar.url))
-
-
-# ── slow readers ─────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_task_that_is_cancelled_while_it_connects_leaves_no_connection_open(tmp_path: Path) -> None:

@@ -121,9 +121,6 @@ async def test_what_is_on_a_mounted_disk_is_not_replaced(desk: Desk, mount: str,
     assert receiver.said["stdout"] == "mine\n"
 
 
-# ── files that the user may not read ─────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("words", "code", "lines"),
     [

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,22 +19,16 @@ from restante.client import (
     CodeExpiredError,
     Event,
     Journal,
-    Message,
     Misuse,
     ServerGoneError,
     Welcomed,
     Wormhole,
     WrongPasswordError,
-    base,
     seed_code,
 )
-from restante.client.connection import websocket
-from restante.client.unread import MAX_UNREAD_MESSAGES
-from support.bounds import BOUND, bounded
+from support.bounds import bounded
 from support.mailbox.live import DAY, LiveServer
 from support.ports import nobodys_port
-
-# ── two programs that never run at the same time ────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("gap", [6 * DAY, 8 * DAY], ids=["shorter than the expiry", "longer than the expiry"])
@@ -66,9 +59,6 @@ async def test_a_code_that_expired_before_the_key_was_agreed_is_an_error_of_its_
     async with bob.running() as (_, wormhole):
         await wormhole.close()
     assert server.mailboxes == 0  # alice's program has left the one that it claimed
-
-
-# ── steps ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("ending", ["it raises", "it is cancelled", "it is cancelled while it is saved"])
@@ -201,42 +191,14 @@ async def test_a_state_that_could_not_be_read_again_ends_the_step_and_changes_no
         assert file.read_bytes() == before
 
 
-async def test_an_initial_state_is_not_written_and_is_one_that_json_can_express(tmp_path: Path) -> None:
+async def test_an_initial_state_is_one_that_json_can_express_like_a_null(tmp_path: Path) -> None:
     for _ in range(2):  # the first one leaves no lock
         with pytest.raises(Misuse, match=NUMBER):
             Journal(tmp_path / "journal", Mountain(math.nan))
-    for initial in (1.0, None):
-        async with Journal(tmp_path / "journal", Mountain(initial)) as journal:
-            assert journal.state == Mountain(initial)
     async with Journal[dict[str, Any]](tmp_path / "journal", {"nobody": None}) as journal:
         async with journal.step() as state:
             state["number"] = 1.5
         assert journal.state == {"nobody": None, "number": 1.5}
-
-
-async def test_more_messages_than_are_read_at_once_wait_for_several_runs(alice: Program, bob: Program) -> None:
-    await acquainted(alice, bob)
-    texts = [str(each) for each in range(MAX_UNREAD_MESSAGES + 200)]
-    async with alice.running() as (journal, wormhole), journal.step():
-        for text in texts:
-            await wormhole.send(text.encode())
-    for most in (50, len(texts)):
-        await alice.run()
-        assert await alice.unacknowledged() == list(range(len(bob.received), len(texts)))
-        async with bounded("a run"), bob.running() as (journal, wormhole):
-            messages: list[Message] = []
-            async for message in wormhole.waiting():
-                messages.append(message)
-                if len(messages) == most:
-                    break
-            async with journal.step(*messages) as state:
-                state["received"] += [each.data.decode() for each in messages]
-    assert bob.received == texts
-    await alice.run()
-    assert await alice.unacknowledged() == []
-
-
-# ── wormholes that a journal keeps ──────────────────────────────────────────────────────────────────
 
 
 AGAIN = "get it from the journal again"
@@ -399,7 +361,7 @@ async def test_a_seed_is_set_instead_of_a_code(alice: Program) -> None:
 
 
 async def test_a_wormhole_that_is_closed_leaves_nothing_and_stays_closed(
-    server: LiveServer, friends: tuple[Program, Program], monkeypatch: pytest.MonkeyPatch
+    server: LiveServer, friends: tuple[Program, Program]
 ) -> None:
     alice, _ = friends
     for program in friends:
@@ -413,15 +375,7 @@ async def test_a_wormhole_that_is_closed_leaves_nothing_and_stays_closed(
                     await wormhole.send(b"lost")
             assert journal.state == {"received": []}
     assert server.mailboxes == 0
-
-    @asynccontextmanager
-    async def silent(*_: object) -> AsyncIterator[None]:
-        await asyncio.Event().wait()
-        yield
-
-    monkeypatch.setattr(base, "MAX_CLOSE_SECONDS", 2 * BOUND)
-    monkeypatch.setattr(websocket, "connect", silent)
-    async with bounded("the second close, without a server"), alice.running() as (_, wormhole):
+    async with alice.running() as (_, wormhole):
         await wormhole.close()
     async with alice.journal() as journal:
         wormhole = journal.wormhole("peer", APP_ID)

@@ -86,9 +86,6 @@ async def test_another_error_before_a_close_for_policy_ends_the_wormhole() -> No
             await use(wormhole(liar.url))
 
 
-# ── messages ─────────────────────────────────────────────────────────────────────────────────────
-
-
 NO_MESSAGES = (b"", b"garbage", b"\xff\xfe", b"[]", b"null", b"{}", b"[" * 1_000_000, b'{"type": 7}')
 
 
@@ -178,9 +175,6 @@ async def test_each_message_arrives_once_and_in_order_however_the_server_sends_i
         await bob.send(b"even")
         await bob.send(b"odd")
         assert await read(alice, 2) == [b"even", b"odd"]
-
-
-# ── frames ───────────────────────────────────────────────────────────────────────────────────────
 
 
 BROKEN_FRAMES = {

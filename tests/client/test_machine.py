@@ -256,9 +256,6 @@ def test_what_a_server_could_not_store_is_sent_again_on_the_next_connection(worl
     assert told(alice, outputs.Closed) == ([outputs.Closed("happy")] if closing else [])
 
 
-# ── whatever happens ─────────────────────────────────────────────────────────────────────────────
-
-
 STEPS = ("speak", "listen", "cut", "restart", "connect", "send")
 JOURNAL_STEPS = (*STEPS, "process", "process", "forget")
 SEED = bytes(SEED_BYTES)
@@ -353,9 +350,6 @@ def test_with_receipts_each_message_is_processed_once_whatever_is_forgotten(
             )
             assert [phase for phase in side.machine.state.own if phase.isdigit()] == []
         close(world, sides)
-
-
-# ── receipts, and wormholes of a journal ─────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

@@ -129,9 +129,6 @@ def test_the_code_of_a_seed_is_one_that_every_server_takes() -> None:
         seed_code(b"short")
 
 
-# ── keys ────────────────────────────────────────────────────────────────────────────────────────────
-
-
 VECTOR: Final[dict[str, Any]] = json.loads((Path(__file__).parents[1] / "vectors" / "wormhole_keys.json").read_text())
 PASSWORD: Final = VECTOR["password"].encode()
 APP_ID: Final = VECTOR["app_id"].encode()

@@ -71,9 +71,6 @@ async def server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
         yield running
 
 
-# ── a backup ─────────────────────────────────────────────────────────────────────────────────────
-
-
 async def back_up(server: Server) -> None:
     await asyncio.to_thread(backup.back_up, server.folder / "data", server.folder / "b", lambda _: None)
 
@@ -117,9 +114,6 @@ async def test_a_code_that_the_backup_lacks_has_expired(server: Server, no_delay
         await restored(server)
         with pytest.raises(client.CodeExpiredError, match="the code expired before the peer came"):
             await alice.verifier()
-
-
-# ── the reference server ─────────────────────────────────────────────────────────────────────────
 
 
 at_the_reference = pytest.mark.parametrize("server", ["the reference"], indirect=True)

@@ -126,9 +126,6 @@ def test_a_server_that_owes_an_answer_is_given_up(network: Network, kind: str, c
     assert len([event for event in events if isinstance(event, Connecting)]) == connections
 
 
-# ── the close ────────────────────────────────────────────────────────────────────────────────────
-
-
 async def closes(wormhole: Wormhole, seconds: float = 2 * MAX_CLOSE_SECONDS) -> None:
     """Close it, which ends within these seconds, whatever the server does."""
     loop = asyncio.get_running_loop()

@@ -205,9 +205,6 @@ def test_the_page_has_what_makes_a_wormhole_fail() -> None:
     ]
 
 
-# ── what holds in every state ────────────────────────────────────────────────────────────────────
-
-
 def test_an_error_of_the_server_changes_nothing_that_a_journal_keeps() -> None:
     """Only a step of the peer or the application, or a crowded mailbox, ends a lasting wormhole."""
     failed = [step for step in explore(lasting=True, listing=True) if step.failures]

@@ -217,9 +217,6 @@ def test_links_that_multiply_a_directory_end_at_a_limit(tmp_path: Path, monkeypa
         plan_directory(tmp_path)
 
 
-# ── files that change, and what cannot be sent ───────────────────────────────────────────────────
-
-
 def chunks(kind: str, path: Path) -> Iterator[bytes | memoryview]:
     """Return the bytes of a file, or of an archive of its directory."""
     return iter(outgoing_file(path).chunks() if kind == "file" else plan_directory(path.parent).chunks())

@@ -261,9 +261,6 @@ async def test_too_few_descriptors_end_it_if_nothing_is_left_to_dial(monkeypatch
             await meeting
 
 
-# ── whatever is said before the records ─────────────────────────────────────────────────────────────
-
-
 RESET: Final = b"\1\0\0\0\0\0\0\0"
 """SO_LINGER with zero seconds: to close is to reset (socket(7))."""
 

@@ -49,9 +49,6 @@ def large(tmp_path: Path) -> Path:
     return sparse(tmp_path / "large")
 
 
-# ── the peer's words end a transfer ──────────────────────────────────────────────────────────────
-
-
 async def test_a_sender_that_gives_up_in_the_middle_is_heard_at_once(folder: Path) -> None:
     script, begun, over = stopped_halfway(lambda pipe: pipe.send(CONTENT[:5]))
     received = asyncio.Event()
@@ -168,9 +165,6 @@ async def test_an_end_while_unpacking_leaves_nothing(
     assert names(folder) == []
 
 
-# ── our side stops, or fails ─────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("phase", ["waits for an offer", "connects", "waits for bytes"])
 async def test_a_receiver_stops_at_once_and_keeps_nothing(folder: Path, phase: str) -> None:
     waits = asyncio.Event()
@@ -277,9 +271,6 @@ async def test_an_error_about_progress_ends_the_transfer(folder: Path, large: Pa
         await receiving
         assert (await heard(theirs, "error"))[0] == "the sender failed"
     assert re.fullmatch(INCOMPLETE, ended.value.__notes__[0])
-
-
-# ── what the peer is told ────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

@@ -96,9 +96,6 @@ def test_a_record_with_a_changed_bit_is_refused(bit: int) -> None:
         RecordOpener(RECEIVER.opening).open(bytes(record))
 
 
-# ── whatever a peer sends ──────────────────────────────────────────────────────────────────────────
-
-
 KEYS = st.sampled_from(
     ["transit", "offer", "answer", "error", "message", "file", "directory", "filename", "filesize", "file_ack"]
     + ["message_ack", "mode", "dirname", "zipsize", "numbytes", "numfiles", "ack", "sha256"]
@@ -118,9 +115,6 @@ def test_any_messages_are_read_or_refused(messages: list[bytes], record: bytes, 
         assert any(key in b"".join(messages) for key in (b'"offer"', b'"answer"'))
     with suppress(PeerMessageError):
         acknowledgement_of(record)
-
-
-# ── hints ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 HERE = Address("192.0.2.7", 4001)

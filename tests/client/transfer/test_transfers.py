@@ -50,9 +50,6 @@ async def test_a_file_of_any_size_arrives(tmp_path: Path, size: int) -> None:
     assert names(tmp_path / "to") == [path.name]
 
 
-# ── cut anywhere ─────────────────────────────────────────────────────────────────────────────────
-
-
 def tcp_pair() -> tuple[socket.socket, socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         one = socket.create_connection(listener.getsockname())
@@ -122,9 +119,6 @@ def test_both_sides_know_that_it_arrived_or_nothing_is_stored(
         assert names(place.parent) == []
 
 
-# ── what a user is told when a connection ends ───────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("number", "words"),
     [
@@ -144,9 +138,6 @@ def test_a_connection_that_fails_is_a_sentence_without_terms_of_the_system(numbe
             with pytest.raises(ConnectionLostError) as lost:
                 call()
             assert str(lost.value) == words
-
-
-# ── relays ───────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_two_sides_that_both_cannot_listen_meet_at_a_relay(tmp_path: Path) -> None:
