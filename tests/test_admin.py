@@ -615,9 +615,7 @@ def test_a_setting_that_is_no_name_is_refused() -> None:
             resolve(WAKU, {"admin_host": [name]}, {}, None)
 
 
-async def test_servers_accept_the_names_and_settings_are_changed_only_from_a_page_of_the_same_name(
-    tmp_path: Path,
-) -> None:
+async def test_servers_accept_their_names_and_a_page_of_the_same_name_may_change_settings(tmp_path: Path) -> None:
     (tmp_path / "token").write_text(TOKEN)
     names = ("--admin-host", NAMES[0], "--admin-host", NAMES[1], "--admin-token-file", str(tmp_path / "token"))
     variables = {"RESTANTE_WAKU_ADMIN_HOST": ",".join(NAMES)}

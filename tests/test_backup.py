@@ -145,9 +145,7 @@ READING = COMMANDS[1:5]
 
 
 @pytest.mark.parametrize("words", COMMANDS)
-def test_data_of_a_newer_version_is_refused_and_not_changed(
-    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_of_a_newer_version_is_refused(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     data = data_of(NEWEST, tmp_path / "post")
     with closing(sqlite3.connect(data / FILE)) as database:
@@ -164,9 +162,7 @@ def test_data_of_a_newer_version_is_refused_and_not_changed(
 
 
 @pytest.mark.parametrize("old", range(1, NEWEST + 1))
-def test_data_of_each_older_version_is_read_by_every_command_and_not_changed(
-    old: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_command_reads_older_data(old: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     data = data_of(old, tmp_path / "post")
     before = (data / FILE).read_bytes()

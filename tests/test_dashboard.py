@@ -249,7 +249,7 @@ async def test_nothing_is_shown_without_the_right_token(browser: Browser, busy: 
         await expect(page.locator("#content")).to_be_hidden()
 
 
-async def test_a_server_that_has_ended_is_said_and_one_that_starts_again_is_found(
+async def test_a_server_that_ends_is_said_and_one_that_starts_again_is_found(
     browser: Browser, tmp_path: Path
 ) -> None:
     with held_port() as port:
@@ -283,9 +283,7 @@ async def welcome(port: int) -> dict[str, Any]:
     return said
 
 
-async def test_only_the_settings_that_were_edited_are_changed_by_keyboard_until_sighup(
-    browser: Browser, tmp_path: Path
-) -> None:
+async def test_only_edited_settings_are_changed_by_keyboard_until_sighup(browser: Browser, tmp_path: Path) -> None:
     async with watched(tmp_path / "server", "--motd", "As started") as found, opened(browser, found, **WIDE) as page:
         port = found.server.port
         motd, bits = page.get_by_label("Message of the day"), page.get_by_label("Difficulty")
@@ -382,9 +380,7 @@ async def test_the_page_may_load_only_its_own_files(busy: Watched) -> None:
                 assert answer.status == 304
 
 
-async def test_a_page_that_finds_no_place_waits_for_one_and_a_server_ends_although_viewers_look(
-    browser: Browser, tmp_path: Path
-) -> None:
+async def test_a_page_that_finds_no_place_waits_and_the_server_can_end(browser: Browser, tmp_path: Path) -> None:
     async with watched(tmp_path / "server") as found, aiohttp.ClientSession() as session:
         viewers = [await session.get(f"{found.admin}events", headers=AUTHORIZED) for _ in range(21)]
         assert [viewer.status for viewer in viewers] == [200] * 20 + [429]

@@ -167,45 +167,41 @@ def test_a_command_without_its_extra_says_how_to_install_it(extra: str, monkeypa
     assert said.stderr == f"restante: this command needs the extra '{extra}': {extras.how_to_install(extra)}\n"
 
 
-ORIGINS = [
+ORIGINS: Final[list[tuple[dict[str, Any] | None, str]]] = [
+    (None, "'restante[waku]'"),
     ({"url": "file:///a/r-1-py3-none-any.whl", "archive_info": {}}, "'/a/r-1-py3-none-any.whl[waku]'"),
     ({"url": "file:///it%27s%20here", "dir_info": {}}, """'/it'"'"'s here[waku]'"""),
     ({"url": "file:///a/checkout", "dir_info": {"editable": True}}, "-e '/a/checkout[waku]'"),
     ({"url": "https://h/r.whl", "archive_info": {}}, "'restante[waku] @ https://h/r.whl'"),
-    (
-        {"url": "https://h/r", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
-        "'restante[waku] @ git+https://h/r@abc'",
-    ),
-    (None, "'restante[waku]'"),
+    ({"url": "https://h/r", "vcs_info": {"vcs": "git", "commit_id": "a"}}, "'restante[waku] @ git+https://h/r@a'"),
 ]
 """From where Restante was installed, and how the command names it."""
 
 
-@pytest.mark.parametrize(("origin", "named"), ORIGINS)
 def test_the_command_installs_from_where_restante_was_installed(
-    origin: dict[str, Any] | None, named: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    if origin is not None:
-        (tmp_path / "direct_url.json").write_text(json.dumps(origin))
     monkeypatch.setattr(extras, "distribution", lambda _: PathDistribution(tmp_path))
-    assert extras.how_to_install("waku") == f"{shlex.quote(sys.executable)} -m pip install {named}"
+    for origin, named in ORIGINS:
+        if origin is not None:
+            (tmp_path / "direct_url.json").write_text(json.dumps(origin))
+        assert extras.how_to_install("waku") == f"{shlex.quote(sys.executable)} -m pip install {named}"
 
 
-@pytest.mark.parametrize(
-    ("file", "command"),
-    [("uv-receipt.toml", "uv tool install --force"), ("pipx_metadata.json", "pipx install --force")],
-)
-def test_in_an_environment_of_uv_or_pipx_the_command_names_the_extras_that_are_there(
-    file: str, command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_uv_and_pipx_are_named_with_extras_that_are_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (tmp_path / file).touch()
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     for module in ("coincurve", "pyspark", "plyvel"):
         monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.setattr(extras, "_origin", dict)
-    with pytest.raises(Misuse) as found:
-        extras.require_extra("waku")
-    assert str(found.value) == f"this command needs the extra 'waku': {command} 'restante[client,waku]'"
+    for file, command in (("uv-receipt.toml", "uv tool"), ("pipx_metadata.json", "pipx")):
+        (tmp_path / file).touch()
+        with pytest.raises(Misuse) as refused:
+            extras.require_extra("waku")
+        (tmp_path / file).unlink()
+        named = f"{command} install --force 'restante[client,waku]'"
+        assert str(refused.value) == f"this command needs the extra 'waku': {named}"
 
 
 # ── only the wheel is installed ──────────────────────────────────────────────────────────────────
@@ -247,9 +243,7 @@ async def test_with_the_extra_client_the_wheel_transfers_a_file(packages: tuple[
 
 
 @pytest.mark.thorough
-async def test_with_the_extra_waku_the_wheel_serves_and_fetches_envelopes(
-    packages: tuple[Path, Path], tmp_path: Path
-) -> None:
+async def test_with_the_extra_waku_the_wheel_serves_envelopes(packages: tuple[Path, Path], tmp_path: Path) -> None:
     restante = installed(packages[0], tmp_path, "waku")
     async with node_process(tmp_path / "data", program=(*restante, "waku")) as node:
         channel = (node.url, "--channel", "status")
@@ -268,9 +262,7 @@ def test_with_the_extra_pipeline_the_wheel_makes_a_demo(packages: tuple[Path, Pa
 
 
 @pytest.mark.thorough
-def test_the_commands_of_the_guide_to_a_first_server_install_the_wheel(
-    packages: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_the_commands_of_the_first_server_install_the_wheel(packages: tuple[Path, Path], tmp_path: Path) -> None:
     guide = Document("docs/mailbox/first-server.md")
     commands = guide.blocks["install"].replace("/opt/restante", str(tmp_path / "restante"))
     commands = commands.replace("/path/to/restante", str(packages[0])).replace("python3 ", f"{sys.executable} ")
@@ -283,9 +275,7 @@ def test_the_commands_of_the_guide_to_a_first_server_install_the_wheel(
 
 
 @pytest.mark.thorough
-def test_pip_uv_and_pipx_install_the_wheel_and_the_commands_of_the_guides_upgrade_it_and_go_back(
-    packages: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_pip_uv_and_pipx_install_upgrade_and_go_back(packages: tuple[Path, Path], tmp_path: Path) -> None:
     """Both wheels have the same version and the same path, as two builds of a checkout have."""
     for name in ("sources", "newer", "dist"):
         (tmp_path / name).mkdir()

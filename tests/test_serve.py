@@ -87,9 +87,7 @@ ERRORS = {
 """What is said of a file, and what is in it; None: it is gone."""
 
 
-async def test_a_file_with_an_error_changes_nothing_and_limits_of_listening_sockets_need_a_restart(
-    tmp_path: Path,
-) -> None:
+async def test_a_file_with_an_error_changes_nothing_and_limits_of_sockets_need_a_restart(tmp_path: Path) -> None:
     file = tmp_path / "r.toml"
     file.write_text('[serve]\nmotd = "before"\n[serve.limits]\nmessage_bytes = 10000\n')
     async with serving(tmp_path / "data", options=("--config", str(file))) as server:
@@ -172,9 +170,7 @@ async def test_the_trace_has_the_times_of_receipt_commit_and_answer(tmp_path: Pa
         assert secret not in text + path.read_text()
 
 
-async def test_a_trace_on_a_full_disk_is_logged_once_and_so_is_at_the_end_what_was_counted_since_the_last_minute(
-    tmp_path: Path,
-) -> None:
+async def test_a_trace_on_a_full_disk_is_logged_once_and_the_last_counts_at_the_end(tmp_path: Path) -> None:
     async with serving(tmp_path / "data", options=("--trace", "/dev/full")) as server, Clients() as clients:
         sender = await clients.opened(server.url, "app", "a", "m")
         server.send(signal.SIGHUP)
@@ -191,9 +187,7 @@ async def test_a_trace_on_a_full_disk_is_logged_once_and_so_is_at_the_end_what_w
     ("path", "reason"),
     [("gone/trace", "No such file or directory"), ("", "Is a directory"), ("file/trace", "Not a directory")],
 )
-def test_a_trace_that_cannot_be_written_is_misuse_and_leaves_no_data_directory_behind(
-    tmp_path: Path, path: str, reason: str
-) -> None:
+def test_a_trace_that_cannot_be_written_leaves_no_data_directory(tmp_path: Path, path: str, reason: str) -> None:
     """It also leaves the signal handlers as they were."""
     (tmp_path / "file").touch()
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
@@ -245,9 +239,7 @@ async def test_without_room_on_the_disk_the_server_refuses_new_data_and_accepts_
         await (await clients.bind(server.url, "app", "c")).call("allocate")
 
 
-async def test_a_disk_that_does_not_say_how_much_is_free_delays_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_disk_that_does_not_answer_delays_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on, asked, statvfs = threading.Event(), threading.Semaphore(0), os.statvfs
 
     def hang(path: Path) -> os.statvfs_result:

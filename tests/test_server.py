@@ -151,9 +151,7 @@ async def test_a_close_is_answered_with_a_close(live: LiveServer) -> None:
         assert await socket.ended()
 
 
-async def test_frames_are_binary_and_the_welcome_says_more_if_the_operator_wants_it(
-    tmp_path: Path,
-) -> None:
+async def test_frames_are_binary_and_the_welcome_says_more_if_the_operator_wants_it(tmp_path: Path) -> None:
     settings = {"motd": "hi", "current_cli_version": "9.9", "error": "closed today"}
     async with open_live(tmp_path, binary=True, **settings) as live:
         socket = await live.dial()
@@ -186,9 +184,7 @@ async def test_the_server_accepts_all_paths_that_the_reference_server_accepts(li
         ("HEAD /".ljust(MAX_REQUEST_BYTES + len(END_OF_REQUEST), "/"), "431 Request Header Fields Too Large", None),
     ],
 )
-async def test_a_request_for_no_websocket_is_answered(
-    live: LiveServer, request_line: str, status: str, body: str | None
-) -> None:
+async def test_plain_http_is_answered(live: LiveServer, request_line: str, status: str, body: str | None) -> None:
     """hostile/test_handshakes.py has many others."""
     socket = await live.connect()
     socket.write(f"{request_line}\r\nHost: x\r\n\r\n".encode())
@@ -210,9 +206,7 @@ async def test_a_handshake_may_come_in_pieces_and_commands_with_its_last(live: L
     assert [(await socket.hear())["type"] for _ in range(3)] == ["welcome", "ack", "pong"]
 
 
-async def test_a_client_that_sends_too_much_with_its_handshake_is_not_read(
-    live: LiveServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_too_much_with_a_handshake_is_not_read(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live.server.commit_loop.queue, "gather", lambda *_: [])
     socket = await live.connect()
     said = handshake() + frame(TEXT, b"{}") * 2 * MAX_BACKLOG_COMMANDS
@@ -248,7 +242,7 @@ async def test_a_silent_connection_is_pinged_and_dropped_after_ten_minutes(live:
     assert len(live.server.sockets()) == 1
 
 
-async def test_pings_that_are_due_at_once_are_sent_over_several_turns(
+async def test_pings_due_at_once_are_sent_over_several_turns(
     live: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To send one takes 9 µs, and the connections of the same second may be thousands."""
@@ -279,9 +273,7 @@ async def test_a_port_in_use_is_reported_in_one_sentence(live: LiveServer) -> No
         await live.server.listeners.listen(listen_address(f"127.0.0.1:{live.port}", "--listen"))
 
 
-async def test_a_bug_in_a_rule_closes_one_connection_and_nobody_elses(
-    live: LiveServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_bug_closes_only_its_connection(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
@@ -312,9 +304,7 @@ async def test_refusals_beyond_the_ten_most_frequent_are_logged_in_one_line(live
     assert others == {"event": "other refusals", "log_level": "warning", "times": 2 + 1, "pairs": 2}
 
 
-async def test_the_log_names_the_address_whose_usage_records_are_left_out_and_counts_them(
-    live: LiveServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_usage_records_that_are_left_out_are_logged(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
     abroad = Client(IPv4Address("8.8.8.8"), 1, counted=True)
     monkeypatch.setattr("restante.mailbox.core.admission.identify", lambda *_: abroad)
     server = live.server
@@ -339,9 +329,7 @@ async def test_the_log_names_the_address_whose_usage_records_are_left_out_and_co
     assert (total["records"], total["since_start"]) == (3, 3)
 
 
-async def test_connections_without_a_request_are_limited_per_address(
-    live: LiveServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_connections_without_a_request_are_limited(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
     abroad = Client(IPv4Address("8.8.8.8"), 1, counted=True)
     monkeypatch.setattr("restante.mailbox.core.admission.identify", lambda *_: abroad)
     server = live.server

@@ -151,9 +151,7 @@ os.execvp(command[0], command)
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_UNIX])
-async def test_the_server_of_the_socket_unit_serves_a_client_that_came_before_it(
-    tmp_path: Path, family: socket.AddressFamily
-) -> None:
+async def test_a_socket_unit_serves_a_client_that_came_before(tmp_path: Path, family: socket.AddressFamily) -> None:
     [start] = re.findall(r"^ExecStart=(.+)$", GUIDE.blocks["socket service"], re.MULTILINE)
     start = start.replace(PROGRAM, f"{sys.executable} -m restante")
     start = start.replace("${STATE_DIRECTORY}", str(tmp_path / "data"))
@@ -233,9 +231,7 @@ def manager(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Manager]
         yield manager
 
 
-async def test_a_server_says_when_it_is_ready_that_it_works_reloads_and_stops(
-    tmp_path: Path, manager: Manager
-) -> None:
+async def test_a_server_says_that_it_is_ready_works_reloads_and_stops(tmp_path: Path, manager: Manager) -> None:
     async with serving(tmp_path / "data", RESTANTE, (), **manager.with_watchdog) as server:
         assert await asyncio.to_thread(manager.next) == READY
         for _ in range(3):
@@ -313,9 +309,7 @@ async def test_the_manager_s_signal_shows_in_the_log_where_a_server_hung(tmp_pat
 # ── in this process ──────────────────────────────────────────────────────────────────────────────
 
 
-async def test_the_watchdog_is_answered_while_the_event_loop_waits_for_the_disk_but_not_while_it_hangs(
-    manager: Manager,
-) -> None:
+async def test_the_watchdog_is_answered_while_the_disk_is_waited_for_and_not_in_a_hang(manager: Manager) -> None:
     async with ServiceManager(manager.with_watchdog).serving(asyncio.Event()):
         await manager.message("WATCHDOG")
         manager.waiting()
@@ -350,9 +344,7 @@ def test_the_timeout_of_the_watchdog(manager: Manager) -> None:
         assert ServiceManager(variables).watchdog_seconds is None  # nobody would read the answers
 
 
-def test_a_manager_that_is_gone_is_logged_once_and_addresses_of_other_kinds_are_not_used(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_manager_that_is_gone_is_logged_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for address in ("", "relative/path", "vsock:2:1234"):
         ServiceManager({"NOTIFY_SOCKET": address}).notify("READY=1")
     gone = ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "gone")})

@@ -185,9 +185,7 @@ class ByHand:
 
 @pytest.mark.parametrize(("hello_size", "record_size"), [(1, 1000), (1000, 1), (1000, 7)])
 @on_uvloop
-async def test_a_hello_may_come_in_pieces_and_the_request_with_the_end_of_the_handshake_in_any_records(
-    tmp_path: Path, hello_size: int, record_size: int
-) -> None:
+async def test_a_hello_and_a_request_may_come_in_pieces(tmp_path: Path, hello_size: int, record_size: int) -> None:
     """With TLS 1.3 a client's Finished and its request come in one segment."""
     async with secure(tmp_path) as here:
         socket = await here.connect()
@@ -521,9 +519,7 @@ async def test_a_certificate_is_read_again_when_its_files_are_not_being_written(
         ("server.pem", "locked.pem", "locked.pem is encrypted: remove its password"),
     ],
 )
-def test_a_certificate_that_cannot_be_used_is_refused_by_name(
-    tmp_path: Path, certificate: str, key: str, words: str
-) -> None:
+def test_a_certificate_that_cannot_be_used_is_named(tmp_path: Path, certificate: str, key: str, words: str) -> None:
     Certificate(tmp_path)
     Certificate(tmp_path, name="other")
     Certificate(tmp_path, name="locked", password=b"secret")
