@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from restante.common.net import networks, shown
+from restante.common.net import host_and_port, networks, shown
 from restante.mailbox.core import address_quotas
 from restante.mailbox.core.address_quotas import (
     ABUSE_SCORE_PER_BIT,
@@ -136,6 +136,10 @@ def test_no_header_raises_an_unexpected_error(forwarded: str, real: str, port: s
 )
 def test_an_address_is_shown_as_its_ipv4_address_or_ipv6_64(text: str, wanted: str) -> None:
     assert shown(text) == wanted
+
+
+def test_an_ipv6_address_is_in_brackets_in_a_url() -> None:
+    assert (host_and_port("::1", 4010), host_and_port("127.0.0.1", 4010)) == ("[::1]:4010", "127.0.0.1:4010")
 
 
 # ── quotas ─────────────────────────────────────────────────────────────────────────────────────

@@ -18,13 +18,13 @@ from restante.mailbox.server.read_budget import (
     BYTES_PER_FRAME,
     MAX_FRAMES_PER_TURN,
     MIN_READ_BYTES,
+    PART_BYTES_PER_FRAME,
     PAYLOAD_BYTES_PER_FRAME,
     READERS_PER_TURN,
     REQUEST_BYTES_PER_FRAME,
     REQUEST_FRAMES,
     ReadBudget,
 )
-from restante.mailbox.server.receive_buffer import ReceiveBuffer
 from restante.mailbox.server.send_budget import BYTES_PER_WRITE, MAX_BYTES_PER_TURN, SendBudget
 from support.bounds import bounded
 from support.mailbox.live import open_live
@@ -117,35 +117,18 @@ async def test_large_messages_that_end_at_once_end_in_several_turns(
         assert max(turns) <= MAX_FRAMES_PER_TURN + 2 * (len(text) // PAYLOAD_BYTES_PER_FRAME + 1)
 
 
-async def test_parts_of_large_messages_are_parsed_in_several_turns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_parts_of_large_messages_are_parsed_in_several_turns(tmp_path: Path, turns: list[int]) -> None:
     """Twenty senders of 2 MiB had 200 reads parsed in a turn, 18 µs each: reads that ended no frame did not count."""
-    turns, parsed = [0], 0
-    parse, renew = ReceiveBuffer._parse, ReadBudget._renew
-
-    def counted(buffer: ReceiveBuffer, size: int) -> None:
-        nonlocal parsed
-        turns[-1] += 1
-        parsed += size
-        parse(buffer, size)
-
-    def renewed(budget: ReadBudget) -> None:
-        turns.append(0)
-        renew(budget)
-
     part = frame(TEXT, bytes(MIB // 4))[:-1]
     async with open_live(tmp_path) as live:
         senders = [await live.enter() for _ in range(5 * FLOODERS)]
-        monkeypatch.setattr(ReceiveBuffer, "_parse", counted)
-        monkeypatch.setattr(ReadBudget, "_renew", renewed)
+        turns.clear()
         for each in senders:
             each.write(part)
         async with bounded("all parts"):
-            while parsed < len(senders) * len(part):  # noqa: ASYNC110
+            while sum(turns) < len(senders) * len(part) // PART_BYTES_PER_FRAME:  # noqa: ASYNC110
                 await asyncio.sleep(0)
-    # A part of 9,600 bytes takes ten frames; the fewer frames are left, the shorter is the next one.
-    assert max(turns) <= MAX_FRAMES_PER_TURN // 4
+    assert max(turns) <= MAX_FRAMES_PER_TURN + 2 * MAX_FRAMES_PER_TURN * BYTES_PER_FRAME // PART_BYTES_PER_FRAME
 
 
 async def test_large_messages_end_and_are_parsed_and_handled_in_different_turns(
@@ -258,40 +241,6 @@ async def test_who_reads_a_short_message_does_not_wait_behind_large_ones() -> No
     for expected in (["short", "large"], ["short", "large", "large"]):
         await asyncio.sleep(0)
         assert log == expected
-
-
-class Writer:
-    """Has so many bytes to write, a quarter of a slice at a time."""
-
-    def __init__(self, send_budget: SendBudget, left: int, log: list[Writer]) -> None:
-        self.send_budget = send_budget
-        self.left = left
-        self.log = log
-
-    def catch_up(self) -> None:
-        while self.left and self.send_budget.open:
-            self.left -= MAX_BYTES_PER_TURN // 4
-            self.log.append(self)
-            self.send_budget.wrote(MAX_BYTES_PER_TURN // 4)
-        if self.left:
-            self.send_budget.wait(self)
-
-
-async def test_waiting_connections_write_a_slice_each_in_turn_and_none_in_a_reserved_turn() -> None:
-    send_budget, log = SendBudget(), list[Writer]()
-    writers = [Writer(send_budget, 2 * MAX_BYTES_PER_TURN, log) for _ in range(3)]
-    for writer in writers:
-        writer.catch_up()
-    assert log == [writers[0]] * 4
-    send_budget.reserve()
-    await asyncio.sleep(0)
-    assert (len(log), send_budget.open) == (4, False)
-    turns = []
-    while any(writer.left for writer in writers):
-        before = len(log)
-        await asyncio.sleep(0)
-        turns.append(log[before:])
-    assert turns == [[writer] * 4 for writer in (writers[0], *writers[1:], *writers[1:])]
 
 
 async def test_a_write_counts_whatever_its_size() -> None:

@@ -231,22 +231,6 @@ async def test_waiting_texts_count_towards_the_same_limit(tmp_path: Path) -> Non
         assert sum(bool(each.held) for each in backlogs) < 5
 
 
-@pytest.mark.parametrize("whole", [True, False])
-async def test_nothing_is_held_for_a_client_that_left_while_its_commands_waited(tmp_path: Path, whole: bool) -> None:
-    """`whole`: a large text waits. Else a short one does, and a large one is not complete."""
-    large = frame(TEXT, b'{"type": "ping", "ping": "' + b"0" * 70_000 + b'"}')
-    limits = replace(LIMITS, bytes=1000.0, bytes_at_once=1000)
-    async with opened(tmp_path, limits) as live:
-        for _ in range(5):
-            socket = await live.enter()
-            await socket.is_served("0" * 2000)  # so that it must wait with what it says next
-            socket.say(type="ping", ping="short")
-            socket.write(large if whole else large[:-1])
-            await until(lambda: live.server.held > 90_000)
-            socket.cut()
-            await until(lambda: not live.server.sockets())
-
-
 async def test_a_client_with_more_unread_than_one_replay_is_closed_alone(tmp_path: Path) -> None:
     async with opened(tmp_path) as live:
         await fill(live, "m", 80, 100_000)
