@@ -17,7 +17,7 @@ from support.certificates import Certificate
 from support.documents import Document
 from support.mailbox.wormhole import HOMES
 from support.ports import held_port
-from support.processes import RESTANTE, Child, Serving, child, serving
+from support.processes import RESTANTE, Child, child, serving
 
 OPERATING: Final = Document("docs/mailbox/operating.md")
 
@@ -29,20 +29,15 @@ class Proxy:
     words: tuple[str, ...]
     """Its command line, with {config}."""
     config: str
-    """With {block}, {folder}, {port}, {tls} and {seconds}, after which it closes a silent connection."""
+    """With {block}, {folder}, {port} and {tls}."""
     tls: str = ""
     """What its configuration has for TLS, with the file {pem}."""
     block: str = ""
     """The name of the block, if that is not the proxy's."""
-    seconds: int = 0
-    """{seconds}, if a test does not say another number."""
 
 
 NGINX_LIMIT: Final = 60
 """Seconds after which nginx closes a silent connection by default (`proxy_read_timeout`)."""
-
-HAPROXY_LIMIT: Final = 50
-"""The same of HAProxy, which has no default: what Debian's /etc/haproxy/haproxy.cfg sets."""
 
 NGINX: Final = Proxy(
     # In one process, and without a change of the user: another one could not read the folder.
@@ -60,7 +55,6 @@ http {{
     fastcgi_temp_path {folder}/fastcgi;
     uwsgi_temp_path {folder}/uwsgi;
     scgi_temp_path {folder}/scgi;
-    proxy_read_timeout {seconds}s;
     server {{
         listen 127.0.0.1:{port}{tls};
         {block}
@@ -68,7 +62,6 @@ http {{
 }}
 """,
     tls=" ssl; ssl_certificate {pem}; ssl_certificate_key {pem}",
-    seconds=NGINX_LIMIT,
 )
 
 HAPROXY: Final = Proxy(
@@ -77,16 +70,16 @@ HAPROXY: Final = Proxy(
 defaults
     mode http
     timeout connect 5s
-    timeout client {seconds}s
-    timeout server {seconds}s
+    timeout client 50s
+    timeout server 50s
 frontend clients
     bind 127.0.0.1:{port}{tls}
     default_backend restante
 {block}
 """,
     tls=" ssl crt {pem}",
-    seconds=HAPROXY_LIMIT,
 )
+"""It has no default limits: these are what Debian's /etc/haproxy/haproxy.cfg sets."""
 
 HAPROXY_OF_TCP: Final = replace(HAPROXY, config=HAPROXY.config.replace("mode http", "mode tcp"), block="proxy")
 
@@ -108,7 +101,6 @@ async def behind(
     upstream: int,
     *,
     proxy: Proxy | None = None,
-    seconds: int | None = None,
     certificate: Certificate | None = None,
     inside: tuple[str, ...] = (),
 ) -> AsyncIterator[int]:
@@ -122,9 +114,7 @@ async def behind(
             block, replaced = re.subn(r"^relay\.example\.org \{\n", f"{site} {{\n    bind 127.0.0.1\n{tls}", block)
             assert replaced == 1, block
         config = folder / "config"
-        config.write_text(
-            proxy.config.format(block=block, folder=folder, port=port, tls=tls, seconds=seconds or proxy.seconds)
-        )
+        config.write_text(proxy.config.format(block=block, folder=folder, port=port, tls=tls))
         words = (word.format(config=config) for word in proxy.words)
         homes = dict.fromkeys(HOMES, str(folder))
         async with child(*inside, str(program.path), *words, **program.variables, **homes) as running:
@@ -157,7 +147,6 @@ FRONTS: Final = (DIRECT, *PROXIES)
 class Fronts:
     """A server, and what does the TLS before it."""
 
-    server: Serving
     certificate: Certificate
     trace: Path
     ports: Mapping[str, int]
@@ -184,4 +173,4 @@ async def running_fronts(folder: Path, names: Iterable[str], inside: tuple[str, 
                 (folder / name).mkdir()
                 front = behind(name, folder / name, plain, certificate=certificate, inside=inside)
                 ports[name] = await ends.enter_async_context(front)
-        yield Fronts(server, certificate, trace, ports)
+        yield Fronts(certificate, trace, ports)
