@@ -8,7 +8,6 @@ import json
 import os
 import pty
 import signal
-import sys
 import termios
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from restante.cli.code_prompt import Completer
 from restante.cli.terminal import MAX_EXCERPT_CHARACTERS, excerpt
 from restante.client import PeerMessageError, ServerGoneError, TransferError, receive_text, send_text
 from restante.client.protocol.uri import TransferUri, rendezvous_of
-from restante.common.extras import how_to_install
 from restante.common.texts import visible
 from support.bounds import bounded
 from support.mailbox.wormhole import Client
@@ -350,15 +348,6 @@ async def test_what_cannot_be_used_ends_with_2(words: tuple[str, ...], says: str
     assert says in ended.stderr
     assert ended.stderr.startswith("restante: ")
     assert ended.stderr.count("\n") == 1
-
-
-async def test_without_the_extra_a_sentence_says_how_to_install_it() -> None:
-    code = "import sys; sys.modules['nacl'] = None; sys.argv[1:] = ['receive', '7-a']; import restante.cli.main as m"
-    async with child(sys.executable, "-c", f"{code}; m.main()") as receiver:
-        assert await receiver.ended() == 2, receiver.said
-    assert receiver.said["stderr"] == (
-        f"restante: this command needs the extra 'client': {how_to_install('client')}\n"
-    )
 
 
 async def test_only_the_beginning_of_a_server_s_long_words_is_shown() -> None:

@@ -392,8 +392,6 @@ async def test_the_timing_log_does_not_replace_a_file_that_is_sent(to: Path) -> 
 # ── progress on a terminal ──────────────────────────────────────────────────────────────────────────
 
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
-
 SIZE: Final = 64 << 20
 FIGURES: Final = re.compile(r"\d+\.\d/67\.1 MB +\d+(\.\d)? [kMG]?B/s \d:\d\d:\d\d left$")
 SHOWN, HIDDEN = "\x1b[?25h", "\x1b[?25l"

@@ -105,17 +105,6 @@ async def test_clients_add_again_what_a_backup_lacks(server: Server, no_delay: N
     assert server.live() == {}
 
 
-async def test_a_code_that_the_backup_lacks_has_expired(server: Server, no_delay: None) -> None:
-    await back_up(server)
-    heard = Heard()
-    async with wormhole(url_of(server), on_event=heard) as alice, bounded("an error"):
-        await alice.allocate_code()
-        await heard.until(client.WaitingForPeer)
-        await restored(server)
-        with pytest.raises(client.CodeExpiredError, match="the code expired before the peer came"):
-            await alice.verifier()
-
-
 at_the_reference = pytest.mark.parametrize("server", ["the reference"], indirect=True)
 
 

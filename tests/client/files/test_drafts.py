@@ -6,8 +6,7 @@ import errno
 import os
 import pwd
 import stat
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -234,40 +233,32 @@ def fails(*_: object, **__: object) -> None:
     raise OSError(errno.EIO, "")
 
 
-@pytest.fixture
-def aside(place: Path) -> Iterator[None]:
-    """Check that what was replaced is aside at the end, and the new directory at its place."""
-    make(place, "directory")
-    yield
-    old, name = sorted(place.parent.iterdir())
-    assert old.name.startswith(".name.old-")
-    assert (content(old), name.name, content(name)) == ("directory", "name", "new")
-
-
-def test_what_was_mounted_after_the_check_stays(aside: None, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(draft, "_has_mount_point", lambda path: ".old-" in path.name)
-    with draft_directory(place, replace=True) as new:
-        fill(new)
-
-
-def test_what_is_replaced_stays_until_the_new_is_safe(
-    aside: None, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(draft, "flush", fails)
-    with pytest.raises(StoreError), draft_directory(place, replace=True) as new:
-        fill(new)
-
-
-@pytest.mark.parametrize("there", ["directory", "file"])
-def test_a_directory_is_stored_though_the_old_one_stays(
-    place: Path, monkeypatch: pytest.MonkeyPatch, there: str
+@pytest.mark.parametrize(
+    ("there", "module", "name", "fake", "raised"),
+    [
+        ("directory", draft, "_has_mount_point", lambda path: ".old-" in path.name, nullcontext()),
+        ("directory", draft, "flush", fails, pytest.raises(StoreError)),
+        ("directory", os, "unlink", fails, nullcontext()),
+        ("file", os, "unlink", fails, nullcontext()),
+    ],
+    ids=["it was mounted after the check", "the new is not safe", "it cannot be removed", "nor a file"],
+)
+def test_what_was_replaced_stays_aside_if(
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    there: str,
+    module: object,
+    name: str,
+    fake: object,
+    raised: AbstractContextManager[object],
 ) -> None:
     make(place, there)
-    with draft_directory(place, replace=True) as new:
+    with raised, draft_directory(place, replace=True) as new:
         fill(new)
-        monkeypatch.setattr(os, "unlink", fails)
-    old, name = sorted(place.parent.iterdir())
-    assert (content(old), content(name)) == (there, "new")
+        monkeypatch.setattr(module, name, fake)
+    old, stored = sorted(place.parent.iterdir())
+    assert old.name.startswith(".name.old-")
+    assert (content(old), stored.name, content(stored)) == (there, "name", "new")
 
 
 @pytest.mark.parametrize("there", ["directory", "file of another program"])
@@ -307,12 +298,9 @@ def test_a_disk_without_links_gives_names_as_safely(
         raise PermissionError(errno.EPERM, "")
 
     monkeypatch.setattr(os, "link", no_links)
-    if comes:
-        with pytest.raises(StoreError, match="File exists"), draft_file(place) as unfinished:
-            fill(unfinished)
-    else:
-        with draft_file(place) as unfinished:
-            fill(unfinished)
+    refused = pytest.raises(StoreError, match="File exists") if comes else nullcontext()
+    with refused, draft_file(place) as unfinished:
+        fill(unfinished)
     assert contents(place.parent) == {"name": "file" if comes else "new"}
 
 
