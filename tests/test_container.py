@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager

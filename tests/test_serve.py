@@ -50,70 +50,75 @@ async def welcome(server: Serving, **headers: str) -> dict[str, Any]:
 # ── SIGHUP ───────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_sighup_applies_the_settings_that_a_running_server_can_change(tmp_path: Path) -> None:
-    file = tmp_path / "r.toml"
-    file.write_text('[serve]\nmotd = "before"\n[serve.limits]\nmailbox_messages = 1\n')
-    options = ("--config", str(file), "--signal-error", "fixed here")
-    async with serving(tmp_path / "data", options=options) as server, Clients() as clients:
-        there = await clients.opened(server.url, "app", "a", "m")
-        assert there.frames[0]["welcome"]["motd"] == "before"
-        await there.call("add", phase="1", body="")
-        assert (await there.refused(await there.say("add", phase="2", body="")))["error"] == "the mailbox is full"
-        file.write_text(
-            '[serve]\nmotd = "after"\nsignal_error = "file"\npermission = "hashcash"\nprune_after = 99\n'
-            "[serve.limits]\nmailbox_messages = 2\n"
-        )
-        server.send(signal.SIGHUP)
-        await server.logged("the setting has changed", setting="motd", before="before", after="after")
-        await server.logged("the setting has changed", setting="limits.mailbox_messages", before=1, after=2)
-        await server.logged("the setting has changed", setting="permission", before="none", after="hashcash")
-        await server.logged(
-            "the setting is fixed; the file has no effect on it", setting="signal_error", by="--signal-error"
-        )
-        await server.logged("the setting needs a restart", setting="prune_after", before=660.0, after=99.0)
-        await there.call("add", phase="2", body="")  # it was let in without work, and stays so
-        assert (await there.refused(await there.say("add", phase="3", body="")))["error"] == "the mailbox is full"
-        new = await welcome(server)
-        assert (new["motd"], new["error"]) == ("after", "fixed here")
-        assert new["permission-required"]["hashcash"]["bits"] == 20
-
-
 ERRORS = {
     "motd: U+001B is a control character": '[serve]\npermission = "hashcash"\nmotd = "\\u001b[2J"\n',
     "motd: 5 is not a string": '[serve]\npermission = "hashcash"\nmotd = 5\n',
     "is not TOML": '[serve]\npermission = "hashcash"\n[serve\n',
-    "No such file": None,
 }
-"""What is said of a file, and what is in it; None: it is gone."""
+"""What is said of a file, and what is in it."""
+
+BEFORE = """
+[serve]
+motd = "before"
+[serve.limits]
+mailbox_messages = 1
+message_bytes = 10000
+"""
+AFTER = """
+[serve]
+motd = "after"
+signal_error = "file"
+permission = "hashcash"
+prune_after = 99
+[serve.limits]
+mailbox_messages = 2
+message_bytes = 100000
+"""
 
 
-async def test_a_file_with_an_error_changes_nothing_and_limits_of_sockets_need_a_restart(tmp_path: Path) -> None:
+async def test_sighup_applies_the_settings_that_a_running_server_can_change(tmp_path: Path) -> None:
+    """A file with an error changes nothing."""
     file = tmp_path / "r.toml"
-    file.write_text('[serve]\nmotd = "before"\n[serve.limits]\nmessage_bytes = 10000\n')
-    async with serving(tmp_path / "data", options=("--config", str(file))) as server:
-        for message, content in ERRORS.items():
-            if content is None:
-                file.unlink()
-            else:
+    file.write_text(BEFORE)
+    options = ("--config", str(file), "--signal-error", "fixed here")
+    async with serving(tmp_path / "data", options=options) as server, Clients() as clients:
+        there = await clients.opened(server.url, "app", "a", "m")
+        await there.call("add", phase="1", body="")
+        assert (await there.refused(await there.say("add", phase="2", body="")))["error"] == "the mailbox is full"
+        file.unlink()
+        for message, content in {"No such file": "", **ERRORS}.items():
+            if content:
                 file.write_text(content)
-            before = len(server.log)
+            lines = len(server.log)
             server.send(signal.SIGHUP)
-            await server.until(f"a line for {message!r}", lambda before=before: len(server.log) > before)  # type: ignore[misc]
+            await server.until(f"a line for {message!r}", lambda lines=lines: len(server.log) > lines)  # type: ignore[misc]
             shown = await welcome(server)
             assert (shown["motd"], "permission-required" in shown) == ("before", False), message
-            [line] = server.log[before:]
-            event = json.loads(line)
-            assert event["event"] == "the settings were not reloaded; the previous ones stay in effect"
-            assert message in event["error"]
-        file.write_text("[serve.limits]\nmessage_bytes = 100000\n")
+            [line] = map(json.loads, server.log[lines:])
+            assert line["event"] == "the settings were not reloaded; the previous ones stay in effect"
+            assert message in line["error"]
+        file.write_text(AFTER)
         server.send(signal.SIGHUP)
+        for setting, before, after in (
+            ("motd", "before", "after"),
+            ("limits.mailbox_messages", 1, 2),
+            ("permission", "none", "hashcash"),
+        ):
+            await server.logged("the setting has changed", setting=setting, before=before, after=after)
+        fixed = "the setting is fixed; the file has no effect on it"
+        await server.logged(fixed, setting="signal_error", by="--signal-error")
+        await server.logged("the setting needs a restart", setting="prune_after", before=660.0, after=99.0)
         await server.logged("the setting needs a restart", setting="limits.message_bytes", before=10000, after=100000)
-        socket = await RawSocket.dial(server.port)
-        await socket.hear()
-        socket.say(type="ping", ping="0" * 15000)
-        refused = await socket.hear()
-        assert (refused["error"], refused["hint"]) == ("the message is too big", "a message has at most 10000 bytes")
-        socket.cut()
+        await there.call("add", phase="2", body="")  # it was let in without work, and stays so
+        assert (await there.refused(await there.say("add", phase="3", body="")))["error"] == "the mailbox is full"
+        newcomer = await RawSocket.dial(server.port)
+        shown = (await newcomer.hear())["welcome"]
+        assert (shown["motd"], shown["error"]) == ("after", "fixed here")
+        assert shown["permission-required"]["hashcash"]["bits"] == 20
+        newcomer.say(type="ping", ping="0" * 15000)
+        error = await newcomer.hear()
+        assert (error["error"], error["hint"]) == ("the message is too big", "a message has at most 10000 bytes")
+        newcomer.cut()
 
 
 # ── --trace ──────────────────────────────────────────────────────────────────────────────────────
