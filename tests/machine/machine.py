@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -88,14 +88,6 @@ MOST = MAX_UNSHARED_COMMANDS
 """Entries gathered: one batch, for the commit loop too. Of more, each connection has at most its share in a batch."""
 
 
-class Entry(NamedTuple):
-    """What happened on a connection; a text of None: it was lost."""
-
-    peer: Peer
-    text: str | None
-    now: Now
-
-
 class Conversation(RuleBasedStateMachine):
     """One server, one model."""
 
@@ -115,7 +107,8 @@ class Conversation(RuleBasedStateMachine):
         stubborn=st.sampled_from((False, False, True)),
     )
     def begin(self, options: Options, seed: int, stubborn: bool) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[tuple[Peer, str | None, Now]] = []
+        """What happened on connections; a text of None: it was lost."""
         self.clock = FakeClock(uptime=5000.0)
         drawn: deque[str] = deque()
         dice = colliding(seed, stubborn=stubborn, drawn=drawn)
@@ -124,7 +117,7 @@ class Conversation(RuleBasedStateMachine):
         self.model.rebooted = self.clock.wall()
         if self.world.durable:
             self.model.start(self.world.now())
-        self.seated: list[tuple[Peer, Inbox] | None] = [None] * len(SEATS)
+        self.seated: list[Peer | None] = [None] * len(SEATS)
         self.inboxes: dict[Peer, Inbox] = {}
         """Of all that are here, and of those lost in the batch at hand."""
         self.last: tuple[int, str] | None = None
@@ -139,8 +132,10 @@ class Conversation(RuleBasedStateMachine):
 
     # ── what a rule is made of ───────────────────────────────────────────────────────────────────
 
-    def _connect(self, slot: int) -> None:
-        if self.seated[slot] is None:
+    def _arrive(self, slot: int, *, bound: bool = True) -> Peer:
+        """Connect a client at this slot, if none is there; `bound`: it has at least tried to bind."""
+        peer = self.seated[slot]
+        if peer is None:
             peer, inbox = Peer(), self.world.connect()
             host, port = inbox.address
             [welcome] = inbox.frames
@@ -150,22 +145,12 @@ class Conversation(RuleBasedStateMachine):
                 "welcome": {"motd": MOTD, "your-address": {"ipv4": host, "port": port}},
             }
             inbox.frames.clear()
-            self.seated[slot] = peer, inbox
+            self.seated[slot] = peer
             self.inboxes[peer] = inbox
             self.model.meet(peer)
-
-    def _arrive(self, slot: int) -> None:
-        """Connect a client at this slot that has at least tried to bind."""
-        if self.seated[slot] is None:
-            self._connect(slot)
-            app, side = SEATS[slot]
-            self._say(slot, json.dumps({"type": "bind", "appid": app, "side": side}))
-
-    def _sit(self, slot: int, *, bound: bool) -> None:
-        if bound:
-            self._arrive(slot)
-        else:
-            self._connect(slot)
+            if bound:
+                self.bind(slot, *SEATS[slot])
+        return peer
 
     def _names(self, slot: int) -> list[str]:
         """Nameplates of the app of whoever sits here."""
@@ -173,15 +158,13 @@ class Conversation(RuleBasedStateMachine):
 
     def _listening(self, slot: int) -> int:
         """Somebody who has a mailbox open, if there is anybody."""
-        slots = [each for each, seated in enumerate(self.seated) if seated is not None and seated[0].listening]
+        slots = [each for each, peer in enumerate(self.seated) if peer is not None and peer.listening]
         return slots[slot % len(slots)] if slots else slot
 
-    def _say(self, slot: int, text: str) -> None:
-        seated = self.seated[slot]
-        assert seated is not None
-        peer, inbox = seated
-        self.entries.append(Entry(peer, text, self.world.now()))
-        self.world.say(inbox, text)
+    def _say(self, slot: int, text: str, *, bound: bool = True) -> None:
+        peer = self._arrive(slot, bound=bound)
+        self.entries.append((peer, text, self.world.now()))
+        self.world.say(self.inboxes[peer], text)
         self._flush_unless_gathering()
 
     def _command(self, slot: int, kind: str, message_id: Any = None, **keys: Any) -> None:
@@ -192,18 +175,6 @@ class Conversation(RuleBasedStateMachine):
         text = json.dumps(message, ensure_ascii=len(self.entries) % 2 == 0)
         self._say(slot, text)
         self.last = slot, text
-
-    def _lose(self, slot: int) -> None:
-        seated = self.seated[slot]
-        if seated is None:
-            return
-        if not self.world.tells_the_lost and '"allocate"' in "".join(entry.text or "" for entry in self.entries):
-            self._flush()  # or nobody could tell what was allocated
-        peer, inbox = seated
-        self.seated[slot] = None
-        self.entries.append(Entry(peer, None, self.world.now()))
-        self.world.lose(inbox)
-        self._flush_unless_gathering()
 
     def _flush_unless_gathering(self) -> None:
         if not self.gathers or len(self.entries) >= MOST:
@@ -221,11 +192,7 @@ class Conversation(RuleBasedStateMachine):
                 else:
                     self.model.say(peer, text, now, self._allocated_name)
         else:
-            self.model.refuse(
-                [entry.peer for entry in entries if entry.text is None],
-                [(entry.peer, entry.text) for entry in entries if entry.text is not None],
-                self.world.touched(),
-            )
+            self.model.refuse([(peer, text) for peer, text, _ in entries], self.world.touched())
         self._compare()
 
     def _allocated_name(self, peer: Peer) -> str:
@@ -236,10 +203,6 @@ class Conversation(RuleBasedStateMachine):
         return name
 
     def _compare(self) -> None:
-        self._compare_frames()
-        self._compare_rows()
-
-    def _compare_frames(self) -> None:
         assert not self.model.drawn, "a mailbox id was drawn for nothing"
         server_tx = self.clock.wall()
         for peer, inbox in self.inboxes.items():
@@ -259,12 +222,10 @@ class Conversation(RuleBasedStateMachine):
             del self.inboxes[peer]
         if self.world.hanging_up_loses:
             for slot, seated in enumerate(self.seated):
-                if seated is not None and seated[0].deaf:
+                if seated is not None and seated.deaf:
                     self.seated[slot] = None
-                    del self.inboxes[seated[0]]
-                    self.model.lose(seated[0], self.world.now())
-
-    def _compare_rows(self) -> None:
+                    del self.inboxes[seated]
+                    self.model.lose(seated, self.world.now())
         assert self.world.live() == self.model.live()
         usage = self.world.usage()
         if usage != self.model.usage:
@@ -306,14 +267,22 @@ class Conversation(RuleBasedStateMachine):
 
     @rule(slot=slots)
     def lose(self, slot: int) -> None:
-        self._lose(slot)
+        peer = self.seated[slot]
+        if peer is None:
+            return
+        if not self.world.tells_the_lost and '"allocate"' in "".join(text or "" for _, text, _ in self.entries):
+            self._flush()  # or nobody could tell what was allocated
+        self.seated[slot] = None
+        self.entries.append((peer, None, self.world.now()))
+        self.world.lose(self.inboxes[peer])
+        self._flush_unless_gathering()
 
     @rule(first=slots, second=slots, pick=picks, talks=st.booleans())
     def rendezvous(self, first: int, second: int, pick: int, talks: bool) -> None:
         """One side claims a nameplate and opens its mailbox, another comes to it; they may talk."""
         for slot in (first, second):
             if self.seated[slot] is not None and pick % 2:
-                self._lose(slot)
+                self.lose(slot)
             name = _choose(pick, self._names(slot), NAMEPLATES)
             self._command(slot, "claim", nameplate=name)
             self._flush()
@@ -331,7 +300,7 @@ class Conversation(RuleBasedStateMachine):
         listening = [
             slot
             for slot, seated in enumerate(self.seated)
-            if seated is not None and mailboxes and seated[0].listening is mailboxes[pick % len(mailboxes)]
+            if seated is not None and mailboxes and seated.listening is mailboxes[pick % len(mailboxes)]
         ]
         for slot in listening:
             if last and slot == listening[-1]:
@@ -343,11 +312,11 @@ class Conversation(RuleBasedStateMachine):
     def allocate_twice(self, first: int, lost: bool, refused: bool) -> None:
         """Two connections of one side allocate; the first may be lost in between, or the disk may refuse a batch."""
         for slot in (first, first + 1):
-            self._lose(slot)
+            self.lose(slot)
         self._command(first, "allocate")
         self._flush()
         if lost:
-            self._lose(first)
+            self.lose(first)
         if refused and self.gathers and not self.model.in_grace_period(self.world.now()):
             self._command(4, "open", mailbox=MAILBOXES[1])
             self._flush(refused=True)
@@ -358,7 +327,7 @@ class Conversation(RuleBasedStateMachine):
         """All but one are gone, for a moment, or for just as long as the server waits for them, or longer."""
         for slot in range(len(SEATS)):
             if slot != stays:
-                self._lose(slot)
+                self.lose(slot)
         if longer is not None:
             self.wait(self.model.prune_after + longer)
             self.prune(refused=False)
@@ -376,7 +345,7 @@ class Conversation(RuleBasedStateMachine):
         """
         name = _choose(pick, self._names(0), NAMEPLATES)
         for slot in (0, 1, 2, 3, 4):
-            self._lose(slot)
+            self.lose(slot)
         for slot in (0, 2):
             self._command(slot, "claim", nameplate=name)
             self._flush()
@@ -385,7 +354,7 @@ class Conversation(RuleBasedStateMachine):
                 self._command(slot, "open", mailbox=nameplate.mailbox.name)
                 self._command(slot, "add", phase="pake", body="00")
         for slot in sorted(left):
-            self._lose(slot)
+            self.lose(slot)
         self._flush()
         nameplate = self.model.nameplates.get(("x", name))
         if kind == "open" and nameplate is not None:
@@ -393,7 +362,7 @@ class Conversation(RuleBasedStateMachine):
         else:
             self._command(4, "claim", nameplate=name)
         if then == "claim":
-            self._lose(2)
+            self.lose(2)
             self._command(2, "claim", nameplate=name)
         elif then is not None:
             self._command(4, then)
@@ -401,15 +370,15 @@ class Conversation(RuleBasedStateMachine):
     @rule(first=st.sampled_from((0, 2)), claims=st.booleans(), kind=st.sampled_from(("claim", "release")))
     def take_what_was_allocated(self, first: int, claims: bool, kind: str) -> None:
         """A nameplate is allocated, another side comes to it, and then its own side claims or releases it."""
-        self._lose(first)
+        self.lose(first)
         self._command(first, "allocate")
         self._flush()
         seated = self.seated[first]
         for name in self._names(first):
             mine = [member for member in self.model.nameplates["x", name].members if member.allocated]
-            if seated is not None and seated[0].side in [member.side for member in mine]:
+            if seated is not None and seated.side in [member.side for member in mine]:
                 if claims:
-                    self._lose(4)
+                    self.lose(4)
                     self._command(4, "claim", nameplate=name)
                 self._command(first, kind, nameplate=name)
                 return
@@ -419,7 +388,7 @@ class Conversation(RuleBasedStateMachine):
         """Two connections of one side have a mailbox open; one closes it, for both, and the other goes on."""
         mailboxes = sorted(mailbox for app, mailbox in self.model.mailboxes if app == "x")
         for slot in (first, first + 1):
-            self._lose(slot)
+            self.lose(slot)
         for slot in (first, first + 1):
             self._command(slot, "open", mailbox=_choose(pick, mailboxes, MAILBOXES))
         self._command(first, "close")
@@ -429,15 +398,14 @@ class Conversation(RuleBasedStateMachine):
     def take_the_digits(self, slot: int, most: int) -> None:
         """Somebody claims nearly all one-digit nameplates by hand, a connection for each."""
         for number in range(1, most + 1):
-            self._lose(slot)
+            self.lose(slot)
             self._command(slot, "claim", nameplate=str(number))
 
     # ── what clients might do ────────────────────────────────────────────────────────────────────
 
     @rule(slot=slots, app=st.sampled_from(APPS), side=st.sampled_from(SIDES))
     def bind(self, slot: int, app: str, side: str) -> None:
-        self._connect(slot)
-        self._say(slot, json.dumps({"type": "bind", "appid": app, "side": side}))
+        self._say(slot, json.dumps({"type": "bind", "appid": app, "side": side}), bound=False)
 
     @rule(
         slot=slots,
@@ -461,8 +429,7 @@ class Conversation(RuleBasedStateMachine):
 
     @rule(slot=slots, ping=anything, message_id=anything, bound=st.booleans())
     def ping(self, slot: int, ping: Any, message_id: Any, bound: bool) -> None:
-        self._sit(slot, bound=bound)
-        self._say(slot, json.dumps({"type": "ping", "ping": ping, "id": message_id}))
+        self._say(slot, json.dumps({"type": "ping", "ping": ping, "id": message_id}), bound=bound)
 
     @rule(
         slot=slots,
@@ -470,8 +437,7 @@ class Conversation(RuleBasedStateMachine):
         bound=st.sampled_from((True, True, False)),
     )
     def blunder(self, slot: int, text: str, bound: bool) -> None:
-        self._sit(slot, bound=bound)
-        self._say(slot, text)
+        self._say(slot, text, bound=bound)
 
     @precondition(lambda self: self.last is not None)
     @rule(restarted=st.booleans())
@@ -483,13 +449,13 @@ class Conversation(RuleBasedStateMachine):
         slot, text = self.last
         seated = self.seated[slot]
         self._flush()
-        if seated is None or seated[0].deaf or seated[0].refused or json.loads(text)["type"] == "add":
+        if seated is None or seated.deaf or seated.refused or json.loads(text)["type"] == "add":
             return
         before = self.model.live(), self.model.usage.nameplates[:], self.model.usage.mailboxes[:]
-        self._lose(slot)
+        self.lose(slot)
         if restarted and self.world.durable:
             self.restart(crash=True)
-        self.bind(slot, seated[0].app or "", seated[0].side)
+        self.bind(slot, seated.app or "", seated.side)
         self._say(slot, text)
         self._flush()
         assert before == (self.model.live(), self.model.usage.nameplates, self.model.usage.mailboxes)
@@ -522,7 +488,7 @@ class Conversation(RuleBasedStateMachine):
             self.model.end_grace_period(self.world.now())
             self.model.prune(self.world.now())
         else:
-            self.model.refuse([], [], self.world.touched())
+            self.model.refuse([], self.world.touched())
         self._compare()
 
     @rule()
@@ -539,9 +505,6 @@ class Conversation(RuleBasedStateMachine):
         self._flush()
         if not crash:
             self.model.save()
-        self._restart(crash=crash)
-
-    def _restart(self, *, crash: bool) -> None:
         served = self.world.now().service
         self.world.restart(crash=crash)
         now = self.world.now()

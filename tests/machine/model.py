@@ -212,15 +212,14 @@ class Server:
             raise Refusal("unknown type")
         return _RULES[kind](self, peer, message, now)
 
-    def refuse(self, lost: list[Peer], said: list[tuple[Peer, str]], touched: dict[tuple[str, str], float]) -> None:
+    def refuse(self, entries: list[tuple[Peer, str | None]], touched: dict[tuple[str, str], float]) -> None:
         """The store would have none of this batch: every command of it is answered with an error. Connections that
-        were lost in it stay lost.
+        were lost in it (None) stay lost.
         """
-        for peer in lost:
-            self.lose(peer, None)
-        for peer, text in said:
-            message = self._read(peer, text)
-            if message is not None:
+        for peer, text in sorted(entries, key=lambda entry: entry[1] is not None):
+            if text is None:
+                self.lose(peer, None)
+            elif (message := self._read(peer, text)) is not None:
                 self._tell(peer, {"type": "error", "error": REFUSED, "orig": message, "retry": True})
         self.drawn.clear()
         self._forget_who_was_shown_what()

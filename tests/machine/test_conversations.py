@@ -43,10 +43,9 @@ def test_any_value_in_any_field_is_answered_as_the_model_says() -> None:
     for before in ("connected", "bound", "opened"):
         for blunder in BLUNDERS:
             state.lose(slot=0)
-            state._sit(0, bound=before != "connected")
             if before == "opened":
                 state._command(0, "open", mailbox=MAILBOXES[0])
-            state._say(0, blunder)
+            state.blunder(slot=0, text=blunder, bound=before != "connected")
     state.teardown()
 
 
