@@ -292,3 +292,4 @@ def test_each_name_is_what_type_checkers_read() -> None:
     for name, (module, there) in imported().items():
         assert getattr(waku, name) is getattr(import_module(module), there), name
     assert sorted(imported()) == waku.__all__
+    assert set(waku.__all__) <= set(dir(waku))

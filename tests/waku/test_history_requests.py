@@ -70,7 +70,7 @@ async def end_of(peer: RawPeer) -> Completed | Failed:
 
 async def elsewhere(here: Inside, number: int = 9) -> RawPeer:
     """Connect a peer of another address, to which nothing is relayed."""
-    return await RawPeer.greet(here.port, here.node.key.public, NOTHING, source=f"127.0.0.{number}")
+    return await here.greet(NOTHING, source=f"127.0.0.{number}")
 
 
 LETTERS = [letter(number, age=100 - number) for number in range(5)]
@@ -473,35 +473,6 @@ async def test_waiting_requests_have_a_memory_limit_and_small_ones_have_room(
         assert ends == [Completed(ID)] * 3 + [TOO_MANY] * 3
         await here.until("the end of all lines", lambda: not requests._making)
         assert requests.waiting == 0
-
-
-async def test_a_page_that_is_not_read_does_not_make_the_log_grow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    most = 1 << 18  # bytes of the log, after which it is moved into the database
-    monkeypatch.setattr("restante.waku.archive.sqlite.CHECKPOINT_BYTES", most)
-    dice, log, count = Seeded(3), tmp_path / f"{FILE}-wal", most // 10_000
-    large = [make(EPOCH - 50 + number, 1, TOPIC, dice.draw(300_000)) for number in range(25)]
-
-    def size() -> int:
-        return log.stat().st_size
-
-    async with inside(tmp_path, history=HistoryTerms(bounds=Bounds(bytes=32 << 20))) as here:
-        await here.archive.save(large, EPOCH)
-        slow, poster = await here.greet(NOTHING), await here.greet()
-        here.narrow(slow)
-        slow.say(waku_packets.REQUEST, plain(upper=EPOCH - 1))
-        await here.until("a page that waits", lambda: bool(here.node.history_requests._unread))
-        before = size()
-        for batch in range(40):
-            letters = [letter(count * batch + number, size=4000, ttl=100) for number in range(count)]
-            assert not (await poster.post(*letters)).refusals
-        await here.archive.prune(0, 1)  # waits for what the archive has left to do
-        assert 40 * count * 4000 > 15 * most
-        assert here.node.history_requests._unread
-        assert size() - before < 4 * most
-        packets, _ = await page(slow)
-        assert flat(packets) == large
 
 
 # ── how long who means well waits, by what is done before its turn and not by a clock ────────────

@@ -245,7 +245,7 @@ async def test_the_number_of_peers_is_limited_and_the_one_with_the_most_faults_m
         assert len(here.node.peers) == 2
         async with keeping(here, other):  # static peers come in any case
             await both_know(here, other)
-            await RawPeer.knock(here.port, here.node.key.public)
+            await RawPeer.knock(here.enode.port, here.enode.public)
             await here.until("all connections that there may be", lambda: len(here.node.connections) == 4)
             with pytest.raises(GoneError):
                 await here.enter()
@@ -544,7 +544,7 @@ async def test_a_drain_saves_and_confirms_what_waits_and_disconnects(tmp_path: P
             draining = asyncio.create_task(here.node.drain(here.running))
             await asyncio.sleep(0)
             with pytest.raises(OSError):
-                await asyncio.open_connection("127.0.0.1", here.port)
+                await asyncio.open_connection("127.0.0.1", here.enode.port)
             assert poster.inbox == []
         for packet in packets:
             await poster.confirmed(packet)

@@ -24,10 +24,9 @@ from restante.waku.node.mailserver import ArchiveTerms, Mailserver
 from restante.waku.node.node import Node
 from restante.waku.node.pool import Pool
 from restante.waku.protocol.acceptance import Policy
-from restante.waku.protocol.packets import Options
 from support.bounds import bounded
 from support.waku.letters import EPOCH
-from support.waku.raw_peer import FULL_NODE, RawPeer, everybody_goes
+from support.waku.raw_peer import RawPeer, Reachable, everybody_goes
 
 TURNS = 4
 """How often everybody is fenced: what waits for the loop's next turns has come by then."""
@@ -90,28 +89,14 @@ class ControlledArchive(Archive):
         return [each.envelope().hash for each in await self.after(0, 1_000_000)]
 
 
-class Inside:
+class Inside(Reachable):
     """A node that listens."""
 
     def __init__(self, node: Node, archive: ControlledArchive, clock: Clock) -> None:
         self.node = node
         self.archive = archive
         self.clock = clock
-        self.port = 0
         self.running = asyncio.create_task(node.archiving.run())
-
-    @property
-    def enode(self) -> Enode:
-        return Enode(self.node.key.public, "127.0.0.1", self.port)
-
-    async def enter(self, key: Key | None = None) -> RawPeer:
-        return await RawPeer.enter(self.port, self.node.key.public, key)
-
-    async def greet(self, options: Options = FULL_NODE, key: Key | None = None) -> RawPeer:
-        """Connect a peer, and wait until the node knows it."""
-        peer = await RawPeer.greet(self.port, self.node.key.public, options, key)
-        await peer.fence()
-        return peer
 
     def narrow(self, *peers: RawPeer) -> None:
         """Make the kernel buffer little of what is sent to these peers, which do not read."""
@@ -167,7 +152,7 @@ async def inside(
     here = Inside(node, archive, clock)
     try:
         [at] = await node.listen(listen_address(f"127.0.0.1:{port}", "--listen"))
-        here.port = int(at.rpartition(":")[2])
+        here.enode = Enode(key.public, "127.0.0.1", int(at.rpartition(":")[2]))
         yield here
     finally:
         if here.running.done():

@@ -12,12 +12,9 @@ from typing import Final
 
 from restante.waku.archive.sqlite import Archive
 from restante.waku.devp2p import enode
-from restante.waku.devp2p.enode import Enode
-from restante.waku.envelope.keys import Key
-from restante.waku.protocol.packets import Options
 from support.bounds import BOUND, bounded
 from support.processes import RESTANTE, Serving, started
-from support.waku.raw_peer import FULL_NODE, RawPeer, everybody_goes
+from support.waku.raw_peer import Reachable, everybody_goes
 
 WAKU: Final = (*RESTANTE, "waku")
 
@@ -27,13 +24,13 @@ def altered(how: str) -> tuple[str, ...]:
     return (sys.executable, "-m", "support.waku.altered", how, "waku")
 
 
-class NodeProcess:
+class NodeProcess(Reachable):
     """A node that listens, in a process."""
 
     def __init__(self, serving: Serving, url: str) -> None:
         self.serving = serving
         self.url = url
-        self.enode: Enode = enode.parse(url)
+        self.enode = enode.parse(url)
 
     @property
     def port(self) -> int:
@@ -42,15 +39,6 @@ class NodeProcess:
     @property
     def pid(self) -> int:
         return self.serving.pid
-
-    async def enter(self, key: Key | None = None) -> RawPeer:
-        return await RawPeer.enter(self.port, self.enode.public, key)
-
-    async def greet(self, options: Options = FULL_NODE, key: Key | None = None) -> RawPeer:
-        """Connect a peer, and wait until the node knows it."""
-        peer = await RawPeer.greet(self.port, self.enode.public, options, key)
-        await peer.fence()
-        return peer
 
 
 @asynccontextmanager

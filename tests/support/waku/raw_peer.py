@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from restante.waku.devp2p.enode import Enode
 from restante.waku.devp2p.hello import Capability, Hello, Reason
 from restante.waku.devp2p.rlpx import Rlpx
 from restante.waku.devp2p.snappy import compress, decompress
@@ -213,3 +214,18 @@ class RawPeer:
     def _parted(self, payload: bytes) -> GoneError:
         self.gone = GoneError(Reason.read(payload))
         return self.gone
+
+
+class Reachable:
+    """A node that listens, at this enode."""
+
+    enode: Enode
+
+    async def enter(self, key: Key | None = None) -> RawPeer:
+        return await RawPeer.enter(self.enode.port, self.enode.public, key)
+
+    async def greet(self, options: Options = FULL_NODE, key: Key | None = None, source: str = "127.0.0.1") -> RawPeer:
+        """Connect a peer, and wait until the node knows it."""
+        peer = await RawPeer.greet(self.enode.port, self.enode.public, options, key, source)
+        await peer.fence()
+        return peer

@@ -120,10 +120,7 @@ class Siege:
 
     async def greet(self, options: Options = NOTHING, source: str | None = None) -> RawPeer:
         """Connect a peer from this address, or from the attackers' one, and wait until the node knows it."""
-        public = self.node.enode.public
-        peer = self._one_more(await RawPeer.greet(self.node.port, public, options, source=source or self.source))
-        await peer.fence()
-        return peer
+        return self._one_more(await self.node.greet(options, source=source or self.source))
 
     async def greet_many(self, count: int, options: Options = NOTHING) -> list[RawPeer]:
         return [await self.greet(options) for _ in range(count)]
@@ -193,8 +190,7 @@ async def siege(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Siege
         await archive.save(batch, NOW)
     await archive.close()
     async with node_process(data, *OPTIONS, program=altered("no-timeouts"), variables=GIVE_BACK) as node:
-        public, addresses = node.enode.public, [f"127.0.1.{number}" for number in range(1, 9)]
-        requesters = [await RawPeer.greet(node.port, public, NOTHING, source=address) for address in addresses]
+        requesters = [await node.greet(NOTHING, source=f"127.0.1.{number}") for number in range(1, 9)]
         reader = await node.greet(Options(pow=0.0, confirmations=True, topics=frozenset([PAIR])))
         siege = Siege(node, await node.greet(NOTHING), reader, requesters)
         await siege.warm_up()
