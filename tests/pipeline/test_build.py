@@ -23,11 +23,10 @@ from restante.pipeline.build.row_budget import RowBudget
 from restante.pipeline.build.run import BuildResult
 from restante.pipeline.lake import commit_info, delta_log
 from restante.pipeline.lake.commit_info import Ledger, Mark
-from restante.pipeline.lake.compact import compact
 from restante.pipeline.lake.staging import Staged
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.schemas import CLEAN_TABLES
-from restante.pipeline.tables import BUILDS, TABLES
+from restante.pipeline.tables import BUILDS
 from restante.pipeline.tables.build import Build
 from support.pipeline import busy_week as busy
 from support.pipeline.plain_builds import COUNTING, without_spark
@@ -158,9 +157,8 @@ def play(world: LakeWorld, story: str, made_by: Build) -> None:
             case "clock":
                 world.now = NOW + float(given[0]) * SECONDS_PER_DAY
             case "merge":
-                with world.run() as run:
-                    for name in ("nameplates", "outcomes"):
-                        assert len(compact(run.lake.table(TABLES[name]), "merge", lambda: world.now)) == 1
+                for name in ("nameplates", "outcomes"):
+                    assert len(world.merge(name)) == 1
             case "copy":
                 shutil.copytree(world.path / given[0], world.folder / given[0])
             case "restore" | "remove":

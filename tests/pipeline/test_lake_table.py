@@ -29,13 +29,11 @@ from restante.pipeline.lake.changed import from_numbers, to_numbers
 from restante.pipeline.lake.commit_info import CommitInfo, Ledger, Mark, Point
 from restante.pipeline.lake.compact import compact
 from restante.pipeline.lake.data_files import DataFile, Selected
-from restante.pipeline.lake.lake import LAKE_FORMAT
 from restante.pipeline.lake.statistics import Range
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.lake.vacuum import vacuum
 from restante.pipeline.schemas import Column, Table
 from restante.pipeline.spark.errors import SparkError
-from restante.pipeline.tables import TABLES
 from support.disk import no_file_beyond
 from support.effort import examples
 from support.pipeline.lakes import (
@@ -58,17 +56,6 @@ from support.pipeline.lakes import (
     seen,
     stored,
 )
-
-
-def test_only_tables_whose_days_are_large_are_not_partitioned_by_month() -> None:
-    others = {name: table.partitions for name, table in TABLES.items() if not table.by_month}
-    assert others == {
-        "archived": ("day", "source_kind", "source"),
-        "envelopes": ("day", "hour"),
-        **dict.fromkeys(("server_commands", "client_events", "timing"), ("day", "source")),
-    }
-    assert LAKE_FORMAT == 4, "a lake with another layout has another format"
-
 
 # ── any sequence of commits ──────────────────────────────────────────────────────────────────────
 
@@ -96,7 +83,7 @@ wheres = st.none() | st.fixed_dictionaries(
 
 
 class Step(NamedTuple):
-    """Rows to add, in one stage or several, and what they replace; before them, rows that another program adds."""
+    """Rows to add, in one stage or several, and what they replace; before them, what another program does."""
 
     stages: list[list[Row]]
     replace: dict[str, set[str | None]] | None
@@ -104,6 +91,7 @@ class Step(NamedTuple):
     compact: bool
     vacuum: bool
     foreign: list[Row]
+    optimize: bool
 
 
 steps = st.builds(
@@ -114,6 +102,7 @@ steps = st.builds(
     st.booleans(),
     st.booleans(),
     st.just([]) | some_rows,
+    st.booleans(),
 )
 any_steps = given(st.lists(steps, min_size=1, max_size=4), st.sampled_from([LETTERS, MONTHLY_LETTERS]))
 
@@ -156,12 +145,14 @@ def take(
                     add_foreign(lake, step.foreign, letters)
                     model = model + step.foreign
                     commits.append((seen(lake, letters).point, {str(row["day"]) for row in step.foreign}))
+                before, before_model = seen(lake, letters), model
                 added = [row for stage in step.stages for row in stage]
                 gone = [row for row in model if step.replace is not None and matches(row, step.replace)]
                 model = [row for row in model if row not in gone] + added
                 stages = [table.stage(staged(stage, letters)) for stage in step.stages]
                 assert table.commit(stages, info=info(), replace=step.replace) == len(commits)
                 commits.append((table.point, {str(row["day"]) for row in (*gone, *added)}))
+                assert ordered(contents(before).to_pylist()) == ordered(before_model), "a reader keeps its version"
                 if step.keep:
                     old = [row for row in model if str(row["day"]) < step.keep]
                     assert table.keep(step.keep, info()) == len(old)
@@ -169,8 +160,12 @@ def take(
                     if old:
                         commits.append((table.point, set()))
                         kept = max(kept, str(max(row["day"] for row in old) + timedelta(1)))
-                if step.compact and compact(table, "compact", lambda: 2e9):
-                    commits.append((table.point, set()))
+                if step.compact:
+                    if compact(table, "compact", lambda: 2e9):
+                        commits.append((table.point, set()))
+                    partitions = {tuple(file.partition.values()) for file in table.files() if file.rows}
+                    assert len([file for file in table.files() if file.rows]) == len(partitions)
+                    assert compact(table, "again", lambda: 2e9) == []
                 if step.vacuum:
                     vacuum(table, grace=0, now=4e9)
                 assert ordered(read(table).to_pylist()) == ordered(model)
@@ -181,6 +176,8 @@ def take(
                     assert point is not None
                     assert table.follows(point)
                 assert (table.state.kept or "") == kept
+            if step.optimize and DeltaTable(lake / "letters").optimize.compact()["numFilesAdded"]:
+                commits.append((seen(lake, letters).point, set()))
             assert ordered(stored(lake, table=letters)) == ordered(model)
 
 
@@ -234,19 +231,6 @@ def test_a_table_with_other_comments_is_read_and_written(tmp_path: Path) -> None
     with opened(tmp_path) as table:
         add(table, [letter(2)])
     assert stored(tmp_path) == [letter(1), letter(2)]
-
-
-def test_a_reader_keeps_its_version_and_another_program_may_rewrite_the_files(tmp_path: Path) -> None:
-    first = [letter(1), letter(2, source="b"), letter(3, day="2026-11-02")]
-    with opened(tmp_path) as table:
-        add(table, first, transactions={"main": 9})
-        as_it_was = seen(tmp_path)
-        add(table, [letter(9)], replace={"day": {"2026-11-01"}})
-        add(table, [letter(8)], replace={"day": {"2026-11-02"}, "source": {"main"}})
-        DeltaTable(tmp_path / "letters").optimize.compact()
-    there = seen(tmp_path)
-    assert (there.transaction("main"), len(there.files()), rows(contents(as_it_was))) == (9, 1, first)
-    assert stored(tmp_path) == [letter(8), letter(9)]
 
 
 def test_spark_stages_rows_and_reads_all_or_some_partitions(spark: SparkSession, tmp_path: Path) -> None:

@@ -20,10 +20,7 @@ from restante.pipeline.build import sources as build_sources
 from restante.pipeline.build.run import build
 from restante.pipeline.ingest import Run, ingest
 from restante.pipeline.lake.commit_info import Ledger
-from restante.pipeline.lake.compact import compact
-from restante.pipeline.lake.data_files import DataFile
 from restante.pipeline.lake.writer import OpenFile
-from restante.pipeline.schemas import NAMEPLATES
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.spark import small_jobs
 from restante.pipeline.spark.small_jobs import JobSize
@@ -141,15 +138,6 @@ def add(lake: LakeWorld, *days: str, source: str = "relay") -> None:
     lake.write("nameplates", *records, source=source, ledger=ledger)
 
 
-def merged(lake: LakeWorld) -> DataFile:
-    """Merge the files of nameplates."""
-    with lake.run() as run:
-        table = run.lake.table(NAMEPLATES)
-        assert compact(table, "merge", run.now) != []
-        [file] = table.files()
-    return file
-
-
 def test_usage_records_are_a_large_job_if_there_are_many(lake: LakeWorld, tmp_path: Path) -> None:
     with ours(tmp_path / "relay", nameplate(1), nameplate(2)):
         work = ingests(f"relay={tmp_path / 'relay'}")
@@ -171,10 +159,10 @@ def test_a_job_is_large_if_it_reads_many_rows_or_opens_a_large_file(lake: LakeWo
     assert not is_large(lake, builds("outcomes"), rows=2, file_rows=2)
     assert is_large(lake, builds("outcomes"), rows=1)
     add(lake, SECOND)
-    size = merged(lake).size
-    assert not is_large(lake, builds("outcomes"), rows=3, file_rows=3, size=size)
+    [merged] = lake.merge("nameplates")
+    assert not is_large(lake, builds("outcomes"), rows=3, file_rows=3, size=merged.size)
     assert is_large(lake, builds("outcomes"), rows=3, file_rows=2)
-    assert is_large(lake, builds("outcomes"), rows=3, size=size - 1)
+    assert is_large(lake, builds("outcomes"), rows=3, size=merged.size - 1)
 
 
 def test_rows_of_a_table_that_is_built_first_are_estimated(lake: LakeWorld) -> None:
@@ -191,9 +179,14 @@ def test_the_table_of_sources_is_a_large_job_if_the_latest_days_have_many_rows(l
     add(lake, *[FIRST] * 4)
     add(lake, SECOND, SECOND)
     add(lake, SECOND, source="other")
-    size = merged(lake).size
-    for more, small in ({}, True), ({"rows": 2}, False), ({"file_rows": 6}, False), ({"size": size - 1}, False):
-        with limits(**({"rows": 3, "file_rows": 7, "size": size} | more)), lake.run() as run:
+    [merged] = lake.merge("nameplates")
+    for more, small in (
+        ({}, True),
+        ({"rows": 2}, False),
+        ({"file_rows": 6}, False),
+        ({"size": merged.size - 1}, False),
+    ):
+        with limits(**({"rows": 3, "file_rows": 7, "size": merged.size} | more)), lake.run() as run:
             assert build_sources.job_size(run).small is small, "of the day before no row is read"
 
 
@@ -202,10 +195,13 @@ def test_a_large_job_for_sources_is_known_before_the_first_table_is_built(lake: 
 
     def asked(most: int, *, plan: bool = False) -> list[str]:
         calls: list[str] = []
-        note = partial(calls.append, "large")
-        with limits(rows=most), lake.run() as run, patch.object(build_run, "build", return_value=[]) as built:
-            built.side_effect = lambda *_given, **_others: calls.append("build") or []
-            pipeline_run.build_into(run._replace(large_jobs=note), {}, plan=plan)
+
+        def built(*_given: object, **_others: object) -> list[object]:
+            calls.append("build")
+            return []
+
+        with limits(rows=most), lake.run() as run, patch.object(build_run, "build", built):
+            pipeline_run.build_into(run._replace(large_jobs=partial(calls.append, "large")), {}, plan=plan)
         return calls
 
     assert asked(1) == ["large", "build"]

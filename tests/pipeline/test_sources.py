@@ -18,7 +18,6 @@ from restante.pipeline.build.run import BuildResult, info_of
 from restante.pipeline.build.sources import build_sources
 from restante.pipeline.lake import commit_info
 from restante.pipeline.lake.commit_info import Ledger, Mark
-from restante.pipeline.lake.compact import compact
 from restante.pipeline.schemas import NAMEPLATES
 from restante.pipeline.tables import sources
 from restante.pipeline.tables.sources import LEDGERS, SOURCES_TABLE
@@ -93,12 +92,6 @@ def read_rows(world: LakeWorld, name: str, number: int, *, last: float = 0.0, **
     world.write("nameplates", {"source": name, "_times": number, "started": started}, source=name, ledger=ledger)
 
 
-def merge(world: LakeWorld) -> None:
-    """Merge the files of nameplates."""
-    with world.run() as run:
-        assert compact(run.lake.table(NAMEPLATES), "merge", run.now) != []
-
-
 def test_the_rows_are_those_of_the_lake(world: LakeWorld) -> None:
     """The last day of a file is not that of each source in it. The marks tell archives from files."""
     ends = {"a": 1.0, "b": 2 * DAY, "c": 40 * DAY}
@@ -106,7 +99,7 @@ def test_the_rows_are_those_of_the_lake(world: LakeWorld) -> None:
         read_rows(world, name, 1)
         world.now += DAY
         read_rows(world, name, 2, last=last)
-    merge(world)
+    world.merge("nameplates")
     marks = {"waku": {"": Mark(1, "a", 1, "a")}, "export": {"x.rlp": Mark(1, "a", 1, "a")}}
     for name, of_source in marks.items():
         world.add("archived", [], source=name, ledger=Ledger(read=1, duplicate=1, counted=1), marks=of_source)
@@ -159,7 +152,7 @@ def test_what_changes_or_reads_rows_makes_the_table_due(built: LakeWorld, monkey
     with monkeypatch.context() as patched:
         patched.setattr(build_module, "BUILD", sources.BUILD._replace(definition=2))
         assert is_due(built), "this version computes it in another way"
-    merge(built)
+    built.merge("nameplates")
     built.add("nameplates", [])
     assert not is_due(built)
     built.add("nameplates", [], source="relay", ledger=Ledger(read=1, duplicate=1, counted=1))

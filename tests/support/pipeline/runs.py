@@ -24,7 +24,8 @@ from restante.pipeline.build.run import build as build_tables
 from restante.pipeline.ingest import IngestResult, Run
 from restante.pipeline.ingest import ingest as ingest_sources
 from restante.pipeline.lake.commit_info import CommitInfo, Ledger, Mark
-from restante.pipeline.lake.data_files import Where
+from restante.pipeline.lake.compact import compact
+from restante.pipeline.lake.data_files import DataFile, Where
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.steps import Steps
@@ -141,6 +142,13 @@ class LakeWorld:
     def lived(self, *days: str, table: str = "nameplates", **fields: Any) -> None:
         """Commit a nameplate, or a mailbox, of each of these days."""
         self.write(table, *({"started": f"{day}T22:13:20"} for day in days), **fields)
+
+    def merge(self, table: str) -> list[DataFile]:
+        """Merge the files of a table; return those that there are then."""
+        with self.run() as run:
+            merged = run.lake.table(TABLES[table])
+            assert compact(merged, "merge", run.now) != []
+            return merged.files()
 
     def take(self, spec: str, *tables: str) -> None:
         """Commit what is new at a server's usage records without Spark, as if an ingest had taken it."""
