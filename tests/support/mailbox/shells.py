@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Coroutine
+from typing import Any
 
 from restante.common.listening import listen_address
 from restante.mailbox.core.dispatcher import CLEANUP_CLOSE_CODES, Dispatcher
@@ -56,8 +58,12 @@ class CommitLoopWorld(World):
         self._commit_loop.lose(inbox.connection)
 
     def flush(self, *, refused: bool = False) -> bool:
+        return self._stored(self._flush(), refused=refused)
+
+    def _stored(self, work: Coroutine[Any, Any, None], *, refused: bool) -> bool:
         self._store.refuses, self._store.refused = refused, False
-        self.run(self._flush())
+        self.run(work)
+        self._store.refuses = False
         return not self._store.refused
 
     async def _flush(self) -> None:
@@ -84,11 +90,8 @@ class CommitLoopWorld(World):
             raise AssertionError("the commit loop ended by itself")
 
     def prune(self, *, refused: bool = False) -> bool:
-        self._store.refuses, self._store.refused = refused, False
         self._commit_loop.start_pruning()
-        self.run(self._until_idle())
-        self._store.refuses = False
-        return not self._store.refused
+        return self._stored(self._until_idle(), refused=refused)
 
     def save(self) -> None:
         if self.dispatcher.state.unsaved:
@@ -117,13 +120,10 @@ class CommitLoopWorld(World):
 
     def close(self) -> None:
         try:
-            self.run(self._end())
+            self.run(self._stop())
+            self.run(self._store.close())
         finally:
             super().close()
-
-    async def _end(self) -> None:
-        await self._stop()
-        await self._store.close()
 
 
 class SocketInbox(Inbox):
@@ -157,18 +157,15 @@ class SocketWorld(CommitLoopWorld):
 
     hanging_up_loses = True
 
-    def __init__(self, options: Options, clock: FakeClock | None = None, dice: FakeDice | None = None) -> None:
-        self._here: list[SocketInbox] = []
-        self._opcode = BINARY if options.binary else TEXT
-        self._speaker: SocketInbox | None = None
-        self._barriers = 0
-        self._gathered: int | None = None
-        """How many commands wait while the commit loop is closed; None: it is open."""
-        self._sent = 0
-        super().__init__(options, clock, dice)
+    _speaker: SocketInbox | None = None
+    _gathered: int | None = None
+    """How many commands wait while the commit loop is closed; None: it is open."""
+    _barriers = _sent = 0
 
     async def _open(self) -> None:
         await super()._open()
+        self._here: list[SocketInbox] = []
+        self._opcode = BINARY if self.options.binary else TEXT
         self._server = Server(self._commit_loop, self.clock, self.options.welcome_options(), self.options.admission())
         self._server.cleanup_seconds = self.options.parting
         [at] = await self._server.listeners.listen(listen_address("127.0.0.1:0", "--listen"))
