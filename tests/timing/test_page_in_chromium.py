@@ -53,12 +53,14 @@ def press(shown: Opened, *keys: str) -> None:
     shown.next_frame()
 
 
-def test_the_pointer_shows_the_numbers_of_a_message(wide: Opened) -> None:
+def test_the_pointer_shows_the_numbers_of_a_message_and_who_waited(wide: Opened) -> None:
+    tooltip = wide.page.locator("#tooltip")
     assert wide.text("#lanes").split("\n") == ["Sender", "clock ± 20.1 ms", "Receiver", "clock ± 30 ms", "Server"]
     assert len(wide.drawn()) > 50
-    assert not wide.page.locator("#tooltip").is_visible()
-    wide.page.mouse.move(*labelled(wide, "pake"))
-    wide.page.locator("#tooltip").wait_for()
+    assert not tooltip.is_visible()
+    pake = labelled(wide, "pake")
+    wide.page.mouse.move(*pake)
+    tooltip.wait_for()
     words = " ".join(wide.text("#tooltip").split())
     assert words.startswith(
         "sender → receiver: pake at 0.762 s network out 20 ms ± 20.1 ms queue 4 µs commit 2.95 ms"
@@ -66,22 +68,20 @@ def test_the_pointer_shows_the_numbers_of_a_message(wide: Opened) -> None:
     assert words.endswith("sent until the receiver has it 2.85 s ± 50.2 ms")
     assert set(wide.drawn("#marks")) != {"0,0,0,0"}
     wide.page.mouse.move(5, 5)
-    wide.page.locator("#tooltip").wait_for(state="hidden")
-
-
-@pytest.mark.thorough
-def test_the_pointer_shows_who_waited_and_a_click_keeps_the_tooltip_until_escape(wide: Opened) -> None:
+    tooltip.wait_for(state="hidden")
     box = wide.page.locator("#plot").bounding_box()
-    pake = labelled(wide, "pake")
     assert box is not None
     wide.page.mouse.move(pake[0] - 14, box["y"] + box["height"] / 2)
-    wide.page.locator("#tooltip").wait_for()
-    said = " ".join(wide.text("#tooltip").split())
-    assert said.startswith("sender: peer from 0.806 s to 3.653 s duration 2.85 s Meanwhile the receiver: not running")
+    tooltip.wait_for()
+    words = " ".join(wide.text("#tooltip").split())
+    assert words.startswith(
+        "sender: peer from 0.806 s to 3.653 s duration 2.85 s Meanwhile the receiver: not running"
+    )
+    # A click keeps it until Escape.
     wide.page.mouse.click(*pake)
     wide.page.mouse.move(5, 5)
     wide.next_frame()
-    assert wide.page.locator("#tooltip").is_visible()
+    assert tooltip.is_visible()
     row = wide.page.locator("#rows tr.chosen")
     assert row.inner_text().split("\t") == [
         "0.762 s",
@@ -93,9 +93,7 @@ def test_the_pointer_shows_who_waited_and_a_click_keeps_the_tooltip_until_escape
     ]
     assert row.get_attribute("aria-current") == "true"
     wide.page.keyboard.press("Escape")
-    assert not wide.page.locator("#tooltip").is_visible()
-    assert wide.page.locator("#list").get_attribute("aria-rowcount") == "23"
-    assert wide.page.locator("#list tbody tr[data-at]").count() == 22
+    assert not tooltip.is_visible()
 
 
 def test_the_keyboard_alone_suffices(wide: Opened) -> None:
@@ -142,28 +140,26 @@ def test_the_keyboard_alone_suffices(wide: Opened) -> None:
 
 
 @pytest.mark.thorough
-def test_zoom_by_buttons_wheel_and_back(wide: Opened) -> None:
-    pictures, axis = [wide.picture()], ticks(wide)
+def test_zoom_by_buttons_wheel_and_back_and_waits_can_be_shortened(wide: Opened) -> None:
+    """Between the pake and the receiver's start is no event, nor during the transfer of the file."""
+    pictures, axis, mouse = [wide.picture()], ticks(wide), wide.page.mouse
     box = wide.page.locator("#plot").bounding_box()
     assert box is not None
 
     def zoom() -> None:
         wide.page.keyboard.down("Control")
-        wide.page.mouse.wheel(0, -300)
+        mouse.wheel(0, -300)
         wide.page.keyboard.up("Control")
 
     def drag() -> None:
-        wide.page.mouse.down()
-        wide.page.mouse.move(box["x"] + 300, box["y"] + 400, steps=4)
-        wide.page.mouse.up()
-
-    def scroll() -> None:
-        wide.page.mouse.wheel(0, 200)
+        mouse.down()
+        mouse.move(box["x"] + 300, box["y"] + 400, steps=4)
+        mouse.up()
 
     wide.page.click("#zoom-in")
-    for act in (zoom, scroll, drag):
+    for act in (zoom, lambda: mouse.wheel(0, 200), drag):
         pictures.append(wide.picture())
-        wide.page.mouse.move(box["x"] + 300, box["y"] + 200)
+        mouse.move(box["x"] + 300, box["y"] + 200)
         act()
     pictures.append(wide.picture())
     assert all(one != other for one, other in pairwise(pictures))
@@ -171,22 +167,12 @@ def test_zoom_by_buttons_wheel_and_back(wide: Opened) -> None:
     wide.page.click("#reset")
     wide.next_frame()
     assert ticks(wide) == axis
-
-
-@pytest.mark.thorough
-def test_waits_can_be_shortened(wide: Opened) -> None:
-    """Between the pake and the receiver's start is no event, nor during the transfer of the file."""
-    axis = ticks(wide)
     wide.page.click("#fold")
     wide.next_frame()
     assert wide.page.locator(".labels .fold").all_inner_texts() == ["2.19 s", "1.91 s"]
     assert [words for words in ticks(wide) if "1 s" < words < "2.9 s"] == []
-    wide.page.mouse.move(*labelled(wide, "pake"))
-    wide.page.locator("#tooltip").wait_for()
-    assert wide.text("#tooltip").startswith("sender → receiver: pake")
-    wide.page.click("#zoom-in")
     wide.page.focus("#plot")
-    press(wide, "End", "Enter", "Home", "PageDown", "PageUp", "w")
+    press(wide, "End", "Enter", "Home", "PageDown", "PageUp", "0", "w")
     assert ticks(wide) == axis
 
 
@@ -219,18 +205,14 @@ def test_a_phone_needs_no_sideways_scrolling_and_two_fingers_zoom(browser: Brows
 
 @pytest.mark.thorough
 def test_the_dark_is_dark_also_if_it_comes_later(browser: Browser, tmp_path: Path) -> None:
-    papers = {"light": (255, 255, 255), "dark": (16, 19, 24)}
-    lanes = {"light": (244, 245, 247), "dark": (25, 29, 36)}
     schemes: tuple[Literal["light", "dark"], ...] = ("light", "dark", "light")
     with opened(browser, page(timelines.waited()), tmp_path, **WIDE) as shown:
         for scheme in schemes:
             shown.page.emulate_media(color_scheme=scheme)
-            shown.next_frame()
             colours = shown.drawn()
-            commonest = sorted(colours, key=colours.__getitem__)[-2:]
-            assert set(commonest) == {",".join(map(str, (*of[scheme], 255))) for of in (papers, lanes)}
-            body = shown.page.evaluate("getComputedStyle(document.body).backgroundColor")
-            assert body == f"rgb({', '.join(map(str, papers[scheme]))})"
+            paper = {"light": "255, 255, 255", "dark": "16, 19, 24"}[scheme]
+            assert f"{paper}, 255".replace(" ", "") in sorted(colours, key=colours.__getitem__)[-2:]
+            assert shown.page.evaluate("getComputedStyle(document.body).backgroundColor") == f"rgb({paper})"
 
 
 @pytest.mark.thorough
@@ -278,16 +260,6 @@ def test_what_lacks_something_is_shown(browser: Browser, tmp_path: Path, timelin
         assert ("</script><img" in shown.text("#rows")) == ("<" in (timeline.spans[0].name))
         assert shown.complaints == []
         assert shown.foreign == []
-
-
-@pytest.mark.thorough
-def test_without_a_script_the_tables_are_there(browser: Browser, tmp_path: Path) -> None:
-    with opened(browser, page(timelines.waited()), tmp_path, java_script_enabled=False, **WIDE) as shown:
-        assert shown.page.locator("table").count() >= 3
-        assert {"not running", "need JavaScript"} <= {
-            *re.findall("not running|need JavaScript", shown.text(".tables"))
-        }
-        assert not shown.page.locator("#diagram").is_visible()
 
 
 @pytest.mark.thorough

@@ -1,12 +1,19 @@
-"""Timelines to show on pages: a transfer whose sender waits for its peer, and ones that lack something."""
+"""Timelines to show on pages: a transfer whose sender waits for its peer, and ones that lack something.
+
+And what holds for all pages that programs write.
+"""
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import hashlib
+import re
 
 from msgspec.structs import replace
 
 from restante.timing.model.timeline import ROLES, Client, Elapsed, Role, Span, Spent, Timeline
+from support.markup import Tags
 from support.timing.drawn import Path, timeline_of, waiting
 
 PATHS = {"sender": Path(0.020, 0.020, 0.0), "receiver": Path(0.030, 0.030, 0.0)}
@@ -40,3 +47,25 @@ def lasting(durations: list[int]) -> Timeline:
     client = Client("sender", len(spans), 0, end, 0, 1, 0, False, [Spent("program", end)])
     elapsed = [Elapsed("sender", "program", 0, end)]
     return Timeline(1, 1_795_000_000.0, end, False, [client], [], [], spans, elapsed, [])
+
+
+def closed(content: str, *elements: str) -> Tags:
+    """Check that a page is well-formed, refers to nothing else, and allows only these elements of its own."""
+    tags = Tags(content)
+    assert content.startswith("<!DOCTYPE html>")
+    assert len(tags.texts["h1"]) == 1
+    ids = tags.values("id")
+    assert len(ids) == len(set(ids))
+    for attribute in ("src", "srcset", "action", "style", "data", "poster", "formaction", "xlink:href"):
+        assert tags.values(attribute) == []
+    assert not [name for _, name, _ in tags.attributes if name.startswith("on")]
+    assert not re.search(r"url\((?!#)|@import", content)
+    own = {}
+    for element in elements:
+        [body] = re.findall(rf"<{element}>(.*?)</{element}>", content, re.DOTALL)
+        own[f"{element}-src"] = f"'sha256-{base64.b64encode(hashlib.sha256(body.encode()).digest()).decode()}'"
+    policy = next(value for value in tags.values("content") if "default-src" in value)
+    none = dict.fromkeys(("default-src", "base-uri", "form-action"), "'none'")
+    assert dict(rule.strip().split(" ", 1) for rule in policy.split(";")) == {**none, "img-src": "data:", **own}
+    assert content.index("Content-Security-Policy") < content.index("<title>")
+    return tags
