@@ -75,24 +75,11 @@ class Node(NamedTuple):
         return plain_data(self.connection or "{}")
 
     @property
-    def nameplate(self) -> NameplateStatus:
-        return NameplateStatus(self.values["nameplate_status"])
-
-    @property
-    def mailbox(self) -> MailboxStatus:
-        return MailboxStatus(self.values["mailbox_status"])
-
-    @property
     def key(self) -> str:
         """What is known of the key."""
         if self.values["key"] is None:
             return "none"
         return "agreed" if self.values["peer_versions"] is None else "confirmed"
-
-    @property
-    def bound(self) -> bool:
-        """Whether the server knows us on this connection."""
-        return bool(self.connected.get("bound"))
 
 
 class Step(NamedTuple):
@@ -142,20 +129,14 @@ def tried(node: Node, event: str, act: Act) -> Step:
     outputs: list[Output] = []
     while fresh := machine.outputs():
         outputs += fresh
-        for each in fresh:
-            if isinstance(each, MessageReceived):
-                machine.processed(each.number)
-    commands = [json.loads(each.text) for each in outputs if isinstance(each, SendFrame)]
-    asked = (
-        ()
-        if event in {CONNECTED, LOST, RETRY}
-        else node.asked[1:]
-        if event in answers(node.asked, known=True)
-        else node.asked
-    )
-    asked += tuple(each["type"] for each in commands if each["type"] in ANSWERS)
-    sent = tuple(each["type"] + (f" {each['phase']}" if "phase" in each else "") for each in commands)
-    told = tuple(name_of(each) for each in outputs if not isinstance(each, SendFrame | ShowWork))
+        for output in fresh:
+            if isinstance(output, MessageReceived):
+                machine.processed(output.number)
+    commands = [json.loads(output.text) for output in outputs if isinstance(output, SendFrame)]
+    asked = () if event in {CONNECTED, LOST, RETRY} else node.asked[event in answers(node.asked, known=True) :]
+    asked += tuple(command["type"] for command in commands if command["type"] in ANSWERS)
+    sent = tuple(command["type"] + (f" {command['phase']}" if "phase" in command else "") for command in commands)
+    told = tuple(name_of(output) for output in outputs if not isinstance(output, SendFrame | ShowWork))
     return Step(node, event, frozen(machine, asked), sent, told)
 
 
@@ -224,7 +205,7 @@ def events(node: Node, bodies: dict[str, str], *, listing: bool) -> Iterator[Eve
     """Yield what can happen in a state. `bodies` are those of the peer's messages."""
     values = node.values
     if values["mood"] is None:  # what the application can do
-        if node.nameplate is NameplateStatus.NONE:
+        if values["nameplate_status"] == "none":
             yield "`allocate_code`", lambda machine: machine.allocate(WORDS)
             yield "`set_code`", lambda machine: machine.set_code(f"{NAMEPLATE}-{WORDS}")
         if values["next_own"] == 0:
@@ -236,7 +217,7 @@ def events(node: Node, bodies: dict[str, str], *, listing: bool) -> Iterator[Eve
         yield CONNECTED, Machine.connected
         return
     yield LOST, Machine.disconnected
-    if node.bound:
+    if node.connected["bound"]:
         yield from answers(node.asked, known=values["mailbox"] is not None).items()
         yield "`error` to another command", _says(type="error", error="refused", orig={"type": "add"})
         yield RETRY, _says(type="error", error="try again", orig={"type": "add"}, retry=True)

@@ -35,7 +35,7 @@ def is_unstored(node: Node) -> bool:
 
 
 HOLDS: Final[dict[str, Callable[[Node], object]]] = {
-    "connected": lambda node: node.bound,
+    "connected": lambda node: node.connected.get("bound"),
     "ended": lambda node: node.values["mood"] is not None,
     "a server may have claimed it": lambda node: node.values["claim_sent"],
     "a key": lambda node: node.key != "none",
@@ -83,7 +83,11 @@ class Row(NamedTuple):
 def holds(phrase: str, node: Node) -> bool:
     if phrase in CONTRARY:
         return not HOLDS[CONTRARY[phrase]](node)
-    return bool(HOLDS[phrase](node)) if phrase in HOLDS else node.nameplate.value == phrase.rsplit(maxsplit=1)[-1]
+    return (
+        bool(HOLDS[phrase](node))
+        if phrase in HOLDS
+        else node.values["nameplate_status"] == phrase.rsplit(maxsplit=1)[-1]
+    )
 
 
 def table(head: str) -> list[list[str]]:
@@ -119,14 +123,14 @@ def in_key_table(steps: Iterable[Step]) -> Iterator[Step]:
         (
             "nameplate",
             {},
-            lambda node: node.nameplate.value,
+            lambda node: node.values["nameplate_status"],
             {"allocate", "claim", "release"},
             {"CodeKnown", FAILED},
         ),
         (
             "mailbox",
             {},
-            lambda node: node.mailbox.value,
+            lambda node: node.values["mailbox_status"],
             {"open", "ping", "add", "close"},
             {"ReplayEnded", "WaitingForPeer", "MessageStored", "Closed", FAILED},
         ),
@@ -175,7 +179,11 @@ def test_the_tables_have_each_event_that_does_something(
 def test_the_page_has_what_is_sent_on_a_new_connection() -> None:
     commands = {"bind", "allocate", "claim", "release", "open", "ping", "add", "close"}
     sent = {
-        (f"`{step.before.nameplate.value}`", f"`{step.before.mailbox.value}`", "", kept(step.sent, commands))
+        (
+            *(f"`{step.before.values[status]}`" for status in ("nameplate_status", "mailbox_status")),
+            "",
+            kept(step.sent, commands),
+        )
         for step in explore()
         if step.event == WELCOME
     }
