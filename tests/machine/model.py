@@ -483,69 +483,38 @@ class Server:
             peer.listening = None
         del self.mailboxes[mailbox.app, mailbox.name]
         silent = mailbox.shown.intersection(member.side for member in mailbox.members) - mailbox.spoke()
-        self.usage.mailboxes.append(
-            _mailbox_record(
-                mailbox.app,
-                [(member.added, member.mood) for member in mailbox.members],
-                now.wall,
-                for_nameplate=mailbox.for_nameplate,
-                pruned=pruned,
-                crowded=mailbox.crowded,
-                visitors=mailbox.visitors + len(silent),
-                blur=self.blur,
-            )
-        )
+        record = _ended(mailbox, now.wall, self.blur, pruned=pruned)
+        # The reference counts no visitors.
+        ours = {"for_nameplate": mailbox.for_nameplate, "visitors": mailbox.visitors + len(silent)}
+        self.usage.mailboxes.append(record | ours)
 
     def _end_nameplate(self, nameplate: Nameplate, now: Now, *, pruned: bool = False) -> None:
         del self.nameplates[nameplate.app, nameplate.name]
-        self.usage.nameplates.append(
-            _nameplate_record(
-                nameplate.app,
-                [member.added for member in nameplate.members],
-                now.wall,
-                pruned=pruned,
-                crowded=nameplate.crowded,
-                blur=self.blur,
-            )
-        )
+        self.usage.nameplates.append(_ended(nameplate, now.wall, self.blur, pruned=pruned))
 
     # ── rows, as the operator sees them ──────────────────────────────────────────────────────────
 
     def live(self) -> dict[str, Rows]:
-        return {
-            "nameplates": {
-                key: {
-                    "mailbox_id": nameplate.mailbox.name,
-                    "crowded": nameplate.crowded,
-                    "sides": [
-                        {
-                            "side": member.side,
-                            "added": member.added,
-                            "claimed": member.holds,
-                            "allocated": member.allocated,
-                        }
-                        for member in nameplate.members
-                    ],
-                }
-                for key, nameplate in self.nameplates.items()
-            },
-            "mailboxes": {
-                key: {
-                    "for_nameplate": mailbox.for_nameplate,
-                    "crowded": mailbox.crowded,
-                    "visitors": mailbox.visitors,
-                    "sides": [
-                        {"side": member.side, "added": member.added, "opened": member.holds, "mood": member.mood}
-                        for member in mailbox.members
-                    ],
-                    "messages": mailbox.messages[:],
-                }
-                for key, mailbox in self.mailboxes.items()
-            },
-        }
+        nameplates: Rows = {}
+        for key, nameplate in self.nameplates.items():
+            sides = [
+                {**_side(member), "claimed": member.holds, "allocated": member.allocated}
+                for member in nameplate.members
+            ]
+            nameplates[key] = {"mailbox_id": nameplate.mailbox.name, "crowded": nameplate.crowded, "sides": sides}
+        mailboxes: Rows = {}
+        for key, mailbox in self.mailboxes.items():
+            sides = [{**_side(member), "opened": member.holds, "mood": member.mood} for member in mailbox.members]
+            mailboxes[key] = {"for_nameplate": mailbox.for_nameplate, "crowded": mailbox.crowded, "sides": sides}
+            mailboxes[key] |= {"visitors": mailbox.visitors, "messages": mailbox.messages[:]}
+        return {"nameplates": nameplates, "mailboxes": mailboxes}
 
     def touched(self) -> dict[tuple[str, str], float]:
         return {key: mailbox.touched for key, mailbox in self.mailboxes.items()}
+
+
+def _side(member: Member) -> Record:
+    return {"side": member.side, "added": member.added}
 
 
 def _place(members: list[Member], side: str) -> Member | None:
@@ -569,46 +538,28 @@ _RULES: dict[str, Callable[[Server, Peer, Frame, Now], Frame | None]] = {
 # duration is negative when the clock was set back.
 
 
-def _nameplate_record(app: str, added: list[float], now: float, *, pruned: bool, crowded: bool, blur: int) -> Record:
-    """One row per nameplate that has ended; `added` are the times at which its sides came."""
+def _ended(place: Nameplate | Mailbox, now: float, blur: int, *, pruned: bool) -> Record:
+    """One row per nameplate or mailbox that has ended. Sides have moods in mailboxes only."""
+    added = [member.added for member in place.members]
+    moods = [member.mood for member in place.members]
     result = "lonely"
     if len(added) == 2:
-        result = "happy"
-    if pruned:
-        result = "pruney"
-    if crowded:
-        result = "crowded"
-    return {"app_id": app, **_times(added, now, blur), "result": result}
-
-
-def _mailbox_record(
-    app: str,
-    sides: list[tuple[float, str | None]],
-    now: float,
-    *,
-    for_nameplate: bool,
-    pruned: bool,
-    crowded: bool,
-    visitors: int,
-    blur: int,
-) -> Record:
-    """One row per mailbox that has ended; `sides` are the times at which its sides came and their moods.
-
-    `visitors` is ours: the reference does not count them.
-    """
-    moods = [mood for _, mood in sides]
-    result = "lonely"
-    if len(sides) == 2:
         result = "happy"
     for mood in ("lonely", "errory", "scary"):  # in this order: the last one that was said counts
         if mood in moods:
             result = mood
     if pruned:
         result = "pruney"
-    if crowded:
+    if place.crowded:
         result = "crowded"
-    times = _times([added for added, _ in sides], now, blur)
-    return {"app_id": app, "for_nameplate": for_nameplate, **times, "result": result, "visitors": visitors}
+    return {
+        "app_id": place.app,
+        "started": _blurred(min(added), blur),
+        "waiting_time": max(added) - min(added) if len(added) == 2 else None,
+        "total_time": max(0.0, now - min(added)),
+        "blur_time": float(blur),
+        "result": result,
+    }
 
 
 def _client_version_record(app: str, side: str, now: float, said: Any, blur: int) -> Record:
@@ -624,15 +575,6 @@ def _client_version_record(app: str, side: str, now: float, said: Any, blur: int
         "implementation": implementation,
         "version": version,
     }
-
-
-def _times(added: list[float], now: float, blur: int) -> Record:
-    first = min(added)
-    waiting = max(added) - first if len(added) == 2 else None
-    total = now - first
-    if total < 0:
-        total = 0.0
-    return {"started": _blurred(first, blur), "waiting_time": waiting, "total_time": total, "blur_time": float(blur)}
 
 
 def _blurred(when: float, blur: int) -> float:
