@@ -35,14 +35,14 @@ def test_rows_go_to_the_lake_and_a_second_run_reads_new_ones(world: LakeWorld, t
     ):
         results = world.ingest(*specs)
         tables = ("live", "nameplates", "mailboxes", "client_versions")
-        assert [(each.source, each.table) for each in results] == [(n, t) for n in ("relay", "west") for t in tables]
-        clean = [each.ledger and each.ledger.clean for each in results]
+        assert [(done.source, done.table) for done in results] == [(n, t) for n in ("relay", "west") for t in tables]
+        clean = [done.ledger and done.ledger.clean for done in results]
         assert clean == [1, 2, 1, 1, 1, 1, None, None]
         server.write(nameplate(0, started=T0 - 3 * SECONDS_PER_DAY), nameplate(4))
         second = world.ledger("nameplates", *specs)
         world.spark = no_spark
         assert {(each.span, each.ledger) for each in world.ingest(*specs)} == {(None, None)}
-    ledgers = [(each.read, each.first, each.last) for each in (results[1].ledger, second) if each is not None]
+    ledgers = [(ledger.read, ledger.first, ledger.last) for ledger in (results[1].ledger, second) if ledger]
     assert ledgers == [(2, 1, 2), (2, 3, 4)]
     with Lake.open(world.path, write=False) as lake:
         assert [lake.table(NAMEPLATES).transaction(name) for name in ("relay", "west")] == [4, 1]

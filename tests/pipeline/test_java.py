@@ -181,10 +181,10 @@ def test_a_new_archive_replaces_those_of_the_same_java_and_spark(made: Made) -> 
     assert made.make(f'{{ echo "$@"; cat {made.folder}/list; }} >"$draft"')
     names = ["classes-a-new.jsa", "classes-b-old.jsa", "classes-lock", "java-1"]
     assert sorted(file.name for file in made.cache.iterdir()) == names
-    said, _, classes = made.archive.read_text().partition("\n")
-    assert said.startswith("-Xshare:dump ")
-    assert f"-XX:SharedClassListFile={made.folder}/list " in said
-    assert said.endswith(" -cp x.jar:y.jar")
+    output, _, classes = made.archive.read_text().partition("\n")
+    assert output.startswith("-Xshare:dump ")
+    assert f"-XX:SharedClassListFile={made.folder}/list " in output
+    assert output.endswith(" -cp x.jar:y.jar")
     assert classes == CLASSES, "without those that Java generates"
 
 
@@ -199,7 +199,7 @@ def test_no_archive_is_made_while_another_process_makes_one_or_has_made_it(made:
 
 
 @pytest.mark.parametrize(
-    ("script", "limits", "words"),
+    ("script", "limits", "sentence"),
     [
         ('echo half >"$draft"; echo; echo "no room"; exit 3', {}, "Java ended with 3: no room"),
         ("exit 1", {}, "Java ended with 1: it said nothing"),
@@ -210,11 +210,11 @@ def test_no_archive_is_made_while_another_process_makes_one_or_has_made_it(made:
     ids=["it says why", "it does not", "it writes nothing", "it does not end", "no room"],
 )
 def test_if_java_makes_no_archive_it_is_said_and_nothing_is_left(
-    made: Made, monkeypatch: pytest.MonkeyPatch, script: str, limits: dict[str, float], words: str
+    made: Made, monkeypatch: pytest.MonkeyPatch, script: str, limits: dict[str, float], sentence: str
 ) -> None:
     for name, value in limits.items():
         monkeypatch.setattr(class_archive, name, value)
-    with pytest.raises(StoreError, match=words):
+    with pytest.raises(StoreError, match=sentence):
         made.make(script)
     assert [file.name for file in made.cache.iterdir()] == ["classes-lock"]
 
@@ -312,8 +312,8 @@ main()
 
 @pytest.mark.thorough
 def test_the_first_run_makes_an_archive_from_which_the_next_one_starts_java(tmp_path: Path) -> None:
-    def sh(*words: str, **variables: str) -> str:
-        command = [sys.executable, *words, "pipeline", "run", "--lake", "lake", "--source", "relay=relay"]
+    def sh(*args: str, **variables: str) -> str:
+        command = [sys.executable, *args, "pipeline", "run", "--lake", "lake", "--source", "relay=relay"]
         environ = ENVIRONMENT | {"XDG_CACHE_HOME": str(tmp_path / "cache")} | variables
         done = subprocess.run(
             command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE
@@ -322,14 +322,14 @@ def test_the_first_run_makes_an_archive_from_which_the_next_one_starts_java(tmp_
         return done.stderr
 
     with ours(tmp_path / "relay", nameplate(1), current(None)):
-        said = sh("-m", "restante")
-    assert "run: archive of Java's classes: made, so that later runs start faster, " in said
+        output = sh("-m", "restante")
+    assert "run: archive of Java's classes: made, so that later runs start faster, " in output
     [archive] = (tmp_path / "cache" / "restante").glob("classes-*.jsa")
     with ours(tmp_path / "relay", mailbox(3), mailbox(4), nameplate(5)):
         # With -Xshare:on Java does not start without its archive.
-        said = sh("-c", LOW, JAVA_TOOL_OPTIONS=f"{ENVIRONMENT['JAVA_TOOL_OPTIONS']} -Xshare:on")
-    assert said.count("Spark: ready") == 2, "one was started for small jobs, and one for the two mailboxes"
-    assert "archive" not in said
+        output = sh("-c", LOW, JAVA_TOOL_OPTIONS=f"{ENVIRONMENT['JAVA_TOOL_OPTIONS']} -Xshare:on")
+    assert output.count("Spark: ready") == 2, "one was started for small jobs, and one for the two mailboxes"
+    assert "archive" not in output
     assert archive.exists()
     world = LakeWorld(None, tmp_path)
     assert [len(world.rows(name)) for name in ("nameplates", "mailboxes")] == [2, 2]

@@ -107,7 +107,7 @@ def test_a_killed_writer_holds_no_lock(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("content", "sentence"),
     [
         ("", "damaged"),
         ("[1]", "damaged"),
@@ -120,13 +120,13 @@ def test_a_killed_writer_holds_no_lock(tmp_path: Path) -> None:
         ('{"format": 3, "first_day": "2020-01-01"}', "name a new folder with --lake, and run ingest and build again"),
     ],
 )
-def test_a_lake_that_cannot_be_understood_is_reported_in_one_sentence(tmp_path: Path, said: str, words: str) -> None:
+def test_a_lake_that_cannot_be_understood_is_refused(tmp_path: Path, content: str, sentence: str) -> None:
     make(tmp_path)
-    (tmp_path / "lake.json").write_text(said)
+    (tmp_path / "lake.json").write_text(content)
     for write in (False, True, True):  # the lock does not outlive an error
         with pytest.raises(RestanteError, match=ONE_SENTENCE) as refused, Lake.open(tmp_path, write=write):
             pass
-        assert words in str(refused.value)
+        assert sentence in str(refused.value)
         assert str(tmp_path) in str(refused.value)
 
 
@@ -137,7 +137,7 @@ def test_a_folder_that_is_no_lake_is_refused_and_not_changed(tmp_path: Path) -> 
     write_deltalake(tmp_path / "foreign", pa.table({"x": [1]}))
     write_deltalake(make(tmp_path / "lake") / "letters", pa.table({"x": [1]}))
     before = sorted(tmp_path.rglob("*"))
-    for name, make_it, words in (
+    for name, make_it, sentence in (
         ("file", True, "is not a folder"),
         ("file", False, "is not a folder"),
         ("file/within", True, "file is not a folder"),
@@ -154,15 +154,15 @@ def test_a_folder_that_is_no_lake_is_refused_and_not_changed(tmp_path: Path) -> 
         there = Lake.open(tmp_path / name, write=make_it, make=make_it)
         with pytest.raises(RestanteError, match=ONE_SENTENCE) as refused, there:
             pass
-        assert words in str(refused.value)
+        assert sentence in str(refused.value)
     assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/lake", "hdfs://host:8020/lake", "file:///lake"])
 def test_a_url_is_refused_and_no_folder_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.chdir(tmp_path)
-    words = rf"--lake {url.replace(':///', '://')}: this is a URL; .* have no lock"
-    with pytest.raises(Misuse, match=words):
+    sentence = rf"--lake {url.replace(':///', '://')}: this is a URL; .* have no lock"
+    with pytest.raises(Misuse, match=sentence):
         make(Path(url))
     assert not list(tmp_path.iterdir())
 
@@ -322,17 +322,17 @@ def test_a_commit_that_may_not_be_on_disk_is_reported(lake: Path) -> None:
 def test_a_failed_spark_job_is_reported_and_leaves_nothing(spark: SparkSession, lake: Path) -> None:
     given = frame(spark, [letter(3)])
     with opened(lake) as table:
-        for fails, error, words in (
+        for fails, error, sentence in (
             (lambda _: os.write(os.open("/dev/full", os.O_WRONLY), b"x"), StoreError, rf"{lake}/letters[^\n]+\Z"),
             (lambda _: 1 // 0, SparkError, r"[^\n]+: ZeroDivisionError: [^\n]+\Z"),
             (lambda _: (_ for _ in ()).throw(ValueError("two\nlines")), SparkError, r"[^\n]+: ValueError: two"),
         ):
             begin = r"\Athe disk has no room for " if error is StoreError else r"\Athe rows for the table letters "
-            with pytest.raises(error, match=begin + words):
+            with pytest.raises(error, match=begin + sentence):
                 table.stage(given.withColumn("id", udf(fails, "BIGINT")("id")))
         assert not list((lake / "letters").glob("run-*"))
     with opened(lake, LETTERS._replace(name="other")) as table:
         (lake / "other").write_text("")
-        words = rf"cannot write to {lake}/other: Not a directory; these rows were not committed"
-        with pytest.raises(StoreError, match=words):
+        sentence = rf"cannot write to {lake}/other: Not a directory; these rows were not committed"
+        with pytest.raises(StoreError, match=sentence):
             table.stage(given)

@@ -191,10 +191,9 @@ some_rows = st.lists(
 
 
 def batches(*given: Rows) -> Iterator[pa.RecordBatch]:
-    for each in given:
-        yield pa.RecordBatch.from_pylist(
-            [{"text": text, "number": number, "value": value} for text, number, value in each], SCHEMA
-        )
+    for batch in given:
+        columns = [{"text": text, "number": number, "value": value} for text, number, value in batch]
+        yield pa.RecordBatch.from_pylist(columns, SCHEMA)
 
 
 def written(folder: Path, given: Sequence[Rows]) -> list[Path]:
@@ -216,7 +215,7 @@ def test_every_row_is_in_a_file_of_its_partition_in_any_order(given: list[Rows])
         folder = Path(name)
         paths = written(folder, given)
         assert sorted(folder.rglob("*.parquet")) == sorted(paths)
-        assert sorted(values(folder, paths), key=repr) == sorted((row for each in given for row in each), key=repr)
+        assert sorted(values(folder, paths), key=repr) == sorted((row for batch in given for row in batch), key=repr)
 
 
 def test_rows_that_come_in_order_are_one_file_a_partition_and_no_folder_is_made(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_what_is_live_started_with_its_first_side_and_is_read_again_when_it_chan
         server.write(client(5))
         second = live(tmp_path / "data", first)
         assert shown(second)[0] == ("listener", None, 9, 500.0)
-        assert {each[3] for each in shown(second)[1:]} == {600.0}
+        assert {row[3] for row in shown(second)[1:]} == {600.0}
         assert second.span.replace
         add(server, claimed(4, 20.0))
         third = live(tmp_path / "data", second)

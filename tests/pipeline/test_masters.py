@@ -111,9 +111,9 @@ def test_on_a_connect_server_only_databases_are_read_here(spark: SparkSession, t
         ours(tmp_path / "a", nameplate(1), mailbox(2), client(3), current(None)),
         connect_server(PYSPARK_PYTHON=sys.executable) as url,
     ):
-        said = there(world, "run", *(f"--source={source}" for source in sources), "--remote", url)
+        output = there(world, "run", *(f"--source={source}" for source in sources), "--remote", url)
         same.ingest(*sources)
-    steps = [line.partition(": ")[2] for line in said.splitlines()]
+    steps = [line.partition(": ")[2] for line in output.splitlines()]
     begun = [step.partition(":")[0] for step in steps if step.startswith("Spark")]
     assert begun == ["Spark on this machine", "Spark"]
     for table in ("nameplates", "mailboxes", "client_versions", "archived", "quarantine"):
@@ -160,18 +160,18 @@ def test_a_killed_worker_loses_and_doubles_no_row(
     master: str, traces: Path, traced: dict[str, list[Row]], tmp_path: Path
 ) -> None:
     world = LakeWorld(None, tmp_path)
-    words = ("ingest", f"--source=relay={traces}", "--master", master)
+    args = ("ingest", f"--source=relay={traces}", "--master", master)
     with worker(master, tmp_path / "worker") as third:
         third.says("Successfully registered with master")
-        with running(world, *words) as ingest:
+        with running(world, *args) as ingest:
             third.says("Asked to launch executor")
             until_written(world)
             third.kill()
             assert ingest.poll() is None
-            said = ingest.communicate(timeout=PATIENCE)[1]
+            output = ingest.communicate(timeout=PATIENCE)[1]
     if ingest.returncode:  # Spark gives up on a task that failed four times; this one may have had bad luck
-        assert said.splitlines()[-1].startswith("restante: ")
-        there(world, *words)
+        assert output.splitlines()[-1].startswith("restante: ")
+        there(world, *args)
     assert rows_of(world) == traced
 
 
@@ -192,25 +192,27 @@ def test_files_that_no_worker_sees_are_read_here(
     if tried.returncode:
         pytest.skip(f"the kernel refuses namespaces: {tried.stderr.strip()}")
     world = LakeWorld(None, tmp_path)
-    said = there(world, "run", f"--source=relay={traces}", "--master", master, PYSPARK_PYTHON=str(blind))
-    steps = [line.removeprefix("run: ") for line in said.splitlines()]
+    output = there(world, "run", f"--source=relay={traces}", "--master", master, PYSPARK_PYTHON=str(blind))
+    steps = [line.removeprefix("run: ") for line in output.splitlines()]
     begun = [step.partition(":")[0] for step in steps if step.startswith(("Spark", "source "))]
     assert begun == ["Spark", "source relay is read by this machine", "Spark on this machine", "Spark"]
-    words = f"source relay is read by this machine: the worker on \\S+ does not see {traces}/trace.0 as this machine"
-    assert re.search(f"{words} does\n", said)
+    sentence = (
+        f"source relay is read by this machine: the worker on \\S+ does not see {traces}/trace.0 as this machine"
+    )
+    assert re.search(f"{sentence} does\n", output)
     assert rows_of(world) == traced
     assert [(row["source"], row["read"]) for row in world.rows("sources")] == [("relay", 24_012)]
 
 
-def command(world: LakeWorld, *words: str) -> list[str]:
-    return [sys.executable, "-m", "restante", "pipeline", *words, "--lake", str(world.path)]
+def command(world: LakeWorld, *args: str) -> list[str]:
+    return [sys.executable, "-m", "restante", "pipeline", *args, "--lake", str(world.path)]
 
 
 @contextmanager
-def running(world: LakeWorld, *words: str) -> Iterator[subprocess.Popen[str]]:
+def running(world: LakeWorld, *args: str) -> Iterator[subprocess.Popen[str]]:
     """Run a command of the pipeline until the end of the block."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with process_group(command(world, *words), env=cluster_environment(), **pipes) as process:
+    with process_group(command(world, *args), env=cluster_environment(), **pipes) as process:
         yield process
 
 
@@ -237,9 +239,9 @@ def built(world: LakeWorld) -> dict[str, list[Row]]:
     return {name: rows for name in BUILT_TABLES if (rows := world.rows(name))}
 
 
-def there(world: LakeWorld, *words: str, **variables: str) -> str:
+def there(world: LakeWorld, *args: str, **variables: str) -> str:
     """Run a command of the pipeline in its own process; give what it wrote to standard error."""
-    return finished(command(world, *words), **variables)
+    return finished(command(world, *args), **variables)
 
 
 def finished(line: list[str], **variables: str) -> str:

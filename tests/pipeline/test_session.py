@@ -56,7 +56,7 @@ NOBODY = f"127.0.0.1:{nobodys_port()}"
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "sentence"),
     [
         ({"remote": f"http://{NOBODY}"}, f"--remote: 'http://{NOBODY}' is not a URL like sc://HOST:PORT"),
         ({"remote": f"sc://{NOBODY}"}, f"no Spark Connect server answers at sc://{NOBODY} (--remote)"),
@@ -64,10 +64,10 @@ NOBODY = f"127.0.0.1:{nobodys_port()}"
     ],
     ids=["no Spark URL", "Connect", "master"],
 )
-def test_an_unreachable_spark_is_reported_at_once(given: dict[str, Any], words: str) -> None:
+def test_an_unreachable_spark_is_reported_at_once(given: dict[str, Any], sentence: str) -> None:
     with pytest.raises(RestanteError) as refusal, session(**given):
         pass
-    assert str(refusal.value) == words
+    assert str(refusal.value) == sentence
 
 
 @pytest.mark.parametrize(
@@ -95,15 +95,15 @@ except RestanteError as error:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "sentence"),
     [
         ({"settings": {"spark.driver.memory": "12x"}}, "Invalid maximum heap size: -Xmx12x"),
         ({"master": "nonsense"}, "Master must either be yarn or start with spark, k8s, or local"),
     ],
 )
-def test_an_error_of_java_is_reported_in_one_line(given: dict[str, Any], words: str) -> None:
+def test_an_error_of_java_is_reported_in_one_line(given: dict[str, Any], sentence: str) -> None:
     done = run(sys.executable, "-c", BEGINS.format(given))
-    assert words in done.stdout
+    assert sentence in done.stdout
     assert (done.stdout.count("\n"), done.stderr) == (1, "")
 
 
@@ -319,7 +319,7 @@ def test_a_run_whose_java_is_killed_says_so_in_one_sentence(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("error", "raised", "words"),
+    ("error", "raised", "sentence"),
     [
         (PySparkException("the table is gone\n  at Table.scala"), SparkError, "^a job failed: the table is gone$"),
         (Misuse("not Spark's"), Misuse, "^not Spark's$"),
@@ -329,9 +329,9 @@ def test_a_run_whose_java_is_killed_says_so_in_one_sentence(tmp_path: Path) -> N
     ids=["Spark's", "misuse", "store", "other"],
 )
 def test_an_error_that_nothing_else_translates_is_one_sentence(
-    error: Exception, raised: type[Exception], words: str
+    error: Exception, raised: type[Exception], sentence: str
 ) -> None:
-    with pytest.raises(raised, match=words), errors.in_one_sentence():
+    with pytest.raises(raised, match=sentence), errors.in_one_sentence():
         raise error
 
 

@@ -147,7 +147,7 @@ def test_usage_records_are_a_large_job_if_there_are_many(lake: LakeWorld, tmp_pa
 
 @pytest.mark.parametrize("kind", ["archive", "files"])
 def test_envelopes_are_a_large_job_if_they_have_many_bytes(lake: LakeWorld, tmp_path: Path, kind: str) -> None:
-    content = b"".join(each.raw for each in ENVELOPES)
+    content = b"".join(envelope.raw for envelope in ENVELOPES)
     (tmp_path / "x.rlp").write_bytes(content)
     work = ingests(f"waku={archive_of(tmp_path / 'data') if kind == 'archive' else tmp_path / 'x.rlp'}")
     assert not is_large(lake, work, size=2 * len(content))

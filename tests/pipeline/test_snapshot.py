@@ -75,7 +75,7 @@ ALWAYS = "UPDATE pairs SET one = one + 1 WHERE rowid = 1"
 
 
 @pytest.mark.parametrize(
-    ("first", "later", "tries", "words"),
+    ("first", "later", "tries", "sentence"),
     [
         (ALWAYS, ALWAYS, len(PACE_OF_EACH_TRY), "its server wrote to it during each of 22 attempts to copy it"),
         ("BEGIN EXCLUSIVE", "SELECT 1", 3, "has locked it for 5 s"),
@@ -83,7 +83,7 @@ ALWAYS = "UPDATE pairs SET one = one + 1 WHERE rowid = 1"
     ids=["written", "locked"],
 )
 def test_copying_a_constantly_written_or_locked_database_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, later: str, tries: int, words: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, later: str, tries: int, sentence: str
 ) -> None:
     timed(monkeypatch, 1.0)  # a disk as slow as that
     rests: list[float] = []
@@ -95,7 +95,7 @@ def test_copying_a_constantly_written_or_locked_database_is_given_up(
 
         with pytest.raises(SourceError) as failure, snapshot(tmp_path / "d", tmp_path / "s", "a", sleep=work):
             pass
-    assert words in str(failure.value)
+    assert sentence in str(failure.value)
     assert "\n" not in str(failure.value)
     assert len(rests) == tries
     assert list((tmp_path / "s").iterdir()) == []

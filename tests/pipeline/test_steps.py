@@ -45,6 +45,6 @@ other.join()
 def test_a_terminal_shows_the_running_steps_and_their_tasks() -> None:
     first = ("outcomes \u00b7 task 3 of 8", "durations \u00b7 task 1 of 9")
     second = ("outcomes \u00b7 31 of 365 days \u00b7 task 3 of 8",)
-    said = on_a_terminal(sys.executable, "-c", CODE, streams=["stderr"], steps=(first, second))
-    for words in ("build: outcomes: a day, ", "build: durations: a day, "):
-        assert said.count(words) == 1
+    shown = on_a_terminal(sys.executable, "-c", CODE, streams=["stderr"], steps=(first, second))
+    for line in ("build: outcomes: a day, ", "build: durations: a day, "):
+        assert shown.count(line) == 1
