@@ -6,10 +6,11 @@ test starts counts, also while they still run (a Java, a server that many tests 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 from collections import defaultdict
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,24 +55,19 @@ _start: Final[list[float]] = []
 """What it took to start and to collect, until a report has it."""
 
 
-class Meter:
-    """The processor seconds of this process and its descendants since the last reading."""
-
-    def __init__(self) -> None:
-        self._last = 0.0
-
-    def read(self) -> float:
-        running = sum(_ticks(pid) for pid in _descendants(os.getpid())) / TICKS
-        now = _used(resource.RUSAGE_SELF) + _used(resource.RUSAGE_CHILDREN) + running
-        seconds, self._last = now - self._last, now
-        return max(seconds, 0.0)  # a process whose parent ignores how it ended is lost
+_last: Final = [0.0]
+"""Processor seconds of this process and its descendants at the last reading."""
 
 
-_meter: Final = Meter()
+def _read() -> float:
+    """Return the processor seconds of this process and its descendants since the last reading."""
+    now = _used(resource.RUSAGE_SELF) + _used(resource.RUSAGE_CHILDREN) + _running(os.getpid()) / TICKS
+    seconds, _last[0] = now - _last[0], now
+    return max(seconds, 0.0)  # a process whose parent ignores how it ended is lost
 
 
 def pytest_collection_finish() -> None:
-    _start.append(_meter.read())
+    _start.append(_read())
 
 
 @pytest.hookimpl(wrapper=True)
@@ -81,7 +77,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if call.when == "teardown":
         installed = sum(tools.installations)
         tools.installations.clear()
-        taken = {_folder(item.nodeid): _meter.read() - installed, INSTALLED: installed, START: sum(_start)}
+        taken = {_folder(item.nodeid): _read() - installed, INSTALLED: installed, START: sum(_start)}
         _start.clear()
         report.user_properties.append((SECONDS, taken))
     return report
@@ -124,26 +120,16 @@ def _used(who: int) -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def _ticks(pid: int) -> int:
-    """Return what a process and its children that have ended took (proc_pid_stat(5), fields 14 to 17)."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0
-    return sum(map(int, fields[11:15]))
+def _running(pid: int) -> int:
+    """Return what the descendants of a process took that still run, with children of theirs that have ended.
 
-
-def _descendants(pid: int) -> Iterator[int]:
-    """Yield the processes that a process, its children and theirs have started and that still run."""
-    try:
-        threads = list(Path(f"/proc/{pid}/task").iterdir())
-    except OSError:
-        return
-    for thread in threads:
-        try:
-            children = (thread / "children").read_text().split()
-        except OSError:
-            continue
-        for child in map(int, children):
-            yield child
-            yield from _descendants(child)
+    These are fields 14 to 17 of proc_pid_stat(5).
+    """
+    ticks = 0
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread or a process has ended meanwhile
+            for child in map(int, children.read_text().split()):
+                ticks += _running(child)
+                fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
+                ticks += sum(map(int, fields[11:15]))
+    return ticks

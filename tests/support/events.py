@@ -18,20 +18,14 @@ class Events:
     def __init__(self, content: aiohttp.StreamReader) -> None:
         self._content = content
 
-    async def next(self) -> tuple[str, Any]:
-        """Return the name and the data of the next event."""
-        async with bounded("an event"):
-            event = (await self._content.readuntil(b"\n\n")).decode()
-        name, data = event.removeprefix("event: ").rstrip("\n").split("\ndata: ")
-        return name, json.loads(data)
-
     async def until(self, name: str, **fields: Any) -> dict[str, Any]:
         """Return the data of the next event of this name with these fields."""
         async with bounded(f"{name} with {fields}"):
             while True:
-                found, data = await self.next()
-                if found == name and fields.items() <= data.items():
-                    return dict(data)
+                event = (await self._content.readuntil(b"\n\n")).decode()
+                event_name, data = event.removeprefix("event: ").rstrip("\n").split("\ndata: ")
+                if event_name == name and fields.items() <= (shown := json.loads(data)).items():
+                    return dict(shown)
 
 
 @asynccontextmanager

@@ -13,7 +13,6 @@ from support.documents import ROOT
 PROMETHEUS: Final = ROOT / "deploy" / "prometheus"
 RULES: Final = PROMETHEUS / "restante.rules.yml"
 RULES_TEST: Final = PROMETHEUS / "restante.rules.test.yml"
-DASHBOARD: Final = ROOT / "deploy" / "grafana" / "restante.json"
 
 
 @dataclass(frozen=True)
@@ -30,8 +29,7 @@ class Panel:
 
 
 def dashboard() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(DASHBOARD.read_text())
-    return found
+    return dict(json.loads((ROOT / "deploy" / "grafana" / "restante.json").read_text()))
 
 
 def panels() -> Iterator[Panel]:
