@@ -195,9 +195,12 @@ KINDS: Final[dict[str, Kind]] = {
 }
 
 
-def kinds(quick: str | None, *rest: str) -> pytest.MarkDecorator:
-    params = [pytest.param(KINDS[name], id=name, marks=pytest.mark.thorough) for name in rest]
-    return pytest.mark.parametrize("kind", [*([pytest.param(KINDS[quick], id=quick)] if quick else []), *params])
+def kinds(*names: str, quick: bool = True) -> pytest.MarkDecorator:
+    """Run a test with these, in a quick run only with the first, or with none."""
+    thorough = dict.fromkeys(names[quick:], pytest.mark.thorough)
+    return pytest.mark.parametrize(
+        "kind", [pytest.param(KINDS[name], id=name, marks=thorough.get(name, ())) for name in names]
+    )
 
 
 @kinds("on-the-loop", "in-the-thread", "node")
@@ -224,33 +227,29 @@ async def test_a_disk_that_hangs_is_reported_and_delays_clients_and_loses_nothin
     assert not (disk.data / FILE).exists()
 
 
-@kinds("on-the-loop", "in-the-thread")
-async def test_a_second_sigterm_during_a_hang_ends_the_server_and_loses_nothing(tmp_path: Path, kind: Kind) -> None:
+@pytest.mark.parametrize("second", [True, pytest.param(False, marks=pytest.mark.thorough)], ids=["second", "one"])
+@kinds("on-the-loop", "in-the-thread", "node")
+async def test_sigterm_during_a_hang_waits_for_the_disk_and_a_second_one_does_not(
+    tmp_path: Path, kind: Kind, second: bool
+) -> None:
     disk = CommandedDisk(tmp_path)
     async with kind.serve(disk.data, disk.variables) as running:
         async with running.load() as load:
             await running.look.reports(disk.hang, HANGS)
             await running.signal()
-            running.process.send(signal.SIGTERM)
-            assert await running.process.ended() == 1
-        assert [client.close_code for client in running.clients] == [None, None]
+            if second:
+                running.process.send(signal.SIGTERM)
+            else:
+                disk.go_on()
+            assert await running.process.ended() == int(second)
+        assert all(client.close_code == (None if second else 1001) for client in running.clients)
     kept = await kind.stored(disk.data)
     assert load.stored <= kept
-    disk.go_on()
+    if second:
+        disk.go_on()
     async with kind.serve(disk.data, disk.variables) as running, running.load() as later:
         pass
     assert await kind.stored(disk.data) == kept + later.stored
-
-
-@kinds(None, "on-the-loop", "in-the-thread", "node")
-async def test_one_sigterm_during_a_hang_answers_everything_when_the_disk_goes_on(tmp_path: Path, kind: Kind) -> None:
-    disk = CommandedDisk(tmp_path)
-    async with kind.serve(disk.data, disk.variables) as running, running.load() as load:
-        await running.look.reports(disk.hang, HANGS)
-        await running.signal()
-        disk.go_on()
-        assert await running.process.ended() == 0
-    assert await kind.stored(disk.data) >= load.stored
 
 
 @kinds("in-the-thread", "on-the-loop", "node")
@@ -295,7 +294,7 @@ async def test_a_read_only_disk_is_reported_without_a_client_until_it_is_writabl
     assert await kind.stored(disk.data) == load.stored
 
 
-@kinds(None, "on-the-loop", "in-the-thread", "node")
+@kinds("on-the-loop", "in-the-thread", "node", quick=False)
 async def test_a_disk_that_turns_read_only_ends_a_server_that_has_clients(tmp_path: Path, kind: Kind) -> None:
     disk = CommandedDisk(tmp_path)
     async with kind.serve(disk.data, disk.variables) as running:

@@ -32,6 +32,7 @@ from support.waku.virtual_time import in_virtual_time
 
 ONCE = Timeouts(tries=1)
 OTHER = b"\xff\xff\xff\xff"
+PASSWORD = "status-offline-inbox"
 NOBODY = Enode(new_key().public, "127.0.0.1", 1)
 ONE: Any = TOPIC
 TEXT: Any = "abcd"
@@ -47,11 +48,11 @@ def letters(count: int, age: int = 3600, topic: bytes = TOPIC) -> list[Envelope]
 async def test_a_program_iterates_over_the_last_day() -> None:
     sent = letters(25)
     others = [*letters(3, age=2 * 86400), *letters(3, topic=OTHER)]
-    async with listening(Honest([*sent, *others], size=10), password="status-offline-inbox") as (node, enode):
+    async with listening(Honest([*sent, *others], size=10), password=PASSWORD) as (node, enode):
         stream = fetch(enode, topics=[TOPIC])
-        assert [each async for each in stream] == sent
-        assert {each.form for each in node.asked} == {"envelope"}
-        again = [each async for each in fetch(str(enode), topics={TOPIC}, state=stream.state)]
+        assert [letter async for letter in stream] == sent
+        assert {request.form for request in node.asked} == {"envelope"}
+        again = [letter async for letter in fetch(str(enode), topics={TOPIC}, state=stream.state)]
     assert again == []
     assert stream.report is not None
     assert (stream.report.missing, stream.failures) == ([], {})
@@ -61,20 +62,17 @@ async def test_every_topic_of_some_times_without_a_password_or_with_another() ->
     sent = letters(5, age=100) + letters(5, age=100, topic=OTHER)
     since, until = sent[1].sent, sent[2].sent
     async with listening(Honest(sent)) as (node, enode):
-        plain = [each async for each in fetch([enode], topics=None, since=since, until=until + 0.5, form="plain")]
-        sealed = [each async for each in fetch([enode], topics=None, since=since, until=until, password=SHARED)]
-        assert [each.form for each in node.asked] == ["plain", "envelope"]
-    assert (
-        {each.hash for each in plain}
-        == {each.hash for each in sealed}
-        == {each.hash for each in sent[1:3] + sent[6:8]}
-    )
+        plain = [letter async for letter in fetch([enode], topics=None, since=since, until=until + 0.5, form="plain")]
+        sealed = [letter async for letter in fetch([enode], topics=None, since=since, until=until, password=SHARED)]
+        assert [request.form for request in node.asked] == ["plain", "envelope"]
+    for given in (plain, sealed):
+        assert {letter.hash for letter in given} == {letter.hash for letter in sent[1:3] + sent[6:8]}
 
 
-async def test_who_leaves_the_loop_has_the_state_of_what_was_taken() -> None:
+async def test_who_leaves_the_loop_has_the_state_of_what_was_taken_and_leaves_the_server() -> None:
     sent = letters(30)
     states: list[FetchState] = []
-    async with listening(Honest(sent, size=10, together=10), password="status-offline-inbox") as (node, enode):
+    async with listening(Honest(sent, size=10, together=10), password=PASSWORD) as (node, enode), bounded("it"):
         stream = fetch(enode, topics=[TOPIC], keep=states.append)
         taken = []
         async with stream:
@@ -82,10 +80,23 @@ async def test_who_leaves_the_loop_has_the_state_of_what_was_taken() -> None:
                 taken += page
                 if len(taken) == 20:
                     break
-        async with bounded("the goodbye"):
-            await node.is_alone.wait()
+        await node.is_alone.wait()
         assert stream.state == states[-1]
-        rest = [each async for each in fetch(enode, topics=[TOPIC], state=stream.state)]
+        rest = [letter async for letter in fetch(enode, topics=[TOPIC], state=stream.state)]
+        node.is_alone.clear()
+        async for letter in fetch(enode, topics=[TOPIC]):
+            assert letter == sent[0]
+            break
+        await node.is_alone.wait()
+        node.is_alone.clear()
+        node.mailserver = None  # it does not answer any more
+        task = asyncio.create_task(anext(aiter(fetch(enode, topics=[TOPIC])), None))
+        while not node.connections:  # noqa: ASYNC110 - it is nobody's event
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await node.is_alone.wait()
     assert stream.report is None
     assert rest == sent[9:]  # a page is taken when the next one is wanted; more may have been sent in its last second
 
@@ -94,39 +105,33 @@ async def test_who_leaves_the_loop_has_the_state_of_what_was_taken() -> None:
 async def test_a_refusal_is_an_error_at_the_end() -> None:
     async with listening(Honest(letters(3)), password="another") as (_, wrong):
         stream = fetch(wrong, topics=[TOPIC], since=1000, until=2000, timeouts=ONCE)
-        with pytest.raises(
-            IncompleteError, match=r"no Mailserver answered for the times 1000 to 2000; 127\.0\.0\.1:"
-        ) as said:
-            _ = [each async for each in stream]
-    assert said.value.missing == [(1000, 2000)]
-    assert said.value.failures == stream.failures
+        text = r"no Mailserver answered for the times 1000 to 2000; 127\.0\.0\.1:"
+        with pytest.raises(IncompleteError, match=text) as incomplete:
+            _ = [letter async for letter in stream]
+    assert incomplete.value.missing == [(1000, 2000)]
+    assert incomplete.value.failures == stream.failures
     assert list(stream.failures) == [wrong]
 
 
 async def test_an_error_of_the_program_ends_the_fetch() -> None:
-    async with listening(Honest(letters(3)), password="status-offline-inbox") as (node, enode), bounded("the end"):
-        stream = fetch(enode, topics=[TOPIC])
+    def fail(_: FetchState) -> None:
+        raise ZeroDivisionError
 
-        async def take() -> None:
+    async with listening(Honest(letters(3)), password=PASSWORD) as (node, enode), bounded("the end"):
+        stream = fetch(enode, topics=[TOPIC])
+        with pytest.raises(ZeroDivisionError):  # noqa: PT012 - a loop
             async with stream:
                 async for _ in stream:
                     raise ZeroDivisionError
-
-        with pytest.raises(ZeroDivisionError):
-            await take()
         await node.is_alone.wait()
         with pytest.raises(Misuse, match="iterated over once"):
-            _ = [each async for each in stream]
-
-        def fail(_: FetchState) -> None:
-            raise ZeroDivisionError
-
+            _ = [letter async for letter in stream]
         with pytest.raises(ZeroDivisionError):
-            _ = [each async for each in fetch(enode, topics=[TOPIC], keep=fail)]
+            _ = [letter async for letter in fetch(enode, topics=[TOPIC], keep=fail)]
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    ("call", "text"),
     [
         (lambda: fetch([], topics=[TOPIC]), "no Mailserver is named"),
         (lambda: fetch("http://x", topics=[TOPIC]), "not an enode URL"),
@@ -138,20 +143,19 @@ async def test_an_error_of_the_program_ends_the_fetch() -> None:
         (lambda: subscribe(NOBODY, topics=TEXT), "topics are a list of bytes"),
     ],
 )
-def test_arguments_that_cannot_be_used(call: Callable[[], Any], words: str) -> None:
-    with pytest.raises(Misuse, match=words):
+def test_arguments_that_cannot_be_used(call: Callable[[], Any], text: str) -> None:
+    with pytest.raises(Misuse, match=text):
         call()
 
 
 async def test_a_subscription_begins_now_or_where_its_state_ends() -> None:
-    sent = letters(2, age=3600)
-    sent += letters(1, age=1000)
-    async with listening(Honest(sent), password="status-offline-inbox") as (node, enode), bounded("the envelopes"):
+    sent = [*letters(2, age=3600), *letters(1, age=1000)]
+    async with listening(Honest(sent), password=PASSWORD) as (node, enode), bounded("the envelopes"):
         first = fetch(enode, topics=[TOPIC], until=time.time() - 2000)
-        assert [each async for each in first] == sent[:2]
+        assert [letter async for letter in first] == sent[:2]
         stream = subscribe(enode, topics=[TOPIC], state=first.state)
-        async for each in stream:
-            assert each == sent[2]
+        async for letter in stream:
+            assert letter == sent[2]
             stream.stop()
         stream = subscribe(enode, topics=[TOPIC])
         before = len(node.asked)
@@ -164,53 +168,24 @@ async def test_a_subscription_begins_now_or_where_its_state_ends() -> None:
         assert node.asked[-1].lower > time.time() - 900
 
 
-async def test_who_leaves_the_loop_or_is_cancelled_leaves_the_server() -> None:
-    sent = letters(5)
-    async with listening(Honest(sent, together=5), password="status-offline-inbox") as (node, enode), bounded("it"):
-        async for each in fetch(enode, topics=[TOPIC]):
-            assert each == sent[0]
-            break
-        await node.is_alone.wait()
-        node.is_alone.clear()
-        node.mailserver = None  # it does not answer any more
-        task = asyncio.create_task(anext(aiter(fetch(enode, topics=[TOPIC])), None))
-        while not node.connections:  # noqa: ASYNC110 - it is nobody's event
-            await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await node.is_alone.wait()
-
-
 async def test_a_subscription_tells_which_server_fails() -> None:
-    told: list[Enode] = []
-    failed = asyncio.Event()
-
-    def tell(server: Enode, _words: str) -> None:
-        told.append(server)
-        failed.set()
-
+    failed: asyncio.Future[Enode] = asyncio.get_running_loop().create_future()
     async with bounded("the failure"):
-        stream = subscribe([NOBODY], topics=[TOPIC], on_failure=tell)
+        stream = subscribe([NOBODY], topics=[TOPIC], on_failure=lambda server, _: failed.set_result(server))
         ended = asyncio.create_task(anext(aiter(stream), None))
-        await failed.wait()
+        assert await failed == NOBODY
         stream.stop()
         assert await ended is None
-    assert told[0] == NOBODY
 
 
 async def test_a_program_that_is_too_slow_for_live_envelopes_is_told() -> None:
     sent = letters(20, age=100)
     async with listening(Honest(sent, together=5)) as (_, enode), bounded("the end"):
-        size = sum(len(each.raw) for each in sent)
+        size = sum(len(letter.raw) for letter in sent)
         key = SymmetricKey(SHARED.secret)
         stream = subscribe(enode, topics=[TOPIC], since=0, password=key, budgets=Budgets(bytes=size))
         stream._max_waiting_bytes = size // 2
-
-        async def take() -> None:
-            async for _ in stream:
+        with pytest.raises(LaggingError, match="bytes of envelopes wait to be taken"):  # noqa: PT012 - a loop
+            async for _letter in stream:
                 assert stream._task is not None
                 await asyncio.wait((stream._task,))
-
-        with pytest.raises(LaggingError, match="bytes of envelopes wait to be taken"):
-            await take()
