@@ -139,12 +139,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, str]]:
     return begin
 
 
-@pytest.mark.parametrize(("master", "small_jobs"), [("local[2]", True), ("local-cluster[2,1,1024]", False)])
+@pytest.mark.parametrize(("master", "small"), [("local[2]", True), ("local-cluster[2,1,1024]", False)])
 def test_a_master_on_this_machine_gets_an_address_memory_and_java_options(
-    asked: Callable[..., dict[str, str]], tmp_path: Path, master: str, small_jobs: bool
+    asked: Callable[..., dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, master: str, small: bool
 ) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     settings = {"spark.driver.extraJavaOptions": "-Dx=1", "spark.sql.shuffle.partitions": "7"}
-    conf = asked(master, settings=settings, folder=tmp_path, small_jobs=small_jobs)
+    conf = asked(master, settings=settings, folder=tmp_path, small_jobs=small, list_classes=small)
     assert conf["spark.local.dir"] == str(tmp_path)
     assert conf.items() >= (SESSION_SETTINGS | CONTEXT_SETTINGS | LOCAL_SETTINGS).items()
     assert (conf["spark.master"], conf["spark.driver.memory"]) == (master, LOCAL_JAVA_MEMORY)
@@ -152,36 +153,30 @@ def test_a_master_on_this_machine_gets_an_address_memory_and_java_options(
     options = conf["spark.driver.extraJavaOptions"]
     assert f'"-Djava.io.tmpdir={tmp_path}"' in options
     assert options.split()[-2] == "-Dx=1"
-    for small, large in (
-        (SMALL_JOBS_COLLECTOR_OPTION, COLLECTOR_OPTION),
-        (SMALL_JOBS_COMPILER_OPTIONS, COMPILER_OPTIONS),
-    ):
-        assert (small in options, large in options) == (small_jobs, not small_jobs)
+    of_small = (
+        SMALL_JOBS_COLLECTOR_OPTION,
+        SMALL_JOBS_COMPILER_OPTIONS,
+        f'"-XX:DumpLoadedClassList={tmp_path}/classes"',
+    )
+    assert [option in options for option in of_small] == [small] * 3
+    assert [option in options for option in (COLLECTOR_OPTION, COMPILER_OPTIONS)] == [not small] * 2
     assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
-
-
-def test_java_lists_its_classes_only_if_asked(
-    asked: Callable[..., dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-    def options(master: str = "local[2]", *, list_classes: bool = True) -> str:
-        return asked(master, folder=tmp_path, list_classes=list_classes)["spark.driver.extraJavaOptions"]
-
-    assert f'"-XX:DumpLoadedClassList={tmp_path / "classes"}"' in options()
-    assert "Class" not in options(list_classes=False)
-    assert "Class" not in options("yarn")
+    masters = ("local", "local[*]", "local[2]", "local-cluster[2,1,1024]", "yarn")
+    assert [name for name in masters if spark_module.is_local_master(name)] == [*masters[:3]], "its workers are ours"
 
 
 @pytest.mark.parametrize("master", ["spark://{}", "spark://127.0.0.1:1,{}", "k8s://https://somewhere", "yarn"])
-def test_a_remote_master_keeps_the_operator_s_settings(asked: Callable[..., dict[str, str]], master: str) -> None:
+def test_a_remote_master_keeps_the_operator_s_settings(
+    asked: Callable[..., dict[str, str]], tmp_path: Path, master: str
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as there:
         named = master.format(f"127.0.0.1:{there.getsockname()[1]}")
-        conf = asked(named)
+        conf = asked(named, folder=tmp_path, list_classes=True)
     assert conf["spark.master"] == named
     assert conf.items() >= (SESSION_SETTINGS | CONTEXT_SETTINGS).items()
     assert not conf.keys() & (LOCAL_SETTINGS | {"spark.driver.memory": "", "spark.sql.shuffle.partitions": ""}).keys()
-    assert COMPILER_OPTIONS not in conf["spark.driver.extraJavaOptions"]
+    for option in (COMPILER_OPTIONS, "Class"):
+        assert option not in conf["spark.driver.extraJavaOptions"]
 
 
 @pytest.fixture
@@ -230,11 +225,6 @@ def test_garbage_collection_uses_all_cores_unless_the_environment_or_a_setting_s
     assert COLLECTOR_OPTION not in java_options(serial, {})
     for variable in JAVA_OPTIONS_VARIABLES:
         assert COLLECTOR_OPTION not in java_options("", {variable: f"-Dx=1 {serial}"})
-
-
-def test_only_a_local_master_s_workers_are_this_process_s_children() -> None:
-    masters = ("local", "local[*]", "local[2]", "local-cluster[2,1,1024]", "yarn")
-    assert [master for master in masters if spark_module.is_local_master(master)] == [*masters[:3]]
 
 
 def test_running_tasks_are_counted_per_thread(spark: SparkSession, tmp_path: Path) -> None:
