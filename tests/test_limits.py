@@ -1,4 +1,4 @@
-"""Limits: buckets, the limiter of one connection, and of the memory that all hold together."""
+"""Limits: the limiter of one connection, and of the memory that all hold together."""
 
 from __future__ import annotations
 
@@ -9,26 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from restante.common.token_bucket import Bucket
 from restante.mailbox.core.address_quotas import ABUSE_SCORE_TOLERATED
 from restante.mailbox.core.admission import CONNECTION_ABUSE_SCORE
 from restante.mailbox.core.limits import KIB, MIB, UNLIMITED, Limits, RateLimiter
 from restante.mailbox.core.memory_holders import LONG_HOLD_SECONDS, SPARED_BYTES, MemoryHolders
-
-steps = st.lists(st.tuples(st.floats(0, 10), st.floats(0, 1000)), max_size=20)
-
-
-@given(steps, st.floats(0.1, 100))
-def test_a_bucket_empties_at_its_rate_and_never_below_zero(taken: list[tuple[float, float]], rate: float) -> None:
-    bucket, now, spent = Bucket(), 0.0, 0.0
-    for passed, amount in taken:
-        now += passed
-        spent = max(0.0, spent - passed * rate)
-        assert bucket.spent(now, rate) == pytest.approx(spent, abs=1e-6)
-        bucket.take(now, rate, amount)
-        spent += amount
-    assert bucket.spent(now + spent / rate + 1, rate) == 0
-
 
 LIMITS = replace(UNLIMITED, commands=10.0, commands_at_once=5, bytes=1000.0, bytes_at_once=5000)
 
