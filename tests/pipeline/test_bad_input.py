@@ -43,7 +43,7 @@ from support.pipeline.plain_builds import COUNTING
 from support.pipeline.runs import LakeWorld, command
 from support.pipeline.servers import NOW, T0, current, mailbox, nameplate, ours
 from support.pipeline.sessions import ENVIRONMENT, INTERPRETED, environment
-from support.processes import RESTANTE, process_group
+from support.processes import RESTANTE, process_group, run
 from support.waku.archives import archive_of
 from support.waku.letters import letter
 
@@ -358,9 +358,9 @@ def mortal(where: str, command: str, lake: Path, *words: str) -> subprocess.Comp
     """Run a command that ends itself there; its temporary files are beside the lake."""
     copies = lake.with_name("copies")
     copies.mkdir(exist_ok=True)
-    line = [sys.executable, "-c", MORTAL.format(where=where), "pipeline", command, "--lake", str(lake), *words]
-    environ = environment(INTERPRETED) | {"TMPDIR": str(copies)}
-    return subprocess.run(line, env=environ, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    variables = environment(INTERPRETED) | {"TMPDIR": str(copies)}
+    program = (sys.executable, "-c", MORTAL.format(where=where), "pipeline", command, "--lake", lake)
+    return run(*program, *words, variables=variables, bound=PATIENCE)
 
 
 def until(happened: Callable[[], object]) -> None:

@@ -313,11 +313,9 @@ main()
 @pytest.mark.thorough
 def test_the_first_run_makes_an_archive_from_which_the_next_one_starts_java(tmp_path: Path) -> None:
     def sh(*args: str, **variables: str) -> str:
-        command = [sys.executable, *args, "pipeline", "run", "--lake", "lake", "--source", "relay=relay"]
+        command = (sys.executable, *args, "pipeline", "run", "--lake", "lake", "--source", "relay=relay")
         environ = ENVIRONMENT | {"XDG_CACHE_HOME": str(tmp_path / "cache")} | variables
-        done = subprocess.run(
-            command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE
-        )
+        done = run(*command, variables=environ, cwd=tmp_path, bound=PATIENCE)
         assert done.returncode == 0, done.stderr
         return done.stderr
 

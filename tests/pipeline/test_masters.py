@@ -31,7 +31,7 @@ from support.pipeline.clusters import changed, cluster_environment, connect_serv
 from support.pipeline.runs import LakeWorld, Row
 from support.pipeline.servers import T0, client, current, mailbox, nameplate, ours
 from support.pipeline.tables import dicts
-from support.processes import process_group
+from support.processes import process_group, run
 from support.waku.archives import ROWS
 
 pytestmark = pytest.mark.thorough
@@ -188,7 +188,7 @@ def test_files_that_no_worker_sees_are_read_here(
     blind.write_text(BLIND.format(folder=shlex.quote(str(traces)), python=shlex.quote(sys.executable)))
     blind.chmod(0o755)
     looked = "import os, sys; sys.exit(len(os.listdir(sys.argv[1])))"
-    tried = subprocess.run([blind, "-c", looked, traces], capture_output=True, text=True, check=False)
+    tried = run(blind, "-c", looked, traces)
     if tried.returncode:
         pytest.skip(f"the kernel refuses namespaces: {tried.stderr.strip()}")
     world = LakeWorld(None, tmp_path)
@@ -246,8 +246,7 @@ def there(world: LakeWorld, *args: str, **variables: str) -> str:
 
 def finished(line: list[str], **variables: str) -> str:
     """Run a program to its end."""
-    environ = cluster_environment(**variables)
-    done = subprocess.run(line, env=environ, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    done = run(*line, variables=cluster_environment(**variables), bound=PATIENCE)
     assert done.returncode == 0, done.stderr
     return done.stderr
 

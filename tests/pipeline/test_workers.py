@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Final
@@ -18,6 +17,7 @@ from restante.pipeline.spark.errors import SparkError
 from restante.pipeline.spark.workers import SharedFile, check, reason
 from support.bounds import PATIENCE
 from support.pipeline.clusters import cluster_environment
+from support.processes import run
 
 ADVICE: Final = (
     f"install Restante {__version__} with the extra 'pipeline' there, or set PYSPARK_PYTHON to a Python of the"
@@ -60,9 +60,7 @@ def test_a_worker_without_a_library_is_reported(spark: SparkSession, monkeypatch
     assert str(refusal.value) == (
         f"the worker on {socket.gethostname()} cannot run Restante: No module named 'restante.nothing': {ADVICE}"
     )
-
-
-def test_a_job_that_fails_on_a_worker_that_no_check_has_met_says_the_same() -> None:
+    # So does a job that fails on a worker that no check has met.
     assert reason("Task 0 failed\nModuleNotFoundError: No module named 'restante'\n") == (
         f"a worker cannot run Restante: No module named 'restante' in {sys.executable}: {ADVICE}"
     )
@@ -88,14 +86,6 @@ with session.session("local-cluster[1,1,1024]") as spark:
 and its executor have all of these Pythons, since each session more takes ten seconds to start."""
 
 
-def a_python(folder: Path, name: str, does: str) -> str:
-    """Make a Python for workers, which is another one than ours."""
-    script = folder / name
-    script.write_text(f"#!/bin/sh\n{does}\n")
-    script.chmod(0o755)
-    return str(script)
-
-
 OLDER: Final = """
 import collections, sys
 names = ["major", "minor", "micro", "releaselevel", "serial"]
@@ -111,28 +101,22 @@ def test_what_executors_lack_is_said_in_one_sentence(tmp_path: Path) -> None:
     older.mkdir()
     (older / "sitecustomize.py").write_text(OLDER)
     python = sys.executable
-    given = [
-        python,
-        str(tmp_path / "missing"),
-        a_python(tmp_path, "without", f'exec "{python}" -S "$@"'),
-        a_python(tmp_path, "another", f'PYTHONPATH="{other}:$PYTHONPATH" exec "{python}" "$@"'),
-        a_python(tmp_path, "later", f'PYTHONPATH="{older}:$PYTHONPATH" exec "{python}" "$@"'),
-    ]
-    done = subprocess.run(
-        [python, "-c", FITNESS],
-        env=cluster_environment(),
-        input=json.dumps(given),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
-    )
+    pythons = {
+        "without": f'exec "{python}" -S "$@"',
+        "another": f'PYTHONPATH="{other}:$PYTHONPATH" exec "{python}" "$@"',
+        "later": f'PYTHONPATH="{older}:$PYTHONPATH" exec "{python}" "$@"',
+    }
+    for name, line in pythons.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    given = json.dumps([python, *(str(tmp_path / name) for name in ("missing", *pythons))])
+    done = run(python, "-c", FITNESS, variables=cluster_environment(), stdin=given, bound=PATIENCE)
     host = socket.gethostname()
     another = f"the worker on {host} has Restante 9.9, and this machine has {__version__}:"
     later = f"the workers have Python 3.99, and this machine has {'.'.join(map(str, sys.version_info[:2]))}:"
     assert done.stdout.splitlines() == [
         "''",
-        f"the workers cannot start the Python {given[1]}: {ADVICE}",
+        f"the workers cannot start the Python {tmp_path / 'missing'}: {ADVICE}",
         f"the worker on {host} cannot run Restante: No module named 'restante': {ADVICE}",
         f"{another} install the same version on all machines",
         f"{later} set PYSPARK_PYTHON to a Python of the same version that all machines have",
