@@ -23,7 +23,6 @@ from restante.waku.node.history_requests import REFUSALS
 from restante.waku.node.mailserver import ARCHIVE_RETRY_DELAY
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.acceptance import Policy
-from restante.waku.protocol.completion import Failed
 from support.bounds import BOUND
 from support.faulty_disk import Look, looking
 from support.manual_fields import documented, fields, sentences
@@ -146,29 +145,6 @@ async def test_packets_that_cannot_be_read_are_rejected_and_nothing_else_is(tmp_
         shown = await metrics(look)
         assert shown["waku_envelopes_rejected_total invalid_data"] == 4
         assert shown["waku_envelopes_rejected_total invalid_settings_changed"] == 1
-
-
-async def test_metrics_have_the_durations_of_answers_and_the_reasons_of_refusals(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The clock of the node's loop has whole milliseconds; a duration is measured by another."""
-    seconds, name = itertools.count(1), "mailserver_delivery_duration_seconds"
-    monkeypatch.setattr("restante.waku.node.history_requests.perf_counter", lambda: next(seconds) * 10)
-    limits = Limits(pages=0.001, pages_at_once=1)
-    async with inside(tmp_path, limits=limits) as here, looked_at(here, tmp_path) as look:
-        reader, requests = await here.greet(), here.node.history_requests
-        ends = [(await ask(reader))[1] for _ in range(4)]
-        assert isinstance(ends[-1], Failed)
-        await here.until("the end of its line", lambda: not requests._making)
-        shown = await metrics(look)
-        assert shown["mailserver_delivery_failures_total peer_req_limit"] == ends.count(ends[-1])
-        # When a request was read, two looks at the search, and when it was answered.
-        assert shown[f"{name}_sum"] == 30 * shown[f"{name}_count"]
-        assert [shown[f"{name}_bucket {bound}"] for bound in ("0.001", "20", "+Inf")] == [
-            0,
-            0,
-            shown[f"{name}_count"],
-        ]
 
 
 async def test_the_node_is_alive_and_not_ready_while_the_disk_is_full_or_it_drains(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import math
 import random
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import structlog
@@ -186,6 +187,7 @@ async def test_a_requester_that_asks_too_often_or_for_too_much_is_refused_even_a
         peer = await here.greet()
         ends = [await end_of(peer) for _ in range(4)]
         assert (ends[0], ends[-1]) == (Completed(ID, LETTERS[-1].hash), LATE)
+        assert here.node.history_requests.refusals == {"peer_req_limit": ends.count(LATE)}
         assert await end_of(await here.greet()) == LATE
         other = await elsewhere(here)
         while await end_of(other) != LATE:
@@ -300,31 +302,25 @@ async def test_an_address_has_a_limited_number_of_places_however_many_others_com
         assert {quota.lines for quota in here.node.history_requests._quotas._quotas.values()} <= {0}
 
 
-DAMAGE = "the archive is damaged (a page): restore a backup"
-
-
 @pytest.mark.parametrize(
-    ("error", "words", "ready"),
+    ("error", "words", "why", "ready"),
     [
-        (StoreDamaged(DAMAGE), "the archive cannot be read", "the archive is damaged"),
-        (StoreError("no"), "the archive cannot be read", ""),
-        (ValueError("ours"), "internal error", ""),
+        (StoreDamaged("a page"), "the archive cannot be read", "iterator", "the archive is damaged"),
+        (StoreError("no"), "the archive cannot be read", "iterator", ""),
+        (ValueError("ours"), "internal error", "process", ""),
     ],
 )
 async def test_a_failed_search_is_answered_with_an_error_and_logged_once(
-    error: Exception, words: str, ready: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: Exception, words: str, why: str, ready: str, tmp_path: Path
 ) -> None:
-    async def fails(*_args: object) -> None:
-        raise error
-
     async with inside(tmp_path) as here:
         peer = await here.greet()
-        with monkeypatch.context() as broken, structlog.testing.capture_logs() as logs:
-            broken.setattr(here.archive, "page", fails)
+        with patch.object(here.archive, "page", side_effect=error), structlog.testing.capture_logs() as logs:
             for _ in range(3):
                 assert await end_of(peer) == Failed(ID, words)
         if isinstance(error, StoreError):
             assert logs == [{"event": words, "log_level": "error", "reason": str(error)}]
+        assert here.node.history_requests.refusals == {why: 3}
         assert here.node.ready() == ready
         assert await end_of(peer) == Completed(ID)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import tracemalloc
-from collections import Counter
 from unittest.mock import patch
 
 import pytest
@@ -143,12 +142,11 @@ class Interleaved(RuleBasedStateMachine):
         self.now = EPOCH
         self.server = self.make()
         self.saving: Batch | None = None
-        self.saved: Counter[bytes] = Counter()
+        self.saved: set[bytes] = set()
         self.offered: dict[bytes, list[Envelope]] = {}
         self.answered: dict[bytes, Response] = {}
-        self.accepted: set[bytes] = set()
         self.due: set[bytes] = set()
-        """Those of them that are to be archived."""
+        """Hashes of accepted envelopes that are to be archived."""
 
     def make(self) -> Mailserver:
         return mailserver(TERMS)
@@ -158,9 +156,7 @@ class Interleaved(RuleBasedStateMachine):
         packet = len(self.offered).to_bytes(32, "big")
         self.offered[packet] = some
         response = self.server.offer(packet, packet, some, self.now)
-        fresh = relayed(self.server)
-        self.accepted |= {each.hash for each in fresh}
-        self.due |= {each.hash for each in fresh if self.wanted(each)}
+        self.due |= {fresh.hash for fresh in relayed(self.server) if self.wanted(fresh)}
         if response is not None:
             self.hear(packet, response)
 
@@ -174,12 +170,10 @@ class Interleaved(RuleBasedStateMachine):
         if self.saving is None:
             return
         batch, self.saving = self.saving, None
-        if full:
-            answers = self.server.refuse(batch, self.now, FULL_WORDS)
-        else:
-            self.saved.update(each.hash for each in batch.envelopes)
-            answers = self.server.confirm(batch)
-        for origin, response in answers:
+        if not full:
+            self.saved |= {envelope.hash for envelope in batch.envelopes}
+        server = self.server
+        for origin, response in server.refuse(batch, self.now, FULL_WORDS) if full else server.confirm(batch):
             self.hear(origin, response)
 
     @rule(seconds=st.integers(1, 30))
@@ -196,14 +190,14 @@ class Interleaved(RuleBasedStateMachine):
         for envelope in self.offered[response.packet]:
             # Accepted once, it may come again when it has expired, or is too old to be kept: then nothing is said.
             if envelope.hash in self.due - told_not and self.wanted(envelope) and envelope.expiry >= self.now:
-                assert self.saved[envelope.hash], "confirmed, and not on disk"
+                assert envelope.hash in self.saved, "confirmed, and not on disk"
 
     def wanted(self, envelope: Envelope) -> bool:
         return envelope.topic == TOPIC and envelope.sent >= self.now - 200
 
     @invariant()
     def only_what_is_wanted_is_archived(self) -> None:
-        assert self.saved.keys() <= self.due
+        assert self.saved <= self.due
 
     def teardown(self) -> None:
         while self.saving is not None or self.server.gathered:

@@ -262,12 +262,6 @@ def test_a_written_completion_is_read_back(id_: bytes, last: bytes, cursor: byte
     assert completion.read(completion.complete(id_, last, cursor, answer), {id_}) == Completed(id_, last, cursor)
 
 
-@given(HASHES, st.text(alphabet=st.characters(categories=["L", "N"]), max_size=90))
-@examples(100)
-def test_a_written_refusal_is_read_back(id_: bytes, words: str) -> None:
-    assert completion.read(completion.failure(id_, words)) == Failed(id_, words)
-
-
 KNOWN = [bytes.fromhex(each["payload"]) for each in ENDS["read"] + ENDS["failed"]]
 
 
