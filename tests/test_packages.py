@@ -188,9 +188,7 @@ def test_the_command_installs_from_where_restante_was_installed(
         assert extras.how_to_install("waku") == f"{shlex.quote(sys.executable)} -m pip install {named}"
 
 
-def test_uv_and_pipx_are_named_with_extras_that_are_there(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_uv_and_pipx_are_named_with_extras_that_are_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     for module in ("coincurve", "pyspark", "plyvel"):
         monkeypatch.setitem(sys.modules, module, None)

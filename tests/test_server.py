@@ -28,11 +28,7 @@ from restante.mailbox.server.connection import Socket
 from restante.mailbox.server.descriptors import RESERVED_DESCRIPTORS
 from restante.mailbox.server.first_request import END_OF_REQUEST, MAX_REQUEST_BYTES, READ_BYTES
 from restante.mailbox.server.refusals import TOO_MANY_WITHOUT_REQUEST
-from restante.mailbox.server.server import (
-    MAX_PINGS_PER_TURN,
-    PING_INTERVAL_SECONDS,
-    SILENCE_TIMEOUT_SECONDS,
-)
+from restante.mailbox.server.server import MAX_PINGS_PER_TURN, PING_INTERVAL_SECONDS, SILENCE_TIMEOUT_SECONDS
 from restante.mailbox.server.system import system_secret
 from restante.mailbox.server.welcome import WelcomeOptions
 from support.bounds import BOUND, bounded
@@ -192,18 +188,6 @@ async def test_plain_http_is_answered(live: LiveServer, request_line: str, statu
     assert head.startswith(f"HTTP/1.1 {status}\r\n")
     assert body in {rest, None}
     assert status != "200 OK" or "\r\nContent-Length: 15" in head, "also for HEAD"
-
-
-@pytest.mark.parametrize("bite", [1, 3, 40])
-async def test_a_handshake_may_come_in_pieces_and_commands_with_its_last(live: LiveServer, bite: int) -> None:
-    socket = await live.connect()
-    sent = handshake() + frame(TEXT, PING_COMMAND)
-    for start in range(0, len(sent), bite):
-        socket.write(sent[start : start + bite])
-        await asyncio.sleep(0)  # the server reads it
-    async with asyncio.timeout(BOUND):
-        assert b" 101 " in await socket.reader.readuntil(b"\r\n\r\n")
-    assert [(await socket.hear())["type"] for _ in range(3)] == ["welcome", "ack", "pong"]
 
 
 async def test_too_much_with_a_handshake_is_not_read(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
