@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import random
 from collections import Counter
@@ -13,19 +12,16 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from restante.mailbox.core import fair_queue
-from restante.mailbox.core.connection_state import ConnectionLost, ConnectionState, QueueEntry, ReceivedText
+from restante.mailbox.core.connection_state import ConnectionLost, ConnectionState, ReceivedText
 from restante.mailbox.core.fair_queue import (
     MAX_BACKLOG_COMMANDS,
     MAX_BATCH_COMMANDS,
     MAX_BATCH_WEIGHT,
     MAX_QUEUED_PER_CONNECTION,
     FairQueue,
-    is_long,
 )
 from restante.mailbox.core.limits import UNLIMITED, Limits, RateLimiter
 from restante.mailbox.core.model import Change, Now, Policy, size_of
@@ -49,7 +45,6 @@ from restante.mailbox.store.schema import FILE
 from restante.mailbox.store.sqlite import Store
 from support.bounds import bounded
 from support.dice import FakeDice
-from support.effort import examples
 from support.mailbox.givens import EPOCH, FakeClock, Inbox
 from support.mailbox.reference_sources import select
 
@@ -79,9 +74,9 @@ class Peer(Inbox):
     def say(self, **message: object) -> None:
         self.loop.receive(self.connection, json.dumps(message))
 
-    def ping(self, times: int = 1) -> None:
+    def ping(self, times: int = 1, **more: str) -> None:
         for _ in range(times):
-            self.say(type="ping", ping=self.pinged)
+            self.say(type="ping", ping=self.pinged, **more)
             self.pinged += 1
 
     def open(self, mailbox: str = "m") -> None:
@@ -168,53 +163,8 @@ def read_only(loop: CommitLoop, refuses: bool) -> None:
 # ── the fair queue ───────────────────────────────────────────────────────────────────────────────
 
 
-def received(connection: ConnectionState, text: str, when: int = 0) -> ReceivedText:
-    return ReceivedText(connection, text, size_of(text), Now(0.0, when))
-
-
-@given(
-    events=st.lists(st.tuples(st.integers(0, 2), st.booleans() | st.none()), max_size=60),
-    gathers=st.lists(st.integers(1, 10)),
-    looks=st.sampled_from((0, 1, 1000)),
-)
-@examples(200)
-def test_commands_of_one_connection_run_in_order_whatever_their_length(
-    events: list[tuple[int, bool | None]], gathers: list[int], looks: int
-) -> None:
-    """None: its connection is lost. Between the messages, batches are taken at any time."""
-    queue, connections = FairQueue(), [ConnectionState(Inbox()) for _ in range(3)]
-    put: dict[ConnectionState, list[QueueEntry]] = {connection: [] for connection in connections}
-    done: dict[ConnectionState, list[QueueEntry]] = {connection: [] for connection in connections}
-
-    def take_a_batch() -> None:
-        batch = queue.gather(0.0, UNLIMITED)
-        assert len(batch) == 1 or not any(is_long(entry) for entry in batch)
-        for number, entry in enumerate(batch):
-            if number == 5:
-                queue.put_back(batch[number:])
-                break
-            assert queue.start(entry)
-            done[entry.connection].append(entry)
-
-    pauses = set(itertools.accumulate(gathers))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fair_queue, "MAX_CONNECTIONS_CHECKED", looks)
-        for number, (who, long) in enumerate(events):
-            connection = connections[who]
-            entry: QueueEntry = ConnectionLost(connection, Now(0.0, number))
-            if long is not None:
-                entry = received(connection, str(number).ljust(len(LONG) if long else 1), number)
-            put[connection].append(entry)
-            queue.put(entry)
-            if number in pauses:
-                take_a_batch()
-        while not queue.empty:
-            take_a_batch()
-    assert done == put
-    assert (len(queue), queue.held) == (0, 0)
-    for connection in connections:
-        backlog = connection.backlog
-        assert (backlog.queued, backlog.held, backlog.paused) == (0, 0, False)
+def received(connection: ConnectionState, text: str) -> ReceivedText:
+    return ReceivedText(connection, text, size_of(text), Now(0.0, 0.0))
 
 
 def test_dropped_commands_do_not_run_and_those_under_way_do() -> None:
@@ -360,20 +310,33 @@ async def test_commands_beyond_the_limit_wait_and_are_answered_in_time(tmp_path:
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(1, 5))])
-async def test_commands_that_are_put_back_run_in_order(seed: int, tmp_path: Path) -> None:
+async def test_commands_run_in_order_whatever_is_put_back(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some are long, some connections have no limits, some are lost. Batches are taken at any time."""
     dice, clock = random.Random(seed), FakeClock()
     async with opened(tmp_path, SLOW, clock) as loop:
         peers = [Peer(loop, limited=dice.random() < 0.7) for _ in range(30)]
+        gone = [Peer(loop) for _ in range(10)]
         for _ in range(60):
-            for peer in dice.sample(peers, 10):
+            monkeypatch.setattr(fair_queue, "MAX_CONNECTIONS_CHECKED", dice.choice((0, 1, 1000)))
+            for peer in dice.sample(peers + gone, 12):
                 peer.ping(dice.randrange(80))
+                if dice.random() < 0.2:
+                    peer.ping(more=LONG)
+                if peer in gone and dice.random() < 0.3:
+                    loop.lose(peer.connection)
+                    gone.remove(peer)
             for _ in range(dice.randrange(6)):
                 await asyncio.sleep(0)
             clock.now += dice.random()
         await time_goes_by(loop, clock)
         for peer in peers:
             assert peer.pongs == list(range(peer.pinged))
-            assert not peer.paused
+        for peer in peers + gone:
+            backlog = peer.connection.backlog
+            assert (backlog.queued, backlog.held, backlog.paused, peer.paused) == (0, 0, False, False)
+        assert (len(loop.queue), loop.queue.held) == (0, 0)
 
 
 async def test_commands_of_a_lost_connection_and_of_all_in_a_drain_run_without_delay(tmp_path: Path) -> None:
