@@ -25,7 +25,7 @@ from support.waku.processes import serving
 
 pytestmark = pytest.mark.thorough
 """In a quick run each step is tested alone: test_tables.py (the table), test_gaps.py (the ranges),
-tests/waku/test_client_commands.py (the requests), tests/waku/files/test_transfers.py (the import)."""
+tests/waku/test_client_commands.py (the requests), tests/waku/files/test_files.py (the import)."""
 
 GUIDE = Document("docs/pipeline/operating.md")
 DAY = 86_400
