@@ -8,7 +8,7 @@ import struct
 import subprocess
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -114,15 +114,12 @@ class SmallDisk:
     def data(self) -> Path:
         return self.folder / "data"
 
-    def fill(self, left: int = 0) -> None:
-        """Another program writes until so many bytes are left."""
-        with (self.outside / "filler").open("wb", buffering=0) as filler:
-            filler.write(bytes(max(shutil.disk_usage(self.outside).free - left, 0)))
-            try:
-                while not left:
-                    filler.write(bytes(KIB))
-            except OSError:  # there is no room for another KiB
-                pass
+    def fill(self) -> None:
+        """Another program writes until there is no room for another KiB."""
+        with (self.outside / "filler").open("wb", buffering=0) as filler, suppress(OSError):
+            filler.write(bytes(shutil.disk_usage(self.outside).free))
+            while True:
+                filler.write(bytes(KIB))
 
     def make_room(self) -> None:
         (self.outside / "filler").unlink()

@@ -454,10 +454,10 @@ class LongSearches:
         return searches
 
 
-async def test_a_search_blocks_neither_another_nor_a_writer(
+async def test_searches_block_nobody_and_who_leaves_stops_only_its_own(
     archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    long = LongSearches(archive, monkeypatch, 10)
+    long = LongSearches(archive, monkeypatch, 300_000)
     searches = await long.begin(READER_COUNT - 1)
     async with bounded("the counts"):
         assert (await archive.counts()).envelopes == len(ROWS)
@@ -465,29 +465,18 @@ async def test_a_search_blocks_neither_another_nor_a_writer(
     behind = asyncio.create_task(archive.topics())
     await archive.save([envelope(5000, 1)], 1)
     assert not behind.done()
-    behind.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await behind
+    leaving = searches.pop(0)
+    for left in (behind, leaving):  # the first waits for its turn, and stops no other
+        left.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await left
     long.let.set()
-    assert await asyncio.gather(*searches) == [NOTHING] * READER_COUNT
-    assert long.errors == [], "who waited for its turn and left has stopped no other"
-
-
-async def test_a_requester_that_leaves_stops_only_its_own_search(
-    archive: Archive, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    long = LongSearches(archive, monkeypatch, 300_000)
-    leaving, staying = await long.begin(2)
-    leaving.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await leaving
-    long.let.set()
-    assert await staying == NOTHING
-    for _ in range(2):
+    assert await asyncio.gather(*searches) == [NOTHING] * (READER_COUNT - 1)
+    for _ in range(READER_COUNT):
         assert await asyncio.to_thread(long.over.acquire, timeout=BOUND)
     assert long.errors == ["interrupted"]
     for _ in range(READER_COUNT + 1):
-        assert (await archive.counts()).envelopes == len(ROWS)
+        assert (await archive.counts()).envelopes == len(ROWS) + 1
 
 
 def test_a_search_that_is_cancelled_before_its_turn_does_not_start() -> None:
