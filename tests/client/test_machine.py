@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from client.live import APP_ID
 from restante.client.core import outputs
-from restante.client.core.conversation import RECEIPT
 from restante.client.core.machine import Machine
 from restante.client.core.state import NEW_BYTES, State, new_state
 from restante.client.errors import CrowdedError, PeerMessageError, ServerError, WrongPasswordError
@@ -387,24 +386,3 @@ def test_a_close_after_an_error_of_the_server_leaves_nothing_there(world: World)
     alice.cut()
     settle(alice)
     assert set(world.counts().values()) == {"0"}
-
-
-@pytest.mark.parametrize("lost", [False, True])
-def test_while_a_receipt_is_on_its_way_no_other_follows_and_then_only_the_newest(world: World, lost: bool) -> None:
-    """Also if it was lost on its way, and another connection is made."""
-    alice, bob = agreed(world, lasting=True)
-    for number in range(10):
-        alice.machine.send(b"%d" % number)
-    bob.attentive = False
-    settle(alice, bob)
-    for _ in range(10):
-        bob.process()
-    assert not bob.machine.all_stored
-    if lost:
-        bob.cut()
-    settle(alice, bob)
-    phases = [frame["phase"] for frame in alice.frames if frame["type"] == "message"]
-    receipts = [phase for phase in phases if phase.startswith(RECEIPT)]
-    assert receipts == (["receipt-10"] if lost else ["receipt-1", "receipt-10"])
-    assert bob.machine.all_stored
-    assert alice.machine.state.acknowledged == 10

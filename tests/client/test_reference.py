@@ -6,7 +6,6 @@ import ast
 import inspect
 import re
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -38,23 +37,6 @@ def test_the_import_loads_names_when_they_are_used_and_nothing_that_only_a_conne
     first, last = (set(line.split()) for line in done.stdout.splitlines())
     assert first == {"restante.client", "restante.common", "restante.common.lazy_names"}
     assert not BEFORE_A_CONNECTION & last
-
-
-def test_each_name_is_what_type_checkers_read() -> None:
-    imported = {
-        alias.asname or alias.name: (node.module or "", alias.name)
-        for part in ast.parse(Path(client.__file__).read_text()).body
-        if isinstance(part, ast.If)
-        for node in part.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-    assert sorted(imported) == sorted(client.__all__)
-    for name, (module, there) in imported.items():
-        assert getattr(client, name) is getattr(import_module(module), there), name
-    with pytest.raises(AttributeError, match="has no attribute 'Wormholes'"):
-        getattr(client, "Wormholes")  # noqa: B009 - a type checker knows, too
-    assert set(client.__all__) <= set(dir(client))
 
 
 def test_the_document_describes_every_public_name_once_as_its_docstring_does() -> None:
