@@ -214,20 +214,6 @@ def test_tables_that_the_sql_does_not_name_are_not_opened(lake: LakeWorld) -> No
     assert query(lake, hidden, ends=2).startswith("the SQL cannot be run: write the name of the table outcomes in")
 
 
-@pytest.mark.parametrize(
-    ("sql", "names"),
-    [
-        ("SELECT started::TIMESTAMP FROM nameplates", {"nameplates"}),
-        ("FROM hourly_coverage", {"hourly_coverage"}),
-        ('FROM "Outcomes"JOIN(FROM gaps)USING(day) -- versions', {"outcomes", "versions", "gaps"}),
-        ("SELECT 'times',mailbox_pressure.*FROM mailbox_pressure;", {"mailbox_pressure", "times"}),
-        ("SELECT xsources, sources1, sourcesé", set()),
-    ],
-)
-def test_a_name_of_a_table_is_a_whole_word(sql: str, names: set[str]) -> None:
-    assert {table.name for table in named(sql)} == names
-
-
 def test_a_query_may_fill_neither_the_memory_nor_the_disk(lake: LakeWorld, tmp_path: Path) -> None:
     sql = "SELECT md5(range::VARCHAR) AS x FROM range(3000000) ORDER BY x"
     with (

@@ -25,12 +25,8 @@ from restante.pipeline.report.changes.measure import (
 from restante.pipeline.report.changes.rule import MEASURES
 from restante.pipeline.report.changes.statistics import (
     MIN_EXPECTED,
-    MIN_MORE,
-    MIN_RISE,
     Portion,
     added,
-    evidence,
-    excess,
     ordinary,
     rose,
     silence,
@@ -49,18 +45,6 @@ PORTIONS = st.integers(0, 10**6).flatmap(lambda all_: st.integers(0, all_).map(l
 HOURS = st.dictionaries(st.integers(0, 23), st.integers(1, 500))
 
 # ── the rule ─────────────────────────────────────────────────────────────────────────────────────
-
-
-@given(PORTIONS, PORTIONS)
-def test_a_share_that_rose_is_larger_and_did_not_rise_the_other_way(now: Portion, before: Portion) -> None:
-    assert not rose(now, now)
-    assert abs(evidence(now, now)) < 1e-3
-    assert evidence(now, before) > -1e-3
-    if rose(now, before):
-        assert now.share - before.share >= MIN_RISE
-        assert excess(now, before) >= MIN_MORE
-        assert not rose(before, now)
-        assert rose(*(Portion(of.part * 7, of.whole * 7) for of in (now, before)))
 
 
 @pytest.mark.parametrize(

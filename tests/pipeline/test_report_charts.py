@@ -22,16 +22,10 @@ from restante.pipeline.report.model import (
     MAX_PARTS,
     MAX_PERCENTILES,
     Figure,
-    RankedBars,
-    ReportColumn,
-    ReportTable,
-    StackedBars,
-    ValueKind,
     drawn,
     figures,
 )
 from restante.pipeline.report.values import json_value
-from support.effort import examples
 from support.pipeline import reports
 
 CHARTS = {figure.id: figure for _, figure in figures(reports.of_lake("2026-11")) if figure.chart}
@@ -165,24 +159,6 @@ def test_ticks_are_few_round_numbers_that_reach_the_largest_value(largest: float
     assert found[-1] >= largest
     assert found[-2] < max(largest, 1)
     assert len({high - low for low, high in pairwise(found)}) == 1
-
-
-COUNTS = st.none() | st.integers(0, 10**12)
-
-
-@examples(50)
-@given(st.lists(st.tuples(st.text(), COUNTS, COUNTS), max_size=40))
-def test_any_table_gives_a_well_formed_chart_with_its_numbers(rows: list[tuple[str, int | None, int | None]]) -> None:
-    names = ("version", "mailboxes", "failed")
-    columns = (
-        ReportColumn("version", "A", ValueKind.TEXT),
-        *(ReportColumn(n, n, ValueKind.COUNT) for n in names[1:]),
-    )
-    for chart in (RankedBars(("version",), "mailboxes", "failed"), StackedBars("version", ("mailboxes", "failed"))):
-        figure = Figure("a", "A", "A.", ReportTable(columns, tuple(rows)), chart)
-        if rows:
-            for row, column, value, _ in marks(figure):
-                assert str(rows[row][names.index(column)]) == value
 
 
 def test_hatchings_and_shapes_suffice_and_differ() -> None:

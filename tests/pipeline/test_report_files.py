@@ -29,9 +29,6 @@ from restante.pipeline.report.csv_file import as_csv
 from restante.pipeline.report.files import report_files
 from restante.pipeline.report.json_file import as_json
 from restante.pipeline.report.model import (
-    Figure,
-    RankedBars,
-    Report,
     ReportColumn,
     ReportTable,
     Section,
@@ -41,7 +38,7 @@ from restante.pipeline.report.model import (
 from restante.pipeline.report.page import page
 from restante.pipeline.report.summary import ISOLATE, POP, summary
 from restante.pipeline.report.values import csv_text, spoken_value
-from support.markup import Tags, plain
+from support.markup import plain
 from support.pipeline import reports
 from support.timing.pages import closed
 
@@ -160,32 +157,12 @@ def test_the_lines_of_a_summary_fit_the_terminal(name: str, width: int, limit: i
     assert max(cell_len(line) for line in summary(REPORTS[name], width)) <= limit
 
 
-def of_section(figure: Figure, terms: str = "") -> Report:
-    return Report(WHOLE.period, WHOLE.made, (Section("of", "Of", (figure,), terms=terms),))
-
-
 def test_a_page_and_the_json_say_what_the_words_of_a_section_mean() -> None:
-    report = of_section(next(figures(WHOLE))[1], "A <word> is one.")
+    first, *others = WHOLE.sections
+    report = replace(WHOLE, sections=(replace(first, terms="A <word> is one."), *others))
     content = page(report).decode()
     assert content.index("A &lt;word&gt; is one.") < content.index('class="figure"')
     assert json.loads(as_json(report))["sections"][0]["terms"] == "A <word> is one."
-
-
-@pytest.mark.parametrize(("names", "is_shown"), [((1, 1), False), ((1, 7), True)])
-def test_a_page_leaves_out_a_column_that_says_the_usual_in_every_row(names: tuple[int, ...], is_shown: bool) -> None:
-    columns = (
-        ReportColumn("app_id", "Application", ValueKind.TEXT),
-        ReportColumn("names", "Names", ValueKind.COUNT, "How many names.", usual=1),
-        ReportColumn("ended", "Ended", ValueKind.COUNT),
-    )
-    rows = tuple((f"app {at}", number, 90 + at) for at, number in enumerate(names))
-    figure = Figure("a", "A", "It.", ReportTable(columns, rows), RankedBars(("app_id",), "ended"))
-    tags = Tags(page(of_section(figure)).decode())
-    shown = [each for each in tags.texts["th"] if each]  # the texts of the rows' headers are in elements of their own
-    assert shown == ["Application", *["Names"] * is_shown, "Ended"]
-    assert ("How many names." in tags.texts.get("dd", [])) == is_shown
-    assert len(tags.texts["td"]) == 2 * (1 + is_shown)
-    assert as_csv(figure.table).startswith(b"app_id,names,ended\r\n")
 
 
 @pytest.mark.parametrize("width", [40, 300])

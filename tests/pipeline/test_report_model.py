@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from datetime import date, timedelta
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -22,7 +21,6 @@ from restante.pipeline.report.periods import (
     parse,
     remarks,
 )
-from restante.pipeline.report.top_rows import top_rows
 from restante.pipeline.tables.buckets import edges
 
 EDGES = edges()
@@ -49,26 +47,6 @@ def test_a_percentile_is_within_one_percent_of_that_of_the_durations(durations: 
 def test_there_is_no_percentile_of_nothing() -> None:
     nothing: list[list[tuple[int | None, int]]] = [[], [(None, 5)], [(10, 0)]]
     assert [percentiles(parts) for parts in nothing] == [[None] * 3] * 3
-
-
-NAMES = st.lists(
-    st.tuples(st.none() | st.text(max_size=2), st.none() | st.text(max_size=2)), unique=True, max_size=12
-)
-
-
-@given(NAMES, st.data())
-def test_the_rows_of_names_add_up_to_all_of_them(names: list[tuple[str | None, ...]], data: Any) -> None:
-    rows = [(name, data.draw(st.tuples(st.integers(0, 5), st.integers(0, 5)))) for name in names]
-    most = data.draw(st.integers(2, 6))
-    found = top_rows(rows, 1, most)
-    assert (len(found), sum(each.names for each in found)) == (min(len(rows), most), len(rows))
-    for column in (0, 1):
-        assert sum(each.counts[column] for each in found) == sum(counts[column] for _, counts in rows)
-    named = [each for each in found if each.name is not None]
-    assert all(one.counts[1] >= other.counts[1] for one, other in pairwise(named))
-    assert top_rows(data.draw(st.permutations(rows)), 1, most) == found
-    left_out = set(names) - {each.name for each in named}
-    assert all(dict(rows)[name][1] <= named[-1].counts[1] for name in left_out)
 
 
 # ── periods ───────────────────────────────────────────────────────────────────────────────────────

@@ -292,6 +292,7 @@ def test_thousands_of_names_are_twenty_rows_that_add_up() -> None:
         assert remark.startswith(f'The row "all others" has {least:,} names or more: the lake has the 1,000 most')
     [fact] = section_of(report, "versions").facts
     assert (fact.name, fact.value) == ("Versions, at least", 4_000)
+    assert "Names" in Tags(page(report).decode()).texts["th"], "a column with the usual number only is left out"
 
 
 def test_rare_names_are_all_others_and_a_server_may_be_called_other() -> None:

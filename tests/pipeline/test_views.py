@@ -15,7 +15,7 @@ from restante.pipeline.lake import columns
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.schemas import NAMEPLATES, Column, Table
 from restante.pipeline.tables import TABLES
-from support.pipeline.lakes import LATER_LETTERS, add, letter, opened, seen
+from support.pipeline.lakes import LATER_LETTERS, add, letter, opened
 from support.pipeline.tables import dicts, rows
 from support.processes import run
 
@@ -91,17 +91,6 @@ def test_any_name_and_comment_is_quoted(tmp_path: Path) -> None:
             assert of_table == 'one row per thing that\'s "here"'
             of_columns = database.sql("SELECT comment FROM duckdb_columns() WHERE NOT internal ORDER BY column_index")
             assert of_columns.fetchall() == [(meaning,), ("",), ("",)]
-
-
-def test_a_view_gives_one_version_until_its_files_are_removed(tmp_path: Path) -> None:
-    with opened(tmp_path) as table, duckdb.connect() as database:
-        add(table, [letter(1), letter(2)])
-        database.execute(views.view(seen(tmp_path)))
-        for _ in range(3):
-            assert database.sql("SELECT id FROM letters ORDER BY id").fetchall() == [(1,), (2,)]
-            add(table, [letter(3)], replace={"day": {"2026-11-01"}})
-        database.execute(views.view(seen(tmp_path)))
-        assert database.sql("SELECT id FROM letters").fetchall() == [(3,)]
 
 
 def test_files_are_those_of_the_newest_version(lake: Path) -> None:

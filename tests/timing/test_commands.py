@@ -8,7 +8,6 @@ import os
 import random
 import re
 import shlex
-import stat
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -113,14 +112,6 @@ def test_a_file_that_a_process_has_open_is_appended_to(
         (tmp_path / "link").symlink_to(f"/proc/self/fd/{file.fileno()}")  # as /dev/stdout is one
         write_output(Path(path.format(file.fileno())), b"after\n")
     assert (tmp_path / "file").read_text() == "before\nafter\n"
-
-
-@pytest.mark.parametrize("mode", [0o644, 0o600])
-def test_a_file_that_is_replaced_keeps_its_mode(tmp_path: Path, mode: int) -> None:
-    (tmp_path / "out").touch()
-    (tmp_path / "out").chmod(mode)
-    write_output(tmp_path / "out", b"new")
-    assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == mode
 
 
 NO_SKEW = "write sender=SECONDS or receiver=SECONDS"
