@@ -172,9 +172,6 @@ def test_in_whatever_steps_it_is_read_each_arrival_is_read_once_or_missed(steps:
     assert len(rows) + missed == arrivals
 
 
-# ── another archive, or an older one ─────────────────────────────────────────────────────────────
-
-
 def test_an_older_copy_or_another_archive_is_noticed_and_the_rows_that_were_read_stay(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with Keeping(data, *SOME[:3]):
@@ -200,8 +197,6 @@ def test_an_older_copy_or_another_archive_is_noticed_and_the_rows_that_were_read
     assert hashes(fourth.rows) == names(reversed(SOME))
     assert {row["file"] for row in first.rows}.isdisjoint(row["file"] for row in fourth.rows)
 
-
-# ── what cannot be taken ─────────────────────────────────────────────────────────────────────────
 
 HOME = ids.home(SOME[2])
 
@@ -230,9 +225,6 @@ def test_a_changed_envelope_is_reported_and_not_read(name: str, tmp_path: Path) 
     assert kept == {"file", "arrival", "source_kind", "source", "fault", "identity", "digest"}
 
 
-# ── beside a running server ──────────────────────────────────────────────────────────────────────
-
-
 def test_envelopes_that_arrive_during_a_read_are_left_for_the_next(tmp_path: Path) -> None:
     with Keeping(tmp_path / "data", *SOME[:4]) as server:
         with recognise(f"waku={server.data}").opened(tmp_path / "scratch", print, CONTEXT) as opened:
@@ -244,9 +236,6 @@ def test_envelopes_that_arrive_during_a_read_are_left_for_the_next(tmp_path: Pat
             assert hashes(rows_of(opened, span)) == names(SOME[:4])
         second = read_source(f"waku={server.data}", "archived", tmp_path / "scratch", span.marks)
     assert hashes(second.rows) == names(SOME[4:6])
-
-
-# ── what it is ───────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("version", archive.SCHEMA_VERSIONS)

@@ -114,9 +114,6 @@ def test_however_many_gaps_there_are_the_requests_are_few_and_cover_all_of_them(
             )
 
 
-# ── the command ──────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.fixture
 def lake(tmp_path: Path) -> LakeWorld:
     """Return a lake in which two Mailservers lack something; west has the older part of it no more."""

@@ -50,9 +50,6 @@ def query(lake: LakeWorld, *words: str, ends: int = 0) -> str:
     return done.stderr.removeprefix("restante: ").rstrip("\n")
 
 
-# ── what it prints ───────────────────────────────────────────────────────────────────────────────
-
-
 def test_a_table_is_aligned_and_shows_nulls_and_times_in_utc(lake: LakeWorld) -> None:
     assert query(lake, "SELECT source, started, total_us, waiting_us FROM nameplates").splitlines() == [
         "source  started                 total_us  waiting_us",
@@ -111,9 +108,6 @@ def test_a_table_has_a_hundred_rows_and_a_plan_is_printed_as_it_is_drawn(lake: L
         assert re.search(r"│ Function: +READ_PARQUET", query(lake, sql))
 
 
-# ── a terminal ───────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     "form", ["table", *(pytest.param(each, marks=pytest.mark.thorough) for each in ("csv", "json"))]
 )
@@ -150,9 +144,6 @@ def test_long_texts_are_cut_and_rows_that_do_not_fit_are_shown_value_by_value() 
     ]
 
 
-# ── what the tables mean ─────────────────────────────────────────────────────────────────────────
-
-
 def test_the_columns_of_a_table_are_described(lake: LakeWorld) -> None:
     described = json.loads(query(lake, "--describe", "outcomes", "--format", "json"))
     assert [list(row.values()) for row in described] == [
@@ -162,9 +153,6 @@ def test_the_columns_of_a_table_are_described(lake: LakeWorld) -> None:
     for name, sentence in (("outcom", "is it outcomes?"), ("x\x1b", "there are na")):
         error = query(lake, "--describe", name, ends=2)
         assert error.startswith(f"there is no table {name!r}: {sentence}")
-
-
-# ── it only reads, and only the lake ─────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -234,9 +222,6 @@ def test_rows_are_read_while_they_are_computed(lake: LakeWorld, tmp_path: Path) 
             assert len(list(islice(form(db.run(as_json=form is query_output.as_json)), 10_000))) == 10_000
 
 
-# ── errors ───────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("sql", "sentence"),
     [
@@ -281,9 +266,6 @@ def test_a_file_that_was_removed_or_damaged_while_the_query_ran_is_one_sentence(
     assert str(caught.value).startswith(sentence)
     assert "\n" not in str(caught.value)
     assert caught.value.exit_code == 1
-
-
-# ── standard input and output ────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

@@ -49,8 +49,6 @@ def test_there_is_no_percentile_of_nothing() -> None:
     assert [percentiles(parts) for parts in nothing] == [[None] * 3] * 3
 
 
-# ── periods ───────────────────────────────────────────────────────────────────────────────────────
-
 DAYS = st.dates(date(1970, 2, 1), date(9998, 12, 1))
 KINDS = st.sampled_from(PeriodKind)
 

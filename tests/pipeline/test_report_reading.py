@@ -81,9 +81,6 @@ def test_a_lake_gives_the_report_of_its_rows(world: LakeWorld, tmp_path: Path) -
     }
 
 
-# ── tables that the lake does not have ───────────────────────────────────────────────────────────
-
-
 def text_of(report: Report, section: str) -> str:
     """Return the sentence of a section without figures, which is on the page and in the summary."""
     [found] = [each for each in report.sections if each.id == section]
@@ -135,9 +132,6 @@ def test_a_lake_that_was_only_ingested_says_what_to_build(tmp_path: Path) -> Non
     assert "traffic" not in remark
 
 
-# ── other runs ───────────────────────────────────────────────────────────────────────────────────
-
-
 def test_while_another_run_writes_a_report_says_so(world: LakeWorld, tmp_path: Path) -> None:
     with world.run() as run:
         assert read(world, tmp_path).remarks[0] == BEING_WRITTEN
@@ -161,9 +155,6 @@ def test_a_vacuum_while_a_report_is_made_is_one_sentence(
     monkeypatch.setattr(reading, "database", opening)
     with pytest.raises(StoreError, match=r"^the table outcomes was changed while .*: run it again$"):
         read(world, tmp_path)
-
-
-# ── the command ──────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_damaged_file_is_one_sentence_that_names_it(world: LakeWorld, tmp_path: Path) -> None:

@@ -178,8 +178,6 @@ def test_groups_that_cannot_be_compared_are_refused(logs: Path, arguments: Seque
     assert sentence in done.stderr
 
 
-# ── the guide ────────────────────────────────────────────────────────────────────────────────────
-
 GUIDE = Document("docs/timing/guide.md")
 
 

@@ -50,9 +50,6 @@ def measure(old: Sequence[float], new: Sequence[float], name: str = "crypto") ->
     return Measure("sender", "elapsed", name, old, new)
 
 
-# The test.
-
-
 def all_permutations(old: Sequence[float], new: Sequence[float]) -> float:
     """Return the p-value as it is defined: the share of all divisions that are at least as far from the mean."""
     values = [*old, *new]
@@ -122,9 +119,6 @@ def test_the_interval_contains_the_shift(name: str, old_size: int, new_size: int
     assert missed <= 0.05 * draws + 2 * math.sqrt(draws * 0.05 * 0.95)
 
 
-# Its error rates.
-
-
 def test_at_most_5_percent_of_equal_runs_are_flagged_and_of_changes_of_a_fifth_called_the_same() -> None:
     """Also of groups of different sizes, and of measures that depend on one another."""
     dice = Random(7)
@@ -143,9 +137,6 @@ def test_at_most_5_percent_of_equal_runs_are_flagged_and_of_changes_of_a_fifth_c
         new = [dice.lognormvariate(0, 0.1) * 1.11 for _ in range(12)]
         wrong += compared([measure(old, new)])[0].verdict == "same"
     assert wrong <= 3
-
-
-# Verdicts.
 
 
 def test_verdicts() -> None:
@@ -188,8 +179,6 @@ def test_what_is_shown_to_be_slower_has_no_interval_that_says_faster() -> None:
             seen += changes[1].difference_us.low == 0
     assert seen
 
-
-# Runs.
 
 SLOW = {role: Path(0.060, 0.030, 0.002) for role in ROLES}
 
@@ -258,9 +247,6 @@ def test_what_only_some_runs_tell_apart_counts_as_one() -> None:
     names = {name for _, name in by_name(compare(traced, without_clock, Random(0)))}
     assert "round trip" in names
     assert NETWORK not in names
-
-
-# The text.
 
 
 @cache

@@ -57,9 +57,6 @@ def test_logs_give_the_deliveries_that_their_vector_has_in_any_order(vector: Map
         assert sorted(computed_deliveries(variant), key=repr) == sorted(expected, key=repr)
 
 
-# ── offsets ──────────────────────────────────────────────────────────────────────────────────────
-
-
 def logged(events: Sequence[Mapping[str, Any]]) -> list[Event]:
     return [read_event(msgspec.json.encode(event)) for event in events]
 
@@ -157,9 +154,6 @@ def test_of_several_days_the_best_offset_counts_and_contradictions_show_that_the
     assert best([Offset(0, 10, moved_us=5), Offset(1, 20)]) == Offset(0, 21, moved_us=5)
 
 
-# ── timelines ────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.fixture
 def drawn() -> Drawn:
     return draw(Random(7), {"sender": 100.0, "receiver": -3.0}, dict.fromkeys(SIDES, Path(0.010, 0.010, 0.0)))
@@ -232,9 +226,6 @@ def test_each_message_s_way_is_within_its_error_whatever_the_clocks_show(traced:
         alone = timeline_of(drawn, roles=("sender",))
         assert alone.deliveries == []
         assert "end to end" not in {delay.phase for delay in alone.delays}
-
-
-# ── elapsed time ─────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("day", [0, 86_400], ids=["one day", "two days, and the clock is set between them"])

@@ -146,9 +146,6 @@ def test_a_log_that_is_cut_off_is_shown_up_to_there(files: Files, one: Drawn) ->
             read_log(files.write("log", content[:end]), files.hear)
 
 
-# ── two logs ─────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_logs_have_their_roles_in_either_order(files: Files, one: Drawn) -> None:
     right = files.read(one.log("sender"), one.log("receiver"))
     assert files.said == []
@@ -209,9 +206,6 @@ def test_a_clock_that_was_set_or_is_not_known_is_named(files: Files, one: Drawn)
         later["start"] += 60.0
     files.read(one.logs["sender"])
     assert files.said[0].startswith("the clock of a moved against the server's by 59.9")
-
-
-# ── traces ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

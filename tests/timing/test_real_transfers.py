@@ -99,9 +99,6 @@ async def test_the_python_client_s_logs(scene: Scene, tmp_path: Path, what: str)
         assert all(of >= FILE_CAUSES for of in causes(timeline))
 
 
-# ── ours ─────────────────────────────────────────────────────────────────────────────────────────
-
-
 async def our_transfer(scene: Scene, folder: Path, sent: str, *options: str, receives: str = CODE) -> None:
     """Send and receive with our commands, over the proxy."""
     url, output = scene.url, str(folder / "received")
@@ -154,8 +151,6 @@ async def test_our_client_s_wrong_code(scene: Scene, tmp_path: Path) -> None:
         assert [client.role for client in read_transfer(logs, None, {}, remarks.append).clients] == roles
     assert remarks == [f"{received} is the receiver's log, and {sent} the sender's"]
 
-
-# ── the guide ────────────────────────────────────────────────────────────────────────────────────
 
 GUIDE = Document("docs/timing/guide.md")
 

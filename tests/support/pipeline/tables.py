@@ -125,8 +125,6 @@ def _plain(value: Any) -> Any:
     return value.astimezone(UTC) if isinstance(value, datetime) else value
 
 
-# ── several cases as one table's rows ────────────────────────────────────────────────────────────
-
 BY_DAY: Final = {
     *("archived", "envelopes", "traffic", "coverage", "hourly_coverage", "gaps", "lateness"),
     FOLDERS.name,
