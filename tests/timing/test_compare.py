@@ -30,7 +30,7 @@ from restante.timing.comparison.compare import (
 from restante.timing.comparison.rank_test import Draws, interval, p_value, runs_needed, smallest_p, superiority
 from restante.timing.model.timeline import ROLES, Role, Timeline
 from restante.timing.outputs.compare_text import compare_text
-from support.timing.drawn import Path, drawn_timeline, span
+from support.timing.drawn import PATHS, SKEWS, Path, draw, drawn_timeline, timeline_of
 
 DISTRIBUTIONS: dict[str, Callable[[Random], float]] = {
     "exponential": lambda dice: dice.expovariate(1),
@@ -126,8 +126,8 @@ def test_at_most_5_percent_of_equal_runs_are_flagged_and_of_changes_of_a_fifth_c
     for _ in range(200):
         whole = []
         common = [[dice.expovariate(1) for _ in range(dice.randrange(6, 12))] for _ in range(2)]
-        for name, draw in DISTRIBUTIONS.items():
-            old, new = ([draw(dice) + run for run in group] for group in common)
+        for name, value in DISTRIBUTIONS.items():
+            old, new = ([value(dice) + run for run in group] for group in common)
             whole.append(measure(old, new, name))
         flagged += any(change.verdict in {"slower", "faster"} for change in compared(whole))
     assert flagged <= 10
@@ -180,11 +180,11 @@ def test_what_is_shown_to_be_slower_has_no_interval_that_says_faster() -> None:
     assert seen
 
 
-SLOW = {role: Path(0.060, 0.030, 0.002) for role in ROLES}
+SLOW: dict[str, Path] = {role: Path(0.060, 0.030, 0.002) for role in ROLES}
 
 
-def runs(first: int, number: int, role: Role = "sender", **options: object) -> list[Timeline]:
-    return [drawn_timeline(first + run, roles=[role], traced=False, **options) for run in range(number)]  # type: ignore[arg-type]
+def runs(first: int, number: int, role: Role = "sender", paths: dict[str, Path] = PATHS) -> list[Timeline]:
+    return [drawn_timeline(first + run, roles=[role], traced=False, paths=paths) for run in range(number)]
 
 
 def by_name(comparison: Comparison) -> dict[tuple[str, str], Change]:
@@ -204,11 +204,14 @@ def test_a_slower_network_is_found_and_nothing_else() -> None:
 
 
 def test_the_total_leaves_out_human_and_peer() -> None:
-    waits = [("sender", span("input code", -5.0, -1.0, 5.0, "user"))]
-    plain = compare(runs(100, 9), runs(100, 9), Random(0))
-    human = by_name(compare(runs(100, 9), runs(100, 9, spans=waits), Random(0)))
-    assert human["elapsed", "human"].verdict == "slower"
-    assert human["elapsed", TOTAL].new_median_us < by_name(plain)["elapsed", TOTAL].new_median_us + 1_100_000
+    waited = []
+    for seed in range(100, 109):
+        drawn = draw(Random(seed), SKEWS, PATHS)
+        drawn.add("sender", "input code", -5.0, -1.0, "user")
+        waited.append(timeline_of(drawn, roles=["sender"], traced=False))
+    result = by_name(compare(runs(100, 9), waited, Random(0)))
+    assert result["elapsed", "human"].verdict == "slower"
+    assert result["elapsed", TOTAL].new_median_us < result["elapsed", TOTAL].old_median_us + 1_100_000
 
 
 def test_roles_are_compared_separately_and_more_runs_than_the_limit_are_refused() -> None:
@@ -254,7 +257,7 @@ def comparison(name: str) -> Comparison:
     if name == "the same run":
         return compare(runs(1, 1) * 8, runs(1, 1) * 8, Random(0))
     size = {"slower": 9, "equal": 8, "few": 2}[name]
-    return compare(runs(100, size), runs(200, size, paths=None if name == "equal" else SLOW), Random(0))
+    return compare(runs(100, size), runs(200, size, paths=PATHS if name == "equal" else SLOW), Random(0))
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,15 @@ class Drawn:
     def lines(self) -> bytes:
         return b"".join(json.dumps(line).encode() + b"\n" for line in self.trace)
 
+    def add(self, role: str, name: str, start: float, stop: float | None = None, waiting: str | None = None) -> None:
+        """Add an event that is not a message to a log. Its times are by the server's clock."""
+        began = BEGAN + self.skews[role]
+        details = {} if waiting is None else {"waiting": waiting}
+        self.logs[role].append(
+            {"name": name, "start": began + start, "stop": stop and began + stop, "details": details}
+        )
+        self.logs[role].sort(key=lambda event: float(event["start"]))
+
 
 def draw(dice: Random, skews: dict[str, float], paths: dict[str, Path], *, pauses: float = 0.05) -> Drawn:
     """Draw the times of a transfer. Each clock has a constant skew."""
@@ -154,34 +163,16 @@ SKEWS = {"sender": 5.0, "receiver": -5.0}
 
 
 def drawn_timeline(
-    seed: int = 1,
-    *,
-    roles: Sequence[Role] = ROLES,
-    traced: bool = True,
-    skews: dict[str, float] | None = None,
-    paths: dict[str, Path] | None = None,
-    spans: Sequence[tuple[Role, dict[str, Any]]] = (),
+    seed: int = 1, *, roles: Sequence[Role] = ROLES, traced: bool = True, paths: dict[str, Path] = PATHS
 ) -> Timeline:
-    """Return the timeline of a transfer that was drawn, with some spans added to its logs."""
-    drawn = draw(Random(seed), skews or SKEWS, paths or PATHS)
-    for role, event in spans:
-        log = drawn.logs[role]
-        log.append(event)
-        log.sort(key=lambda each: float(each["start"]))
-    return timeline_of(drawn, roles=roles, traced=traced)
+    """Return the timeline of a transfer that was drawn."""
+    return timeline_of(draw(Random(seed), SKEWS, paths), roles=roles, traced=traced)
 
 
 def timeline_of(drawn: Drawn, *, roles: Sequence[Role] = ROLES, traced: bool = True) -> Timeline:
     logs = [ClientLog(role, [read_event(json.dumps(event).encode()) for event in drawn.logs[role]]) for role in roles]
     lines = [read_line(line) for line in drawn.lines().splitlines()]
     return timeline(logs, {line.id: [line] for line in lines if line.id is not None} if traced else None)
-
-
-def span(name: str, start: float, stop: float | None, skew: float, waiting: str | None = None) -> dict[str, Any]:
-    """Return an event of a log that is not a message: seconds since the transfer began, by the server's clock."""
-    details = {} if waiting is None else {"waiting": waiting}
-    ends = None if stop is None else BEGAN + stop + skew
-    return {"name": name, "start": BEGAN + start + skew, "stop": ends, "details": details}
 
 
 def waiting(seconds: float = 9.0, *, human: float | None = None, paths: dict[str, Path] = PATHS) -> Drawn:
@@ -199,13 +190,9 @@ def waiting(seconds: float = 9.0, *, human: float | None = None, paths: dict[str
     drawn.logs = {role: log_of(role, drawn.ways, skew) for role, skew in SKEWS.items()}
     drawn.trace = [line_of(way) for way in drawn.ways]
     ended = drawn.ways[-1].sent
-    for role, event in (
-        ("receiver", span("input code", came - (human or seconds), came - 0.001, -5.0, "user")),
-        ("sender", span("command dispatch", -0.3, None, 5.0)),
-        ("sender", span("pake1", -0.2, -0.1, 5.0, "crypto")),
-        ("sender", span("tx file", ended + 0.1, ended + 2.1, 5.0)),
-        ("receiver", span("rx file", ended + 0.1, ended + 2.1, -5.0)),
-    ):
-        drawn.logs[role].append(event)
-        drawn.logs[role].sort(key=lambda each: float(each["start"]))
+    drawn.add("receiver", "input code", came - (human or seconds), came - 0.001, "user")
+    drawn.add("sender", "command dispatch", -0.3)
+    drawn.add("sender", "pake1", -0.2, -0.1, "crypto")
+    drawn.add("sender", "tx file", ended + 0.1, ended + 2.1)
+    drawn.add("receiver", "rx file", ended + 0.1, ended + 2.1)
     return drawn
