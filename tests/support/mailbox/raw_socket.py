@@ -136,14 +136,11 @@ class RawSocket:
         """Read all that comes, until the end."""
         read = bytearray()
         with contextlib.suppress(ConnectionError):
-            while piece := await self._piece():
-                read += piece
+            async with asyncio.timeout(BOUND):
+                while piece := await self.reader.read(1 << 16):
+                    read += piece
         self.cut()
         return bytes(read)
-
-    async def _piece(self) -> bytes:
-        async with asyncio.timeout(BOUND):
-            return await self.reader.read(1 << 16)
 
     def bid_farewell(self, code: int = 1000) -> None:
         self.write(frame(CLOSE, code.to_bytes(2, "big")))

@@ -40,12 +40,6 @@ class Usage:
         ordered = (sorted(table, key=lambda record: repr(sorted(record.items()))) for table in tables)
         return *ordered, self.current, self.pruned
 
-    def order_as(self, other: Usage) -> None:
-        """Replace the records by those of `other`, which are the same in another order."""
-        self.nameplates = other.nameplates[:]
-        self.mailboxes = other.mailboxes[:]
-        self.client_versions = other.client_versions[:]
-
 
 def usage_rows(database: sqlite3.Connection) -> Usage:
     def table(name: str, columns: str) -> list[Record]:
@@ -94,19 +88,20 @@ def live_state(state: State) -> dict[str, Rows]:
 
 def note(usage: Usage, changes: Sequence[Change]) -> None:
     """Gather the records among changes."""
+    tables = {
+        usage_records.NameplateUsage: usage.nameplates,
+        usage_records.MailboxUsage: usage.mailboxes,
+        usage_records.ClientVersion: usage.client_versions,
+    }
     for change in changes:
         if isinstance(change, model.Pruned):
             usage.pruned = change.wall
-        elif isinstance(change, usage_records.NameplateUsage):
-            usage.nameplates.append(msgspec.structs.asdict(change))
-        elif isinstance(change, usage_records.MailboxUsage):
-            usage.mailboxes.append(msgspec.structs.asdict(change))
-        elif isinstance(change, usage_records.ClientVersion):
-            record = msgspec.structs.asdict(change)
-            del record["address_id"]  # a secret makes it, and no rule looks at it
-            usage.client_versions.append(record)
         elif isinstance(change, usage_records.CurrentUsage):
             usage.current = msgspec.structs.asdict(change)
+        elif type(change) in tables:
+            record = msgspec.structs.asdict(change)
+            record.pop("address_id", None)  # a secret makes it, and no rule looks at it
+            tables[type(change)].append(record)
 
 
 # ── as scripts write it ──────────────────────────────────────────────────────────────────────────
