@@ -22,7 +22,7 @@ from restante.common.errors import Misuse, StoreDamaged, StoreError
 from restante.mailbox.store.backup import back_up, restore
 from restante.mailbox.store.schema import FILE, migrations
 from restante.mailbox.store.sqlite import Store, open_store
-from stores.engine import USAGE, Engine
+from stores.conftest import USAGE, Engine
 from stores.test_schema import DAMAGE, thaw
 from support.disk import no_file_beyond
 from support.effort import examples

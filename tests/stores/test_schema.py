@@ -22,10 +22,32 @@ from restante.mailbox.store.sqlite import open_store
 from restante.waku.archive.schema import SCHEMA as ARCHIVE
 from support.mailbox.ledger import Ledger
 from support.mailbox.picture import picture
-from support.sqlite_schema import schema, version
 from support.waku.archives import FROZEN as ARCHIVE_FROZEN
 
 FROZEN = Path(__file__).parent / "frozen"
+
+
+def schema(database: sqlite3.Connection) -> dict[str, Any]:
+    """Return tables, columns and indexes; comments and white space are no part of a schema."""
+    names = database.execute("SELECT type, name, tbl_name FROM sqlite_schema ORDER BY type, name").fetchall()
+    tables = [name for kind, name, _ in names if kind == "table"]
+    return {
+        "names": names,
+        "columns": {table: database.execute(f"PRAGMA table_xinfo({table})").fetchall() for table in tables},
+        "options": sorted(row[1:6] for row in database.execute("PRAGMA table_list") if row[1] in tables),
+        "indexes": {
+            name: database.execute(f"PRAGMA index_xinfo({name})").fetchall()
+            for kind, name, _ in names
+            if kind == "index"
+        },
+    }
+
+
+def version(database: sqlite3.Connection) -> tuple[int, int]:
+    return (
+        database.execute("PRAGMA application_id").fetchone()[0],
+        database.execute("PRAGMA user_version").fetchone()[0],
+    )
 
 
 def thaw(version: int, path: str | Path = ":memory:") -> sqlite3.Connection:

@@ -19,7 +19,7 @@ from restante.common.usage_records import RESULTS, CurrentUsage, MailboxUsage, N
 from restante.mailbox.core import model
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from restante.mailbox.store import recent, sqlite
-from stores.engine import LIVE, USAGE, Engine
+from stores.conftest import LIVE, USAGE, Engine
 from support.bounds import BOUND
 from support.dice import FakeDice
 from support.effort import examples

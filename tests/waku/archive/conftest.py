@@ -1,10 +1,187 @@
-from collections.abc import AsyncIterator, Iterator
+"""An archive and what a test does behind its back; and what a query should give, told from the envelopes."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+from unittest.mock import patch
 
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from restante.waku.archive import sqlite
-from waku.archive.engine import Engine
+from restante.waku.archive import pruning, sqlite
+from restante.waku.archive.history.query import DEFAULT_BOUNDS, Bounds, Page, PageQuery
+from restante.waku.archive.schema import FILE
+from restante.waku.archive.sqlite import Archive, open_archive
+from restante.waku.envelope import bloom
+from restante.waku.envelope.envelope import Envelope
+from support.disk import crashing
+from support.waku.envelopes import T0
+
+
+class Fallible(sqlite3.Connection):
+    """A connection whose COMMIT fails when it is told to, and waits for no disk.
+
+    What another process sees after a crash is the kernel's copy of the files, flushed or not. That a commit is
+    flushed is for waku/durability.
+    """
+
+    code: int | None = None
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        super().execute("PRAGMA synchronous = OFF")
+
+    def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
+        if sql == "PRAGMA synchronous = FULL":
+            return super().execute("SELECT NULL")
+        if sql == "COMMIT" and self.code is not None:
+            failure = sqlite3.OperationalError("it was told to")
+            failure.sqlite_errorcode = self.code
+            raise failure
+        return super().execute(sql, parameters)
+
+
+class Meddled:
+    """A connection, and what happens before each of its statements."""
+
+    def __init__(self, database: sqlite3.Connection, steps: Iterator[Callable[[], None]]) -> None:
+        self._database = database
+        self._steps = steps
+
+    def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
+        next(self._steps, lambda: None)()
+        return self._database.execute(sql, parameters)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+
+class Engine:
+    """One archive at a time, and the data directory that outlives it."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self.data = Path(self._folder.name) / "data"
+        self.archive = self._open()
+
+    def _open(self) -> Archive:
+        with patch("sqlite3.connect", partial(sqlite3.connect, factory=Fallible)):
+            return open_archive(self.data)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.archive.close()
+        self._folder.cleanup()
+
+    async def restart(self) -> None:
+        """Close the archive and open what it left."""
+        await self.archive.close()
+        self.archive = self._open()
+
+    async def crash(self) -> None:
+        """Open what a process finds that starts now, while the archive has not been closed."""
+        with crashing(self.data):
+            await self.archive.close()
+        self.archive = self._open()
+
+    @contextlib.contextmanager
+    def beside(self, *statements: str) -> Iterator[None]:
+        """Let another program do this meanwhile, without an end."""
+        with contextlib.closing(sqlite3.connect(self.data / FILE, isolation_level=None)) as database:
+            for statement in statements:
+                database.execute(statement).fetchall()
+            yield
+
+    def refusing(self) -> contextlib.AbstractContextManager[None]:
+        return self.beside("BEGIN IMMEDIATE", "UPDATE totals SET envelopes = 12345")
+
+    def failing_at_commit(self, code: int = sqlite3.SQLITE_IOERR_FSYNC) -> contextlib.AbstractContextManager[object]:
+        """Fail at every commit; by default in a way of which nobody can tell what it did."""
+        return patch.object(self.archive.database, "code", code)
+
+    @contextlib.contextmanager
+    def meddling(self, steps: Iterable[Callable[[], None]]) -> Iterator[None]:
+        """Run one step before each read, as long as there are any."""
+        following = iter(steps)
+        free = [Meddled(database, following) for database in self.archive.readers.free]
+        with patch.object(self.archive.readers, "free", free):
+            yield
+
+    def save_now(self, batch: Sequence[Envelope]) -> None:
+        """Save in such a step."""
+        self.archive._save(batch, 1)
+
+    def prune_now(self, before: int, most: int) -> None:
+        """Prune in such a step."""
+        self.archive._prune(lambda: pruning.prune(self.archive.database, before, most))
+
+    @contextlib.contextmanager
+    def full(self) -> Iterator[None]:
+        """Refuse whatever needs more room meanwhile."""
+        database = self.archive.database
+        pages = database.execute("PRAGMA page_count").fetchone()[0]
+        database.execute(f"PRAGMA max_page_count = {pages}")
+        yield
+        database.execute(f"PRAGMA max_page_count = {1 << 30}")
+
+
+def query(
+    lower: int = 0,
+    upper: int = 1000,
+    *,
+    topics: Iterable[bytes] | None = None,
+    bloom: int | None = None,
+    limit: int = 1000,
+    after: bytes | None = None,
+    descending: bool = False,
+) -> PageQuery:
+    """Ask for what was sent between these seconds after T0."""
+    return PageQuery(
+        lower=T0 + lower,
+        upper=T0 + upper,
+        topics=None if topics is None else frozenset(topics),
+        bloom=bloom,
+        limit=limit,
+        after=after,
+        descending=descending,
+    )
+
+
+def matches(asked: PageQuery, envelope: Envelope) -> bool:
+    if not asked.lower <= envelope.sent <= asked.upper:
+        return False
+    if asked.topics is not None:
+        return envelope.topic in asked.topics
+    return asked.bloom is None or bloom.passes(asked.bloom, envelope.topic)
+
+
+def answer(asked: PageQuery, rows: Iterable[Envelope]) -> list[bytes]:
+    """Answer by hand, where no hashes begin alike."""
+    matching = sorted((row.sent, row.hash, row.raw) for row in rows if matches(asked, row))
+    return [raw for _, _, raw in (matching[::-1] if asked.descending else matching)]
+
+
+async def pages(archive: Archive, asked: PageQuery, bounds: Bounds = DEFAULT_BOUNDS) -> list[Page]:
+    """Ask until there is no more."""
+    answers = [await archive.page(asked, bounds)]
+    while answers[-1].cursor is not None:
+        assert len(answers) < 10_000
+        answers.append(await archive.page(replace(asked, after=answers[-1].cursor), bounds))
+    return answers
+
+
+async def loop(archive: Archive, asked: PageQuery, bounds: Bounds = DEFAULT_BOUNDS) -> list[bytes]:
+    """Return the envelopes of all pages."""
+    return [raw for page in await pages(archive, asked, bounds) for raw in page.raws]
 
 
 @pytest.fixture(autouse=True)

@@ -20,12 +20,12 @@ from restante.waku.archive.records import Counts
 from restante.waku.archive.schema import APPLICATION_ID, FILE, SCHEMA
 from restante.waku.archive.sqlite import open_archive
 from restante.waku.envelope.envelope import Envelope
+from stores.test_schema import schema, version
 from support.disk import no_file_beyond
 from support.effort import examples
-from support.sqlite_schema import schema, version
 from support.waku.archives import archive_of, raws_of, reason_of, thaw
 from support.waku.envelopes import T0, alike, envelope, everything, held, topics_of
-from waku.archive.engine import Engine
+from waku.archive.conftest import Engine
 
 # ── any order, any split, prunes and ends in between ─────────────────────────────────────────────
 

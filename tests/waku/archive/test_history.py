@@ -34,7 +34,7 @@ from restante.waku.envelope.keccak import keccak
 from support.bounds import BOUND, bounded
 from support.effort import examples
 from support.waku.envelopes import T0, alike, envelope, held
-from waku.archive.engine import Engine, answer, loop, matches, pages, query
+from waku.archive.conftest import Engine, answer, loop, matches, pages, query
 
 # ── ids and cursors ──────────────────────────────────────────────────────────────────────────────
 
