@@ -260,9 +260,7 @@ def test_a_json_file_that_is_no_state_is_reported_in_one_sentence_and_stays(cont
         pytest.param("parquet", signal.SIGTERM, marks=pytest.mark.thorough),
     ],
 )
-async def test_a_stopped_request_leaves_no_unfinished_file(
-    suffix: str, number: signal.Signals, tmp_path: Path
-) -> None:
+async def test_a_stopped_request_leaves_no_file(suffix: str, number: signal.Signals, tmp_path: Path) -> None:
     state, file = tmp_path / "state.json", tmp_path / f"all.{suffix}"
     async with listening(Silent()) as (node, enode):
         command = (*RESTANTE, "waku", "request", str(enode), *PLAIN, *SINCE, "-o", str(file), "--state", str(state))
@@ -274,9 +272,7 @@ async def test_a_stopped_request_leaves_no_unfinished_file(
     assert names(tmp_path) == []
 
 
-def test_a_request_stopped_while_it_finishes_the_file_leaves_no_unfinished_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_stopped_at_its_end_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its time to listen is over by then, and nobody has told it to stop before."""
     monkeypatch.setattr(parquet, "write", lambda *_: signal.raise_signal(signal.SIGTERM))
     where = ("-o", tmp_path / "all.parquet", "--state", tmp_path / "state.json")
@@ -285,9 +281,7 @@ def test_a_request_stopped_while_it_finishes_the_file_leaves_no_unfinished_file(
     assert names(tmp_path) == []
 
 
-def test_a_state_file_is_used_by_one_process_at_a_time_and_an_existing_file_is_not_overwritten(
-    tmp_path: Path,
-) -> None:
+def test_a_state_file_is_locked_and_no_file_is_overwritten(tmp_path: Path) -> None:
     state, file = tmp_path / "state.json", tmp_path / "all.rlp"
     with listening_beside(Honest(LETTERS)) as (_, enode):
         command = ("request", str(enode), *PLAIN, *SINCE, "-o", file, "--state", state)

@@ -124,9 +124,7 @@ async def test_pages_give_each_envelope_once_in_order_also_after_a_restart(tmp_p
 
 
 @pytest.mark.parametrize("batch", [True, False])
-async def test_an_envelope_that_fits_no_packet_is_left_out_and_never_named_as_the_last(
-    batch: bool, tmp_path: Path
-) -> None:
+async def test_an_envelope_that_fits_no_packet_is_left_out_and_not_named_last(batch: bool, tmp_path: Path) -> None:
     """A requester waits for the envelope that a page says is its last."""
     largest = [letter(number, size=(1 << 20) - 20, age=20 - number) for number in range(3)]
     first, last = letter(50, age=19), letter(51, age=10)
@@ -178,7 +176,7 @@ async def test_a_request_that_is_not_served_is_answered_with_the_reason(tmp_path
 @pytest.mark.parametrize(
     "limits", [{"pages": 0.001, "pages_at_once": 2}, {"rows": 0.001, "rows_at_once": 5}], ids=["often", "much"]
 )
-async def test_a_requester_that_asks_too_often_or_for_too_much_is_refused_even_after_it_reconnects(
+async def test_who_asks_too_often_or_for_too_much_is_refused_also_after_it_reconnects(
     limits: dict[str, Any], tmp_path: Path
 ) -> None:
     """Its address and its key both count."""
@@ -223,7 +221,7 @@ async def test_a_requester_that_does_not_read_delays_nobody_and_costs_nothing_on
 
 
 @pytest.mark.parametrize("places", ["history_requests.MAX_PAGES", "requester_quotas.MAX_PAGES_PER_ADDRESS"])
-async def test_requesters_that_do_not_read_give_up_their_places_to_waiting_ones(
+async def test_who_does_not_read_gives_up_its_slot(
     places: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their page ends where it is, with a cursor: with it they get the rest. Here all are of one address."""
@@ -252,9 +250,7 @@ async def test_requesters_that_do_not_read_give_up_their_places_to_waiting_ones(
             assert found + (await walk(quick, cursor, lower=EPOCH - 40) if cursor else []) == large
 
 
-async def test_a_page_that_had_no_room_to_start_is_searched_again_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_page_without_room_is_searched_again_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("restante.waku.node.history_requests.MAX_PAGES", 1)
     async with inside(tmp_path) as here:
         await archive(here, *LETTERS)
@@ -277,9 +273,7 @@ async def test_a_page_that_had_no_room_to_start_is_searched_again_later(
         assert (requests.counts["requests answered"], requests.counts["batched"]) == (2, 2)
 
 
-async def test_an_address_has_a_limited_number_of_places_however_many_others_come(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_address_has_few_slots_whoever_else_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requester_quotas, "REMEMBERED_REQUESTERS", 2)
     async with inside(tmp_path) as here:
         await archive(here, *LETTERS)
@@ -441,9 +435,7 @@ async def test_a_slow_reader_does_not_exceed_the_rate(tmp_path: Path) -> None:
             assert flat((await page(peer))[0]) == LETTERS
 
 
-async def test_waiting_requests_have_a_memory_limit_and_small_ones_have_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_waiting_requests_have_a_limit_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     large = plain(topics=frozenset(number.to_bytes(4, "big") for number in range(1000)))
     monkeypatch.setattr("restante.waku.node.history_requests.MAX_QUEUED_BYTES", 3 * LARGE)
     async with inside(tmp_path) as here:

@@ -395,7 +395,7 @@ ttls = st.integers(0, 60) | st.integers(0, U32) | st.sampled_from((7 * 86400 - 1
 
 @given(clocks, near, near, ttls, st.booleans(), st.integers(0, 60), st.sampled_from((0.0, 1e-4, 1e-3)))
 @examples(400)
-def test_an_envelope_that_status_go_accepts_is_accepted_unless_its_ttl_is_too_long(
+def test_what_status_go_accepts_is_accepted_unless_its_ttl_is_too_long(
     now: int, ahead: int, left: int, ttl: int, by_sent: bool, size: int, least: float
 ) -> None:
     expiry = uint32(now + ahead + ttl) if by_sent else uint32(now + left)

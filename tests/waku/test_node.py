@@ -219,9 +219,7 @@ async def test_a_second_connection_of_a_peer_replaces_the_first_only_where_that_
         await third.post(letter(2))
 
 
-async def test_the_number_of_peers_is_limited_and_the_one_with_the_most_faults_makes_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_full_node_keeps_its_best_and_static_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "EXTRA_CONNECTIONS", 2)
     async with (
         inside(tmp_path / "a", housekeeping=Housekeeping(max_peers=2)) as here,
@@ -267,9 +265,7 @@ async def test_incomplete_packets_of_all_peers_have_a_common_limit(tmp_path: Pat
         await good.fence()
 
 
-async def test_a_peer_that_never_sends_its_status_is_disconnected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_peer_without_a_status_is_disconnected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with inside(tmp_path) as here:
         peer = await here.enter()
         [its_connection] = here.node.connections
@@ -299,9 +295,7 @@ async def test_a_backlog_is_sent_in_packets_that_every_node_accepts(tmp_path: Pa
         assert sorted(hashes) == sorted(envelope.hash for envelope in letters)
 
 
-async def test_a_changed_interest_in_the_middle_of_a_backlog_loses_nothing_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_changed_interest_loses_nothing_of_a_backlog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "TOPICS_PER_TURN", 1)
     monkeypatch.setattr(relay, "CHECKS_PER_TURN", 1)
     letters = [letter(number, topic=number.to_bytes(4, "big")) for number in range(250)]
@@ -318,9 +312,7 @@ async def test_a_changed_interest_in_the_middle_of_a_backlog_loses_nothing_of_it
         assert found == {each.hash for each in letters}
 
 
-async def test_a_peer_that_does_not_read_gets_no_relays_and_is_disconnected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_peer_that_does_not_read_is_disconnected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_connection, "WRITE_STALL_TIMEOUT", 3600.0)
     async with inside(tmp_path, policy=FREE, limits=FEW_OWED) as here:
         poster, reader, its_connection = await deaf_reader(here, lambda connection: connection.reading.stuck)
@@ -479,9 +471,7 @@ async def test_a_large_packet_is_handled_while_others_are_served(tmp_path: Path)
 
 
 @pytest.mark.parametrize("draining", [False, True])
-async def test_a_peer_that_outruns_the_disk_is_not_read_until_the_disk_has_caught_up(
-    tmp_path: Path, draining: bool
-) -> None:
+async def test_a_peer_that_outruns_the_disk_is_not_read_meanwhile(tmp_path: Path, draining: bool) -> None:
     """In a drain it is not read again, although its envelopes are saved: who goes on would have it go on, too."""
     async with inside(tmp_path, policy=FREE, limits=Limits(unsaved_bytes=MIB)) as here:
         poster, other = await here.greet(NOTHING), await here.greet(NOTHING)
@@ -507,9 +497,7 @@ async def test_a_peer_that_outruns_the_disk_is_not_read_until_the_disk_has_caugh
             assert unread(here) == []
 
 
-async def test_an_archive_that_another_program_locks_is_not_reported_as_a_full_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_locked_archive_is_not_called_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("restante.waku.archive.sqlite.BUSY_TIMEOUT_SECONDS", 0.01)
     async with inside(tmp_path) as here:
         poster = await here.greet(NOTHING)
@@ -556,9 +544,7 @@ async def test_a_drain_saves_and_confirms_what_waits_and_disconnects(tmp_path: P
         await has(here, *map(letter, range(3)))
 
 
-async def test_a_drain_waits_a_limited_time_for_a_peer_that_does_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_drain_waits_a_while_for_who_does_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node, "DRAIN_TIMEOUT", 0.05)
     async with inside(tmp_path, policy=FREE) as here:
         await deaf_reader(here, lambda connection: bool(connection.unsent()))
@@ -567,9 +553,7 @@ async def test_a_drain_waits_a_limited_time_for_a_peer_that_does_not_read(
         await here.until("the end of all connections", lambda: not here.node.connections)
 
 
-async def test_an_envelope_waits_a_while_for_more_unless_it_is_the_first_or_its_peer_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_envelope_waits_a_while_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(save_schedule, "MIN_BATCH_ENVELOPES", 3)
     async with inside(tmp_path, housekeeping=RARE_SAVES) as here:
         peer = await here.greet(NOTHING)

@@ -149,7 +149,7 @@ def test_each_key_is_tried_in_turn_and_a_signature_is_required_only_if_the_setti
     ],
     ids=itertools.count(),
 )
-def test_a_request_that_does_not_meet_the_demands_is_answered_with_an_error(
+def test_demands_that_are_not_met_are_answered_with_an_error(
     envelope: Envelope | None, demands: Demands, words: str
 ) -> None:
     assert refused(envelope.raw if envelope else PLAIN[0], demands) == (envelope.hash if envelope else ID, words)
@@ -173,9 +173,7 @@ def requests(draw: st.DrawFn) -> Request:
 
 @given(requests(), st.booleans(), st.sampled_from([None, KEY]), st.booleans())
 @examples(200)
-def test_a_written_request_is_read_back_plain_or_enclosed(
-    asked: Request, batch: bool, sign: Any, asymmetric: bool
-) -> None:
+def test_a_written_request_is_read_back(asked: Request, batch: bool, sign: Any, asymmetric: bool) -> None:
     assert request.read(request.write(asked), OPEN, NOW) == asked
     asked = msgspec.structs.replace(asked, batch=batch)
     to = OTHER_KEY.public if asymmetric else SHARED

@@ -451,9 +451,7 @@ def matching(letters: list[Envelope]) -> list[Envelope]:
 
 @given(archives(), st.data())
 @examples(200)
-def test_every_envelope_of_honest_servers_is_handed_over_once_whatever_happens(
-    letters: list[Envelope], data: st.DataObject
-) -> None:
+def test_every_envelope_is_handed_over_once_whatever_happens(letters: list[Envelope], data: st.DataObject) -> None:
     left = data.draw(st.integers(0, 6))
 
     def decide(_what: str) -> str:

@@ -140,7 +140,7 @@ def test_a_peer_that_is_named_twice_is_dialled_once() -> None:
 HOUSEKEEPING = Housekeeping(retention=100, retention_bytes=len(letter(1).raw))
 
 
-async def test_the_first_prune_is_announced_at_once_and_done_later_and_then_a_full_disk_is_pruned_at_once(
+async def test_the_first_prune_is_announced_and_a_full_disk_pruned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = [letter(number, age=200) for number in range(2)]
