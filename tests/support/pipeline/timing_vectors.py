@@ -10,11 +10,10 @@ from typing import Any
 
 from restante.pipeline.clean import timing
 from restante.pipeline.clean.rules import CleanValues, Fault, TimeLimits, limits
-from restante.timing.logs.records import Event, TraceLine
 from restante.timing.model.exchanges import us
-from support.pipeline.tables import Values, dicts
+from support.pipeline.tables import Values
 from support.pipeline.tables import rows as written
-from support.timing.vectors import DELIVERY_VECTORS, VECTORS, timing_rows, vector_rows
+from support.timing.vectors import DELIVERY_VECTORS, VECTORS, events_of, lines_of, timing_rows, vector_rows
 
 EPOCH = date(1970, 1, 1)
 WITHIN = limits(date(2016, 1, 1), 1_774_000_000.0)
@@ -45,7 +44,11 @@ def _delivery_case(vector: Mapping[str, Any], name: str) -> tuple[Mapping[str, S
     ]
     lines = [("t", at, *_clean(timing.command, each), "main") for at, each in enumerate(vector["trace"] or ())]
     inputs: dict[str, Sequence[Values]] = {"client_events": events, "server_commands": lines}
-    inputs["timing"] = list(by_python(inputs).elements())
+    inputs["timing"] = [
+        (log["file"], at, log["server"], *rest, _day(log["events"][at]["start"]), log["source"])
+        for log in vector["logs"]
+        for at, *rest in timing_rows(events_of(log["events"]), lines_of(vector) if log["server"] == "main" else ())
+    ]
     inputs["deliveries"] = written("deliveries", vector["deliveries"])
     return inputs, Counter(written(name, vector[name]))
 
@@ -66,27 +69,3 @@ def _expected(vector: Mapping[str, Any]) -> Counter[Values]:
 
 def _day(start: float) -> date:
     return EPOCH + timedelta(microseconds=us(float(start)) or 0)
-
-
-def by_python(inputs: Mapping[str, Sequence[Values]]) -> Counter[Values]:
-    """Return the rows of the table timing as restante.timing computes them."""
-    logs: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in dicts("client_events", inputs["client_events"]):
-        logs.setdefault((row["source"], row["file"]), []).append(row)
-    lines: dict[str, list[TraceLine]] = {}
-    for row in dicts("server_commands", inputs["server_commands"]):
-        times = (row[each] for each in ("server_rx", "commit_began", "commit", "server_tx"))
-        line = TraceLine(row["connection"], row["command"], row["command_id"], *times)
-        lines.setdefault(row["source"], []).append(line)
-    return Counter(
-        (row["file"], row["id"], row["server"], *rest, row["day"], row["source"])
-        for log in logs.values()
-        for at, *rest in timing_rows([_event(row) for row in log], lines.get(log[0]["server"], ()))
-        for row in [log[at]]
-    )
-
-
-def _event(row: Mapping[str, Any]) -> Event:
-    same = ("name", "start", "stop", "waiting", "command", "phase", "server_rx", "server_tx")
-    author = {True: "a", False: "b", None: None}[row["own"]]
-    return Event(**{each: row[each] for each in same}, id=row["command_id"], side="a", author=author)

@@ -56,17 +56,19 @@ def vector_rows(vector: Mapping[str, Any]) -> list[TimingRow]:
     return [tuple(row) for row in vector["rows"]]
 
 
-def _events(log: Sequence[Any]) -> list[Event]:
+def events_of(log: Sequence[Any]) -> list[Event]:
+    """Return the events of a vector's log."""
     return [read_event(json.dumps(event).encode()) for event in log]
 
 
-def _lines(vector: Mapping[str, Any]) -> list[TraceLine]:
+def lines_of(vector: Mapping[str, Any]) -> list[TraceLine]:
+    """Return the lines of a vector's trace."""
     return [read_line(json.dumps(line).encode()) for line in vector["trace"] or ()]
 
 
 def computed_rows(vector: Mapping[str, Any]) -> list[TimingRow]:
     """Return the rows of a vector's log and trace."""
-    return timing_rows(_events(vector["log"]), _lines(vector))
+    return timing_rows(events_of(vector["log"]), lines_of(vector))
 
 
 def computed_deliveries(vector: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -74,8 +76,8 @@ def computed_deliveries(vector: Mapping[str, Any]) -> list[dict[str, Any]]:
     # Of copies of a log the last one of the mapping counts: one that names a server, then by source.
     measured: dict[str, MeasuredLog] = {}
     for log in sorted(vector["logs"], key=lambda log: (log["server"] is None, log["source"]), reverse=True):
-        events = _events(log["events"])
-        paired = exchanges(events, _by_id(_lines(vector)) if log["server"] == "main" else {})
+        events = events_of(log["events"])
+        paired = exchanges(events, _by_id(lines_of(vector)) if log["server"] == "main" else {})
         measured[log["file"]] = MeasuredLog(events, paired, offsets(paired, events))
     found: list[tuple[str, str, Delivery]] = []
     partners = defaultdict(set)
