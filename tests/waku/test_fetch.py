@@ -1,50 +1,569 @@
-"""`fetch` and `subscribe` over real RLPx: honest Mailservers, and others; history and live envelopes meet."""
+"""`fetch` and `subscribe`: all that an honest server has, once; a cheat costs no more than it may.
+
+The requester in simulated time, then real RLPx, where history and live envelopes meet."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial, reduce
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from restante.common.dice import SystemDice
 from restante.common.errors import Misuse, PeerError, StoreError
-from restante.waku.client.actions import Budgets, FetchReport, Timeouts
+from restante.waku.client import actions
+from restante.waku.client.actions import Action, Budgets, FetchReport, Timeouts
 from restante.waku.client.fetch import RequestOptions, fetch
+from restante.waku.client.inbox import Inbox
 from restante.waku.client.outbound_connection import NodeUnavailableError, connect
 from restante.waku.client.probe import Outcome, _probe
-from restante.waku.client.ranges import FetchState, HistoryQuery
+from restante.waku.client.ranges import FetchState, HistoryQuery, Range, including, without
+from restante.waku.client.requester import OVERSIZED, UNREQUESTED, Phase, Requester
 from restante.waku.client.subscribe import REMEMBERED_FAILURES, Intervals, _Subscription, subscribe
 from restante.waku.devp2p.enode import Enode
+from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope, make
 from restante.waku.envelope.keys import new_key
 from restante.waku.envelope.mining import mine
-from restante.waku.protocol import packets, request
-from restante.waku.protocol.interest import Interest
+from restante.waku.protocol import completion, packets, request
+from restante.waku.protocol.completion import NO_HASH
+from restante.waku.protocol.interest import WANTS_EVERYTHING, Interest
 from restante.waku.protocol.request import Request
 from support.bounds import bounded
+from support.effort import examples
 from support.ports import held_port
 from support.waku.fake_node import SHARED, FakeNode, listening
 from support.waku.fixed import KEY
 from support.waku.inside import Inside, Today, inside
 from support.waku.letters import EPOCH, TOPIC, letter
-from support.waku.mailservers import Honest, Refusing, Silent
+from support.waku.mailservers import Honest, Mailserver, Packet, Refusing, Silent, key, wanted
 from support.waku.virtual_time import in_virtual_time
 
+
+@dataclass
+class Shuffled(Honest):
+    """In no order, with cursors that are its own affair: 10/WAKU-MAILSERVER allows it."""
+
+    long: int = 2
+    """Bytes of a cursor."""
+
+    def page(self, request: Request) -> tuple[list[Envelope], bytes]:
+        found = sorted((each for each in self.envelopes if wanted(request, each)), key=lambda each: each.hash)
+        start = int.from_bytes(request.cursor)
+        end = start + min(self.size, request.limit)
+        return found[start:end], end.to_bytes(self.long) if end < len(found) else b""
+
+
+class Odd:
+    """Answers as a function says, which is told how often it was asked."""
+
+    def __init__(self, answer: Callable[[Request, int], Sequence[Packet]]) -> None:
+        self._answer = answer
+        self._asked = 0
+
+    def packets(self, request: Request) -> Iterator[Packet]:
+        self._asked += 1
+        return iter(self._answer(request, self._asked))
+
+
+def end(request: Request, cursor: bytes, last: Envelope | None = None) -> bytes:
+    return completion.complete(request.id, last.hash if last else NO_HASH, cursor)
+
+
+def endless(size: int) -> Odd:
+    """Makes up envelopes, page after page."""
+
+    def answer(request: Request, count: int) -> Sequence[Packet]:
+        made = [make(request.lower + 50, 50, TOPIC, b"", size * count + number) for number in range(size)]
+        return made, end(request, count.to_bytes(36), made[-1])
+
+    return Odd(answer)
+
+
+class EndFirst(Honest):
+    """Says that it has finished, and then sends."""
+
+    def packets(self, request: Request) -> Iterator[Packet]:
+        *packets, end = super().packets(request)
+        yield end
+        yield from packets
+
+
+class WrongId(Honest):
+    """Ends another's answer, before it ends ours."""
+
+    def packets(self, request: Request) -> Iterator[Packet]:
+        yield completion.complete(b"\xee" * 32)
+        yield completion.failure(b"\xee" * 32, "it is not yours")
+        yield from super().packets(request)
+
+
 QUERY = HistoryQuery(EPOCH, EPOCH + 500, frozenset([TOPIC]))
-LETTERS = [letter(number, age=-number, size=300) for number in range(50)]
-ENVELOPE = RequestOptions(to=SHARED)
-PLAIN = RequestOptions(form="plain")
-ONCE = Timeouts(tries=1)
+DROP, SLOW, GO = "drop", "slow", "go"
+
+
+@dataclass
+class Simulation:
+    """`decide` is asked at each step whether it goes well (GO), the connection drops, or a minute passes."""
+
+    servers: Sequence[Mailserver]
+    query: HistoryQuery = QUERY
+    state: FetchState | None = None
+    budgets: Budgets | None = None
+    timeouts: Timeouts | None = None
+    decide: Callable[[str], str] = lambda _what: GO
+    wall: float = EPOCH + 1000.0
+    now: float = 0.0
+    handed: list[Envelope] = field(default_factory=list)
+    saved: list[tuple[FetchState, int]] = field(default_factory=list)
+    """And how many were handed over by then."""
+    asked: list[tuple[int, Request]] = field(default_factory=list)
+    report: FetchReport | None = None
+    lines: dict[int, deque[Packet]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        inbox = Inbox([WANTS_EVERYTHING])
+        self.core = Requester(self.query, len(self.servers), inbox, self.state, self.budgets, self.timeouts)
+        self.do(self.core.start(self.now, self.wall))
+
+    @property
+    def result(self) -> FetchReport:
+        assert self.report is not None
+        return self.report
+
+    def run(self) -> Simulation:
+        while self.report is None:
+            self.step()
+        return self
+
+    def step(self) -> None:
+        """Carry one packet, or let time pass where there is none."""
+        server, packets = next(((server, line) for server, line in self.lines.items() if line), (0, None))
+        if packets is None:
+            due = self.core.next_timeout()
+            assert due is not None
+            assert due < float("inf")
+            self.now = max(self.now, due)
+            self.do(self.core.handle_timeout(self.now))
+            return
+        match self.decide("packet"):
+            case "drop":
+                self.drop(server)
+            case "slow":
+                self.now += 5
+                self.do(self.core.handle_timeout(self.now))
+            case _:
+                packet = packets.popleft()
+                self.now += 0.01
+                ended = isinstance(packet, bytes)
+                self.do((self.core.ended if ended else self.core.came)(server, packet, self.now))  # type: ignore[arg-type]
+
+    def drop(self, server: int) -> None:
+        del self.lines[server]
+        self.do(self.core.lost(server, "the connection was lost", self.now))
+
+    def do(self, todo: list[Action]) -> None:
+        for action in todo:
+            assert self.report is None, "nothing comes after the report"
+            match action:
+                case actions.Connect(server):
+                    self.lines[server] = deque()
+                    if self.decide("connect") == DROP:
+                        self.drop(server)
+                    else:
+                        self.do(self.core.connected(server, self.now))
+                case actions.SendRequest(server, request):
+                    request = msgspec.structs.replace(request, id=(len(self.asked) + 1).to_bytes(32))
+                    self.asked.append((server, request))
+                    self.do(self.core.request_sent(server, request.id, self.now))
+                    self.lines[server].extend(self.servers[server].packets(request))
+                case actions.Leave(server):
+                    self.lines.pop(server, None)
+                case actions.HandOver(envelopes):
+                    self.handed += envelopes
+                case actions.Save(state):
+                    self.saved.append((state, len(self.handed)))
+                case actions.Finished(report):
+                    self.report = report
+
+
+def dropping(*steps: str) -> Callable[[str], str]:
+    """Decide about packets in this order; then all goes well."""
+    packets = iter(steps)
+    return lambda what: next(packets, GO) if what == "packet" else GO
+
+
+LETTERS = [letter(number, age=-(number // 2)) for number in range(30)]
+"""Two of each second; the query begins with the first."""
+ONE_TRY = Timeouts(tries=1)
+BOTH = pytest.mark.parametrize("downward", [False, True], ids=["upward", "downward"])
 
 
 def hashes(envelopes: list[Envelope]) -> list[bytes]:
     return sorted(each.hash for each in envelopes)
+
+
+def complete(simulation: Simulation, letters: list[Envelope] = LETTERS) -> Simulation:
+    """Everything, once."""
+    simulation.run()
+    assert simulation.result.missing == []
+    assert hashes(simulation.handed) == hashes(letters)
+    return simulation
+
+
+# ── pages ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@BOTH
+@pytest.mark.parametrize("size", [1, 7, 30, 1000])
+def test_pages_are_followed_to_the_last(size: int, downward: bool) -> None:
+    simulation = complete(Simulation([Honest(LETTERS, downward, size)]))
+    assert simulation.result.counts == {"handed over": 30, "pages": 30 // size + 1}
+    assert simulation.result.failures == {}
+
+
+def test_a_request_has_the_topics_and_times_of_the_query_or_its_filter() -> None:
+    simulation = complete(Simulation([Honest(LETTERS, size=20)], timeouts=Timeouts(limit=20)))
+    (_, first), (_, second) = simulation.asked
+    assert (first.lower, first.upper, first.limit) == (EPOCH, EPOCH + 500, 20)
+    assert first.topics == frozenset([TOPIC])
+    assert first.bloom == bloom.of([TOPIC]) != bloom.kept(TOPIC)
+    assert first.cursor == b""
+    assert second == msgspec.structs.replace(first, id=second.id, cursor=key(sorted(LETTERS, key=key)[19]))
+    query = HistoryQuery(EPOCH, EPOCH + 500, bloom=bloom.kept(TOPIC))
+    simulation = complete(Simulation([Honest([*LETTERS, letter(99, topic=b"\xff" * 4)])], query))
+    assert (simulation.asked[0][1].topics, simulation.asked[0][1].bloom) == (frozenset(), bloom.kept(TOPIC))
+
+
+def test_only_times_that_one_of_the_topics_misses_are_requested() -> None:
+    other = b"\0\0\0\1"
+    state = FetchState({TOPIC.hex(): [(EPOCH, EPOCH + 100)], other.hex(): [(EPOCH + 50, EPOCH + 500)]})
+    both = msgspec.structs.replace(QUERY, topics=frozenset([TOPIC, other]))
+    simulation = Simulation([Honest(LETTERS)], both, state).run()
+    ranges = [(request.lower, request.upper) for _, request in simulation.asked]
+    assert ranges == state.missing(both) == [(EPOCH, EPOCH + 49), (EPOCH + 101, EPOCH + 500)]
+    assert simulation.saved[-1][0].known == {name: [(EPOCH, EPOCH + 500)] for name in (TOPIC.hex(), other.hex())}
+
+
+# ── failover ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (Silent(), "it does not answer"),
+        (Refusing(), "it says: rate limit exceeded"),
+        (Odd(lambda _request, _count: [b"\x81\x01"]), "a byte below 80 is encoded with a length"),
+        (Odd(lambda request, _: [end(request, b"\7" * 36)]), "its cursor does not advance"),
+        (Odd(lambda request, count: [end(request, count.to_bytes(36))]), "its answer takes more than 50 pages"),
+        (endless(10), "its answer takes more than 200 envelopes"),
+        (endless(1), "its answer takes more than 50 pages"),
+        (Odd(lambda request, count: [LETTERS[:3], end(request, count.to_bytes(36), LETTERS[2])]), "its pages repeat"),
+        (
+            Odd(lambda request, _: [end(request, b"", LETTERS[2])]),
+            "its answer ended, and its last envelope did not come",
+        ),
+    ],
+    ids=itertools.count(),
+)
+def test_after_a_bad_server_the_next_one_is_asked(bad: Mailserver, words: str) -> None:
+    budgets = Budgets(pages=50, envelopes=200)
+    simulation = Simulation([bad, Honest(LETTERS, size=7)], budgets=budgets, timeouts=ONE_TRY).run()
+    assert (simulation.result.missing, simulation.result.failures) == ([], {0: words})
+    counted = Counter(envelope.hash for envelope in simulation.handed)
+    assert max(counted.values()) == 1
+    assert {envelope.hash for envelope in LETTERS} <= counted.keys()
+    assert len(simulation.handed) <= 200 + 30
+
+
+REFUSALS = {
+    "check message signature failed: wrong signature of p2p request": "the server requires signed requests",
+    "failed to decrypt p2p request": "the server uses another password",
+    "failed to decode data: a list is expected": "the server does not support requests of this form",
+    "this server serves those that it was told to": "the server does not accept this key",
+    "this server takes no plain requests": "use the other form of requests",
+    "this server takes no requests in envelopes": "use the other form of requests",
+    "PoW too low": "the server requires more proof of work",
+}
+
+
+@pytest.mark.parametrize(("words", "meaning"), REFUSALS.items())
+def test_a_server_with_a_final_refusal_is_not_asked_again(words: str, meaning: str) -> None:
+    simulation = complete(Simulation([Refusing(words), Honest(LETTERS)]))
+    assert [server for server, _ in simulation.asked] == [0, 1]
+    assert simulation.result.failures == {0: f"it says: {words}: {meaning}"}
+
+
+def test_unrequested_envelopes_are_not_handed_over() -> None:
+    """Of other topics, out of range, too large; and everything twice."""
+    others = [letter(1, topic=b"\xff" * 4), letter(2, age=-501), letter(3, age=1), letter(4, size=2000)]
+
+    def answer(request: Request, _count: int) -> Sequence[Packet]:
+        *envelopes, last = Honest(LETTERS).packets(request)
+        return [others, *envelopes, *envelopes, last]
+
+    simulation = complete(Simulation([Odd(answer)], budgets=Budgets(size=1000)))
+    unwanted = {"of another topic": 1, "out of range": 2, OVERSIZED: 1}
+    assert simulation.result.counts == {"handed over": 30, "pages": 1, **unwanted}
+
+
+def test_an_answer_of_a_server_that_was_not_asked_is_ignored() -> None:
+    simulation = Simulation([Honest(LETTERS), Honest(LETTERS)])
+    assert simulation.core.came(1, LETTERS, simulation.now) == []
+    assert simulation.core.ended(1, b"", simulation.now) == []
+    assert simulation.core.lost(1, "gone", simulation.now) == []
+    assert simulation.core.connected(1, simulation.now) == []
+    complete(simulation)
+    assert simulation.result.counts[UNREQUESTED] == 30
+    assert simulation.core.came(0, [letter(77)], simulation.now) == []
+
+
+@BOTH
+def test_the_next_server_is_asked_for_unknown_times_and_without_a_cursor(downward: bool) -> None:
+    servers, decide = [Honest(LETTERS, downward, 7), Honest(LETTERS)], dropping(*[GO] * 9, DROP)
+    simulation = complete(Simulation(servers, timeouts=ONE_TRY, decide=decide))
+    server, request = simulation.asked[-1]
+    last = simulation.asked[-2][1].cursor
+    assert (server, request.cursor) == (1, b"")
+    sent = int.from_bytes(last[:4])
+    assert (request.lower, request.upper) == ((EPOCH, sent) if downward else (sent, EPOCH + 500))
+    assert {asked.cursor for number, asked in simulation.asked if number == 1} == {b""}
+
+
+class Late(Honest):
+    """Honest for two pages; then its cursor does not advance."""
+
+    def page(self, request: Any) -> tuple[list[Envelope], bytes]:
+        found, cursor = super().page(request)
+        return (found, cursor) if not request.cursor else (found, request.cursor)
+
+
+def test_answers_of_a_contradictory_server_do_not_count() -> None:
+    simulation = Simulation([Late(LETTERS, size=7), Honest(LETTERS)], timeouts=ONE_TRY)
+    complete(simulation)
+    assert (simulation.asked[-1][1].lower, simulation.asked[-1][1].upper) == (EPOCH, EPOCH + 500)
+    known = [state.known.get(TOPIC.hex(), []) for state, _ in simulation.saved]
+    assert known[0] == [(EPOCH, EPOCH + 2)]
+    assert known[1] == []
+    assert known[-1] == [(EPOCH, EPOCH + 500)]
+
+
+def test_the_first_server_is_preferred_and_backed_off_from() -> None:
+    fails = iter([DROP])
+    decide = lambda what: next(fails, GO) if what == "connect" else GO  # noqa: E731
+    simulation = Simulation([Honest(LETTERS), Silent()], timeouts=Timeouts(back_off=10, answer=30), decide=decide)
+    assert [server for server, _ in simulation.asked] == [1]
+    complete(simulation)
+    assert [server for server, _ in simulation.asked] == [1, 0]
+
+
+def test_a_server_that_always_fails_is_left_after_some_tries() -> None:
+    """Also where it says that it is busy: these refusals are temporary."""
+    reasons = ["rate limit exceeded", "too many requests at once", "the archive cannot be read", "busy"]
+    simulation = Simulation(list(map(Refusing, reasons)), timeouts=Timeouts(tries=3, back_off=2)).run()
+    assert simulation.result.missing == [(EPOCH, EPOCH + 500)]
+    assert simulation.result.failures == {number: f"it says: {reason}" for number, reason in enumerate(reasons)}
+    assert Counter(server for server, _ in simulation.asked) == {0: 3, 1: 3, 2: 3, 3: 3}
+    assert 6 <= simulation.now <= 7
+    assert simulation.handed == []
+
+
+def test_pauses_that_a_server_forces_count_as_its_time() -> None:
+    """It answers a page, and goes: that is no failure in a row, and would last for as many pages as there may be."""
+    honest = Honest([letter(number, age=-number) for number in range(400)], size=1)
+    options = {"budgets": Budgets(seconds=100), "timeouts": Timeouts(back_off=2)}
+    simulation = Simulation([honest], **options, decide=dropping(*[GO, GO, DROP] * 400)).run()  # type: ignore[arg-type]
+    assert "100 seconds" in simulation.result.failures[0]
+    assert simulation.now < 110
+
+
+def test_bytes_are_a_budget_too() -> None:
+    size, honest = len(LETTERS[0].raw), Honest(LETTERS)
+    simulation = Simulation([honest], budgets=Budgets(bytes=size * 10), timeouts=ONE_TRY).run()
+    assert "bytes" in simulation.result.failures[0]
+    assert len(simulation.handed) <= 10
+    complete(Simulation([honest], budgets=Budgets(bytes=sum(len(one.raw) for one in LETTERS))))
+
+
+def test_an_inbox_forgets_the_earliest_arrivals() -> None:
+    inbox = Inbox([Interest.named([TOPIC])], remembered=3)
+    assert inbox.accept(LETTERS[:3]) == LETTERS[:3]
+    assert inbox.accept(LETTERS[2:5]) == LETTERS[3:5]
+    assert inbox.accept(LETTERS[:2]) == LETTERS[:2]
+
+
+def test_late_envelopes_are_found_by_a_repeated_request_and_others_are_not_handed_over_twice() -> None:
+    """At 1000 the last 80 seconds are not known for good."""
+    query = msgspec.structs.replace(QUERY, upper=EPOCH + 2000)
+    young = [letter(number, age=-990 - number) for number in range(5)]
+    first = complete(Simulation([Honest(LETTERS + young)], query), LETTERS + young)
+    state = first.saved[-1][0]
+    assert state.known == {TOPIC.hex(): [(EPOCH, EPOCH + 920)]}
+    late = letter(77, age=-925)
+    second = Simulation([Honest([*LETTERS, *young, late])], query, state, wall=EPOCH + 1060.0).run()
+    assert [(each.lower, each.upper) for _, each in second.asked] == [(EPOCH + 921, EPOCH + 2000)]
+    assert second.handed == [late]
+    state = second.saved[-1][0]
+    assert state.known == {TOPIC.hex(): [(EPOCH, EPOCH + 980)]}
+    assert sorted(state.recent[TOPIC.hex()].values()) == [each.sent for each in young]
+    third = Simulation([Honest([*LETTERS, *young, late])], query, state, wall=EPOCH + 5000.0).run()
+    assert third.handed == []
+    assert third.saved[-1][0] == FetchState({TOPIC.hex(): [(EPOCH, EPOCH + 2000)]})
+
+
+def test_a_query_needs_a_range_and_topics_but_not_too_many() -> None:
+    for lower, upper in ((5, 4), (0, 0), (-1, 4), (1, 1 << 32)):
+        with pytest.raises(Misuse, match="times"):
+            HistoryQuery(lower, upper, frozenset([TOPIC]))
+    with pytest.raises(Misuse, match="either topics or a bloom filter"):
+        HistoryQuery(1, 2)
+    with pytest.raises(Misuse, match="1000 topics"):
+        HistoryQuery(1, 2, frozenset(number.to_bytes(4) for number in range(1001)))
+
+
+@st.composite
+def archives(draw: st.DrawFn) -> list[Envelope]:
+    """Some seconds have many, some none; up to and beyond both ends of the query."""
+    ages = draw(st.lists(st.integers(-30, 3), max_size=40))
+    return [letter(number, age=age) for number, age in enumerate(ages)]
+
+
+SHORT = HistoryQuery(EPOCH, EPOCH + 25, frozenset([TOPIC]))
+
+
+def honest(data: st.DataObject, letters: list[Envelope]) -> Honest:
+    """Return one of some kind; the cursors of one that is shuffled may be as long as shipped ones."""
+    kind = data.draw(st.sampled_from([Honest, Shuffled, WrongId, EndFirst]))
+    answer: Any = data.draw(st.sampled_from(["string", "list"]))
+    server = kind(
+        letters, data.draw(st.booleans()), data.draw(st.integers(1, 12)), answer, data.draw(st.integers(1, 4))
+    )
+    if isinstance(server, Shuffled):
+        server.long = data.draw(st.sampled_from([2, 36]))
+    return server
+
+
+def matching(letters: list[Envelope]) -> list[Envelope]:
+    return [one for one in letters if EPOCH <= one.sent <= EPOCH + 25]
+
+
+@given(archives(), st.data())
+@examples(200)
+def test_every_envelope_is_handed_over_once_whatever_happens(letters: list[Envelope], data: st.DataObject) -> None:
+    left = data.draw(st.integers(0, 6))
+
+    def decide(_what: str) -> str:
+        nonlocal left
+        what = data.draw(st.sampled_from([GO, GO, GO, GO, DROP, SLOW])) if left else GO
+        left -= what != GO
+        return what
+
+    servers = [honest(data, letters) for _ in range(data.draw(st.integers(1, 3)))]
+    complete(Simulation(servers, SHORT, timeouts=Timeouts(tries=10), decide=decide), matching(letters))
+
+
+@given(archives(), st.data())
+@examples(150)
+def test_from_any_saved_state_nothing_is_lost(letters: list[Envelope], data: st.DataObject) -> None:
+    """The run ends anywhere, and the next has what was saved last; twice. Some of it is young."""
+    wall = EPOCH + data.draw(st.integers(60, 200))
+    state, handed = FetchState(), set[bytes]()
+    for _ in range(2):
+        simulation = Simulation([honest(data, letters)], SHORT, state, wall=float(wall))
+        for _ in range(data.draw(st.integers(0, 20))):
+            if simulation.report is None:
+                simulation.step()
+        if simulation.saved:
+            state, count = simulation.saved[-1]
+            state = msgspec.json.decode(msgspec.json.encode(state), type=FetchState)
+            handed |= {each.hash for each in simulation.handed[:count]}
+        wall += data.draw(st.integers(0, 100))
+    last = Simulation([honest(data, letters)], SHORT, state, wall=float(wall)).run()
+    assert last.result.missing == []
+    assert handed | {each.hash for each in last.handed} == {each.hash for each in matching(letters)}
+
+
+ANY_LETTER = st.builds(
+    letter, st.integers(0, 40), age=st.integers(-30, 3), topic=st.sampled_from([TOPIC, b"\0\0\0\1"])
+)
+ANY_END = st.builds(
+    lambda ours, *words: lambda id_: completion.complete(id_ if ours else bytes(32), *words),
+    st.booleans(),
+    ANY_LETTER.map(lambda each: each.hash) | st.just(bytes(32)),
+    st.sampled_from([b"", b"\1", b"\7" * 36]) | ANY_LETTER.map(key),
+    st.sampled_from(["string", "list"]),
+)
+ANY_PACKETS = st.lists(
+    st.lists(ANY_LETTER, max_size=5).map(lambda each: lambda _id: each)
+    | ANY_END
+    | ANY_END
+    | st.just(lambda id_: completion.failure(id_, "no"))
+    | st.binary(max_size=4).map(lambda each: lambda _id: each),
+    max_size=6,
+)
+"""Each is made for the id of a request."""
+
+
+class Anything:
+    """Says whatever the dice say."""
+
+    def __init__(self, data: st.DataObject) -> None:
+        self.data = data
+
+    def packets(self, request: Any) -> Any:
+        return iter([make(request.id) for make in self.data.draw(ANY_PACKETS)])
+
+
+@given(st.data())
+@examples(200)
+def test_a_cheating_server_costs_at_most_its_budgets(data: st.DataObject) -> None:
+    budgets = Budgets(pages=5, envelopes=20, seconds=120)
+    simulation = Simulation([Anything(data)], SHORT, budgets=budgets, timeouts=Timeouts(tries=5)).run()
+    assert len(simulation.handed) <= 20
+    assert simulation.result.counts["pages"] <= 5
+    assert simulation.now <= 120 + 5 * 2 * 2**5
+    assert len(simulation.asked) < 1000
+    assert all(one.topic == TOPIC and SHORT.lower <= one.sent <= SHORT.upper for one in simulation.handed)
+    assert len(set(hashes(simulation.handed))) == len(simulation.handed)
+    assert simulation.core.phase is Phase.DONE
+    assert simulation.core.next_timeout() is None
+
+
+RANGES = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 10)).map(lambda pair: (pair[0], sum(pair))))
+
+
+def seconds(ranges: list[Range]) -> set[int]:
+    return {second for lower, upper in ranges for second in range(lower, upper + 1)}
+
+
+@given(RANGES, RANGES)
+@examples(300)
+def test_ranges_that_touch_are_one_and_a_subtracted_range_is_gone(ranges: list[Range], less: list[Range]) -> None:
+    merged: list[Range] = reduce(including, ranges, [])
+    left = without(merged, less)
+    assert seconds(merged) == seconds(ranges)
+    assert seconds(left) == seconds(ranges) - seconds(less)
+    for some in (merged, left):
+        assert all(before[1] + 1 < after[0] for before, after in pairwise(some))
+
+
+# ── over real RLPx ───────────────────────────────────────────────────────────────────────────────
+
+
+ENVELOPE = RequestOptions(to=SHARED)
+PLAIN = RequestOptions(form="plain")
 
 
 class Dying(Honest):
@@ -90,11 +609,11 @@ async def test_a_server_that_wants_too_much_work_is_left(monkeypatch: pytest.Mon
     monkeypatch.setattr("restante.waku.client.fetch.mine", partial(mine, budget=100))
     came: list[Envelope] = []
     async with listening(Honest(LETTERS), pow=1e3) as (hungry, first), listening(Honest(LETTERS)) as (_, second):
-        report = await fetch([first, second], QUERY, ENVELOPE, came.extend, timeouts=ONCE)
+        report = await fetch([first, second], QUERY, ENVELOPE, came.extend, timeouts=ONE_TRY)
         assert report.missing == []
         assert "the server requires more proof of work than we accept" in report.failures[0]
         assert (hungry.asked, hungry.wrong) == ([], [])
-        report = await fetch([first], QUERY, PLAIN, lambda _: None, timeouts=ONCE)
+        report = await fetch([first], QUERY, PLAIN, lambda _: None, timeouts=ONE_TRY)
         assert report.missing == []
 
 
@@ -111,9 +630,9 @@ async def test_servers_that_fail_are_left_for_one_that_answers_from_what_is_know
             node.mailserver.node = node
             nobody = Enode(new_key(SystemDice()).public, "127.0.0.1", port)
             servers = [nobody, silent, refusing, dying, honest]
-            report = await fetch(servers, QUERY, ENVELOPE, came.extend, timeouts=ONCE)
+            report = await fetch(servers, QUERY, ENVELOPE, came.extend, timeouts=ONE_TRY)
     assert (report.missing, hashes(came), working.wrong) == ([], hashes(LETTERS), [])
-    assert [(request.lower, request.cursor) for request in working.asked] == [(EPOCH + 19, b"")]
+    assert [(request.lower, request.cursor) for request in working.asked] == [(EPOCH + 9, b"")]
     assert "it disconnected: " in report.failures.pop(3)
     assert report.failures == {
         0: f"cannot connect to 127.0.0.1:{port}: Connection refused",
