@@ -17,7 +17,7 @@ from support.bounds import bounded
 from support.documents import Document
 from support.mailbox.raw_socket import RawSocket
 from support.mailbox.scene import BEFORE, RECEIVER, SENDER, Scene, to_client
-from support.mailbox.servers import Reference, Restante, Server, TransitRelay
+from support.mailbox.servers import Reference, Restante, Server
 from support.processes import RESTANTE, Child, child, run, spawn
 
 TEXT = "held until called for"
@@ -110,23 +110,6 @@ async def our_transfer(scene: Scene, folder: Path, sent: str, *options: str, rec
         async with child(*RESTANTE, *receiving, *of_both) as receiver, bounded("the end of both"):
             await receiver.ended()
             await sender.ended()
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("by_relay", [True, False])
-async def test_our_client_s_file(scene: Scene, tmp_path: Path, by_relay: bool) -> None:
-    (tmp_path / "parcel").write_bytes(PARCEL)
-    async with TransitRelay(tmp_path / "relay").running() as relay:
-        by = (
-            ("--transit-relay", f"tcp:127.0.0.1:{relay.port}", "--no-listen") if by_relay else ("--transit-relay", "")
-        )
-        await our_transfer(scene, tmp_path, str(tmp_path / "parcel"), *by)
-        assert not by_relay or await relay.carried() > len(PARCEL)
-    assert (tmp_path / "received").read_bytes() == PARCEL
-    timeline = await read(scene, tmp_path)
-    assert all(of >= FILE_CAUSES for of in causes(timeline))
-    assert timeline.traced == isinstance(scene.server, Traced)
-    assert all(command.answered_us is not None for command in timeline.commands) or not timeline.traced
 
 
 @pytest.mark.thorough
