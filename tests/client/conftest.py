@@ -10,9 +10,9 @@ import pytest
 import pytest_asyncio
 
 from client.commands import Desk
-from client.programs import Program
+from client.live import Program
 from client.virtual import Network
-from restante.client.connection import driver, websocket
+from restante.client.connection import websocket
 from restante.mailbox.server.commit_loop import Retention
 from support.mailbox.givens import Options
 from support.mailbox.live import DAY, LiveServer, open_live
@@ -50,12 +50,6 @@ def alice(tmp_path: Path, server: LiveServer) -> Program:
 @pytest.fixture
 def bob(tmp_path: Path, server: LiveServer) -> Program:
     return Program(tmp_path / "bob", server)
-
-
-@pytest.fixture
-def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connect again after 20 ms."""
-    monkeypatch.setattr(driver, "delay_before", lambda _attempt, _dice: 0.02)
 
 
 @pytest.fixture

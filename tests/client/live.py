@@ -1,15 +1,16 @@
-"""Wormholes of asyncio programs that meet at a mailbox server, and what their applications are told."""
+"""Wormholes of asyncio programs that meet at a mailbox server, and programs that use Journal Mode there."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, Final
 
-from restante.client import Event, Wormhole
+from restante.client import Event, Journal, JournaledWormhole, Wormhole
 from support.bounds import bounded
+from support.mailbox.live import LiveServer
 from support.mailbox.servers import Reference, Restante, Server
 
 APP_ID: Final = "example.com/test"
@@ -79,3 +80,50 @@ async def use(wormhole: Wormhole, code: str | None = None) -> None:
 async def read(reader: Wormhole, count: int) -> list[bytes]:
     async with bounded(f"{count} messages"):
         return [await reader.receive() for _ in range(count)]
+
+
+CODE: Final = "4-purple-sausages"
+State = dict[str, list[str]]
+
+
+class Program:
+    """A program that runs now and then: in each run it sends what it is given, and processes what has come."""
+
+    def __init__(self, file: Path, server: LiveServer) -> None:
+        self.file, self.server = file, server
+
+    def journal(self) -> Journal[State]:
+        return Journal[State](self.file, {"received": []})
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[tuple[Journal[State], JournaledWormhole]]:
+        """Yield the journal and its wormhole, with its code set and its replay waited for."""
+        async with self.journal() as journal, journal.wormhole("peer", APP_ID, server=self.server.url) as wormhole:
+            if wormhole.code is None:
+                await wormhole.set_code(CODE)
+            yield journal, wormhole
+
+    async def run(self, *texts: str) -> list[str]:
+        """Send texts, process what waits, and return all that was processed in any run."""
+        async with bounded("a run"), self.running() as (journal, wormhole):
+            for text in texts:
+                await wormhole.send(text.encode())
+            async for message in wormhole.waiting():
+                async with journal.step(message) as state:
+                    state["received"].append(message.data.decode())
+            return journal.state["received"]
+
+    @property
+    def received(self) -> list[str]:
+        with closing(self.journal()) as journal:
+            return journal.state["received"]
+
+    async def unacknowledged(self) -> list[int]:
+        async with self.journal() as journal:
+            return journal.wormhole("peer", APP_ID).unacknowledged
+
+
+async def acquainted(alice: Program, bob: Program) -> None:
+    """Run both in turns until they have agreed on the key and know each other's versions."""
+    for each in (alice, bob, alice, bob, alice):
+        await each.run()

@@ -16,8 +16,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from client.live import APP_ID, Heard
-from client.programs import CODE, Program, State, acquainted
+from client.live import APP_ID, CODE, Heard, Program, State, acquainted
 from restante.client import (
     CheckpointError,
     Journal,

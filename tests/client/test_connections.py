@@ -1,10 +1,12 @@
-"""Ways to a server: TLS, proxies, work that a server demands, and readers that are slower than what comes."""
+"""Ways to a server: TLS, proxies, work that it demands, slow readers, and servers that are killed and come back."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from asyncio.subprocess import Process
+from collections import Counter
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,13 @@ import pytest
 
 from client.liar import honest, instead_of, listening, lying
 from client.live import Heard, meet, read, serving, url_of, use, wormhole
-from restante.client import PermissionNeededError, Reconnecting, ServerGoneError, Working, Wormhole, unread
+from restante import client
 from restante.client.connection import driver, websocket, work
 from restante.mailbox.protocol.hashcash import Demand, problem
+from restante.mailbox.store import backup
 from support.bounds import bounded
 from support.certificates import Certificate
-from support.mailbox.servers import Server as Serving
+from support.mailbox.servers import Server
 from support.ports import nobodys_port
 
 NOWHERE = "ws://127.0.0.1:1/v1"
@@ -29,7 +32,7 @@ def _no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "delay_before", lambda _attempt, _dice: 0.02)
 
 
-async def exchange(alice: Wormhole, bob: Wormhole) -> None:
+async def exchange(alice: client.Wormhole, bob: client.Wormhole) -> None:
     async with alice, bob:
         await meet(alice, bob)
         await alice.send(bytes(100_000))
@@ -47,7 +50,7 @@ async def test_only_a_valid_certificate_that_the_program_trusts_is_accepted(
     options = {"ssl": certificate.client} if trusted else {}
     async with lying(honest, certificate.server) as liar:
         if words:
-            with pytest.raises(ServerGoneError, match=words):
+            with pytest.raises(client.ServerGoneError, match=words):
                 await use(wormhole(liar.url, **options))
         else:
             await exchange(*(wormhole(liar.url, **options) for _ in range(2)))
@@ -97,7 +100,7 @@ async def test_what_is_no_server_or_no_proxy_is_an_error(
         monkeypatch.setattr(websocket, "CONNECT_SECONDS", 0.1)
     async with listening(serve) as port:
         there = f"{scheme}://127.0.0.1:{port}"
-        with pytest.raises(ServerGoneError, match=message):
+        with pytest.raises(client.ServerGoneError, match=message):
             await use(wormhole(f"{there}/v1") if scheme[0] == "w" else wormhole(NOWHERE, proxy=there))
 
 
@@ -158,9 +161,9 @@ async def test_two_sides_meet_through_a_proxy_with_a_login(tmp_path: Path, schem
         await exchange(*(wormhole(liar.url, **options) for _ in range(2)))
         assert proxy.targets == [f"127.0.0.1:{liar.port}"] * 2
         assert proxy.bytes > 400_000
-        with pytest.raises(ServerGoneError, match="through the proxy"):
+        with pytest.raises(client.ServerGoneError, match="through the proxy"):
             await use(wormhole(NOWHERE, proxy=f"{scheme}://user:wrong@127.0.0.1:{port}"))
-    with pytest.raises(ServerGoneError, match=r"cannot connect to.*through the proxy.*refused"):
+    with pytest.raises(client.ServerGoneError, match=r"cannot connect to.*through the proxy.*refused"):
         await use(wormhole(NOWHERE, proxy=f"{scheme}://127.0.0.1:{nobodys_port()}"))
 
 
@@ -204,12 +207,12 @@ async def test_work_is_reported_and_ends_with_a_close(processes: list[Process]) 
     async with lying(demanding({"bits": 60, "resource": "r"})) as liar:
         alice = wormhole(liar.url, max_work_bits=60, on_event=heard)
         async with alice:
-            await heard.until(Working, 2)
+            await heard.until(client.Working, 2)
             async with bounded("the close"):
                 await alice.close()
             assert processes
             assert all(process.returncode is not None for process in processes)
-    first, second = heard.of(Working)[:2]
+    first, second = heard.of(client.Working)[:2]
     assert (first.bits, first.expected_hashes) == (60, 2**60)
     assert 0 < first.hashes < second.hashes
     assert 0 <= first.seconds <= second.seconds <= time.monotonic()
@@ -227,7 +230,7 @@ async def test_work_is_reported_and_ends_with_a_close(processes: list[Process]) 
 )
 async def test_work_that_cannot_be_done_is_an_error(hashcash: Any) -> None:
     async with lying(demanding(hashcash)) as liar:
-        with pytest.raises(PermissionNeededError):
+        with pytest.raises(client.PermissionNeededError):
             await use(wormhole(liar.url))
 
 
@@ -237,12 +240,12 @@ async def test_a_process_that_cannot_be_started_is_an_error(monkeypatch: pytest.
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", fail)
     async with lying(demanding({"bits": 20, "resource": "r"})) as liar:
-        with pytest.raises(PermissionNeededError, match="cannot start a process"):
+        with pytest.raises(client.PermissionNeededError, match="cannot start a process"):
             await use(wormhole(liar.url))
 
 
 async def test_a_task_that_is_cancelled_while_it_connects_leaves_no_connection_open(tmp_path: Path) -> None:
-    async def run(server: Serving) -> None:
+    async def run(server: Server) -> None:
         async with wormhole(url_of(server)) as alice:
             await alice.verifier()
 
@@ -259,7 +262,7 @@ async def test_a_task_that_is_cancelled_while_it_connects_leaves_no_connection_o
                 await asyncio.wait(left)
 
 
-async def paused(wormhole: Wormhole) -> None:
+async def paused(wormhole: client.Wormhole) -> None:
     async with bounded("a pause"):
         while wormhole._driver._reading.is_set():  # noqa: ASYNC110 - a pause is no event
             await asyncio.sleep(0.01)
@@ -268,7 +271,7 @@ async def paused(wormhole: Wormhole) -> None:
 async def test_a_reader_that_pauses_is_not_taken_for_a_lost_connection_and_outlives_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(unread, "MAX_UNREAD_MESSAGES", 20)
+    monkeypatch.setattr(client.unread, "MAX_UNREAD_MESSAGES", 20)
     messages, heard = [b"%d" % number + bytes(20_000) for number in range(300)], Heard()
     async with lying(honest) as liar, wormhole(liar.url) as alice:
         liar.answers_pings = True
@@ -282,10 +285,134 @@ async def test_a_reader_that_pauses_is_not_taken_for_a_lost_connection_and_outli
             async with bounded("pings"):
                 for _ in range(2):
                     await liar.pings.get()
-            assert heard.of(Reconnecting) == []
+            assert heard.of(client.Reconnecting) == []
             assert bob._driver._connection is not None
-            bob._driver._connection.end(ServerGoneError("cut by the test"))
-            await heard.until(Reconnecting)
+            bob._driver._connection.end(client.ServerGoneError("cut by the test"))
+            await heard.until(client.Reconnecting)
             first = await read(bob, 5)
             assert not bob._driver._reading.is_set()  # until half of them are read
             assert first + await read(bob, 295) == messages
+
+
+@pytest.mark.parametrize(
+    ("kind", "event", "count"),
+    [
+        ("ours", client.WaitingForPeer, 1),
+        ("ours", client.MessageStored, 17),
+        ("the reference", client.MessageStored, 1),
+        pytest.param("ours", client.KeyAgreed, 1, marks=pytest.mark.thorough),
+        pytest.param("the reference", client.WaitingForPeer, 1, marks=pytest.mark.thorough),
+    ],
+)
+async def test_a_server_that_is_killed_and_comes_back_loses_nothing(
+    tmp_path: Path, kind: str, event: type[Any], count: int
+) -> None:
+    events, restarting = {"alice": Heard(), "bob": Heard()}, list[asyncio.Task[None]]()
+
+    def kill(_: client.Event) -> None:
+        if len(events["alice"].of(event)) == count and not restarting:
+            running.kill()
+            restarting.append(asyncio.create_task(running.restart()))
+
+    events["alice"].act = kill
+    messages = [b"%d" % number for number in range(20)]
+    async with (
+        serving(tmp_path, kind=kind) as running,
+        wormhole(url_of(running), on_event=events["alice"]) as alice,
+        wormhole(url_of(running), on_event=events["bob"]) as bob,
+    ):
+        await bob.nameplates()  # its first connection, which must succeed
+        code = await alice.allocate_code()
+        if event is client.WaitingForPeer:
+            await events["alice"].until(client.WaitingForPeer)
+        async with bounded("everything, over a killed server"):
+            await bob.set_code(code)
+            for message in messages:
+                await alice.send(message)
+                await bob.send(message)
+            assert await read(bob, 20) == await read(alice, 20) == messages
+            await asyncio.gather(*restarting, alice.flush(), bob.flush())
+            await asyncio.gather(alice.close(), bob.close())
+        assert len(restarting) == 1
+        for heard in events.values():
+            assert Counter(stored.number for stored in heard.of(client.MessageStored)) == Counter(range(20))
+        assert running.live() == {}
+
+
+@pytest.fixture
+async def server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Server]:
+    async with serving(tmp_path, kind=getattr(request, "param", "ours")) as running:
+        yield running
+
+
+async def back_up(server: Server) -> None:
+    await asyncio.to_thread(backup.back_up, server.folder / "data", server.folder / "b", lambda _: None)
+
+
+async def restored(server: Server) -> None:
+    """Kill the server, and start it on the same port with what the backup has."""
+    server.kill()
+    (server.folder / "data").rename(server.folder / "damaged")
+    await asyncio.to_thread(backup.restore, server.folder / "b", server.folder / "data", lambda _: None)
+    await server.restart()
+
+
+@pytest.mark.parametrize("mailbox_is_in_it", [True, False])
+async def test_clients_add_again_what_a_backup_lacks(server: Server, mailbox_is_in_it: bool) -> None:
+    heard, url = Heard(), url_of(server)
+    if not mailbox_is_in_it:
+        await back_up(server)
+    async with wormhole(url, on_event=heard) as alice, wormhole(url) as bob:
+        await meet(alice, bob)
+        await alice.send(b"before")
+        assert await read(bob, 1) == [b"before"]
+        if mailbox_is_in_it:
+            await back_up(server)
+        for number in range(5):
+            await alice.send(b"%d" % number)
+        await heard.until(client.MessageStored, 6)
+        await restored(server)
+        await heard.until(client.Reconnecting)
+        await bob.send(b"after")
+        assert await read(alice, 1) == [b"after"]
+        assert await read(bob, 5) == [b"%d" % number for number in range(5)]
+    assert server.live() == {}
+
+
+at_the_reference = pytest.mark.parametrize("server", ["the reference"], indirect=True)
+
+
+@at_the_reference
+async def test_two_sides_exchange_messages_with_receipts_there_and_meet_again(server: Server) -> None:
+    url = url_of(server)
+    async with wormhole(url, receipts=True, seeds=True) as alice, wormhole(url, receipts=True, seeds=True) as bob:
+        await meet(alice, bob)
+        sent = [await alice.send(b"%d" % number) for number in range(50)]
+        assert await read(bob, 50) == [b"%d" % number for number in range(50)]
+        async with bounded("the receipt"):
+            await sent[-1].delivered()
+        seed = await alice.seed()
+        assert seed == await bob.seed()
+        await asyncio.gather(alice.close(), bob.close())
+    async with wormhole(url) as alice, wormhole(url) as bob, bounded("another meeting"):
+        await asyncio.gather(*(side.set_code(client.seed_code(seed)) for side in (alice, bob)))
+        assert await alice.verifier() == await bob.verifier()
+        await asyncio.gather(alice.close(), bob.close())
+    assert server.usage() == (["happy", "happy"], ["happy", "happy"])
+    assert server.live() == {}
+
+
+@at_the_reference
+async def test_a_third_side_gives_back_the_number_that_it_did_not_get_there(server: Server) -> None:
+    url = url_of(server)
+    async with wormhole(url) as alice, wormhole(url) as bob, wormhole(url) as carol:
+        code = await alice.allocate_code()
+        await alice.nameplates()
+        await bob.set_code(code)
+        await bob.nameplates()  # the claims before are answered
+        await carol.set_code(code)
+        async with bounded("the refusal"):
+            with pytest.raises(client.CrowdedError):
+                await carol.verifier()
+    async with wormhole(url) as later:
+        assert await later.nameplates() == []

@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from client.live import APP_ID
-from client.programs import CODE, Program, State, acquainted
+from client.live import APP_ID, CODE, Program, State, acquainted
 from restante.client import (
     ClosedError,
     CodeExpiredError,

@@ -101,9 +101,9 @@ def test_the_working_directory_may_be_changed_or_removed(
         monkeypatch.chdir("gone")
     assert content(tmp_path / "name") == "new"
     (tmp_path / "gone").rmdir()
-    with draft_of_a(kind, tmp_path / "other") as unfinished:
+    with draft_of_a(kind, tmp_path / "name", replace=True) as unfinished:
         fill(unfinished)
-    assert content(tmp_path / "other") == "new"
+    assert content(tmp_path / "name") == "new"
 
 
 # ── what is there ────────────────────────────────────────────────────────────────────────────────

@@ -14,8 +14,7 @@ from typing import Any, Final
 
 import pytest
 
-from client.live import wormhole
-from client.programs import CODE
+from client.live import CODE, wormhole
 from restante.client import Wormhole
 from restante.client.errors import TransferError
 from restante.client.transfer.receiving import OfferedDirectory, OfferedFile, receive

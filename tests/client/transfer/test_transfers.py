@@ -1,4 +1,4 @@
-"""Files and directories between two programs: all of it with the same digest, or an error on both sides."""
+"""Files between two programs: all of it with the same digest, or an end that both hear at once."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import errno
 import hashlib
 import os
+import re
 import socket
 import threading
 from contextlib import closing, suppress
@@ -19,14 +20,39 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client.liar import listening
-from client.transfer.hostile import DIRECT, names, pair, stored
-from restante.client.errors import ConnectionLostError
+from client.transfer.hostile import (
+    CONTENT,
+    DIRECT,
+    OFFER,
+    gives_up,
+    heard,
+    names,
+    offered_file,
+    pair,
+    receives,
+    records,
+    say,
+    sends,
+    sends_half,
+    sends_it,
+    sparse,
+    stopped_halfway,
+    stops,
+    stored,
+    until_closed,
+)
+from client.virtual import Network
+from restante.client.errors import ConnectionLostError, TransferError
 from restante.client.files.draft import draft_file
+from restante.client.files.unpacking import _Target
+from restante.client.files.zip_stream import plan_directory
+from restante.client.transfer.receiving import OfferedText, receive
 from restante.client.transfer.sending import send_file
 from restante.client.transfer.stream import Stream
 from restante.client.transit.connecting import TransitOptions
 from restante.client.transit.pipe import RECORD_BYTES, RecordPipe
 from restante.client.transit.records import LENGTH_BYTES, Role, TransitKeys
+from restante.common.errors import Misuse, StoreError
 from support.bounds import bounded
 
 KEY = bytes(range(32))
@@ -166,3 +192,289 @@ async def test_two_sides_that_both_cannot_listen_meet_at_a_relay(tmp_path: Path)
         sending = send_file(ours, tmp_path / "parcel", transit=transit)
         _, path = await asyncio.gather(sending, stored(theirs, tmp_path / "to", transit=transit))
     assert path.read_bytes() == b"content"
+
+
+INCOMPLETE = r"after sending [\d,]+ of [\d,]+ bytes: the receiver does not have everything"
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    return sparse(tmp_path / "large")
+
+
+async def test_a_sender_that_gives_up_in_the_middle_is_heard_at_once(folder: Path) -> None:
+    script, begun, over = stopped_halfway(lambda pipe: pipe.send(CONTENT[:5]))
+    received = asyncio.Event()
+    async with pair() as (ours, theirs):
+        sending = sends(theirs, script)
+        receiving = asyncio.create_task(stored(ours, folder, lambda _: received.set()))
+        await begun.wait()
+        await received.wait()
+        await say(theirs, error="no paper")
+        try:
+            ended = await gives_up(receiving, "no paper ")
+        finally:
+            over.set()
+        await sending
+    assert ended.outcome == "after receiving 5 of 10 bytes: nothing was kept"
+    assert str(ended).endswith(f" ({ended.outcome})")
+    assert names(folder) == []
+
+
+async def test_a_receiver_that_gives_up_in_the_middle_is_heard_at_once(large: Path) -> None:
+    script, begun, over = stopped_halfway(lambda pipe: pipe.receive())
+    async with pair() as (ours, theirs):
+        receiving = receives(theirs, script)
+        sending = asyncio.create_task(send_file(ours, large, transit=DIRECT))
+        await begun.wait()
+        await say(theirs, error="no room")
+        try:
+            ended = await gives_up(sending, "no room ")
+        finally:
+            over.set()
+        await receiving
+    assert re.fullmatch(INCOMPLETE, ended.outcome)
+
+
+async def test_a_peer_that_gives_up_instead_of_connecting_is_heard_at_once(folder: Path, large: Path) -> None:
+    async with pair() as (ours, theirs):
+        receiving = asyncio.create_task(stored(ours, folder))
+        await say(theirs, offer=OFFER)
+        await heard(theirs, "answer")
+        await say(theirs, error="no way")
+        await gives_up(receiving, "no way$")
+    assert names(folder) == []
+    async with pair() as (ours, theirs):
+        sending = asyncio.create_task(send_file(ours, large, transit=DIRECT))
+        await heard(theirs, "offer")
+        await say(theirs, answer={"file_ack": "ok"})
+        await say(theirs, error="no way")
+        await gives_up(sending, "no way$")
+
+
+@pytest.mark.parametrize("message", [None, b"\xff", b"{}", b'{"transit":{}}', b'{"answer":{"file_ack":"no"}}'])
+async def test_whatever_else_happens_at_the_server_in_the_middle_changes_nothing(
+    network: Network, folder: Path, message: bytes | None
+) -> None:
+    """The peer says something else, or the server is gone."""
+    script, begun, over = stopped_halfway(lambda pipe: pipe.send(CONTENT[:5]))
+
+    def finishes(pipe: RecordPipe) -> None:
+        script(pipe)
+        pipe.send(CONTENT[5:])
+        pipe.receive()
+
+    async with pair() as (ours, theirs):
+        sending = sends(theirs, finishes)
+        receiving = asyncio.create_task(stored(ours, folder))
+        await begun.wait()
+        if message is None:
+            network.go_down()
+        else:
+            await (await theirs.send(message)).stored()
+        over.set()
+        path = await receiving
+        await sending
+        network.up = True
+    assert path.read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("how", ["cancelled", "the peer gave up"])
+async def test_an_end_while_unpacking_leaves_nothing(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x/a").write_bytes(CONTENT)
+    archive = b"".join(plan_directory(tmp_path / "x").chunks())
+    directory = {"mode": "zipfile/deflated", "dirname": "x", "zipsize": len(archive), "numbytes": 10, "numfiles": 1}
+    loop, unpacking, ended = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+    add, end = _Target.add, RecordPipe.end
+
+    def adds(target: _Target, member: object) -> None:
+        loop.call_soon_threadsafe(unpacking.set)
+        ended.wait()
+        add(target, member)  # type: ignore[arg-type]
+
+    def ends(pipe: RecordPipe) -> None:
+        end(pipe)
+        ended.set()
+
+    monkeypatch.setattr(_Target, "add", adds)
+    monkeypatch.setattr(RecordPipe, "end", ends)
+    async with pair() as (ours, theirs):
+        sending = sends(theirs, records(archive), {"directory": directory})
+        receiving = asyncio.create_task(stored(ours, folder))
+        await unpacking.wait()
+        assert len(names(folder)) == 1
+        try:
+            if how == "cancelled":
+                await stops(receiving, theirs, Role.RECEIVER)
+            else:
+                await say(theirs, error="no paper")
+                await gives_up(receiving, "no paper")
+        finally:
+            ended.set()
+        await sending
+    assert names(folder) == []
+
+
+@pytest.mark.parametrize("phase", ["waits for an offer", "connects", "waits for bytes"])
+async def test_a_receiver_stops_at_once_and_keeps_nothing(folder: Path, phase: str) -> None:
+    waits = asyncio.Event()
+    async with pair() as (ours, theirs):
+        receiving = asyncio.create_task(stored(ours, folder, lambda _: waits.set()))
+        await asyncio.gather(ours.verifier(), theirs.verifier())
+        tasks = []
+        if phase == "connects":
+            await say(theirs, offer=OFFER)
+            await heard(theirs, "answer")
+        elif phase == "waits for bytes":
+            tasks.append(sends(theirs, sends_half))
+            await waits.wait()
+        notes = await stops(receiving, theirs, Role.RECEIVER)
+        await asyncio.gather(*tasks)
+    assert notes == (["after receiving 5 of 10 bytes: nothing was kept"] if tasks else [])
+    assert names(folder) == []
+
+
+@pytest.mark.parametrize(
+    ("moment", "note", "left"),
+    [
+        ("os.fsync", "after receiving 10 of 10 bytes: nothing was kept", []),
+        ("flush", "after everything was stored", ["parcel"]),
+    ],
+    ids=["before the file has its name", "when it has its name"],
+)
+async def test_a_receiver_that_stops_at_the_end_says_whether_the_file_is_stored(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, moment: str, note: str, left: list[str]
+) -> None:
+    loop = asyncio.get_running_loop()
+    receiving: asyncio.Task[Path]
+    stopped = threading.Event()
+
+    def flush(_: object) -> None:
+        loop.call_soon_threadsafe(receiving.cancel)
+        loop.call_soon_threadsafe(loop.call_soon, stopped.set)
+        stopped.wait()
+
+    monkeypatch.setattr(f"restante.client.files.draft.{moment}", flush)
+    async with pair() as (ours, theirs):
+        sending = sends(theirs, sends_it)
+        receiving = asyncio.create_task(stored(ours, folder))
+        with pytest.raises(asyncio.CancelledError) as ended:
+            await receiving
+        await sending
+        if not left:
+            assert (await heard(theirs, "error"))[0] == "the receiver stopped"
+    assert ended.value.__notes__ == [note]
+    assert names(folder) == left
+
+
+@pytest.mark.parametrize(
+    ("phase", "note"),
+    [
+        ("waits for the answer", None),
+        ("connects", None),
+        ("sends to nobody who reads", INCOMPLETE),
+        ("waits for the acknowledgement", "before the receiver confirmed: it may have everything"),
+    ],
+)
+async def test_a_sender_stops_at_once_and_says_what_the_receiver_has(
+    tmp_path: Path, phase: str, note: str | None
+) -> None:
+    script, begun, over = stopped_halfway(lambda pipe: pipe.receive())
+    path = sparse(tmp_path / "parcel", 10 if phase.endswith("acknowledgement") else 64 << 20)
+    async with pair() as (ours, theirs):
+        tasks = [receives(theirs, script)] if note else []
+        sending = asyncio.create_task(send_file(ours, path, transit=DIRECT))
+        if note:
+            await begun.wait()
+        else:
+            await heard(theirs, "offer")
+        if phase == "connects":
+            await say(theirs, answer={"file_ack": "ok"})
+            await ours.flush()
+        notes = await stops(sending, theirs, Role.SENDER)
+        over.set()
+        await asyncio.gather(*tasks)
+    assert len(notes) == len(tasks)
+    assert all(re.fullmatch(note or "", each) for each in notes), notes
+
+
+class ProgressError(Exception):
+    """What a program raises in its function for progress."""
+
+
+async def test_an_error_about_progress_ends_the_transfer(folder: Path, large: Path) -> None:
+    def fails(_bytes: int) -> None:
+        raise ProgressError
+
+    async with pair() as (ours, theirs):
+        sending = sends(theirs, sends_half)
+        with pytest.raises(ProgressError) as ended:
+            await stored(ours, folder, fails)
+        await sending
+        assert (await heard(theirs, "error"))[0] == "the receiver failed"
+    assert ended.value.__notes__ == ["after receiving 5 of 10 bytes: nothing was kept"]
+    assert names(folder) == []
+    async with pair() as (ours, theirs):
+        receiving = receives(theirs, until_closed)
+        with pytest.raises(ProgressError) as ended:
+            await send_file(ours, large, transit=DIRECT, on_progress=fails)
+        await receiving
+        assert (await heard(theirs, "error"))[0] == "the sender failed"
+    assert re.fullmatch(INCOMPLETE, ended.value.__notes__[0])
+
+
+@pytest.mark.parametrize(
+    ("path", "size", "words"),
+    [
+        ("secret file", 10, "a file or directory of this name exists already"),
+        ("secret folder", 10, "its place is a directory, and a file does not replace it"),
+        ("missing/secret", 10, "there is no directory to store it in"),
+        ("secret/..", 10, "its place has no name"),
+        ("secret", 2**63 - 1, "the disk has room for"),
+    ],
+)
+async def test_an_unusable_place_is_told_without_its_path(folder: Path, path: str, size: int, words: str) -> None:
+    (folder / "secret folder").mkdir()
+    (folder / "secret file").write_bytes(b"mine")
+    async with pair() as (ours, theirs):
+        await say(theirs, offer={"file": {"filename": "parcel", "filesize": size}})
+        offered = await offered_file(ours)
+        with pytest.raises((Misuse, StoreError), match=str(folder)):
+            await offered.accept(folder / path, replace=path != "secret file")
+        reason, _ = await heard(theirs, "error")
+    assert words in reason
+    assert str(folder) not in reason
+    assert "secret" not in reason
+    assert (folder / "secret file").read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("first", ["accept", "reject"])
+async def test_an_offer_is_answered_once(folder: Path, first: str) -> None:
+    async with pair() as (ours, theirs):
+        await say(theirs, offer={"message": "text"})
+        text = await receive(ours, DIRECT)
+        assert isinstance(text, OfferedText)
+        await getattr(text, first)()
+        await say(theirs, offer=OFFER)
+        file = await offered_file(ours)
+        with pytest.raises(Misuse, match=r"a path is a pathlib\.Path, not 'parcel'"):
+            await file.accept("parcel")  # type: ignore[arg-type]
+        await file.reject()  # a path of another type does not use up the offer
+        place = folder / "parcel"
+        for again in (text.accept(), text.reject(), file.accept(place), file.unpack(place), file.reject()):
+            with pytest.raises(Misuse, match="accepted or rejected once"):
+                await again
+
+
+async def test_what_answers_in_this_network_is_not_told(folder: Path) -> None:
+    """A sender that names addresses of the receiver's network would learn what is there."""
+    hints = [{"type": "direct-tcp-v1", "priority": 0, "hostname": "127.0.0.1", "port": 1}]
+    async with pair() as (ours, theirs):
+        await say(theirs, transit={"hints-v1": hints})
+        await say(theirs, offer=OFFER)
+        with pytest.raises(TransferError, match=r"127\.0\.0\.1:1: Connection refused"):
+            await stored(ours, folder, transit=TransitOptions(relays=(), listen=False))
+        assert (await heard(theirs, "error"))[0] == "no connection to the other side"
