@@ -1,4 +1,4 @@
-"""Timing logs and traces, line by line: what of them passes into the lake, and what never does."""
+"""What becomes of rows of usage records, of envelopes' bytes and of lines of logs before they are in the lake."""
 
 from __future__ import annotations
 
@@ -16,15 +16,246 @@ from hypothesis import strategies as st
 
 from restante.mailbox.protocol import messages
 from restante.mailbox.server import trace
-from restante.pipeline.clean import timing
-from restante.pipeline.clean.rules import Fault, limits
-from restante.pipeline.schemas import CLIENT_EVENTS, SERVER_COMMANDS
+from restante.pipeline.clean import rules, timing
+from restante.pipeline.clean.fields import Fields
+from restante.pipeline.clean.rules import OWN_RULES, USAGE_FAULTS, Fault, TimeLimits, limits
+from restante.pipeline.schemas import CLIENT_EVENTS, MAX_TEXT_CHARACTERS, SERVER_COMMANDS
+from restante.pipeline.sources.usage_scan import UsageScan, clean_rows
 from restante.timing.logs import records
 from restante.timing.logs.events import items
+from restante.waku.envelope import rlp
+from restante.waku.envelope.envelope import Envelope, make, parse
+from restante.waku.envelope.rlp import RlpError
 from support.effort import examples
+from support.mutation import mutated
+from support.pipeline.servers import FIRST_DAY, NOW, T0
+from support.waku.strategies import ITEMS, envelopes
+
+# ── usage records ─────────────────────────────────────────────────────────────────────────────────
+
+
+CASES = json.loads((Path(__file__).parent / "clean_rules.json").read_text())["cases"]
+
+WITHIN = rules.limits(FIRST_DAY, NOW)
+
+RULES = {table: (*each, *OWN_RULES[table]) for table, each in rules.RULES.items()}
+"""Of our own servers' rows."""
+
+GOOD: dict[str, Any] = {
+    "app_id": "x",
+    "for_nameplate": 1,
+    "started": T0,
+    "connect_time": T0,
+    "waiting_us": 1.5,
+    "total_us": 4,
+    "result": "happy",
+    "implementation": "python",
+    "version": "0.24.0",
+    "visitors": 0,
+    "blur_us": 0,
+}
+
+
+def value_of(written: Any) -> Any:
+    """What a case cannot say in JSON."""
+    match written:
+        case {"blob": digits}:
+            return bytes.fromhex(digits)
+        case {"float": word}:
+            return float(word)
+        case {"int": digits}:
+            return int(digits)
+    return written
+
+
+def row(table: str, **values: Any) -> list[Any]:
+    return [(GOOD | values)[rule.column] for rule in RULES[table]]
+
+
+@pytest.mark.parametrize(("table", "column", "value", "expected"), CASES, ids=lambda each: ascii(each)[:40])
+def test_a_value_is_cleaned_or_makes_its_row_faulty(table: str, column: str, value: Any, expected: Any) -> None:
+    cleaned = rules.clean(RULES[table], row(table, **{column: value_of(value)}), WITHIN)
+    if isinstance(expected, dict):
+        assert cleaned == expected["fault"]
+        assert isinstance(cleaned, Fault)
+    else:
+        place = [rule.column for rule in RULES[table]].index(column)
+        assert not isinstance(cleaned, Fault)
+        assert cleaned[place] == expected
+        assert type(cleaned[place]) is type(expected)
+
+
+def test_a_row_has_the_first_of_its_faults_and_long_text_is_cut() -> None:
+    assert rules.clean(RULES["nameplates"], [None, "x", "x", "x", "x", 0], WITHIN) == "missing value"
+    assert rules.clean(RULES["nameplates"], ["x", 1e300, None, "x", "x", 0], WITHIN) == "out of range"
+    assert rules.text("é" * 1000) == "é" * MAX_TEXT_CHARACTERS
+    assert rules.text("\0" * 1000) == "\ufffd" * MAX_TEXT_CHARACTERS
+
+
+values = st.one_of(
+    st.none(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(),
+    st.text(),
+    st.binary().map(lambda raw: raw.decode(errors="surrogateescape")),
+    st.binary(),
+    st.sampled_from(["happy", "lonely", T0, T0 + 1, 0, 1]),
+)
+
+
+@given(st.data(), st.sampled_from(sorted(RULES)))
+def test_any_row_is_clean_or_has_a_known_fault(data: st.DataObject, table: str) -> None:
+    found = data.draw(st.tuples(*(values for _ in RULES[table])))
+    cleaned = rules.clean(RULES[table], found, WITHIN)
+    if isinstance(cleaned, Fault):
+        assert cleaned in USAGE_FAULTS
+        return
+    for rule, value in zip(RULES[table], cleaned, strict=True):
+        if value is None:
+            assert rule.null
+        elif isinstance(value, str):
+            assert len(value.encode()) <= 4 * MAX_TEXT_CHARACTERS
+            assert "\0" not in value
+        elif rule.column.endswith("_us"):
+            assert 0 <= value < 2**63
+        elif not isinstance(value, bool):
+            assert WITHIN.earliest <= value <= WITHIN.latest
+
+
+def scan(table: str, within: TimeLimits = WITHIN, blur_us: int | None = None, *duplicate: str) -> UsageScan:
+    return UsageScan("north", table, "", "", "", (), within, blur_us, frozenset(duplicate))
+
+
+def test_only_the_id_and_the_digest_of_a_faulty_row_are_kept() -> None:
+    bad = (7, "", *row("nameplates", result="canary"))
+    double = (8, "theirs.sqlite", *row("nameplates", app_id="canary"))
+    assert list(clean_rows(scan("nameplates", WITHIN, 1, "theirs.sqlite"), [bad, double])) == [
+        (7, *[None] * 8, "north", "unknown result", "7", rules.digest(bad[1:])),
+        (8, *[None] * 8, "north", "duplicate", "8", rules.digest(double[1:])),
+    ]
+
+
+def test_a_day_is_that_of_the_first_time_in_utc() -> None:
+    for started, day in ((86_399.999999, 0), (86_400, 1), (-0.5, -1)):
+        rows = [(1, "", *row("mailboxes", started=started))]
+        [found] = clean_rows(scan("mailboxes", TimeLimits(-(2**60), 2**60)), rows)
+        assert found[10] == day
+
+
+@pytest.mark.parametrize(
+    ("recorded", "setting", "time", "blur"),
+    [
+        (0, 60_000_000, 1_700_000_040_000_000, None),  # not floored, whatever the setting was later
+        (60_000_000, None, 1_700_000_040_000_000, 60_000_000),
+        (60_000_000, 3_600_000_000, 1_699_999_200_000_000, 60_000_000),
+        (None, 60_000_000, 1_700_000_040_000_000, 60_000_000),
+        (None, 500_000, 1_700_000_040_500_000, 500_000),
+        (None, 60_000_000, 1_700_000_040_250_000, None),  # written before the setting
+        (None, 3_600_000_000, 1_700_000_040_000_000, 60_000_000),  # written with another one
+        (None, None, 1_700_000_040_250_000, None),
+        (None, None, 1_700_000_041_000_000, 1_000_000),  # written with one, which is none now
+        (None, None, 1_699_999_200_000_000, 3_600_000_000),
+        (None, None, 1_699_920_000_000_000, 86_400_000_000),
+        (None, None, 1_700_000_041_000_001, None),  # the next microsecond: of a clock that runs, all but one in 10^6
+    ],
+)
+def test_the_blur_of_a_row_is_recorded_or_inferred(
+    recorded: int | None, setting: int | None, time: int, blur: int | None
+) -> None:
+    assert rules.blur_us(recorded, setting, time) == blur
+
+
+def test_the_setting_of_our_server_does_not_apply_to_imported_rows() -> None:
+    rows = [(1, origin, *row("nameplates", started=T0, blur_us=None)) for origin in ("", "theirs.sqlite")]
+    assert [found[7] for found in clean_rows(scan("nameplates", WITHIN, 40_000_000), rows)] == [40_000_000, 1_000_000]
+
+
+# ── envelopes: what many have is what the reader of one finds ─────────────────────────────────────
+
+
+PARTS = (b"\x84\x5f\x5e\x10\x32", b"\x32", b"\x84abcd", b"\x83abc", b"\x07")
+
+LENGTHS = (0, 1, 2, 48, 49, 50, 54, 55, 56, 57, 240, 250, 255, 256, 257, 65_500, 65_535, 65_536, 65_537)
+"""Bytes of data about where a length takes a byte more: its own, the list's, or that of the list without nonce."""
+
+
+def read(raw: bytes) -> Envelope | None:
+    try:
+        return parse(raw)
+    except RlpError:
+        return None
+
+
+def check(raws: list[bytes]) -> None:
+    """What is good is an envelope, with these fields; among whatever others."""
+    found = Fields(raws)
+    numbers = zip(*(column.tolist() for column in (found.expiry, found.ttl, found.topic, found.nonce)), strict=True)
+    wanted = [read(raw) for raw in raws]
+    for good, fields, envelope in zip(found.good.tolist(), numbers, wanted, strict=True):
+        if good:
+            assert envelope is not None
+            assert fields == (envelope.expiry, envelope.ttl, int.from_bytes(envelope.topic), envelope.nonce)
+    for good, work, envelope in zip(found.good.tolist(), found.compute_pow().tolist(), wanted, strict=True):
+        if good and envelope is not None:
+            assert work == envelope.pow()
+
+
+def missed(raws: list[bytes]) -> list[bytes]:
+    """Return the envelopes that are not found to be good."""
+    good = Fields(raws).good.tolist()
+    return [raw for raw, found in zip(raws, good, strict=True) if not found and read(raw) is not None]
+
+
+def test_every_length_is_read_and_the_work_is_done_on_the_right_bytes() -> None:
+    raws = [
+        make(1_700_000_050, ttl, b"abcd", bytes([0xFF]) * length, nonce).raw
+        for length in LENGTHS
+        for ttl in (0, 1, 0x7F, 0x80, 0xFFFFFFFF)
+        for nonce in (0, 1, 0x7F, 0x80, 0xFFFF, 2**64 - 1)
+    ]
+    check(raws)
+    assert missed(raws) == []
+
+
+raw_envelopes = envelopes.map(lambda envelope: envelope.raw)
+packed_items = st.lists(st.sampled_from(ITEMS), min_size=3, max_size=7).map(rlp.pack)
+
+
+@given(
+    st.lists(raw_envelopes, max_size=10),
+    st.lists(mutated(raw_envelopes) | st.binary(max_size=40) | packed_items, max_size=20),
+)
+@examples(250)
+def test_any_bytes_are_read_as_the_reader_of_one_reads_them(good: list[bytes], others: list[bytes]) -> None:
+    check([*good, *others])
+    assert missed(good) == []
+
+
+@pytest.mark.parametrize("place", range(len(PARTS)))
+def test_every_item_in_every_place_is_read_as_the_reader_of_one_reads_it(place: int) -> None:
+    raws = [rlp.pack([*PARTS[:place], item, *PARTS[place + 1 :]]) for item in ITEMS]
+    check(raws)
+    assert missed(raws) == []
+
+
+HEADS = (
+    *(b"\xc0", b"\xf7", b"\xf8", b"\xf8\x37", b"\xf8\x38", b"\xf9\x00\x38", b"\xf9\xff\xff", b"\xfa\x00\x01\x00"),
+    *(b"\xfb\x00\x00\x00\x38", b"\xff" * 9, b"\xf8\x00", b"\x80", b"\x84", b"\xb8\x38", b"\x00", b"\x7f"),
+)
+
+
+def test_envelopes_with_wrong_lengths_are_not_valid() -> None:
+    body = b"".join(PARTS)
+    raws = [head + rest for head in HEADS for rest in (b"", body, body[:-1], body + b"\0", bytes(64))]
+    check([*raws, rlp.pack(PARTS)])
+    assert Fields([*raws, rlp.pack(PARTS)]).good.tolist() == [False] * len(raws) + [True]
+
+
+# ── timing logs and traces, line by line ──────────────────────────────────────────────────────────
+
 
 T = 1_700_000_000.0
-WITHIN = limits(date(2016, 1, 1), T + 100)
+LIMITS = limits(date(2016, 1, 1), T + 100)
 DAY_NUMBER = 19_675
 
 EVENT = [column.name for column in CLIENT_EVENTS.columns[3:-1]]
@@ -37,7 +268,7 @@ def event(**fields: Any) -> dict[str, Any] | str:
 
 
 def cleaned(item: bytes) -> dict[str, Any] | str:
-    return filled(EVENT, timing.event(item, WITHIN), start=T)
+    return filled(EVENT, timing.event(item, LIMITS), start=T)
 
 
 def filled(columns: list[str], values: Any, **expected: Any) -> dict[str, Any] | str:
@@ -69,7 +300,7 @@ def command(**fields: Any) -> dict[str, Any] | str:
 
 
 def traced(line: bytes) -> dict[str, Any] | str:
-    return filled(COMMAND, timing.command(line, WITHIN), server_rx=T, connection=1)
+    return filled(COMMAND, timing.command(line, LIMITS), server_rx=T, connection=1)
 
 
 # ── what passes ──────────────────────────────────────────────────────────────────────────────────
