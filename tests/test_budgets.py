@@ -73,7 +73,7 @@ async def test_a_flood_of_tiny_frames_does_not_block_the_event_loop(
                 await asyncio.sleep(0)
         smallest = len(frame(PING))
         first_read = MAX_FRAMES_PER_TURN * BYTES_PER_FRAME // smallest + 1
-        assert max(turns) <= first_read + (FLOODERS + 1) * (MIN_READ_BYTES // smallest + 1)
+        assert max(turns) <= first_read + MIN_READ_BYTES // smallest + 1, "what others read at once is parsed later"
 
 
 async def test_requests_that_come_at_once_are_answered_over_several_turns(tmp_path: Path, turns: list[int]) -> None:
@@ -169,21 +169,6 @@ async def test_large_messages_end_and_are_parsed_and_handled_in_different_turns(
     assert all(len(turn) <= 1 for turn in turns)
     for step in ("parsed", "handled"):
         assert sum(step in turn for turn in turns) == 3 * FLOODERS
-
-
-async def test_what_many_sockets_read_at_once_is_parsed_in_several_turns(tmp_path: Path, turns: list[int]) -> None:
-    """Each socket that has data is read, so a thousand that had twenty pings each held the loop for 40 ms."""
-    pings = MIN_READ_BYTES // len(frame(PING))
-    async with open_live(tmp_path) as live:
-        sockets = [await live.enter() for _ in range(100)]
-        turns.clear()
-        for each in sockets:
-            each.write(frame(PING) * pings + frame(TEXT, b'{"type":"ping","ping":1}'))
-        for each in sockets:
-            while (await each.read())[0] != TEXT:
-                pass  # pongs
-        assert sum(turns) == len(sockets) * (pings + 1)
-        assert max(turns) <= MAX_FRAMES_PER_TURN + pings + 1
 
 
 async def test_a_large_message_that_is_not_ascii_is_held_delivered_and_stored_as_its_bytes(tmp_path: Path) -> None:

@@ -278,20 +278,23 @@ class Conversation(RuleBasedStateMachine):
         self.world.lose(self.inboxes[peer])
         self._flush_unless_gathering()
 
+    def _meet(self, slot: int, name: str, *, opens: bool, talks: bool) -> None:
+        """Claim a nameplate; open its mailbox, or not; say something, or not."""
+        self._command(slot, "claim", nameplate=name)
+        self._flush()
+        nameplate = self.model.nameplates.get((SEATS[slot][0], name))
+        if nameplate is not None and opens:
+            self._command(slot, "open", mailbox=nameplate.mailbox.name)
+            if talks:
+                self._command(slot, "add", phase="pake", body="00")
+
     @rule(first=slots, second=slots, pick=picks, talks=st.booleans())
     def rendezvous(self, first: int, second: int, pick: int, talks: bool) -> None:
         """One side claims a nameplate and opens its mailbox, another comes to it; they may talk."""
         for slot in (first, second):
             if self.seated[slot] is not None and pick % 2:
                 self.lose(slot)
-            name = _choose(pick, self._names(slot), NAMEPLATES)
-            self._command(slot, "claim", nameplate=name)
-            self._flush()
-            nameplate = self.model.nameplates.get((SEATS[slot][0], name))
-            if nameplate is not None:
-                self._command(slot, "open", mailbox=nameplate.mailbox.name)
-                if talks:
-                    self._command(slot, "add", phase="pake", body="00")
+            self._meet(slot, _choose(pick, self._names(slot), NAMEPLATES), opens=True, talks=talks)
 
     @rule(pick=picks, moods=st.tuples(st.sampled_from(MOODS), st.sampled_from(MOODS)), last=st.booleans())
     def part(self, pick: int, moods: tuple[str | None, ...], last: bool) -> None:
@@ -348,12 +351,7 @@ class Conversation(RuleBasedStateMachine):
         for slot in (0, 1, 2, 3, 4):
             self.lose(slot)
         for slot in (0, 2):
-            self._command(slot, "claim", nameplate=name)
-            self._flush()
-            nameplate = self.model.nameplates.get(("x", name))
-            if nameplate is not None and slot in speaks:
-                self._command(slot, "open", mailbox=nameplate.mailbox.name)
-                self._command(slot, "add", phase="pake", body="00")
+            self._meet(slot, name, opens=slot in speaks, talks=True)
         for slot in sorted(left):
             self.lose(slot)
         self._flush()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from wormhole_mailbox_server.database import create_or_upgrade_usage_db
@@ -40,22 +37,22 @@ def play(their: Their) -> None:
     their.prune(5000)
 
 
-def theirs(path: Path) -> dict[str, list[tuple[Any, ...]]]:
-    return {table: select(path, f"SELECT * FROM {table} ORDER BY rowid") for table in TABLES}
-
-
-def test_usage_records_are_imported_unchanged(their: Their, data: Path) -> None:
+def test_usage_records_are_imported_and_exported_unchanged(their: Their, data: Path, tmp_path: Path) -> None:
     play(their)
     their.stop()
     report = taking(data, usage=their.usage)
     assert report.imported == {"usage_nameplates": 2, "usage_mailboxes": 7, "usage_client_versions": 3}
     assert report.skipped == {}
+    export = tmp_path / "export.sqlite"
+    assert export_usage(data, export) == {"nameplates": 2, "mailboxes": 7, "client_versions": 3}
     for table in TABLES:
         columns = ", ".join(name for (name,) in select(their.usage, f"SELECT name FROM pragma_table_info('{table}')"))
-        ours = rows(data, f"SELECT {columns} FROM usage_{table} ORDER BY id")
-        assert ours == select(their.usage, f"SELECT {columns} FROM {table} ORDER BY rowid")
-        assert ours
+        theirs = select(their.usage, f"SELECT {columns} FROM {table} ORDER BY rowid")
+        assert rows(data, f"SELECT {columns} FROM usage_{table} ORDER BY id") == theirs
+        assert select(export, f"SELECT * FROM {table} ORDER BY rowid") == theirs
         assert rows(data, f"SELECT DISTINCT origin FROM usage_{table}") == [("usage.sqlite",)]
+    types = "SELECT typeof(started), typeof(total_time), typeof(for_nameplate) FROM mailboxes ORDER BY rowid"
+    assert select(export, types) == select(their.usage, types)
     assert rows(data, "SELECT DISTINCT address_id FROM usage_client_versions") == [(None,)]
     assert rows(data, "SELECT * FROM usage_current") == []
 
@@ -123,16 +120,6 @@ def test_more_records_than_are_held_in_memory_at_a_time(their: Their, data: Path
 # ── export ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_imported_records_are_exported_unchanged(their: Their, data: Path, tmp_path: Path) -> None:
-    play(their)
-    taking(data, usage=their.usage)
-    counts = export_usage(data, tmp_path / "export.sqlite")
-    assert counts == {"nameplates": 2, "mailboxes": 7, "client_versions": 3}
-    assert theirs(tmp_path / "export.sqlite") == theirs(their.usage)
-    types = "SELECT typeof(started), typeof(total_time), typeof(for_nameplate) FROM mailboxes ORDER BY rowid"
-    assert select(tmp_path / "export.sqlite", types) == select(their.usage, types)
-
-
 async def test_exported_records_are_read_by_the_reference_and_its_munin_plugins(tmp_path: Path, data: Path) -> None:
     """Beside a running server, whose store is open here."""
     store = open_store(data)
@@ -169,19 +156,16 @@ async def test_exported_records_are_read_by_the_reference_and_its_munin_plugins(
         assert select(tmp_path / "export.sqlite", counting) == [(count,)]
 
 
-def test_an_export_overwrites_nothing(tmp_path: Path, data: Path, their: Their) -> None:
+def test_an_export_overwrites_nothing_and_leaves_nothing_if_it_fails(
+    tmp_path: Path, data: Path, their: Their
+) -> None:
     taking(data, usage=their.usage)
-    there = tmp_path / "export.sqlite"
+    there = tmp_path / "there.sqlite"
     there.write_text("something dear")
     with pytest.raises(Misuse, match="exists already"):
         export_usage(data, there)
     assert there.read_text() == "something dear"
-
-
-def test_an_export_that_fails_leaves_nothing(tmp_path: Path, data: Path, their: Their) -> None:
-    taking(data, usage=their.usage)
-    with closing(sqlite3.connect(data / "restante.sqlite")) as database:
-        database.execute("DROP TABLE usage_client_versions")
+    alter(data / "restante.sqlite", "DROP TABLE usage_client_versions")
     (tmp_path / "out").mkdir()
     with pytest.raises(StoreError, match=r"\Acannot export to [^\n]*\Z"):
         export_usage(data, tmp_path / "out" / "export.sqlite")
