@@ -11,6 +11,7 @@ from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -104,49 +105,25 @@ def test_a_file_is_read_once_whatever_its_name_and_a_repeated_envelope_counts_on
     assert read_new(files, second).span is None
 
 
-SOON = CONTEXT._replace(now=4e9)
-"""When the files that a test writes are old."""
+def test_only_files_that_may_have_changed_are_read(tmp_path: Path) -> None:
+    files = exported(tmp_path, "a.rlp", rows=SOME)
+    before = (files / "a.rlp").stat()
+    soon = CONTEXT._replace(now=4e9)  # when these files are old
 
+    def read_again(last: SourceRead) -> tuple[bool, int]:
+        """Return whether anything is new, and how many files were read to know it."""
+        with patch.object(paths, "digest", wraps=paths.digest) as digest:
+            return read_new(files, last, soon).span is not None, digest.call_count
 
-@pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the names of files that are read to know them, as that happens."""
-    names: list[str] = []
-    digest = paths.digest
-
-    def noted(file: paths.SourceFile) -> str:
-        names.append(file.path.name)
-        return digest(file)
-
-    monkeypatch.setattr(paths, "digest", noted)
-    return names
-
-
-@pytest.mark.parametrize(
-    ("rewritten", "just_written"),
-    [(False, False), (True, False), (False, True)],
-    ids=["an unchanged file is not", "one rewritten in place is, though its time was set back", "a new one is again"],
-)
-def test_only_files_that_may_have_changed_are_read(
-    tmp_path: Path, read: list[str], rewritten: bool, just_written: bool
-) -> None:
-    """The time of a file that was written just now proves nothing."""
-    file = exported(tmp_path, "a.rlp", rows=SOME) / "a.rlp"
-    before = file.stat()
-    context = CONTEXT._replace(now=before.st_ctime + 1) if just_written else SOON
-    first = read_new(file.parent, context=context)
-    if rewritten:
-        file.write_bytes(BYTES[:-1] + bytes([BYTES[-1] ^ 1]))
-        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-    read.clear()
-    assert (read_new(file.parent, first, SOON).span is not None) is rewritten
-    assert read == ["a.rlp"] * (rewritten or just_written)
-    if just_written:  # its mark is updated with other new files
-        (file.parent / "b.rlp").write_bytes(ROWS[7].raw)
-        second = read_new(file.parent, first, SOON)
-        read.clear()
-        assert read_new(file.parent, second, SOON).span is None
-        assert read == []
+    first = read_new(files, context=soon)
+    assert read_again(first) == (False, 0)
+    (files / "a.rlp").write_bytes(BYTES[:-1] + bytes([BYTES[-1] ^ 1]))
+    os.utime(files / "a.rlp", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert read_again(first) == (True, 1), "it was rewritten in place, though its time was set back"
+    new = read_new(files, context=CONTEXT._replace(now=(files / "a.rlp").stat().st_ctime + 1))
+    assert read_again(new) == (False, 1), "the time of a file that was written just now proves nothing"
+    (files / "b.rlp").write_bytes(ROWS[7].raw)
+    assert read_again(read_new(files, new, soon)) == (False, 0)
 
 
 def test_a_folder_s_unfinished_and_other_files_are_left_out_and_a_glob_reads_what_it_matches(tmp_path: Path) -> None:
