@@ -188,9 +188,7 @@ URL: Final = "a server's URL begins with ws:// or wss:// and names a host"
 @pytest.mark.parametrize(
     ("options", "command", "sentence"),
     [
-        ((), ("add", "Carol\udcff", "x"), ENTRY),
-        ((), ("add", "Carol", "one\ntwo"), ENTRY),
-        ((), ("add", "Carol", 1001 * "x"), ENTRY),
+        *(((), ("add", "Carol", text), ENTRY) for text in ("\udcff", "one\ntwo", 1001 * "x")),
         ((), ("accept", "4-purple-\udcff"), "a code is a text in UTF-8, and this one is not"),
         ((), ("accept", "purple"), "a code begins with a number, like 7-purple-sausages"),
         (("--server", "http://example.com"), ("invite",), URL),

@@ -23,7 +23,6 @@ from restante.client import (
     Welcomed,
     Wormhole,
     WrongPasswordError,
-    seed_code,
 )
 from support.bounds import bounded
 from support.mailbox.live import DAY, LiveServer
@@ -271,7 +270,7 @@ async def test_messages_of_two_wormholes_are_processed_in_one_step(server: LiveS
     assert alice.received == ["from a friend"] * 2
 
 
-async def test_the_code_is_allocated_once_whatever_interrupts_it(server: LiveServer, tmp_path: Path) -> None:
+async def test_a_wormhole_has_one_code_or_seed_whatever_interrupts_it(server: LiveServer, tmp_path: Path) -> None:
     file, nobody = tmp_path / "journal", f"ws://127.0.0.1:{nobodys_port()}/v1"
     async with Journal[State](file, {}) as journal:
         wormhole = journal.wormhole("peer", APP_ID, server=server.url)
@@ -290,6 +289,14 @@ async def test_the_code_is_allocated_once_whatever_interrupts_it(server: LiveSer
         await wormhole.set_code(code)
         with pytest.raises(Misuse, match="one code"):
             await wormhole.set_code(CODE)
+        with_seed = journal.wormhole("other", APP_ID, server=server.url)
+        with pytest.raises(ValueError, match="a seed has 32 bytes, not 5"):
+            await with_seed.set_seed(b"short")
+        await with_seed.set_seed(bytes(32))
+        await with_seed.set_seed(bytes(32))
+        for other, seed in ((with_seed, bytes([1]) * 32), (wormhole, bytes(32))):
+            with pytest.raises(Misuse, match="one code"):
+                await other.set_seed(seed)
 
 
 async def test_a_wormhole_stays_at_its_server_and_keeps_its_application(alice: Program) -> None:
@@ -343,20 +350,6 @@ async def test_an_error_of_the_function_for_events_is_for_this_run_only(friends:
             async with journal.wormhole("peer", APP_ID, on_event=stumble) as wormhole, bounded("the error"):
                 await anext(aiter(wormhole))
     assert await alice.run() == ["hello"]
-
-
-async def test_a_seed_is_set_instead_of_a_code(alice: Program) -> None:
-    async with alice.journal() as journal:
-        wormhole, with_code = (journal.wormhole(name, APP_ID, server=alice.server.url) for name in ("peer", "other"))
-        with pytest.raises(ValueError, match="a seed has 32 bytes, not 5"):
-            await wormhole.set_seed(b"short")
-        await wormhole.set_seed(bytes(32))
-        await wormhole.set_seed(bytes(32))
-        with pytest.raises(Misuse, match="one code"):
-            await wormhole.set_seed(bytes([1]) * 32)
-        await with_code.set_code(seed_code(bytes(32)))
-        with pytest.raises(Misuse, match="one code"):
-            await with_code.set_seed(bytes(32))
 
 
 async def test_a_wormhole_that_is_closed_leaves_nothing_and_stays_closed(

@@ -18,7 +18,7 @@ from client.live import APP_ID
 from restante.client.core import outputs
 from restante.client.core.machine import Machine
 from restante.client.core.state import NEW_BYTES, State, new_state
-from restante.client.errors import CrowdedError, PeerMessageError, ServerError, WrongPasswordError
+from restante.client.errors import PeerMessageError, ServerError, WrongPasswordError
 from restante.client.protocol.keys import NONCE_BYTES, MessageKeys, open_sealed, seal
 from restante.client.protocol.seeds import SEED_BYTES, seed_code, seed_mailbox
 from support import effort
@@ -171,22 +171,6 @@ def test_versions_are_said_also_if_the_application_has_none(world: World) -> Non
     key = MessageKeys(bytes.fromhex(state.key or "")).of(state.side, "version")
     version = open_sealed(key, bytes.fromhex(state.own["version"].body))
     assert json.loads(version)["app_versions"] == {}
-
-
-def test_a_third_side_is_told_that_the_code_is_in_use_and_ends_for_good(world: World) -> None:
-    alice, bob = pair(world)
-    alice.machine.send(b"private")
-    carol = Side(world, 3, lasting=True)
-    carol.machine.set_code(alice.machine.state.code or "")
-    bob.connect()
-    while bob.machine.state.mailbox is None:  # bob's claim comes first
-        settle(bob)
-    settle(carol)
-    assert isinstance(failure(carol), CrowdedError)
-    assert carol.machine.state.mood == "errory"
-    assert len(told(carol, outputs.Closed)) == 1
-    settle(alice, bob, carol)
-    assert told(bob, outputs.MessageReceived) == [outputs.MessageReceived(0, b"private")]
 
 
 @pytest.mark.parametrize("more", [False, True])

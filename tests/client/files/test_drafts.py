@@ -75,9 +75,6 @@ def is_refused(kind: str, place: Path, words: str, error: type[Exception] = Misu
         pytest.fail("it began")
 
 
-# ── the name ─────────────────────────────────────────────────────────────────────────────────────
-
-
 @both
 @pytest.mark.parametrize("name", ["name", "x" * 255, "é" * 127, "-", "…" * 85])
 def test_it_has_its_name_only_when_it_is_complete(tmp_path: Path, kind: str, name: str) -> None:
@@ -104,9 +101,6 @@ def test_the_working_directory_may_be_changed_or_removed(
     with draft_of_a(kind, tmp_path / "name", replace=True) as unfinished:
         fill(unfinished)
     assert content(tmp_path / "name") == "new"
-
-
-# ── what is there ────────────────────────────────────────────────────────────────────────────────
 
 
 @both
@@ -199,9 +193,6 @@ def test_the_home_is_never_replaced_whatever_the_environment_says(
     is_refused("directory", place, "leads to the home directory")
 
 
-# ── what happens while a directory is replaced ───────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("before", ["nothing", "file", "empty"])
 def test_a_directory_that_came_meanwhile_is_never_replaced(place: Path, before: str) -> None:
     """A file system may give a new directory the inode of one that was removed."""
@@ -285,9 +276,6 @@ def test_what_was_moved_aside_comes_back_unless_another_program_has_taken_the_na
         assert str(raised.value).endswith(f"; what was there before is '{path}' now")
 
 
-# ── the disk ─────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("comes", [False, True])
 def test_a_disk_without_links_gives_names_as_safely(
     place: Path, monkeypatch: pytest.MonkeyPatch, comes: bool
@@ -326,9 +314,6 @@ def test_more_than_the_disk_has_room_for_is_refused_before(tmp_path: Path) -> No
     check_free_space(Path("/proc"), 1 << 60)  # it does not know its size
     with pytest.raises(StoreError, match=r"has room for .* and 1,152,921,504,606,846,976 are offered"):
         check_free_space(tmp_path, 1 << 60)
-
-
-# ── names of a peer's files ─────────────────────────────────────────────────────────────────────────
 
 
 LEGAL = [

@@ -112,9 +112,6 @@ def little_memory() -> Iterator[None]:
         tracemalloc.stop()
 
 
-# ── what shipped clients send ────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_a_zip_as_go_and_older_python_clients_send_it_is_unpacked(into: Path, method: int) -> None:
     progress: list[int] = []
@@ -172,9 +169,6 @@ def test_a_zip_of_another_system_has_ordinary_permissions(into: Path) -> None:
 
 def test_sizes_and_an_offset_of_64_bits_are_read(into: Path) -> None:
     assert unpacked(zip64_of(b"1" * 100), into) == {"a": b"1" * 100}
-
-
-# ── where it goes ────────────────────────────────────────────────────────────────────────────────
 
 
 def test_nothing_is_written_through_links_that_are_there(tmp_path: Path, into: Path) -> None:
@@ -247,9 +241,6 @@ def test_a_tar_s_member_that_is_not_a_file_is_refused(into: Path, kind: bytes) -
     assert not list(into.iterdir())
 
 
-# ── how much it is ───────────────────────────────────────────────────────────────────────────────
-
-
 @both
 @pytest.mark.parametrize("offered", [(2, 100), (3, 99), (0, 0)])
 def test_more_than_was_offered_is_refused(into: Path, make: Make, offered: tuple[int, int]) -> None:
@@ -286,9 +277,6 @@ def test_a_large_central_directory_is_read_in_flat_memory(into: Path) -> None:
     (into.parent / "archive").write_bytes(data)
     with little_memory(), (into.parent / "archive").open("rb") as archive, pytest.raises(ArchiveError, match="more"):
         unpack(archive, into, max_files=0, max_bytes=0, progress=lambda _: None)
-
-
-# ── lies ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def altered(data: bytes, mark: bytes, at: int, form: str, *values: int) -> bytes:
@@ -387,9 +375,6 @@ def test_a_tar_s_huge_header_is_refused_before_it_is_read(into: Path, kind: byte
         unpacked(header.tobuf(tarfile.GNU_FORMAT) + bytes(1024), into)
 
 
-# ── whatever a peer makes of it ──────────────────────────────────────────────────────────────────
-
-
 FILES = {"a": b"1" * 700, "../b": b"22", "/tmp/c": b"3", "d/e": b"4" * 10, "d/../../f": b"5", "x" * 120: b"6"}
 SEEDS = [
     zip_of({name: FILES[name] for name in ("a", "d/e")}),
@@ -449,9 +434,6 @@ def test_any_archive_stays_inside_and_within_bounds(tmp_path_factory: pytest.Tem
     outside = {name: content for name, content in files_in(world).items() if not name.startswith("deep/into/")}
     assert outside == {"b": b"before"}
     shutil.rmtree(world)
-
-
-# ── the disk ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_full_disk_is_one_sentence(into: Path) -> None:

@@ -63,9 +63,6 @@ async def sent(wormhole: Wormhole, path: Path) -> None:
     await send_file(wormhole, path, transit=DIRECT)
 
 
-# ── what a sender says ───────────────────────────────────────────────────────────────────────────
-
-
 NO_OFFERS: list[Any] = [
     *({}, [], "file", {"file": None}, {"file": []}, {"file": {"filename": "x"}}, {"file": {"filesize": 1}}),
     *({"file": {**FILE, "filename": name}} for name in (5, None)),
@@ -137,9 +134,6 @@ async def test_the_words_of_a_sender_that_gives_up_stay_in_one_line() -> None:
     async with pair() as (ours, theirs):
         await say(theirs, error="first\nrestante: second" + 100_000 * "!")
         assert len(str(await gives_up(receive(ours, DIRECT), r"first restante: second!+…$"))) < 1000
-
-
-# ── its records ──────────────────────────────────────────────────────────────────────────────────
 
 
 def fewer(pipe: RecordPipe) -> None:
@@ -254,9 +248,6 @@ async def test_the_acknowledgement_has_the_digest(folder: Path) -> None:
     async with pair() as (ours, theirs):
         await asyncio.gather(play(theirs, Role.SENDER, script, OFFER), stored(ours, folder))
     assert acknowledgements == [{"ack": "ok", "sha256": hashlib.sha256(CONTENT).hexdigest()}]
-
-
-# ── what a receiver says ─────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

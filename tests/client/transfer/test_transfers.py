@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import hashlib
-import os
 import re
 import socket
 import threading
@@ -13,7 +11,6 @@ from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -143,27 +140,6 @@ def test_both_sides_know_that_it_arrived_or_nothing_is_stored(
         assert sent is not None
         assert "nothing was kept" in str(received)
         assert names(place.parent) == []
-
-
-@pytest.mark.parametrize(
-    ("number", "words"),
-    [
-        (errno.EPIPE, "the connection to the other side was closed"),
-        (errno.ECONNRESET, "the connection to the other side was closed"),
-        (errno.ETIMEDOUT, "the connection to the other side was lost (Connection timed out)"),
-        (errno.EHOSTUNREACH, "the connection to the other side was lost (No route to host)"),
-    ],
-)
-def test_a_connection_that_fails_is_a_sentence_without_terms_of_the_system(number: int, words: str) -> None:
-    one, other = tcp_pair()
-    pipe = RecordPipe(one, SENDER)
-    error = OSError(number, os.strerror(number))
-    with closing(other), closing(one), closing(pipe._reader):
-        pipe._socket = pipe._reader = Mock(sendall=Mock(side_effect=error), readinto=Mock(side_effect=error))
-        for call in (lambda: pipe.send(b"some"), pipe.receive):
-            with pytest.raises(ConnectionLostError) as lost:
-                call()
-            assert str(lost.value) == words
 
 
 async def test_two_sides_that_both_cannot_listen_meet_at_a_relay(tmp_path: Path) -> None:
