@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from datetime import date
 from pathlib import Path
 from typing import Any, Final
@@ -235,30 +236,21 @@ def test_a_copy_of_a_database_under_another_name_is_reported_and_another_databas
     assert said.startswith("source backup: nameplates begins with the same row as that of source relay in the lake")
 
 
-def test_spark_starts_before_a_step_that_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    order: list[str] = []
-    world = LakeWorld(None, tmp_path)
-    step = world.steps.step
-
-    def named(name: str, *tasks: Any) -> Any:
-        order.append(name)
-        return step(name, *tasks)
+def test_spark_is_started_by_the_main_thread_which_may_set_signal_handlers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
 
     def begin() -> Any:
-        order.append("Spark")
+        threads.append(threading.current_thread())
         return object()
 
+    world = LakeWorld(None, tmp_path)
     world.spark = begin
-    monkeypatch.setattr(world.steps, "step", named)
-    monkeypatch.setattr(ingest, "_read", lambda *given: Ledger(read=1, clean=1, counted=1))
     monkeypatch.setattr(build_run, "_build_days", lambda *given, **others: 1)
-    with ours(tmp_path / "a", nameplate(1)):
-        world.ingest(f"relay={tmp_path / 'a'}")
-    assert order == ["Spark", "relay: nameplates"]
-    order.clear()
     world.lived("2023-11-14")
     world.build(only="outcomes")
-    assert (order[0], order[-1]) == ("Spark", "outcomes")
+    assert threads[0] is threading.main_thread()
 
 
 # ── what is live at a mailbox server ──────────────────────────────────────────────────────────────
