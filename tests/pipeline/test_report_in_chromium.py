@@ -132,18 +132,6 @@ def test_a_printed_page_is_light_fits_its_paper_and_shows_all_rows(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("view", ["forced colours", "print"])
-def test_the_areas_of_a_legend_differ_without_colour(browser: Browser, tmp_path: Path, view: str) -> None:
-    with opened(browser, content("whole"), tmp_path, bypass_csp=True, **VIEWS.get(view, WIDE)) as shown:
-        if view == "print":
-            shown.page.emulate_media(media="print")
-        shown.page.add_style_tag(content=".swatch * { color: #555 !important }")
-        swatches = shown.page.locator("#results-by-day .swatch")
-        assert swatches.count() == 6
-        assert len({swatches.nth(at).screenshot() for at in range(6)}) == 6
-
-
-@pytest.mark.thorough
 def test_a_table_is_scrolled_by_keys(browser: Browser, tmp_path: Path) -> None:
     with opened(browser, content("whole"), tmp_path, **PHONE) as shown:
         box = shown.page.locator(".scrolled").first

@@ -35,6 +35,7 @@ from restante.pipeline.tables import TABLES
 from support.documents import Document
 from support.pipeline.report_lakes import LakeTables, lake
 from support.pipeline.runs import LakeWorld, Row, command
+from support.pipeline.tables import dicts, rows
 
 MADE = datetime(2026, 11, 25, 6, tzinfo=UTC)
 WEEK = parse("2026-W47")
@@ -42,18 +43,7 @@ ROWS = lake(Random(1), [date(2026, 11, 14) + timedelta(number) for number in ran
 READ = ("outcomes", "versions", "coverage", "sources", "quarantine", "gaps")
 COLUMNS = {name: [column.name for column in table.columns] for name, table in TABLES.items()}
 PERIOD_REMARKS = ("The lake has records of the period before only from 14 November 2026 on.",)
-NAMEPLATE = {
-    "id": 1,
-    "origin": "",
-    "app_id": "x",
-    "started": datetime(2026, 11, 17, 1, tzinfo=UTC),
-    "waiting_us": None,
-    "total_us": 5,
-    "result": "happy",
-    "blur_us": None,
-    "day": date(2026, 11, 17),
-    "source": "north",
-}
+[NAMEPLATE] = dicts("nameplates", rows("nameplates", [{"started": "2026-11-17T01:00:00", "source": "north"}]))
 
 
 @pytest.fixture
@@ -72,8 +62,8 @@ def read(world: LakeWorld, tmp_path: Path) -> Report:
 def test_a_lake_gives_the_report_of_its_rows(world: LakeWorld, tmp_path: Path) -> None:
     with Lake.open(world.path, write=False) as opened:
         state = lake_state(opened)
-    rows = LakeTables({name: ROWS[name] for name in READ})
-    expected = made_report(rows.fetch, WEEK, MADE.date(), MADE, state)
+    tables = LakeTables({name: ROWS[name] for name in READ})
+    expected = made_report(tables.fetch, WEEK, MADE.date(), MADE, state)
     found = read(world, tmp_path)
     assert list(report_files(found)) == list(report_files(expected))
     assert {section.id for section in found.sections if section.figures} == {

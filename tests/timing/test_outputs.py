@@ -44,7 +44,7 @@ def repeated(times: int, apart_us: int) -> Timeline:
 # ── text ─────────────────────────────────────────────────────────────────────────────────────────
 
 MANY, AT_ONCE = repeated(100, 2_000_000), repeated(100, 0)
-TEXTS = {
+TIMELINES = {
     "both": BOTH,
     "human": HUMAN,
     "days": timeline_of(waiting(2 * 86_400.0)),
@@ -53,12 +53,13 @@ TEXTS = {
     "receiver": RECEIVER,
     "not compared": NOT_COMPARED,
     "no commands": NO_COMMANDS,
+    "a moment": MOMENT,
     "many": MANY,
     "at once": AT_ONCE,
 }
 
 
-@pytest.mark.parametrize("timeline", TEXTS.values(), ids=TEXTS)
+@pytest.mark.parametrize("timeline", TIMELINES.values(), ids=TIMELINES)
 def test_lines_fit_the_terminal_and_colours_and_unicode_change_nothing_else(timeline: Timeline) -> None:
     for width in range(40, 201, 40 if len(timeline.commands) > 100 else 3):
         for line in text(timeline, width).splitlines():
@@ -273,21 +274,13 @@ def test_a_span_between_two_others_needs_a_second_thread_only_while_they_overlap
 
 # ── the page ─────────────────────────────────────────────────────────────────────────────────────
 
-PAGES = {
-    "both": WAITED,
-    "sender": pages.waited("sender"),
-    "not compared": NOT_COMPARED,
-    "no commands": NO_COMMANDS,
-    "a moment": MOMENT,
-}
-
 
 def embedded(content: bytes) -> str:
     [data] = re.findall(r'<script type="application/json" id="timeline">(.*?)</script>', content.decode(), re.DOTALL)
     return str(data)
 
 
-@pytest.mark.parametrize("timeline", PAGES.values(), ids=PAGES)
+@pytest.mark.parametrize("timeline", TIMELINES.values(), ids=TIMELINES)
 def test_a_page_is_well_formed_has_the_timeline_and_names_nothing_outside_of_it(timeline: Timeline) -> None:
     content = page(timeline).decode()
     tags = pages.closed(content, "style", "script")
@@ -337,7 +330,7 @@ CLOCKS = [replace(WAITED.clients[0], moved_us=2_000_000), replace(WAITED.clients
             ],
         ),
         (
-            PAGES["sender"],
+            pages.waited("sender"),
             [
                 "waiting for the other client.",
                 "No log of the receiver",
