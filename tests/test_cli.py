@@ -267,7 +267,6 @@ def test_results_that_cannot_be_written_are_one_sentence_and_none_without_a_read
 
 # ── restante health ───────────────────────────────────────────────────────────────────────────────
 
-
 TOKEN = "correct-horse-battery-staple"
 
 
@@ -364,7 +363,6 @@ def test_an_argument_that_cannot_be_used_is_misuse() -> None:
 
 
 # ── the man page and the completions ──────────────────────────────────────────────────────────────
-
 
 BIN = Path(sys.executable).parent
 

@@ -115,7 +115,6 @@ def test_the_example_of_prometheus_names_the_default_admin_ports() -> None:
 
 # ── the Munin plugin, run as Munin runs it, beside a real server ──────────────────────────────────
 
-
 PLUGIN: Final = ROOT / "deploy" / "munin" / "restante_"
 TOKEN: Final = "correct-horse-battery-staple"
 

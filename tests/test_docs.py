@@ -390,7 +390,6 @@ def test_links_lead_to_a_file_of_the_project_and_to_a_heading_in_it() -> None:
 
 # ── the guide to a first mailbox server, with the real wormhole ───────────────────────────────────
 
-
 GUIDE = Document("docs/mailbox/first-server.md")
 TEXT: Final = "held until called for\n"
 

@@ -318,7 +318,6 @@ def test_pip_uv_and_pipx_install_upgrade_and_go_back(packages: tuple[Path, Path]
 
 # ── licences, and the bill of materials (CycloneDX) ───────────────────────────────────────────────
 
-
 EXTRAS = ("client", "waku", "pipeline", "leveldb")
 
 IDENTIFIERS = {"Apache 2.0": "Apache-2.0", "Apache-2.0": "Apache-2.0", "MIT": "MIT", "PSF-2.0": "PSF-2.0"}

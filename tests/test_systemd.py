@@ -181,7 +181,6 @@ async def test_a_socket_unit_serves_a_client_that_came_before(tmp_path: Path, fa
 
 # ── what servers tell it, through a real socket ───────────────────────────────────────────────────
 
-
 WATCHDOG_MICROSECONDS: Final = 40_000
 """A timeout that a server answers a hundred times a second."""
 
