@@ -326,15 +326,6 @@ def test_under_attack_an_adaptive_server_demands_work_of_all_clients() -> None:
     assert at.changes == 0
 
 
-def test_a_hashcash_server_has_no_load_level() -> None:
-    at = admission(mode="hashcash", bits=20, load=1.0)
-    for _ in range(100):
-        for _ in range(100):
-            admit(at)
-        assert not at.tick()
-    assert bits(admit(at)) == 20
-
-
 # ── before there is a request ────────────────────────────────────────────────────────────────────
 
 

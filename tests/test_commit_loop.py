@@ -497,44 +497,24 @@ async def test_a_slice_of_the_pruning_drops_one_large_mailbox_or_many_small_ones
         assert not list(state.mailboxes())
 
 
-async def test_after_a_start_nothing_is_pruned_and_no_side_counts_as_gone(tmp_path: Path) -> None:
-    clock = FakeClock()
-    async with opened(tmp_path, clock=clock) as loop:
-        for side in "ab":
-            Peer(loop, side).open()
-        await loop.idle.wait()
-        clock.now += 700
-    clock.now += 5000  # downtime does not exist in service time
-    async with opened(tmp_path, clock=clock) as loop:
-        await prune(loop)
-        assert column(tmp_path, MAILBOXES) == ["m"]
-        third = Peer(loop, "c")
-        third.open()
-        await loop.idle.wait()
-        assert third.errors == ["crowded"], "the others may be on their way back"
-        clock.now += GRACE_SECONDS
-        fourth = Peer(loop, "d")
-        fourth.open()
-        await loop.idle.wait()
-        assert fourth.errors == []
-
-
-async def test_mailboxes_age_although_the_server_crashes_repeatedly(tmp_path: Path) -> None:
-    """Each run is a minute long, and too short to prune in, but service time adds up."""
+async def test_mailboxes_age_by_service_time_although_the_server_crashes_repeatedly(tmp_path: Path) -> None:
+    """A run of a minute is too short to prune in, but service time adds up. Downtime does not exist in it."""
     clock = FakeClock()
     async with opened(tmp_path, clock=clock) as loop:
         Peer(loop, "a").open()
         await loop.idle.wait()
-    for _ in range(20):
-        async with opened(tmp_path, clock=clock, crash=True) as loop:
-            clock.now += 60
+    for mailboxes in (["m"], []):
+        for _ in range(6):
+            async with opened(tmp_path, clock=clock, crash=True) as loop:
+                clock.now += 60
+                await prune(loop)
+            clock.now += 5000
+        assert column(tmp_path, MAILBOXES) == ["m"]
+        async with opened(tmp_path, clock=clock) as loop:
+            clock.now += GRACE_SECONDS
+            Peer(loop, "b")  # any command: it is noticed that everybody had time to come back
             await prune(loop)
-    assert column(tmp_path, MAILBOXES) == ["m"]
-    async with opened(tmp_path, clock=clock) as loop:
-        clock.now += GRACE_SECONDS
-        Peer(loop, "b")  # any command: it is noticed that everybody had time to come back
-        await prune(loop)
-    assert column(tmp_path, MAILBOXES) == []
+        assert column(tmp_path, MAILBOXES) == mailboxes
     assert column(tmp_path, RESULTS) == ["pruney"]
 
 
