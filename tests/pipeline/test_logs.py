@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from restante.pipeline.schemas import CLEAN_TABLES
@@ -107,11 +108,14 @@ def test_lines_go_to_the_lake_once_and_bad_ones_to_quarantine(world: LakeWorld, 
     ]
 
 
-@given(
-    st.lists(st.sampled_from(("write", "write half", "read", "rotate", "restart")), max_size=14), st.integers(1, 400)
-)
+STEPS = ("write", "write half", "read", "rotate", "copy", "delete", "restore")
+
+
+@given(st.lists(st.sampled_from(STEPS), max_size=14), st.integers(1, 400))
+@example(["write", "copy", "write", "read", "rotate", "write", "read", "delete", "read", "restore"], 100)
 @examples(150)
 def test_each_line_is_read_once_however_reading_is_split(steps: list[str], task_bytes: int) -> None:
+    """Of copies the longest is read; files that were read may be deleted, and come back."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(traces, "TASK_BYTES", task_bytes)
         patch.setattr(traces, "CHUNK_BYTES", 64)
@@ -120,9 +124,11 @@ def test_each_line_is_read_once_however_reading_is_split(steps: list[str], task_
         path = logs / "trace"
         path.write_bytes(b"")
         last: SourceRead | None = None
-        found: list[int] = []
+        numbers: list[int] = []
         count, rest = 0, b""
-        for step in (*steps, "write", "read"):
+        was_read: list[Path] = []
+        deleted: list[bytes] = []
+        for at, step in enumerate((*steps, "write", "read")):
             if step == "write":
                 rest, more = b"", rest
                 with path.open("ab") as file:
@@ -133,33 +139,24 @@ def test_each_line_is_read_once_however_reading_is_split(steps: list[str], task_
                     file.write(line(count)[:40])
                 rest, count = line(count)[40:], count + 1
             elif step == "rotate" and not rest:
-                path.rename(logs / f"trace.{len(list(logs.iterdir()))}")
+                path.rename(logs / f"trace.{at}")
                 path.write_bytes(b"")
+            elif step == "copy":
+                shutil.copy(path, logs / f"copy.{at}")
+            elif step == "delete":
+                deleted += [old.read_bytes() for old in was_read]
+                for old in was_read:
+                    old.unlink()
+                was_read.clear()
+            elif step == "restore" and deleted:
+                (logs / f"restored.{at}").write_bytes(deleted.pop())
             elif step == "read":
                 now = commands(logs, last)
                 last = now if now.span else last
-                found += ids(now)
+                numbers += ids(now)
+                was_read = [old for old in logs.iterdir() if old != path]
         now = commands(logs, last)
-        assert sorted([*found, *ids(now)]) == list(range(count - bool(rest)))
-
-
-def test_a_renamed_trace_is_recognised_and_a_deleted_one_is_not_an_error(logs: Path) -> None:
-    (logs / "trace").write_bytes(b"".join(LINES[:3]))
-    first = commands(logs)
-    (logs / "trace").rename(logs / "trace.1")
-    (logs / "trace").write_bytes(b"".join(LINES[3:5]))
-    second = commands(logs, first)
-    (logs / "trace.1").unlink()
-    third = commands(logs, second)
-    (logs / "trace.2").write_bytes(b"".join(LINES[:3]))
-    fourth = commands(logs, second)
-    assert (ids(first), ids(second), third.span, fourth.span) == ([0, 1, 2], [3, 4], None, None)
-
-
-def test_of_two_copies_of_a_trace_the_longer_one_is_read(logs: Path) -> None:
-    for name, count in (("a", 2), ("b", 4), ("c", 3)):
-        (logs / name).write_bytes(b"".join(LINES[:count]))
-    assert ids(commands(logs)) == [0, 1, 2, 3]
+        assert sorted([*numbers, *ids(now)]) == list(range(count - bool(rest)))
 
 
 def test_a_trace_that_is_rewritten_is_read_again_and_a_shorter_or_empty_one_is_reported(logs: Path) -> None:
