@@ -26,10 +26,6 @@ TEXT: Final = "held until called for, é"
 _numbers = count(1)
 
 
-def new_code() -> str:
-    return f"{next(_numbers)}-a-b"
-
-
 def main() -> None:
     """Be the command, or the program of this path.
 
@@ -110,7 +106,7 @@ class Desk:
     def __init__(self, folder: Path, url: str) -> None:
         self.folder, self.url = folder, url
         self.folder.mkdir()
-        self.code = new_code()
+        self.code = f"{next(_numbers)}-a-b"
 
     def run(self, *words: str, at: str = ".", **options: Any) -> Any:
         return command(self.folder / at, *words, **{"RESTANTE_CLIENT_SERVER": self.url, **options})
