@@ -55,21 +55,6 @@ class Engine:
         counts = {table: self.rows(f"SELECT count(*) FROM {table}")[0][0] for table in tables}
         return {table: number for table, number in counts.items() if number}
 
-    def watch(self) -> None:
-        """Count what is written from now on."""
-        triggers = (
-            f"CREATE TEMP TRIGGER IF NOT EXISTS {table}_{event} AFTER {event} ON main.{table}"
-            f" BEGIN INSERT INTO written VALUES ('{table}'); END"
-            for table in (*LIVE, *USAGE)
-            for event in ("INSERT", "UPDATE", "DELETE")
-        )
-        emptied = "CREATE TEMP TABLE IF NOT EXISTS written (name); DELETE FROM written"
-        self.store.database.executescript(";".join((emptied, *triggers)))
-
-    def written(self) -> dict[str, int]:
-        """Return how many rows of each table were inserted, updated or deleted, without the service row."""
-        return dict(self.store.database.execute("SELECT name, count(*) FROM written GROUP BY name"))
-
     @contextlib.contextmanager
     def refusing(self) -> Iterator[None]:
         """Refuse whatever is to be written meanwhile: somebody else is writing, and does not stop."""
