@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from restante.mailbox.server.commit_loop import GRACE_SECONDS
 from restante.mailbox.server.newcomer import PENDING_BYTES
-from support.mailbox.raw_socket import PING, TEXT, frame, handshake
+from support.mailbox.raw_socket import PING, PONG, TEXT, frame, handshake
 from support.mailbox.siege import Siege
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -98,6 +98,21 @@ async def test_broken_http_is_answered_and_closed(siege: Siege) -> None:
     async with siege.beside_the_pair("broken HTTP"):
         got = await asyncio.gather(*(status(siege, request) for request, _ in REQUESTS.values()))
         assert dict(zip(REQUESTS, got, strict=True)) == {name: due for name, (_, due) in REQUESTS.items()}
+
+
+@pytest.mark.parametrize("bite", [1, 7, 1000])
+async def test_a_request_may_come_in_pieces_and_frames_with_its_end(siege: Siege, bite: int) -> None:
+    client = await siege.live.connect()
+    stream = handshake() + frame(PING, b"1") + frame(TEXT, b'{"type": "ping", "ping": 2}')
+    for start in range(0, len(stream), bite):
+        client.write(stream[start : start + bite])
+        await client.writer.drain()
+        await asyncio.sleep(0)
+    await client.reader.readuntil(b"\r\n\r\n")
+    assert (await client.hear())["type"] == "welcome"
+    heard = [await client.read() for _ in range(3)]
+    assert (PONG, b"1") in heard
+    assert sum(b'"pong":2' in payload for _, payload in heard) == 1
 
 
 async def test_a_handshake_that_takes_too_long_is_closed(siege: Siege) -> None:

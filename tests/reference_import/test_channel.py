@@ -129,20 +129,6 @@ def test_messages_hold_what_the_reference_would_replay_in_its_order(their: Their
     ]
 
 
-def test_a_number_in_a_text_column_stays_a_number(their: Their, data: Path) -> None:
-    """SQLite makes it text when it is written; but where it is one, the reference replays one."""
-    their.add("a", "m", "p", "b", 1000)
-    alter(
-        their.relay,
-        "ALTER TABLE messages RENAME TO old",
-        "CREATE TABLE messages (app_id, mailbox_id, side, phase, body, server_rx, msg_id)",
-        "INSERT INTO messages SELECT app_id, mailbox_id, side, 7, 2.5, server_rx, msg_id FROM old",
-        "DROP TABLE old",
-    )
-    taking(data, their.relay)
-    assert [(wire["phase"], wire["body"], wire["id"]) for wire in wires(data, "m")] == [(7, 2.5, None)]
-
-
 # ── what is left out ─────────────────────────────────────────────────────────────────────────────
 
 LEFT_OUT = {
