@@ -1,7 +1,7 @@
 """`restante pipeline gaps`: rows of the table gaps as requests, without Spark; and the whole way to close a gap.
 
 In a quick run each step of it is tested alone: test_tables.py (the table), here (the ranges),
-tests/waku/test_client_commands.py (the requests), tests/waku/files/test_transfers.py (the import).
+tests/waku/test_client_commands.py (the requests), tests/waku/files/test_files.py (the import).
 """
 
 from __future__ import annotations
