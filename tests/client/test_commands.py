@@ -36,9 +36,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 LISTENS = "Waiting for the other side"
 
 
-# ── a text ───────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("code", "typed"),
     [
@@ -136,9 +133,6 @@ async def test_texts_go_to_wormhole_and_come_from_it(desk: Desk, tmp_path: Path)
     assert outcome.stderr.endswith("text message sent\n"), outcome
 
 
-# ── what does not succeed ────────────────────────────────────────────────────────────────────────
-
-
 async def test_another_code_ends_both_with_3(desk: Desk) -> None:
     async with desk.send() as sender, desk.run("receive", f"{desk.code}-wrong") as receiver:
         assert await end(sender, receiver) == (3, 3)
@@ -190,9 +184,6 @@ async def test_a_command_that_ignores_the_end_of_its_terminal_goes_on(desk: Desk
         sender.send(signal.SIGHUP)
         async with desk.receive() as receiver:
             assert (await receiver.ended(), await sender.ended()) == (0, 0), (receiver.said, sender.said)
-
-
-# ── the verifier ─────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_the_verifier_is_compared_before_anything_is_sent(desk: Desk) -> None:
@@ -253,9 +244,6 @@ async def test_the_question_for_the_verifier_ends_when_the_wormhole_fails(desk: 
     assert sender.said["stderr"].endswith("(yes/no): \nrestante: a third side sent a message\n")
 
 
-# ── standard streams ─────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("streams", [">&-", ">/dev/full", "2>&-", "2>/dev/full", "<&-"])
 async def test_standard_streams_that_cannot_be_used_leave_nobody_waiting(desk: Desk, streams: str) -> None:
     """Only the receiver of a text needs one: standard output. What is said on standard error is lost."""
@@ -280,9 +268,6 @@ async def test_an_error_that_cannot_be_shown_is_not_written_to_standard_output(
     async with desk.run(*words, streams=streams) as failing:
         assert await failing.ended() == 2
     assert failing.said["stdout"] == ""
-
-
-# ── codes that were typed, and what cannot be used ───────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -311,7 +296,6 @@ RELAY = "a relay is named by tcp:HOST:PORT"
         (("send", "/", "--text", "x"), "say what to send"),
         (("send", "--text", ""), "the text is empty"),
         (("send", "--text", "x", "--code", "purple"), "a code begins with a number"),
-        (("send", "--text", "x", "--code", "7"), "a code has words after its number"),
         (("send", "--text", TEXT, "--code", "24-a-b", "-c", "3"), NO_LENGTH),
         (("receive", "24-a-b", "--code-length", "2"), NO_LENGTH),
         (("send", "--text", "-", "--verify"), "--verify asks on standard input"),
@@ -320,7 +304,6 @@ RELAY = "a relay is named by tcp:HOST:PORT"
         (("send", "--text", "x", "--transit-relay", "example.com:1"), RELAY),
         (("receive", "7-a-b", "--transit-relay", "tcp:example.com"), RELAY),
         (("receive", "7-a-b", "--proxy", "ftp://example.com"), "a proxy's URL begins with"),
-        (("receive", "7 purple sausages"), "a code has no spaces"),
         (("receive", "7-" + os.fsdecode(b"\xff")), "a code is a text in UTF-8"),
         (("receive", "wormhole-transfer:7-a?role=leader"), "this URI is for the sender"),
         (("receive", "wormhole-transfer:7-a?colour=red"), "has an unknown field: 'colour'"),
@@ -355,9 +338,6 @@ async def test_only_the_beginning_of_a_server_s_long_words_is_shown() -> None:
     assert shown.startswith("\\x1b[2Jxx")
     assert shown.endswith("x …")
     assert len(shown) < 2 * MAX_EXCERPT_CHARACTERS
-
-
-# ── texts, on a terminal too ────────────────────────────────────────────────────────────────────────
 
 
 NO_MESSAGE = "not a message of a transfer"

@@ -67,9 +67,6 @@ async def arrives(desk: Desk, *options: str, **how: Any) -> tuple[str, str]:
     return said[0], said[1]
 
 
-# ── what is asked, and where it is stored ────────────────────────────────────────────────────────
-
-
 REJECTED, NOBODY = "transfer rejected", "nobody was there to accept it"
 THERE = "a file or directory of this name exists already"
 
@@ -170,21 +167,6 @@ async def test_no_standard_stream_is_needed(desk: Desk, to: Path, streams: str) 
     assert (to / "parcel").read_bytes() == CONTENT
 
 
-async def test_several_paths_are_sent_by_their_names_as_one_directory(desk: Desk, to: Path) -> None:
-    """The working directory has a name, too."""
-    (to.parent / "other").touch()
-    async with (
-        desk.run("send", ".", "../other", "--code", desk.code, at="from") as sender,
-        desk.receive("--accept", at="to") as receiver,
-    ):
-        assert await end(receiver, sender) == (0, 0), (receiver.said, sender.said)
-    assert names(to / "files") == ["from", "other"]
-    assert (to / "files/from/parcel").read_bytes() == CONTENT
-
-
-# ── tar files ────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("sent", "options", "place"),
     [("from.tar", (), "from/parcel"), ("from.tar", ("--output", "own"), "own/parcel"), ("parcel", (), "parcel")],
@@ -217,9 +199,6 @@ async def test_a_tar_file_whose_name_is_only_the_suffix_is_stored_as_a_file(
     await arrives(desk, "--unpack", *options, send=f"from/{name}", typed=b"yes\n")
     assert (to / path).read_bytes() == bytes(1024)
     assert (to / "folder/mine").exists()
-
-
-# ── dry runs ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -255,9 +234,6 @@ async def test_a_dry_run_of_the_sender_shows_what_it_would_offer(
     assert ended.returncode == 0
     reached = f"reached at: no address; relay: {relay}\n" if relay else ""
     assert ended.stderr == f"offered: {offer}\n{reached}"
-
-
-# ── signals ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -298,9 +274,6 @@ async def test_a_signal_leaves_nothing(desk: Desk, to: Path, number: signal.Sign
         assert re.fullmatch(rf"{reason} \({theirs}\)\n", said[0]), said
         assert re.fullmatch(rf"stopped {ours}\n+", said[1]), said
     assert names(to) == []
-
-
-# ── timing logs ──────────────────────────────────────────────────────────────────────────────────
 
 
 def logged(file: Path) -> list[dict[str, Any]]:
@@ -387,9 +360,6 @@ async def test_the_timing_log_does_not_replace_a_file_that_is_sent(to: Path) -> 
     assert ended.returncode == 2
     assert "is sent: name another file for the timing log" in ended.stderr
     assert parcel.read_bytes() == CONTENT
-
-
-# ── progress on a terminal ──────────────────────────────────────────────────────────────────────────
 
 
 SIZE: Final = 64 << 20

@@ -332,9 +332,8 @@ async def test_what_cannot_be_used_is_refused_and_the_wormhole_goes_on(network: 
         for code in NO_CODES:
             with pytest.raises(CodeError, match="a code is a text in UTF-8, and this one is not"):
                 await alice.set_code(code)
-        for code in ("", "purple-sausages", "4", "4-", "4-purple sausages", "four-purple-sausages"):
-            with pytest.raises(CodeError):
-                await alice.set_code(code)
+        with pytest.raises(CodeError, match="a code begins with a number"):
+            await alice.set_code("purple-sausages")
         for length in NO_LENGTHS:
             for use in (alice.allocate_code(length), alice.complete("4", length)):
                 with pytest.raises(Misuse, match=LENGTH):
@@ -499,17 +498,6 @@ def test_a_close_waits_for_a_slow_server_for_five_seconds(network: Network, late
 
     simulate(close())
     assert network.is_empty
-
-
-def test_a_close_goes_on_as_soon_as_the_server_has_stored_the_last_message(network: Network) -> None:
-    """What it waits for is no event, but the server's echo of the version of this side."""
-
-    async def close() -> None:
-        async with virtual_wormhole(1) as alice, virtual_wormhole(2) as bob:
-            await meet(alice, bob)
-            await closes(alice, 0.0)
-
-    simulate(close())
 
 
 @pytest.mark.parametrize("kind", ["allocated", "claimed", "released", "closed", "pong"])
