@@ -27,9 +27,9 @@ from support.mailbox.pair import Pair
 from support.monitoring import PROMETHEUS, RULES, RULES_TEST, filled_in, panels, recorded_names
 from support.ports import held_port
 from support.processes import Child, child, run, serving
-from support.waku.asking import fetch_page
 from support.waku.letters import letter
 from support.waku.processes import NodeProcess, node_process
+from support.waku.raw_peer import fetch_page
 
 pytestmark = [pytest.mark.thorough, pytest.mark.xdist_group("prometheus")]
 

@@ -28,9 +28,9 @@ from support.faulty_disk import Look, looking
 from support.manual_fields import documented, fields, sentences
 from support.metrics import counts
 from support.timing.browser import RULES, launch_options
-from support.waku.asking import ask, fetch_page, plain
 from support.waku.inside import Inside, inside
 from support.waku.letters import EPOCH, TOPIC, letter
+from support.waku.raw_peer import ask, fetch_page, plain
 
 FAILURES: Final = {
     "future": "in_future",

@@ -28,9 +28,8 @@ from support.bounds import bounded
 from support.ports import nobodys_port
 from support.processes import RESTANTE, called, child, on_a_terminal, run
 from support.waku.fake_node import listening, listening_beside
-from support.waku.fixed import KEY
 from support.waku.inside import Today, inside
-from support.waku.letters import EPOCH, letter
+from support.waku.letters import EPOCH, KEY, letter
 from support.waku.mailservers import Honest, Refusing, Silent
 
 TOPIC = topic_of("status")

@@ -41,7 +41,7 @@ from support.dice import Seeded
 from support.effort import examples
 from support.mutation import mutated
 from support.vectors import load, unhex
-from support.waku.fixed import KEY, OTHER_KEY
+from support.waku.letters import KEY, OTHER_KEY
 from support.waku.strategies import ITEMS, U32, U64, envelopes, nonces, times, topics
 
 # ── RLP: what is written is what everybody writes, and what is read is nothing else ──────────────

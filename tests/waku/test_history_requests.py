@@ -36,10 +36,9 @@ from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.completion import Completed, Failed
 from restante.waku.protocol.request import Demands
 from support.dice import Seeded
-from support.waku.asking import ID, ask, fetch_page, flat, page, plain, walk
 from support.waku.inside import TURNS, Inside, inside
 from support.waku.letters import EPOCH, TOPIC, letter
-from support.waku.raw_peer import RawPeer
+from support.waku.raw_peer import ID, RawPeer, ask, fetch_page, flat, page, plain, walk
 
 PASSWORD = SymmetricKey(b"\7" * 32)
 DICE = Seeded(7)

@@ -24,7 +24,7 @@ from restante.waku.envelope.keys import Key, new_key
 from support.dice import Fixed
 from support.mutation import mutated
 from support.vectors import load
-from support.waku.fixed import KEY
+from support.waku.letters import KEY
 
 VECTORS = load("ecies")
 ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141

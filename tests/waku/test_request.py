@@ -23,7 +23,7 @@ from support.dice import Seeded
 from support.effort import examples
 from support.mutation import mutated
 from support.vectors import load
-from support.waku.fixed import KEY, OTHER_KEY
+from support.waku.letters import KEY, OTHER_KEY
 
 VECTORS = load("requests")
 NOW: int = VECTORS["now"]

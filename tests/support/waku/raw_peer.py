@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
 from restante.waku.devp2p.enode import Enode
 from restante.waku.devp2p.hello import Capability, Hello, Reason
@@ -15,10 +15,13 @@ from restante.waku.envelope import rlp
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keccak import keccak
 from restante.waku.envelope.keys import Key, new_key
-from restante.waku.protocol import packets
+from restante.waku.protocol import completion, packets, request
+from restante.waku.protocol.completion import Completed, Failed
 from restante.waku.protocol.packets import Options, Response
+from restante.waku.protocol.request import Request
 from support.bounds import bounded
 from support.dice import Seeded
+from support.waku.letters import EPOCH, TOPIC
 
 Packet = tuple[int, bytes]
 """A code of Waku, and the body."""
@@ -229,3 +232,52 @@ class Reachable:
         peer = await RawPeer.greet(self.enode.port, self.enode.public, options, key, source)
         await peer.fence()
         return peer
+
+
+# ── requests for history ─────────────────────────────────────────────────────────────────────────
+
+ID = b"\x11" * 32
+
+
+def plain(**given: Any) -> bytes:
+    """Write a request: of one topic, till now, if nothing else is said."""
+    return request.write(Request(**{"id": ID, "lower": 0, "upper": EPOCH, "topics": frozenset((TOPIC,)), **given}))
+
+
+async def page(peer: RawPeer) -> tuple[list[list[Envelope]], Completed | Failed]:
+    """Wait for an answer: the packets of envelopes, and what it ends with."""
+    parts: list[list[Envelope]] = []
+    while True:
+        code, body = await peer.hear()
+        if code == packets.REQUEST_COMPLETE:
+            return parts, completion.read(body)
+        assert code == packets.P2P_MESSAGE
+        parts.append(packets.read_envelopes(body))
+
+
+async def ask(peer: RawPeer, body: bytes | None = None) -> tuple[list[list[Envelope]], Completed | Failed]:
+    """Request this, or the usual page, and wait for the answer."""
+    peer.say(packets.REQUEST, plain() if body is None else body)
+    return await page(peer)
+
+
+def flat(parts: list[list[Envelope]]) -> list[Envelope]:
+    return [envelope for part in parts for envelope in part]
+
+
+async def fetch_page(peer: RawPeer, **given: Any) -> tuple[list[Envelope], bytes]:
+    """Request a page. Return its envelopes and its cursor, after its end was checked."""
+    parts, end = await ask(peer, plain(**given))
+    assert isinstance(end, Completed), end
+    envelopes = flat(parts)
+    assert end == Completed(ID, envelopes[-1].hash if envelopes else completion.NO_HASH, end.cursor)
+    return envelopes, end.cursor
+
+
+async def walk(peer: RawPeer, cursor: bytes = b"", **given: Any) -> list[Envelope]:
+    """Go from cursor to cursor, until there is none. Return the envelopes of all pages."""
+    envelopes, cursor = await fetch_page(peer, cursor=cursor, **given)
+    while cursor:
+        more, cursor = await fetch_page(peer, cursor=cursor, **given)
+        envelopes += more
+    return envelopes

@@ -37,10 +37,9 @@ from restante.waku.protocol.request import MAX_PAGE_ENVELOPES, MAX_REQUEST_TOPIC
 from support.bounds import bounded
 from support.dice import Seeded
 from support.proc import descriptors, resident
-from support.waku.asking import ID, fetch_page, page, plain
 from support.waku.letters import letter
 from support.waku.processes import NodeProcess, altered, node_process
-from support.waku.raw_peer import BASE, FULL_NODE, RawPeer
+from support.waku.raw_peer import BASE, FULL_NODE, ID, RawPeer, fetch_page, page, plain
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
