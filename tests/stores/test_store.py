@@ -107,11 +107,9 @@ async def test_what_is_gone_at_the_end_of_a_batch_is_not_written_and_the_rest_on
 
     def written() -> Counter[str]:
         """Return how many rows of each table were written since this was asked last."""
-        tables = [
-            match[1] for each in statements if (match := re.match(r"(?:INSERT .*INTO|DELETE FROM) (\w+)", each))
-        ]
+        matches = [re.match(r"(?:INSERT .*INTO|DELETE FROM) (\w+)", statement) for statement in statements]
         statements.clear()
-        return Counter(tables)
+        return Counter(match[1] for match in matches if match)
 
     engine.store.database.set_trace_callback(statements.append)
     ledger = await Ledger.begin(engine.store)

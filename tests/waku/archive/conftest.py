@@ -25,20 +25,24 @@ from support.disk import crashing
 from support.waku.envelopes import T0
 
 
-class Fallible(sqlite3.Connection):
-    """A connection whose COMMIT fails when it is told to, and waits for no disk.
+class Altered(sqlite3.Connection):
+    """A connection whose COMMIT may fail, and waits for no disk. Before each statement something may happen.
 
     What another process sees after a crash is the kernel's copy of the files, flushed or not. That a commit is
     flushed is for waku/durability.
     """
 
     code: int | None = None
+    """Of the error at a commit."""
+    steps: Iterator[Callable[[], None]] = iter(())
+    """What happens before the next statements."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         super().execute("PRAGMA synchronous = OFF")
 
     def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
+        next(self.steps, lambda: None)()
         if sql == "PRAGMA synchronous = FULL":
             return super().execute("SELECT NULL")
         if sql == "COMMIT" and self.code is not None:
@@ -46,21 +50,6 @@ class Fallible(sqlite3.Connection):
             failure.sqlite_errorcode = self.code
             raise failure
         return super().execute(sql, parameters)
-
-
-class Meddled:
-    """A connection, and what happens before each of its statements."""
-
-    def __init__(self, database: sqlite3.Connection, steps: Iterator[Callable[[], None]]) -> None:
-        self._database = database
-        self._steps = steps
-
-    def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
-        next(self._steps, lambda: None)()
-        return self._database.execute(sql, parameters)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._database, name)
 
 
 class Engine:
@@ -72,7 +61,7 @@ class Engine:
         self.archive = self._open()
 
     def _open(self) -> Archive:
-        with patch("sqlite3.connect", partial(sqlite3.connect, factory=Fallible)):
+        with patch("sqlite3.connect", partial(sqlite3.connect, factory=Altered)):
             return open_archive(self.data)
 
     async def __aenter__(self) -> Self:
@@ -111,9 +100,10 @@ class Engine:
     @contextlib.contextmanager
     def meddling(self, steps: Iterable[Callable[[], None]]) -> Iterator[None]:
         """Run one step before each read, as long as there are any."""
-        following = iter(steps)
-        free = [Meddled(database, following) for database in self.archive.readers.free]
-        with patch.object(self.archive.readers, "free", free):
+        with contextlib.ExitStack() as patches:
+            following = iter(steps)
+            for reader in self.archive.readers.free:
+                patches.enter_context(patch.object(reader, "steps", following))
             yield
 
     def save_now(self, batch: Sequence[Envelope]) -> None:
