@@ -27,10 +27,9 @@ from restante.waku.passwords import PASSWORD_VARIABLE
 from support.bounds import bounded
 from support.ports import nobodys_port
 from support.processes import RESTANTE, called, child, on_a_terminal, run
-from support.waku.fake_node import listening, listening_beside
+from support.waku.fake_node import Honest, Refusing, Silent, listening, listening_beside
 from support.waku.inside import Today, inside
 from support.waku.letters import EPOCH, KEY, letter
-from support.waku.mailservers import Honest, Refusing, Silent
 
 TOPIC = topic_of("status")
 LETTERS = [letter(number, age=-number, topic=TOPIC) for number in range(30)]

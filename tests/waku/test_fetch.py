@@ -44,10 +44,20 @@ from restante.waku.protocol.request import Request
 from support.bounds import bounded
 from support.effort import examples
 from support.ports import held_port
-from support.waku.fake_node import SHARED, FakeNode, listening
+from support.waku.fake_node import (
+    SHARED,
+    FakeNode,
+    Honest,
+    Mailserver,
+    Packet,
+    Refusing,
+    Silent,
+    key,
+    listening,
+    wanted,
+)
 from support.waku.inside import Inside, Today, inside
 from support.waku.letters import EPOCH, KEY, TOPIC, letter
-from support.waku.mailservers import Honest, Mailserver, Packet, Refusing, Silent, key, wanted
 from support.waku.virtual_time import in_virtual_time
 
 

@@ -41,8 +41,7 @@ from support.processes import child, run
 from support.waku import leveldbs
 from support.waku.archives import ROWS, raws_of
 from support.waku.envelopes import envelope
-from support.waku.fake_node import listening
-from support.waku.mailservers import Honest
+from support.waku.fake_node import Honest, listening
 from support.waku.processes import serving
 
 GUIDE = Document("docs/waku/from-status-go.md")

@@ -25,9 +25,8 @@ from restante.waku import (
 )
 from restante.waku.envelope.envelope import make
 from support.bounds import bounded
-from support.waku.fake_node import SHARED, listening
+from support.waku.fake_node import SHARED, Honest, listening
 from support.waku.letters import TOPIC
-from support.waku.mailservers import Honest
 from support.waku.virtual_time import in_virtual_time
 
 ONCE = Timeouts(tries=1)

@@ -1,4 +1,4 @@
-"""A small node over real RLPx, whose answers to requests are up to a test."""
+"""Mailservers to ask, honest in either order or not; and a small node over real RLPx that has them answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from restante.common.dice import SystemDice
 from restante.waku.connection.peer_connection import PeerConnection
@@ -17,16 +17,85 @@ from restante.waku.devp2p.enode import Enode
 from restante.waku.devp2p.hello import Capability, Hello, Reason
 from restante.waku.devp2p.rlpx import Rlpx
 from restante.waku.devp2p.session import Devp2p
+from restante.waku.envelope import bloom
+from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keccak import keccak
 from restante.waku.envelope.keys import Key, new_key
 from restante.waku.envelope.payload import SymmetricKey
 from restante.waku.limits import Limits
-from restante.waku.protocol import packets, request
+from restante.waku.protocol import completion, packets, request
+from restante.waku.protocol.completion import NO_HASH
 from restante.waku.protocol.packets import Options, Refusal, Response
 from restante.waku.protocol.peer import Offered, PeerEvent, Requested
-from restante.waku.protocol.request import Demands, Request, RequestError
+from restante.waku.protocol.request import Answer, Demands, Request, RequestError
 from support.bounds import BOUND
-from support.waku.mailservers import Mailserver
+
+Packet = list[Envelope] | bytes
+"""A P2P Message, or the body of a P2P Request Complete."""
+
+
+def key(envelope: Envelope) -> bytes:
+    return envelope.sent.to_bytes(4) + envelope.hash
+
+
+@dataclass
+class Honest:
+    """Answers as status-go does; `size` bounds its pages, whatever the limit asked for."""
+
+    envelopes: list[Envelope]
+    downward: bool = False
+    size: int = 1000
+    answer: Answer = "string"
+    together: int = 3
+    """Envelopes of a packet."""
+
+    def page(self, request: Request) -> tuple[list[Envelope], bytes]:
+        """The envelopes of a page, and its cursor."""
+        found = sorted((each for each in self.envelopes if wanted(request, each)), key=key, reverse=self.downward)
+        if request.cursor:
+            found = [each for each in found if (key(each) < request.cursor) == self.downward]
+            found = [each for each in found if key(each) != request.cursor]
+        size = min(self.size, request.limit)
+        # A cursor also where nothing is left, if the page is full: as shipped servers do it.
+        return found[:size], key(found[size - 1]) if len(found) >= size else b""
+
+    def packets(self, request: Request) -> Iterator[Packet]:
+        found, cursor = self.page(request)
+        for at in range(0, len(found), self.together):
+            yield found[at : at + self.together]
+        yield completion.complete(request.id, found[-1].hash if found else NO_HASH, cursor, self.answer)
+
+
+def wanted(request: Request, envelope: Envelope) -> bool:
+    if not request.lower <= envelope.sent <= request.upper:
+        return False
+    if request.topics:
+        return envelope.topic in request.topics
+    assert request.bloom is not None
+    return bloom.passes(request.bloom, envelope.topic)
+
+
+class Silent:
+    def packets(self, _request: Request) -> Iterator[Packet]:
+        return iter(())
+
+
+@dataclass
+class Refusing:
+    words: str = "rate limit exceeded"
+
+    def packets(self, request: Request) -> Iterator[Packet]:
+        yield completion.failure(request.id, self.words)
+
+
+class Mailserver(Protocol):
+    """Whatever answers a request."""
+
+    def packets(self, request: Request) -> Iterator[Packet]: ...
+
+
+# ── a node ───────────────────────────────────────────────────────────────────────────────────────
+
 
 SHARED = SymmetricKey(b"\5" * 32)
 
