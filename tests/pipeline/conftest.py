@@ -7,8 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from restante.pipeline.spark.session import session
-from support.pipeline.plain_builds import without_spark
-from support.pipeline.runs import LakeWorld
+from support.pipeline.runs import LakeWorld, without_spark
 from support.pipeline.sessions import INTERPRETED, SETTINGS
 
 

@@ -28,7 +28,6 @@ from pyspark.sql import SparkSession
 
 from restante.common.errors import StoreError
 from restante.pipeline import ingest
-from restante.pipeline.build import run as build_run
 from restante.pipeline.lake import delta_log
 from restante.pipeline.lake.lake import LAKE_FORMAT, Lake
 from restante.pipeline.lake.table import LakeTable
@@ -39,8 +38,7 @@ from restante.pipeline.sources.source import Source
 from restante.pipeline.tables import TABLES
 from restante.pipeline.views import view
 from support.bounds import PATIENCE
-from support.pipeline.plain_builds import COUNTING
-from support.pipeline.runs import LakeWorld, command
+from support.pipeline.runs import COUNTING, LakeWorld, command
 from support.pipeline.servers import NOW, T0, current, mailbox, nameplate, ours
 from support.pipeline.sessions import ENVIRONMENT, INTERPRETED, environment
 from support.processes import RESTANTE, process_group, run
@@ -157,8 +155,7 @@ def test_a_lake_that_may_not_be_read_or_written_to_is_not_called_damaged(plain: 
 
 def test_a_lake_without_some_of_its_tables_is_read(plain: LakeWorld, sources: tuple[str, ...]) -> None:
     plain.lived("2023-11-14")
-    with plain.run() as run:
-        build_run.build(run, builds={"outcomes": COUNTING["outcomes"]})
+    plain.build(builds=COUNTING, only="outcomes")
     shutil.rmtree(plain.path / "nameplates")
     for words in COMMANDS[1:-1]:
         assert command(*words, "--lake", plain.path).stderr == "", words

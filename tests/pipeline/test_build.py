@@ -6,7 +6,7 @@ import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 from threading import Barrier, Event
@@ -21,7 +21,7 @@ from restante.common.errors import StoreError
 from restante.pipeline.build import freshness
 from restante.pipeline.build import run as build_run
 from restante.pipeline.build import sources as build_module
-from restante.pipeline.build.freshness import DayRange, TableWithInputs
+from restante.pipeline.build.freshness import TableWithInputs
 from restante.pipeline.build.row_budget import RowBudget
 from restante.pipeline.build.run import BuildResult, info_of
 from restante.pipeline.build.sources import build_sources
@@ -35,8 +35,7 @@ from restante.pipeline.tables.build import Build
 from restante.pipeline.tables.sources import LEDGERS, SOURCES_TABLE
 from support.pipeline import busy_week as busy
 from support.pipeline.lakes import add_foreign, held
-from support.pipeline.plain_builds import COUNTING, without_spark
-from support.pipeline.runs import LakeWorld, no_spark
+from support.pipeline.runs import COUNTING, LakeWorld, no_spark, without_spark
 from support.pipeline.servers import NOW, T0
 from support.pipeline.tables import Values, collected, column_names, dicts, frame, rows
 
@@ -45,17 +44,9 @@ SECONDS_PER_DAY = 86_400.0
 OUTCOMES = {"outcomes": COUNTING["outcomes"]}
 
 
-def build(
-    world: LakeWorld, first: str = "", last: str = "", builds: Mapping[str, Build] = COUNTING, *, plan: bool = False
-) -> dict[str, BuildResult]:
-    days = DayRange(date.fromisoformat(first), date.fromisoformat(last)) if first else None
-    with world.run() as run:
-        return {built.table: built for built in build_run.build(run, days, plan=plan, builds=builds)}
-
-
 def outcomes(world: LakeWorld, first: str = "", last: str = "", builds: Mapping[str, Build] = OUTCOMES) -> list[str]:
     """Build that table, and give the days that were built."""
-    return [str(day) for day in build(world, first, last, builds)["outcomes"].days]
+    return [str(day) for day in world.build(first, last, builds)["outcomes"].days]
 
 
 def days(world: LakeWorld) -> dict[str, int]:
@@ -209,21 +200,21 @@ def test_the_days_of_a_story_are_built_by_spark(world: LakeWorld) -> None:
 def test_a_table_built_from_a_built_table_follows_when_that_one_is_built_again(plain: LakeWorld) -> None:
     builds = {name: COUNTING[name] for name in ("envelopes", "traffic")}
     archived(plain, "one", FIRST, SECOND)
-    build(plain, builds=builds)
+    plain.build(builds=builds)
     assert [str(row["day"]) for row in plain.rows("traffic")] == [FIRST, SECOND]
     for table in ("envelopes", "archived"):
         shutil.rmtree(plain.path / table)
     archived(plain, "one", SECOND)
-    build(plain, builds=builds)
+    plain.build(builds=builds)
     assert [str(row["day"]) for row in plain.rows("traffic")] == [SECOND]
 
 
 def test_a_removed_built_table_does_not_stop_the_tables_that_are_built_from_it(plain: LakeWorld) -> None:
     builds = {name: COUNTING[name] for name in ("coverage", "gaps")}
     archived(plain, "one", FIRST, SECOND)
-    build(plain, builds=builds)
+    plain.build(builds=builds)
     shutil.rmtree(plain.path / "coverage")
-    built = build(plain, builds=builds)
+    built = plain.build(builds=builds)
     assert built["coverage"].days
     assert built["gaps"].days == built["coverage"].days
     assert not any("stays" in words for words in plain.steps.said)
@@ -280,9 +271,9 @@ def test_an_interrupted_run_is_finished_by_the_next(plain: LakeWorld, monkeypatc
 def test_a_plan_names_the_days_of_every_table_and_builds_none(plain: LakeWorld) -> None:
     plain.lived(THIRD)
     with patch.object(plain, "spark", no_spark):
-        planned = build(plain, plan=True)
+        planned = plain.build(builds=COUNTING, plan=True)
     assert plain.version("outcomes") is None
-    built = build(plain)
+    built = plain.build(builds=COUNTING)
     assert {name: each.days for name, each in planned.items()} == {name: each.days for name, each in built.items()}
     assert planned["outcomes"].days
     # NOW is of the day after it; a nameplate may have lived until then, and a day more
@@ -300,9 +291,9 @@ def test_a_table_that_fails_ends_the_run_and_tables_built_from_it_wait_for_the_n
         return stage(table, frame)
 
     with patch.object(LakeTable, "stage", fail), pytest.raises(StoreError, match="no room"):
-        build(plain, builds=builds)
+        plain.build(builds=builds)
     assert plain.version("envelopes") is plain.version("traffic") is None
-    build(plain, builds=builds)
+    plain.build(builds=builds)
     assert len(plain.rows("traffic")) == len(plain.rows("envelopes")) == 2
 
 
@@ -354,10 +345,10 @@ def test_late_days_are_built_as_if_all_had_come_at_once(spark: SparkSession, tmp
     for step in steps:
         for name, values in step.items():
             stepwise.add(name, dicts(name, values))
-        build(stepwise, builds=builds)
+        stepwise.build(builds=builds)
     for name in rows:
         at_once.add(name, dicts(name, [row for step in steps for row in step[name]]))
-    build(at_once, builds=builds)
+    at_once.build(builds=builds)
     for name in builds:
         assert stepwise.rows(name) == at_once.rows(name), name
 
@@ -375,7 +366,7 @@ def archived(world: LakeWorld, source: str, *days: str, source_kind: str = "arch
 
 def coverage(world: LakeWorld) -> list[str]:
     """Build the table; give the days that were built."""
-    return [str(day) for day in build(world, builds={"coverage": COUNTING["coverage"]})["coverage"].days]
+    return [str(day) for day in world.build(builds={"coverage": COUNTING["coverage"]})["coverage"].days]
 
 
 def coverage_days(world: LakeWorld) -> dict[str, list[str]]:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import io
 import itertools
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from datetime import date
+from datetime import UTC, date, datetime, time
 from pathlib import Path
-from typing import Any, NoReturn
+from types import SimpleNamespace
+from typing import Any, Final, NoReturn
 from unittest.mock import patch
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from restante.pipeline.build.freshness import DayRange
 from restante.pipeline.build.run import BuildResult
@@ -27,9 +29,12 @@ from restante.pipeline.lake.commit_info import CommitInfo, Ledger, Mark
 from restante.pipeline.lake.compact import compact
 from restante.pipeline.lake.data_files import DataFile, Where
 from restante.pipeline.lake.lake import Lake
+from restante.pipeline.lake.table import LakeTable
+from restante.pipeline.schemas import Column
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.steps import Steps
 from restante.pipeline.tables import BUILDS, TABLES
+from restante.pipeline.tables.build import FOLDERS, Build, Folder
 from support.pipeline.lakes import contents, held, infos
 from support.pipeline.servers import FIRST_DAY, NOW
 from support.pipeline.source_reads import Marks, read
@@ -98,12 +103,20 @@ class LakeWorld:
         """Ingest, and give what came of a table of the last source."""
         return next((result.ledger for result in self.ingest(*specs) if result.table == table), None)
 
-    def build(self, first: str = "", last: str = "", *, plan: bool = False, only: str = "") -> dict[str, BuildResult]:
+    def build(
+        self,
+        first: str = "",
+        last: str = "",
+        builds: Mapping[str, Build] = BUILDS,
+        *,
+        plan: bool = False,
+        only: str = "",
+    ) -> dict[str, BuildResult]:
         """Build all tables, or one."""
         days = DayRange(date.fromisoformat(first), date.fromisoformat(last)) if first else None
-        builds = {name: build for name, build in BUILDS.items() if name == only or not only}
+        chosen = {name: build for name, build in builds.items() if name == only or not only}
         with self.run() as run:
-            return {built.table: built for built in build_tables(run, days, plan=plan, builds=builds)}
+            return {built.table: built for built in build_tables(run, days, plan=plan, builds=chosen)}
 
     def info(self, table: str) -> CommitInfo:
         return CommitInfo(run="by hand", table=table, finished=self.now)
@@ -175,3 +188,61 @@ class LakeWorld:
                     stream.write_table(table)
                 found.append(sink.getvalue())
         return b"\n".join(found)
+
+
+# ── builds that need no Spark ────────────────────────────────────────────────────────────────────
+
+EMPTY: Final[Mapping[str, Any]] = {"STRING": "", "INT": 0, "DOUBLE": 0.0, "BOOLEAN": False, "BINARY": b""}
+
+
+class Counting(Build):
+    """A table with a row for each day and source of its inputs. Its whole numbers are all how many rows these have.
+
+    A table that must have folders has those, and no others.
+    """
+
+    def written(self, inputs: Mapping[str, Any], days: Sequence[date]) -> DataFrame:
+        """Make the rows of these days, from the inputs' rows as dictionaries."""
+        of_source = any(column.name == "source" for column in self.table.columns)
+        rows = [row for name in self.inputs for row in inputs[name]]
+        counts = Counter((row["day"], row["source"] if of_source else "") for row in rows)
+        if FOLDERS.name in inputs:
+            counts = Counter({tuple(row.values()): counts[tuple(row.values())] for row in inputs[FOLDERS.name]})
+        return held(
+            [
+                {column.name: _value(column, day, source, number) for column in self.table.columns}
+                for (day, source), number in counts.items()
+                if day in days
+            ],
+            self.table,
+        )
+
+    def folders_frame(self, spark: Any, folders: Collection[Folder]) -> Any:
+        """Return folders as dictionaries."""
+        return dicts(FOLDERS.name, folders)
+
+
+def _value(column: Column, day: date, source: str, number: int) -> Any:
+    if column.name in {"day", "source"}:
+        return day if column.name == "day" else source
+    if column.type == "BIGINT":
+        return number
+    if column.null:
+        return None
+    return datetime.combine(day, time(), UTC) if column.type == "TIMESTAMP" else EMPTY[column.type]
+
+
+COUNTING: Final[Mapping[str, Build]] = {name: Counting(*build) for name, build in BUILDS.items()}
+
+
+@contextmanager
+def without_spark(world: LakeWorld) -> Iterator[None]:
+    """Make the builds of COUNTING in this lake read their inputs without Spark."""
+
+    def read(table: LakeTable, _session: object, where: Where | None = None) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = contents(table, where).to_pylist()
+        return rows
+
+    session: Any = SimpleNamespace()
+    with patch.object(LakeTable, "read", read), patch.object(world, "spark", lambda: session):
+        yield
