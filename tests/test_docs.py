@@ -34,7 +34,7 @@ from restante.waku.settings import WakuServe
 from support.bounds import PATIENCE
 from support.certificates import Certificate
 from support.document_shell import Shell, shell
-from support.documents import DOCUMENTS, ROOT, Document
+from support.documents import DOCUMENTS, ROOT, Document, files_of_the_project
 from support.mailbox.conversation import read_scripts
 from support.mailbox.raw_socket import RawSocket, handshake
 from support.mailbox.wormhole import HANDSHAKE_SECONDS, HOMES, Client
@@ -43,16 +43,6 @@ from support.processes import called, run
 from support.proxy_headers import header
 from support.waku import leveldbs
 from support.waku.archives import ROWS, archive_of, raws_of
-
-
-def files_of_the_project() -> list[str]:
-    """Return their paths: what git knows or would take in; of an archive that was unpacked, what is not hidden."""
-    if (ROOT / ".git").exists():
-        listed = run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT)
-        assert listed.returncode == 0, listed.stderr
-        return listed.stdout.splitlines()
-    paths = [each.relative_to(ROOT) for each in ROOT.rglob("*")]
-    return [str(each) for each in paths if not any(part.startswith(".") for part in each.parts)]
 
 
 def test_every_named_block_is_executed_by_a_test_that_names_it_and_its_document() -> None:
@@ -81,9 +71,8 @@ def checkout(tmp_path: Path) -> Path:
 def test_the_transfer_of_the_readme(checkout: Path, fresh: bool) -> None:
     """In a fresh clone the script sets itself up first."""
     for name in files_of_the_project() if fresh else ():
-        if (ROOT / name).is_file():
-            (checkout / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, checkout / name)
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, checkout / name)
     readme = Document("README.md")
     [serve], [send], [receive] = map(readme.lines, ("serve", "send", "receive"))
     with shell(checkout) as here, here.running(serve) as server:

@@ -24,7 +24,7 @@ from restante import __version__
 from restante.common import extras
 from restante.common.errors import Misuse
 from support.bounds import PATIENCE
-from support.documents import ROOT, Document
+from support.documents import ROOT, Document, files_of_the_project
 from support.mailbox.clients import Clients
 from support.processes import called, child, run, serving
 from support.tools import MissingError, build, fetch, uv
@@ -97,22 +97,12 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return build_packages(tmp_path_factory.mktemp("packages"))
 
 
-def files_of_the_sources() -> set[str]:
-    """Return the files below `src/` and the units that git knows or would take in."""
-    folders = ("src", "deploy/systemd")
-    if not (ROOT / ".git").exists():
-        files = (each for folder in folders for each in (ROOT / folder).rglob("*") if each.is_file())
-        return {str(each.relative_to(ROOT)) for each in files if "__pycache__" not in each.parts}
-    listed = run("git", "ls-files", "--cached", "--others", "--exclude-standard", *folders, cwd=ROOT)
-    return {each for each in listed.stdout.splitlines() if (ROOT / each).exists()}
-
-
 def test_the_sdist_has_what_a_build_needs_and_nothing_else(packages: tuple[Path, Path], tmp_path: Path) -> None:
     """`uv build` builds the wheel from the sdist. One that is built from the checkout is the same."""
     with tarfile.open(packages[1]) as opened:
         names = {member.name.partition("/")[2] for member in opened.getmembers() if member.isfile()}
     of_the_build = {"PKG-INFO", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", ".gitignore"}
-    assert names == files_of_the_sources() | of_the_build
+    assert names == set(files_of_the_project("src", "deploy/systemd")) | of_the_build
     options = ("--wheel", "--offline", "--no-build-isolation", "--python", sys.executable)
     build(uv(), "build", *options, "--out-dir", tmp_path, ROOT, cwd=tmp_path)
     [wheel] = tmp_path.glob("*.whl")
@@ -129,7 +119,7 @@ def test_the_wheel_has_every_file_of_the_package_and_says_what_it_is(packages: t
             opened.read(f"{information}/{name}").decode()
             for name in ("entry_points.txt", "licenses/LICENSE", "METADATA")
         )
-    assert names == {name.removeprefix("src/") for name in files_of_the_sources() if name.startswith("src/")}
+    assert names == {name.removeprefix("src/") for name in files_of_the_project("src")}
     assert "restante/py.typed" in names
     assert shared == {
         *("man/man1/restante.1", "bash-completion/completions/restante", "zsh/site-functions/_restante"),

@@ -15,7 +15,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 import structlog
 from msgspec.structs import replace
@@ -39,12 +38,10 @@ from support.processes import RESTANTE, Serving, called, database, run, serving
 
 
 async def welcome(server: Serving, **headers: str) -> dict[str, Any]:
-    async with (
-        aiohttp.ClientSession() as http,
-        http.ws_connect(server.url, headers={name.replace("_", "-"): value for name, value in headers.items()}) as ws,
-    ):
-        told: dict[str, Any] = (await ws.receive_json())["welcome"]
-        return told
+    socket = await RawSocket.dial(server.port, **headers)
+    welcome: dict[str, Any] = (await socket.hear())["welcome"]
+    await socket.leave()
+    return welcome
 
 
 # ── SIGHUP ───────────────────────────────────────────────────────────────────────────────────────
@@ -348,29 +345,26 @@ async def test_claims_are_charged_to_all_addresses_that_a_proxy_s_headers_name(t
 
 async def test_a_trusted_proxy_s_clients_are_told_their_own_addresses_and_counted_by_them(tmp_path: Path) -> None:
     options = ("--trust-proxy", "127.0.0.0/8", "--limit", "address_connections=1")
-    async with serving(tmp_path / "data", options=options) as server, aiohttp.ClientSession() as http:
+    async with serving(tmp_path / "data", options=options) as server:
         for _ in range(2):  # a connection that is over counts no more
             shown = await welcome(server, X_Forwarded_For="203.0.113.9, 198.51.100.7")
             assert shown["your-address"] == {"ipv4": "198.51.100.7", "port": 0}
         shown = await welcome(server, X_Real_IP="2001:db8::1", X_Real_Port="99")
         assert shown["your-address"] == {"ipv6": "2001:db8::1", "port": 99}
-        socket = await RawSocket.dial(
+        one = await RawSocket.dial(
             server.port, X_Forwarded_For="6.6.6.6\r\nX-Forwarded-For: 203.0.113.9, 198.51.100.8"
         )
-        assert (await socket.hear())["welcome"]["your-address"] == {"ipv4": "198.51.100.8", "port": 0}
-        await socket.hang_up()
-        async with http.ws_connect(server.url, headers={"X-Real-IP": "198.51.100.7"}) as one:
-            await one.receive_json()
-            two = await RawSocket.dial(server.port, X_Real_IP="198.51.100.7")
-            assert (await two.hear())["type"] == "welcome"
-            refused = await two.hear()
-            assert refused["error"] == "too many connections from your address"
-            assert refused["hint"] == "1 may be open at a time"
-            assert await two.closed() == 1008
-            two.cut()
-            await one.send_json({"type": "bind", "appid": "x", "side": "a"})
-            await one.send_json({"type": "allocate"})
-            assert [(await one.receive_json())["type"] for _ in range(3)] == ["ack", "ack", "allocated"]
+        assert (await one.hear())["welcome"]["your-address"] == {"ipv4": "198.51.100.8", "port": 0}
+        two = await RawSocket.dial(server.port, X_Real_IP="198.51.100.8")
+        assert (await two.hear())["type"] == "welcome"
+        refused = await two.hear()
+        assert refused["error"] == "too many connections from your address"
+        assert refused["hint"] == "1 may be open at a time"
+        assert await two.closed() == 1008
+        one.say(type="bind", appid="x", side="a")
+        assert (await one.hear())["type"] == "ack"
+        for socket in (one, two):
+            socket.cut()
         await server.stop()
         assert not any("198.51" in line or "203.0" in line for line in server.log)
     with closing(sqlite3.connect(database(tmp_path / "data"))) as kept:

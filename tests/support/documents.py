@@ -8,6 +8,7 @@ the document and the name of the block as texts. A block that no test executes h
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,18 @@ DOCUMENTS: Final = (
     *sorted((ROOT / "examples").rglob("*.md")),
 )
 """All documents of the project."""
+
+
+def files_of_the_project(*folders: str) -> list[str]:
+    """Return what git knows or would take in; of an archive that was unpacked, what is not hidden."""
+    if (ROOT / ".git").exists():
+        command = ("git", "ls-files", "--cached", "--others", "--exclude-standard", *folders)
+        names = subprocess.check_output(command, cwd=ROOT, text=True).splitlines()
+        return [name for name in names if (ROOT / name).is_file()]
+    paths = [path.relative_to(ROOT) for folder in folders or (".",) for path in (ROOT / folder).rglob("*")]
+    visible = [path for path in paths if not any(part.startswith((".", "__pycache__")) for part in path.parts)]
+    return [str(path) for path in visible if (ROOT / path).is_file()]
+
 
 _NAMED: Final = re.compile(r"^```\w+ (.+)\n((?:.*\n)*?)```$", re.MULTILINE)
 
