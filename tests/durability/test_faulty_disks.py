@@ -10,7 +10,7 @@ import signal
 import time
 from asyncio.subprocess import DEVNULL
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,14 +125,12 @@ class Mailbox:
         self.program = altered(way)
 
     @asynccontextmanager
-    async def serve(
-        self, data: Path, variables: Mapping[str, str] | None = None, enter: tuple[str, ...] = ()
-    ) -> AsyncIterator[Running]:
+    async def serve(self, data: Path, variables: dict[str, str], *enter: str) -> AsyncIterator[Running]:
         with held_port() as port:
             limits = ("--limit", "mailbox_messages=0", "--limit", f"free_disk={FREE_DISK}")
             options = ("--admin", f"127.0.0.1:{port}", *limits)
             async with (
-                serving(data, (*enter, *self.program), options, **(variables or {})) as server,
+                serving(data, (*enter, *self.program), options, **variables) as server,
                 looking(port) as look,
                 Clients() as clients,
             ):
@@ -163,9 +161,7 @@ class Node:
     program = WAKU
 
     @asynccontextmanager
-    async def serve(
-        self, data: Path, variables: Mapping[str, str] | None = None, enter: tuple[str, ...] = ()
-    ) -> AsyncIterator[Running]:
+    async def serve(self, data: Path, variables: dict[str, str], *enter: str) -> AsyncIterator[Running]:
         with held_port() as port:
             options, program = ("--admin", f"127.0.0.1:{port}"), (*enter, *WAKU)
             starting = node_process(data, *options, program=program, variables=variables)
@@ -255,7 +251,7 @@ async def test_sigterm_during_a_hang_waits_for_the_disk_and_a_second_one_does_no
 @kinds("in-the-thread", "on-the-loop", "node")
 async def test_a_disk_that_fills_refuses_clients_until_there_is_room(tmp_path: Path, kind: Kind) -> None:
     async with small_disk(tmp_path, 8 * FREE_DISK // KIB) as disk:
-        async with kind.serve(disk.data, enter=disk.enter) as running:
+        async with kind.serve(disk.data, {}, *disk.enter) as running:
             look = running.look
             async with running.load() as load:
                 await look.reports(disk.fill, *kind.full)
