@@ -20,14 +20,7 @@ from restante.waku.envelope.rlp import RlpError
 from restante.waku.protocol import interest, packets
 from restante.waku.protocol.interest import MAX_LISTED_TOPICS, WANTS_EVERYTHING, WANTS_NOTHING, Interest, Interests
 from restante.waku.protocol.packets import Options, Refusal, Response
-from restante.waku.protocol.peer import (
-    DEFAULT_POW,
-    Changed,
-    Greeted,
-    Offered,
-    Peer,
-    Violation,
-)
+from restante.waku.protocol.peer import DEFAULT_POW, Changed, Greeted, Offered, Peer, Violation
 from support.effort import examples
 from support.mutation import mutated
 from support.vectors import load

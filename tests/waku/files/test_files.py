@@ -389,11 +389,7 @@ def test_an_import_counts_every_item_once_names_refused_ones_and_fails(tmp_path:
     content = [*RAWS[5:12], bad, RAWS[13], RAWS[13], b"A", b"\xf9\xff"]
     file.write_bytes(b"".join(content))
     imported = waku("import", file, "--data", data)
-    reasons = [
-        reason_of(bad),
-        reason_of(b"A"),
-        "the data ends inside an item; the rest of the file cannot be read",
-    ]
+    reasons = [reason_of(bad), reason_of(b"A"), "the data ends inside an item; the rest of the file cannot be read"]
     places = [sum(map(len, content[:number])) for number in (7, 10, 11)]
     assert imported.returncode == 1
     for at, reason in zip(places, reasons, strict=True):
