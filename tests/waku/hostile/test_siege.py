@@ -373,10 +373,11 @@ async def idle_peers(siege: Siege, scale: int) -> None:
 @attack
 async def envelopes_that_are_good_refused_or_new_in_every_topic(siege: Siege, scale: int) -> None:
     good, refused, many = await siege.greet_many(3)
-    kinds = ((good, floods(1000 * scale, 100, size=300)), (refused, floods(1000 * scale, 200, age=1000, size=300)))
-    bodies = [[packets.write_envelopes(one.raw for one in part) for part in parts] for _, parts in kinds]
-    said = [[(packets.MESSAGES, body) for body in some] for some in bodies]
-    await asyncio.gather(*(flood(peer, some) for (peer, _), some in zip(kinds, said, strict=True)))
+    for peer, parts in (
+        (good, floods(1000 * scale, 100, size=300)),
+        (refused, floods(1000 * scale, 200, age=1000, size=300)),
+    ):
+        await flood(peer, [(packets.MESSAGES, packets.write_envelopes(one.raw for one in part)) for part in parts])
     for part in floods(5000 * scale, 1000, ttl=3600):  # a million would be like these: what is forgotten makes room
         assert not (await many.post(*part)).refusals
     decades = [make(2**32 - 1 - number, 2**31 - 1, number.to_bytes(4, "big"), b"x") for number in range(300)]
