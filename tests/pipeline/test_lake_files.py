@@ -25,37 +25,14 @@ from restante.pipeline.lake import coded, data_files, delta_log, staging
 from restante.pipeline.lake import compact as lake_compact
 from restante.pipeline.lake import table as lake_table
 from restante.pipeline.lake import writer as lake_writer
-from restante.pipeline.lake.compact import (
-    MAX_MERGED_BYTES,
-    MAX_MERGED_MEMORY,
-    MAX_MERGED_ROWS,
-    Merge,
-    compact,
-    merges,
-)
+from restante.pipeline.lake.compact import compact
 from restante.pipeline.lake.data_files import DataFile
 from restante.pipeline.lake.digest import digest
 from restante.pipeline.lake.vacuum import vacuum
 from restante.pipeline.schemas import Table
 from support.effort import examples
-from support.pipeline.lakes import (
-    LATER_LETTERS,
-    LETTERS,
-    MONTHLY_LETTERS,
-    Row,
-    add,
-    add_foreign,
-    arrow,
-    contents,
-    held,
-    info,
-    infos,
-    letter,
-    opened,
-    rows,
-    seen,
-    stored,
-)
+from support.pipeline import lakes
+from support.pipeline.lakes import LETTERS, MONTHLY_LETTERS, Row, add, held, info, letter, opened, rows, seen, stored
 from support.processes import run
 
 COMMITS: Final = """
@@ -160,7 +137,7 @@ def test_a_killed_commit_was_made_or_was_not(tmp_path: Path, first: bool, letter
         made = where in AFTER
         assert by_deltalake(copy) == (new if made else old), where
         there = seen(copy, letters)
-        assert [each.run for each in infos(there)] == ["new"] * made + ["old"] * bool(old), where
+        assert [each.run for each in lakes.infos(there)] == ["new"] * made + ["old"] * bool(old), where
         assert there.transaction("a") == (2 if made else 1 if old else None), where
 
         with opened(copy, letters) as table:  # the lock went with the process
@@ -340,7 +317,7 @@ def test_the_next_writer_of_a_table_removes_what_a_killed_run_left(tmp_path: Pat
 NOW = 1_795_000_000.0
 
 
-def merged(path: Path, table: Table = MONTHLY_LETTERS) -> list[Merge]:
+def merged(path: Path, table: Table = MONTHLY_LETTERS) -> list[lake_compact.Merge]:
     with opened(path, table) as there:
         return compact(there, "compact", lambda: NOW)
 
@@ -369,12 +346,12 @@ def test_a_merged_file_is_sorted_and_other_programs_are_told_that_no_row_changed
 def test_the_files_of_other_programs_and_of_other_versions_are_merged_too(tmp_path: Path) -> None:
     with opened(tmp_path) as table:
         add(table, [letter(1)])
-    add_foreign(tmp_path, [letter(2)])
-    with opened(tmp_path, LATER_LETTERS) as later:
+    lakes.add_foreign(tmp_path, [letter(2)])
+    with opened(tmp_path, lakes.LATER_LETTERS) as later:
         add(later, [letter(3) | {"answered": 0.5}])
-        before = rows(contents(later))
-    assert [len(each.files) for each in merged(tmp_path, LATER_LETTERS)] == [3]
-    assert rows(contents(seen(tmp_path, LATER_LETTERS))) == before
+        before = rows(lakes.contents(later))
+    assert [len(each.files) for each in merged(tmp_path, lakes.LATER_LETTERS)] == [3]
+    assert rows(lakes.contents(seen(tmp_path, lakes.LATER_LETTERS))) == before
 
 
 def file(number: int, size: int, rows: int = 1, month: str = "2026-11-01") -> DataFile:
@@ -387,15 +364,15 @@ def file(number: int, size: int, rows: int = 1, month: str = "2026-11-01") -> Da
         ([], [], []),
         ([file(1, 9)], [1], []),
         ([file(1, 9), file(2, 9), file(3, 9, month="2026-12-01")], [1] * 3, [[1, 2]]),
-        ([file(1, 9), file(2, MAX_MERGED_BYTES // 2 + 1), file(3, 9)], [1] * 3, [[1, 3]]),
-        ([file(1, 9), file(2, 9, MAX_MERGED_ROWS // 2 + 1), file(3, 9)], [1] * 3, [[1, 3]]),
+        ([file(1, 9), file(2, lake_compact.MAX_MERGED_BYTES // 2 + 1), file(3, 9)], [1] * 3, [[1, 3]]),
+        ([file(1, 9), file(2, 9, lake_compact.MAX_MERGED_ROWS // 2 + 1), file(3, 9)], [1] * 3, [[1, 3]]),
         ([file(1, 9), file(2, 9, rows=0), file(3, 9)], [1] * 3, [[1, 3]]),
-        ([file(at, MAX_MERGED_BYTES // 2) for at in range(1, 6)], [1] * 5, [[1, 2], [3, 4]]),
-        ([file(at, 1, MAX_MERGED_ROWS // 3) for at in range(1, 7)], [1] * 6, [[1, 2, 3], [4, 5, 6]]),
+        ([file(at, lake_compact.MAX_MERGED_BYTES // 2) for at in range(1, 6)], [1] * 5, [[1, 2], [3, 4]]),
+        ([file(at, 1, lake_compact.MAX_MERGED_ROWS // 3) for at in range(1, 7)], [1] * 6, [[1, 2, 3], [4, 5, 6]]),
         ([file(at, 1) for at in range(1, 4)], [1, None, 1], [[1, 3]]),
-        ([file(at, 1) for at in range(1, 4)], [1, MAX_MERGED_MEMORY // 2 + 1, 1], [[1, 3]]),
-        ([file(at, 1) for at in range(1, 4)], [MAX_MERGED_MEMORY // 2 + 1] * 3, []),
-        ([file(at, 1) for at in range(1, 6)], [MAX_MERGED_MEMORY // 2] * 5, [[1, 2], [3, 4]]),
+        ([file(at, 1) for at in range(1, 4)], [1, lake_compact.MAX_MERGED_MEMORY // 2 + 1, 1], [[1, 3]]),
+        ([file(at, 1) for at in range(1, 4)], [lake_compact.MAX_MERGED_MEMORY // 2 + 1] * 3, []),
+        ([file(at, 1) for at in range(1, 6)], [lake_compact.MAX_MERGED_MEMORY // 2] * 5, [[1, 2], [3, 4]]),
     ],
 )
 def test_files_are_merged_up_to_a_size_a_number_of_rows_and_what_these_take_in_memory(
@@ -403,7 +380,7 @@ def test_files_are_merged_up_to_a_size_a_number_of_rows_and_what_these_take_in_m
 ) -> None:
     monkeypatch.setattr(coded, "needed", lambda file, _: memory[int(file.path.stem) - 1])
     table: Any = SimpleNamespace(table=MONTHLY_LETTERS, files=lambda: files)
-    assert [[int(each.path.stem) for each in merge.files] for merge in merges(table)] == expected
+    assert [[int(each.path.stem) for each in merge.files] for merge in lake_compact.merges(table)] == expected
 
 
 def long_texts(path: Path, *, same: bool) -> list[Row]:
@@ -454,7 +431,7 @@ def test_files_whose_rows_take_too_much_memory_stay_apart(tmp_path: Path, monkey
     assert [merge.rows for merge in merged(tmp_path)] == [2]
     assert merged(tmp_path) == []
     path = tmp_path / "x.parquet"
-    rows = pa.Table.from_pylist([letter(1), letter(2)], arrow(LETTERS))
+    rows = pa.Table.from_pylist([letter(1), letter(2)], lakes.arrow(LETTERS))
     pq.write_table(rows, path, use_dictionary=False, column_encoding={"table": "DELTA_BYTE_ARRAY"})
     assert coded.needed(file._replace(path=path), MONTHLY_LETTERS) is None, "texts share bytes: that is not known"
 
@@ -497,7 +474,7 @@ def test_files_that_another_program_removed_at_the_same_time_are_not_brought_bac
 
 
 def of(rows: list[Row]) -> int:
-    return digest(pa.Table.from_pylist(rows, arrow(LETTERS)))
+    return digest(pa.Table.from_pylist(rows, lakes.arrow(LETTERS)))
 
 
 @examples(50)

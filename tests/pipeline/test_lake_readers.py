@@ -23,20 +23,8 @@ from restante.pipeline.lake import table as lake_table
 from restante.pipeline.lake import writer as lake_writer
 from restante.pipeline.lake.writer import writer
 from restante.pipeline.schemas import Table
-from support.pipeline.lakes import (
-    LATER_LETTERS,
-    LETTERS,
-    add,
-    arrow,
-    by_spark,
-    frame,
-    held,
-    info,
-    letter,
-    opened,
-    rows,
-    seen,
-)
+from support.pipeline import lakes
+from support.pipeline.lakes import LETTERS, add, held, info, letter, opened, rows, seen
 
 ROWS: Final = [
     *(letter(number) for number in range(20)),
@@ -66,7 +54,7 @@ def by_duckdb(lake: Path) -> pa.Table:
     return by_view(lake, LETTERS)
 
 
-def by_view(lake: Path, table: Table = LATER_LETTERS) -> pa.Table:
+def by_view(lake: Path, table: Table = lakes.LATER_LETTERS) -> pa.Table:
     with duckdb.connect() as database:
         database.execute("SET TimeZone = 'UTC'")
         database.execute(views.view(seen(lake, table)))
@@ -76,8 +64,8 @@ def by_view(lake: Path, table: Table = LATER_LETTERS) -> pa.Table:
 def by_pandas(lake: Path) -> pa.Table:
     import pandas as pd
 
-    frame = DeltaTable(lake / "letters").to_pandas(types_mapper=pd.ArrowDtype)
-    return pa.Table.from_pandas(frame, preserve_index=False)
+    lakes.frame = DeltaTable(lake / "letters").to_pandas(types_mapper=pd.ArrowDtype)
+    return pa.Table.from_pandas(lakes.frame, preserve_index=False)
 
 
 def by_polars(lake: Path) -> pa.Table:
@@ -111,7 +99,7 @@ def lake(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def test_sparks_workers_write_the_files_that_we_write(spark: SparkSession, tmp_path: Path) -> None:
     lake = tmp_path / NAMES[-1]
     with opened(lake) as table:
-        ours, theirs = table.stage(held(ROWS)), table.stage(frame(spark, ROWS))
+        ours, theirs = table.stage(held(ROWS)), table.stage(lakes.frame(spark, ROWS))
         assert len(ours.files) == 5
         for one, other in zip(ours.files, theirs.files, strict=True):
             assert one.path.relative_to(ours.folder).parent == other.path.relative_to(theirs.folder).parent
@@ -123,7 +111,7 @@ def test_sparks_workers_write_the_files_that_we_write(spark: SparkSession, tmp_p
             assert a.metadata.row_group(0).column(0).compression == b.metadata.row_group(0).column(0).compression
         ours.discard()
         table.commit([theirs], info=info())
-    assert by_spark(spark, lake) == ROWS
+    assert lakes.by_spark(spark, lake) == ROWS
     for reader in (by_duckdb, by_pandas, by_deltalake):
         assert rows(plain(reader(lake))) == ROWS, reader
 
@@ -135,13 +123,13 @@ def test_spark_and_other_programs_read_the_same_rows_of_the_same_types(spark: Sp
                 reader(lake)
             continue
         read = plain(reader(lake))
-        assert read.schema.remove_metadata().equals(arrow(LETTERS)), reader
+        assert read.schema.remove_metadata().equals(lakes.arrow(LETTERS)), reader
         assert rows(read) == ROWS, reader
 
 
 def test_readers_see_a_column_that_a_later_version_added(spark: SparkSession, tmp_path: Path) -> None:
     def by_session(lake: Path) -> pa.Table:
-        return seen(lake, LATER_LETTERS).read(spark).toArrow()
+        return seen(lake, lakes.LATER_LETTERS).read(spark).toArrow()
 
     old = [letter(1), letter(2), letter(3, day="2026-11-02", source="b")]
     new = [letter(4) | {"answered": 0.5}, letter(5, day="2026-11-03") | {"answered": None}]
@@ -150,7 +138,7 @@ def test_readers_see_a_column_that_a_later_version_added(spark: SparkSession, tm
     known = [row | {"answered": None} for row in old]
     for reader in (by_view, by_session):
         assert rows(plain(reader(tmp_path))) == known, reader
-    with opened(tmp_path, LATER_LETTERS) as later:
+    with opened(tmp_path, lakes.LATER_LETTERS) as later:
         add(later, new)
     for reader in (by_view, by_session, by_deltalake, by_pandas, by_polars):
         read = plain(reader(tmp_path))
@@ -171,12 +159,12 @@ def test_partition_values_that_paths_cannot_contain_are_read_unchanged(spark: Sp
     there = seen(tmp_path)
     for source in STRANGE:
         assert sum(file.rows for file in data_files.whole(there.files({"source": {source}}))) == 1, source
-    assert by_spark(spark, tmp_path) == meant
+    assert lakes.by_spark(spark, tmp_path) == meant
     for reader in READERS:
         assert [row["source"] for row in rows(plain(reader(tmp_path)))] == STRANGE, reader
     with opened(tmp_path) as table:
         add(table, [], replace={"source": set(STRANGE[1:])})
-    assert by_spark(spark, tmp_path) == meant[:1]
+    assert lakes.by_spark(spark, tmp_path) == meant[:1]
 
 
 # ── what a task writes: batches in, files out ────────────────────────────────────────────────────

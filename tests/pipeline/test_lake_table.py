@@ -37,26 +37,8 @@ from restante.pipeline.schemas import Column, Table
 from restante.pipeline.spark.errors import SparkError
 from support.disk import no_file_beyond
 from support.effort import examples
-from support.pipeline.lakes import (
-    LATER_LETTERS,
-    LETTERS,
-    MONTHLY_LETTERS,
-    Row,
-    add,
-    add_foreign,
-    by_spark,
-    contents,
-    frame,
-    held,
-    info,
-    infos,
-    letter,
-    matches,
-    opened,
-    rows,
-    seen,
-    stored,
-)
+from support.pipeline import lakes
+from support.pipeline.lakes import LETTERS, MONTHLY_LETTERS, Row, add, held, info, letter, opened, rows, seen, stored
 
 # ── any sequence of commits ──────────────────────────────────────────────────────────────────────
 
@@ -111,14 +93,14 @@ any_steps = given(st.lists(steps, min_size=1, max_size=4), st.sampled_from([LETT
 @examples(14)
 @any_steps
 def test_any_sequence_of_commits_is_what_a_list_of_rows_would_be(steps: list[Step], letters: Table) -> None:
-    take(steps, letters, held, contents)
+    take(steps, letters, held, lakes.contents)
 
 
 @pytest.mark.thorough
 @examples(2)
 @any_steps
 def test_any_commits_through_spark_are_a_list_of_rows(spark: SparkSession, steps: list[Step], letters: Table) -> None:
-    take(steps, letters, lambda stage, _: frame(spark, stage), lambda table: table.read(spark).toArrow())
+    take(steps, letters, lambda stage, _: lakes.frame(spark, stage), lambda table: table.read(spark).toArrow())
 
 
 def ordered(rows: list[Row]) -> list[Row]:
@@ -143,17 +125,19 @@ def take(
         for step in steps:
             with opened(lake, letters) as table:
                 if step.foreign and commits:
-                    add_foreign(lake, step.foreign, letters)
+                    lakes.add_foreign(lake, step.foreign, letters)
                     model = model + step.foreign
                     commits.append((seen(lake, letters).point, {str(row["day"]) for row in step.foreign}))
                 before, before_model = seen(lake, letters), model
                 added = [row for stage in step.stages for row in stage]
-                gone = [row for row in model if step.replace is not None and matches(row, step.replace)]
+                gone = [row for row in model if step.replace is not None and lakes.matches(row, step.replace)]
                 model = [row for row in model if row not in gone] + added
                 stages = [table.stage(staged(stage, letters)) for stage in step.stages]
                 assert table.commit(stages, info=info(), replace=step.replace) == len(commits)
                 commits.append((table.point, {str(row["day"]) for row in (*gone, *added)}))
-                assert ordered(contents(before).to_pylist()) == ordered(before_model), "a reader keeps its version"
+                assert ordered(lakes.contents(before).to_pylist()) == ordered(before_model), (
+                    "a reader keeps its version"
+                )
                 if step.keep:
                     old = [row for row in model if str(row["day"]) < step.keep]
                     assert table.keep(step.keep, info()) == len(old)
@@ -205,7 +189,7 @@ def test_a_first_commit_makes_the_table_with_its_rows_commit_info_and_transactio
         assert not list(table.folder.glob("run-*"))
     there = seen(tmp_path)
     assert there.version == 0
-    [stored_info] = infos(there)
+    [stored_info] = lakes.infos(there)
     assert stored_info == replace(commit_info, days=days, commit=stored_info.commit, state=there.state)
     assert there.state.days() == set(days)
     assert there.marks("main") == commit_info.marks
@@ -239,17 +223,17 @@ def test_spark_stages_rows_and_reads_all_or_some_partitions(spark: SparkSession,
     with opened(tmp_path) as table:
         empty = table.read(spark)
         assert (empty.count(), empty.columns) == (0, [column.name for column in LETTERS.columns])
-        staged, nothing = table.stage(frame(spark, meant)), table.stage(frame(spark, []))
+        staged, nothing = table.stage(lakes.frame(spark, meant)), table.stage(lakes.frame(spark, []))
         assert (staged.rows, len(staged.files), staged.days) == (4, 4, {"2026-11-01", "2026-11-02"})
         assert (nothing.rows, nothing.files) == (0, ())
         table.commit([staged, nothing], info=info())
         assert table.read(spark, {"day": ()}).schema == table.read(spark).schema == empty.schema
-    assert by_spark(spark, tmp_path) == stored(tmp_path) == meant
-    assert by_spark(spark, tmp_path, {"hour": {None, "7"}, "source": ["main"]}) == [meant[0], *meant[2:]]
+    assert lakes.by_spark(spark, tmp_path) == stored(tmp_path) == meant
+    assert lakes.by_spark(spark, tmp_path, {"hour": {None, "7"}, "source": ["main"]}) == [meant[0], *meant[2:]]
 
 
 def test_columns_are_found_by_name_and_unfit_rows_are_not_staged(spark: SparkSession, tmp_path: Path) -> None:
-    given = frame(spark, [letter(1)])
+    given = lakes.frame(spark, [letter(1)])
     turned = given.selectExpr("'x' AS more", *reversed(given.columns)).withColumn("id", given["id"].cast("INT"))
     sentence = "a row for the table letters has no {}: these rows were not committed"
     with opened(tmp_path) as table:
@@ -265,7 +249,7 @@ def test_columns_are_found_by_name_and_unfit_rows_are_not_staged(spark: SparkSes
             with pytest.raises(SparkError, match=r"\Athe rows for the table letters could not be computed: [^\n]+\Z"):
                 table.stage(unfit)
         with pytest.raises(StoreError, match=sentence.format("seen")):
-            table.stage(frame(spark, [letter(1), {**letter(2), "seen": None}]))
+            table.stage(lakes.frame(spark, [letter(1), {**letter(2), "seen": None}]))
         assert table.version is None
         assert not list((tmp_path / "letters").glob("*"))
     for letters in (LETTERS, MONTHLY_LETTERS):
@@ -296,22 +280,22 @@ def test_the_first_commit_of_a_later_version_adds_its_columns(tmp_path: Path) ->
     with opened(tmp_path) as table:
         marks = {"": Mark(2, "d2", 1, "d1")}
         add(table, [letter(1), letter(2, day="2026-11-02")], source="main", ledger=Ledger(), marks=marks)
-    point = seen(tmp_path, LATER_LETTERS).point
+    point = seen(tmp_path, lakes.LATER_LETTERS).point
     assert point is not None
     assert "answered" not in comments(tmp_path)
-    with opened(tmp_path, LATER_LETTERS) as later:
-        add_foreign(tmp_path, [letter(5, day="2026-11-02")])
+    with opened(tmp_path, lakes.LATER_LETTERS) as later:
+        lakes.add_foreign(tmp_path, [letter(5, day="2026-11-02")])
         for number in (3, 4):
             add(later, [letter(number) | {"answered": 0.5}], replace={"day": {"2026-11-01"}})
         assert later.version == 4, "a commit of another program, one for the column, and two for rows"
         assert later.follows(point)
-    there = seen(tmp_path, LATER_LETTERS)
+    there = seen(tmp_path, lakes.LATER_LETTERS)
     first, second = "2026-11-01", "2026-11-02"
-    assert [info.days for info in infos(there)] == [[first], [first], [], [second], [first, second]]
+    assert [info.days for info in lakes.infos(there)] == [[first], [first], [], [second], [first, second]]
     assert there.marks("main") == marks
     assert comments(tmp_path)["answered"] == "when; NULL: nobody knows"
     old = [letter(number, day=second) | {"answered": None} for number in (2, 5)]
-    assert rows(contents(there)) == [old[0], letter(4) | {"answered": 0.5}, old[1]]
+    assert rows(lakes.contents(there)) == [old[0], letter(4) | {"answered": 0.5}, old[1]]
     with pytest.raises(Misuse, match="other columns"):
         seen(tmp_path)
 
@@ -324,12 +308,12 @@ def test_endless_commits_of_another_program_are_reported(tmp_path: Path) -> None
 
     def interfere(folder: Path, meant: Table) -> DeltaTable | None:
         opened_table = properly(folder, meant)
-        add_foreign(tmp_path, [letter(3)])
+        lakes.add_foreign(tmp_path, [letter(3)])
         return opened_table
 
     with opened(tmp_path) as table, patch.object(delta_table, "open_table", interfere):
         add(table, [letter(1)])
-        add_foreign(tmp_path, [letter(3)])
+        lakes.add_foreign(tmp_path, [letter(3)])
         with pytest.raises(StoreError, match="another program keeps changing"):
             table.commit(info=info())
 
@@ -338,15 +322,15 @@ def test_the_days_that_another_program_changed_are_known(tmp_path: Path) -> None
     letters = [letter(number, day=f"2026-11-0{number}") for number in (1, 2, 3)]
     with opened(tmp_path, MONTHLY_LETTERS) as table:
         add(table, letters[:1])
-    add_foreign(tmp_path, letters[1:], MONTHLY_LETTERS)
-    theirs_info = infos(seen(tmp_path, MONTHLY_LETTERS))[0]
+    lakes.add_foreign(tmp_path, letters[1:], MONTHLY_LETTERS)
+    theirs_info = lakes.infos(seen(tmp_path, MONTHLY_LETTERS))[0]
     assert (theirs_info.run, theirs_info.days) == ("", ["2026-11-02", "2026-11-03"])
     assert theirs_info.finished > 0
     theirs = DeltaTable(tmp_path / "letters")
     theirs.delete("day = '2026-11-02'")
-    assert infos(seen(tmp_path, MONTHLY_LETTERS))[0].days == ["2026-11-02", "2026-11-03"], "of both files"
+    assert lakes.infos(seen(tmp_path, MONTHLY_LETTERS))[0].days == ["2026-11-02", "2026-11-03"], "of both files"
     theirs.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
-    days = infos(seen(tmp_path, MONTHLY_LETTERS))[0].days
+    days = lakes.infos(seen(tmp_path, MONTHLY_LETTERS))[0].days
     assert (days[0], days[-1], len(days)) == ("2026-11-01", "2026-11-30", 30), "of a file that is gone: its month"
     assert stored(tmp_path, table=MONTHLY_LETTERS) == [letters[0], letters[2]]
 
@@ -423,7 +407,7 @@ def test_commit_infos_outlive_checkpoints_and_cleaned_logs(tmp_path: Path, monke
     theirs.cleanup_metadata()
     theirs.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
     there = seen(tmp_path)
-    assert [pair.run for pair in infos(there)] == [str(number) for number in reversed(range(8))]
+    assert [pair.run for pair in lakes.infos(there)] == [str(number) for number in reversed(range(8))]
     assert there.transaction("a") == 7
     assert stored(tmp_path) == [letter(1)]
 
@@ -459,7 +443,7 @@ def test_unneeded_log_entries_are_removed_after_thirty_days(tmp_path: Path, monk
         assert table.marks("idle") == {"": Mark(2, "c", 2, "c")}
         assert DeltaTable(table.folder, version=15).version() == 15
         for _ in range(3):
-            add_foreign(tmp_path, [letter(3)])
+            lakes.add_foreign(tmp_path, [letter(3)])
         add(table, [letter(2)])
         assert there("checkpoint.parquet")[-1] == 22, "the next commit writes a missed one"
 
@@ -514,7 +498,7 @@ def test_the_days_and_sources_of_a_month_are_one_sorted_file(
 ) -> None:
     monkeypatch.setattr(staging, "local", lambda _: here)
     letters = [THIRD, OTHER, SECOND, OCTOBER, FIRST]
-    staged = staging.stage(frame(spark, letters), tmp_path, MONTHLY_LETTERS, "r")
+    staged = staging.stage(lakes.frame(spark, letters), tmp_path, MONTHLY_LETTERS, "r")
     assert [file.partition for file in staged.files] == [{"month": "2026-10-01"}, {"month": "2026-11-01"}]
     assert staged.days == {"2026-10-31", "2026-11-01", "2026-11-02", "2026-11-03"}
     ids = [pq.ParquetFile(file.path).read(columns=["id"]).column("id").to_pylist() for file in staged.files]
@@ -533,7 +517,7 @@ def test_selected_rows_are_read_from_within_files(spark: SparkSession, tmp_path:
         ({"hour": {"7", None}, "source": {"other", "none"}}, [9]),
     ]
     for where, ids in selections:
-        assert [row["id"] for row in by_spark(spark, tmp_path, where, MONTHLY_LETTERS)] == ids, where
+        assert [row["id"] for row in lakes.by_spark(spark, tmp_path, where, MONTHLY_LETTERS)] == ids, where
 
 
 @pytest.mark.parametrize("letters", [LETTERS, MONTHLY_LETTERS], ids=["by day", "by month"])
@@ -559,10 +543,10 @@ def test_only_files_and_days_with_replaced_rows_change(tmp_path: Path) -> None:
         before = {file.path for file in table.files()}
         assert len(table.files({"day": {"2026-11-02"}})) == 1, "the range of its days has this one"
         add(table, [], replace={"day": {"2026-11-02"}})
-        assert (infos(table)[0].days, {file.path for file in table.files()}) == ([], before)
+        assert (lakes.infos(table)[0].days, {file.path for file in table.files()}) == ([], before)
         add(table, [], replace={"source": {"other"}})
         assert stored(tmp_path, table=MONTHLY_LETTERS) == [OCTOBER, FIRST, THIRD]
-        assert infos(table)[0].days == ["2026-11-03"]
+        assert lakes.infos(table)[0].days == ["2026-11-03"]
         assert len({file.path for file in table.files()} & before) == 1, "October had no such row"
 
 
@@ -580,13 +564,13 @@ def test_files_without_statistics_are_looked_into(tmp_path: Path) -> None:
         assert (file.ranges, file.days()) == ({}, {"2026-11-01": 1, "2026-11-02": 2})
         add(table, [], replace={"source": {"other"}})
         assert stored(tmp_path, table=MONTHLY_LETTERS) == [FIRST, SECOND]
-        assert infos(table)[0].days == ["2026-11-02"]
+        assert lakes.infos(table)[0].days == ["2026-11-02"]
 
 
 def test_the_rest_of_a_file_is_not_written_again_when_another_program_commits_first(tmp_path: Path) -> None:
     with opened(tmp_path, MONTHLY_LETTERS) as table:
         add(table, [FIRST, SECOND])
-        add_foreign(tmp_path, [THIRD, OTHER], MONTHLY_LETTERS)
+        lakes.add_foreign(tmp_path, [THIRD, OTHER], MONTHLY_LETTERS)
         add(table, [letter(20, day="2026-11-02")], replace={"day": {"2026-11-02"}})
         assert [row["id"] for row in stored(tmp_path, table=MONTHLY_LETTERS)] == [2, 4, 20]
         written = {path.name for path in (tmp_path / "letters").rglob("rest-*.parquet")}
