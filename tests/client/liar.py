@@ -140,6 +140,15 @@ async def listening(serve: Serve, ssl: SSLContext | None = None) -> AsyncIterato
                 raise result
 
 
+async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Pass on what comes until its end."""
+    with suppress(ConnectionError):
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
 @asynccontextmanager
 async def lying(lie: Lie, ssl: SSLContext | None = None) -> AsyncIterator[Liar]:
     liar = Liar(lie, "ws" if ssl is None else "wss")

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.liar import listening
+from client.liar import carry, listening
 from client.transfer.hostile import (
     CONTENT,
     DIRECT,
@@ -144,11 +144,6 @@ def test_both_sides_know_that_it_arrived_or_nothing_is_stored(
 
 async def test_two_sides_that_both_cannot_listen_meet_at_a_relay(tmp_path: Path) -> None:
     waiting: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
-
-    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while some := await reader.read(1 << 16):
-            writer.write(some)
-            await writer.drain()
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\n")

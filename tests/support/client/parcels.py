@@ -43,12 +43,8 @@ def write_parcel(folder: Path, name: str) -> Path:
     """Write the file of this name, whose bytes are always the same."""
     folder.mkdir(exist_ok=True)
     path = folder / name
-    path.write_bytes(content_of(name))
+    path.write_bytes(random.Random(name).randbytes(PARCELS[name]))
     return path
-
-
-def content_of(name: str) -> bytes:
-    return random.Random(name).randbytes(PARCELS[name])
 
 
 def write_sparse(folder: Path, size: int) -> Path:
@@ -79,7 +75,8 @@ TREE: Final[dict[str, bytes | None]] = {
 }
 """Files of a directory, by path; None is a directory."""
 
-EXECUTABLE: Final = "one/run.sh"
+FILES: Final = {path: content for path, content in TREE.items() if content is not None}
+"""`TREE` as clients send it that leave out empty directories."""
 
 
 def write_tree(folder: Path, name: str) -> Path:
@@ -92,7 +89,7 @@ def write_tree(folder: Path, name: str) -> Path:
         else:
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(content)
-    (top / EXECUTABLE).chmod(0o755)
+    (top / "one/run.sh").chmod(0o755)
     return top
 
 
@@ -106,8 +103,4 @@ def read_tree(top: Path) -> dict[str, bytes | None]:
 
 
 def is_executable(top: Path) -> bool:
-    return os.access(top / EXECUTABLE, os.X_OK)
-
-
-FILES: Final = {path: content for path, content in TREE.items() if content is not None}
-"""`TREE` as clients send it that leave out empty directories."""
+    return os.access(top / "one/run.sh", os.X_OK)
