@@ -156,14 +156,6 @@ async def test_a_touch_is_not_written_and_a_saved_one_is(engine: Engine) -> None
     assert (await assert_shown(engine.store, ledger)).app(APP).mailboxes["m"].touched == 50.0
 
 
-async def test_the_row_of_usage_current_is_rewritten(engine: Engine) -> None:
-    for updated, blur in ((10.0, None), (20.0, 60.0)):
-        await engine.store.apply([CurrentUsage(5.0, updated, blur, 3), model.Pruned(updated)], model.Now(1.0, 1.0))
-    current = engine.rows("SELECT rebooted, updated, blur_time, connections_websocket FROM usage_current")
-    assert current == [(5.0, 20.0, 60.0, 3)]
-    assert engine.rows("SELECT pruned FROM service") == [(20.0,)]
-
-
 # ── what is written, and where ───────────────────────────────────────────────────────────────────
 
 
@@ -281,20 +273,6 @@ async def test_a_batch_waits_for_another_writer_that_ends_soon(engine: Engine) -
 
 
 # ── what outlives the live rows: usage records ─────────────────────────────────────────────────────
-
-
-async def test_usage_rows_hold_the_records_and_have_no_origin(engine: Engine) -> None:
-    nameplate = NameplateUsage("é", 1.5, None, 2.5, "lonely")
-    mailbox = MailboxUsage("x", True, 1.5, 0.25, 2.5, "happy")
-    await engine.store.apply([nameplate, mailbox, nameplate], model.Now(1.0, 1.0))
-    times = "started, waiting_time, total_time, result"
-    assert engine.rows(f"SELECT id, origin, app_id, {times} FROM usage_nameplates ORDER BY id") == [
-        (1, "", "é", 1.5, None, 2.5, "lonely"),
-        (2, "", "é", 1.5, None, 2.5, "lonely"),
-    ]
-    assert engine.rows(f"SELECT id, origin, app_id, for_nameplate, {times} FROM usage_mailboxes") == [
-        (1, "", "x", 1, 1.5, 0.25, 2.5, "happy")
-    ]
 
 
 async def test_an_id_of_a_usage_row_is_never_used_again(engine: Engine) -> None:

@@ -78,25 +78,15 @@ class CommandedDisk:
 
     def __init__(self, folder: Path) -> None:
         self.data = folder / "data"
-        self._hangs, self._read_only = folder / "hangs", folder / "read-only"
+        hangs, read_only = folder / "hangs", folder / "read-only"
+        self.hang, self.go_on = hangs.touch, hangs.unlink
+        self.turn_read_only, self.turn_writable = read_only.touch, read_only.unlink
         self.variables = {
             "LD_PRELOAD": compiled(folder),
-            "DISK_SHIM_HANGS": str(self._hangs),
-            "DISK_SHIM_READ_ONLY": str(self._read_only),
+            "DISK_SHIM_HANGS": str(hangs),
+            "DISK_SHIM_READ_ONLY": str(read_only),
             "DISK_SHIM_DATA": str(self.data),
         }
-
-    def hang(self) -> None:
-        self._hangs.touch()
-
-    def go_on(self) -> None:
-        self._hangs.unlink()
-
-    def turn_read_only(self) -> None:
-        self._read_only.touch()
-
-    def turn_writable(self) -> None:
-        self._read_only.unlink()
 
 
 @dataclass(frozen=True)

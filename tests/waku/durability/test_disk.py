@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import pytest
 
@@ -28,23 +28,14 @@ SENDERS: Final = 3
 WANTS_NOTHING: Final = Options(pow=0.0, confirmations=True, topics=frozenset())
 
 
-class Talk(NamedTuple):
-    """What one sender posted."""
-
-    socket: str
-    """The node's, as the notes call it."""
-    tokens: list[bytes]
-    """In the envelopes of each packet, in order."""
-
-
-async def talk(node: NodeProcess, number: int) -> Talk:
-    """Post packets, each when the one before is confirmed."""
+async def talk(node: NodeProcess, number: int) -> tuple[str, list[bytes]]:
+    """Post packets, each when the one before is confirmed; return the node's socket, and a token of each packet."""
     peer = await node.greet(WANTS_NOTHING)
     tokens = [f"<sender {number} packet {packet}>".encode() for packet in range(PACKETS)]
     for token in tokens:
         now = int(time.time())
         await peer.post(*(make(now + 50, 50, b"\1\2\3\4", token + bytes([number])) for number in range(3)))
-    return Talk(f"socket:[{inode(node.port, peer)}]", tokens)
+    return f"socket:[{inode(node.port, peer)}]", tokens
 
 
 def inode(port: int, peer: RawPeer) -> int:
@@ -57,12 +48,12 @@ def inode(port: int, peer: RawPeer) -> int:
     raise AssertionError("no such connection")
 
 
-def check(calls: list[Call], talk: Talk) -> None:
+def check(calls: list[Call], socket: str, tokens: list[bytes]) -> None:
     """Each confirmation left after a flush that began after what it confirms was written."""
     flushes = [call for call in calls if call.kind == "sync" and call.file.endswith("-wal")]
-    sends = [call for call in calls if call.kind == "send" and call.file == talk.socket]
+    sends = [call for call in calls if call.kind == "send" and call.file == socket]
     confirmations = sends[-PACKETS - 1 : -1]  # the last is the goodbye
-    for token, send in zip(talk.tokens, confirmations, strict=True):
+    for token, send in zip(tokens, confirmations, strict=True):
         written = [call for call in calls if call.kind == "write" and token in call.data and call.end < send.begin]
         assert written, "confirmed, and not written"
         assert any(written[0].end < flush.begin and flush.end < send.begin for flush in flushes)
@@ -73,8 +64,8 @@ async def test_no_confirmation_leaves_before_its_commit_is_on_disk(tmp_path: Pat
         talks = await asyncio.gather(*(talk(node, number) for number in range(SENDERS)))
         await node.serving.stop()
     calls = read_notes(tmp_path)
-    for sender in talks:
-        check(calls, sender)
+    for socket, tokens in talks:
+        check(calls, socket, tokens)
 
 
 KILLED_SENDERS: Final = 4

@@ -583,17 +583,8 @@ def test_what_is_no_envelope_is_an_error_or_the_program_s(tmp_path: Path) -> Non
         assert next(envelopes) == ROWS[0]
         with pytest.raises(StoreError, match=text):
             next(envelopes)
+    with pytest.raises(Misuse, match="there is no"):
+        list(read_envelopes(tmp_path / "none.rlp"))
     unreadable: list[UnreadableItem] = []
     assert list(read_envelopes(file, on_unreadable=unreadable.append)) == ROWS[:2]
     assert [item.where for item in unreadable] == [f"byte {len(RAWS[0])}"]
-
-
-def test_what_cannot_be_read(tmp_path: Path) -> None:
-    (tmp_path / "file.txt").touch()
-    for name, text in (
-        ("none.rlp", "there is no"),
-        ("", r"no file CURRENT|the extra 'leveldb'"),
-        ("file.txt", r"is not an \.rlp or \.parquet file"),
-    ):
-        with pytest.raises((Misuse, StoreError), match=text):
-            list(read_envelopes(tmp_path / name))
