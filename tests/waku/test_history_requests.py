@@ -26,7 +26,6 @@ from restante.waku.node.history_requests import (
     GUARANTEED_QUEUE_BYTES,
     MAX_PAGES,
     MAX_QUEUE_SECONDS,
-    MAX_QUEUED_REQUESTS,
     HistoryRequests,
     HistoryTerms,
 )
@@ -192,16 +191,6 @@ async def test_who_asks_too_often_or_for_too_much_is_refused_also_after_it_recon
         other.cut()
         await here.until("its end", lambda: len(here.node.connections) == 2)
         assert await end_of(await here.greet(key=other.key)) == LATE
-
-
-async def test_waiting_requests_of_a_peer_are_limited(tmp_path: Path) -> None:
-    async with inside(tmp_path) as here:
-        peer = await here.greet()
-        ids = [bytes([number]) * 32 for number in range(MAX_QUEUED_REQUESTS + 10)]
-        peer.say_all([(waku_packets.REQUEST, plain(id=id_)) for id_ in ids])
-        ends = [(await page(peer))[1] for _ in ids]
-        assert {end.words for end in ends if isinstance(end, Failed)} == {TOO_MANY.words}
-        assert {end.id for end in ends} == set(ids)
 
 
 async def test_a_requester_that_does_not_read_delays_nobody_and_costs_nothing_once_gone(tmp_path: Path) -> None:

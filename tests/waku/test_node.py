@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from unittest.mock import Mock, patch
+from unittest.mock import Mock
 
 import pytest
 import structlog
@@ -39,7 +39,6 @@ from restante.waku.protocol.peer import Offered
 from support.bounds import bounded
 from support.dice import Seeded
 from support.loops import on_uvloop
-from support.mailbox.live import Gate, Gated
 from support.proxy_headers import header
 from support.waku.inside import TURNS, Inside, inside
 from support.waku.letters import EPOCH, TOPIC, letter
@@ -671,53 +670,6 @@ async def test_a_timer_goes_off_at_the_first_deadline_and_can_be_set_again_for_t
     deadlines.clear()
     deadlines.arm(loop, lambda: None)
     assert deadlines._timer is None
-
-
-CONFIRMED = [waku_packets.MESSAGE_RESPONSE, waku_packets.BATCH_ACK]
-
-
-async def codes(*peers: RawPeer) -> list[list[int]]:
-    """Return what each was told since it was asked last, when all that was said has come."""
-    for _ in range(4):
-        for peer in peers:
-            await peer.fence()
-    inboxes = [peer.inbox for peer in peers]
-    for peer in peers:
-        peer.inbox = []
-    return [[code for code, _ in inbox] for inbox in inboxes]
-
-
-async def test_envelopes_are_relayed_during_a_commit_and_confirmed_after_their_own(tmp_path: Path) -> None:
-    with patch("sqlite3.connect", partial(Gated)):
-        manager = inside(tmp_path)
-        here = await manager.__aenter__()
-    assert isinstance(here.archive.database, Gated)
-    gate = here.archive.database.gate = Gate()
-    poster, other, reader = await here.greet(), await here.greet(), await here.greet()
-    gate.shut()
-    first = poster.offer([letter(1)])
-    await gate.reached()
-    copy = other.offer([letter(1)])
-    behind = other.offer([letter(1), letter(2)])
-    reader.offer([letter(3, age=1000)])  # refused: no disk has a say in it
-    assert await codes(poster, other, reader) == [
-        [waku_packets.MESSAGES],
-        [waku_packets.MESSAGES],
-        [waku_packets.MESSAGES, *CONFIRMED, waku_packets.MESSAGES],
-    ]
-
-    gate.let_one_through()
-    await gate.reached()
-    await poster.confirmed(first)
-    await other.confirmed(copy)
-    assert await codes(poster, other, reader) == [[], [], []]
-
-    gate.open()
-    await other.confirmed(behind)
-    assert await codes(poster, other, reader) == [[], [], []]
-    newcomer = await here.greet()
-    assert len(await newcomer.relayed(2)) == 2
-    await manager.__aexit__(None, None, None)
 
 
 @on_uvloop
