@@ -13,17 +13,7 @@ import pytest
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
-from restante.mailbox.core.model import (
-    Mailbox,
-    MailboxMade,
-    MailboxSide,
-    MailboxSideSet,
-    Nameplate,
-    NameplateGone,
-    NameplateMade,
-    NameplateSide,
-    NameplateSideSet,
-)
+from restante.mailbox.core import model
 from restante.mailbox.reference_import.importing import import_databases
 from restante.pipeline import ingest
 from restante.pipeline.build import run as build_run
@@ -259,23 +249,23 @@ def test_spark_is_started_by_the_main_thread_which_may_set_signal_handlers(
 MINUTE_US: Final = 60_000_000
 
 
-def claimed(key: int, *added: float) -> Nameplate:
+def claimed(key: int, *added: float) -> model.Nameplate:
     """A live nameplate whose sides joined at these times, in seconds after T0."""
-    sides = [NameplateSide(f"side-{place}", T0 + at) for place, at in enumerate(added)]
-    return Nameplate(key, "app", str(key), f"mailbox-{key}", sides)
+    sides = [model.NameplateSide(f"side-{place}", T0 + at) for place, at in enumerate(added)]
+    return model.Nameplate(key, "app", str(key), f"mailbox-{key}", sides)
 
 
-def opened(key: int, *added: float) -> Mailbox:
-    sides = [MailboxSide(f"side-{place}", T0 + at) for place, at in enumerate(added)]
-    return Mailbox(key, "app", f"mailbox-{key}", True, 0.0, sides)
+def opened(key: int, *added: float) -> model.Mailbox:
+    sides = [model.MailboxSide(f"side-{place}", T0 + at) for place, at in enumerate(added)]
+    return model.Mailbox(key, "app", f"mailbox-{key}", True, 0.0, sides)
 
 
-def add(server: Ours, *things: Nameplate | Mailbox) -> None:
+def add(server: Ours, *things: model.Nameplate | model.Mailbox) -> None:
     for each in things:
-        if isinstance(each, Nameplate):
-            server.write(NameplateMade(each), *(NameplateSideSet(each, side) for side in each.sides))
+        if isinstance(each, model.Nameplate):
+            server.write(model.NameplateMade(each), *(model.NameplateSideSet(each, side) for side in each.sides))
         else:
-            server.write(MailboxMade(each), *(MailboxSideSet(each, side) for side in each.sides))
+            server.write(model.MailboxMade(each), *(model.MailboxSideSet(each, side) for side in each.sides))
 
 
 def saved_at(server: Ours, seconds: float) -> None:
@@ -403,7 +393,7 @@ def test_a_nameplate_is_counted_while_it_is_live_and_once_when_it_has_ended(worl
         saved_at(server, 1600)
         world.ingest(spec)
         assert sorted(row["kind"] for row in world.rows("live")) == ["listener", "nameplate"]
-        server.write(NameplateGone(waiting), nameplate(400, total_time=3600.0), nameplate(500, total_time=60.0))
+        server.write(model.NameplateGone(waiting), nameplate(400, total_time=3600.0), nameplate(500, total_time=60.0))
         with patch.object(LakeTable, "commit", cut_off), pytest.raises(KeyboardInterrupt):
             world.ingest(spec)
         assert [row["kind"] for row in world.rows("live")] == ["listener"], "it is in neither table for now"

@@ -27,27 +27,16 @@ from pyspark.sql import SparkSession
 from restante import __version__
 from restante.common.errors import Misuse, RestanteError, StoreError
 from restante.pipeline.spark import errors, java, workers
+from restante.pipeline.spark import java_options as java_opts
 from restante.pipeline.spark import session as spark_module
 from restante.pipeline.spark.errors import SparkError
 from restante.pipeline.spark.java_options import (
     COLLECTOR_OPTION,
     COMPILER_OPTIONS,
     JAVA_OPTIONS_VARIABLES,
-    SMALL_JOBS_COLLECTOR_OPTION,
-    SMALL_JOBS_COMPILER_OPTIONS,
     java_options,
 )
-from restante.pipeline.spark.session import (
-    CONNECT_SETTINGS,
-    CONTEXT_SETTINGS,
-    LOCAL_JAVA_MEMORY,
-    LOCAL_SETTINGS,
-    SESSION_SETTINGS,
-    disconnect,
-    local,
-    session,
-    watch_tasks,
-)
+from restante.pipeline.spark.session import CONTEXT_SETTINGS, LOCAL_SETTINGS, SESSION_SETTINGS, local, session
 from restante.pipeline.spark.workers import SharedFile, check, reason
 from support.bounds import PATIENCE
 from support.pipeline.clusters import cluster_environment
@@ -152,14 +141,14 @@ def test_a_master_on_this_machine_gets_an_address_memory_and_java_options(
     conf = asked(master, settings=settings, folder=tmp_path, small_jobs=small, list_classes=small)
     assert conf["spark.local.dir"] == str(tmp_path)
     assert conf.items() >= (SESSION_SETTINGS | CONTEXT_SETTINGS | LOCAL_SETTINGS).items()
-    assert (conf["spark.master"], conf["spark.driver.memory"]) == (master, LOCAL_JAVA_MEMORY)
+    assert (conf["spark.master"], conf["spark.driver.memory"]) == (master, spark_module.LOCAL_JAVA_MEMORY)
     assert conf["spark.sql.shuffle.partitions"] == "7", "what is given comes first"
     options = conf["spark.driver.extraJavaOptions"]
     assert f'"-Djava.io.tmpdir={tmp_path}"' in options
     assert options.split()[-2] == "-Dx=1"
     of_small = (
-        SMALL_JOBS_COLLECTOR_OPTION,
-        SMALL_JOBS_COMPILER_OPTIONS,
+        java_opts.SMALL_JOBS_COLLECTOR_OPTION,
+        java_opts.SMALL_JOBS_COMPILER_OPTIONS,
         f'"-XX:DumpLoadedClassList={tmp_path}/classes"',
     )
     assert [option in options for option in of_small] == [small] * 3
@@ -195,7 +184,7 @@ def address() -> Iterator[str]:
 )
 def test_a_connect_server_gives_our_session_unless_it_is_too_old(address: str, version: str, refused: bool) -> None:
     given = Mock(spec=["version", "conf", "stop"], version=version)
-    settings = SESSION_SETTINGS | CONNECT_SETTINGS
+    settings = SESSION_SETTINGS | spark_module.CONNECT_SETTINGS
     too_old = f"server at {address} runs Spark {re.escape(version)}: it must run 4.1 or newer$"
     with patch.object(SparkSession.Builder, "create", autospec=True, return_value=given) as create:
         expected = pytest.raises(SparkError, match=too_old) if refused else nullcontext()
@@ -204,8 +193,8 @@ def test_a_connect_server_gives_our_session_unless_it_is_too_old(address: str, v
             assert given.conf.set.call_args_list == [call(*each) for each in settings.items()]
             given.stop.assert_not_called()
             assert not local(spark)
-            assert watch_tasks(spark, "anything")() is None
-            disconnect(spark)
+            assert spark_module.watch_tasks(spark, "anything")() is None
+            spark_module.disconnect(spark)
     [builder] = create.call_args.args
     assert builder._options["spark.remote"] == address
     given.stop.assert_called_once_with()
@@ -240,10 +229,10 @@ def test_running_tasks_are_counted_per_thread(spark: SparkSession, tmp_path: Pat
         yield from batches
 
     def work() -> None:
-        counts.append(watch_tasks(spark, "work"))
+        counts.append(spark_module.watch_tasks(spark, "work"))
         spark.range(0, 4, 1, 4).mapInArrow(wait, "id BIGINT").collect()
 
-    idle = watch_tasks(spark, "idle")
+    idle = spark_module.watch_tasks(spark, "idle")
     with ThreadPoolExecutor(1) as pool:
         job = pool.submit(work)
         while not counts or counts[0]() != (0, 4):
@@ -264,9 +253,9 @@ def test_a_thread_that_ends_can_close_its_connection_to_java(spark: SparkSession
             assert spark.range(3).count() == 3
             connection = client.get_thread_connection()
             sockets.append(connection.socket)
-            disconnect(spark)
+            spark_module.disconnect(spark)
             assert connection not in client.deque
-        disconnect(spark)  # there is none
+        spark_module.disconnect(spark)  # there is none
         return sockets
 
     with ThreadPoolExecutor(1) as pool:

@@ -32,19 +32,8 @@ from restante.pipeline.sources.usage import OpenedUsage
 from restante.pipeline.sources.usage_tasks import cut
 from support.effort import examples
 from support.mailbox.reference_sources import Their, usage_v1
-from support.pipeline.servers import (
-    CONTEXT,
-    T0,
-    TABLES,
-    alter,
-    client,
-    context_of,
-    current,
-    mailbox,
-    nameplate,
-    older_schema,
-    ours,
-)
+from support.pipeline import servers
+from support.pipeline.servers import CONTEXT, T0, TABLES, alter, client, context_of, mailbox, nameplate, ours
 from support.pipeline.source_reads import Marks, read, rows_of
 
 
@@ -113,7 +102,7 @@ def test_the_records_of_the_reference_server_are_read_as_it_wrote_them(tmp_path:
 
 
 def test_older_schemas_are_read_and_not_again_by_a_newer_server(tmp_path: Path, scratch: Path) -> None:
-    file, marks = older_schema(tmp_path / "data"), Marks()
+    file, marks = servers.older_schema(tmp_path / "data"), Marks()
     assert read(f"ours={file}", scratch, marks)["nameplates"].ids == [1]
     with ours(tmp_path / "data", nameplate(0.5, blur_time=60.0)):
         newer = read(f"ours={file}", scratch, marks)["nameplates"]
@@ -134,7 +123,9 @@ def test_a_row_has_its_own_blur_or_the_setting_s(
     """T0 is a multiple of 50 and of a second, and of no minute."""
     rows = [nameplate(0, blur_time=blur) for blur in (0.0, 0.5, 100.0, None)]
     rows.append(nameplate(0.25, blur_time=None))
-    with ours(tmp_path / "data", *rows, mailbox(0, blur_time=100.0), client(0, blur_time=100.0), current(setting)):
+    with ours(
+        tmp_path / "data", *rows, mailbox(0, blur_time=100.0), client(0, blur_time=100.0), servers.current(setting)
+    ):
         found = read(f"a={tmp_path / 'data'}", scratch)
     seconds = {name: [row["blur_us"] and row["blur_us"] / 1e6 for row in found[name].rows] for name in TABLES}
     assert seconds == {"nameplates": [None, 0.5, 100, *blurs], "mailboxes": [100], "client_versions": [100]}
@@ -386,7 +377,7 @@ def opened_usage(data: Path, table: str = "nameplates") -> Iterator[tuple[Opened
 @pytest.mark.parametrize("table", TABLES)
 def test_spark_returns_the_rows_unchanged(spark: SparkSession, tmp_path: Path, table: str) -> None:
     with ours(tmp_path / "data", nameplate(1), nameplate(2, started=1.0), mailbox(3), client(5)) as server:
-        server.write(mailbox(4, result="scary"), current(60))
+        server.write(mailbox(4, result="scary"), servers.current(60))
     with opened_usage(tmp_path / "data", table) as (opened, span):
         frame = opened.read(spark, span)
         columns = (*CLEAN_TABLES[table].columns, *FAULT_COLUMNS, NUMBER_COLUMN)
