@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from restante.common.units import duration, moment, percent
 from restante.timing.model.elapsed import CAUSES, NOT_RUNNING
-from restante.timing.model.timeline import ROLES, Client, Spent, Timeline
+from restante.timing.model.timeline import Timeline
 from restante.timing.outputs.diagram import MAX_ROWS, diagram
 from restante.timing.outputs.page import page
 from restante.timing.outputs.page_tables import APPEARANCES
@@ -261,17 +261,6 @@ def test_what_the_slices_and_instants_are_and_the_error_of_a_clock() -> None:
     assert {event["args"]["error_us"] for event in commands} == {client.error_us for client in BOTH.clients}
 
 
-def test_a_span_between_two_others_needs_a_second_thread_only_while_they_overlap() -> None:
-    span = next(span for span in HUMAN.spans if span.name == "tx file")
-    stop = span.stop_us or 0
-    starts = {span.start_us + 1_000: stop + 1_000, stop: stop + 3_000, stop - 3: stop + 3_000}
-    spans = [replace(span, start_us=start, stop_us=end) for start, end in starts.items()]
-    written = events(replace(HUMAN, spans=[*HUMAN.spans, *spans]))
-    threads = {event["tid"]: event["args"]["name"] for event in written if event["name"] == "thread_name"}
-    slices = [event for event in written if event["ph"] == "X" and event["name"] == "tx file" and event["pid"] == 1]
-    assert [threads[event["tid"]] for event in slices] == ["spans", "spans 2", "spans 3", "spans"]
-
-
 # ── the page ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -300,15 +289,6 @@ def test_no_word_breaks_out_of_the_script_or_of_a_table() -> None:
     assert b"alert" not in content.replace(data.encode(), b"")
     delays = [replace(delay, phase="<b>&") for delay in WAITED.delays]
     assert "<b>&" in Tags(page(replace(WAITED, delays=delays)).decode()).texts["th"]
-
-
-def test_each_cause_has_a_look_and_words() -> None:
-    assert set(APPEARANCES) == {*CAUSES, NOT_RUNNING}
-    assert len({(look.path, look.thickness) for look in APPEARANCES.values()}) == len(APPEARANCES)
-    for cause in CAUSES:
-        for role in ROLES:
-            client = Client(role, 1, 0, 9, None, None, 0, False, [Spent(cause, 9, {cause: 9})])
-            assert f"The {role} spent 9 µs of 9 µs" in plain(page(replace(MOMENT, clients=[client])))
 
 
 CLOCKS = [replace(WAITED.clients[0], moved_us=2_000_000), replace(WAITED.clients[1], given=True)]
@@ -349,5 +329,6 @@ CLOCKS = [replace(WAITED.clients[0], moved_us=2_000_000), replace(WAITED.clients
 def test_the_tables_are_there_without_a_script_and_say_what_is_missing(
     timeline: Timeline, sentences: list[str]
 ) -> None:
+    assert set(APPEARANCES) == {*CAUSES, NOT_RUNNING}
     text = plain(page(timeline))
     assert [sentence for sentence in sentences if sentence not in text] == []

@@ -13,7 +13,6 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_pla
 
 from support import foreign
 from support.bounds import BOUND
-from support.foreign import Program
 
 RULES: Final = {
     "runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]},
@@ -22,25 +21,19 @@ RULES: Final = {
 """axe-core's rules for WCAG 2.2, levels A and AA, and those that no criterion asks for."""
 
 
-def launch_options(program: Program | None = None) -> dict[str, Any]:
+def launch_options() -> dict[str, Any]:
     """Return how playwright launches Chromium. Skip the test if the machine has none and cannot get it."""
-    program = program or foreign.chromium()
+    program = foreign.chromium()
     # Root has no sandbox. For others it needs a program that belongs to root, which an unpacked Chromium lacks.
     flags = ["--no-sandbox"] if os.geteuid() == 0 or program.variables else []
-    return {
-        "executable_path": program.path,
-        "args": flags,
-        "env": {**os.environ, **program.variables},
-        "timeout": BOUND * 1000,
-    }
+    environment = {**os.environ, **program.variables}
+    return {"executable_path": program.path, "args": flags, "env": environment, "timeout": BOUND * 1000}
 
 
 @contextmanager
-def chromium(program: Program | None = None) -> Iterator[Browser]:
-    """Start Chromium: this one, else the one that tests use."""
-    options = launch_options(program)
+def chromium() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(**options)
+        browser = playwright.chromium.launch(**launch_options())
         try:
             yield browser
         finally:
@@ -49,17 +42,13 @@ def chromium(program: Program | None = None) -> Iterator[Browser]:
 
 @dataclass
 class Opened:
-    """An opened page, and what it said and requested."""
+    """An opened page."""
 
     page: Page
-    url: str
     complaints: list[str] = field(default_factory=list)
-    requests: list[str] = field(default_factory=list)
-
-    @property
-    def foreign(self) -> list[str]:
-        """Return the requests for anything but the page itself."""
-        return [url for url in self.requests if url != self.url and not url.startswith("data:")]
+    """Errors and warnings."""
+    foreign: list[str] = field(default_factory=list)
+    """Requests for anything but the page itself."""
 
     def text(self, selector: str) -> str:
         return self.page.locator(selector).inner_text()
@@ -101,19 +90,20 @@ def opened(browser: Browser, content: bytes, folder: Path, **options: Any) -> It
     context.set_default_timeout(BOUND * 1000)
     try:
         page = context.new_page()
-        found = Opened(page, file.as_uri())
+        shown = Opened(page)
 
         def on_console(message: ConsoleMessage) -> None:
             if message.type in {"error", "warning"}:
-                found.complaints.append(message.text)
+                shown.complaints.append(message.text)
 
         def on_request(request: Request) -> None:
-            found.requests.append(request.url)
+            if request.url != file.as_uri() and not request.url.startswith("data:"):
+                shown.foreign.append(request.url)
 
         page.on("console", on_console)
-        page.on("pageerror", lambda error: found.complaints.append(str(error)))
+        page.on("pageerror", lambda error: shown.complaints.append(str(error)))
         page.on("request", on_request)
-        page.goto(found.url)
-        yield found
+        page.goto(file.as_uri())
+        yield shown
     finally:
         context.close()
