@@ -1,4 +1,4 @@
-"""The server with one thing altered. Most break the promise "commit, then speak", to show that the tests notice.
+"""The server with one thing altered.
 
 python -m support.mailbox.altered HOW ARGS...    is    restante ARGS...    with this altered
 """
@@ -16,22 +16,11 @@ from unittest.mock import patch
 
 from restante.cli.main import main
 from restante.mailbox.server import main as mailbox_main
-from restante.mailbox.server.commit_loop import CommitLoop
 from restante.mailbox.server.server import Server
 from restante.mailbox.store import sqlite
 
 HANG_FILE: Final = "HANG_FILE"
 """The variable that names the file of "hangs-with-a-file"."""
-
-
-class SpeaksFirst(CommitLoop):
-    """Speaks, then commits."""
-
-    async def _commit(self) -> None:
-        changes = self.dispatcher.changes
-        self._send_replies()
-        self.dispatcher.changes = changes
-        await super()._commit()
 
 
 class HangsAtCommit(sqlite3.Connection):
@@ -52,13 +41,6 @@ class HangsWithAFile(Server):
         super().tick()
 
 
-class NeverFlushes(sqlite3.Connection):
-    """Asks for no flushes where we ask for them (sqlite.org/pragma.html#pragma_synchronous)."""
-
-    def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
-        return super().execute(sql.replace("synchronous = FULL", "synchronous = OFF"), parameters)
-
-
 def connecting(kind: type[sqlite3.Connection]) -> AbstractContextManager[object]:
     """Make every connection one of this kind."""
     return patch("sqlite3.connect", partial(sqlite3.connect, factory=kind))
@@ -70,12 +52,10 @@ def quick(seconds: float) -> AbstractContextManager[object]:
 
 
 WAYS: Final[dict[str, tuple[AbstractContextManager[object], ...]]] = {
-    # These keep the promise: all commits are in the thread, or all small ones on the loop.
+    # All commits are in the thread, or all small ones on the loop.
     "slow-disk": (quick(0.0),),
     "fast-disk": (quick(math.inf),),
-    "speaks-first": (patch.object(mailbox_main, "CommitLoop", SpeaksFirst),),
     "hangs-with-a-file": (patch.object(mailbox_main, "Server", HangsWithAFile),),
-    "never-flushes": (connecting(NeverFlushes),),
 }
 
 if __name__ == "__main__":

@@ -131,16 +131,6 @@ async def joined(role: str, command: tuple[str, ...], hello: Hello = HELLO) -> A
         await process.communicate()
 
 
-async def test_both_say_hello(role: str, ethereumjs: tuple[str, ...]) -> None:
-    async with joined(role, ethereumjs) as (ours, foreign):
-        event = await ours.hears()
-        assert isinstance(event, Connected)
-        assert event.shared == (Shared("waku", 1, 16, 128),)
-        assert (event.hello.client_id, event.hello.version) == ("foreign", 5)
-        assert event.hello.public == ours.core.remote
-        assert await foreign.says() == {"connected": "restante", "public": KEY.public.hex()}
-
-
 noise = Random(7).randbytes
 PAYLOADS = [b"", b"\xc0", b"x" * 300, noise(300), bytes(1_000_000), noise(200_000)]
 """Empty, small, and large; some that compress and some that do not."""
@@ -150,8 +140,12 @@ PAYLOADS = [b"", b"\xc0", b"x" * 300, noise(300), bytes(1_000_000), noise(200_00
 async def test_packets_go_both_ways_compressed_or_not(role: str, version: int, ethereumjs: tuple[str, ...]) -> None:
     hello = msgspec.structs.replace(HELLO, version=version)
     async with joined(role, ethereumjs, hello) as (ours, foreign):
-        assert isinstance(await ours.hears(), Connected)
-        await foreign.says()
+        event = await ours.hears()
+        assert isinstance(event, Connected)
+        assert event.shared == (Shared("waku", 1, 16, 128),)
+        assert (event.hello.client_id, event.hello.version) == ("foreign", 5)
+        assert event.hello.public == ours.core.remote
+        assert await foreign.says() == {"connected": "restante", "public": KEY.public.hex()}
         for code, payload in zip((0, 1, 11, 22, 110, 111), PAYLOADS, strict=True):
             ours.core.send(code, payload)
             ours.flush()
