@@ -188,11 +188,7 @@ def test_every_public_name_has_a_docstring_or_the_name_that_it_overrides() -> No
             if getattr(value, "__module__", None) != info.name:
                 continue
             members = public(vars(value)) if inspect.isclass(value) else []
-            described = [(name, value), *((f"{name}.{member}", getattr(value, member)) for member, _ in members)]
-            undocumented += [
-                f"{info.name}: {qualified_name}"
-                for qualified_name, described_object in described
-                if (callable(described_object) or isinstance(described_object, property))
-                and not inspect.getdoc(described_object)
-            ]
+            items = (value, *(getattr(value, member) for member, _ in members))
+            described = (item for item in items if callable(item) or isinstance(item, property))
+            undocumented += [(info.name, name, item) for item in described if not inspect.getdoc(item)]
     assert not undocumented
