@@ -44,18 +44,8 @@ from restante.waku.protocol.request import Request
 from support.bounds import bounded
 from support.effort import examples
 from support.ports import held_port
-from support.waku.fake_node import (
-    SHARED,
-    FakeNode,
-    Honest,
-    Mailserver,
-    Packet,
-    Refusing,
-    Silent,
-    key,
-    listening,
-    wanted,
-)
+from support.waku import fake_node
+from support.waku.fake_node import SHARED, FakeNode, Honest, Mailserver, Packet, Refusing, Silent, key, listening
 from support.waku.inside import Inside, Today, inside
 from support.waku.letters import EPOCH, KEY, TOPIC, letter
 from support.waku.virtual_time import in_virtual_time
@@ -69,7 +59,9 @@ class Shuffled(Honest):
     """Bytes of a cursor."""
 
     def page(self, request: Request) -> tuple[list[Envelope], bytes]:
-        found = sorted((each for each in self.envelopes if wanted(request, each)), key=lambda each: each.hash)
+        found = sorted(
+            (each for each in self.envelopes if fake_node.wanted(request, each)), key=lambda each: each.hash
+        )
         start = int.from_bytes(request.cursor)
         end = start + min(self.size, request.limit)
         return found[start:end], end.to_bytes(self.long) if end < len(found) else b""

@@ -21,14 +21,8 @@ from restante.waku.envelope.envelope import Envelope, make
 from restante.waku.envelope.keys import Key, new_key, node_id
 from restante.waku.envelope.payload import SymmetricKey, seal
 from restante.waku.limits import Limits
-from restante.waku.node import requester_quotas
-from restante.waku.node.history_requests import (
-    GUARANTEED_QUEUE_BYTES,
-    MAX_PAGES,
-    MAX_QUEUE_SECONDS,
-    HistoryRequests,
-    HistoryTerms,
-)
+from restante.waku.node import history_requests, requester_quotas
+from restante.waku.node.history_requests import MAX_PAGES, MAX_QUEUE_SECONDS, HistoryRequests, HistoryTerms
 from restante.waku.node.requester_quotas import MAX_PAGES_PER_ADDRESS
 from restante.waku.protocol import completion
 from restante.waku.protocol import packets as waku_packets
@@ -436,12 +430,12 @@ async def test_waiting_requests_have_a_limit_of_memory(tmp_path: Path, monkeypat
             await peer.fence()
         assert requests.counts["requests refused"] == 3
         modest = await elsewhere(here, 13)
-        modest.say_all([(waku_packets.REQUEST, plain())] * (GUARANTEED_QUEUE_BYTES // SMALL + 1))
+        modest.say_all([(waku_packets.REQUEST, plain())] * (history_requests.GUARANTEED_QUEUE_BYTES // SMALL + 1))
         await modest.fence()
         assert requests.counts["requests refused"] == 4
         assert (await page(modest))[1] == TOO_MANY
         here.archive.search.set()
-        for _ in range(GUARANTEED_QUEUE_BYTES // SMALL):
+        for _ in range(history_requests.GUARANTEED_QUEUE_BYTES // SMALL):
             assert flat((await page(modest))[0]) == LETTERS
         ends = [(await page(peer))[1] for peer in greedy for _ in range(3)]
         assert ends == [Completed(ID)] * 3 + [TOO_MANY] * 3

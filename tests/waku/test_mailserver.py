@@ -13,12 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from restante.waku.envelope.envelope import U32, Envelope, make, parse
-from restante.waku.node.mailserver import (
-    FULL_WORDS,
-    ArchiveTerms,
-    Batch,
-    Mailserver,
-)
+from restante.waku.node.mailserver import FULL_WORDS, ArchiveTerms, Batch, Mailserver
 from restante.waku.node.pool import KNOWN_HASH_MEMORY, LIVE_ENVELOPE_MEMORY, LiveEnvelope, Pool
 from restante.waku.protocol import acceptance, packets
 from restante.waku.protocol.acceptance import EXPIRED_GRACE_SECONDS, Policy, RefusalReason, Verdict, judge
