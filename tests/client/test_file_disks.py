@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +18,6 @@ from client.transfer.hostile import heard, names, play, until_closed
 from restante.client import Wormhole
 from restante.client.transfer.sending import send_directory
 from restante.client.transit.connecting import TransitOptions
-from restante.client.transit.pipe import RecordPipe
 from restante.client.transit.records import Role
 from restante.common.errors import RestanteError
 from support.bounds import bounded
@@ -30,7 +29,6 @@ pytestmark = [
     pytest.mark.skipif(bool(unavailable()), reason=f"disks and users of their own: {unavailable()}"),
 ]
 
-MIB: Final = 1 << 20
 HERE: Final = 'cd "$PWD" && "$@"; ended=$?; ls -A; exit $ended'
 """Run a command on what was mounted at the working directory. Then list what is there."""
 SMALL: Final = f'mount -t tmpfs -o size=4m,nr_inodes=20 none "$PWD" && {HERE}'
@@ -55,28 +53,6 @@ async def receiving(desk: Desk, disk: str, *options: str) -> AsyncIterator[tuple
     namespaces = ("--user", "--mount", "--map-root-user")
     async with unshared(namespaces, disk, desk.folder, *words) as receiver, desk.peer() as sender:
         yield receiver, sender
-
-
-async def test_a_disk_that_fills_ends_both_and_nothing_is_left(desk: Desk) -> None:
-    size = 3 * MIB
-
-    def script(pipe: RecordPipe) -> None:
-        """The receiver has seen that there is room. Now another program takes it."""
-        inside = Path(f"/proc/{receiver.pid}/root{desk.folder}/filler")
-        with suppress(OSError), inside.open("wb", buffering=0) as filler:
-            while filler.write(bytes(MIB)):
-                pass
-        with suppress(RestanteError):
-            for _ in range(size // MIB * 16):
-                pipe.send(bytes(MIB // 16))
-        until_closed(pipe)
-
-    async with receiving(desk, SMALL) as (receiver, sender):
-        await play(sender, Role.SENDER, script, {"file": {"filename": "parcel", "filesize": size}})
-        assert (await heard(sender, "error"))[0] == "cannot store it: No space left on device"
-        assert await receiver.ended() == 1
-    assert receiver.said["stderr"].endswith("restante: cannot write 'parcel': No space left on device\n")
-    assert receiver.said["stdout"] == "filler\n"
 
 
 async def test_a_disk_that_fills_while_a_directory_is_unpacked_keeps_nothing(desk: Desk, tmp_path: Path) -> None:

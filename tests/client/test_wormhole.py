@@ -475,14 +475,14 @@ def test_a_server_that_owes_an_answer_is_given_up(network: Network, kind: str, c
     assert len([event for event in events if isinstance(event, Connecting)]) == connections
 
 
-async def closes(wormhole: Wormhole, seconds: float = 2 * MAX_CLOSE_SECONDS) -> None:
-    """Close it, which ends within these seconds, whatever the server does."""
+async def closes(wormhole: Wormhole) -> None:
+    """Close it, which ends in time, whatever the server does."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     try:
         await wormhole.close()
     finally:
-        assert loop.time() - began <= seconds
+        assert loop.time() - began <= 2 * MAX_CLOSE_SECONDS
 
 
 @pytest.mark.parametrize(("latency", "away"), [(0.0, 0.0), (0.0, 1.0), (0.0, 3.0), (2.4, 0.0)])

@@ -45,7 +45,8 @@ from restante.client.transfer.receiving import receive
 from restante.client.transfer.sending import send_directory, send_file
 from restante.client.transit.pipe import CLOSED, RecordPipe
 from restante.client.transit.records import MAX_RECORD_BYTES, RecordSealer, Role
-from restante.common.errors import Misuse, RestanteError
+from restante.common.errors import Misuse, RestanteError, StoreError
+from support.disk import no_file_beyond
 
 FILE = {"filename": "x", "filesize": 1}
 SIZES: list[Any] = [-1, 1.0, 1e3, "1", True, None, 2**63, 2**64, []]
@@ -212,6 +213,17 @@ async def test_after_records_that_break_the_rules_nothing_is_kept(
         await asyncio.gather(sending, return_exceptions=True)
         if error is not ConnectionLostError:
             assert words in (await heard(theirs, "error"))[0]
+    assert names(folder) == []
+
+
+async def test_a_disk_that_fills_leaves_nothing_and_the_sender_is_told(folder: Path) -> None:
+    async with pair() as (ours, theirs):
+        offer = {"file": {"filename": "parcel", "filesize": 4 << 20}}
+        sending = sends(theirs, records(*[bytes(1 << 16)] * 64), offer)
+        with no_file_beyond(1 << 20), pytest.raises(StoreError, match=r"cannot write '.*': File too large"):
+            await stored(ours, folder)
+        await asyncio.gather(sending, return_exceptions=True)
+        assert (await heard(theirs, "error"))[0] == "cannot store it: File too large"
     assert names(folder) == []
 
 
