@@ -16,21 +16,9 @@ from hypothesis import strategies as st
 
 from restante.pipeline.report.changes import counts
 from restante.pipeline.report.changes.failures import MAX_VERSIONS
-from restante.pipeline.report.changes.measure import (
-    MAX_OF_SOURCES,
-    MAX_OF_VERSIONS,
-    MIN_DAYS_BEFORE,
-    Compared,
-)
+from restante.pipeline.report.changes.measure import MAX_OF_SOURCES, MAX_OF_VERSIONS, MIN_DAYS_BEFORE, Compared
 from restante.pipeline.report.changes.rule import MEASURES
-from restante.pipeline.report.changes.statistics import (
-    MIN_EXPECTED,
-    Portion,
-    added,
-    ordinary,
-    rose,
-    silence,
-)
+from restante.pipeline.report.changes.statistics import MIN_EXPECTED, Portion, added, ordinary, rose, silence
 from restante.pipeline.report.files import report_files
 from restante.pipeline.report.json_file import as_json
 from restante.pipeline.report.making import made_report

@@ -18,13 +18,7 @@ from restante.pipeline.report.charts.hatching import HATCHINGS, MIN_HATCHED, hat
 from restante.pipeline.report.charts.maps import missing_height
 from restante.pipeline.report.charts.picture import legend, picture
 from restante.pipeline.report.charts.strips import SHAPES
-from restante.pipeline.report.model import (
-    MAX_PARTS,
-    MAX_PERCENTILES,
-    Figure,
-    drawn,
-    figures,
-)
+from restante.pipeline.report.model import MAX_PARTS, MAX_PERCENTILES, Figure, drawn, figures
 from restante.pipeline.report.values import json_value
 from support.pipeline import reports
 

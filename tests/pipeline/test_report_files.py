@@ -28,13 +28,7 @@ from restante.pipeline.report.changes.measure import quoted
 from restante.pipeline.report.csv_file import as_csv
 from restante.pipeline.report.files import report_files
 from restante.pipeline.report.json_file import as_json
-from restante.pipeline.report.model import (
-    ReportColumn,
-    ReportTable,
-    Section,
-    ValueKind,
-    figures,
-)
+from restante.pipeline.report.model import ReportColumn, ReportTable, Section, ValueKind, figures
 from restante.pipeline.report.page import page
 from restante.pipeline.report.summary import ISOLATE, POP, summary
 from restante.pipeline.report.values import csv_text, spoken_value
