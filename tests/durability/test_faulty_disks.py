@@ -41,7 +41,7 @@ Store = Callable[[str], Awaitable[tuple[str, str | None]]]
 
 
 class Load:
-    """Two clients that store one text after the other, each when the one before was answered."""
+    """Two clients that store text after text, always when the one before was answered."""
 
     def __init__(self) -> None:
         self.stored: Counter[str] = Counter()
@@ -79,7 +79,7 @@ class Running:
     process: Serving
     look: Look
     clients: list[Client]
-    """Those of a mailbox server, which must be told of all that is stored."""
+    """Those of a mailbox server, which must receive all that is stored."""
     connect: Callable[[str], Awaitable[Store]]
 
     @asynccontextmanager

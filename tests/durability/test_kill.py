@@ -103,7 +103,7 @@ async def until_killed(data: Path, sessions: list[Session], answers: int) -> int
     async with Clients() as clients, serving(data) as server:
 
         def count() -> None:
-            """At so many answers, all told: a moment of the load, not of a clock."""
+            """A number of answers is a moment of the load, not of a clock."""
             if next(left) == 0:
                 server.kill()
                 killed.set()

@@ -1,4 +1,4 @@
-"""The SQLite schemas of both servers: how they grow, what they refuse, and what is said of damage."""
+"""The SQLite schemas of both servers: how they grow, what they refuse, and how damage is reported."""
 
 from __future__ import annotations
 

@@ -42,9 +42,9 @@ __attribute__((constructor)) static void start(void)
 
 static int exists(const char *path)
 {
-    int before = errno, found = path && access(path, F_OK) == 0;
+    int before = errno, there = path && access(path, F_OK) == 0;
     errno = before;
-    return found;
+    return there;
 }
 
 static int refused(int number)
@@ -123,10 +123,10 @@ int epoll_pwait(int fd, struct epoll_event *events, int most, int timeout, const
     typedef int (*wait_call)(int, struct epoll_event *, int, int, const sigset_t *);
     if (is_main)
         main_waits = 1;
-    int found = NEXT(wait_call, "epoll_pwait")(fd, events, most, timeout, signals);
+    int count = NEXT(wait_call, "epoll_pwait")(fd, events, most, timeout, signals);
     if (is_main)
         main_waits = 0;
-    return found;
+    return count;
 }
 
 int epoll_wait(int fd, struct epoll_event *events, int most, int timeout)

@@ -65,8 +65,8 @@ class Model:
     async def check(self, engine: Engine) -> None:
         rows = [row for row, _ in self.rows]
         archived = await everything(engine.archive)
-        assert [(each.raw, each.arrived) for each in archived] == [(row.raw, at) for row, at in self.rows]
-        arrivals = [each.arrival for each in archived]
+        assert [(row.raw, row.arrived) for row in archived] == [(row.raw, at) for row, at in self.rows]
+        arrivals = [row.arrival for row in archived]
         assert arrivals == sorted(set(arrivals))
         counted = await engine.archive.counts()
         sent = [row.sent for row in rows]
@@ -258,7 +258,7 @@ async def test_a_long_write_ahead_log_causes_a_checkpoint(engine: Engine, monkey
     assert log < 6 << 20 < (engine.data / FILE).stat().st_size
 
 
-# ── its file: how its schema grows, and what is said of damage ─────────────────────────────────────
+# ── its file: how its schema grows, and how damage is reported ─────────────────────────────────────
 
 VERSIONS = range(1, len(SCHEMA.migrations()) + 1)
 

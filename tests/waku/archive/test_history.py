@@ -1,6 +1,6 @@
 """History: what matches, in order, each once, however it is cut into pages and whatever happens between them.
 
-SQLite has several ways to a page: each gives the same, and is taken where it is cheap; nobody is held up by any.
+SQLite has several ways to a page: each gives the same, and is taken where it is cheap; nobody waits for any.
 """
 
 from __future__ import annotations
@@ -415,7 +415,7 @@ def test_the_index_of_places_has_the_places_of_kept_envelopes(topics: list[bytes
     database.close()
 
 
-# ── nobody is held up ────────────────────────────────────────────────────────────────────────────
+# ── nobody waits ────────────────────────────────────────────────────────────────────────────
 
 NOTHING = Page(b"", [], None, None, 0, False)
 

@@ -497,8 +497,8 @@ def test_check_prints_that_all_is_well_or_each_error(data: Path) -> None:
 async def test_all_but_imports_are_possible_beside_a_running_server(tmp_path: Path) -> None:
     archive = open_archive(tmp_path / "data")
     await archive.save(ROWS, 1)
-    for words in (["check"], ["export", tmp_path / "all.rlp"], ["backup", tmp_path / "copy"]):
-        result = await asyncio.to_thread(restante, "waku", *words, "--data", tmp_path / "data")
+    for command in (["check"], ["export", tmp_path / "all.rlp"], ["backup", tmp_path / "copy"]):
+        result = await asyncio.to_thread(restante, "waku", *command, "--data", tmp_path / "data")
         assert result.returncode == 0, result.stderr
     with pytest.raises(StoreError, match="another process is using"):
         await asyncio.to_thread(take_in, tmp_path / "data", [tmp_path / "all.rlp"])
@@ -525,8 +525,8 @@ def test_misuse_is_one_sentence_and_exit_code_2(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     (tmp_path / "THERE.rlp").write_text("mine")
     (tmp_path / "letter.txt").touch()
-    for words, sentence in MISUSES.items():
-        result = waku(*words.split())
+    for command, sentence in MISUSES.items():
+        result = waku(*command.split())
         assert result.returncode == 2
         assert only_line(result).startswith(f"restante: {sentence}")
     assert (tmp_path / "THERE.rlp").read_text() == "mine"

@@ -107,8 +107,8 @@ async def joined(role: str, command: tuple[str, ...], hello: Hello = HELLO) -> A
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    words = ("listen",) if role == "initiator" else ("dial", str(port), KEY.public.hex())
-    process = await asyncio.create_subprocess_exec(*command, *words, stdin=PIPE, stdout=PIPE, limit=1 << 22)
+    arguments = ("listen",) if role == "initiator" else ("dial", str(port), KEY.public.hex())
+    process = await asyncio.create_subprocess_exec(*command, *arguments, stdin=PIPE, stdout=PIPE, limit=1 << 22)
     foreign = Foreign(process)
     ours: Ours | None = None
     try:
