@@ -125,20 +125,6 @@ async def test_a_connection_that_is_over_leaves_no_reference_cycles(live: LiveSe
         gc.enable()
 
 
-async def test_a_callback_that_fails_is_logged_and_closes_its_connection(
-    live: LiveServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def broken(*_: object, **__: object) -> None:
-        raise ZeroDivisionError
-
-    socket = await live.enter()
-    monkeypatch.setattr("restante.mailbox.server.server.Socket._take_frame", broken)
-    socket.say(type="ping", ping=1)
-    assert await socket.closed() == 1011
-    out = capsys.readouterr()
-    assert "ZeroDivisionError < " in out.out + out.err
-
-
 async def test_a_close_is_answered_with_a_close(live: LiveServer) -> None:
     for payload, code in ((b"\x03\xe8", 1000), (b"\x03\xe9bye", 1001), (b"", 1000)):
         socket = await live.enter()
@@ -257,19 +243,24 @@ async def test_a_port_in_use_is_reported_in_one_sentence(live: LiveServer) -> No
         await live.server.listeners.listen(listen_address(f"127.0.0.1:{live.port}", "--listen"))
 
 
-async def test_a_bug_closes_only_its_connection(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+BUGS = {"server.server.Socket._take_frame": [], "core.dispatcher.decide": ["ack", "error"]}
+"""Where a bug is, and what its client is told before the end."""
+
+
+@pytest.mark.parametrize("where", BUGS)
+async def test_a_bug_closes_one_connection(live: LiveServer, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
     first, second = await live.enter(), await live.enter()
-    monkeypatch.setattr("restante.mailbox.core.dispatcher.decide", broken)
-    with structlog.testing.capture_logs() as logs:
+    with structlog.testing.capture_logs() as logs, monkeypatch.context() as patched:
+        patched.setattr(f"restante.mailbox.{where}", broken)
         first.say(type="ping", ping=1)
-        assert (await first.hear())["type"] == "ack"
-        assert (await first.hear())["error"] == "internal error"
-        assert await first.closed() == 1011
-    assert [each["event"] for each in logs] == ["a command failed; its connection is closed"]
-    monkeypatch.undo()
+        messages, code = await first.last_words()
+    assert ([message["type"] for message in messages], code) == (BUGS[where], 1011)
+    assert not messages or messages[-1]["error"] == "internal error"
+    [line] = logs
+    assert line["fault"].startswith("ZeroDivisionError < test_server.py")
     await second.is_served()
 
 
