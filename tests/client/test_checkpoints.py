@@ -204,10 +204,10 @@ async def test_a_checkpoint_from_before_a_message_of_the_peer_gets_it_again(alic
     assert await alice.run() == ["first"]
 
 
-def refused(file: Path, words: str, initial: object = None) -> None:
-    """Check that a file is refused in these words, and not changed."""
+def refused(file: Path, reason: str, initial: object = None) -> None:
+    """Check that a file is refused for this reason, and not changed."""
     before = file.read_bytes()
-    with pytest.raises(CheckpointError, match=words) as caught:
+    with pytest.raises(CheckpointError, match=reason) as caught:
         Journal[Any](file, initial or {"received": []})
     assert str(file) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -232,13 +232,13 @@ class Contacts:
 
 def test_a_checkpoint_of_another_version_or_application_or_without_a_mailbox_is_refused(used: Path) -> None:
     checkpoint, state = json.loads(used.read_bytes()), state_in(used)
-    for change, words in (
+    for change, reason in (
         ({"version": 9}, "has version 9, not 1"),
         ({"mailbox": None}, "has no mailbox"),  # it would wait for ever
         ({"mailbox_status": "unknown"}, "has no mailbox"),
     ):
         rewrite(used, {**state, **change})
-        refused(used, words)
+        refused(used, reason)
     applications: list[Any] = [{"names": "x"}, {"names": [1]}, [], None]
     for application in applications:
         used.write_text(json.dumps({**checkpoint, "application": application}))
@@ -259,7 +259,7 @@ NO_JOURNALS: Final = (
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "reason"),
     [
         *((content, "is not a journal") for content in NO_JOURNALS),
         (b'{"format": "another", "version": 1}', "another program"),
@@ -268,10 +268,10 @@ NO_JOURNALS: Final = (
         (b'{"format": "restante journal", "version": 1, "application": [1]}', "another application"),
     ],
 )
-def test_what_is_no_checkpoint_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
     file = tmp_path / "journal"
     file.write_bytes(content)
-    refused(file, words)
+    refused(file, reason)
 
 
 def too_large(file: Path) -> None:
@@ -280,7 +280,7 @@ def too_large(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "make", "error", "words"),
+    ("name", "make", "error", "reason"),
     [
         ("journal", Path.mkdir, StoreError, "cannot read the journal .* Is a directory"),
         ("journal", lambda file: file.symlink_to(file), StoreError, "cannot read the journal .* Too many levels"),
@@ -290,10 +290,10 @@ def too_large(file: Path) -> None:
     ],
 )
 def test_a_file_that_cannot_be_read_is_refused(
-    tmp_path: Path, name: str, make: Callable[[Path], object], error: type[RestanteError], words: str
+    tmp_path: Path, name: str, make: Callable[[Path], object], error: type[RestanteError], reason: str
 ) -> None:
     make(tmp_path / name)
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=reason):
         Journal[State](tmp_path / name, {"received": []})
 
 

@@ -164,7 +164,7 @@ NUMBER = "NaN or infinity"
 
 
 @pytest.mark.parametrize(
-    ("kind", "change", "error", "words"),
+    ("kind", "change", "error", "reason"),
     [
         (Mountain, lambda state: setattr(state, "height", math.nan), Misuse, NUMBER),
         (Weight, lambda state: setattr(state, "kilograms", -math.inf), Misuse, NUMBER),
@@ -175,14 +175,14 @@ NUMBER = "NaN or infinity"
     ],
 )
 async def test_a_state_that_could_not_be_read_again_ends_the_step_and_changes_nothing(
-    tmp_path: Path, kind: type[Any], change: Callable[[Any], None], error: type[Exception], words: str
+    tmp_path: Path, kind: type[Any], change: Callable[[Any], None], error: type[Exception], reason: str
 ) -> None:
     file, initial = tmp_path / "journal", kind()
     async with Journal(file, initial) as journal:
         async with journal.step():
             pass
         before = file.read_bytes()
-        with pytest.raises(error, match=words):
+        with pytest.raises(error, match=reason):
             async with journal.step() as state:
                 change(state)
         assert journal.state == initial

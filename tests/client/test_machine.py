@@ -245,7 +245,7 @@ SEED = bytes(SEED_BYTES)
 
 
 def lists_of(steps: Sequence[str]) -> st.SearchStrategy[list[tuple[int, str]]]:
-    """Return lists of steps, each with the side that takes it."""
+    """Return lists of steps with the sides that take them."""
     return st.lists(st.tuples(st.sampled_from((0, 1)), st.sampled_from(steps)), max_size=80)
 
 

@@ -307,8 +307,8 @@ LIES = {
 
 @pytest.mark.parametrize("lie", LIES)
 def test_a_member_s_lie_is_refused(into: Path, lie: str) -> None:
-    at, form, value, words = LIES[lie]
-    with pytest.raises(ArchiveError, match=words):
+    at, form, value, reason = LIES[lie]
+    with pytest.raises(ArchiveError, match=reason):
         unpacked(altered(zip_of({"a": b"1" * 1000}), b"PK\1\2", at, form, value), into)
 
 
@@ -335,12 +335,12 @@ def test_an_offset_of_64_bits_that_no_file_has_is_refused(tmp_path: Path, into: 
     data = zip_of({"a": b"1"})
     locator = bytes(56) + struct.pack("<4sIQI", b"PK\6\7", 0, offset, 1)
     into.mkdir()
-    for archive, words in (
+    for archive, reason in (
         (zip64_of(b"1", offset), "'a' is not in it"),
         (data[:-22] + locator + data[-22:], "not where it says"),
     ):
         (tmp_path / "archive").write_bytes(archive)
-        with (tmp_path / "archive").open("rb") as file, pytest.raises(ArchiveError, match=words):
+        with (tmp_path / "archive").open("rb") as file, pytest.raises(ArchiveError, match=reason):
             unpack(file, into, max_files=1, max_bytes=1, progress=lambda _: None)
 
 

@@ -215,12 +215,12 @@ async def nobody() -> AsyncIterator[Address]:
 @pytest.mark.parametrize("role", [Role.SENDER, Role.RECEIVER])
 async def test_without_any_way_there_is_an_error_at_once_and_it_names_the_addresses(role: Role) -> None:
     async with nobody() as address:
-        for hints, words in (
+        for hints, reason in (
             (Hints((address,)), rf"^no connection to the other side \({address}: Connection refused\)$"),
             (Hints(), "names no address, this computer does not listen, and there is no relay"),
         ):
             async with bounded("an error", AT_ONCE), Side(role, DIAL_ONLY) as ours:
-                with pytest.raises(TransferError, match=words):
+                with pytest.raises(TransferError, match=reason):
                     await ours.meet(hints)
 
 
@@ -328,6 +328,6 @@ def test_who_speaks_in_place_of_the_peer_is_an_error(
                 await ours.meet(hints)
         return str(failed.value)
 
-    words = asyncio.run(fails())
-    assert words.startswith("no connection to the other side (127.0.0.1:")
-    assert words.isprintable()
+    reason = asyncio.run(fails())
+    assert reason.startswith("no connection to the other side (127.0.0.1:")
+    assert reason.isprintable()

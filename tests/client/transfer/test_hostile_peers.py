@@ -84,7 +84,7 @@ NOT_OF_A_TRANSFER = "not a message of a transfer"
 
 
 @pytest.mark.parametrize(
-    ("message", "error", "words"),
+    ("message", "error", "reason"),
     [
         *((json.dumps({"offer": offer}).encode(), PeerMessageError, ".") for offer in NO_OFFERS),
         *(
@@ -97,12 +97,12 @@ NOT_OF_A_TRANSFER = "not a message of a transfer"
     ids=lambda value: repr(value[:60]) if isinstance(value, bytes) else None,
 )
 async def test_what_no_sender_says_is_refused_and_it_is_told(
-    message: bytes, error: type[RestanteError], words: str
+    message: bytes, error: type[RestanteError], reason: str
 ) -> None:
     async with pair() as (ours, theirs):
         await say(theirs, transit={})
         await theirs.send(message)
-        with pytest.raises(error, match=words) as refused:
+        with pytest.raises(error, match=reason) as refused:
             await receive(ours, DIRECT)
         assert (await heard(theirs, "error"))[0] == str(refused.value)
     assert "\n" not in str(refused.value)
@@ -177,7 +177,7 @@ LENGTH = "announces a record of"
 
 
 @pytest.mark.parametrize(
-    ("script", "error", "words"),
+    ("script", "error", "reason"),
     [
         (fewer, ConnectionLostError, LOST % "4"),
         (fewer_and_resets, ConnectionLostError, LOST % r"\d"),
@@ -203,16 +203,16 @@ LENGTH = "announces a record of"
     ],
 )
 async def test_after_records_that_break_the_rules_nothing_is_kept(
-    folder: Path, impatient: None, script: Script, error: type[RestanteError], words: str
+    folder: Path, impatient: None, script: Script, error: type[RestanteError], reason: str
 ) -> None:
     offer = {"directory": {**DIRECTORY, "zipsize": len(CONTENT)}} if error is ArchiveError else OFFER
     async with pair() as (ours, theirs):
         sending = sends(theirs, script, offer)
-        with pytest.raises(error, match=words):
+        with pytest.raises(error, match=reason):
             await stored(ours, folder)
         await asyncio.gather(sending, return_exceptions=True)
         if error is not ConnectionLostError:
-            assert words in (await heard(theirs, "error"))[0]
+            assert reason in (await heard(theirs, "error"))[0]
     assert names(folder) == []
 
 
@@ -263,7 +263,7 @@ async def test_the_acknowledgement_has_the_digest(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "error", "words"),
+    ("message", "error", "reason"),
     [
         ({"answer": {}}, TransferError, "refused it: it does not say why"),
         ({"answer": {"file_ack": "no"}}, TransferError, "refused it: 'no'"),
@@ -279,12 +279,12 @@ async def test_the_acknowledgement_has_the_digest(folder: Path) -> None:
     ids=lambda value: repr(value)[:60],
 )
 async def test_an_answer_that_is_no_consent_ends_the_sender(
-    parcel: Path, message: dict[str, Any], error: type[RestanteError], words: str
+    parcel: Path, message: dict[str, Any], error: type[RestanteError], reason: str
 ) -> None:
     async with pair() as (ours, theirs):
         await say(theirs, transit={"hints-v1": "nonsense"})
         await say(theirs, **message)
-        with pytest.raises(error, match=words):
+        with pytest.raises(error, match=reason):
             await sent(ours, parcel)
         if "error" not in message or error is PeerMessageError:
             assert await heard(theirs, "error")
@@ -312,7 +312,7 @@ UNKNOWN = "before the receiver confirmed: it may have everything"
 
 
 @pytest.mark.parametrize(
-    ("script", "error", "words"),
+    ("script", "error", "reason"),
     [
         (records(b"{}"), TransferError, "refused it"),
         (records(b'{"ack":"no"}'), TransferError, "refused it: 'no'"),
@@ -326,11 +326,11 @@ UNKNOWN = "before the receiver confirmed: it may have everything"
     ],
 )
 async def test_without_an_acknowledgement_the_sender_does_not_say_that_it_arrived(
-    parcel: Path, impatient: None, script: Script, error: type[RestanteError], words: str
+    parcel: Path, impatient: None, script: Script, error: type[RestanteError], reason: str
 ) -> None:
     async with pair() as (ours, theirs):
         receiving = receives(theirs, behind_the_bytes(script))
-        with pytest.raises(error, match=words):
+        with pytest.raises(error, match=reason):
             await sent(ours, parcel)
         await receiving
         if error is not ConnectionLostError:
@@ -346,8 +346,8 @@ async def test_an_acknowledgement_may_have_more_and_a_digest_in_capitals(parcel:
 async def test_a_connection_that_breaks_in_the_middle_is_incomplete(tmp_path: Path, impatient: None) -> None:
     async with pair() as (ours, theirs):
         receiving = receives(theirs, behind_the_bytes(closes))
-        words = rf"^{CLOSED} after sending [\d,]+ of 67,108,864 bytes: the receiver does not have everything$"
-        with pytest.raises(ConnectionLostError, match=words):
+        reason = rf"^{CLOSED} after sending [\d,]+ of 67,108,864 bytes: the receiver does not have everything$"
+        with pytest.raises(ConnectionLostError, match=reason):
             await sent(ours, sparse(tmp_path / "large"))
         await receiving
 

@@ -369,7 +369,7 @@ async def test_a_sender_stops_at_once_and_says_what_the_receiver_has(
         over.set()
         await asyncio.gather(*tasks)
     assert len(notes) == len(tasks)
-    assert all(re.fullmatch(note or "", each) for each in notes), notes
+    assert all(re.fullmatch(note or "", given) for given in notes), notes
 
 
 class ProgressError(Exception):
@@ -398,7 +398,7 @@ async def test_an_error_about_progress_ends_the_transfer(folder: Path, large: Pa
 
 
 @pytest.mark.parametrize(
-    ("path", "size", "words"),
+    ("path", "size", "sentence"),
     [
         ("secret file", 10, "a file or directory of this name exists already"),
         ("secret folder", 10, "its place is a directory, and a file does not replace it"),
@@ -407,7 +407,7 @@ async def test_an_error_about_progress_ends_the_transfer(folder: Path, large: Pa
         ("secret", 2**63 - 1, "the disk has room for"),
     ],
 )
-async def test_an_unusable_place_is_told_without_its_path(folder: Path, path: str, size: int, words: str) -> None:
+async def test_an_unusable_place_is_told_without_its_path(folder: Path, path: str, size: int, sentence: str) -> None:
     (folder / "secret folder").mkdir()
     (folder / "secret file").write_bytes(b"mine")
     async with pair() as (ours, theirs):
@@ -416,7 +416,7 @@ async def test_an_unusable_place_is_told_without_its_path(folder: Path, path: st
         with pytest.raises((Misuse, StoreError), match=str(folder)):
             await offered.accept(folder / path, replace=path != "secret file")
         reason, _ = await heard(theirs, "error")
-    assert words in reason
+    assert sentence in reason
     assert str(folder) not in reason
     assert "secret" not in reason
     assert (folder / "secret file").read_bytes() == b"mine"
