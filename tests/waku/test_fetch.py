@@ -718,7 +718,6 @@ async def test_a_probe_asks_again_if_the_envelope_is_not_archived_yet_and_report
 OTHER = b"\xff\xff\xff\xff"
 RARELY = Intervals(history=3600.0, first=0.01, last=0.02, grace=0.1)
 OFTEN = Intervals(history=0.01, first=0.01, last=0.02, grace=0.1)
-QUICK = Timeouts(answer=60.0, tries=1, back_off=0.01)
 
 
 def fresh(number: int, age: int = 0, **given: Any) -> Envelope:
@@ -737,29 +736,25 @@ class Subscribing:
         self.states: list[FetchState] = []
         self.until = asyncio.Event()
         self.subscriber: Callable[[list[Envelope]], None] = self.came.extend
+        now = int(time.time())
         self._task = asyncio.create_task(
             subscribe(
                 servers,
-                HistoryQuery(int(time.time()) - 3600, int(time.time()), frozenset([TOPIC])),
+                HistoryQuery(now - 3600, now, frozenset([TOPIC])),
                 PLAIN,
-                self._take,
+                lambda envelopes: self.subscriber(envelopes),  # noqa: PLW0108 - a test may set another one
                 self.until,
-                keep=lambda found: self.states.append(found.copy()),
-                on_failure=lambda server, words: self.told.append((server, words)),
+                keep=lambda state: self.states.append(state.copy()),
+                on_failure=lambda *failure: self.told.append(failure),
                 budgets=Budgets(size=1000),
-                timeouts=QUICK,
+                timeouts=Timeouts(answer=60.0, tries=1, back_off=0.01),
                 intervals=intervals,
             )
         )
 
-    def _take(self, envelopes: list[Envelope]) -> None:
-        self.subscriber(envelopes)
-
     async def has(self, *envelopes: Envelope) -> None:
-        await self.until_true("the envelopes", lambda: {each.hash for each in envelopes} <= self.hashes())
-
-    def hashes(self) -> set[bytes]:
-        return {each.hash for each in self.came}
+        wanted = {envelope.hash for envelope in envelopes}
+        await self.until_true("the envelopes", lambda: wanted <= {envelope.hash for envelope in self.came})
 
     async def until_true(self, what: str, holds: Callable[[], bool]) -> None:
         async with bounded(what):
@@ -767,13 +762,13 @@ class Subscribing:
                 await asyncio.sleep(0)
         assert holds(), self._task
 
-    async def stop(self) -> FetchReport:
-        self.until.set()
-        return await self.over()
-
     async def over(self) -> FetchReport:
         async with bounded("the end"):
             return await self._task
+
+    async def stop(self) -> FetchReport:
+        self.until.set()
+        return await self.over()
 
 
 async def post(here: Inside, envelope: Envelope) -> None:

@@ -365,35 +365,31 @@ def test_no_time_to_live_is_infinite_work() -> None:
     assert refusal(sent_at(EPOCH + 1, 0), Policy(min_pow=1e300)) is acceptance.TOO_CHEAP
 
 
-def uint32(number: int) -> int:
-    return number % (1 << 32)
-
-
 def as_in_go(envelope: Envelope, now: int, policy: Policy) -> str:
     """What waku.go does, in its order, in unsigned 32 bits."""
-    sent, late = uint32(envelope.expiry - envelope.ttl), 0
+    sent, late = envelope.expiry - envelope.ttl & U32, 0
     if sent > now:
-        if uint32(sent - 10) > now:
+        if sent - 10 & U32 > now:
             return "future"
-        late = uint32(sent - now + 1)
+        late = sent - now + 1 & U32
     if envelope.expiry < now:
-        return "old" if uint32(envelope.expiry + 20) < now else "expired"
+        return "old" if envelope.expiry + 20 & U32 < now else "expired"
     if 20 + len(envelope.data) > policy.max_size:
         return "size"
     return "pow" if envelope.pow(late) < policy.min_pow else "taken"
 
 
-near = st.integers(-25, 25)
-clocks = st.sampled_from((EPOCH, 0, 15, U32, U32 - 15)) | st.integers(0, U32)
-ttls = st.integers(0, 60) | st.integers(0, U32) | st.sampled_from((7 * 86400 - 1, 7 * 86400, 7 * 86400 + 1))
+NEAR = st.integers(-25, 25)
+CLOCKS = st.sampled_from((EPOCH, 0, 15, U32, U32 - 15)) | st.integers(0, U32)
+TTLS = st.integers(0, 60) | st.integers(0, U32) | st.sampled_from((7 * 86400 - 1, 7 * 86400, 7 * 86400 + 1))
 
 
-@given(clocks, near, near, ttls, st.booleans(), st.integers(0, 60), st.sampled_from((0.0, 1e-4, 1e-3)))
+@given(CLOCKS, NEAR, NEAR, TTLS, st.booleans(), st.integers(0, 60), st.sampled_from((0.0, 1e-4, 1e-3)))
 @examples(400)
 def test_what_status_go_accepts_is_accepted_unless_its_ttl_is_too_long(
     now: int, ahead: int, left: int, ttl: int, by_sent: bool, size: int, least: float
 ) -> None:
-    expiry = uint32(now + ahead + ttl) if by_sent else uint32(now + left)
+    expiry = (now + ahead + ttl if by_sent else now + left) & U32
     envelope = make(expiry, ttl, b"abcd", bytes(size))
     policy = Policy(min_pow=least, max_size=60)
     found, wanted = refusal(envelope, policy, now), as_in_go(envelope, now, policy)

@@ -317,9 +317,6 @@ async def packets_that_cannot_be_read_end_no_connection(siege: Siege, scale: int
     assert not (await peer.post()).refusals
 
 
-# ── connections ──────────────────────────────────────────────────────────────────────────────────
-
-
 @attack
 async def handshakes_that_never_end(siege: Siege, scale: int) -> None:
     """Some say nothing, some half an auth packet, some all of it and no Hello; each is gone after its time."""
@@ -365,9 +362,6 @@ async def idle_peers(siege: Siege, scale: int) -> None:
     before, count = resident(siege.node.pid), 120 * scale
     await siege.greet_many(count)
     assert (resident(siege.node.pid) - before) / count < 40_000 + MIB / count
-
-
-# ── floods ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @attack
