@@ -17,7 +17,6 @@ from restante.client.errors import UnsafeNameError
 from restante.client.files import draft
 from restante.client.files.draft import (
     OpenDraft,
-    check_free_space,
     check_place,
     draft_directory,
     draft_file,
@@ -307,13 +306,6 @@ def test_the_umask_decides_the_mode(tmp_path: Path) -> None:
 def test_a_folder_in_which_nothing_can_be_created_is_one_sentence(tmp_path: Path, kind: str) -> None:
     is_refused(kind, Path("/proc/self/name"), r"^cannot \w+ '/proc/self/name': ", StoreError, replace=False)
     is_refused(kind, tmp_path / "none" / "name", "no directory", replace=False)
-
-
-def test_more_than_the_disk_has_room_for_is_refused_before(tmp_path: Path) -> None:
-    check_free_space(tmp_path, 1)
-    check_free_space(Path("/proc"), 1 << 60)  # it does not know its size
-    with pytest.raises(StoreError, match=r"has room for .* and 1,152,921,504,606,846,976 are offered"):
-        check_free_space(tmp_path, 1 << 60)
 
 
 LEGAL = [
