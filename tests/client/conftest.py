@@ -10,8 +10,7 @@ import pytest
 import pytest_asyncio
 
 from client.commands import Desk
-from client.live import Program
-from client.virtual import Network
+from client.live import Network, Program
 from restante.client.connection import websocket
 from restante.mailbox.server.commit_loop import Retention
 from support.mailbox.givens import Options

@@ -18,8 +18,7 @@ import segno
 
 from client.commands import TEXT, Desk, end
 from client.liar import Answer, Sent, lying
-from client.live import meet, wormhole
-from client.virtual import Network
+from client.live import Network, meet, wormhole
 from restante import client
 from restante.cli.client_run import Place, own_code
 from restante.cli.code_prompt import Completer

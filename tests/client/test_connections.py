@@ -248,12 +248,6 @@ async def test_a_task_that_is_cancelled_while_it_connects_leaves_no_connection_o
                 await asyncio.wait(left)
 
 
-async def paused(wormhole: client.Wormhole) -> None:
-    async with bounded("a pause"):
-        while wormhole._driver._reading.is_set():  # noqa: ASYNC110 - a pause is no event
-            await asyncio.sleep(0.01)
-
-
 async def test_a_reader_that_pauses_is_not_taken_for_a_lost_connection_and_outlives_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -266,7 +260,9 @@ async def test_a_reader_that_pauses_is_not_taken_for_a_lost_connection_and_outli
             await meet(alice, bob)
             for message in messages:
                 await alice.send(message)
-            await paused(bob)
+            async with bounded("a pause"):
+                while bob._driver._reading.is_set():  # noqa: ASYNC110 - a pause is no event
+                    await asyncio.sleep(0.01)
             assert len(bob._unread) < 40
             async with bounded("pings"):
                 for _ in range(2):

@@ -11,8 +11,20 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from client.live import APP_ID, NOBODY, Heard, meet, read, serving, url_of, use, wormhole
-from client.virtual import Network, simulate, virtual_wormhole
+from client.live import (
+    APP_ID,
+    NOBODY,
+    Heard,
+    Network,
+    meet,
+    read,
+    serving,
+    simulate,
+    url_of,
+    use,
+    virtual_wormhole,
+    wormhole,
+)
 from restante.client import (
     Closed,
     ClosedError,

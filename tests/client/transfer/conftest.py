@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from client.virtual import Network
+from client.live import Network
 
 
 @pytest.fixture(scope="module", autouse=True)

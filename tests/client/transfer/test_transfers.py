@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client.liar import carry, listening
+from client.live import Network
 from client.transfer.hostile import (
     CONTENT,
     DIRECT,
@@ -38,7 +39,6 @@ from client.transfer.hostile import (
     stored,
     until_closed,
 )
-from client.virtual import Network
 from restante.client.errors import ConnectionLostError, TransferError
 from restante.client.files.draft import draft_file
 from restante.client.files.unpacking import _Target
