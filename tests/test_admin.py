@@ -50,15 +50,15 @@ TOKEN: Final = "0123456789abcdef"
 
 
 class Admin:
-    """Whoever looks at the admin port."""
+    """Whoever looks at the admin port of a server."""
 
-    def __init__(self, here: Inside, data: Path, clients: Clients, session: aiohttp.ClientSession, url: str) -> None:
+    def __init__(self, here: Inside, data: Path, clients: Clients, session: aiohttp.ClientSession, port: int) -> None:
         self.here = here
         self.data = data
         self.clients = clients
         self.session = session
-        self.url = url
-        self.port = int(url.rpartition(":")[2])
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
         self.writers: list[asyncio.StreamWriter] = []
 
     async def get(self, path: str, **headers: str) -> tuple[int, str]:
@@ -100,7 +100,7 @@ async def looked_at(data: Path, token: str | None = None) -> AsyncIterator[Admin
         settings = RunningSettings(Serve(data=str(data)), lambda: (Serve(), []), here.server)
         pages = status_pages.of(here.server, here.store, data, settings)
         async with admin_http.serving_admin("127.0.0.1", 0, pages, token) as (_, port):
-            look = Admin(here, data, clients, session, f"http://127.0.0.1:{port}")
+            look = Admin(here, data, clients, session, port)
             yield look
             for writer in look.writers:
                 writer.close()
@@ -299,12 +299,8 @@ async def test_the_dashboard_has_refusals_of_the_last_hour_beside_all(tmp_path: 
 
         count(refusals.TOO_BIG, "an-address")
         assert await rows_after(60) == [("message_bytes", 1, 1)]
-        for reason, address in (
-            (refusals.MUST_BIND, "another"),
-            (refusals.MUST_BIND, None),
-            (refusals.TOO_BIG, None),
-        ):
-            count(reason, address)
+        for reason in (refusals.MUST_BIND, refusals.MUST_BIND, refusals.TOO_BIG):
+            count(reason, None)
         assert await rows_after(0) == [("bind", 2, 2), ("message_bytes", 2, 2)]
         assert await rows_after(1) == [("bind", 2, 2), ("message_bytes", 1, 2)]
         assert await rows_after(61) == []
@@ -633,11 +629,7 @@ async def test_servers_accept_their_names_and_a_page_of_the_same_name_may_change
             aiohttp.ClientSession() as session,
         ):
             for port in (mailbox, node):
-                for name, status in (
-                    ("relay.example.org", 200),
-                    ("PROMETHEUS-TARGET:80", 200),
-                    ("evil.example", 421),
-                ):
+                for name, status in {NAMES[0]: 200, "PROMETHEUS-TARGET:80": 200, "evil.example": 421}.items():
                     async with session.get(f"http://127.0.0.1:{port}/healthz", headers={"Host": name}) as answer:
                         assert answer.status == status, name
             for host, origin, secret, status in (
