@@ -168,7 +168,11 @@ def received(connection: ConnectionState, text: str) -> ReceivedText:
 
 
 def test_dropped_commands_do_not_run_and_those_under_way_do() -> None:
-    queue, connection, other = FairQueue(), ConnectionState(Inbox()), ConnectionState(Inbox())
+    queue = FairQueue()
+    connection, other, third = [ConnectionState(Inbox()) for _ in range(3)]
+    queue.put(received(third, LONG))
+    queue.drop(third)
+    assert (queue.held, third.backlog.held, third.backlog.queued) == (0, 0, 0)
     for text in (LONG, "s", LONG):
         queue.put(received(connection, text))
     queue.put(ConnectionLost(connection, Now(0.0, 0.0)))
@@ -185,16 +189,6 @@ def test_dropped_commands_do_not_run_and_those_under_way_do() -> None:
     assert queue.start(rest[0])
     assert queue.empty
     assert (queue.held, connection.backlog.held, connection.backlog.queued) == (0, 0, 0)
-
-
-def test_a_long_message_that_is_dropped_before_its_turn_does_not_run() -> None:
-    queue, connection, other = FairQueue(), ConnectionState(Inbox()), ConnectionState(Inbox())
-    queue.put(received(connection, LONG))
-    queue.put(received(other, LONG))
-    queue.drop(connection)
-    assert [entry.connection for entry in queue.gather(0.0, UNLIMITED)] == [other]
-    assert (connection.backlog.held, connection.backlog.queued) == (0, 0)
-    assert queue.held == len(LONG) + fair_queue.ENTRY_BYTES
 
 
 def test_large_messages_fill_a_batch_sooner_than_many_small_ones() -> None:

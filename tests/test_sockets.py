@@ -550,18 +550,7 @@ async def test_a_long_message_is_handled_in_a_turn_that_reads_and_writes_little(
         assert (live.server.read_budget.exhausted, live.server.send_budget.open) == (False, True)
 
 
-async def test_in_a_reserved_turn_large_messages_wait_and_short_ones_do_not() -> None:
-    budget, log = ReadBudget(), list[str]()
-    budget.wait(functools.partial(log.append, "large"), large=True)
-    budget.wait(functools.partial(log.append, "short"))
-    budget.reserve()
-    await asyncio.sleep(0)
-    assert (log, budget.exhausted) == (["short"], True)
-    await asyncio.sleep(0)
-    assert (log, budget.exhausted) == (["short", "large"], False)
-
-
-async def test_who_reads_a_short_message_does_not_wait_behind_large_ones() -> None:
+async def test_a_short_message_waits_neither_for_large_ones_nor_for_a_reserved_turn() -> None:
     budget, log = ReadBudget(), list[str]()
 
     def end_large() -> None:
@@ -571,9 +560,11 @@ async def test_who_reads_a_short_message_does_not_wait_behind_large_ones() -> No
     for _ in range(3):
         budget.wait(end_large, large=True)
     budget.wait(functools.partial(log.append, "short"))
-    for expected in (["short", "large"], ["short", "large", "large"]):
+    budget.reserve()
+    for expected in (["short"], ["short", "large"], ["short", "large", "large"]):
         await asyncio.sleep(0)
         assert log == expected
+        assert budget.exhausted
 
 
 async def test_a_write_counts_whatever_its_size() -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -290,18 +290,10 @@ class Server:
                 nameplate.mailbox.touched = now.service
                 return {"type": "allocated", "nameplate": nameplate.name}
         name = self._allocated_name(peer)
-        assert name in self.shortest_free(peer.app), f"{name} is no shortest free nameplate"
+        used = {name for app, name in self.nameplates if app == peer.app}
+        assert name in shortest_free(used), f"{name} is no shortest free nameplate"
         self._make(peer, name, Member(peer.side, now.wall, allocated=True, told=peer), now)
         return {"type": "allocated", "nameplate": name}
-
-    def shortest_free(self, app: str) -> list[str]:
-        length = 1
-        while True:
-            free = [str(number) for number in range(10 ** (length - 1), 10**length)]
-            free = [name for name in free if (app, name) not in self.nameplates]
-            if free:
-                return free
-            length += 1
 
     def _make(self, peer: Peer, name: str, member: Member, now: Now) -> Mailbox:
         """Make a nameplate and the mailbox that it points to; the side is in both."""
@@ -511,6 +503,16 @@ class Server:
 
     def touched(self) -> dict[tuple[str, str], float]:
         return {key: mailbox.touched for key, mailbox in self.mailboxes.items()}
+
+
+def shortest_free(used: Collection[str]) -> list[str]:
+    """Return the numbers that are not used, of the first length that has any."""
+    length = 1
+    while True:
+        free = [str(number) for number in range(10 ** (length - 1), 10**length) if str(number) not in used]
+        if free:
+            return free
+        length += 1
 
 
 def _side(member: Member) -> Record:

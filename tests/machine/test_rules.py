@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
+from machine.model import shortest_free
 from restante.mailbox.core import session, usage
 from restante.mailbox.core.model import Decision, Mailbox, Nameplate, Now, Policy
 from restante.mailbox.core.rules import decide, new_mailbox_id
@@ -42,21 +43,6 @@ def allocated(state: State, dice: Callable[[int, int], int]) -> str:
     return decided(state, session.AllocateCommand("x", "me"), FakeDice(dice)).name
 
 
-def shortest_free(names: Iterable[str]) -> list[str]:
-    """What the words say, by trying."""
-    names = set(names)
-    length = 1
-    while True:
-        free = [
-            name
-            for number in range(10 ** (length - 1), 10**length)
-            if len(name := str(number)) == length and name not in names
-        ]
-        if free:
-            return free
-        length += 1
-
-
 def test_each_free_digit_comes_up_for_one_number_of_the_dice() -> None:
     """So each is as likely as any other. All 512 ways to have digits taken."""
     for size in range(10):
@@ -83,7 +69,7 @@ def test_at_every_fill_level_the_allocated_nameplate_is_free_and_shortest(length
     random.Random(length).shuffle(names)
     for level in (0, 1, len(names) // 2, len(names) * 9 // 10, len(names) - 1, len(names)):
         used = [*shorter, *names[:level], *ODD_NAMES]
-        state, free = taken(used), set(shortest_free(used))
+        state, free = taken(used), set(shortest_free(set(used)))
         dice = random.Random(level)
         for _ in range(20):
             assert allocated(state, lambda _draw, bound: dice.randrange(bound)) in free  # noqa: B023 - called at once

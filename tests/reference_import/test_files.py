@@ -70,31 +70,24 @@ def test_rows_that_are_only_in_the_wal_of_a_database_that_a_link_names_are_impor
     assert prints(their.relay.parent) == crashed
 
 
-def test_a_source_that_changes_while_it_is_copied_is_refused(
+def test_the_copies_are_private_and_removed_and_a_source_that_changes_meanwhile_is_refused(
     their: Their, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copy = shutil.copyfile
-
-    def copy_meanwhile(*names: Any) -> None:
-        copy(*names)
-        their.open("a", "m", 1000)
-
-    monkeypatch.setattr(shutil, "copyfile", copy_meanwhile)
-    said = refused(data, their.relay)
-    assert said == f"--channel {their.relay} was being written: stop the server that uses it, then try again"
-
-
-def test_the_copies_are_private_and_are_removed(their: Their, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
+    seen, changes = [], True
     copy = shutil.copyfile
 
     def look(here: str, there: str) -> None:
         copy(here, there)
         seen.append((Path(there).parent.stat().st_mode & 0o777, Path(there).stat().st_dev == data.stat().st_dev))
+        if changes:
+            their.open("a", "m", 1000)
 
     monkeypatch.setattr(shutil, "copyfile", look)
+    said = refused(data, their.relay)
+    assert said == f"--channel {their.relay} was being written: stop the server that uses it, then try again"
+    changes = False
     taking(data, their.relay, their.usage)
-    assert seen == [(0o700, True)] * 2
+    assert seen == [(0o700, True)] * 3
     assert sorted(file.name for file in data.iterdir()) == ["lock", "restante.sqlite"]
 
 

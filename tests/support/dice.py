@@ -7,19 +7,16 @@ from collections.abc import Callable, Iterable
 from random import Random
 
 
-def in_turn(draw: int, bound: int) -> int:
-    """Show the lowest number first."""
-    return draw % bound
-
-
 class FakeDice:
     """Shows a function of the number's place and its bound; draws what a function of the size returns.
 
     Without functions, both count: from 0, and from 1.
     """
 
-    def __init__(self, show: Callable[[int, int], int] = in_turn, draw: Callable[[int], bytes] | None = None) -> None:
-        self._show = show
+    def __init__(
+        self, show: Callable[[int, int], int] | None = None, draw: Callable[[int], bytes] | None = None
+    ) -> None:
+        self._show = show or int.__mod__
         self._shown, self._drawn = itertools.count(), itertools.count(1)
         self._draw = draw or self._count
 

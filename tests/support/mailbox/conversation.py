@@ -32,7 +32,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from support.mailbox.givens import Frame, Inbox, Options, limited
+from msgspec.structs import replace
+
+from restante.mailbox.core.limits import UNLIMITED
+from support.mailbox.givens import Frame, Inbox, Options
 from support.mailbox.tables import shown
 from support.mailbox.worlds import World
 
@@ -94,11 +97,14 @@ def _read_script(path: Path) -> Script:
 
 
 def _chosen(options: dict[str, str]) -> Options:
-    limits = {name.removeprefix("limit."): int(value) for name, value in options.items() if name.startswith("limit.")}
+    of_limits = {name: int(value) for name, value in options.items() if name.startswith("limit.")}
+    limits = replace(UNLIMITED, **{name.removeprefix("limit."): value for name, value in of_limits.items()})
     types = {"blur": int, "bits": int, "parting": float, "permission": str, "motd": str, "error": str, "address": str}
     others: dict[str, Any] = {name: types[name](options[name]) for name in types.keys() & options.keys()}
     # Who is gone is gone: no grace period.
-    return Options(in_grace_period=False, lists="no_list" not in options, limits=limited(**limits), **others)
+    return Options(
+        in_grace_period=False, lists="no_list" not in options, limits=replace(UNLIMITED, **limits), **others
+    )
 
 
 class Mismatch(AssertionError):  # noqa: N818 - what it is

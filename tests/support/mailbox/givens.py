@@ -8,8 +8,6 @@ import random
 from collections import deque
 from typing import Any, Final, NamedTuple
 
-from msgspec.structs import replace
-
 from restante.common.net import networks
 from restante.mailbox.core.address_quotas import AddressQuota
 from restante.mailbox.core.admission import Admission, AdmissionTerms
@@ -107,10 +105,6 @@ class Options(NamedTuple):
     def headers(self) -> dict[str, str]:
         """Return the headers with which a proxy says where clients come from."""
         return {} if self.address is None else {"X-Real-IP": self.address, "X-Real-Port": "1"}
-
-
-def limited(**limits: int) -> Limits:
-    return replace(UNLIMITED, **limits)
 
 
 class Inbox:
