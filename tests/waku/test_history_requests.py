@@ -29,7 +29,7 @@ from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.completion import Completed, Failed
 from restante.waku.protocol.request import Demands
 from support.dice import Seeded
-from support.waku.inside import TURNS, Inside, inside
+from support.waku.inside import Inside, inside
 from support.waku.letters import EPOCH, TOPIC, letter
 from support.waku.raw_peer import ID, RawPeer, ask, fetch_page, flat, page, plain, walk
 
@@ -255,29 +255,6 @@ async def test_a_page_without_room_is_searched_again_later(tmp_path: Path, monke
         assert (requests.counts["requests answered"], requests.counts["batched"]) == (2, 2)
 
 
-async def test_an_address_has_few_slots_whoever_else_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requester_quotas, "REMEMBERED_REQUESTERS", 2)
-    async with inside(tmp_path) as here:
-        await archive(here, *LETTERS)
-        lines, asked = here.node.history_requests._making, here.archive.asked
-        here.archive.search.clear()
-        many = [await here.greet() for _ in range(MAX_PAGES_PER_ADDRESS + 1)]
-        others = [await elsewhere(here, number) for number in (2, 3, 4)]
-        for peer in (*many[:-1], *others):
-            peer.say(waku_packets.REQUEST, plain(limit=10))
-        await here.until("their pages", lambda: len(asked) == MAX_PAGES_PER_ADDRESS + len(others))
-        many[-1].say(waku_packets.REQUEST, plain(limit=99))
-        await here.until("its line", lambda: len(lines) == len(many) + len(others))
-        for _ in range(TURNS):
-            await many[-1].fence()
-        assert 99 not in [query.limit for query in asked], "its address has no place for it"
-        here.archive.search.set()
-        for peer in (*many, *others):
-            assert flat((await page(peer))[0]) == LETTERS
-        await here.until("the end of all lines", lambda: not lines)
-        assert {quota.lines for quota in here.node.history_requests._quotas._quotas.values()} <= {0}
-
-
 @pytest.mark.parametrize(
     ("error", "words", "why", "ready"),
     [
@@ -374,6 +351,7 @@ async def test_a_waiting_requester_is_still_read_delays_only_its_own_address_and
         assert flat((await page(neighbour))[0]) == LETTERS
         await here.until("the end of all lines", lambda: not requests._making)
         assert (requests.waiting, requests._lines) == (0, {})
+        assert {quota.lines for quota in requests._quotas._quotas.values()} == {0}
 
 
 async def test_a_request_that_would_wait_too_long_is_refused_and_not_charged(tmp_path: Path) -> None:
@@ -458,12 +436,15 @@ ATTACKS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("fields", ATTACKS, ids=["a bloom half full", "a thousand topics"])
 @pytest.mark.parametrize("alone", [True, False], ids=["of one address", "of many"])
-async def test_a_request_waits_for_few_pages_of_others(fields: dict[str, Any], alone: bool, tmp_path: Path) -> None:
+async def test_a_request_waits_for_few_pages_of_others(
+    fields: dict[str, Any], alone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of one address only so many are made at a time; of many, each has one before ours at the most.
 
     Those in the making may be finished before ours is read, before it stands in line, and before its page is heard.
     Each attacker always has eight requests in its line.
     """
+    monkeypatch.setattr(requester_quotas, "REMEMBERED_REQUESTERS", 2)
     many, body = MAX_PAGES + 4, plain(limit=1000, **{"topics": frozenset()} | fields)
     before, made = (MAX_PAGES_PER_ADDRESS, MAX_PAGES_PER_ADDRESS) if alone else (many, MAX_PAGES)
 

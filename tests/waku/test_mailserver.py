@@ -66,17 +66,6 @@ def test_an_envelope_is_relayed_at_once_and_confirmed_when_it_is_on_disk_with_it
     assert server.offer(b"b", PACKETS[4], [], EPOCH) == well(PACKETS[4])
 
 
-def test_a_packet_waits_for_the_batch_with_its_last_envelope() -> None:
-    server = mailserver()
-    server.offer(b"a", PACKETS[0], [A], EPOCH)
-    first = taken(server)
-    assert server.offer(b"b", PACKETS[1], [A, B], EPOCH) is None
-    assert list(server.confirm(first)) == [(b"a", well(PACKETS[0]))]
-    second = taken(server)
-    assert second.envelopes == [B]
-    assert list(server.confirm(second)) == [(b"b", well(PACKETS[1]))]
-
-
 def test_an_envelope_whose_work_is_infinite_because_it_has_no_ttl_is_relayed_and_not_archived() -> None:
     strict = Mailserver(Policy(min_pow=1e3), ArchiveTerms(), Pool(MIB, MIB))
     assert strict.offer(b"a", PACKETS[0], [letter(3, ttl=0)], EPOCH) == well(PACKETS[0])
@@ -97,21 +86,6 @@ def test_an_envelope_three_times_in_a_packet_is_refused_once() -> None:
     assert server.offer(b"a", PACKETS[2], [B, A, B, B], EPOCH) == Response(PACKETS[2], not_archived(B, A))
     assert server.counts["not archived"] == 4
     assert relayed(server) == [A, B]
-
-
-def test_copies_of_an_envelope_without_room_are_answered_with_it() -> None:
-    server = mailserver()
-    server.offer(b"a", PACKETS[0], [A], EPOCH)
-    batch = taken(server)
-    server.offer(b"b", PACKETS[1], [A], EPOCH)
-    server.offer(b"c", PACKETS[2], [A, B], EPOCH)
-    refused = Response(PACKETS[1], not_archived(A))
-    assert list(server.refuse(batch, EPOCH, FULL_WORDS)) == [
-        (b"a", refused._replace(packet=PACKETS[0])),
-        (b"b", refused),
-    ]
-    # What waits for a later batch is told of A together with B.
-    assert list(server.confirm(taken(server))) == [(b"c", refused._replace(packet=PACKETS[2]))]
 
 
 # ── anything ─────────────────────────────────────────────────────────────────────────────────────
