@@ -97,14 +97,12 @@ def _read_script(path: Path) -> Script:
 
 
 def _chosen(options: dict[str, str]) -> Options:
-    of_limits = {name: int(value) for name, value in options.items() if name.startswith("limit.")}
-    limits = replace(UNLIMITED, **{name.removeprefix("limit."): value for name, value in of_limits.items()})
+    limits = {name.removeprefix("limit."): int(value) for name, value in options.items() if name.startswith("limit.")}
     types = {"blur": int, "bits": int, "parting": float, "permission": str, "motd": str, "error": str, "address": str}
     others: dict[str, Any] = {name: types[name](options[name]) for name in types.keys() & options.keys()}
+    others["limits"] = replace(UNLIMITED, **limits)
     # Who is gone is gone: no grace period.
-    return Options(
-        in_grace_period=False, lists="no_list" not in options, limits=replace(UNLIMITED, **limits), **others
-    )
+    return Options(in_grace_period=False, lists="no_list" not in options, **others)
 
 
 class Mismatch(AssertionError):  # noqa: N818 - what it is
