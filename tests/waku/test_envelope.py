@@ -216,7 +216,6 @@ def test_any_bytes_are_read_as_the_general_reader_reads_them(data: bytes) -> Non
 def test_every_truncated_or_extended_envelope_is_refused() -> None:
     raw = make(1_600_000_050, 50, b"abcd", bytes(284), 77).raw
     for size in range(len(raw)):
-        check(raw[:size])
         with pytest.raises(PeerError):
             parse(raw[:size])
     for tail in (b"\x00", b"\x80", b"\xc0", raw):
