@@ -88,6 +88,18 @@ def test_an_envelope_three_times_in_a_packet_is_refused_once() -> None:
     assert relayed(server) == [A, B]
 
 
+def test_copies_of_an_envelope_without_room_are_answered_with_it() -> None:
+    server = mailserver()
+    server.offer(b"a", PACKETS[0], [A], EPOCH)
+    batch = taken(server)
+    server.offer(b"b", PACKETS[1], [A], EPOCH)
+    server.offer(b"c", PACKETS[2], [A, B], EPOCH)
+    first, second, third = (Response(packet, not_archived(A)) for packet in PACKETS[:3])
+    assert list(server.refuse(batch, EPOCH, FULL_WORDS)) == [(b"a", first), (b"b", second)]
+    # What waits for a later batch is told of A together with B.
+    assert list(server.confirm(taken(server))) == [(b"c", third)]
+
+
 # ── anything ─────────────────────────────────────────────────────────────────────────────────────
 
 LETTERS = [
