@@ -32,7 +32,7 @@ SECONDS: Final[dict[str, tuple[int, int]]] = {
     "tests/machine/test_conversations.py": (9, 1),
     "tests/pipeline/test_bad_input.py": (23, 10),
     "tests/pipeline/test_build.py": (5, 53),
-    "tests/pipeline/test_commands.py": (17, 1),
+    "tests/pipeline/test_commands.py": (22, 1),
     "tests/pipeline/test_demo.py": (5, 30),
     "tests/pipeline/test_ingest.py": (12, 8),
     "tests/pipeline/test_gaps.py": (3, 52),

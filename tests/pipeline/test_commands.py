@@ -26,7 +26,7 @@ from support.bounds import PATIENCE
 from support.documents import Document
 from support.mailbox.reference_sources import Their
 from support.pipeline.runs import LakeWorld, command, spark_command
-from support.pipeline.servers import client, current, mailbox, nameplate, ours
+from support.pipeline.servers import T0, client, current, mailbox, nameplate, ours
 from support.pipeline.sessions import INTERPRETED, environment
 from support.processes import RESTANTE, run
 from support.waku.archives import archive_of
@@ -65,8 +65,9 @@ def test_the_guides_first_lake_from_a_server_to_a_query(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_line, sql = GUIDE.commands("first lake", "run --source", "sql")
-    run_words = shlex.split(run_line.removeprefix("./run pipeline "))
     monkeypatch.chdir(tmp_path)
+    Path("a.rlp").write_bytes(letter(1, now=int(T0)).raw)
+    run_words = [*shlex.split(run_line.removeprefix("./run pipeline ")), "--source", "files=a.rlp"]
     with ours(tmp_path / "restante-data", nameplate(1), mailbox(2), client(3), current(None)):
         done = spark_command(spark, *run_words)
         pages = sorted(Path("reports").glob("*.html"))
@@ -75,7 +76,9 @@ def test_the_guides_first_lake_from_a_server_to_a_query(
     printed = done.stdout.splitlines()
     tables = ("live", "nameplates", "mailboxes", "client_versions")
     assert printed[:4] == [f"relay: {table}: 1 row read: 1 clean" for table in tables]
-    assert "outcomes: 1 day built (2023-11-14 to 2023-11-14), 2 rows" in printed
+    assert printed[4] == "files: archived: 1 row read: 1 clean"
+    for built in ("outcomes: 1 day built (2023-11-14 to 2023-11-14), 2 rows", "coverage: 1 day built"):
+        assert any(line.startswith(built) for line in printed)
     assert "run: relay: nameplates: 1 row, " in done.stderr
     assert done.stderr.count("Spark: ready") == 1
     assert {"relay: nameplates: nothing new", "outcomes: 0 days built, 0 rows"} <= {*again}
