@@ -42,8 +42,9 @@ from restante.pipeline.lake import delta_log, staging
 from restante.pipeline.lake import table as lake_table
 from restante.pipeline.lake.compact import compact
 from restante.pipeline.lake.lake import Lake
+from support.pipeline.lakes import held
 
-cases, table, info = pickle.loads(bytes.fromhex(sys.argv[1]))
+cases, table, info, rows = pickle.loads(bytes.fromhex(sys.argv[1]))
 lake_table.COMMITS_PER_CHECKPOINT = 1
 
 
@@ -61,17 +62,18 @@ def deadly(properly, count, after):
     return instead
 
 
-for path, where, staged in cases:
+for path, where in cases:
     if not (child := os.fork()):
-        module, name, count, after = where.split()
-        owner = {"staging": staging, "table": lake_table.LakeTable, "shutil": staging.shutil}[module]
-        setattr(owner, name, deadly(getattr(owner, name), int(count), after))
         with Lake.open(path, write=True) as lake:
+            opened = lake.table(table)
+            staged = opened.stage(held(rows, table)) if rows else None
+            module, name, count, after = where.split()
+            owner = {"staging": staging, "table": lake_table.LakeTable, "shutil": staging.shutil}[module]
+            setattr(owner, name, deadly(getattr(owner, name), int(count), after))
             if staged is None:
-                compact(lake.table(table), info.run, lambda: info.finished)
+                compact(opened, info.run, lambda: info.finished)
             else:
-                replace = {"day": {"2026-11-01"}}
-                lake.table(table).commit([staged], info=info, replace=replace, transactions={"a": 2})
+                opened.commit([staged], info=info, replace={"day": {"2026-11-01"}}, transactions={"a": 2})
         os._exit(0)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
@@ -97,10 +99,13 @@ some_moments = pytest.mark.parametrize(
 )
 
 
-def die(cases: Sequence[tuple[Path, str, staging.Staged | None]], table: Table) -> None:
-    """Kill a commit, or a compaction, in each of these lakes at its moment."""
-    killed = run(sys.executable, "-c", COMMITS, pickle.dumps((cases, table, info("new"))).hex())
+def kill(lake: Path, moments: Sequence[str], table: Table, new: Sequence[Row] = ()) -> list[tuple[Path, str]]:
+    """Kill a commit of rows, or else a compaction, at each of these moments, in a copy of the lake."""
+    copies = [shutil.copytree(lake, lake.with_name(str(number))) for number in range(len(moments))]
+    cases = list(zip(copies, moments, strict=True))
+    killed = run(sys.executable, "-c", COMMITS, pickle.dumps((cases, table, info("new"), new)).hex())
     assert killed.stdout.split() == ["-9"] * len(cases), killed.stderr
+    return cases
 
 
 def by_deltalake(lake: Path) -> list[Row]:
@@ -108,13 +113,6 @@ def by_deltalake(lake: Path) -> list[Row]:
         return []
     found = DeltaTable(lake / "letters").to_pyarrow_table()
     return rows(found.select([column.name for column in LETTERS.columns]))
-
-
-def moved(staged: staging.Staged, lake: Path) -> staging.Staged:
-    """Return what was staged in one lake as it is in its copy."""
-    folder = lake / "letters" / staged.folder.name
-    files = [file._replace(path=folder / file.path.relative_to(staged.folder)) for file in staged.files]
-    return staging.Staged(folder, tuple(files))
 
 
 @some_moments
@@ -125,15 +123,13 @@ def moved(staged: staging.Staged, lake: Path) -> staging.Staged:
 )
 def test_a_killed_commit_was_made_or_was_not(tmp_path: Path, first: bool, letters: Table, moments: slice) -> None:
     old = [] if first else [letter(1), letter(2, day="2026-11-02")]
-    new = [*old[1:], letter(3), letter(4, hour=7)]
+    added = [letter(3), letter(4, hour=7)]
+    new = [*old[1:], *added]
     with opened(tmp_path / "lake", letters) as table:
         if old:
             add(table, old, run="old", transactions={"a": 1})
-        staged, again = [table.stage(held([letter(3), letter(4, hour=7)])) for _ in range(2)]
     points = [*BEFORE, *(BEFORE_REST if letters.by_month else ()), *AFTER][moments]
-    copies = [shutil.copytree(tmp_path / "lake", tmp_path / str(number)) for number in range(len(points))]
-    die([(copy, where, moved(staged, copy)) for copy, where in zip(copies, points, strict=True)], letters)
-    for copy, where in zip(copies, points, strict=True):
+    for copy, where in kill(tmp_path / "lake", points, letters, added):
         made = where in AFTER
         assert by_deltalake(copy) == (new if made else old), where
         there = seen(copy, letters)
@@ -141,7 +137,7 @@ def test_a_killed_commit_was_made_or_was_not(tmp_path: Path, first: bool, letter
         assert there.transaction("a") == (2 if made else 1 if old else None), where
 
         with opened(copy, letters) as table:  # the lock went with the process
-            table.commit([moved(again, copy)], info=info(), replace={"day": {"2026-11-01"}})
+            add(table, added, replace={"day": {"2026-11-01"}})
             vacuum(table, grace=0, now=4e9)
             assert files(copy) == {file.path for file in table.files()}, where
         assert by_deltalake(copy) == new, where
@@ -154,10 +150,7 @@ def test_a_killed_compaction_has_merged_the_files_or_has_not(tmp_path: Path, mom
         for row in meant:
             add(table, [row])
     before = [point for point in [*BEFORE_REST[:2], *BEFORE] if "flush 4" not in point]
-    points = [*before, *AFTER][moments]
-    copies = [shutil.copytree(tmp_path / "lake", tmp_path / str(number)) for number in range(len(points))]
-    die([(copy, where, None) for copy, where in zip(copies, points, strict=True)], MONTHLY_LETTERS)
-    for copy, where in zip(copies, points, strict=True):
+    for copy, where in kill(tmp_path / "lake", [*before, *AFTER][moments], MONTHLY_LETTERS):
         assert by_deltalake(copy) == meant, where
         assert len(seen(copy, MONTHLY_LETTERS).files()) == (1 if where in AFTER else 3), where
         with opened(copy, MONTHLY_LETTERS) as table:
