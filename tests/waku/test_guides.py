@@ -36,7 +36,7 @@ from restante.waku.envelope.payload import SymmetricKey, seal, topic_of
 from restante.waku.limits import Limits
 from restante.waku.settings import WakuServe
 from support.document_shell import shell as document_shell
-from support.documents import Document
+from support.documents import ROOT, Document
 from support.processes import child, run
 from support.waku import leveldbs
 from support.waku.archives import ROWS, raws_of
@@ -232,21 +232,16 @@ def test_the_guide_has_every_flag_limit_and_exit_code() -> None:
     assert [text for text in wanted if text not in HISTORY.text] == []
 
 
-LIBRARY = Path(__file__).parent.parent.parent / "docs" / "waku" / "library.md"
+LIBRARY = Document("docs/waku/library.md")
 
 
 def test_every_example_of_the_guide_prints_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # some of them write files
     with serving(tmp_path / "data") as url:
         given = {"node": url, "data_directory": tmp_path / "data"}
-        results = doctest.testfile(str(LIBRARY), module_relative=False, globs=given)
+        results = doctest.testfile(str(ROOT / "docs/waku/library.md"), module_relative=False, globs=given)
     assert results.failed == 0
-    assert results.attempted == len(re.findall(r"^>>> ", LIBRARY.read_text(), re.MULTILINE)) > 30
-
-
-def test_the_guide_names_all_that_the_library_has() -> None:
-    table = LIBRARY.read_text().partition("\nAll names:\n")[2]
-    assert sorted(re.findall(r"`(\w+)`", table)) == waku.__all__
+    assert results.attempted == len(re.findall(r"^>>> ", LIBRARY.text, re.MULTILINE)) > 30
 
 
 HEAVY = {"aiohttp", "picows", "uvloop", "typer", "rich", "pyspark", "pyarrow", "plyvel", "prometheus_client"}
@@ -287,8 +282,9 @@ def imported() -> dict[str, tuple[str, str]]:
     }
 
 
-def test_each_name_is_what_type_checkers_read() -> None:
+def test_each_name_is_in_the_guide_and_what_type_checkers_read() -> None:
+    table = LIBRARY.text.partition("\nAll names:\n")[2]
+    assert sorted(re.findall(r"`(\w+)`", table)) == sorted(imported()) == waku.__all__
+    assert set(waku.__all__) <= set(dir(waku))
     for name, (module, there) in imported().items():
         assert getattr(waku, name) is getattr(import_module(module), there), name
-    assert sorted(imported()) == waku.__all__
-    assert set(waku.__all__) <= set(dir(waku))

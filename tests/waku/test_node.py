@@ -331,6 +331,23 @@ async def test_a_peer_that_does_not_read_is_disconnected(tmp_path: Path, monkeyp
         assert await reader.ended() is None
 
 
+async def test_reading_a_little_of_the_last_bytes_does_not_extend_their_deadline(tmp_path: Path) -> None:
+    async with inside(tmp_path, policy=FREE, limits=FEW_OWED) as here:
+        _, _, its_connection = await deaf_reader(here, lambda connection: connection.reading.stuck)
+        deadlines = its_connection._deadlines
+        its_connection.disconnect(Reason.CLIENT_QUITTING)
+        its_connection.flush()
+        close = deadlines.close
+        assert (deadlines.stall, close <= here.node.loop.time() + CLOSE_TIMEOUT) == (NEVER, True), "one end is enough"
+        its_connection.resume_writing()
+        its_connection.pause_writing()
+        its_connection.flush()
+        assert (deadlines.stall, deadlines.close) == (NEVER, close)
+        time_has_come(its_connection, "close")
+        await here.until("the loss", lambda: its_connection not in here.node.connections)
+        assert (deadlines.stall, deadlines.close, deadlines._timer) == (NEVER, NEVER, None)
+
+
 async def test_a_peer_over_its_rate_is_not_read_until_all_is_paid_for_and_its_end_is_noticed(tmp_path: Path) -> None:
     limits = Limits(address_envelopes=0.001, address_envelopes_at_once=14)
     async with inside(tmp_path, limits=limits, node_type=Quick) as here:
@@ -419,25 +436,6 @@ async def test_envelopes_missed_by_a_peer_that_did_not_read_are_sent_when_it_rea
         relayed = await reader.relayed(len(letters))
         assert {envelope.hash for envelope in relayed} == {envelope.hash for envelope in letters}
         await here.until("the end of its deadline", lambda: its_connection._deadlines.stall == NEVER)
-
-
-async def test_reading_a_little_of_the_last_bytes_does_not_extend_their_deadline(tmp_path: Path) -> None:
-    async with inside(tmp_path, policy=FREE, limits=FEW_OWED) as here:
-        _, _, its_connection = await deaf_reader(here, lambda connection: connection.reading.stuck)
-        deadlines = its_connection._deadlines
-        assert deadlines.stall != NEVER
-        its_connection.disconnect(Reason.CLIENT_QUITTING)
-        its_connection.flush()
-        assert deadlines.stall == NEVER, "one end is enough"
-        close = deadlines.close
-        its_connection.resume_writing()
-        its_connection.pause_writing()
-        its_connection.flush()
-        assert (deadlines.stall, deadlines.close) == (NEVER, close)
-        assert close - here.node.loop.time() <= CLOSE_TIMEOUT
-        time_has_come(its_connection, "close")
-        await here.until("the loss", lambda: its_connection not in here.node.connections)
-        assert (deadlines.stall, deadlines.close, deadlines._timer) == (NEVER, NEVER, None)
 
 
 async def test_a_peer_that_closes_its_half_and_does_not_read_is_disconnected(tmp_path: Path) -> None:
