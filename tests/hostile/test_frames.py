@@ -43,24 +43,19 @@ def close(code: int, reason: bytes = b"") -> bytes:
 NO_FRAMES: Final[dict[str, tuple[bytes, int]]] = {
     **{f"opcode {each}": (frame(each, b"{}"), PROTOCOL_ERROR) for each in (*range(3, 8), *range(11, 16))},
     "unmasked text": (frame(TEXT, PING_COMMAND, mask=False), PROTOCOL_ERROR),
-    "unmasked ping": (frame(PING, b"now?", mask=False), PROTOCOL_ERROR),
-    "unmasked close": (frame(CLOSE, b"\x03\xe8", mask=False), PROTOCOL_ERROR),
     "a ping in fragments": (frame(PING, b"now?", fin=False), PROTOCOL_ERROR),
-    "a close in fragments": (frame(CLOSE, b"\x03\xe8", fin=False), PROTOCOL_ERROR),
     "a ping of 126 bytes": (frame(PING, bytes(126)), PROTOCOL_ERROR),
     "a pong of 64 KiB": (frame(PONG, bytes(1 << 16)), PROTOCOL_ERROR),
     "5 bytes, said in 16 bits": (declared(5, 16, b"12345"), PROTOCOL_ERROR),
     "5 bytes, said in 64 bits": (declared(5, 64, b"12345"), PROTOCOL_ERROR),
     "64 KiB less one, said in 64 bits": (declared((1 << 16) - 1, 64), PROTOCOL_ERROR),
     "2⁶³ bytes": (declared(1 << 63, 64), PROTOCOL_ERROR),
-    "2⁶⁴ bytes less one": (declared((1 << 64) - 1, 64), PROTOCOL_ERROR),
     "2⁶³ bytes less one": (declared((1 << 63) - 1, 64), TOO_BIG),
     "a byte more than twice the limit": (declared(2 * MAX_MESSAGE + 1, 64), TOO_BIG),
     "a close of one byte": (frame(CLOSE, b"\x03"), PROTOCOL_ERROR),
     **{f"close {each}": (close(each), PROTOCOL_ERROR) for each in (999, 1004, 1005, 1006, 1015, 2999)},
     "a close whose reason is not UTF-8": (close(1000, b"\xff"), INVALID),
     "a stream of zeros": (bytes(1000), PROTOCOL_ERROR),
-    "a stream of ones": (b"\xff" * 1000, PROTOCOL_ERROR),
 }
 """Bytes that the frame reader does not take, and the close code."""
 
@@ -71,15 +66,12 @@ NO_MESSAGES: Final[dict[str, tuple[bytes, int]]] = {
     },
     "binary with a reserved bit": (frame(BINARY, b"{}", reserved=4), PROTOCOL_ERROR),
     "a ping with a reserved bit": (frame(PING, b"", reserved=2), PROTOCOL_ERROR),
-    "a pong with a reserved bit": (frame(PONG, b"", reserved=1), PROTOCOL_ERROR),
     "a reserved bit in a fragment": (
         frame(TEXT, b"{", fin=False) + frame(CONTINUATION, b"}", reserved=1),
         PROTOCOL_ERROR,
     ),
     "a continuation of nothing": (frame(CONTINUATION, b"{}"), PROTOCOL_ERROR),
-    "an unfinished continuation of nothing": (frame(CONTINUATION, b"{", fin=False), PROTOCOL_ERROR),
     "a message inside another": (frame(TEXT, b"{", fin=False) + frame(TEXT, b"{}"), PROTOCOL_ERROR),
-    "a beginning inside another": (frame(TEXT, b"{", fin=False) + frame(BINARY, b"{", fin=False), PROTOCOL_ERROR),
     "a byte more than the limit": (frame(TEXT, b" " * (MAX_MESSAGE + 1)), TOO_BIG),
     "twice the limit": (frame(BINARY, b" " * 2 * MAX_MESSAGE), TOO_BIG),
     "fragments of more than the limit": (
