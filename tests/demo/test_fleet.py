@@ -98,9 +98,6 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     return Demo(folder, truth, Counter({name: spy.call_count for name, spy in spies.items()}))
 
 
-# ── the events ───────────────────────────────────────────────────────────────────────────────────
-
-
 def test_an_attack_is_where_the_ground_truth_says_and_nowhere_else(demo: Demo) -> None:
     [attack] = demo.events.attacks
     [day] = map(str, attack.days)
@@ -189,9 +186,6 @@ def test_whatever_the_seed_events_have_days_of_their_own(days: int, seeds: range
     assert len(places) == 2 * len(MAILBOX_SERVERS) + 2
 
 
-# ── what made it ─────────────────────────────────────────────────────────────────────────────────
-
-
 def test_each_usage_record_was_made_by_the_rules(demo: Demo) -> None:
     for function, table in USAGE_TABLES.items():
         rows = sum(demo.rows(server.name, f"SELECT count(*) FROM {table}")[0][0] for server in MAILBOX_SERVERS)
@@ -233,8 +227,6 @@ def test_timing_logs_and_the_trace_are_of_the_same_commands(demo: Demo) -> None:
                 assert (event.id, "add", round(added, 6)) in traced
     assert roles["sender"] == roles["receiver"] == len(logs) / 2 > 0
 
-
-# ── determinism, and the folder ──────────────────────────────────────────────────────────────────
 
 PROGRAM = """
 import sys

@@ -183,8 +183,6 @@ def test_files_are_read_again_if_spark_observed_rows_twice(
     assert not any(each.folder.exists() for each in found)
 
 
-# ── what is no envelope ──────────────────────────────────────────────────────────────────────────
-
 AT = len(SOME[0].raw)
 REST = "the rest of the file cannot be read"
 
@@ -237,9 +235,6 @@ def test_items_are_found_however_the_file_is_read(sizes: list[int], window: int)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rlp_items, "WINDOW_BYTES", window)
         assert [item.raw for item in rlp_items.items(BytesIO(whole), len(whole))] == wanted
-
-
-# ── Parquet ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def table(rows: Sequence[Envelope] = SOME) -> pa.Table:
@@ -306,9 +301,6 @@ def test_rows_that_cannot_be_read_are_counted_one_by_one_and_later_groups_are_re
     for no_parquet in (b"PAR1", b"PAR1" + bytes(100) + b"PAR1"):
         path.write_bytes(no_parquet)
         assert read_new(path).faults == NO_TABLE
-
-
-# ── what it is ───────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("changed", [BYTES + SOME[0].raw, BYTES[:-1] + b"\x7f"], ids=["longer", "as long"])

@@ -32,8 +32,6 @@ from support.pipeline.report_lakes import LakeTables, Row
 PORTIONS = st.integers(0, 10**6).flatmap(lambda all_: st.integers(0, all_).map(lambda part: Portion(part, all_)))
 HOURS = st.dictionaries(st.integers(0, 23), st.integers(1, 500))
 
-# ── the rule ─────────────────────────────────────────────────────────────────────────────────────
-
 
 @pytest.mark.parametrize(
     ("now", "before", "is_change"),
@@ -67,8 +65,6 @@ def test_silent_hours_are_those_without_anything(day: dict[int, int], first: int
     expected = sum(count for hour, count in day.items() if hour in silent)
     assert (result and result.expected) == (expected if expected >= MIN_EXPECTED else None)
 
-
-# ── lakes of equal days, in which one thing changes ──────────────────────────────────────────────
 
 DAYS = [date(2026, 10, 12) + timedelta(number) for number in range(35)]
 LAST = DAYS[-1]
@@ -282,9 +278,6 @@ def test_hours_after_the_last_ingest_are_not_silent_and_a_silent_day_is_named_on
         assert len(changes(lake(change)).found) == number
     silent = on_last_day("busy_hours", {"source": "east"}, {"gone": True})
     assert "from 00:00 to 24:00 UTC" in only(lake(silent)).words
-
-
-# ── what is listed, and what is said ─────────────────────────────────────────────────────────────
 
 
 def many_versions(number: int, **fields: str) -> list[Row]:

@@ -135,16 +135,6 @@ def test_percentiles_are_in_order_along_the_axis() -> None:
     assert xs == sorted(xs)
 
 
-@given(st.floats(1, 1e15), st.floats(1, 1e15))
-def test_a_logarithmic_axis_contains_what_it_shows(one: float, other: float) -> None:
-    low, high = sorted((one, other))
-    scale = axes.duration_ticks(low, high)
-    assert len(scale) >= 2
-    assert scale[0] <= low
-    assert scale[-1] >= min(high, 86_400_000_000_000)
-    assert 0 <= axes.log_place(low, scale) <= axes.log_place(high, scale) <= 1
-
-
 @given(st.one_of(st.integers(0, 10**15), st.floats(0, 1e12)))
 def test_ticks_are_few_round_numbers_that_reach_the_largest_value(largest: float) -> None:
     found = axes.ticks(largest)

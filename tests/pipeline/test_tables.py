@@ -243,9 +243,6 @@ def test_many_topics_that_a_mailserver_lacks_make_a_short_table(made: Made) -> N
     assert [row["missing"] for row in gaps if row["topic"] == "0xffffffff"] == [10]
 
 
-# ── however the rows come ────────────────────────────────────────────────────────────────────────
-
-
 def spread(
     spark: SparkSession, name: str, parts: int, settings: Mapping[str, str]
 ) -> tuple[Counter[Values], Mapping[Values, set[int]]]:

@@ -30,8 +30,6 @@ from support.timing.vectors import (
     vector_rows,
 )
 
-# ── the vectors ──────────────────────────────────────────────────────────────────────────────────
-
 
 def turned(items: Sequence[Any] | None) -> Sequence[Any] | None:
     return items and items[::-1]

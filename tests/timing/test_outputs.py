@@ -41,8 +41,6 @@ def repeated(times: int, apart_us: int) -> Timeline:
     return replace(BOTH, commands=commands)
 
 
-# ── text ─────────────────────────────────────────────────────────────────────────────────────────
-
 MANY, AT_ONCE = repeated(100, 2_000_000), repeated(100, 0)
 TIMELINES = {
     "both": BOTH,
@@ -139,8 +137,6 @@ def test_times_are_written_as_people_read_them(
 ) -> None:
     assert ", ".join(map(written, times)) == texts
 
-
-# ── trace events: the rules of the format, and those by which Perfetto reads it ──────────────────
 
 TraceEvent = dict[str, Any]
 KEYS = {"X": {"dur"}, "i": {"s"}, "s": {"id"}, "t": {"id"}, "f": {"id", "bp"}}
@@ -259,9 +255,6 @@ def test_what_the_slices_and_instants_are_and_the_error_of_a_clock() -> None:
     assert [label.startswith("error of the clock: at most ") for label in labels] == [True, True]
     commands = [event for event in events(BOTH) if event.get("cat") == "commands" and event["pid"] != 2]
     assert {event["args"]["error_us"] for event in commands} == {client.error_us for client in BOTH.clients}
-
-
-# ── the page ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def embedded(content: bytes) -> str:
