@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import typer.main
 
@@ -22,14 +21,11 @@ PATHS: Final = re.compile(r"\b(FILE|DIR|PATH|LOG|TRACE|OLD)\b")
 """Metavars of paths."""
 
 
-@dataclass(frozen=True)
-class Parameter:
-    """An option or an argument of a command."""
+class Parameter(NamedTuple):
+    """An option, or an argument, which has no flags, of a command."""
 
     flags: tuple[str, ...]
-    """Empty: an argument."""
-    metavar: str
-    """Empty: an option without a value."""
+    metavar: str  # none: an option without a value
     help: str
     choices: tuple[str, ...] = ()
     repeatable: bool = False
@@ -43,20 +39,15 @@ class Parameter:
         return path if PATHS.search(self.metavar) else other
 
 
-@dataclass(frozen=True)
-class Command:
-    """A command, or a group of them."""
+class Command(NamedTuple):
+    """A command, or a group of them. Its path is what a user types, without `restante`."""
 
     path: str
-    """What a user types, without `restante`."""
+    name: str
     help: str
     options: tuple[Parameter, ...]
     arguments: tuple[Parameter, ...]
     subcommands: tuple[Command, ...]
-
-    @property
-    def name(self) -> str:
-        return self.path.rpartition(" ")[2]
 
     @property
     def summary(self) -> str:
@@ -73,26 +64,23 @@ class Command:
             yield from command.all()
 
 
-HELP: Final = Parameter(("--help",), "", "Show the help and exit.")
-
-
 def _command(command: Any, path: str = "") -> Command:
     inner = [item for item in getattr(command, "commands", {}).items() if not item[1].hidden]
     parameters = [_parameter(option) for option in command.params if not getattr(option, "hidden", False)]
+    options = [parameter for parameter in parameters if parameter.flags]
     return Command(
         path,
+        path.rpartition(" ")[2],
         (command.help or "").strip(),
-        (*(parameter for parameter in parameters if parameter.flags), HELP),
+        (*options, Parameter(("--help",), "", "Show the help and exit.")),
         tuple(parameter for parameter in parameters if not parameter.flags),
         tuple(_command(subcommand, f"{path} {name}".strip()) for name, subcommand in inner),
     )
 
 
 def _parameter(parameter: Any) -> Parameter:
-    metavar = "" if getattr(parameter, "is_flag", False) else parameter.metavar or ""
     choices = tuple(getattr(parameter.type, "choices", ()))
-    if choices and not metavar:
-        metavar = "|".join(choices)
+    metavar = "" if getattr(parameter, "is_flag", False) else parameter.metavar or "|".join(choices)
     if re.fullmatch(r"\[?[a-z][\w-]*(\|[a-z][\w-]*)+\]?", metavar):
         choices = tuple(metavar.strip("[]").split("|"))
     flags = (*parameter.opts, *parameter.secondary_opts) if parameter.param_type_name == "option" else ()
@@ -293,25 +281,22 @@ complete --command restante --no-files
 
 
 def fish(root: Command) -> str:
-    lines = [
-        f"# {GENERATED}" + FISH.format(paths=" ".join(_fish(command.path) for command in root.all() if command.path))
-    ]
+    paths = " ".join(_fish(command.path) for command in root.all() if command.path)
+    lines = [f"# {GENERATED}" + FISH.format(paths=paths)]
     for command in root.all():
         at = f"complete --command restante --condition {_fish(f'__restante_at {command.path}'.strip())}"
-        lines += [
-            f"{at} --arguments {inner.name} --description {_fish(inner.summary)}\n" for inner in command.subcommands
-        ]
+        inner = command.subcommands
+        lines += [f"{at} --arguments {sub.name} --description {_fish(sub.summary)}\n" for sub in inner]
         for option in command.options:
-            named = " ".join(
-                f"--{'long' if flag.startswith('--') else 'short'}-option {flag.lstrip('-')}" for flag in option.flags
-            )
+            named = (("long" if flag.startswith("--") else "short", flag.lstrip("-")) for flag in option.flags)
+            flags = " ".join(f"--{kind}-option {name}" for kind, name in named)
             value = option.value(
                 "--exclusive --arguments '{}' ",
                 "--exclusive --arguments '(__fish_complete_directories)' ",
                 "--require-parameter --force-files ",
                 "--exclusive ",
             )
-            lines.append(f"{at} {named} {value if option.metavar else ''}--description {_fish(option.help)}\n")
+            lines.append(f"{at} {flags} {value if option.metavar else ''}--description {_fish(option.help)}\n")
         if command.takes_files:
             lines.append(f"{at} --force-files\n")
     return "".join(lines)
