@@ -108,8 +108,10 @@ def usage_v1(path: Path) -> None:
     """A usage database as older servers made it."""
     with closing(sqlite3.connect(path)) as database:
         database.executescript(get_schema("usage", 1))
-        database.execute("INSERT INTO version VALUES (1)")
-        database.execute("INSERT INTO current VALUES (1500000000, 1500000300, NULL, 3)")
-        database.execute("INSERT INTO nameplates VALUES ('x', 1500000000, 2.5, 10.25, 'happy')")
-        database.execute("INSERT INTO mailboxes VALUES ('x', 1, 1500000000, 20.5, NULL, 'lonely')")
-        database.commit()
+    alter(
+        path,
+        "INSERT INTO version VALUES (1)",
+        "INSERT INTO current VALUES (1500000000, 1500000300, NULL, 3)",
+        "INSERT INTO nameplates VALUES ('x', 1500000000, 2.5, 10.25, 'happy')",
+        "INSERT INTO mailboxes VALUES ('x', 1, 1500000000, 20.5, NULL, 'lonely')",
+    )

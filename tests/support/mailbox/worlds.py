@@ -58,8 +58,6 @@ class World:
     def close(self) -> None:
         self._runner.close()
 
-    # ── what connections do ──────────────────────────────────────────────────────────────────────
-
     def connect(self) -> Inbox:
         """Return a connection that has its welcome. This one has no socket."""
         inbox = Inbox()
@@ -90,8 +88,6 @@ class World:
         """Return the code with which the server closed a connection; where that takes its time, wait for it."""
         return None if inbox.verdict is None else inbox.verdict[0]
 
-    # ── what the process and the clock do ────────────────────────────────────────────────────────
-
     def advance(self, seconds: float) -> None:
         self.clock.now += seconds
 
@@ -106,8 +102,6 @@ class World:
     def restart(self, *, crash: bool = False) -> None:
         """End the process and start it again on what it has stored; a crash leaves it no time to save touches."""
         raise NotImplementedError
-
-    # ── what can be seen ─────────────────────────────────────────────────────────────────────────
 
     @property
     def dispatcher(self) -> Dispatcher:
