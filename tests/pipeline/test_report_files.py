@@ -170,33 +170,21 @@ def test_a_summary_isolates_names_that_are_not_ascii_and_no_others(width: int) -
 
 
 @pytest.mark.parametrize(
-    ("value", "kind", "said"),
+    ("kind", "values", "texts"),
     [
-        (None, ValueKind.COUNT, "?"),
-        (1234567, ValueKind.COUNT, "1,234,567"),
-        (True, ValueKind.FLAG, "yes"),
-        (0, ValueKind.SHARE, "0 %"),
-        (1, ValueKind.SHARE, "100 %"),
-        (0.00001, ValueKind.SHARE, "<0.1 %"),
-        (0.99999, ValueKind.SHARE, ">99.9 %"),
-        (0.1234, ValueKind.SHARE, "12.3 %"),
-        (1234.56, ValueKind.AVERAGE, "1,234.6"),
-        (0, ValueKind.AVERAGE, "0"),
-        (0.0, ValueKind.AVERAGE, "0"),
-        (0.04, ValueKind.AVERAGE, "<0.1"),
-        (999, ValueKind.BYTES, "999 bytes"),
-        (1_250_000, ValueKind.BYTES, "1.2 MB"),
-        (999_999_999, ValueKind.BYTES, "1.0 GB"),
-        (61_000_000, ValueKind.DURATION, "1 min 1 s"),
-        (date(2026, 11, 1), ValueKind.DAY, "2026-11-01"),
-        ("x" * 1000, ValueKind.TEXT, "x" * 159 + "…"),
-        ("a\x00\nb\u202e", ValueKind.TEXT, "a\\x00\\nb\\u202e"),
-        ("", ValueKind.TEXT, "(empty)"),
-        (" \u200c ", ValueKind.TEXT, "(blank)"),
+        (ValueKind.COUNT, [None, 1_234_567], ["?", "1,234,567"]),
+        (ValueKind.FLAG, [True], ["yes"]),
+        (ValueKind.SHARE, [0, 1, 0.00001, 0.99999, 0.1234], ["0 %", "100 %", "<0.1 %", ">99.9 %", "12.3 %"]),
+        (ValueKind.AVERAGE, [1234.56, 0, 0.0, 0.04], ["1,234.6", "0", "0", "<0.1"]),
+        (ValueKind.BYTES, [999, 1_250_000, 999_999_999], ["999 bytes", "1.2 MB", "1.0 GB"]),
+        (ValueKind.DURATION, [61_000_000], ["1 min 1 s"]),
+        (ValueKind.DAY, [date(2026, 11, 1)], ["2026-11-01"]),
+        (ValueKind.TEXT, ["x" * 1000, "a\x00\nb\u202e"], ["x" * 159 + "…", "a\\x00\\nb\\u202e"]),
+        (ValueKind.TEXT, ["", " \u200c "], ["(empty)", "(blank)"]),
     ],
 )
-def test_values_are_written_for_people(value: Any, kind: ValueKind, said: str) -> None:
-    assert spoken_value(value, kind) == said
+def test_values_are_written_for_people(kind: ValueKind, values: list[Any], texts: list[str]) -> None:
+    assert [spoken_value(value, kind) for value in values] == texts
 
 
 def test_a_new_report_removes_only_files_that_earlier_ones_had(tmp_path: Path) -> None:
