@@ -1,3 +1,5 @@
+"""Views of a lake's tables, and the data dictionary: what each column means, in comments and in the document."""
+
 from __future__ import annotations
 
 import datetime as dt
@@ -15,6 +17,8 @@ from restante.pipeline.lake import columns
 from restante.pipeline.lake.lake import Lake
 from restante.pipeline.schemas import NAMEPLATES, Column, Table
 from restante.pipeline.tables import TABLES
+from restante.timing.model.phases import ALL_PHASES
+from support.pipeline import dictionary
 from support.pipeline.lakes import LATER_LETTERS, add, letter, opened
 from support.pipeline.tables import dicts, rows
 from support.processes import run
@@ -118,3 +122,20 @@ print(len(found), pyspark.SparkContext._gateway)
 
 def test_importing_the_pipeline_loads_no_spark_and_reading_a_lake_starts_no_java(lake: Path) -> None:
     assert run(sys.executable, "-c", CODE, lake).stdout == "[]\n1 None\n"
+
+
+def test_the_document_is_what_the_schemas_say() -> None:
+    page = dictionary.PATH.read_text()
+    assert page == dictionary.dictionary(page), f"it is out of date: {dictionary.__doc__}"
+    assert re.findall(r"^### (\w+)$", page, re.MULTILINE) == [*TABLES]
+    assert all(f"`{phase}`" in page for phase in ALL_PHASES)
+
+
+def test_a_meaning_is_sentences_that_say_when_a_column_is_null_and_numbers_of_time_have_a_unit() -> None:
+    for table in TABLES.values():
+        for column in table.columns:
+            name = f"{table.name}.{column.name}"
+            assert re.fullmatch(r"[^ ].*[^ .]\.", column.meaning), name
+            assert not column.null or "NULL" in column.meaning, name
+            assert not column.name.endswith("_us") or column.comment.endswith(" In microseconds."), name
+            assert column.type != "DOUBLE" or column.unit or column.name == "pow", name
