@@ -470,7 +470,7 @@ async def test_counts_agree_with_what_was_done(tmp_path: Path) -> None:
 async def test_packets_that_cannot_be_read_are_rejected_and_nothing_else_is(tmp_path: Path) -> None:
     """With the reasons of status-go (waku/v1/peer.go)."""
     large = waku_packets.write_envelopes([*(letter(number).raw for number in range(5000)), b"\xc0"])
-    said = (
+    sent = (
         (waku_packets.MESSAGES, large),
         (waku_packets.MESSAGES, b"\x80"),
         (waku_packets.MESSAGE_RESPONSE, b"\x80"),
@@ -482,7 +482,7 @@ async def test_packets_that_cannot_be_read_are_rejected_and_nothing_else_is(tmp_
     )
     async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
         peer = await here.greet()
-        for code, body in said:
+        for code, body in sent:
             peer.say(code, body)
             await peer.fence()
             await here.until("the packet", lambda: not here.node._digesting)

@@ -51,19 +51,19 @@ class Honest:
 
     def page(self, request: Request) -> tuple[list[Envelope], bytes]:
         """The envelopes of a page, and its cursor."""
-        found = sorted((each for each in self.envelopes if wanted(request, each)), key=key, reverse=self.downward)
+        matching = sorted((one for one in self.envelopes if wanted(request, one)), key=key, reverse=self.downward)
         if request.cursor:
-            found = [each for each in found if (key(each) < request.cursor) == self.downward]
-            found = [each for each in found if key(each) != request.cursor]
+            matching = [one for one in matching if (key(one) < request.cursor) == self.downward]
+            matching = [one for one in matching if key(one) != request.cursor]
         size = min(self.size, request.limit)
         # A cursor also where nothing is left, if the page is full: as shipped servers do it.
-        return found[:size], key(found[size - 1]) if len(found) >= size else b""
+        return matching[:size], key(matching[size - 1]) if len(matching) >= size else b""
 
     def packets(self, request: Request) -> Iterator[Packet]:
-        found, cursor = self.page(request)
-        for at in range(0, len(found), self.together):
-            yield found[at : at + self.together]
-        yield completion.complete(request.id, found[-1].hash if found else NO_HASH, cursor, self.answer)
+        matching, cursor = self.page(request)
+        for at in range(0, len(matching), self.together):
+            yield matching[at : at + self.together]
+        yield completion.complete(request.id, matching[-1].hash if matching else NO_HASH, cursor, self.answer)
 
 
 def wanted(request: Request, envelope: Envelope) -> bool:
