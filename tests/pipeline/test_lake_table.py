@@ -548,6 +548,8 @@ def test_only_files_and_days_with_replaced_rows_change(tmp_path: Path) -> None:
         assert stored(tmp_path, table=MONTHLY_LETTERS) == [OCTOBER, FIRST, THIRD]
         assert lakes.infos(table)[0].days == ["2026-11-03"]
         assert len({file.path for file in table.files()} & before) == 1, "October had no such row"
+        add(table, [], replace={"day": {"2026-11-01", "2026-11-03"}})
+        assert stored(tmp_path, table=MONTHLY_LETTERS) == [OCTOBER], "none of the rows of a file stays"
 
 
 def test_files_without_statistics_are_looked_into(tmp_path: Path) -> None:
