@@ -7,6 +7,7 @@ the middle of a write. With the number 0 the program lives.
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import runpy
 import signal
@@ -20,49 +21,38 @@ from unittest.mock import patch
 from restante.client.connection.websocket import Connection
 
 
-class Moments:
-    """The moments of this process, and the one at which it ends."""
+def main() -> None:
+    last, passed = int(sys.argv[1]), itertools.count(1)
+    sys.argv[:] = sys.argv[2:]
 
-    def __init__(self, last: int) -> None:
-        self.last = last
-        self.passed = 0
-
-    def pass_one(self) -> None:
-        self.passed += 1
-        if self.passed == self.last:
+    def moment() -> None:
+        if next(passed) == last:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def before(self, call: Callable[..., Any], *, after: bool = False) -> Callable[..., Any]:
+    def mortal(call: Callable[..., Any], *, after: bool = False) -> Callable[..., Any]:
         @functools.wraps(call)
-        def mortal(*arguments: Any, **named: Any) -> Any:
-            self.pass_one()
+        def called(*arguments: Any, **named: Any) -> Any:
+            moment()
             result = call(*arguments, **named)
             if after:
-                self.pass_one()
+                moment()
             return result
 
-        return mortal
+        return called
 
-    def write_bytes(self) -> Callable[[Path, bytes], None]:
-        def mortal(path: Path, content: bytes) -> None:
-            with path.open("wb", buffering=0) as file:
-                file.write(content[: len(content) // 2])
-                self.pass_one()
-                file.write(content[len(content) // 2 :])
+    def write_bytes(path: Path, content: bytes) -> None:
+        with path.open("wb", buffering=0) as file:
+            file.write(content[: len(content) // 2])
+            moment()
+            file.write(content[len(content) // 2 :])
 
-        return mortal
-
-
-def main() -> None:
-    moments = Moments(int(sys.argv[1]))
-    sys.argv[:] = sys.argv[2:]
     with (
-        patch.object(os, "fsync", moments.before(os.fsync)),
-        patch.object(os, "rename", moments.before(os.rename)),
-        patch.object(tempfile, "mkstemp", moments.before(tempfile.mkstemp)),
-        patch.object(Path, "write_bytes", moments.write_bytes()),
-        patch.object(Connection, "send", moments.before(Connection.send, after=True)),
-        patch.object(Connection, "on_ws_frame", moments.before(Connection.on_ws_frame)),
+        patch.object(os, "fsync", mortal(os.fsync)),
+        patch.object(os, "rename", mortal(os.rename)),
+        patch.object(tempfile, "mkstemp", mortal(tempfile.mkstemp)),
+        patch.object(Path, "write_bytes", write_bytes),
+        patch.object(Connection, "send", mortal(Connection.send, after=True)),
+        patch.object(Connection, "on_ws_frame", mortal(Connection.on_ws_frame)),
     ):
         runpy.run_path(sys.argv[0], run_name="__main__")
     sys.stdout.flush()

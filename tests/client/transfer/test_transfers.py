@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
+import os
 import re
 import socket
 import threading
@@ -47,7 +49,7 @@ from restante.client.transfer.receiving import OfferedText, receive
 from restante.client.transfer.sending import send_file
 from restante.client.transfer.stream import Stream
 from restante.client.transit.connecting import TransitOptions
-from restante.client.transit.pipe import RECORD_BYTES, RecordPipe
+from restante.client.transit.pipe import RECORD_BYTES, RecordPipe, _lost
 from restante.client.transit.records import LENGTH_BYTES, Role, TransitKeys
 from restante.common.errors import Misuse, StoreError
 from support.bounds import bounded
@@ -140,6 +142,12 @@ def test_both_sides_know_that_it_arrived_or_nothing_is_stored(
         assert sent is not None
         assert "nothing was kept" in str(received)
         assert names(place.parent) == []
+
+
+def test_a_connection_that_fails_is_a_sentence_without_terms_of_the_system() -> None:
+    lost = {number: str(_lost(OSError(number, os.strerror(number)))) for number in (errno.EPIPE, errno.EHOSTUNREACH)}
+    assert lost[errno.EPIPE] == "the connection to the other side was closed"
+    assert lost[errno.EHOSTUNREACH] == "the connection to the other side was lost (No route to host)"
 
 
 async def test_two_sides_that_both_cannot_listen_meet_at_a_relay(tmp_path: Path) -> None:
