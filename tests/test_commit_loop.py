@@ -387,15 +387,11 @@ async def test_a_refusal_counts_unless_its_batch_was_undone(tmp_path: Path) -> N
             assert peer.errors == errors
             assert quotas.refusals == refusals
         assert [loop.measurements.commands(Add, outcome) for outcome in (OK, REFUSED, UNDONE)] == [1, 1, 2]
-
-
-async def test_a_text_that_is_too_expensive_to_decode_is_a_refusal_and_a_refused_command(tmp_path: Path) -> None:
-    async with opened(tmp_path) as loop:
-        peer = Peer(loop, "a")
+        # A text that is too expensive to decode is a refusal, too.
         loop.receive(peer.connection, "," * (MAX_SHORT_MESSAGE_CHARACTERS + MAX_LONG_MESSAGE_SIGNS))
         await loop.idle.wait()
         assert peer.verdict == (1009, TOO_EXPENSIVE)
-        assert loop.dispatcher.quotas.refusals == {TOO_EXPENSIVE: 1}
+        assert quotas.refusals == {MAILBOX_FULL: 1, TOO_EXPENSIVE: 1}
         assert loop.measurements.commands(type(None), REFUSED) == 1
 
 

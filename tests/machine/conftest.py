@@ -3,6 +3,9 @@ from collections.abc import Iterator
 import pytest
 from structlog.testing import capture_logs
 
+# So that a difference is shown, and not only that there is one.
+pytest.register_assert_rewrite("machine.machine", "machine.model")
+
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
