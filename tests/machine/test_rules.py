@@ -173,12 +173,11 @@ deeds = st.tuples(
 )
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def slices_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pruning, "SLICE_WEIGHT", 1)
 
 
-@pytest.mark.usefixtures("slices_of_one")
 @given(
     st.lists(deeds, max_size=20),
     st.lists(deeds, max_size=6),
@@ -220,7 +219,6 @@ def test_pruning_ends_idle_mailboxes_only(before: list[Deed], late: list[Deed], 
             assert world.touches()[key] >= PRUNE_AFTER
 
 
-@pytest.mark.usefixtures("slices_of_one")
 def test_looking_into_an_app_counts_in_a_slice() -> None:
     """A list of all mailboxes was made first: of 200,000 in as many apps in 76 ms."""
     with closing(CoreWorld(Options())) as world:

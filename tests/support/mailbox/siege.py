@@ -1,22 +1,13 @@
-"""A server under siege, the pair that must not notice, and what is left when all have gone.
-
-The server runs in the test's own loop, with a clock that the test moves.
-"""
+"""A server under siege in the test's own loop, with a clock that the test moves, and the pair that must not notice."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, Final
 
-from structlog.testing import capture_logs
-
-from restante.mailbox.core.admission import Admission
-from restante.mailbox.core.limits import Limits
 from support.bounds import bounded
-from support.mailbox.live import LiveServer, open_live
+from support.mailbox.live import LiveServer
 from support.mailbox.pair import APP, Pair
 from support.mailbox.raw_socket import RawSocket
 
@@ -101,21 +92,3 @@ class Siege:
         logged = "\n".join(str(line) for line in lines if line["event"] != "listening")
         for secret in (APP, "pair-a", "pair-b", "body of", "127.0.0.1", *self.pair.mailboxes, *self.secrets):
             assert secret not in logged
-
-
-@asynccontextmanager
-async def besieged(data: Path, limits: Limits, admission: Admission | None = None) -> AsyncIterator[Siege]:
-    """Serve; at the end nobody is there, nothing is held, and the log tells nothing of anybody."""
-    with capture_logs() as lines:
-        async with open_live(data, admission=admission, limits=limits) as live:
-            siege = Siege(live)
-            yield siege
-            siege.everybody_goes()
-            await siege.pair.play()
-            async with bounded("an empty house"):
-                while not siege.empty():
-                    live.clock.now += 1.0  # who is over its rate is not read, and so not missed
-                    live.server.tick()
-                    await asyncio.sleep(0)
-            live.server.commit_loop.log_refusals()
-    siege.check_log(lines)
