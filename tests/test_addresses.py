@@ -23,12 +23,7 @@ from restante.mailbox.core.address_quotas import (
     AddressRegistry,
 )
 from restante.mailbox.core.addresses import identify
-from restante.mailbox.core.admission import (
-    TOO_MANY_FROM_ADDRESS,
-    Admission,
-    AdmissionResult,
-    AdmissionTerms,
-)
+from restante.mailbox.core.admission import TOO_MANY_FROM_ADDRESS, Admission, AdmissionResult, AdmissionTerms
 from restante.mailbox.core.limits import UNLIMITED, Limits
 from restante.mailbox.core.model import Now
 

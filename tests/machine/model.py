@@ -208,9 +208,10 @@ class Server:
             return None
         if peer.app is None:
             raise Refusal("must bind first")
-        if not isinstance(kind, str) or kind not in _RULES:
+        if kind not in ("list", "allocate", "claim", "release", "open", "add", "close"):
             raise Refusal("unknown type")
-        return _RULES[kind](self, peer, message, now)
+        reply: Frame | None = getattr(self, f"_{kind}")(peer, message, now)
+        return reply
 
     def refuse(self, entries: list[tuple[Peer, str | None]], touched: dict[tuple[str, str], float]) -> None:
         """The store would have none of this batch: every command of it is answered with an error. Connections that
@@ -521,17 +522,6 @@ def _side(member: Member) -> Record:
 
 def _place(members: list[Member], side: str) -> Member | None:
     return next((member for member in members if member.side == side), None)
-
-
-_RULES: dict[str, Callable[[Server, Peer, Frame, Now], Frame | None]] = {
-    "list": Server._list,
-    "allocate": Server._allocate,
-    "claim": Server._claim,
-    "release": Server._release,
-    "open": Server._open,
-    "add": Server._add,
-    "close": Server._close,
-}
 
 
 # ── usage records, by the formulas of the reference server (server.py:353 and :430, 0.8.0) ───────

@@ -134,12 +134,6 @@ def scribbled(path: Path) -> None:
     path.write_bytes(content)
 
 
-def another(path: Path) -> None:
-    path.unlink()
-    with closing(sqlite3.connect(path)) as database:
-        database.execute("CREATE TABLE mailboxes (app_id, id, for_nameplate)")
-
-
 NO_CHANNEL = "is not a channel database of the reference server"
 REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "zero bytes": (
@@ -152,7 +146,6 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "truncated": (truncated, "damaged (database disk image is malformed)"),
     "scribbled": (scribbled, "is damaged ("),
-    "another program's": (another, NO_CHANNEL),
     "a column is missing": (
         lambda path: alter(path, "ALTER TABLE messages RENAME COLUMN msg_id TO message_id"),
         NO_CHANNEL,

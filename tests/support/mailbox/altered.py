@@ -5,13 +5,11 @@ python -m support.mailbox.altered HOW ARGS...    is    restante ARGS...    with 
 
 import math
 import os
-import sqlite3
 import sys
 import threading
 from contextlib import AbstractContextManager, ExitStack
-from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from unittest.mock import patch
 
 from restante.cli.main import main
@@ -23,15 +21,6 @@ HANG_FILE: Final = "HANG_FILE"
 """The variable that names the file of "hangs-with-a-file"."""
 
 
-class HangsAtCommit(sqlite3.Connection):
-    """Its disk does not answer."""
-
-    def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
-        if sql == "COMMIT":
-            threading.Event().wait()
-        return super().execute(sql, parameters)
-
-
 class HangsWithAFile(Server):
     """Its event loop hangs from when a file is there."""
 
@@ -39,11 +28,6 @@ class HangsWithAFile(Server):
         if Path(os.environ[HANG_FILE]).exists():
             threading.Event().wait()
         super().tick()
-
-
-def connecting(kind: type[sqlite3.Connection]) -> AbstractContextManager[object]:
-    """Make every connection one of this kind."""
-    return patch("sqlite3.connect", partial(sqlite3.connect, factory=kind))
 
 
 def quick(seconds: float) -> AbstractContextManager[object]:

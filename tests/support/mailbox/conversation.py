@@ -39,8 +39,6 @@ from support.mailbox.givens import Frame, Inbox, Options
 from support.mailbox.tables import shown
 from support.mailbox.worlds import World
 
-END = "the end"
-
 SCRIPTS = Path(__file__).parents[2] / "scripts" / "mailbox"
 
 _FORMS = {
@@ -109,7 +107,7 @@ class Mismatch(AssertionError):  # noqa: N818 - what it is
     """What came is not what the script says, at this line of it."""
 
     def __init__(self, script: Script, line: Line | None, why: object) -> None:
-        self.line = END if line is None else line.text
+        self.line = "the end" if line is None else line.text
         super().__init__(f"{script.name}.txt:{line.number if line else 0}: {self.line}\n    {why}")
 
 

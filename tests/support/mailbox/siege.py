@@ -1,4 +1,4 @@
-"""A server under siege in the test's own loop, with a clock that the test moves, and the pair that must not notice."""
+"""A server under siege, with a clock that the test moves, and the pair that must not notice."""
 
 from __future__ import annotations
 
