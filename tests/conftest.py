@@ -48,6 +48,7 @@ SECONDS: Final[dict[str, tuple[int, int]]] = {
     "tests/pipeline/test_small_jobs.py": (3, 35),
     "tests/pipeline/test_tables.py": (21, 79),
     "tests/test_bench.py": (2, 34),
+    "tests/test_cli.py": (18, 1),
     "tests/test_dashboard.py": (17, 9),
     "tests/test_docs.py": (10, 3),
     "tests/test_packages.py": (1, 91),
@@ -233,7 +234,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if seed := _seed(config):
         terminalreporter.line(seed)
     measured = config.pluginmanager.get_plugin("_cov")
-    if measured is not None and getattr(measured, "cov_total", None) is not None:
+    if getattr(measured, "cov_total", None) is not None and "xml" in measured.options.cov_report:
         rates = ET.parse(measured.options.cov_report["xml"]).getroot().attrib
         branches, lines = (100 * float(rates[name]) for name in ("branch-rate", "line-rate"))
         figures = f"{branches:.1f} % of branches, {lines:.1f} % of lines"
