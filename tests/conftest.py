@@ -234,7 +234,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if seed := _seed(config):
         terminalreporter.line(seed)
     measured = config.pluginmanager.get_plugin("_cov")
-    if getattr(measured, "cov_total", None) is not None and "xml" in measured.options.cov_report:
+    if measured is not None and measured.cov_total is not None and "xml" in measured.options.cov_report:
         rates = ET.parse(measured.options.cov_report["xml"]).getroot().attrib
         branches, lines = (100 * float(rates[name]) for name in ("branch-rate", "line-rate"))
         figures = f"{branches:.1f} % of branches, {lines:.1f} % of lines"

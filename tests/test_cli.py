@@ -115,6 +115,16 @@ def test_the_server_starts_without_the_optional_imports_of_structlog_which_a_pro
     assert run(sys.executable, "-c", code).stdout.startswith("[]\nFalse <module")
 
 
+@pytest.mark.parametrize("command", ["serve", "waku serve"])
+def test_a_port_in_use_is_an_error_before_slow_imports(command: str, tmp_path: Path) -> None:
+    program = "import sys; from restante.cli.main import main\ntry: main()\nfinally: print(*sys.modules)"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        ended = run(sys.executable, "-c", program, *command.split(), "--data", tmp_path / "data", "--listen", address)
+    assert "Address already in use (--listen)" in ended.stderr
+    assert not {"picows", "uvloop", "aiohttp", "sqlite3", "structlog"} & set(ended.stdout.split())
+
+
 def test_config_show_prints_every_setting_and_its_source(tmp_path: Path) -> None:
     file = tmp_path / "r.toml"
     file.write_text('[serve]\nmotd = "hi"\n')
