@@ -200,6 +200,18 @@ def test_a_list_has_numbers_only_and_answers_a_question(world: World) -> None:
     assert alice.machine.answers == 2  # the welcome and the first list
 
 
+def test_a_list_is_expected_only_while_a_caller_waits_for_it(world: World) -> None:
+    alice = Side(world, 1)
+    alice.connect()
+    alice.listen()
+    for _ in range(2):
+        alice.machine.list_nameplates()
+    alice.machine.forget_list()
+    assert alice.machine.awaits_answer
+    alice.machine.forget_list()
+    assert not alice.machine.awaits_answer
+
+
 @pytest.mark.parametrize("nameplate", ["", "four", "-1", "9" * 41, "4-purple", "4-\x1b[31m", "4\n", "٤"])
 def test_an_allocated_nameplate_that_is_none_ends_the_wormhole(world: World, nameplate: str) -> None:
     alice = Side(world, 1)

@@ -157,6 +157,20 @@ def test_a_missing_key_is_created_readable_by_its_owner_only_and_then_read(
         key_file.load_or_make(tmp_path / "another")
 
 
+def test_files_of_a_killed_start_do_not_hinder_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as end:
+        end.setattr(os, "link", killed)
+        end.setattr(Path, "unlink", killed)
+        with pytest.raises(KeyboardInterrupt):
+            key_file.load_or_make(tmp_path / "node.key")
+    [draft] = tmp_path.iterdir()
+    assert stat.S_IMODE(draft.stat().st_mode) == 0o600
+    assert key_file.load_or_make(tmp_path / "node.key").secret == key_file.load(tmp_path / "node.key").secret
+
+
 def test_of_two_processes_the_faster_one_creates_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, link = tmp_path / "node.key", os.link
 
