@@ -3,34 +3,30 @@
 python -m support.waku.altered HOW ARGS...    is    restante ARGS...    with this altered
 """
 
-import os
+import sqlite3
 import sys
 import threading
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
-from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from unittest.mock import patch
 
 from restante.cli.main import main
 from restante.waku.connection import peer_connection
 from restante.waku.devp2p import session
-from restante.waku.node import node
-from support.mailbox.altered import HANG_FILE, HangsAtCommit, connecting
 
 
-class HangsWithAFile(node.Node):
-    """Its event loop hangs from when a file is there."""
+class HangsAtCommit(sqlite3.Connection):
+    """Its disk does not answer."""
 
-    def tick(self) -> None:
-        if Path(os.environ[HANG_FILE]).exists():
+    def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
+        if sql == "COMMIT":
             threading.Event().wait()
-        super().tick()
+        return super().execute(sql, parameters)
 
 
 WAYS: Final[dict[str, tuple[AbstractContextManager[object], ...]]] = {
-    "hangs-at-commit": (connecting(HangsAtCommit),),
-    "hangs-with-a-file": (patch("restante.waku.node.main.Node", HangsWithAFile),),
+    "hangs-at-commit": (patch("sqlite3.connect", partial(sqlite3.connect, factory=HangsAtCommit)),),
     "no-timeouts": (
         patch.object(peer_connection, "WRITE_STALL_TIMEOUT", 1e6),
         patch.object(session, "SessionLimits", partial(session.SessionLimits, silence=1e6)),
