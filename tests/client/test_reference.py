@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from client import reference
 from restante import client
 from restante.client import Journal, JournaledWormhole, Wormhole
 from support.bounds import bounded
-from support.client import reference
 from support.mailbox.live import LiveServer
 from support.processes import run
 

@@ -21,9 +21,7 @@ from typing import Final
 import pytest
 import pytest_asyncio
 
-from restante.mailbox.server.server import PING_INTERVAL_SECONDS
-from support.bounds import BOUND
-from support.client.parcels import (
+from interop.parcels import (
     FILES,
     GIB,
     LARGE,
@@ -37,10 +35,8 @@ from support.client.parcels import (
     write_sparse,
     write_tree,
 )
-from support.isolation import PUBLIC_RELAY, RELAY_PORT, isolated_network, networks_apart
-from support.mailbox.reverse_proxies import FRONTS, NGINX_LIMIT, Fronts, running_fronts
-from support.mailbox.servers import Restante, TransitRelay
-from support.mailbox.shipped import (
+from interop.reverse_proxies import FRONTS, NGINX_LIMIT, Fronts, running_fronts
+from interop.shipped_clients import (
     CURRENT,
     GO_NEW,
     GO_OLD,
@@ -52,6 +48,10 @@ from support.mailbox.shipped import (
     Shipped,
     Words,
 )
+from restante.mailbox.server.server import PING_INTERVAL_SECONDS
+from support.bounds import BOUND
+from support.isolation import PUBLIC_RELAY, RELAY_PORT, isolated_network, networks_apart
+from support.mailbox.servers import Restante, TransitRelay
 from support.ports import nobodys_port
 from support.processes import RESTANTE, Child, Serving, child, serving
 

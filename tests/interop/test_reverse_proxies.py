@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from interop.reverse_proxies import DIRECT, HAPROXY_OF_TCP, PROXIES, behind, running_fronts
 from support.bounds import bounded
 from support.certificates import Certificate
 from support.mailbox.raw_socket import RawSocket, handshake
-from support.mailbox.reverse_proxies import DIRECT, HAPROXY_OF_TCP, PROXIES, behind, running_fronts
 from support.mailbox.wormhole import Client
 from support.processes import serving
 

@@ -23,10 +23,10 @@ import pytest
 from support.bounds import BOUND
 from support.isolation import RELAY_PORT
 from support.mailbox.wormhole import HOMES, MAIN, Client
-from support.processes import TESTS, spawn
+from support.processes import spawn
 from support.tools import BUILD, MissingError, at_least, build, fetch, installed, npm_packages, uv
 
-DATA: Final = TESTS / "interop" / "shipped"
+DATA: Final = Path(__file__).with_name("shipped")
 
 Words = tuple[str, ...]
 

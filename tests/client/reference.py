@@ -1,7 +1,7 @@
 """The reference of the client library, docs/client/reference.md, from its docstrings and signatures.
 
 The order of its sections, and what stands between them, are written by hand: the sections `### NAME`, the tables and
-the tree of errors are replaced. To write it anew: PYTHONPATH=src:tests .venv/bin/python -m support.client.reference
+the tree of errors are replaced. To write it anew: PYTHONPATH=src:tests .venv/bin/python -m client.reference
 """
 
 from __future__ import annotations
