@@ -109,15 +109,6 @@ async def stored(
     return folder / offered.name
 
 
-async def stops(task: asyncio.Task[Any], theirs: Wormhole, role: Role) -> list[str]:
-    """Cancel our side. The peer is told at once. Return the notes of the end."""
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError) as ended:
-        await task
-    assert (await heard(theirs, "error"))[0] == f"the {role} stopped"
-    return getattr(ended.value, "__notes__", [])
-
-
 async def gives_up(ending: Coroutine[Any, Any, object] | asyncio.Task[Any], words: str) -> TransferError:
     """Wait for the end of our side, which says that the peer gave up, and why."""
     with pytest.raises(TransferError, match=rf"^the other side gave up: {words}") as ended:

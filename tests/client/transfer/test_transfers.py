@@ -18,7 +18,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.liar import carry, listening
 from client.live import Network
 from client.transfer.hostile import (
     CONTENT,
@@ -37,10 +36,10 @@ from client.transfer.hostile import (
     sends_it,
     sparse,
     stopped_halfway,
-    stops,
     stored,
     until_closed,
 )
+from restante.client import Wormhole
 from restante.client.errors import ConnectionLostError, TransferError
 from restante.client.files.draft import draft_file
 from restante.client.files.unpacking import _Target
@@ -150,85 +149,24 @@ def test_a_connection_that_fails_is_a_sentence_without_terms_of_the_system() -> 
     assert lost[errno.EHOSTUNREACH] == "the connection to the other side was lost (No route to host)"
 
 
-async def test_two_sides_that_both_cannot_listen_meet_at_a_relay(tmp_path: Path) -> None:
-    waiting: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
-
-    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\n")
-        waiting.append((reader, writer))
-        if len(waiting) == 2:
-            (one, to_one), (other, to_other) = waiting
-            for target in (to_one, to_other):
-                target.write(b"ok\n")
-            await asyncio.gather(carry(one, to_other), carry(other, to_one))
-        else:
-            await asyncio.Event().wait()
-
-    (tmp_path / "parcel").write_bytes(b"content")
-    (tmp_path / "to").mkdir()
-    async with listening(relay) as port, pair() as (ours, theirs):
-        transit = TransitOptions((f"tcp:127.0.0.1:{port}",), listen=False)
-        sending = send_file(ours, tmp_path / "parcel", transit=transit)
-        _, path = await asyncio.gather(sending, stored(theirs, tmp_path / "to", transit=transit))
-    assert path.read_bytes() == b"content"
-
-
 INCOMPLETE = r"after sending [\d,]+ of [\d,]+ bytes: the receiver does not have everything"
 
 
-@pytest.fixture
-def large(tmp_path: Path) -> Path:
-    return sparse(tmp_path / "large")
+CANCELLED, GIVEN_UP = "it is cancelled", "the peer gives up"
+how_it_ends = pytest.mark.parametrize("how", [CANCELLED, GIVEN_UP])
 
 
-async def test_a_sender_that_gives_up_in_the_middle_is_heard_at_once(folder: Path) -> None:
-    script, begun, over = stopped_halfway(lambda pipe: pipe.send(CONTENT[:5]))
-    received = asyncio.Event()
-    async with pair() as (ours, theirs):
-        sending = sends(theirs, script)
-        receiving = asyncio.create_task(stored(ours, folder, lambda _: received.set()))
-        await begun.wait()
-        await received.wait()
+async def ends(task: asyncio.Task[Any], theirs: Wormhole, role: Role, how: str) -> list[str]:
+    """End our side while it works, which the other side hears at once. Return what our program is told of it."""
+    if how == GIVEN_UP:
         await say(theirs, error="no paper")
-        try:
-            ended = await gives_up(receiving, "no paper ")
-        finally:
-            over.set()
-        await sending
-    assert ended.outcome == "after receiving 5 of 10 bytes: nothing was kept"
-    assert str(ended).endswith(f" ({ended.outcome})")
-    assert names(folder) == []
-
-
-async def test_a_receiver_that_gives_up_in_the_middle_is_heard_at_once(large: Path) -> None:
-    script, begun, over = stopped_halfway(lambda pipe: pipe.receive())
-    async with pair() as (ours, theirs):
-        receiving = receives(theirs, script)
-        sending = asyncio.create_task(send_file(ours, large, transit=DIRECT))
-        await begun.wait()
-        await say(theirs, error="no room")
-        try:
-            ended = await gives_up(sending, "no room ")
-        finally:
-            over.set()
-        await receiving
-    assert re.fullmatch(INCOMPLETE, ended.outcome)
-
-
-async def test_a_peer_that_gives_up_instead_of_connecting_is_heard_at_once(folder: Path, large: Path) -> None:
-    async with pair() as (ours, theirs):
-        receiving = asyncio.create_task(stored(ours, folder))
-        await say(theirs, offer=OFFER)
-        await heard(theirs, "answer")
-        await say(theirs, error="no way")
-        await gives_up(receiving, "no way$")
-    assert names(folder) == []
-    async with pair() as (ours, theirs):
-        sending = asyncio.create_task(send_file(ours, large, transit=DIRECT))
-        await heard(theirs, "offer")
-        await say(theirs, answer={"file_ack": "ok"})
-        await say(theirs, error="no way")
-        await gives_up(sending, "no way$")
+        outcome = (await gives_up(task, "no paper( |$)")).outcome
+        return [outcome] if outcome else []
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError) as ended:
+        await task
+    assert (await heard(theirs, "error"))[0] == f"the {role} stopped"
+    return getattr(ended.value, "__notes__", [])
 
 
 @pytest.mark.parametrize("message", [None, b"\xff", b"{}", b'{"transit":{}}', b'{"answer":{"file_ack":"no"}}'])
@@ -258,7 +196,7 @@ async def test_whatever_else_happens_at_the_server_in_the_middle_changes_nothing
     assert path.read_bytes() == CONTENT
 
 
-@pytest.mark.parametrize("how", ["cancelled", "the peer gave up"])
+@how_it_ends
 async def test_an_end_while_unpacking_leaves_nothing(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
@@ -274,31 +212,28 @@ async def test_an_end_while_unpacking_leaves_nothing(
         ended.wait()
         add(target, member)  # type: ignore[arg-type]
 
-    def ends(pipe: RecordPipe) -> None:
+    def ends_it(pipe: RecordPipe) -> None:
         end(pipe)
         ended.set()
 
     monkeypatch.setattr(_Target, "add", adds)
-    monkeypatch.setattr(RecordPipe, "end", ends)
+    monkeypatch.setattr(RecordPipe, "end", ends_it)
     async with pair() as (ours, theirs):
         sending = sends(theirs, records(archive), {"directory": directory})
         receiving = asyncio.create_task(stored(ours, folder))
         await unpacking.wait()
         assert len(names(folder)) == 1
         try:
-            if how == "cancelled":
-                await stops(receiving, theirs, Role.RECEIVER)
-            else:
-                await say(theirs, error="no paper")
-                await gives_up(receiving, "no paper")
+            await ends(receiving, theirs, Role.RECEIVER, how)
         finally:
             ended.set()
         await sending
     assert names(folder) == []
 
 
+@how_it_ends
 @pytest.mark.parametrize("phase", ["waits for an offer", "connects", "waits for bytes"])
-async def test_a_receiver_stops_at_once_and_keeps_nothing(folder: Path, phase: str) -> None:
+async def test_a_receiver_ends_at_once_and_keeps_nothing(folder: Path, phase: str, how: str) -> None:
     waits = asyncio.Event()
     async with pair() as (ours, theirs):
         receiving = asyncio.create_task(stored(ours, folder, lambda _: waits.set()))
@@ -310,7 +245,7 @@ async def test_a_receiver_stops_at_once_and_keeps_nothing(folder: Path, phase: s
         elif phase == "waits for bytes":
             tasks.append(sends(theirs, sends_half))
             await waits.wait()
-        notes = await stops(receiving, theirs, Role.RECEIVER)
+        notes = await ends(receiving, theirs, Role.RECEIVER, how)
         await asyncio.gather(*tasks)
     assert notes == (["after receiving 5 of 10 bytes: nothing was kept"] if tasks else [])
     assert names(folder) == []
@@ -349,6 +284,7 @@ async def test_a_receiver_that_stops_at_the_end_says_whether_the_file_is_stored(
     assert names(folder) == left
 
 
+@how_it_ends
 @pytest.mark.parametrize(
     ("phase", "note"),
     [
@@ -358,8 +294,8 @@ async def test_a_receiver_that_stops_at_the_end_says_whether_the_file_is_stored(
         ("waits for the acknowledgement", "before the receiver confirmed: it may have everything"),
     ],
 )
-async def test_a_sender_stops_at_once_and_says_what_the_receiver_has(
-    tmp_path: Path, phase: str, note: str | None
+async def test_a_sender_ends_at_once_and_says_what_the_receiver_has(
+    tmp_path: Path, phase: str, note: str | None, how: str
 ) -> None:
     script, begun, over = stopped_halfway(lambda pipe: pipe.receive())
     path = sparse(tmp_path / "parcel", 10 if phase.endswith("acknowledgement") else 64 << 20)
@@ -373,8 +309,10 @@ async def test_a_sender_stops_at_once_and_says_what_the_receiver_has(
         if phase == "connects":
             await say(theirs, answer={"file_ack": "ok"})
             await ours.flush()
-        notes = await stops(sending, theirs, Role.SENDER)
-        over.set()
+        try:
+            notes = await ends(sending, theirs, Role.SENDER, how)
+        finally:
+            over.set()
         await asyncio.gather(*tasks)
     assert len(notes) == len(tasks)
     assert all(re.fullmatch(note or "", given) for given in notes), notes
@@ -384,7 +322,7 @@ class ProgressError(Exception):
     """What a program raises in its function for progress."""
 
 
-async def test_an_error_about_progress_ends_the_transfer(folder: Path, large: Path) -> None:
+async def test_an_error_about_progress_ends_the_transfer(tmp_path: Path, folder: Path) -> None:
     def fails(_bytes: int) -> None:
         raise ProgressError
 
@@ -399,7 +337,7 @@ async def test_an_error_about_progress_ends_the_transfer(folder: Path, large: Pa
     async with pair() as (ours, theirs):
         receiving = receives(theirs, until_closed)
         with pytest.raises(ProgressError) as ended:
-            await send_file(ours, large, transit=DIRECT, on_progress=fails)
+            await send_file(ours, sparse(tmp_path / "large"), transit=DIRECT, on_progress=fails)
         await receiving
         assert (await heard(theirs, "error"))[0] == "the sender failed"
     assert re.fullmatch(INCOMPLETE, ended.value.__notes__[0])
