@@ -237,10 +237,6 @@ async def stop_receiver(scene: Scene, receiver: Client, waiting: Stop) -> None:
     await scene.cut_off(RECEIVER)
 
 
-async def refuses_a_stranger(scene: Scene, code: str) -> None:
-    await assert_refused(await scene.receive(code, name="stranger"), words="ERROR: crowded")
-
-
 @pytest.mark.parametrize(
     "moment",
     [
@@ -272,7 +268,7 @@ async def test_a_side_that_left_after_a_guess_keeps_its_place(scene: Scene) -> N
     stopped = await scene.receive(code, name="stopped")
     await scene.passed(to_client(RECEIVER, "message", phase="pake", author=RECEIVER))
     await stop_receiver(scene, stopped, waiting)
-    await refuses_a_stranger(scene, code)
+    await assert_refused(await scene.receive(code, name="stranger"), words="ERROR: crowded")
     await sender.says("Key established, waiting for confirmation...")
     scene.kill()  # the reference server would refuse the sender when it comes back
     reopened = scene.stop_at(to_client(SENDER, "message", phase="version", author=SENDER), AFTER, lambda: None)
@@ -281,45 +277,3 @@ async def test_a_side_that_left_after_a_guess_keeps_its_place(scene: Scene) -> N
     assert scene.messages(to_client(SENDER, "error")) == []
     assert sender.running
     assert scene.server.usage() == Usage(nameplates=[], mailboxes=[])
-
-
-def assert_a_stranger_is_recorded(scene: Scene) -> None:
-    """Somebody else knew the nameplate: that is what the operator should see of it."""
-    assert scene.server.usage() == Usage(nameplates=["crowded"], mailboxes=["crowded"])
-    assert scene.server.live() == {}
-
-
-@thorough
-async def test_a_side_that_reconnects_after_a_crash_keeps_its_place(scene: Scene) -> None:
-    """Here the server left, not the receiver: a stranger who is quicker must not have its place."""
-    killed = scene.kill_at(to_client(RECEIVER, "claimed"), AFTER)
-    sender = await scene.send_text(TEXT)
-    code = await sender.code()
-    receiver = await scene.receive(code)
-    await killed.reached()
-    back = scene.hold(to_server(RECEIVER, "bind"))
-    await scene.server.restart()
-    await refuses_a_stranger(scene, code)
-    await back.reached()
-    back.let_go()
-    await assert_text_arrives(sender, receiver, TEXT)
-    assert_a_stranger_is_recorded(scene)
-
-
-@thorough
-@pytest.mark.parametrize("restart", [False, True], ids=["server-stays", "server-killed"])
-async def test_a_refused_stranger_harms_nobody(scene: Scene, restart: bool) -> None:
-    waiting = scene.hold(to_server(RECEIVER, "release"))  # and the `version` behind it
-    sender = await scene.send_text(TEXT)
-    code = await sender.code()
-    receiver = await scene.receive(code)
-    await waiting.reached()
-    await refuses_a_stranger(scene, code)
-    if restart:
-        scene.kill()
-        await scene.server.restart()
-    waiting.let_go()
-    await assert_text_arrives(sender, receiver, TEXT)
-    for client in (SENDER, RECEIVER):
-        assert scene.messages(to_client(client, "error")) == []
-    assert_a_stranger_is_recorded(scene)
