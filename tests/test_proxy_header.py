@@ -6,7 +6,7 @@ import asyncio
 import ipaddress
 import struct
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -34,7 +34,7 @@ from restante.mailbox.server.system import system_secret
 from support.bounds import bounded
 from support.certificates import Certificate
 from support.effort import examples
-from support.loops import on_uvloop
+from support.loops import on_uvloop, until
 from support.mailbox.live import LiveServer, open_live
 from support.mailbox.raw_socket import RawSocket, handshake
 from support.proxy_headers import UNIX, UNKNOWN, header
@@ -139,10 +139,7 @@ async def refused(live: LiveServer, port: int, data: bytes) -> None:
     before = live.server.commit_loop.dispatcher.quotas.refusals[NO_PROXY_HEADER]
     socket = await RawSocket.connect(port)
     socket.write(data)
-    async with bounded("the end"):
-        with suppress(ConnectionResetError):
-            assert await socket.reader.read() == b""
-    socket.cut()
+    assert await socket.rest() == b""
     assert live.server.commit_loop.dispatcher.quotas.refusals[NO_PROXY_HEADER] == before + 1
 
 
@@ -165,13 +162,9 @@ async def test_limits_per_address_count_the_clients_that_headers_name(tmp_path: 
     async with behind(tmp_path, "127.0.0.0/8", limits) as (live, port):
         first, second, other = [await RawSocket.connect(port) for _ in range(3)]
         first.write(header("203.0.113.7"), b"GET")
-        async with bounded("the first"):
-            while live.server.reading == 0:  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0)
+        await until("the first", lambda: live.server.reading)
         second.write(header("203.0.113.7"))
-        async with bounded("the end of the second"):
-            with suppress(ConnectionResetError):
-                assert await second.reader.read() == b""
+        assert await second.rest() == b""
         other.write(header("203.0.113.8"), handshake())
         async with bounded("an answer to the other"):
             assert b"101" in await other.reader.readuntil(b"\r\n\r\n")
@@ -197,9 +190,7 @@ async def test_tls_begins_after_the_header_and_an_address_has_a_limit_of_handsha
         assert refusals[TOO_MANY_HANDSHAKES] == 0
         # The headers of a record and a ClientHello.
         sockets[2].write(header(), bytes.fromhex("16 0301 0200 01 0001fc"))
-        async with bounded("the end"):
-            with suppress(ConnectionResetError):
-                assert await sockets[2].reader.read() == b""
+        assert await sockets[2].rest() == b""
         for socket in sockets:
             socket.cut()
         assert refusals[TOO_MANY_HANDSHAKES] == 1

@@ -31,12 +31,11 @@ from restante.mailbox.server.refusals import TOO_MANY_WITHOUT_REQUEST
 from restante.mailbox.server.server import MAX_PINGS_PER_TURN, PING_INTERVAL_SECONDS, SILENCE_TIMEOUT_SECONDS
 from restante.mailbox.server.system import system_secret
 from restante.mailbox.server.welcome import WelcomeOptions
-from support.bounds import BOUND, bounded
+from support.bounds import BOUND
+from support.loops import until
 from support.mailbox.live import LiveServer, open_live
 from support.mailbox.raw_socket import BINARY, CONTINUATION, PING, PONG, TEXT, RawSocket, frame, handshake
 from support.proc import descriptors
-
-PING_COMMAND = b'{"type": "ping", "ping": "\xc3\xa9", "id": "1"}'
 
 
 @pytest.fixture
@@ -60,25 +59,6 @@ def test_your_address_is_of_its_version_without_mapping_and_scope() -> None:
     for host, address in (("::ffff:192.0.2.1", {"ipv4": "192.0.2.1"}), ("fe80::1%eth0", {"ipv6": "fe80::1"})):
         welcome = msgspec.json.decode(WelcomeOptions().welcome(identify((host, 5, 0, 0), {}, ())) + b"}")["welcome"]
         assert welcome == {"your-address": {**address, "port": 5}}
-
-
-async def test_a_message_may_come_in_frames_of_any_kind(live: LiveServer) -> None:
-    """hostile/test_frames.py has hundreds of fragments, with pings between them."""
-    for pieces in (
-        [frame(BINARY, PING_COMMAND)],
-        [frame(BINARY, b"", fin=False), frame(CONTINUATION, PING_COMMAND, fin=False), frame(CONTINUATION)],
-        # cut inside the two bytes of the é
-        [frame(TEXT, PING_COMMAND[:27], fin=False), frame(CONTINUATION, PING_COMMAND[27:])],
-    ):
-        for bite in (1, 1000):
-            socket = await live.enter()
-            stream = b"".join(pieces)
-            for start in range(0, len(stream), bite):
-                socket.write(stream[start : start + bite])
-                await socket.writer.drain()
-                await asyncio.sleep(0)
-            assert (await socket.hear())["type"] == "ack"
-            assert (await socket.hear())["pong"] == "é"
 
 
 async def test_fragments_without_end_are_not_kept(live: LiveServer) -> None:
@@ -182,10 +162,8 @@ async def test_too_much_with_a_handshake_is_not_read(live: LiveServer, monkeypat
     said = handshake() + frame(TEXT, b"{}") * 2 * MAX_BACKLOG_COMMANDS
     assert len(said) < READ_BYTES, "it is read at once"
     socket.write(said)
-    async with bounded("the handshake"):
-        while not (sockets := live.server.sockets()):  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0)
-    transport = sockets[0]._open()
+    await until("the handshake", live.server.sockets)
+    transport = live.latest._open()
     assert transport is not None
     assert not transport.is_reading()
     monkeypatch.undo()
@@ -311,9 +289,9 @@ async def test_connections_without_a_request_are_limited(live: LiveServer, monke
     server.admission.limits = replace(server.limits, address_connections=3)
 
     async def until_asking(number: int) -> None:
-        async with bounded(f"{number} connections that ask for nothing"):
-            while sum(quota.pending_requests for quota in server.admission.addresses.quotas.values()) != number:  # noqa: ASYNC110
-                await asyncio.sleep(0)
+        quotas = server.admission.addresses.quotas
+        asking = f"{number} connections that ask for nothing"
+        await until(asking, lambda: sum(quota.pending_requests for quota in quotas.values()) == number)
 
     silent = [await live.connect() for _ in range(3)]
     for socket, request in zip(silent, (b"", b"G", b"HEAD / HT"), strict=True):

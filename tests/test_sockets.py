@@ -7,7 +7,7 @@ import functools
 import json
 import struct
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -38,10 +38,12 @@ from restante.mailbox.server.receive_buffer import MAX_READ_BYTES, ReceiveBuffer
 from restante.mailbox.server.refusals import NO_ROOM_FOR_LARGE, NO_ROOM_FOR_REQUESTS, NOT_READ
 from restante.mailbox.server.send_budget import BYTES_PER_WRITE, MAX_BYTES_PER_TURN, SendBudget
 from support.bounds import bounded
+from support.loops import until
 from support.mailbox.live import LiveServer, open_live
 from support.mailbox.raw_socket import CLOSE, CONTINUATION, PING, PONG, TEXT, RawSocket, frame, handshake
 
 LIMITS = replace(UNLIMITED, message_bytes=MIB, mailbox_bytes=8 * MIB)
+KERNEL = "what the kernel brings"
 COUNTING_FRAMES = replace(LIMITS, commands=1e6, commands_at_once=1_000_000)
 
 
@@ -69,12 +71,6 @@ def refusals(live: LiveServer) -> Counter[tuple[str, str | None]]:
     return live.server.commit_loop.dispatcher.quotas.refused
 
 
-async def until(condition: Callable[[], object]) -> None:
-    async with bounded("what the kernel brings"):
-        while not condition():  # noqa: ASYNC110 - it is the kernel that is waited for
-            await asyncio.sleep(0.005)
-
-
 def buffered(live: LiveServer) -> int:
     """Return the bytes in the write buffers of all connections that are not closed."""
     transports = [each._transport.underlying_transport for each in live.server.sockets() if each._transport]
@@ -87,7 +83,7 @@ async def seconds_passing(live: LiveServer) -> AsyncIterator[None]:
 
     async def pass_by() -> None:
         while True:
-            await until(lambda: live.latest.read_pauses.reasons)
+            await until(KERNEL, lambda: live.latest.read_pauses.reasons)
             live.server.tick()
 
     passing = asyncio.create_task(pass_by())
@@ -110,7 +106,7 @@ async def test_a_replay_is_sent_as_fast_as_it_is_read_and_no_faster(tmp_path: Pa
     async with opened(tmp_path) as live:
         await fill(live, "m", 70, 100_000)
         slow = await live.member("b")
-        await until(lambda: live.latest._owing > 0)
+        await until(KERNEL, lambda: live.latest._owing > 0)
         under = live.latest._transport.underlying_transport  # type: ignore[union-attr]
         assert under.get_write_buffer_size() < 2 * MIB, "the rest is not copied, it is in the mailbox anyway"
         quick = await live.member("b")  # nobody waits for who does not read
@@ -160,8 +156,8 @@ async def test_unread_large_replies_count_in_full_and_those_of_closed_connection
             assert len(idle) < MAX_SUBSCRIBERS
             idle.append(await live.member("b"))
             latest = live.latest
-            await until(lambda: latest._held or latest.ignores_input)  # noqa: B023 - awaited at once
-            await until(lambda: buffered(live) <= limits.held_bytes)
+            await until(KERNEL, lambda: latest._held or latest.ignores_input)  # noqa: B023 - awaited at once
+            await until(KERNEL, lambda: buffered(live) <= limits.held_bytes)
             await asyncio.sleep(0)  # what was counted while the transport wrote is checked in the next turn
             assert live.server.owing <= limits.held_bytes
         assert len(idle) > 10
@@ -184,9 +180,9 @@ async def test_receive_buffers_have_a_common_limit_and_the_oldest_is_closed(
             senders.append(await live.enter())
             order.append(live.latest)
             senders[-1].write(begun)
-            await until(lambda: order[-1].reading > times * (MIB - 2000))
+            await until(KERNEL, lambda: order[-1].reading > times * (MIB - 2000))
             assert server.reading == sum(each.reading for each in order) <= limits.held_bytes
-        await until(lambda: set(server.sockets()) == set(order[2:]))
+        await until(KERNEL, lambda: set(server.sockets()) == set(order[2:]))
         assert refusals(live) == {(NO_ROOM_FOR_LARGE, each.connection.session.address_id): 2 for each in order}
         senders[-1].write(rest)  # whoever is in time is served
         assert [(await senders[-1].hear())["type"] for _ in range(2)] == ["ack", "pong"]
@@ -204,7 +200,7 @@ async def test_unfinished_requests_count_towards_the_same_limit(tmp_path: Path, 
         for number in range(1, 41):
             crowd.append(await live.connect())
             crowd[-1].write(begun)
-            await until(lambda: server.held == number * each_holds)  # noqa: B023 - awaited at once
+            await until(KERNEL, lambda: server.held == number * each_holds)  # noqa: B023 - awaited at once
         while len(crowd) < 2 * MIB // each_holds:
             crowd.append(await live.connect())
             crowd[-1].write(begun)
@@ -226,7 +222,7 @@ async def test_waiting_texts_count_towards_the_same_limit(tmp_path: Path) -> Non
             backlogs.append(live.latest.connection.backlog)
             await senders[-1].is_served("0" * 2000)  # so that it must wait with what it says next
             senders[-1].write(frame(TEXT, text))
-            await until(lambda: backlogs[-1].held > 4 * 200_000)
+            await until(KERNEL, lambda: backlogs[-1].held > 4 * 200_000)
             assert server.held <= limits.held_bytes
         assert server.commit_loop.queue.held == sum(each.held for each in backlogs)
         assert [bool(each.held) for each in backlogs[-2:]] == [True, True], "the first to hold goes first"
@@ -239,11 +235,11 @@ async def test_a_client_with_more_unread_than_one_replay_is_closed_alone(tmp_pat
         other = await live.member("c", "n")
         idle = await live.member("b")
         unread = live.latest
-        await until(lambda: unread._owing > 2 * MIB)
+        await until(KERNEL, lambda: unread._owing > 2 * MIB)
         assert not unread.ignores_input, "one replay it may owe"
         idle.say(type="close", mood="happy")
         idle.say(type="open", mailbox="m")
-        await until(lambda: unread.ignores_input)
+        await until(KERNEL, lambda: unread.ignores_input)
         assert unread._owing == 0
         assert sum(refusals(live).values()) == 1
         heard = []
@@ -269,12 +265,12 @@ async def test_a_client_that_closes_and_does_not_read_is_dropped(tmp_path: Path)
             await asyncio.sleep(0.01)
         assert unread._transport is not None
         idle.write(frame(CLOSE, struct.pack(">H", 1000)))
-        await until(unread._transport.underlying_transport.is_closing)
+        await until(KERNEL, unread._transport.underlying_transport.is_closing)
         timer = unread._timer
         assert timer is not None
         assert timer.when() - asyncio.get_running_loop().time() <= CLOSE_TIMEOUT
         timer._run()
-        await until(lambda: unread not in live.server.sockets())
+        await until(KERNEL, lambda: unread not in live.server.sockets())
         assert timer.cancelled()
 
 
@@ -289,7 +285,7 @@ async def test_connections_beyond_the_limit_are_told_so_and_keep_nobody_out(tmp_
         for _ in range(3):
             await live.enter()
         await first.hang_up()
-        await until(lambda: len(live.server.admitted) == 1)
+        await until(KERNEL, lambda: len(live.server.admitted) == 1)
         fourth = await live.enter()
         await fourth.is_served()
 
@@ -301,7 +297,7 @@ async def test_pings_and_fragments_are_read_up_to_a_rate(tmp_path: Path) -> None
         assert await socket.read() == (PONG, b"one")
         socket.write(*(frame(PING, str(number).encode()) for number in range(3 * MAX_FRAMES_PER_SECOND)))
         socket.say(type="ping", ping="after")
-        await until(lambda: live.latest.read_pauses.reasons)
+        await until(KERNEL, lambda: live.latest.read_pauses.reasons)
         assert live.latest._frames < 2 * MAX_FRAMES_PER_SECOND  # what one read brought
         last = None
         async with seconds_passing(live):
@@ -313,7 +309,7 @@ async def test_pings_and_fragments_are_read_up_to_a_rate(tmp_path: Path) -> None
         socket.write(frame(TEXT, b'{"type":"ping",', fin=False))
         socket.write(*(frame(CONTINUATION, b" ", fin=False) for _ in range(2 * MAX_FRAMES_PER_SECOND)))
         socket.write(frame(CONTINUATION, b'"ping":1}'))
-        await until(lambda: live.latest.read_pauses.reasons)
+        await until(KERNEL, lambda: live.latest.read_pauses.reasons)
         async with seconds_passing(live):
             assert [(await socket.hear())["type"] for _ in range(2)] == ["ack", "pong"]
 
@@ -332,7 +328,7 @@ async def test_a_read_is_bounded_however_large_the_buffer_is(tmp_path: Path, mon
         socket = await live.enter()
         await socket.is_served("0" * (MIB - 1000))
         socket.write(frame(PONG, b"") * 40_000)
-        await until(lambda: sum(reads) > MIB + MAX_READ_BYTES // 2)
+        await until(KERNEL, lambda: sum(reads) > MIB + MAX_READ_BYTES // 2)
         assert max(reads) <= MAX_READ_BYTES
 
 
@@ -360,7 +356,7 @@ async def test_a_flood_after_a_close_is_not_read(tmp_path: Path) -> None:
         socket.write(frame(TEXT, b"no JSON"), *(frame(TEXT, b"{}") for _ in range(5000)))
         assert (await socket.hear())["type"] == "error"
         assert await socket.closed() == 1007
-        await until(lambda: live.latest.read_pauses.reasons)
+        await until(KERNEL, lambda: live.latest.read_pauses.reasons)
 
 
 # ── what all sockets together read and write in a turn of the loop ───────────────────────────────
@@ -403,9 +399,8 @@ async def test_a_flood_of_tiny_frames_does_not_block_the_event_loop(
         honest.say(type="ping", ping=1)
         assert (await honest.hear())["type"] == "ack"
         assert (await honest.hear())["pong"] == 1
-        async with bounded("a second's frames of all flooders"):
-            while sum(turns) < FLOODERS * 1000:  # noqa: ASYNC110 - beyond that, a connection is not read in a second
-                await asyncio.sleep(0)
+        # Beyond these, a connection is not read in a second.
+        await until("a second's frames of all flooders", lambda: sum(turns) >= FLOODERS * 1000)
         smallest = len(frame(PING))
         first_read = MAX_FRAMES_PER_TURN * BYTES_PER_FRAME // smallest + 1
         assert max(turns) <= first_read + MIN_READ_BYTES // smallest + 1, "what others read at once is parsed later"
@@ -439,9 +434,7 @@ async def test_large_messages_that_end_at_once_end_in_several_turns(
         for each in senders:
             each.write(begun)
             await each.writer.drain()
-        async with bounded("all but the ends to arrive"):
-            while live.server.reading < FLOODERS * MIB:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until("all but the ends", lambda: live.server.reading >= FLOODERS * MIB)
         turns.clear()
         for each in senders:
             each.write(end)
@@ -460,9 +453,7 @@ async def test_parts_of_large_messages_are_parsed_in_several_turns(tmp_path: Pat
         turns.clear()
         for each in senders:
             each.write(part)
-        async with bounded("all parts"):
-            while sum(turns) < len(senders) * len(part) // PART_BYTES_PER_FRAME:  # noqa: ASYNC110
-                await asyncio.sleep(0)
+        await until("all parts", lambda: sum(turns) >= len(senders) * len(part) // PART_BYTES_PER_FRAME)
     assert max(turns) <= MAX_FRAMES_PER_TURN + 2 * MAX_FRAMES_PER_TURN * BYTES_PER_FRAME // PART_BYTES_PER_FRAME
 
 

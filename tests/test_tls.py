@@ -10,7 +10,7 @@ import shutil
 import signal
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from operator import sub
 from pathlib import Path
@@ -36,7 +36,7 @@ from restante.mailbox.server.tls_transport import MAX_RECORDS_WITHOUT_DATA, RECO
 from support.bounds import bounded
 from support.certificates import Certificate
 from support.effort import examples
-from support.loops import on_uvloop
+from support.loops import on_uvloop, until
 from support.mailbox.live import LiveServer, open_live
 from support.mailbox.raw_socket import PING, RawSocket, frame, handshake
 from support.proc import resident
@@ -76,13 +76,6 @@ class Secure:
     async def holds(self, size: int) -> None:
         """Wait until the server counts so many bytes for what is being read."""
         await until(f"{size} bytes", lambda: self.live.server.reading == size)
-
-
-async def until(what: str, holds: Callable[[], bool]) -> None:
-    """Wait for something that nobody tells."""
-    async with bounded(what):
-        while not holds():  # noqa: ASYNC110
-            await asyncio.sleep(0)
 
 
 @asynccontextmanager

@@ -1,12 +1,15 @@
-"""The event loop of the servers."""
+"""The event loop of the servers, and waiting in it."""
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import uvloop
+
+from support.bounds import bounded
 
 
 def on_uvloop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -17,3 +20,10 @@ def on_uvloop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
         uvloop.run(test(*arguments, **named))
 
     return run
+
+
+async def until(what: str, holds: Callable[[], object]) -> None:
+    """Wait for something that nobody tells."""
+    async with bounded(what):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0)
