@@ -27,7 +27,7 @@ from restante.waku.passwords import PASSWORD_VARIABLE
 from support.bounds import bounded
 from support.ports import nobodys_port
 from support.processes import RESTANTE, called, child, on_a_terminal, run
-from support.waku.fake_node import Honest, Refusing, Silent, listening, listening_beside
+from support.waku.fake_node import Honest, listening, listening_beside, refusing, silent
 from support.waku.inside import Today, inside
 from support.waku.letters import EPOCH, KEY, letter
 
@@ -247,7 +247,7 @@ def test_a_json_file_that_is_no_state_is_reported_in_one_sentence_and_stays(cont
 
 async def test_a_stopped_request_leaves_no_file(tmp_path: Path) -> None:
     state, file = tmp_path / "state.json", tmp_path / "all.rlp"
-    async with listening(Silent()) as (node, enode):
+    async with listening(silent) as (node, enode):
         command = (*RESTANTE, "waku", "request", str(enode), *PLAIN, *SINCE, "-o", str(file), "--state", str(state))
         async with child(*command) as fetching, bounded("the request"):
             await node.was_asked.wait()
@@ -282,7 +282,7 @@ def test_a_state_file_is_locked_and_no_file_is_overwritten(tmp_path: Path) -> No
 
 @pytest.mark.thorough
 async def test_a_killed_request_does_not_hinder_the_next(tmp_path: Path) -> None:
-    async with listening(Silent()) as (node, enode):
+    async with listening(silent) as (node, enode):
         command = (*RESTANTE, "waku", "request", str(enode), *PLAIN, *SINCE, "--state", str(tmp_path / "state.json"))
         async with child(*command) as first, bounded("the request"):
             await node.was_asked.wait()
@@ -298,7 +298,7 @@ def test_probe() -> None:
         well = waku("probe", str(enode), *PLAIN_FORM)
     assert (well.code, well.err) == (0, "")
     assert well.out.startswith("all is well: posted, and fetched in ")
-    with listening_beside(Refusing("closed"), archives=False) as (_, enode):
+    with listening_beside(refusing("closed"), archives=False) as (_, enode):
         refused = waku("probe", str(enode), *PLAIN_FORM)
     assert refused == (7, "", "it answers the request with an error: closed\n")
     assert waku("probe", str(enode)).code == 3
@@ -332,7 +332,7 @@ def wanted(lower: int, upper: int, *topics: bytes) -> set[Envelope]:
 def test_each_range_is_fetched_from_every_mailserver_and_each_envelope_is_written_once(tmp_path: Path) -> None:
     file = file_of(tmp_path, (0, 9, [ONE.hex()]), (12, 14, [ONE.hex(), OTHER.hex()]), (20, 25, None), (40, 50, None))
     with (
-        listening_beside(Refusing(FINAL)) as (_, bad),
+        listening_beside(refusing(FINAL)) as (_, bad),
         listening_beside(Honest(RANGE_LETTERS[:14], size=2)) as (_, one),
         listening_beside(Honest(RANGE_LETTERS[3:])) as (_, other),
     ):
@@ -354,7 +354,7 @@ def test_each_range_is_fetched_from_every_mailserver_and_each_envelope_is_writte
 
 def test_ranges_without_an_answer_end_with_1_and_are_named_up_to_a_limit(tmp_path: Path) -> None:
     file = file_of(tmp_path, *((number, number, [ONE.hex()]) for number in range(30)))
-    with listening_beside(Refusing(FINAL)) as (node, enode):
+    with listening_beside(refusing(FINAL)) as (node, enode):
         result = waku("request", str(enode), "--ranges", file, *PLAIN_FORM, "-o", tmp_path / "none.rlp")
     assert (result.code, result.out) == (1, "fetched 0 envelopes of 30 ranges; 30 ranges open\n")
     reason, *open_ranges, last = result.err.splitlines()

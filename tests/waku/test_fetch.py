@@ -9,7 +9,7 @@ import itertools
 import socket
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from itertools import pairwise
@@ -45,7 +45,7 @@ from support.bounds import bounded
 from support.effort import examples
 from support.ports import held_port
 from support.waku import fake_node
-from support.waku.fake_node import SHARED, FakeNode, Honest, Mailserver, Packet, Refusing, Silent, key, listening
+from support.waku.fake_node import SHARED, FakeNode, Honest, Mailserver, Packet, key, listening, refusing, silent
 from support.waku.inside import Inside, Today, inside
 from support.waku.letters import EPOCH, KEY, TOPIC, letter
 from support.waku.virtual_time import in_virtual_time
@@ -67,48 +67,24 @@ class Shuffled(Honest):
         return found[start:end], end.to_bytes(self.long) if end < len(found) else b""
 
 
-class Odd:
-    """Answers as a function says, which is told how often it was asked."""
-
-    def __init__(self, answer: Callable[[Request, int], Sequence[Packet]]) -> None:
-        self._answer = answer
-        self._asked = 0
-
-    def packets(self, request: Request) -> Iterator[Packet]:
-        self._asked += 1
-        return iter(self._answer(request, self._asked))
+def counting(answer: Callable[[Request, int], Sequence[Packet]]) -> Mailserver:
+    """Answer as a function says, which gets the number of the request."""
+    numbers = itertools.count(1)
+    return lambda request: answer(request, next(numbers))
 
 
 def end(request: Request, cursor: bytes, last: Envelope | None = None) -> bytes:
     return completion.complete(request.id, last.hash if last else NO_HASH, cursor)
 
 
-def endless(size: int) -> Odd:
-    """Makes up envelopes, page after page."""
+def endless(size: int) -> Mailserver:
+    """Make up envelopes, page after page."""
 
     def answer(request: Request, count: int) -> Sequence[Packet]:
         made = [make(request.lower + 50, 50, TOPIC, b"", size * count + number) for number in range(size)]
         return made, end(request, count.to_bytes(36), made[-1])
 
-    return Odd(answer)
-
-
-class EndFirst(Honest):
-    """Says that it has finished, and then sends."""
-
-    def packets(self, request: Request) -> Iterator[Packet]:
-        *packets, end = super().packets(request)
-        yield end
-        yield from packets
-
-
-class WrongId(Honest):
-    """Ends another's answer, before it ends ours."""
-
-    def packets(self, request: Request) -> Iterator[Packet]:
-        yield completion.complete(b"\xee" * 32)
-        yield completion.failure(b"\xee" * 32, "it is not yours")
-        yield from super().packets(request)
+    return counting(answer)
 
 
 QUERY = HistoryQuery(EPOCH, EPOCH + 500, frozenset([TOPIC]))
@@ -189,7 +165,7 @@ class Simulation:
                     request = msgspec.structs.replace(request, id=(len(self.asked) + 1).to_bytes(32))
                     self.asked.append((server, request))
                     self.do(self.core.request_sent(server, request.id, self.now))
-                    self.lines[server].extend(self.servers[server].packets(request))
+                    self.lines[server].extend(self.servers[server](request))
                 case actions.Leave(server):
                     self.lines.pop(server, None)
                 case actions.HandOver(envelopes):
@@ -264,16 +240,19 @@ def test_only_times_that_one_of_the_topics_misses_are_requested() -> None:
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
-        (Silent(), "it does not answer"),
-        (Refusing(), "it says: rate limit exceeded"),
-        (Odd(lambda _request, _count: [b"\x81\x01"]), "a byte below 80 is encoded with a length"),
-        (Odd(lambda request, _: [end(request, b"\7" * 36)]), "its cursor does not advance"),
-        (Odd(lambda request, count: [end(request, count.to_bytes(36))]), "its answer takes more than 50 pages"),
+        (silent, "it does not answer"),
+        (refusing(), "it says: rate limit exceeded"),
+        (counting(lambda _request, _count: [b"\x81\x01"]), "a byte below 80 is encoded with a length"),
+        (counting(lambda request, _: [end(request, b"\7" * 36)]), "its cursor does not advance"),
+        (counting(lambda request, count: [end(request, count.to_bytes(36))]), "its answer takes more than 50 pages"),
         (endless(10), "its answer takes more than 200 envelopes"),
         (endless(1), "its answer takes more than 50 pages"),
-        (Odd(lambda request, count: [LETTERS[:3], end(request, count.to_bytes(36), LETTERS[2])]), "its pages repeat"),
         (
-            Odd(lambda request, _: [end(request, b"", LETTERS[2])]),
+            counting(lambda request, count: [LETTERS[:3], end(request, count.to_bytes(36), LETTERS[2])]),
+            "its pages repeat",
+        ),
+        (
+            counting(lambda request, _: [end(request, b"", LETTERS[2])]),
             "its answer ended, and its last envelope did not come",
         ),
     ],
@@ -302,7 +281,7 @@ REFUSALS = {
 
 @pytest.mark.parametrize(("words", "meaning"), REFUSALS.items())
 def test_a_server_with_a_final_refusal_is_not_asked_again(words: str, meaning: str) -> None:
-    simulation = complete(Simulation([Refusing(words), Honest(LETTERS)]))
+    simulation = complete(Simulation([refusing(words), Honest(LETTERS)]))
     assert [server for server, _ in simulation.asked] == [0, 1]
     assert simulation.result.failures == {0: f"it says: {words}: {meaning}"}
 
@@ -312,10 +291,10 @@ def test_unrequested_envelopes_are_not_handed_over() -> None:
     others = [letter(1, topic=b"\xff" * 4), letter(2, age=-501), letter(3, age=1), letter(4, size=2000)]
 
     def answer(request: Request, _count: int) -> Sequence[Packet]:
-        *envelopes, last = Honest(LETTERS).packets(request)
+        *envelopes, last = Honest(LETTERS)(request)
         return [others, *envelopes, *envelopes, last]
 
-    simulation = complete(Simulation([Odd(answer)], budgets=Budgets(size=1000)))
+    simulation = complete(Simulation([counting(answer)], budgets=Budgets(size=1000)))
     unwanted = {"of another topic": 1, "out of range": 2, OVERSIZED: 1}
     assert simulation.result.counts == {"handed over": 30, "pages": 1, **unwanted}
 
@@ -364,7 +343,7 @@ def test_answers_of_a_contradictory_server_do_not_count() -> None:
 def test_the_first_server_is_preferred_and_backed_off_from() -> None:
     fails = iter([DROP])
     decide = lambda what: next(fails, GO) if what == "connect" else GO  # noqa: E731
-    simulation = Simulation([Honest(LETTERS), Silent()], timeouts=Timeouts(back_off=10, answer=30), decide=decide)
+    simulation = Simulation([Honest(LETTERS), silent], timeouts=Timeouts(back_off=10, answer=30), decide=decide)
     assert [server for server, _ in simulation.asked] == [1]
     complete(simulation)
     assert [server for server, _ in simulation.asked] == [1, 0]
@@ -373,7 +352,7 @@ def test_the_first_server_is_preferred_and_backed_off_from() -> None:
 def test_a_server_that_always_fails_is_left_after_some_tries() -> None:
     """Also where it says that it is busy: these refusals are temporary."""
     reasons = ["rate limit exceeded", "too many requests at once", "the archive cannot be read", "busy"]
-    simulation = Simulation(list(map(Refusing, reasons)), timeouts=Timeouts(tries=3, back_off=2)).run()
+    simulation = Simulation(list(map(refusing, reasons)), timeouts=Timeouts(tries=3, back_off=2)).run()
     assert simulation.result.missing == [(EPOCH, EPOCH + 500)]
     assert simulation.result.failures == {number: f"it says: {reason}" for number, reason in enumerate(reasons)}
     assert Counter(server for server, _ in simulation.asked) == {0: 3, 1: 3, 2: 3, 3: 3}
@@ -434,33 +413,38 @@ def test_a_query_needs_a_range_and_topics_but_not_too_many() -> None:
         HistoryQuery(1, 2, frozenset(number.to_bytes(4) for number in range(1001)))
 
 
-@st.composite
-def archives(draw: st.DrawFn) -> list[Envelope]:
-    """Some seconds have many, some none; up to and beyond both ends of the query."""
-    ages = draw(st.lists(st.integers(-30, 3), max_size=40))
-    return [letter(number, age=age) for number, age in enumerate(ages)]
-
-
 SHORT = HistoryQuery(EPOCH, EPOCH + 25, frozenset([TOPIC]))
+ARCHIVES = st.lists(st.integers(-30, 3), max_size=40).map(
+    lambda ages: [letter(number, age=age) for number, age in enumerate(ages)]
+)
+"""Some seconds have many, some none; up to and beyond both ends of the query."""
 
 
-def honest(data: st.DataObject, letters: list[Envelope]) -> Honest:
+def honest(data: st.DataObject, letters: list[Envelope]) -> Mailserver:
     """Return one of some kind; the cursors of one that is shuffled may be as long as shipped ones."""
-    kind = data.draw(st.sampled_from([Honest, Shuffled, WrongId, EndFirst]))
+    kind: Any = data.draw(st.sampled_from([Honest, partial(Shuffled, long=2), partial(Shuffled, long=36)]))
     answer: Any = data.draw(st.sampled_from(["string", "list"]))
-    server = kind(
+    server: Mailserver = kind(
         letters, data.draw(st.booleans()), data.draw(st.integers(1, 12)), answer, data.draw(st.integers(1, 4))
     )
-    if isinstance(server, Shuffled):
-        server.long = data.draw(st.sampled_from([2, 36]))
-    return server
+
+    def ends_first(request: Request) -> list[Packet]:
+        *packets, end = server(request)
+        return [end, *packets]
+
+    def ends_another_first(request: Request) -> list[Packet]:
+        other = b"\xee" * 32
+        return [completion.complete(other), completion.failure(other, "it is not yours"), *server(request)]
+
+    ways: list[Mailserver] = [server, ends_first, ends_another_first]
+    return data.draw(st.sampled_from(ways))
 
 
 def matching(letters: list[Envelope]) -> list[Envelope]:
     return [one for one in letters if EPOCH <= one.sent <= EPOCH + 25]
 
 
-@given(archives(), st.data())
+@given(ARCHIVES, st.data())
 @examples(200)
 def test_every_envelope_is_handed_over_once_whatever_happens(letters: list[Envelope], data: st.DataObject) -> None:
     left = data.draw(st.integers(0, 6))
@@ -475,7 +459,7 @@ def test_every_envelope_is_handed_over_once_whatever_happens(letters: list[Envel
     complete(Simulation(servers, SHORT, timeouts=Timeouts(tries=10), decide=decide), matching(letters))
 
 
-@given(archives(), st.data())
+@given(ARCHIVES, st.data())
 @examples(150)
 def test_from_any_saved_state_nothing_is_lost(letters: list[Envelope], data: st.DataObject) -> None:
     """The run ends anywhere, and the next has what was saved last; twice. Some of it is young."""
@@ -517,21 +501,12 @@ ANY_PACKETS = st.lists(
 """Each is made for the id of a request."""
 
 
-class Anything:
-    """Says whatever the dice say."""
-
-    def __init__(self, data: st.DataObject) -> None:
-        self.data = data
-
-    def packets(self, request: Any) -> Any:
-        return iter([make(request.id) for make in self.data.draw(ANY_PACKETS)])
-
-
 @given(st.data())
 @examples(200)
 def test_a_cheating_server_costs_at_most_its_budgets(data: st.DataObject) -> None:
     budgets = Budgets(pages=5, envelopes=20, seconds=120)
-    simulation = Simulation([Anything(data)], SHORT, budgets=budgets, timeouts=Timeouts(tries=5)).run()
+    anything: Mailserver = lambda request: [make(request.id) for make in data.draw(ANY_PACKETS)]  # noqa: E731
+    simulation = Simulation([anything], SHORT, budgets=budgets, timeouts=Timeouts(tries=5)).run()
     assert len(simulation.handed) <= 20
     assert simulation.result.counts["pages"] <= 5
     assert simulation.now <= 120 + 5 * 2 * 2**5
@@ -565,19 +540,6 @@ def test_ranges_that_touch_are_one_and_a_subtracted_range_is_gone(ranges: list[R
 
 ENVELOPE = RequestOptions(to=SHARED)
 PLAIN = RequestOptions(form="plain")
-
-
-class Dying(Honest):
-    """Answers one page, and then is no more."""
-
-    node: FakeNode
-
-    def packets(self, request: Any) -> Any:
-        if not request.cursor:
-            return super().packets(request)
-        for connection in self.node.connections:
-            connection.drop()
-        return iter(())
 
 
 async def test_what_cannot_be_fetched_is_misuse() -> None:
@@ -620,17 +582,23 @@ async def test_a_server_that_wants_too_much_work_is_left(monkeypatch: pytest.Mon
 
 @in_virtual_time
 async def test_servers_that_fail_are_left_for_one_that_answers_from_what_is_known() -> None:
+    def one_page(request: Request) -> Iterable[Packet]:
+        if not request.cursor:
+            return Honest(LETTERS, size=20)(request)
+        for connection in node.connections:
+            connection.drop()
+        return ()
+
     came: list[Envelope] = []
     with held_port() as port:
         async with (
-            listening(Silent()) as (_, silent),
-            listening(Refusing()) as (_, refusing),
-            listening(Dying(LETTERS, size=20)) as (node, dying),
-            listening(Honest(LETTERS), pow=1e-3) as (working, honest),
+            listening(silent) as (_, first),
+            listening(refusing()) as (_, second),
+            listening(one_page) as (node, third),
+            listening(Honest(LETTERS), pow=1e-3) as (working, fourth),
         ):
-            node.mailserver.node = node
             nobody = Enode(new_key(SystemDice()).public, "127.0.0.1", port)
-            servers = [nobody, silent, refusing, dying, honest]
+            servers = [nobody, first, second, third, fourth]
             report = await fetch(servers, QUERY, ENVELOPE, came.extend, timeouts=ONE_TRY)
     assert (report.missing, hashes(came), working.wrong) == ([], hashes(LETTERS), [])
     assert [(request.lower, request.cursor) for request in working.asked] == [(EPOCH + 9, b"")]
@@ -671,9 +639,9 @@ PROBES: dict[str, tuple[dict[str, Any], Outcome, str]] = {
     "refuses": ({"refuses": "full"}, Outcome.UNCONFIRMED, "refused the envelope: full"),
     "missing": ({"archives": False}, Outcome.MISSING, "the posted envelope is missing"),
     "no mailserver": ({"mailserver": None}, Outcome.UNANSWERED, "it does not answer"),
-    "silent": ({"mailserver": Silent(), "archives": False}, Outcome.UNANSWERED, "it does not answer"),
+    "silent": ({"mailserver": silent, "archives": False}, Outcome.UNANSWERED, "it does not answer"),
     "error": (
-        {"mailserver": Refusing("no"), "archives": False},
+        {"mailserver": refusing("no"), "archives": False},
         Outcome.REFUSED,
         "it answers the request with an error: no",
     ),
@@ -697,9 +665,9 @@ class Tardy(Honest):
 
     asked = 0
 
-    def packets(self, request: Any) -> Iterator[Any]:
+    def __call__(self, request: Request) -> Iterator[Packet]:
         self.asked += 1
-        return super().packets(request) if self.asked > 1 else Honest([]).packets(request)
+        return super().__call__(request) if self.asked > 1 else Honest([])(request)
 
 
 @in_virtual_time
@@ -720,11 +688,8 @@ RARELY = Intervals(history=3600.0, first=0.01, last=0.02, grace=0.1)
 OFTEN = Intervals(history=0.01, first=0.01, last=0.02, grace=0.1)
 
 
-def fresh(number: int, age: int = 0, **given: Any) -> Envelope:
-    """Make an envelope of just now, or of some seconds ago."""
-    now = int(time.time())
-    ttl = given.pop("ttl", 50)
-    return make(now - age + ttl, ttl, given.get("topic", TOPIC), bytes(given.get("size", 3)), number)
+def fresh(number: int, **given: Any) -> Envelope:
+    return letter(number, now=int(time.time()), **given)
 
 
 class Subscribing:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from restante.common.dice import SystemDice
 from restante.waku.connection.peer_connection import PeerConnection
@@ -32,6 +32,9 @@ from support.bounds import BOUND
 
 Packet = list[Envelope] | bytes
 """A P2P Message, or the body of a P2P Request Complete."""
+
+Mailserver = Callable[[Request], Iterable[Packet]]
+"""Whatever answers a request."""
 
 
 def key(envelope: Envelope) -> bytes:
@@ -59,7 +62,7 @@ class Honest:
         # A cursor also where nothing is left, if the page is full: as shipped servers do it.
         return matching[:size], key(matching[size - 1]) if len(matching) >= size else b""
 
-    def packets(self, request: Request) -> Iterator[Packet]:
+    def __call__(self, request: Request) -> Iterator[Packet]:
         matching, cursor = self.page(request)
         for at in range(0, len(matching), self.together):
             yield matching[at : at + self.together]
@@ -75,23 +78,12 @@ def wanted(request: Request, envelope: Envelope) -> bool:
     return bloom.passes(request.bloom, envelope.topic)
 
 
-class Silent:
-    def packets(self, _request: Request) -> Iterator[Packet]:
-        return iter(())
+def silent(_request: Request) -> list[Packet]:
+    return []
 
 
-@dataclass
-class Refusing:
-    words: str = "rate limit exceeded"
-
-    def packets(self, request: Request) -> Iterator[Packet]:
-        yield completion.failure(request.id, self.words)
-
-
-class Mailserver(Protocol):
-    """Whatever answers a request."""
-
-    def packets(self, request: Request) -> Iterator[Packet]: ...
+def refusing(words: str = "rate limit exceeded") -> Mailserver:
+    return lambda request: [completion.failure(request.id, words)]
 
 
 # ── a node ───────────────────────────────────────────────────────────────────────────────────────
@@ -173,7 +165,7 @@ class FakeNode:
             return
         self.asked.append(asked)
         self.was_asked.set()
-        for packet in self.mailserver.packets(asked):
+        for packet in self.mailserver(asked):
             if isinstance(packet, bytes):
                 connection.send(packets.REQUEST_COMPLETE, packet)
             else:
