@@ -89,6 +89,8 @@ async def test_files_are_sent_and_received(parcels: None, alice: Person, bob: Pe
         bob.command(GUIDE.blocks["receive files"], **{"7-your-code": await code_of(sender)}) as receiver,
     ):
         assert await end(receiver, sender) == (0, 0), (receiver.said, sender.said)
+    assert sender.said["stderr"].startswith("Sending directory 'files' (2 files, 28 bytes)\n")
+    assert sender.said["stderr"].endswith("The directory has arrived.\n")
     received = bob.folder / "Downloads" / "files"
     assert (received / "letter.txt").read_text() == "held until called for"
     assert (received / "photos" / "1.jpg").read_bytes() == b"a photo"
