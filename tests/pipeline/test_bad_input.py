@@ -12,31 +12,21 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
-import duckdb
 import pytest
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from restante.common.errors import StoreError
 from restante.pipeline import ingest
-from restante.pipeline.lake import delta_log
-from restante.pipeline.lake.lake import LAKE_FORMAT, Lake
+from restante.pipeline.lake.lake import LAKE_FORMAT
 from restante.pipeline.lake.table import LakeTable
-from restante.pipeline.lake.vacuum import waste
-from restante.pipeline.schemas import NAMEPLATES
 from restante.pipeline.sources.scratch import scratch
 from restante.pipeline.sources.source import Source
-from restante.pipeline.tables import TABLES
-from restante.pipeline.views import view
 from support.bounds import PATIENCE
 from support.pipeline.runs import COUNTING, LakeWorld, command
 from support.pipeline.servers import NOW, T0, current, mailbox, nameplate, ours
@@ -262,24 +252,6 @@ def test_a_disk_that_fills_between_two_tables_loses_nothing(world: LakeWorld, tm
 # ── a clock that was set back ────────────────────────────────────────────────────────────────────
 
 
-def test_files_and_log_entries_from_the_future_stay(plain: LakeWorld) -> None:
-    plain.lived("2023-11-14")
-    plain.now = NOW + 3650 * SECONDS_PER_DAY
-    for _ in range(3):
-        plain.lived("2023-11-14", replace={})
-    folder = plain.path / "nameplates"
-    with plain.run() as run:
-        table = run.lake.table(NAMEPLATES)
-        assert waste(table, grace=1.0, now=NOW) == []
-        assert len(waste(table, grace=0.0, now=NOW)) == 3, "none is given"
-    DeltaTable(folder).create_checkpoint()
-    plain.lived("2023-11-14")
-    for path in (folder / "_delta_log").iterdir():
-        os.utime(path, (NOW, NOW))
-    assert delta_log.expired(folder, (), NOW - 3650 * SECONDS_PER_DAY) == []
-    assert len(delta_log.expired(folder, (), NOW + 3650 * SECONDS_PER_DAY)) == 3
-
-
 def test_rows_are_not_lost_in_quarantine_while_the_clock_is_set_back(world: LakeWorld, tmp_path: Path) -> None:
     back, later = NOW - 20 * SECONDS_PER_DAY, NOW + 3 * SECONDS_PER_DAY
 
@@ -316,49 +288,6 @@ def test_rows_are_not_lost_in_quarantine_while_the_clock_is_set_back(world: Lake
 
 STOPPED: Final = "restante: stopped; committed rows stay; run this again to do the rest"
 
-MORTAL: Final = """
-import os, signal, sys, threading, time
-from pathlib import Path
-from restante.cli.main import main
-from restante.pipeline.build import run as build
-from restante.pipeline.lake import staging, table
-
-def die(*given, **others):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-{where}
-main()
-"""
-"""A command that kills itself at a place in the code."""
-
-
-WHILE_SPARK_WRITES: Final = """
-staging._written = lambda *given: threading.Event().wait()  # nothing goes on once it has written
-
-def watch():
-    while not any(Path(sys.argv[4]).glob("nameplates/run-*")):
-        time.sleep(0.001)
-    copies = list(Path(os.environ["TMPDIR"]).glob("restante-*/*"))
-    print(f"{len(copies)} copies", file=sys.stderr, flush=True)
-    os.kill(os.getpid(), signal.NAME)
-
-threading.Thread(target=watch, daemon=True).start()
-"""
-
-WHEN_FILES_ARE_IN_PLACE: Final = """
-build.build.__kwdefaults__["builds"] = {"outcomes": build.BUILDS["outcomes"]}
-table.LakeTable._append = die
-"""
-
-
-def mortal(where: str, command: str, lake: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command that ends itself there; its temporary files are beside the lake."""
-    copies = lake.with_name("copies")
-    copies.mkdir(exist_ok=True)
-    variables = environment(INTERPRETED) | {"TMPDIR": str(copies)}
-    program = (sys.executable, "-c", MORTAL.format(where=where), "pipeline", command, "--lake", lake)
-    return run(*program, *words, variables=variables, bound=PATIENCE)
-
 
 def until(happened: Callable[[], object]) -> None:
     """Wait for something that another thread or process does."""
@@ -368,12 +297,35 @@ def until(happened: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
+STOPS_WHILE_SPARK_WRITES: Final = """
+import os, signal, sys, threading, time
+from pathlib import Path
+from restante.cli.main import main
+from restante.pipeline.lake import staging
+
+staging._written = lambda *given: threading.Event().wait()  # nothing goes on once it has written
+
+def watch():
+    while not any(Path("lake").glob("nameplates/run-*")):
+        time.sleep(0.001)
+    copies = list(Path(os.environ["TMPDIR"]).glob("restante-*/*"))
+    print(f"{len(copies)} copies", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.NAME)
+
+threading.Thread(target=watch, daemon=True).start()
+main()
+"""
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_stopped_run_prints_one_sentence_and_leaves_no_copies(tmp_path: Path, name: str) -> None:
-    where = WHILE_SPARK_WRITES.replace("NAME", name)
+    (tmp_path / "copies").mkdir()
+    program = (sys.executable, "-c", STOPS_WHILE_SPARK_WRITES.replace("NAME", name))
+    variables = environment(INTERPRETED) | {"TMPDIR": str(tmp_path / "copies")}
     with ours(tmp_path / "a", *(nameplate(number) for number in range(2000))):
-        done = mortal(where, "ingest", tmp_path / "lake", "--source", f"relay={tmp_path / 'a'}")
+        line = (*program, "pipeline", "ingest", "--lake", "lake", "--source", "relay=a")
+        done = run(*line, variables=variables, cwd=tmp_path, bound=PATIENCE)
     lines = done.stderr.splitlines()
     assert (done.returncode, lines[-1]) == (128 + signal.Signals[name], STOPPED)
     assert "Traceback" not in done.stderr
@@ -417,48 +369,3 @@ def test_a_run_stopped_while_java_starts_leaves_nothing(
     monkeypatch.setattr(tempfile, "tempdir", str(copies))
     with scratch() as folder:
         assert list(copies.iterdir()) == [folder]
-
-
-# ── a reader ─────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.thorough
-def test_a_reader_sees_a_day_before_or_after_a_killed_build(world: LakeWorld, tmp_path: Path) -> None:
-    spec = f"relay={tmp_path / 'a'}"
-    with ours(tmp_path / "a", *(nameplate(number) for number in range(3))) as server:
-        world.ingest(spec)
-        world.build(only="outcomes")
-        with reading(world.path) as answers:
-            until(lambda: len(answers) > 2)
-            server.write(nameplate(0, started=T0 + 5), mailbox(7))
-            world.ingest(spec)
-            assert mortal(WHEN_FILES_ARE_IN_PLACE, "build", world.path).returncode == -signal.SIGKILL
-            assert set(answers) == {(3, 1)}
-            world.build(only="outcomes")
-            seen = len(answers)
-            until(lambda: len(answers) > seen + 3)  # the last is of a view that is newer than the build
-    assert set(answers) == {(3, 1), (5, 2)}
-
-
-@contextmanager
-def reading(lake: Path) -> Iterator[list[tuple[int, int]]]:
-    """Query DuckDB for a day over and over: how many ended, in how many rows; through views new and old."""
-    answers: list[tuple[int, int]] = []
-    over = threading.Event()
-
-    def query() -> None:
-        with duckdb.connect() as database:
-            while not over.is_set():
-                with Lake.open(lake, write=False) as opened:
-                    database.execute(view(opened.table(TABLES["outcomes"])))
-                for _ in range(3):
-                    answers.extend(database.execute("SELECT sum(ended)::INT, count(*) FROM outcomes").fetchall())
-                    over.wait(0.02)  # the other core is Spark's
-
-    with ThreadPoolExecutor(1) as pool:
-        reader = pool.submit(query)
-        try:
-            yield answers
-        finally:
-            over.set()
-        reader.result()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -30,14 +30,13 @@ from restante.pipeline.lake.commit_info import Ledger, Mark
 from restante.pipeline.lake.staging import Staged
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.schemas import CLEAN_TABLES, NAMEPLATES
-from restante.pipeline.tables import BUILDS, sources
+from restante.pipeline.tables import sources
 from restante.pipeline.tables.build import Build
 from restante.pipeline.tables.sources import LEDGERS, SOURCES_TABLE
-from support.pipeline import busy_week as busy
 from support.pipeline.lakes import add_foreign, held
 from support.pipeline.runs import COUNTING, LakeWorld, no_spark, without_spark
 from support.pipeline.servers import NOW, T0
-from support.pipeline.tables import Values, collected, column_names, dicts, frame, rows
+from support.pipeline.tables import Values, collected, dicts, frame, rows
 
 FIRST, SECOND, THIRD = "2023-11-12", "2023-11-13", "2023-11-14"
 SECONDS_PER_DAY = 86_400.0
@@ -136,10 +135,13 @@ build twice, the second time nothing; it gives why all days were built.
 """
 
 
-def play(world: LakeWorld, story: str, made_by: Build) -> None:
+@pytest.mark.parametrize("name", STORIES)
+def test_the_days_of_a_story_are_built(plain: LakeWorld, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Do the steps of a story, and compare what they give."""
-    now = made_by
-    for step in story.replace("\n", ";").split(";"):
+    for module in (commit_info, freshness, build_run):
+        monkeypatch.setattr(module, "MAX_COMMIT_IDS", 4)
+    world, now = plain, COUNTING["outcomes"]
+    for step in STORIES[name].replace("\n", ";").split(";"):
         left, _, expected = (part.strip() for part in step.partition("="))
         what, *given = left.split() or [""]
         dates = [day if "-" in day else f"2023-11-{day}" for day in given]
@@ -154,8 +156,8 @@ def play(world: LakeWorld, story: str, made_by: Build) -> None:
             case "clock":
                 world.now = NOW + float(given[0]) * SECONDS_PER_DAY
             case "merge":
-                for name in ("nameplates", "outcomes"):
-                    assert len(world.merge(name)) == 1
+                for table in ("nameplates", "outcomes"):
+                    assert len(world.merge(table)) == 1
             case "copy":
                 shutil.copytree(world.path / given[0], world.folder / given[0])
             case "restore" | "remove":
@@ -163,7 +165,7 @@ def play(world: LakeWorld, story: str, made_by: Build) -> None:
                 if what == "restore":
                     shutil.copytree(world.folder / given[0], world.path / given[0])
             case "defined":
-                now = made_by._replace(definition=int(given[0]))
+                now = now._replace(definition=int(given[0]))
             case "build":
                 only = "".join(dates)
                 with patch.object(world, "spark", world.spark if expected else no_spark):
@@ -180,18 +182,6 @@ def play(world: LakeWorld, story: str, made_by: Build) -> None:
             case _:
                 assert not step.strip()
         assert str(gives) == expected, step
-
-
-@pytest.mark.parametrize("name", STORIES)
-def test_the_days_of_a_story_are_built(plain: LakeWorld, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    for module in (commit_info, freshness, build_run):
-        monkeypatch.setattr(module, "MAX_COMMIT_IDS", 4)
-    play(plain, STORIES[name], COUNTING["outcomes"])
-
-
-@pytest.mark.thorough
-def test_the_days_of_a_story_are_built_by_spark(world: LakeWorld) -> None:
-    play(world, STORIES["only days that changed are built"], BUILDS["outcomes"])
 
 
 # ── tables that others are built from, and runs that were cut off ────────────────────────────────
@@ -320,37 +310,6 @@ def test_jobs_run_in_parallel_while_together_they_read_no_more_than_one_may() ->
             assert isinstance(waiting.exception(60), CancelledError), "no job starts after one has failed"
     with pytest.raises(CancelledError), budget.reserve(1):
         pass
-
-
-@pytest.mark.thorough
-def test_late_days_are_built_as_if_all_had_come_at_once(spark: SparkSession, tmp_path: Path) -> None:
-    """In a quick run test_tables.py shows that Spark builds a day from the days that it reads."""
-    rows = {name: values for name, values in busy.busy_week(Random(1), 500).items() if name in CLEAN_TABLES}
-    today, yesterday, first = (busy.TODAY.date() - timedelta(days) for days in range(3))
-    steps: list[dict[str, Sequence[Values]]] = [{}, {}, {}]
-    for name, values in rows.items():
-        day = column_names(name).index("day")
-        of_one = [row for row in values if row[-1] != "second"]  # each folder more takes time
-        late = [row for row in of_one if row[day] == yesterday][::2]
-        steps[0][name] = [row for row in of_one if first <= row[day] <= today and row not in late]
-        steps[1][name] = [row for row in of_one if row[day] > today]
-        steps[2][name] = late
-    stepwise, at_once = (LakeWorld(spark, tmp_path / name) for name in ("stepwise", "at once"))
-    for world in (stepwise, at_once):
-        world.folder.mkdir()
-        world.now = (busy.TODAY + timedelta(days=30)).timestamp()
-    reaching = [name for name, table in BUILDS.items() if any(map(any, table.reach.values()))]
-    inputs = {name for table in reaching for name in BUILDS[table].inputs}
-    builds = {name: table for name, table in BUILDS.items() if name in {*reaching, *inputs}}
-    for step in steps:
-        for name, values in step.items():
-            stepwise.add(name, dicts(name, values))
-        stepwise.build(builds=builds)
-    for name in rows:
-        at_once.add(name, dicts(name, [row for step in steps for row in step[name]]))
-    at_once.build(builds=builds)
-    for name in builds:
-        assert stepwise.rows(name) == at_once.rows(name), name
 
 
 # ── a mailserver that has nothing on a day ───────────────────────────────────────────────────────

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -85,25 +83,6 @@ def test_one_run_writes_others_are_refused_and_a_reader_sees_it_and_takes_no_loc
         (lake / LOCK_FILE).unlink()
         assert not reader.is_written_by_another()
         assert not (lake / LOCK_FILE).exists()
-
-
-def test_a_killed_writer_holds_no_lock(tmp_path: Path) -> None:
-    make(tmp_path)
-    code = (
-        "import sys; from pathlib import Path; from restante.pipeline.lake.lake import Lake\n"
-        "with Lake.open(Path(sys.argv[1]), write=True): print('open', flush=True); input()"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path)]
-    with Lake.open(tmp_path, write=False) as reader:
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
-            assert writer.stdout is not None
-            assert writer.stdout.readline() == b"open\n"
-            with pytest.raises(Misuse), Lake.open(tmp_path, write=True):
-                pass
-            assert reader.is_written_by_another()
-            writer.kill()
-        assert not reader.is_written_by_another()
-    make(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -64,8 +64,8 @@ def by_view(lake: Path, table: Table = lakes.LATER_LETTERS) -> pa.Table:
 def by_pandas(lake: Path) -> pa.Table:
     import pandas as pd
 
-    lakes.frame = DeltaTable(lake / "letters").to_pandas(types_mapper=pd.ArrowDtype)
-    return pa.Table.from_pandas(lakes.frame, preserve_index=False)
+    read = DeltaTable(lake / "letters").to_pandas(types_mapper=pd.ArrowDtype)
+    return pa.Table.from_pandas(read, preserve_index=False)
 
 
 def by_polars(lake: Path) -> pa.Table:

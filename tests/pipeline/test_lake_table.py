@@ -6,11 +6,11 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -21,7 +21,7 @@ from deltalake.transaction import AddAction
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from restante.common.errors import Misuse, StoreError
 from restante.pipeline.lake import columns, delta_log, delta_table, staging
@@ -31,7 +31,6 @@ from restante.pipeline.lake.commit_info import CommitInfo, Ledger, Mark, Point
 from restante.pipeline.lake.compact import compact
 from restante.pipeline.lake.data_files import DataFile, Selected
 from restante.pipeline.lake.statistics import Range
-from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.lake.vacuum import vacuum
 from restante.pipeline.schemas import Column, Table
 from restante.pipeline.spark.errors import SparkError
@@ -65,54 +64,25 @@ wheres = st.none() | st.fixed_dictionaries(
 )
 
 
-class Step(NamedTuple):
-    """Rows to add, in one stage or several, and what they replace; before them, what another program does."""
-
-    stages: list[list[Row]]
-    replace: dict[str, set[str | None]] | None
-    keep: str | None
-    compact: bool
-    vacuum: bool
-    foreign: list[Row]
-    optimize: bool
-
-
 steps = st.builds(
-    Step,
-    st.lists(some_rows, max_size=2),
-    wheres,
-    st.sampled_from([None, None, *DAYS]),
-    st.booleans(),
-    st.booleans(),
-    st.just([]) | some_rows,
-    st.booleans(),
+    SimpleNamespace,
+    stages=st.lists(some_rows, max_size=2),
+    replace=wheres,
+    keep=st.sampled_from([None, None, *DAYS]),
+    compact=st.booleans(),
+    vacuum=st.booleans(),
+    foreign=st.just([]) | some_rows,  # before them, another program's
+    optimize=st.booleans(),  # after them, another program does that
 )
-any_steps = given(st.lists(steps, min_size=1, max_size=4), st.sampled_from([LETTERS, MONTHLY_LETTERS]))
-
-
-@examples(14)
-@any_steps
-def test_any_sequence_of_commits_is_what_a_list_of_rows_would_be(steps: list[Step], letters: Table) -> None:
-    take(steps, letters, held, lakes.contents)
-
-
-@pytest.mark.thorough
-@examples(2)
-@any_steps
-def test_any_commits_through_spark_are_a_list_of_rows(spark: SparkSession, steps: list[Step], letters: Table) -> None:
-    take(steps, letters, lambda stage, _: lakes.frame(spark, stage), lambda table: table.read(spark).toArrow())
 
 
 def ordered(rows: list[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: (row["id"], row["day"], row["source"], str(row["hour"])))
 
 
-def take(
-    steps: list[Step],
-    letters: Table,
-    staged: Callable[[list[Row], Table], DataFrame],
-    read: Callable[[LakeTable], pa.Table],
-) -> None:
+@examples(14)
+@given(st.lists(steps, min_size=1, max_size=4), st.sampled_from([LETTERS, MONTHLY_LETTERS]))
+def test_any_sequence_of_commits_is_what_a_list_of_rows_would_be(steps: list[Any], letters: Table) -> None:
     """Take the steps with a table and with a list of rows, and compare the two after each."""
     model: list[Row] = []
     commits: list[tuple[Point | None, set[str]]] = []
@@ -132,7 +102,7 @@ def take(
                 added = [row for stage in step.stages for row in stage]
                 gone = [row for row in model if step.replace is not None and lakes.matches(row, step.replace)]
                 model = [row for row in model if row not in gone] + added
-                stages = [table.stage(staged(stage, letters)) for stage in step.stages]
+                stages = [table.stage(held(stage, letters)) for stage in step.stages]
                 assert table.commit(stages, info=info(), replace=step.replace) == len(commits)
                 commits.append((table.point, {str(row["day"]) for row in (*gone, *added)}))
                 assert ordered(lakes.contents(before).to_pylist()) == ordered(before_model), (
@@ -153,7 +123,7 @@ def take(
                     assert compact(table, "again", lambda: 2e9) == []
                 if step.vacuum:
                     vacuum(table, grace=0, now=4e9)
-                assert ordered(read(table).to_pylist()) == ordered(model)
+                assert ordered(lakes.contents(table).to_pylist()) == ordered(model)
                 assert table.version == len(commits) - 1
                 for number, (point, _) in enumerate(commits):
                     later = set().union(*(days for _, days in commits[number + 1 :]))

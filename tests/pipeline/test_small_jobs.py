@@ -26,12 +26,11 @@ from restante.pipeline.spark import small_jobs
 from restante.pipeline.spark.small_jobs import JobSize
 from restante.pipeline.tables import BUILDS
 from support.pipeline.runs import LakeWorld
-from support.pipeline.servers import client, current, mailbox, nameplate, ours
+from support.pipeline.servers import nameplate, ours
 from support.waku.archives import ROWS as ENVELOPES
 from support.waku.archives import archive_of
 from support.waku.envelopes import T0 as SENT
 
-USAGE = ("nameplates", "mailboxes", "client_versions", "quarantine")
 ROWS, FILE_ROWS = small_jobs.MAX_SMALL_JOB_ROWS, small_jobs.MAX_SMALL_JOB_FILE_ROWS
 BYTES = small_jobs.MAX_SMALL_JOB_FILE_BYTES
 FIRST, SECOND = "2023-11-12", "2023-11-13"
@@ -56,27 +55,6 @@ def test_a_small_job_is_one_task_without_generated_code(spark: SparkSession) -> 
     assert "WholeStageCodegen" not in plan
     assert "Exchange" not in plan
     assert small_jobs.one_task(spark.range(1000)).rdd.getNumPartitions() > 1
-
-
-@pytest.mark.thorough
-def test_small_jobs_make_the_tables_that_others_make(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows: list[Any] = [
-        row for number in range(60) for row in (nameplate(number * 700), mailbox(number * 900), client(number * 800))
-    ]
-    rows += [nameplate(3, result="mooddy"), mailbox(4, started=-1.0)]  # of no known result; before the first day
-    tables = []
-    with ours(tmp_path / "relay", *rows, current(None)):
-        for most in (ROWS, -1):
-            monkeypatch.setattr(small_jobs, "MAX_SMALL_JOB_ROWS", most)
-            world = LakeWorld(spark, tmp_path / str(most))
-            world.folder.mkdir()
-            world.ingest(f"relay={tmp_path / 'relay'}")
-            tables.append({name: world.rows(name) for name in (*USAGE, *world.build())})
-    assert tables[0] == tables[1]
-    assert [len(tables[0][name]) for name in USAGE] == [60, 60, 60, 2]
-    assert tables[0]["versions"]
 
 
 def test_a_disk_that_is_full_while_a_small_job_writes_is_one_sentence(world: LakeWorld, tmp_path: Path) -> None:

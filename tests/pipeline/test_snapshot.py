@@ -9,22 +9,17 @@ import shutil
 import sqlite3
 import tempfile
 import time
-from collections import namedtuple
 from contextlib import closing
-from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from restante.common.errors import StoreError
 from restante.pipeline.sources import snapshot as snapshots
-from restante.pipeline.sources import usage
-from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.scratch import SCRATCH_PREFIX, scratch
 from restante.pipeline.sources.snapshot import PACE_OF_EACH_TRY, PACES, snapshot
 from restante.pipeline.sources.source import SourceError
-from support.mailbox.reference_sources import Their
-from support.pipeline.servers import CONTEXT, T0
 
 
 def filled(folder: Path, rows: int, *, wal: bool = False) -> sqlite3.Connection:
@@ -141,12 +136,9 @@ def test_the_copy_rests_longer_than_a_step_takes(tmp_path: Path, monkeypatch: py
     assert set(rests) == {PACES[0].rest}
 
 
-Usage = namedtuple("Usage", "total used free")  # noqa: PYI024 - shutil's
-
-
 def test_without_room_or_a_folder_no_copy_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(filled(tmp_path, 2000)):
-        monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1 << 30, 0, 60 << 20))
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: Mock(free=60 << 20))
         with pytest.raises(SourceError) as failure, snapshot(tmp_path / "d", tmp_path / "s", "a"):
             pass
         assert str(failure.value) == (
@@ -159,26 +151,6 @@ def test_without_room_or_a_folder_no_copy_is_begun(tmp_path: Path, monkeypatch: 
             snapshot(tmp_path / "d", tmp_path / "file", "a"),
         ):
             pass
-
-
-def test_the_reference_server_commits_while_a_copy_rests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    timed(monkeypatch, 0.0005)
-    Their(tmp_path).stop()
-    with closing(sqlite3.connect(tmp_path / "usage.sqlite")) as database:
-        row = "INSERT INTO client_versions VALUES (?, 'side', ?, 'python', '0.24.0')"
-        database.executemany(row, ((f"app-{'x' * 300}-{number}", T0 + number) for number in range(6_000)))
-        database.commit()
-    their, commits = Their(tmp_path), itertools.count(1)
-    their._usage_db.execute("PRAGMA busy_timeout = 0")
-    commit = partial(snapshot, sleep=lambda _: their.bind("side", T0 + 10_000 + next(commits)))
-    monkeypatch.setattr(usage, "snapshot", commit)
-    with recognise(f"a={tmp_path / 'usage.sqlite'}").opened(tmp_path / "s", print, CONTEXT) as opened:
-        span = opened.find_new("client_versions", {})
-    done = next(commits) - 1
-    assert 2 <= done <= len(PACE_OF_EACH_TRY)  # each made the copy begin anew
-    assert span
-    assert span.counted == 6_000 + done
-    their.stop()
 
 
 # ── the folder for copies ─────────────────────────────────────────────────────────────────────────

@@ -22,11 +22,10 @@ from restante.common.errors import Misuse
 from restante.mailbox.reference_import.importing import import_databases
 from restante.mailbox.store import schema as mailbox_schema
 from restante.pipeline.lake.commit_info import Mark
-from restante.pipeline.schemas import CLEAN_TABLES
 from restante.pipeline.sources import schema, usage_tasks
 from restante.pipeline.sources.marks import IdRange, behind, broken
 from restante.pipeline.sources.recognise import recognise
-from restante.pipeline.sources.rows import FAULT_COLUMNS, NUMBER_COLUMN, numbered
+from restante.pipeline.sources.rows import NUMBER_COLUMN, numbered
 from restante.pipeline.sources.source import DUPLICATE, Part, SourceError, Span, origins, parse
 from restante.pipeline.sources.usage import OpenedUsage
 from restante.pipeline.sources.usage_tasks import cut
@@ -371,24 +370,6 @@ def opened_usage(data: Path, table: str = "nameplates") -> Iterator[tuple[Opened
         span = opened.find_new(table, {})
         assert span is not None
         yield opened, span
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("table", TABLES)
-def test_spark_returns_the_rows_unchanged(spark: SparkSession, tmp_path: Path, table: str) -> None:
-    with ours(tmp_path / "data", nameplate(1), nameplate(2, started=1.0), mailbox(3), client(5)) as server:
-        server.write(mailbox(4, result="scary"), servers.current(60))
-    with opened_usage(tmp_path / "data", table) as (opened, span):
-        frame = opened.read(spark, span)
-        columns = (*CLEAN_TABLES[table].columns, *FAULT_COLUMNS, NUMBER_COLUMN)
-        assert [(field.name, field.dataType.simpleString()) for field in frame.schema] == [
-            (column.name, column.type.lower()) for column in columns
-        ]
-        rows = frame.toArrow().to_pylist()
-        numbers = [row.pop(NUMBER_COLUMN.name) for row in rows]
-        assert rows == rows_of(opened, span)
-        assert len(rows) == span.counted
-        assert [number for number in numbers if number is not None] == list(range(1, numbers.count(1) + 1))
 
 
 def test_tasks_have_as_many_rows_wherever_ids_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
