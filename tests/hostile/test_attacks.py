@@ -282,7 +282,7 @@ async def test_connections_that_never_bind_are_closed(siege: Siege) -> None:
     server = siege.live.server
     async with siege.beside_the_pair("hundreds that never bind"):
         bound = await siege.bind("bound")
-        crowd = [await siege.enter() for _ in range(CROWD)]
+        crowd = [await siege.live.enter() for _ in range(CROWD)]
         for client in crowd[::2]:
             client.say(type="ping", ping="still here")  # is no bind
         await siege.fence()
@@ -303,7 +303,7 @@ async def test_clients_that_vanish_leave_nothing_behind(siege: Siege) -> None:
     async with siege.beside_the_pair("dozens that vanish"):
         crowd = []
         for number in range(20):
-            fresh, inside = await siege.enter(), await siege.enter()
+            fresh, inside = await siege.live.enter(), await siege.live.enter()
             bound, subscribed = [await siege.bind(f"gone-{number}") for _ in range(2)]
             inside.write(frame(TEXT, b'{"type": "pi', fin=False), frame(TEXT, PING.to_bytes() * 100)[:50])
             subscribed.say(type="open", mailbox=f"gone-{number // 2}")

@@ -130,7 +130,7 @@ Fate = tuple[list[tuple[str, object]], int | None]
 
 async def fate(siege: Siege, pieces: list[bytes], *, after: bool) -> Fate:
     """Say something good, the pieces one by one, and something good again; give what came after the first."""
-    socket = await siege.enter()
+    socket = await siege.live.enter()
     socket.say(type="ping", ping="before")
     assert [(await socket.hear())["type"] for _ in range(2)] == ["ack", "pong"]
     for piece in pieces:
@@ -163,7 +163,7 @@ async def test_bytes_that_are_no_frame_end_their_connection_also_one_by_one(sieg
 
 
 async def test_a_message_that_is_too_big_is_refused_with_the_limit(siege: Siege) -> None:
-    socket = await siege.enter()
+    socket = await siege.live.enter()
     socket.write(frame(TEXT, b" " * (MAX_MESSAGE + 1)))
     [refused], code = await socket.last_words()
     assert (refused["error"], refused["hint"]) == ("the message is too big", "a message has at most 10485760 bytes")
@@ -171,7 +171,7 @@ async def test_a_message_that_is_too_big_is_refused_with_the_limit(siege: Siege)
 
 
 async def test_a_close_is_the_last_thing_that_is_read(siege: Siege) -> None:
-    socket = await siege.enter()
+    socket = await siege.live.enter()
     socket.write(close(1000), frame(TEXT, PING_COMMAND) * 1000, close(1001), b"\xff" * 1000)
     messages, code = await socket.last_words()
     assert messages == []
@@ -208,7 +208,7 @@ def streams(draw: st.DrawFn) -> tuple[bytes, list[str]]:
 @given(sent=streams(), bite=st.sampled_from((None, None, 1, 7)))
 @examples(80)
 async def test_messages_may_come_in_any_frames(siege: Siege, sent: tuple[bytes, list[str]], bite: int | None) -> None:
-    socket = await siege.enter()
+    socket = await siege.live.enter()
     stream, types = sent
     for start in range(0, len(stream), bite or max(1, len(stream))):
         socket.write(stream[start : start + (bite or len(stream))])

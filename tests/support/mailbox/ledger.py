@@ -59,9 +59,6 @@ class Ledger:
         self.do(session.BindCommand(app, side, ["python", "0.24.0"], None))
         self.state.arrive(app, side)
 
-    def leave(self, side: str, app: str = APP) -> None:
-        self.state.leave(app, side)
-
     def allocate(self, side: str, app: str = APP) -> str:
         return self.do(session.AllocateCommand(app, side)).name
 

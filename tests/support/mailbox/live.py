@@ -113,9 +113,9 @@ class LiveServer:
         self.clients.append(await RawSocket.dial(self.port, path, **headers))
         return self.clients[-1]
 
-    async def enter(self) -> RawSocket:
+    async def enter(self, **headers: str) -> RawSocket:
         """Connect, and take the welcome."""
-        socket = await self.dial()
+        socket = await self.dial(**headers)
         assert socket.status == "HTTP/1.1 101 Switching Protocols"
         assert (await socket.hear())["type"] == "welcome"
         return socket

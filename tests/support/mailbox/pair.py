@@ -14,75 +14,59 @@ APP: Final = "lothar.com/wormhole/text-or-file-xfer"
 PHASES: Final = ("version", "0", "1", "2")
 
 
-class Side:
-    """One side of a session. It has one command under way at a time."""
+async def enter(port: int, side: str) -> Client:
+    """Connect, and bind."""
+    client = await Client.connect(f"ws://127.0.0.1:{port}/v1")
+    await client.call("bind", appid=APP, side=side)
+    return client
 
-    def __init__(self, name: str, client: Client) -> None:
-        self.name = name
-        self.client = client
 
-    @classmethod
-    async def enter(cls, port: int, name: str) -> Side:
-        """Connect, and bind."""
-        side = cls(name, await Client.connect(f"ws://127.0.0.1:{port}/v1"))
-        await side.client.call("bind", appid=APP, side=name)
-        return side
-
-    async def hears(self, messages: list[tuple[str, str, str]]) -> None:
-        """Wait until it has heard these, and no others."""
-        client = self.client
-        await client.until("all messages", lambda: len(client.heard) >= len(messages))
-        assert [(frame["side"], frame["phase"], frame["body"]) for frame in client.heard] == messages
-
-    async def leave(self) -> None:
-        """Say goodbye. It was told all answers and messages, and nothing else."""
-        client = self.client
-        await client.leave()
-        answers = sum(2 if command.kind in REPLIES else 1 for command in client.said)
-        assert len(client.frames) == 1 + answers + len(client.heard)
-        assert client.close_code == 1000
+async def leave(client: Client) -> None:
+    """Say goodbye. It was told all answers and messages, and nothing else."""
+    await client.leave()
+    answers = sum(2 if command.kind in REPLIES else 1 for command in client.said)
+    assert len(client.frames) == 1 + answers + len(client.heard)
+    assert client.close_code == 1000
 
 
 async def session(port: int, number: int) -> str:
     """Have a whole session with a code, from the allocation to the last close. Return its mailbox."""
     added: list[tuple[str, str, str]] = []
-    sides: list[Side] = []
+    sides: dict[str, Client] = {}
 
-    async def enter(name: str) -> Side:
-        sides.append(await Side.enter(port, f"{name}-{number}"))
-        return sides[-1]
+    async def add(side: str, phase: str) -> None:
+        """Say something, and see that both hear it, after all that went before, and no more."""
+        body = f"body of {side} in {phase}"
+        added.append((side, phase, body))
+        await sides[side].call("add", phase=phase, body=body)
+        for client in sides.values():
+            await client.until("all messages", lambda: len(client.heard) >= len(added))  # noqa: B023 - at once
+            assert [(frame["side"], frame["phase"], frame["body"]) for frame in client.heard] == added
 
-    async def add(side: Side, phase: str) -> None:
-        """Say something, and see that both hear it, after all that went before."""
-        body = f"body of {side.name} in {phase}"
-        added.append((side.name, phase, body))
-        await side.client.call("add", phase=phase, body=body)
-        for listener in sides:
-            await listener.hears(added)
-
+    a, b = f"pair-a-{number}", f"pair-b-{number}"
     try:
-        a = await enter("pair-a")
-        nameplate = (await a.client.call("allocate"))["nameplate"]
-        mailbox: str = (await a.client.call("claim", nameplate=nameplate))["mailbox"]
-        await a.client.call("open", mailbox=mailbox)
+        sides[a] = await enter(port, a)
+        nameplate = (await sides[a].call("allocate"))["nameplate"]
+        mailbox: str = (await sides[a].call("claim", nameplate=nameplate))["mailbox"]
+        await sides[a].call("open", mailbox=mailbox)
         await add(a, "pake")
-        b = await enter("pair-b")
-        assert {"id": nameplate} in (await b.client.call("list"))["nameplates"]
-        assert (await b.client.call("claim", nameplate=nameplate))["mailbox"] == mailbox
-        await b.client.call("open", mailbox=mailbox)
+        sides[b] = await enter(port, b)
+        assert {"id": nameplate} in (await sides[b].call("list"))["nameplates"]
+        assert (await sides[b].call("claim", nameplate=nameplate))["mailbox"] == mailbox
+        await sides[b].call("open", mailbox=mailbox)
         await add(b, "pake")
-        for side in (a, b):
-            await side.client.call("release", nameplate=nameplate)
-        for phase, side in itertools.product(PHASES, (a, b)):
+        for client in sides.values():
+            await client.call("release", nameplate=nameplate)
+        for phase, side in itertools.product(PHASES, sides):
             await add(side, phase)
-        for side in (a, b):
-            await side.client.call("close", mailbox=mailbox, mood="happy")
-        for side in (a, b):
-            await side.leave()
+        for client in sides.values():
+            await client.call("close", mailbox=mailbox, mood="happy")
+        for client in sides.values():
+            await leave(client)
         return mailbox
     finally:
-        for side in sides:
-            side.client.vanish()
+        for client in sides.values():
+            client.vanish()
 
 
 class Pair:

@@ -24,12 +24,6 @@ class Siege:
         self.secrets: set[str] = set()
         """What attackers said that nobody may read in the log."""
 
-    async def enter(self, **headers: str) -> RawSocket:
-        """Connect, and take the welcome."""
-        socket = await self.live.dial(**headers)
-        assert (await socket.hear())["type"] == "welcome"
-        return socket
-
     async def call(self, client: RawSocket, **command: Any) -> dict[str, Any]:
         """Say a command; gives what comes after its ack."""
         client.say(**command)
@@ -38,7 +32,7 @@ class Siege:
 
     async def bind(self, side: str, app: str = APP, **headers: str) -> RawSocket:
         """Connect as a side of an app."""
-        socket = await self.enter(**headers)
+        socket = await self.live.enter(**headers)
         self.secrets.add(side)
         socket.say(type="bind", appid=app, side=side)
         assert (await socket.hear())["type"] == "ack"
@@ -70,7 +64,7 @@ class Siege:
 
     async def fence(self) -> None:
         """Wait for a turn of the server's loop: it has then noticed everything that happened before."""
-        socket = await self.enter()
+        socket = await self.live.enter()
         await socket.is_served()
         await socket.leave()
         self.live.clients.remove(socket)
