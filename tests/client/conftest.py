@@ -52,5 +52,12 @@ def bob(tmp_path: Path, server: LiveServer) -> Program:
 
 
 @pytest.fixture
+async def friends(alice: Program, bob: Program) -> None:
+    """Both run in turns until they have agreed on the key and know each other's versions."""
+    for program in (alice, bob, alice, bob, alice):
+        await program.run()
+
+
+@pytest.fixture
 def desk(tmp_path: Path, url: str) -> Desk:
     return Desk(tmp_path / "desk", url)

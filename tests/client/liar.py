@@ -19,9 +19,8 @@ from support.mailbox.worlds import CoreWorld
 Answer = dict[str, Any]
 Sent = Answer | bytes
 Lie = Callable[[Answer], list[Sent]]
-"""What is sent in place of an answer. Bytes go onto the wire as they are, and HANG_UP ends the connection."""
+"""What is sent in place of an answer. Bytes go onto the wire as they are."""
 
-HANG_UP: Final = b""
 CLOSE_BYTE, PING_BYTE = 0x88, 0x89
 GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
@@ -91,12 +90,7 @@ class Liar:
         for number, (inbox, writer) in self._clients.items():
             answers, inbox.frames = inbox.frames, []
             for sent in (sent for answer in answers for sent in self.lie({**answer, "connection": number})):
-                if writer.is_closing():
-                    break
-                if sent == HANG_UP:
-                    writer.close()
-                else:
-                    writer.write(sent if isinstance(sent, bytes) else text(json.dumps(sent).encode()))
+                writer.write(sent if isinstance(sent, bytes) else text(json.dumps(sent).encode()))
 
 
 async def answer_handshake(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import selectors
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from pathlib import Path
@@ -25,12 +24,10 @@ from support.bounds import bounded
 from support.dice import Seeded
 from support.mailbox.givens import Inbox
 from support.mailbox.live import LiveServer
-from support.mailbox.servers import Reference, Restante, Server
+from support.mailbox.servers import Restante, Server
 from support.mailbox.worlds import World
 
 APP_ID: Final = "example.com/test"
-
-SERVERS: Final[dict[str, type[Server]]] = {"ours": Restante, "the reference": Reference}
 
 NOBODY: Final = "ws://server.example/v1"
 """Of the fixture `network`; without it, nobody is there."""
@@ -40,23 +37,21 @@ def url_of(server: Server) -> str:
     return f"ws://127.0.0.1:{server.port}/v1"
 
 
-def serving(folder: Path, *flags: str, kind: str = "ours") -> AbstractAsyncContextManager[Server]:
+def serving(folder: Path, *flags: str, kind: type[Server] = Restante) -> AbstractAsyncContextManager[Server]:
     """Serve in a process that can be killed, and started again on the same port."""
-    return SERVERS[kind](folder / "server", *flags).running()
+    return kind(folder / "server", *flags).running()
 
 
 class Heard:
-    """The events of a wormhole. A test can wait for one, or act at the moment when it comes."""
+    """The events of a wormhole. A test can wait for one."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        self.act: Callable[[Event], None] = lambda _: None
         self._news = asyncio.Event()
 
     def __call__(self, event: Event) -> None:
         self.events.append(event)
         self._news.set()
-        self.act(event)
 
     def of(self, kind: type[Any]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
@@ -138,12 +133,6 @@ class Program:
             return journal.wormhole("peer", APP_ID).unacknowledged
 
 
-async def acquainted(alice: Program, bob: Program) -> None:
-    """Run both in turns until they have agreed on the key and know each other's versions."""
-    for each in (alice, bob, alice, bob, alice):
-        await each.run()
-
-
 T = TypeVar("T")
 
 LONGEST = 7 * 24 * 3600.0
@@ -195,7 +184,6 @@ class Line:
         self._arrived = 0
         self._waiting: list[bytes] = []
         self._last = {"to": 0.0, "from": 0.0}
-        self._under_way: dict[str, deque[Callable[[], None]]] = {"to": deque(), "from": deque()}
         network.lines.append(self)
 
     def send(self, text: bytes) -> None:
@@ -229,14 +217,9 @@ class Line:
     def _later(self, direction: str, act: Callable[[], None]) -> None:
         """Act after a while, and after all that went the same way before."""
         loop = asyncio.get_running_loop()
-        self._last[direction] = when = max(self._last[direction], loop.time() + self._network.delay())
-        self._under_way[direction].append(act)
-        loop.call_at(when, self._next, direction)  # timers of one moment come in any order
-
-    def _next(self, direction: str) -> None:
-        act = self._under_way[direction].popleft()
-        if not self.ended.done():
-            act()
+        when = max(self._last[direction] + 1e-6, loop.time() + self._network.delay())  # no two at one moment
+        self._last[direction] = when
+        loop.call_at(when, lambda: None if self.ended.done() else act())
 
     def _say(self, text: bytes) -> None:
         if self._network.breaks():

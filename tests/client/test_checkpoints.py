@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from client.live import APP_ID, CODE, Heard, Program, State, acquainted
+from client.live import APP_ID, CODE, Heard, Program, State
 from restante.client import (
     CheckpointError,
     Journal,
@@ -35,9 +35,8 @@ from support.mailbox.live import DAY, LiveServer
 
 
 async def test_on_a_full_disk_a_step_fails_and_sends_nothing_and_nothing_is_known_any_more(
-    server: LiveServer, alice: Program, bob: Program
+    server: LiveServer, friends: None, alice: Program, bob: Program
 ) -> None:
-    await acquainted(alice, bob)
     await alice.run("0")
     before, messages = bob.file.read_bytes(), server.messages
     with pytest.raises(StoreError, match="cannot write the journal"):  # noqa: PT012 - each call raises it
@@ -65,9 +64,8 @@ async def test_on_a_full_disk_a_step_fails_and_sends_nothing_and_nothing_is_know
 
 
 async def test_a_wait_ends_at_once_if_the_journal_cannot_be_saved_after_the_connection_was_lost(
-    server: LiveServer, alice: Program, bob: Program, monkeypatch: pytest.MonkeyPatch
+    server: LiveServer, friends: None, alice: Program, bob: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await acquainted(alice, bob)
     monkeypatch.setattr(driver, "delay_before", lambda _attempt, _dice: 1e6)
     heard, lost = Heard(), threading.Event()
 
@@ -154,9 +152,8 @@ async def test_a_journal_whose_folder_was_removed_is_not_written_over_that_of_an
 
 
 @pytest.fixture
-async def used(alice: Program, bob: Program) -> Path:
+async def used(friends: None, alice: Program, bob: Program) -> Path:
     """Return a checkpoint with a bit of everything in it."""
-    await acquainted(alice, bob)
     await alice.run("0", "1")
     async with bob.running() as (_, wormhole):
         await wormhole.send(b"an answer")
@@ -166,9 +163,8 @@ async def used(alice: Program, bob: Program) -> Path:
 
 @pytest.mark.parametrize("heard", [False, True])
 async def test_a_checkpoint_from_before_a_message_ends_the_wormhole_instead_of_losing_the_next_one(
-    alice: Program, bob: Program, heard: bool
+    friends: None, alice: Program, bob: Program, heard: bool
 ) -> None:
-    await acquainted(alice, bob)
     backup = alice.file.read_bytes()
     await alice.run("first")
     if heard:
@@ -180,9 +176,8 @@ async def test_a_checkpoint_from_before_a_message_ends_the_wormhole_instead_of_l
 
 
 async def test_a_checkpoint_from_before_a_message_is_noticed_by_receipts(
-    server: LiveServer, alice: Program, bob: Program
+    server: LiveServer, friends: None, alice: Program, bob: Program
 ) -> None:
-    await acquainted(alice, bob)
     backup = alice.file.read_bytes()
     await alice.run("first")
     await bob.run()
@@ -195,8 +190,9 @@ async def test_a_checkpoint_from_before_a_message_is_noticed_by_receipts(
         await alice.run()
 
 
-async def test_a_checkpoint_from_before_a_message_of_the_peer_gets_it_again(alice: Program, bob: Program) -> None:
-    await acquainted(alice, bob)
+async def test_a_checkpoint_from_before_a_message_of_the_peer_gets_it_again(
+    friends: None, alice: Program, bob: Program
+) -> None:
     backup = alice.file.read_bytes()
     await bob.run("first")
     assert await alice.run() == ["first"]

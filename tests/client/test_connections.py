@@ -21,7 +21,7 @@ from restante.mailbox.protocol.hashcash import Demand, problem
 from restante.mailbox.store import backup
 from support.bounds import bounded
 from support.certificates import Certificate
-from support.mailbox.servers import Server
+from support.mailbox.servers import Reference, Restante, Server
 from support.ports import nobodys_port
 
 NOWHERE = "ws://127.0.0.1:1/v1"
@@ -185,13 +185,6 @@ async def test_a_stamp_is_one_that_the_server_accepts(bits: int, processes: list
     assert all(process.returncode is not None for process in processes)
 
 
-async def test_work_that_a_server_of_ours_demands_is_shown(tmp_path: Path) -> None:
-    flags = ("--permission", "hashcash", "--permission-bits", "16")
-    async with serving(tmp_path, *flags) as server:
-        await exchange(*(wormhole(url_of(server)) for _ in range(2)))
-        assert server.usage().mailboxes == ["happy"]
-
-
 async def test_work_is_reported_and_ends_with_a_close(processes: list[Process]) -> None:
     heard = Heard()
     async with lying(demanding({"bits": 60, "resource": "r"})) as liar:
@@ -279,28 +272,28 @@ async def test_a_reader_that_pauses_is_not_taken_for_a_lost_connection_and_outli
 @pytest.mark.parametrize(
     ("kind", "event", "count"),
     [
-        ("ours", client.WaitingForPeer, 1),
-        ("ours", client.MessageStored, 17),
-        ("the reference", client.MessageStored, 1),
-        pytest.param("ours", client.KeyAgreed, 1, marks=pytest.mark.thorough),
-        pytest.param("the reference", client.WaitingForPeer, 1, marks=pytest.mark.thorough),
+        (Restante, client.WaitingForPeer, 1),
+        (Restante, client.MessageStored, 17),
+        (Reference, client.MessageStored, 1),
+        pytest.param(Restante, client.KeyAgreed, 1, marks=pytest.mark.thorough),
+        pytest.param(Reference, client.WaitingForPeer, 1, marks=pytest.mark.thorough),
     ],
 )
 async def test_a_server_that_is_killed_and_comes_back_loses_nothing(
-    tmp_path: Path, kind: str, event: type[Any], count: int
+    tmp_path: Path, kind: type[Server], event: type[Any], count: int
 ) -> None:
     heard, restarting = (Heard(), Heard()), list[asyncio.Task[None]]()
 
-    def kill(_: client.Event) -> None:
+    def kill(news: client.Event) -> None:
+        heard[0](news)
         if len(heard[0].of(event)) == count and not restarting:
             running.kill()
             restarting.append(asyncio.create_task(running.restart()))
 
-    heard[0].act = kill
     messages = [b"%d" % number for number in range(20)]
     async with (
         serving(tmp_path, kind=kind) as running,
-        wormhole(url_of(running), on_event=heard[0]) as alice,
+        wormhole(url_of(running), on_event=kill) as alice,
         wormhole(url_of(running), on_event=heard[1]) as bob,
     ):
         await bob.nameplates()  # its first connection, which must succeed
@@ -323,20 +316,12 @@ async def test_a_server_that_is_killed_and_comes_back_loses_nothing(
 
 @pytest.fixture
 async def server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Server]:
-    async with serving(tmp_path, kind=getattr(request, "param", "ours")) as running:
+    async with serving(tmp_path, kind=getattr(request, "param", Restante)) as running:
         yield running
 
 
 async def back_up(server: Server) -> None:
     await asyncio.to_thread(backup.back_up, server.folder / "data", server.folder / "b", lambda _: None)
-
-
-async def restored(server: Server) -> None:
-    """Kill the server, and start it on the same port with what the backup has."""
-    server.kill()
-    (server.folder / "data").rename(server.folder / "damaged")
-    await asyncio.to_thread(backup.restore, server.folder / "b", server.folder / "data", lambda _: None)
-    await server.restart()
 
 
 @pytest.mark.parametrize("mailbox_is_in_it", [True, False])
@@ -353,7 +338,10 @@ async def test_clients_add_again_what_a_backup_lacks(server: Server, mailbox_is_
         for number in range(5):
             await alice.send(b"%d" % number)
         await heard.until(client.MessageStored, 6)
-        await restored(server)
+        server.kill()
+        (server.folder / "data").rename(server.folder / "damaged")
+        await asyncio.to_thread(backup.restore, server.folder / "b", server.folder / "data", lambda _: None)
+        await server.restart()
         await heard.until(client.Reconnecting)
         await bob.send(b"after")
         assert await read(alice, 1) == [b"after"]
@@ -361,7 +349,7 @@ async def test_clients_add_again_what_a_backup_lacks(server: Server, mailbox_is_
     assert server.live() == {}
 
 
-at_the_reference = pytest.mark.parametrize("server", ["the reference"], indirect=True)
+at_the_reference = pytest.mark.parametrize("server", [Reference], indirect=True)
 
 
 @at_the_reference

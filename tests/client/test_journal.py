@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from client.live import APP_ID, CODE, Program, State, acquainted
+from client.live import APP_ID, CODE, Program, State
 from restante.client import (
     ClosedError,
     CodeExpiredError,
@@ -30,8 +30,9 @@ from support.ports import nobodys_port
 
 
 @pytest.mark.parametrize("gap", [6 * DAY, 8 * DAY], ids=["shorter than the expiry", "longer than the expiry"])
-async def test_messages_outlive_gaps_of_runs(server: LiveServer, alice: Program, bob: Program, gap: float) -> None:
-    await acquainted(alice, bob)
+async def test_messages_outlive_gaps_of_runs(
+    server: LiveServer, friends: None, alice: Program, bob: Program, gap: float
+) -> None:
     await alice.run("before the gap")
     await server.wait(gap)
     await server.restart()
@@ -61,9 +62,8 @@ async def test_a_code_that_expired_before_the_key_was_agreed_is_an_error_of_its_
 
 @pytest.mark.parametrize("ending", ["it raises", "it is cancelled", "it is cancelled while it is saved"])
 async def test_a_step_that_is_interrupted_is_saved_as_a_whole_or_changes_and_sends_nothing(
-    alice: Program, bob: Program, ending: str
+    friends: None, alice: Program, bob: Program, ending: str
 ) -> None:
-    await acquainted(alice, bob)
     await alice.run("again, please")
     saved = ["again, please"] if ending.endswith("saved") else []
     async with bob.running() as (journal, wormhole):
@@ -95,8 +95,7 @@ async def test_a_step_that_is_interrupted_is_saved_as_a_whole_or_changes_and_sen
     assert await bob.run() == ["again, please"]
 
 
-async def test_messages_are_processed_in_order_and_each_once(alice: Program, bob: Program) -> None:
-    await acquainted(alice, bob)
+async def test_messages_are_processed_in_order_and_each_once(friends: None, alice: Program, bob: Program) -> None:
     await alice.run("0", "1", "2")
     async with bob.running() as (journal, wormhole):
         messages = [message async for message in wormhole.waiting()]
@@ -113,9 +112,8 @@ async def test_messages_are_processed_in_order_and_each_once(alice: Program, bob
 
 
 async def test_a_message_of_another_journal_or_of_an_earlier_context_is_not_processed(
-    alice: Program, bob: Program
+    friends: None, alice: Program, bob: Program
 ) -> None:
-    await acquainted(alice, bob)
     await alice.run("0")
     async with bob.journal() as journal, alice.journal() as other:
         async with journal.wormhole("peer", APP_ID) as wormhole:
@@ -202,16 +200,9 @@ async def test_an_initial_state_is_one_that_json_can_express_like_a_null(tmp_pat
 AGAIN = "get it from the journal again"
 
 
-@pytest.fixture
-async def friends(alice: Program, bob: Program) -> tuple[Program, Program]:
-    await acquainted(alice, bob)
-    return alice, bob
-
-
 async def test_what_is_sent_in_a_step_goes_out_after_it_and_is_delivered_by_the_peer_s(
-    friends: tuple[Program, Program],
+    friends: None, alice: Program, bob: Program
 ) -> None:
-    alice, bob = friends
     async with bob.running() as (other, theirs), alice.running() as (journal, ours), bounded("messages of a step"):
         async with journal.step() as state:
             state["received"].append("asked")
@@ -232,8 +223,9 @@ async def test_what_is_sent_in_a_step_goes_out_after_it_and_is_delivered_by_the_
     assert alice.received == ["asked"]
 
 
-async def test_another_task_that_sends_during_a_step_is_not_part_of_it(friends: tuple[Program, Program]) -> None:
-    alice, bob = friends
+async def test_another_task_that_sends_during_a_step_is_not_part_of_it(
+    friends: None, alice: Program, bob: Program
+) -> None:
     async with bob.running() as (_, theirs), alice.running() as (journal, ours), bounded("both messages"):
         with pytest.raises(RuntimeError):  # noqa: PT012 - the step raises it
             async with journal.step():
@@ -338,12 +330,13 @@ async def test_a_wormhole_that_was_removed_or_got_before_another_use_of_it_is_re
                 await removed.send(b"lost")
 
 
-async def test_an_error_of_the_function_for_events_is_for_this_run_only(friends: tuple[Program, Program]) -> None:
+async def test_an_error_of_the_function_for_events_is_for_this_run_only(
+    friends: None, alice: Program, bob: Program
+) -> None:
     def stumble(event: Event) -> None:
         if isinstance(event, Welcomed):
             raise ZeroDivisionError
 
-    alice, bob = friends
     await bob.run("hello")
     async with alice.journal() as journal:
         with pytest.raises(ZeroDivisionError):
@@ -353,10 +346,9 @@ async def test_an_error_of_the_function_for_events_is_for_this_run_only(friends:
 
 
 async def test_a_wormhole_that_is_closed_leaves_nothing_and_stays_closed(
-    server: LiveServer, friends: tuple[Program, Program]
+    server: LiveServer, friends: None, alice: Program, bob: Program
 ) -> None:
-    alice, _ = friends
-    for program in friends:
+    for program in (alice, bob):
         async with program.running() as (journal, wormhole):
             assert wormhole.mood is None
             await wormhole.close()
@@ -394,9 +386,8 @@ async def test_a_wormhole_ended_by_another_code_says_so_in_the_next_run(server: 
 
 
 async def test_a_wormhole_that_was_closed_without_a_server_is_closed_there_in_the_next_run(
-    server: LiveServer, friends: tuple[Program, Program]
+    server: LiveServer, friends: None, alice: Program, bob: Program
 ) -> None:
-    alice, bob = friends
     async with bob.running() as (_, wormhole):
         await wormhole.close()
     await server.stop()

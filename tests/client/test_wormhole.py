@@ -252,8 +252,8 @@ async def test_messages_that_nobody_reads_hinder_no_close(network: Network, monk
         assert await read(alice, 5) == [b"last words"] * 5
 
 
-async def test_a_server_that_sends_binary_frames_on_a_real_port_serves_as_well(tmp_path: Path) -> None:
-    flags = ("--frames", "binary", "--advertise-version", "1.2.3")
+async def test_a_server_of_ours_serves_on_a_real_port_with_binary_frames_and_work(tmp_path: Path) -> None:
+    flags = ("--frames=binary", "--advertise-version=1.2.3", "--permission=hashcash", "--permission-bits=16")
     heard = Heard()
     async with serving(tmp_path, *flags) as server:
         async with wormhole(url_of(server), on_event=heard) as alice, wormhole(url_of(server)) as bob:
@@ -303,32 +303,27 @@ async def test_a_journal_refuses_such_an_argument(tmp_path: Path) -> None:
         assert journal.names == []
 
 
-Call = Callable[[Wormhole], Awaitable[object]]
-
-
-def calls(call: Callable[..., Awaitable[object]], words: str, *values: Any) -> list[tuple[Call, str]]:
-    """Return a call with each of these arguments, and what is said of each."""
-    return [(lambda wormhole, value=value: call(wormhole, *value), words) for value in values]  # type: ignore[misc]
-
-
 @pytest.mark.parametrize(
-    ("use", "words"),
+    ("use", "arguments", "words"),
     [
-        *((call, "in its context") for call in (Wormhole.allocate_code, Wormhole.nameplates, Wormhole.verifier)),
-        *((call, "async with") for call in (Wormhole.receive, Wormhole.flush)),
-        *calls(send_text, "a str that UTF-8 can encode", (5,), ("\udcff",)),
-        *calls(send_file, r"a path is a pathlib\.Path, not '/", ("/tmp",)),
-        *calls(send_directory, r"a path is a pathlib\.Path, not '/", ("/tmp",)),
-        *calls(send_directory, "there is nothing to send", ()),
-        *calls(Wormhole.derive_key, "a key", (5, 32), ("\ud800", 32), ("a", 0), ("a", 8161), ("a", 1.5), ("a", "32")),
-        *calls(Wormhole.complete, "the beginning of a code is a text, not ", (5,), (None,), (b"7-",)),
+        *((use, [()], "in its context") for use in (Wormhole.allocate_code, Wormhole.nameplates, Wormhole.verifier)),
+        *((use, [()], "async with") for use in (Wormhole.receive, Wormhole.flush)),
+        (send_text, [(5,), ("\udcff",)], "a str that UTF-8 can encode"),
+        (send_file, [("/tmp",)], r"a path is a pathlib\.Path, not '/"),
+        (send_directory, [("/tmp",)], r"a path is a pathlib\.Path, not '/"),
+        (send_directory, [()], "there is nothing to send"),
+        (Wormhole.derive_key, [(5, 32), ("\ud800", 32), *(("a", size) for size in (0, 8161, 1.5, "32"))], "a key"),
+        (Wormhole.complete, [(5,), (None,), (b"7-",)], "the beginning of a code is a text, not "),
     ],
 )
-async def test_outside_of_its_context_a_wormhole_refuses_instead_of_waiting(use: Call, words: str) -> None:
+async def test_outside_of_its_context_a_wormhole_refuses_instead_of_waiting(
+    use: Callable[..., Awaitable[object]], arguments: list[tuple[Any, ...]], words: str
+) -> None:
     outside = wormhole()
     async with bounded("the error"):
-        with pytest.raises(Misuse, match=words):
-            await use(outside)
+        for each in arguments:
+            with pytest.raises(Misuse, match=words):
+                await use(outside, *each)
         await outside.close()
 
 
