@@ -139,7 +139,7 @@ def test_an_ipv6_address_is_in_brackets_in_a_url() -> None:
 
 def secrets() -> Callable[[], bytes]:
     numbers = itertools.count()
-    return lambda: bytes([next(numbers)] * 32)
+    return lambda: next(numbers).to_bytes(32, "little")
 
 
 def test_an_ipv4_address_and_an_ipv6_network_have_a_quota_each() -> None:
@@ -218,8 +218,7 @@ def test_no_call_checks_more_than_some_hundreds_of_quotas(monkeypatch: pytest.Mo
 
 
 def admission(*, limits: Limits = UNLIMITED, **terms: Any) -> Admission:
-    numbers = itertools.count()
-    at = Admission(AdmissionTerms(**terms), lambda: next(numbers).to_bytes(32, "little"))
+    at = Admission(AdmissionTerms(**terms), secrets())
     at.limits = limits
     return at
 
@@ -310,11 +309,14 @@ def test_under_attack_an_adaptive_server_demands_work_of_all_clients() -> None:
 # ── before there is a request ────────────────────────────────────────────────────────────────────
 
 
-def test_an_address_has_a_limit_of_connections_without_a_request() -> None:
+def test_an_address_has_a_limit_of_connections_without_a_request_which_does_not_count_open_ones() -> None:
     at = admission(limits=replace(UNLIMITED, address_connections=2))
+    came = [admit(at) for _ in range(2)]
+    assert [result.verdict for result in came] == [None, None]
     first, second = (at.begin_request(("8.8.8.8", port), 1e9) for port in (1, 2))
-    assert not first.refused
-    assert not second.refused
+    assert (first.refused, second.refused) == (False, False)
+    [quota] = first.address_quotas
+    assert (quota.connections, quota.pending_requests) == (2, 2)
     third = at.begin_request(("8.8.8.8", 3), 1e9)
     assert (third.refused, third.address_quotas, third.address_id) == (True, (), admit(at).address_id), (
         "who is refused does not count"
@@ -322,18 +324,9 @@ def test_an_address_has_a_limit_of_connections_without_a_request() -> None:
     assert not at.begin_request(("9.9.9.9", 1), 1e9).refused
     at.end_request(first)
     assert not at.begin_request(("8.8.8.8", 4), 1e9).refused
-
-
-def test_connections_without_a_request_do_not_count_against_open_ones() -> None:
-    at = admission(limits=replace(UNLIMITED, address_connections=1))
-    assert admit(at, "8.8.8.8").verdict is None
-    pending = at.begin_request(("8.8.8.8", 1), 1e9)
-    assert not pending.refused
-    [quota] = pending.address_quotas
-    assert quota.connections == 1
-    assert quota.live
-    at.end_request(pending)
-    assert quota.connections == 1
+    for result in came:
+        at.release(result.address_quotas)
+    assert (quota.connections, quota.live) == (0, True), "requests are awaited"
 
 
 def test_an_address_has_twice_as_many_handshakes_as_it_may_have_connections() -> None:

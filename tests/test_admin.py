@@ -37,10 +37,10 @@ from restante.mailbox.store import recent, sqlite
 from restante.waku.settings import WAKU
 from support.bounds import BOUND, bounded
 from support.events import Events, watching
+from support.faulty_disk import Look
 from support.mailbox.clients import Clients
 from support.mailbox.live import Inside, inside
 from support.manual_fields import documented, fields, sentences
-from support.metrics import counts
 from support.ports import held_port
 from support.processes import database, serving
 from support.waku.processes import node_process
@@ -49,21 +49,15 @@ MONITORING: Final = Path(__file__).parents[1] / "docs/monitoring.md"
 TOKEN: Final = "0123456789abcdef"
 
 
-class Admin:
+class Admin(Look):
     """Whoever looks at the admin port of a server."""
 
     def __init__(self, here: Inside, data: Path, clients: Clients, session: aiohttp.ClientSession, port: int) -> None:
+        super().__init__(session, port)
         self.here = here
         self.data = data
         self.clients = clients
-        self.session = session
-        self.port = port
-        self.url = f"http://127.0.0.1:{port}"
         self.writers: list[asyncio.StreamWriter] = []
-
-    async def get(self, path: str, **headers: str) -> tuple[int, str]:
-        async with bounded(path), self.session.get(self.url + path, headers=headers) as response:
-            return response.status, await response.text()
 
     async def status(self, path: str) -> int:
         """Request a page, and read nothing of it but the status."""
@@ -81,16 +75,10 @@ class Admin:
         """Read the events of the dashboard."""
         return watching(self.session, self.url)
 
-    async def counts(self) -> dict[str, float]:
-        status, text = await self.get("/metrics")
-        assert status == 200, text
-        return counts(text)
-
     async def page(self, path: str) -> dict[str, Any]:
         status, text = await self.get(path)
         assert status == 200, text
-        page: dict[str, Any] = json.loads(text)
-        return page
+        return dict(json.loads(text))
 
 
 @asynccontextmanager

@@ -10,15 +10,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-import aiohttp
 import pytest
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from support.bounds import BOUND
 from support.documents import ROOT
+from support.faulty_disk import looking
 from support.mailbox.clients import Client, Clients
-from support.mailbox.pair import Pair
+from support.mailbox.siege import Pair
 from support.metrics import counts
 from support.monitoring import RULES, RULES_TEST, dashboard, panels, recorded_names
 from support.ports import held_port, nobodys_port
@@ -35,17 +35,15 @@ RECORDED: Final = re.compile(r"\b(?:restante|waku):[a-z0-9_:]+\b")
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The metrics of a mailbox server and of a Waku node."""
-    folder, texts = tmp_path_factory.mktemp("servers"), {}
+    folder = tmp_path_factory.mktemp("servers")
     with held_port() as mailbox_port, held_port() as waku_port:
         async with (
             serving(folder / "mailbox", options=("--admin", f"127.0.0.1:{mailbox_port}")),
             node_process(folder / "waku", "--admin", f"127.0.0.1:{waku_port}"),
-            aiohttp.ClientSession() as http,
+            looking(mailbox_port) as mailbox,
+            looking(waku_port) as waku,
         ):
-            for name, port in (("mailbox", mailbox_port), ("waku", waku_port)):
-                async with http.get(f"http://127.0.0.1:{port}/metrics") as answer:
-                    texts[name] = await answer.text()
-    return texts
+            return {name: (await look.get("/metrics"))[1] for name, look in (("mailbox", mailbox), ("waku", waku))}
 
 
 def test_rules_and_dashboard_name_only_metrics_and_labels_that_the_servers_have(pages: dict[str, str]) -> None:

@@ -13,8 +13,8 @@ import ssl
 import stat
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -77,10 +77,7 @@ def test_the_transfer_of_the_readme(checkout: Path, fresh: bool) -> None:
     [serve], [send], [receive] = map(readme.lines, ("serve", "send", "receive"))
     with shell(checkout) as here, here.running(serve) as server:
         here.wait_for_port(server)
-        with here.running(send) as sender:
-            code = here.match(sender, r"code is: (\S+)")
-            assert "7-your-code" in receive
-            assert here.run(receive.replace("7-your-code", code)) == "held until called for\n"
+        assert transfer(here, send, receive)[0] == "held until called for\n"
 
 
 def test_the_waku_node_of_the_readme(checkout: Path) -> None:
@@ -400,16 +397,16 @@ def here(tmp_path: Path) -> Iterator[Shell]:
         yield found
 
 
-def transfer(here: Shell, send: str, receive: str) -> str:
-    """Send and receive; return what the sender has printed after the code."""
+def transfer(here: Shell, send: str, receive: str) -> tuple[str, str]:
+    """Send and receive; return what the receiver has printed, and the sender after the code."""
     with here.running(send) as sender:
         code = here.match(sender, r"code is: (\S+)")
         assert "7-your-code" in receive
-        here.run(receive.replace("7-your-code", code))
+        received = here.run(receive.replace("7-your-code", code))
         assert sender.stdout is not None
         rest = sender.stdout.read()
         assert sender.wait(PATIENCE) == 0, rest
-    return rest
+    return received, rest
 
 
 def test_a_file_is_sent_from_one_folder_to_another(here: Shell) -> None:
@@ -421,7 +418,7 @@ def test_a_file_is_sent_from_one_folder_to_another(here: Shell) -> None:
             for command in (folders, letter):
                 here.run(command)
             change, send = send.split(" && ")
-            assert "Transfer complete" in transfer(here, f"sh -c '{change} && exec {send}'", receive)
+            assert "Transfer complete" in transfer(here, f"sh -c '{change} && exec {send}'", receive)[1]
             health, status = GUIDE.lines("check")
             assert here.run(health) == "ok\n"
             assert re.search(r"mailboxes +0\n", here.run(status))
@@ -455,7 +452,7 @@ def test_the_team_uses_tls_and_a_relay_of_its_own(here: Shell) -> None:
             here.environment |= {**settings, "SSL_CERT_FILE": str(certificate.path)}
             # Neither listens: the relay is the only way.
             send, receive = send.replace("send", "send --no-listen"), f"{receive} --no-listen --accept-file"
-            printed = transfer(here, f"sh -c 'cd alice && exec {send}'", f"cd bob && {receive}")
+            _, printed = transfer(here, f"sh -c 'cd alice && exec {send}'", f"cd bob && {receive}")
     assert f"relay:tcp:127.0.0.1:{port}" in printed
     assert (here.folder / "bob" / "letter.txt").read_text() == TEXT
 
@@ -477,20 +474,6 @@ def messages() -> list[str]:
     return re.findall(r"^\| `([^`]+)` \| .+ \|$", table, re.MULTILINE)
 
 
-@asynccontextmanager
-async def bad_gateway(port: int) -> AsyncIterator[None]:
-    """Answer as a proxy whose server does not run."""
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-        await writer.drain()
-        writer.close()
-
-    async with await asyncio.start_server(answer, "127.0.0.1", port):
-        yield
-
-
 async def said_of(here: Shell, url: str, **variables: str) -> str:
     """Return what `wormhole` says if it is told this URL."""
     done = await (await Client.start(here.folder, url, "send", "--text", "x", **variables)).leaves()
@@ -502,9 +485,14 @@ async def said_of(here: Shell, url: str, **variables: str) -> str:
 
 @pytest.mark.thorough
 async def test_what_the_client_says_if_the_url_or_the_server_is_wrong(here: Shell) -> None:
+    async def bad_gateway(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        writer.close()
+
     there = f"127.0.0.1:{here.port}"
     assert await said_of(here, f"ws://{there}/v1") == "Connection was refused"
-    async with bad_gateway(here.port):
+    async with await asyncio.start_server(bad_gateway, "127.0.0.1", here.port):
         assert await said_of(here, f"ws://{there}/v1") == "upgrade failed [502]"
     certificate = Certificate(here.folder)
     serve = "restante serve --data data --listen 127.0.0.1:4000"

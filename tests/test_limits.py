@@ -140,15 +140,14 @@ def weight(peer: Peer, **message: Any) -> int:
     return peer.weight
 
 
-def test_an_add_weighs_and_costs_as_much_as_its_deliveries(dispatcher: Dispatcher) -> None:
+def test_an_add_weighs_and_costs_as_much_as_its_deliveries_and_a_list_as_its_nameplates(
+    dispatcher: Dispatcher,
+) -> None:
     subscribers = [Peer(dispatcher, "a") for _ in range(20)]
     for subscriber in subscribers:
         subscriber.say(type="open", mailbox="m")
     assert weight(subscribers[0], type="add", phase="1", body="0" * 2000) > 20 * (FRAME_WEIGHT + 2000)
     assert dispatcher.cost > 20 * 2000
-
-
-def test_a_list_costs_as_much_as_its_nameplates(dispatcher: Dispatcher) -> None:
     for number in range(200):
         Peer(dispatcher, "a").say(type="claim", nameplate=str(number))
     Peer(dispatcher, "b").say(type="list")
@@ -198,7 +197,7 @@ def test_one_mailbox_has_a_limit_of_connections(dispatcher: Dispatcher) -> None:
     assert late.say(type="open", mailbox="m") == []
 
 
-def test_a_refused_client_may_clean_up_but_not_go_on(dispatcher: Dispatcher) -> None:
+def test_a_refused_client_may_clean_up_but_not_go_on_nor_send_long_messages(dispatcher: Dispatcher) -> None:
     peer = Peer(dispatcher, "a")
     peer.connection.verdict = PeerError(1008, "too many connections from your address")
     for _ in range(MAX_DEPARTING_COMMANDS):
@@ -206,9 +205,6 @@ def test_a_refused_client_may_clean_up_but_not_go_on(dispatcher: Dispatcher) -> 
         assert [answer["type"] for answer in peer.say(type="release", nameplate="1")] == ["released"]
     assert peer.say(type="release", nameplate="1") == []
     assert peer.inbox.ignored
-
-
-def test_a_refused_client_is_not_read_after_a_long_message(dispatcher: Dispatcher) -> None:
     peer = Peer(dispatcher, "a")
     peer.connection.verdict = PeerError(1013, "the server has no room for more connections")
     assert peer.say(type="ping", ping="x" * MAX_DEPARTING_CHARACTERS) == []

@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 import hmac
 import math
+import re
 import shutil
 import signal
 import ssl
@@ -14,7 +15,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from operator import sub
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 import structlog
@@ -313,12 +314,6 @@ class Records:
         return update
 
 
-def client_secret(keys: Path) -> bytes:
-    """Return the client's first traffic secret from a file of keys (draft-ietf-tls-keylogfile)."""
-    [line] = [line for line in keys.read_text().splitlines() if "CLIENT_TRAFFIC_SECRET_0" in line]
-    return bytes.fromhex(line.rpartition(" ")[2])
-
-
 async def key_changer(here: Secure, keys: Path) -> tuple[RawSocket, ByHand, Records]:
     """Return a WebSocket over TLS, and what encrypts its records."""
     socket = await here.connect()
@@ -328,7 +323,10 @@ async def key_changer(here: Secure, keys: Path) -> tuple[RawSocket, ByHand, Reco
     socket.write(client.hello())
     await client.finish()
     socket.write(client.say(b""))
-    records = Records(client_secret(keys))
+    # The client's first traffic secret, in a file of keys (draft-ietf-tls-keylogfile).
+    lines = keys.read_text()  # noqa: ASYNC240
+    [secret] = re.findall(r"^CLIENT_TRAFFIC_SECRET_0 \S+ (\S+)$", lines, re.MULTILINE)
+    records = Records(bytes.fromhex(secret))
     socket.write(records.record(handshake()))
     await client.until(b"101 Switching")
     return socket, client, records
@@ -364,13 +362,6 @@ async def test_a_client_may_change_its_key_some_times_and_few_changes_are_read_i
         await socket.rest()
 
 
-async def next_message(socket: RawSocket) -> dict[str, Any]:
-    """Return the next stored message."""
-    while (message := await socket.hear())["type"] != "message":
-        pass
-    return message
-
-
 READERS: Final = 20
 KEPT_BYTES: Final = 700_000
 """Bytes that the server may keep for each reader of a message of a million. It keeps eight millions for all together:
@@ -397,7 +388,9 @@ async def test_memory_of_a_large_message_is_not_kept(tmp_path: Path) -> None:
         body = "0" * 1_000_000
         readers[0].say(type="add", phase="0", body=body)
         for reader in readers:
-            assert (await next_message(reader))["body"] == body
+            while (message := await reader.hear())["type"] != "message":
+                pass
+            assert message["body"] == body
         assert resident(server.pid) - before < READERS * KEPT_BYTES
 
 

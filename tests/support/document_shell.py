@@ -27,11 +27,6 @@ from support.processes import called, environment
 BIN: Final = Path(sys.executable).parent
 
 
-def port_answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
 class Shell:
     """Runs a document's commands in a folder, on a port that is free instead of the usual one."""
 
@@ -101,7 +96,10 @@ class Shell:
     def wait_for_port(self, server: subprocess.Popen[str], port: int | None = None) -> None:
         """Wait until a server that `running` has started listens. If it ends, fail with what it said."""
         deadline = time.monotonic() + PATIENCE
-        while not port_answers(port or self.port):
+        while True:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port or self.port)) == 0:
+                    return
             if server.poll() is not None:
                 assert server.stdout is not None
                 pytest.fail(f"the server ended with {server.returncode} before it listened: {server.stdout.read()}")

@@ -20,6 +20,7 @@ from restante.common.disk_probe import INTERVAL_SECONDS
 from support.bounds import bounded
 from support.events import watching
 from support.isolation import unavailable
+from support.metrics import counts
 from support.processes import child, run
 
 READY: Final = (200, "ok\n")
@@ -134,12 +135,18 @@ class Look:
     """Whoever asks the admin port of a server."""
 
     def __init__(self, session: aiohttp.ClientSession, port: int) -> None:
-        self._session = session
-        self._url = f"http://127.0.0.1:{port}"
+        self.session = session
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
 
-    async def get(self, path: str) -> tuple[int, str]:
-        async with bounded(path), self._session.get(self._url + path) as answer:
+    async def get(self, path: str, **headers: str) -> tuple[int, str]:
+        async with bounded(path), self.session.get(self.url + path, headers=headers) as answer:
             return answer.status, await answer.text()
+
+    async def counts(self) -> dict[str, float]:
+        status, text = await self.get("/metrics")
+        assert status == 200, text
+        return counts(text)
 
     async def reports(self, begin_fault: Callable[[], None], *words: str) -> None:
         """Begin a fault, and ask /readyz until it is 503; it must say one of these.
@@ -173,7 +180,7 @@ class Look:
 
     async def shown(self) -> dict[str, Any]:
         """Return what a dashboard shows that is opened now."""
-        async with watching(self._session, self._url) as events:
+        async with watching(self.session, self.url) as events:
             return await events.until("now")
 
 

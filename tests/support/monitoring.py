@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from support.documents import ROOT
 
@@ -15,17 +14,13 @@ RULES: Final = PROMETHEUS / "restante.rules.yml"
 RULES_TEST: Final = PROMETHEUS / "restante.rules.test.yml"
 
 
-@dataclass(frozen=True)
-class Panel:
+class Panel(NamedTuple):
     """A panel of the dashboard that shows something."""
 
     row: str
     title: str
     fields: dict[str, Any]
-
-    @property
-    def queries(self) -> list[str]:
-        return [each["expr"] for each in self.fields["targets"]]
+    queries: list[str]
 
 
 def dashboard() -> dict[str, Any]:
@@ -39,7 +34,7 @@ def panels() -> Iterator[Panel]:
         if each["type"] == "row":
             row = each["title"]
         else:
-            yield Panel(row, each["title"], each)
+            yield Panel(row, each["title"], each, [target["expr"] for target in each["targets"]])
 
 
 def filled_in(query: str) -> str:

@@ -43,10 +43,6 @@ class MissingError(Exception):
     """This machine lacks something; the words say what, and how to get it."""
 
 
-installations: Final[list[float]] = []
-"""How many processor seconds each program took that this process has installed."""
-
-
 def installed(name: str, pins: bytes, install: Callable[[Path], None]) -> Path:
     """Return the folder of a program, which is named after what is pinned; install it into a new one if need be.
 
@@ -62,9 +58,7 @@ def installed(name: str, pins: bytes, install: Callable[[Path], None]) -> Path:
             with tempfile.TemporaryDirectory(dir=TOOLS) as scratch:
                 new = Path(scratch) / "new"
                 new.mkdir()
-                before = sum(os.times()[:4])
                 install(new)
-                installations.append(sum(os.times()[:4]) - before)
                 new.rename(folder)
     return folder
 

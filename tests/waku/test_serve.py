@@ -73,7 +73,7 @@ async def test_a_node_prints_its_enode_serves_and_drains_and_its_log_names_nobod
             key = data / "node.key"
             assert [stat.S_IMODE(path.stat().st_mode) for path in (data, key)] == [0o700, 0o600]
             assert Key(bytes.fromhex(key.read_text())).public == node.enode.public
-            poster, reader = await node.greet(), await node.greet()
+            poster, reader, stranger = await node.greet(), await node.greet(), await node.enter()
             assert (await metrics(look))["waku_peers"] == 2
             with closing(sqlite3.connect(data / FILE, isolation_level=None)) as busy:
                 busy.execute("BEGIN IMMEDIATE")
@@ -81,12 +81,14 @@ async def test_a_node_prints_its_enode_serves_and_drains_and_its_log_names_nobod
                 await poster.fence()  # all of it was read
                 node.serving.send(signal.SIGTERM)
                 await node.serving.logged("draining")
+                with pytest.raises((ConnectionRefusedError, GoneError)):
+                    await node.enter()
                 assert [code for code, _ in poster.inbox if code != waku_packets.MESSAGES] == []
                 busy.execute("ROLLBACK")
             for packet in packets:
                 assert not (await poster.confirmed(packet)).refusals
             assert await reader.relayed(len(letters)) == letters
-            for peer in (poster, reader):
+            for peer in (poster, reader, stranger):
                 assert await peer.ended() is Reason.CLIENT_QUITTING
             assert await node.serving.ended() == 0
             assert node.serving.process.stdout is not None
@@ -226,7 +228,7 @@ async def test_a_failing_disk_ends_the_node_with_one_sentence_and_confirms_nobod
         poster = await node.greet()
         await poster.post(letter(1, now=now))
         size = (data / f"{FILE}-wal").stat().st_size
-        resource.prlimit(node.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+        resource.prlimit(node.serving.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
         poster.offer([letter(2, now=now, size=100_000, ttl=1000)])
         assert await node.serving.ended() == 1
         assert node.serving.log[-1].startswith("restante: ")
@@ -578,7 +580,7 @@ async def test_the_dashboard_shows_the_node_and_changes_nothing(tmp_path: Path) 
         complaints: list[str] = []
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
-        await page.goto(look._url)
+        await page.goto(look.url)
         await expect(page.locator("#state")).to_have_text("Ready", timeout=BOUND * 1000)
         await expect(page.locator("[data-value='archive.envelopes']")).to_have_text("2")
         await expect(page.locator("[data-rows='refused_envelopes'] tbody tr")).to_have_text(["very_old11"])
