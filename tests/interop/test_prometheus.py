@@ -23,7 +23,7 @@ import pytest
 from support import foreign
 from support.bounds import PATIENCE, bounded
 from support.certificates import Certificate
-from support.mailbox.pair import Pair
+from support.mailbox.siege import Pair
 from support.monitoring import PROMETHEUS, RULES, RULES_TEST, filled_in, panels, recorded_names
 from support.ports import held_port
 from support.processes import Child, child, run, serving

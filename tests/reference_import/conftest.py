@@ -1,8 +1,20 @@
+"""The reference server's databases, our directory, importing, and looking at what came of it."""
+
+from __future__ import annotations
+
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from restante.common.errors import Misuse, RestanteError, StoreError
+from restante.mailbox.core.state import State
+from restante.mailbox.reference_import.importing import import_databases
+from restante.mailbox.reference_import.report import Report
+from restante.mailbox.store.load import load
+from restante.mailbox.store.schema import FILE, connect
 from support.mailbox.reference_sources import Their
 
 
@@ -18,3 +30,41 @@ def their(tmp_path: Path) -> Iterator[Their]:
 def data(tmp_path: Path) -> Path:
     """Our data directory, which is not there yet."""
     return tmp_path / "data"
+
+
+def taking(data: Path, channel: Path | None = None, usage: Path | None = None, *, merge: bool = False) -> Report:
+    return import_databases(data, channel, usage, merge=merge)
+
+
+def refused(
+    data: Path, channel: Path | None = None, usage: Path | None = None, *, merge: bool = False, misuse: bool = False
+) -> str:
+    """Import, and be refused: with one sentence, with nothing changed. Gives the sentence."""
+    before = content(data)
+    with pytest.raises(RestanteError) as refusal:
+        import_databases(data, channel, usage, merge=merge)
+    assert type(refusal.value) is (Misuse if misuse else StoreError)
+    assert content(data) == before
+    assert not data.exists() or {file.name for file in data.iterdir()} <= {"lock", FILE}
+    said = str(refusal.value)
+    assert "\n" not in said
+    return said
+
+
+def content(data: Path) -> list[str]:
+    """Everything in a data directory, as SQL; nothing where nothing was ever written."""
+    if not (data / FILE).exists():
+        return []
+    with closing(connect(str(data / FILE))) as database, closing(connect(":memory:")) as empty:
+        dump = list(database.iterdump())
+        return [] if dump == list(empty.iterdump()) else dump
+
+
+def state(data: Path) -> State:
+    with closing(connect(str(data / FILE))) as database:
+        return load(database)
+
+
+def rows(data: Path, query: str) -> list[tuple[Any, ...]]:
+    with closing(connect(str(data / FILE))) as database:
+        return database.execute(query).fetchall()

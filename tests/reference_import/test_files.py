@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from reference_import.taking import content, refused, rows, state, taking
+from reference_import.conftest import content, refused, rows, state, taking
 from restante.common.errors import Misuse, StoreError
 from restante.mailbox.reference_import import importing
 from restante.mailbox.store.sqlite import open_store

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from wormhole_mailbox_server.database import create_or_upgrade_usage_db
 from wormhole_mailbox_server.server import CrowdedError
 
-from reference_import.taking import rows, state, taking
+from reference_import.conftest import rows, state, taking
 from restante.common.errors import Misuse, StoreError
 from restante.common.usage_records import CurrentUsage
 from restante.mailbox.core.state import State
