@@ -90,15 +90,16 @@ def a_torn_file(folder: Path) -> Path:
     return their.usage
 
 
+def cut_off(table: LakeTable, *given: Any, properly: Any = LakeTable.commit, **others: Any) -> int:
+    """Stop a run when it commits nameplates."""
+    if table.table.name == "nameplates":
+        raise KeyboardInterrupt
+    committed: int = properly(table, *given, **others)
+    return committed
+
+
 def test_a_faulty_row_is_in_quarantine_once_and_without_content(world: LakeWorld, tmp_path: Path) -> None:
     file = a_torn_file(tmp_path)
-    commit = LakeTable.commit
-
-    def cut_off(table: LakeTable, *given: object, **others: object) -> int:
-        if table.table.name == "nameplates":
-            raise KeyboardInterrupt
-        return commit(table, *given, **others)  # type: ignore[arg-type]
-
     with patch.object(LakeTable, "commit", cut_off), pytest.raises(KeyboardInterrupt):
         world.ingest(f"old={file}")
     assert [len(world.rows(name)) for name in ("quarantine", "nameplates")] == [1, 0]
@@ -373,13 +374,6 @@ def test_rows_without_sense_are_faults_and_only_times_and_counts_leave_the_copy(
 def test_a_nameplate_is_counted_while_it_is_live_and_once_when_it_has_ended(world: LakeWorld, tmp_path: Path) -> None:
     """T0 is 22:13:20."""
     spec = f"relay={tmp_path / 'a'}"
-    commit = LakeTable.commit
-
-    def cut_off(table: LakeTable, *given: object, **others: object) -> int:
-        if table.table.name == "nameplates":
-            raise KeyboardInterrupt
-        return commit(table, *given, **others)  # type: ignore[arg-type]
-
     with ours(tmp_path / "a", current(None), nameplate(0, total_time=60.0)) as server:
         waiting = claimed(1, 400.0)
         add(server, waiting)

@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
-from uuid import UUID
 
 import duckdb
 import pyarrow as pa
@@ -223,16 +222,6 @@ def test_the_first_error_is_reported_and_not_the_unfinished_file(tmp_path: Path)
         list(writer(tmp_path, ("text", "number"))(failing()))
     [path] = tmp_path.rglob("*.parquet")
     assert pq.ParquetFile(path).metadata.num_rows == 0, "what was held is not written"
-
-
-def test_a_full_disk_is_reported_in_the_system_s_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lake_writer, "ROW_GROUP_ROWS", 1)
-    monkeypatch.setattr("uuid.uuid4", lambda: UUID(int=0))
-    folder = tmp_path / "text=a" / "number=0"
-    folder.mkdir(parents=True)
-    (folder / f"part-00000-{UUID(int=0).hex}.parquet").symlink_to("/dev/full")
-    with pytest.raises(OSError, match="No space left on device"):
-        written(tmp_path, [[("a", 0, b"x" * 100_000)]])
 
 
 def test_rows_in_memory_are_written_when_they_are_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

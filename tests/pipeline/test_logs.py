@@ -39,8 +39,8 @@ def commands(path: Path, before: SourceRead | None = None) -> SourceRead:
     return read_source(f"main={path}", "server_commands", path.parent / "scratch", before.marks if before else {})
 
 
-def events(path: Path, before: SourceRead | None = None, spec: str = "main") -> SourceRead:
-    return read_source(f"{spec}={path}", "client_events", path.parent / "scratch", before.marks if before else {})
+def events(path: Path, before: SourceRead | None = None) -> SourceRead:
+    return read_source(f"main={path}", "client_events", path.parent / "scratch", before.marks if before else {})
 
 
 def ids(result: SourceRead) -> list[int]:

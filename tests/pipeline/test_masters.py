@@ -9,13 +9,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 
 import pytest
 from pyspark.sql import SparkSession
@@ -23,15 +24,16 @@ from pyspark.sql import SparkSession
 from restante.pipeline.build.sources import build_sources
 from restante.pipeline.lake.commit_info import Ledger
 from restante.pipeline.schemas import CLEAN_TABLES
+from restante.pipeline.spark import java
 from restante.pipeline.tables import BUILT_TABLES
 from support.bounds import PATIENCE
 from support.documents import Document
 from support.pipeline.busy_week import TODAY, busy_week
-from support.pipeline.clusters import changed, cluster_environment, connect_server, standalone, worker
 from support.pipeline.runs import LakeWorld, Row
 from support.pipeline.servers import T0, client, current, mailbox, nameplate, ours
+from support.pipeline.sessions import environment
 from support.pipeline.tables import dicts
-from support.processes import process_group, run
+from support.processes import kill_group, process_group, run
 from support.waku.archives import ROWS
 
 pytestmark = pytest.mark.thorough
@@ -39,6 +41,90 @@ pytestmark = pytest.mark.thorough
 Spark's own writer, which both go by, makes the same files."""
 
 GUIDE = Document("docs/pipeline/operating.md")
+
+
+def cluster_environment(**variables: str) -> dict[str, str]:
+    """Return the environment of a cluster's machine: all of them are this one. It has settings of Spark, too."""
+    small = {"driver.memory": "1g", "executor.memory": "512m", "sql.shuffle.partitions": "4", "ui.enabled": "false"}
+    return environment({f"spark.{name}": value for name, value in small.items()}) | {
+        "JAVA_HOME": str(java.find_home()),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_MASTER_WEBUI_PORT": "0",
+        "SPARK_WORKER_WEBUI_PORT": "0",
+        **variables,
+    }
+
+
+class Daemon(NamedTuple):
+    """A process of Spark in a process group of its own, and what it has said."""
+
+    process: subprocess.Popen[str]
+    output: Path
+
+    def says(self, pattern: str) -> re.Match[str]:
+        """Wait until it has said this."""
+        end = time.monotonic() + PATIENCE
+        while not (match := re.search(pattern, self.output.read_text())):
+            assert self.process.poll() is None, self.output.read_text()
+            assert time.monotonic() < end, self.output.read_text()
+            time.sleep(0.05)
+        return match
+
+
+@contextmanager
+def daemon(commands: str, **variables: str) -> Iterator[Daemon]:
+    """Run commands that start a process of Spark."""
+    environ = cluster_environment(**variables)
+    with (
+        tempfile.NamedTemporaryFile() as output,
+        process_group(["sh", "-e", "-c", commands], env=environ, stdout=output, stderr=output) as process,
+    ):
+        yield Daemon(process, Path(output.name))
+
+
+def changed(block: str, changes: Mapping[str, str]) -> str:
+    """Return a block of the guide with other values in place of its own, and with our programs."""
+    for old, new in changes.items():
+        assert old in block, f"{old} is not in {block}"
+        block = block.replace(old, new)
+    return block.replace(".venv/bin/python", sys.executable).replace("./run", f"{sys.executable} -m restante")
+
+
+@contextmanager
+def standalone(work: Path) -> Iterator[str]:
+    """Start a master and two workers with one core each; give the master's URL."""
+    with ExitStack() as stack:
+        begun = stack.enter_context(daemon(changed(GUIDE.blocks["master"], {"10.0.0.1": "127.0.0.1", "7077": "0"})))
+        master = begun.says(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")[1]
+        for started in [stack.enter_context(worker(master, work / f"worker-{number}")) for number in range(2)]:
+            started.says("Successfully registered with master")
+        yield master
+
+
+@contextmanager
+def worker(master: str, work: Path) -> Iterator[Daemon]:
+    """Start a worker."""
+    changes = {
+        "spark://10.0.0.1:7077": master,
+        "10.0.0.2": "127.0.0.1",
+        "--cores 4": "--cores 1",
+        "--memory 4g": "--memory 1g",
+        "/var/tmp/spark": str(work),
+    }
+    with daemon(changed(GUIDE.blocks["worker"], changes)) as begun:
+        yield begun
+
+
+@contextmanager
+def connect_server(master: str = "local[2]", **variables: str) -> Iterator[str]:
+    """Run a Spark Connect server on a master; give its URL."""
+    changes = {"spark://10.0.0.1:7077": f"'{master}'", "10.0.0.1": "127.0.0.1", "15002": "0"}
+    with daemon(changed(GUIDE.blocks["connect"], changes), **variables) as server:
+        port = server.says(r"Spark Connect server started at: \S+:(\d+)")[1]
+        yield f"sc://127.0.0.1:{port}"
+
+
+# ── tables ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +197,7 @@ def test_on_a_connect_server_only_databases_are_read_here(spark: SparkSession, t
         ours(tmp_path / "a", nameplate(1), mailbox(2), client(3), current(None)),
         connect_server(PYSPARK_PYTHON=sys.executable) as url,
     ):
-        output = there(world, "run", *(f"--source={source}" for source in sources), "--remote", url)
+        output = finished(command(world, "run", *(f"--source={source}" for source in sources), "--remote", url))
         same.ingest(*sources)
     steps = [line.partition(": ")[2] for line in output.splitlines()]
     begun = [step.partition(":")[0] for step in steps if step.startswith("Spark")]
@@ -166,12 +252,12 @@ def test_a_killed_worker_loses_and_doubles_no_row(
         with running(world, *args) as ingest:
             third.says("Asked to launch executor")
             until_written(world)
-            third.kill()
+            kill_group(third.process)  # as if its machine had failed
             assert ingest.poll() is None
             output = ingest.communicate(timeout=PATIENCE)[1]
     if ingest.returncode:  # Spark gives up on a task that failed four times; this one may have had bad luck
         assert output.splitlines()[-1].startswith("restante: ")
-        there(world, *args)
+        finished(command(world, *args))
     assert rows_of(world) == traced
 
 
@@ -192,7 +278,8 @@ def test_files_that_no_worker_sees_are_read_here(
     if tried.returncode:
         pytest.skip(f"the kernel refuses namespaces: {tried.stderr.strip()}")
     world = LakeWorld(None, tmp_path)
-    output = there(world, "run", f"--source=relay={traces}", "--master", master, PYSPARK_PYTHON=str(blind))
+    line = command(world, "run", f"--source=relay={traces}", "--master", master)
+    output = finished(line, PYSPARK_PYTHON=str(blind))
     steps = [line.removeprefix("run: ") for line in output.splitlines()]
     begun = [step.partition(":")[0] for step in steps if step.startswith(("Spark", "source "))]
     assert begun == ["Spark", "source relay is read by this machine", "Spark on this machine", "Spark"]
@@ -239,13 +326,8 @@ def built(world: LakeWorld) -> dict[str, list[Row]]:
     return {name: rows for name in BUILT_TABLES if (rows := world.rows(name))}
 
 
-def there(world: LakeWorld, *args: str, **variables: str) -> str:
-    """Run a command of the pipeline in its own process; give what it wrote to standard error."""
-    return finished(command(world, *args), **variables)
-
-
 def finished(line: list[str], **variables: str) -> str:
-    """Run a program to its end."""
+    """Run a program to its end; give what it wrote to standard error."""
     done = run(*line, variables=cluster_environment(**variables), bound=PATIENCE)
     assert done.returncode == 0, done.stderr
     return done.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -39,7 +38,6 @@ from restante.pipeline.spark.java_options import (
 from restante.pipeline.spark.session import CONTEXT_SETTINGS, LOCAL_SETTINGS, SESSION_SETTINGS, local, session
 from restante.pipeline.spark.workers import SharedFile, check, reason
 from support.bounds import PATIENCE
-from support.pipeline.clusters import cluster_environment
 from support.pipeline.runs import LakeWorld
 from support.pipeline.sessions import INTERPRETED, environment
 from support.ports import nobodys_port
@@ -276,13 +274,6 @@ def test_a_failed_query_is_only_an_error(spark: SparkSession, capfd: pytest.Capt
 # ── Spark, or its Java, fails in the middle of a run ─────────────────────────────────────────────
 
 
-def java_of(process: int) -> int:
-    """Return the Java that a process has started."""
-    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    [java] = [each for each in children if Path(f"/proc/{each}/comm").read_text() == "java\n"]
-    return int(java)
-
-
 @pytest.mark.thorough
 def test_a_run_whose_java_is_killed_says_so_in_one_sentence(tmp_path: Path) -> None:
     """As the kernel does if memory runs out."""
@@ -292,7 +283,9 @@ def test_a_run_whose_java_is_killed_says_so_in_one_sentence(tmp_path: Path) -> N
     with process_group(line, env=environment(INTERPRETED), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         assert running.stderr is not None
         ready = running.stderr.readline()
-        os.kill(java_of(running.pid), signal.SIGKILL)
+        children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+        [java] = [each for each in children if Path(f"/proc/{each}/comm").read_text() == "java\n"]
+        os.kill(int(java), signal.SIGKILL)
         _, said = running.communicate(timeout=PATIENCE)
     assert re.fullmatch(r"build: Spark: ready, [\d.]+ s\n", ready)
     assert running.returncode == 1
@@ -398,57 +391,16 @@ def test_a_worker_without_a_library_is_reported(spark: SparkSession, monkeypatch
     assert reason("java.lang.OutOfMemoryError: Java heap space") == ""
 
 
-FITNESS: Final = """
-import json, sys
-from restante.pipeline.spark import session, workers
-
-workers.CHECK_TASKS = 1
-given = json.load(sys.stdin)
-session._GIVEN["PYSPARK_PYTHON"] = given[0]
-with session.session("local-cluster[1,1,1024]") as spark:
-    for python in given:
-        spark.sparkContext.pythonExec = python
-        try:
-            print(repr(workers.check(spark)))
-        except session.SparkError as error:
-            print(error)
-"""
-"""A session reads PYSPARK_PYTHON once, when it starts, into `pythonExec`, which Spark reads for each job: one session
-and its executor have all of these Pythons, since each session more takes ten seconds to start."""
-
-
-OLDER: Final = """
-import collections, sys
-names = ["major", "minor", "micro", "releaselevel", "serial"]
-sys.version_info = collections.namedtuple("version_info", names)(3, 99, 0, "final", 0)
-"""
-
-
-@pytest.mark.thorough
-def test_what_executors_lack_is_said_in_one_sentence(tmp_path: Path) -> None:
-    other, older = tmp_path / "other", tmp_path / "older"
-    (other / "restante").mkdir(parents=True)
-    (other / "restante" / "__init__.py").write_text('__version__ = "9.9"\n')
-    older.mkdir()
-    (older / "sitecustomize.py").write_text(OLDER)
-    python = sys.executable
-    pythons = {
-        "without": f'exec "{python}" -S "$@"',
-        "another": f'PYTHONPATH="{other}:$PYTHONPATH" exec "{python}" "$@"',
-        "later": f'PYTHONPATH="{older}:$PYTHONPATH" exec "{python}" "$@"',
-    }
-    for name, line in pythons.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
-        (tmp_path / name).chmod(0o755)
-    given = json.dumps([python, *(str(tmp_path / name) for name in ("missing", *pythons))])
-    done = run(python, "-c", FITNESS, variables=cluster_environment(), stdin=given, bound=PATIENCE)
-    host = socket.gethostname()
-    another = f"the worker on {host} has Restante 9.9, and this machine has {__version__}:"
-    later = f"the workers have Python 3.99, and this machine has {'.'.join(map(str, sys.version_info[:2]))}:"
-    assert done.stdout.splitlines() == [
-        "''",
-        f"the workers cannot start the Python {tmp_path / 'missing'}: {ADVICE}",
-        f"the worker on {host} cannot run Restante: No module named 'restante': {ADVICE}",
-        f"{another} install the same version on all machines",
-        f"{later} set PYSPARK_PYTHON to a Python of the same version that all machines have",
-    ], done.stderr
+def test_a_worker_of_another_version_or_without_our_python_is_reported(spark: SparkSession) -> None:
+    context, host, python = spark.sparkContext, socket.gethostname(), ".".join(map(str, sys.version_info[:2]))
+    another = f"the worker on {host} has Restante {__version__}, and this machine has 9.9"
+    later = f"the workers have Python {python}, and this machine has {python}"
+    same_python = "set PYSPARK_PYTHON to a Python of the same version that all machines have"
+    for owner, name, value, sentence in (
+        (workers, "__version__", "9.9", f"{another}: install the same version on all machines"),
+        (context, "pythonVer", "3.99", f"{later}: {same_python}"),
+        (context, "pythonExec", "/none/python", f"the workers cannot start the Python /none/python: {ADVICE}"),
+    ):
+        with patch.object(owner, name, value), pytest.raises(SparkError) as refusal:
+            check(spark)
+        assert str(refusal.value) == sentence

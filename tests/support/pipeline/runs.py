@@ -25,7 +25,7 @@ from restante.pipeline.build.run import BuildResult
 from restante.pipeline.build.run import build as build_tables
 from restante.pipeline.ingest import IngestResult, Run
 from restante.pipeline.ingest import ingest as ingest_sources
-from restante.pipeline.lake.commit_info import CommitInfo, Ledger, Mark
+from restante.pipeline.lake.commit_info import CommitInfo, Ledger
 from restante.pipeline.lake.compact import compact
 from restante.pipeline.lake.data_files import DataFile, Where
 from restante.pipeline.lake.lake import Lake
@@ -35,9 +35,9 @@ from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.steps import Steps
 from restante.pipeline.tables import BUILDS, TABLES
 from restante.pipeline.tables.build import FOLDERS, Build, Folder
-from support.pipeline.lakes import contents, held, infos
+from support.pipeline.lakes import contents, held, infos, seen
 from support.pipeline.servers import FIRST_DAY, NOW
-from support.pipeline.source_reads import Marks, read
+from support.pipeline.source_reads import read
 from support.pipeline.tables import dicts
 from support.pipeline.tables import rows as filled
 from support.processes import called
@@ -127,17 +127,13 @@ class LakeWorld:
 
     def rows(self, table: str) -> list[Row]:
         """Return a table's rows, in an order that has nothing to do with how they came."""
-        with Lake.open(self.path, write=False) as lake:
-            found: list[Row] = contents(lake.table(TABLES[table])).to_pylist()
-        return sorted(found, key=repr)
+        return sorted(contents(seen(self.path, TABLES[table])).to_pylist(), key=repr)
 
     def infos(self, table: str) -> list[CommitInfo]:
-        with Lake.open(self.path, write=False) as lake:
-            return infos(lake.table(TABLES[table]))
+        return infos(seen(self.path, TABLES[table]))
 
     def version(self, table: str) -> int | None:
-        with Lake.open(self.path, write=False) as lake:
-            return lake.table(TABLES[table]).version
+        return seen(self.path, TABLES[table]).version
 
     def add(self, table: str, rows: list[Row], *, replace: Where | None = None, **fields: Any) -> None:
         """Commit rows without Spark, as if an ingest had taken them."""
@@ -165,16 +161,13 @@ class LakeWorld:
 
     def take(self, spec: str, *tables: str) -> None:
         """Commit what is new at a server's usage records without Spark, as if an ingest had taken it."""
-        marks: Marks = {table: self.marks(table, spec) for table in tables}
+        source, _, _ = spec.partition("=")
+        with self.run() as run:
+            marks = {table: dict(run.lake.table(TABLES[table]).marks(source)) for table in tables}
         for table, new in read(spec, self.folder / "scratch", marks).items():
             ledger = Ledger(read=len(new.rows), clean=len(new.clean), counted=new.span.counted)
-            source, _, _ = spec.partition("=")
             if table in tables:
                 self.add(table, new.clean, source=source, ledger=ledger, marks=dict(new.span.marks))
-
-    def marks(self, table: str, spec: str) -> dict[str, Mark]:
-        with self.run() as run:
-            return dict(run.lake.table(TABLES[table]).marks(spec.partition("=")[0]))
 
     def bytes(self) -> bytes:
         """Return all that is in the lake's files, Parquet unpacked."""
