@@ -17,7 +17,7 @@ from typing import Final
 import pytest
 
 from support.bounds import bounded
-from support.mailbox.clients import Client, Clients, LostError
+from support.mailbox.clients import Client, Clients, Command, LostError
 from support.proc import stopped
 from support.processes import Serving, called, database, evidence, restante, serving, wal
 
@@ -155,56 +155,44 @@ DRILL_LENGTHS: Final = (20, 300, 6000, 100_000)
 """Characters of the bodies: also of those that need more than one page of the database, or many."""
 
 
-class Sender:
-    """Adds messages, one after the answer to the other, until its server ends."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.nameplate = self.mailbox = ""
-        self.bodies: list[str] = []
-        self.acked = 0
-
-    async def begin(self, clients: Clients, url: str) -> Client:
-        client = await clients.bind(url, APP, f"sender-{self.number}")
-        self.nameplate = (await client.call("allocate"))["nameplate"]
-        self.mailbox = (await client.call("claim", nameplate=self.nameplate))["mailbox"]
-        await client.call("open", mailbox=self.mailbox)
-        return client
-
-    async def add(self, client: Client) -> None:
-        with suppress(LostError):
-            for number in itertools.count():
-                self.bodies.append(f"{number} é ".ljust(DRILL_LENGTHS[number % len(DRILL_LENGTHS)], "."))
-                await client.call("add", phase=str(number), body=self.bodies[-1])
-                self.acked += 1
+async def add_until_lost(client: Client) -> None:
+    """Add messages, one after the answer to the other, until the server ends."""
+    with suppress(LostError):
+        for number in itertools.count():
+            body = f"{number} é ".ljust(DRILL_LENGTHS[number % len(DRILL_LENGTHS)], ".")
+            await client.call("add", phase=str(number), body=body)
 
 
-async def until(clients: Clients, senders: list[Sender], count: int) -> None:
-    """Wait until each sender has had so many more answers."""
-    enough, goal = asyncio.Event(), [sender.acked + count for sender in senders]
+def adds(client: Client) -> list[Command]:
+    return [command for command in client.said if command.kind == "add"]
 
-    def look() -> None:
-        if all(sender.acked >= least for sender, least in zip(senders, goal, strict=True)):
-            enough.set()
 
-    clients.on_answer = look
-    async with bounded("answers"):
-        await enough.wait()
+def answered(client: Client) -> int:
+    return sum(command.answered for command in adds(client))
 
 
 async def test_what_was_stored_before_the_backup_is_delivered_after_the_restore(tmp_path: Path) -> None:
-    senders = [Sender(number) for number in range(PAIRS)]
+    places = []
     async with serving(tmp_path / "data") as server, Clients() as clients:
-        adding = [asyncio.create_task(sender.add(await sender.begin(clients, server.url))) for sender in senders]
-        await until(clients, senders, 5)
-        before = [sender.acked for sender in senders]
+        for number in range(PAIRS):
+            sender = await clients.bind(server.url, APP, f"sender-{number}")
+            nameplate = (await sender.call("allocate"))["nameplate"]
+            mailbox = (await sender.call("claim", nameplate=nameplate))["mailbox"]
+            await sender.call("open", mailbox=mailbox)
+            places.append((nameplate, mailbox))
+        adding = [asyncio.create_task(add_until_lost(sender)) for sender in clients.all]
+        for sender in clients.all:
+            await sender.until("answers", lambda: answered(sender) >= 5)  # noqa: B023 - called at once
+        before = [answered(sender) for sender in clients.all]
         made = await asyncio.to_thread(restante, "backup", tmp_path / "b", "--data", tmp_path / "data", "--json")
         assert made.returncode == 0, made.stderr
-        after = [len(sender.bodies) for sender in senders]
-        await until(clients, senders, 5)  # it goes on as if nothing had happened
+        after = [len(adds(sender)) for sender in clients.all]
+        for sender, most in zip(clients.all, after, strict=True):  # it goes on as if nothing had happened
+            await sender.until("answers", lambda: answered(sender) >= most + 5)  # noqa: B023 - called at once
         server.kill()
         assert await server.ended() == -signal.SIGKILL
         await asyncio.gather(*adding)
+    senders = clients.all
 
     restored = restante("restore", tmp_path / "b", "--data", tmp_path / "elsewhere", "--json")
     assert restored.returncode == 0, restored.stderr
@@ -214,15 +202,15 @@ async def test_what_was_stored_before_the_backup_is_delivered_after_the_restore(
     with evidence(tmp_path / "elsewhere") as db:
         assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     async with serving(tmp_path / "elsewhere") as server, Clients() as clients:
-        for sender, least, most in zip(senders, before, after, strict=True):
-            receiver = await clients.bind(server.url, APP, f"receiver-{sender.number}")
-            assert (await receiver.call("claim", nameplate=sender.nameplate))["mailbox"] == sender.mailbox
-            await receiver.call("open", mailbox=sender.mailbox)
+        for sender, (nameplate, mailbox), least, most in zip(senders, places, before, after, strict=True):
+            receiver = await clients.bind(server.url, APP, f"receiver-{nameplate}")
+            assert (await receiver.call("claim", nameplate=nameplate))["mailbox"] == mailbox
+            await receiver.call("open", mailbox=mailbox)
             await receiver.call("ping", ping="that was all")
             bodies = [frame["body"] for frame in receiver.heard]
             assert least <= len(bodies) <= most
-            assert bodies == sender.bodies[: len(bodies)]
-            assert sender.acked > len(bodies)
+            assert bodies == [command.fields["body"] for command in adds(sender)[: len(bodies)]]
+            assert answered(sender) > len(bodies)
 
 
 # ── copies of the files ──────────────────────────────────────────────────────────────────────────
