@@ -176,7 +176,7 @@ async def talk(node: NodeProcess, number: int) -> tuple[str, list[bytes]]:
     for token in tokens:
         now = int(time.time())
         await peer.post(*(make(now + 50, 50, b"\1\2\3\4", token + bytes([number])) for number in range(3)))
-    return f"socket:[{inode(node.port, peer)}]", tokens
+    return f"socket:[{inode(node.enode.port, peer)}]", tokens
 
 
 def inode(port: int, peer: RawPeer) -> int:
@@ -248,7 +248,7 @@ class Load:
 
     async def _send(self, node: NodeProcess, count: Callable[[], None]) -> None:
         """Post until the node is gone: new envelopes, and copies of old ones, also of those under way elsewhere."""
-        peer = await RawPeer.greet(node.port, node.enode.public)
+        peer = await node.greet()
         under_way: dict[bytes, set[bytes]] = {}
         try:
             while True:

@@ -109,16 +109,6 @@ def assert_refused(events: list[SessionEvent], reason: Reason, text: str) -> Non
 # ── Hello ────────────────────────────────────────────────────────────────────────────────────────
 
 
-@given(st.lists(st.integers(0, 2000), max_size=20))
-def test_both_are_connected_however_their_bytes_are_cut(cuts: list[int]) -> None:
-    pair = Pair(cuts=cuts).carry()
-    assert pair.to_a == [Connected(HELLO_B, SHARED)]
-    assert pair.to_b == [Connected(HELLO_A, SHARED)]
-    assert (pair.a.remote, pair.b.remote) == (B.public, A.public)
-    assert not pair.a.closed
-    assert not pair.b.closed
-
-
 def hello_of(**changes: object) -> bytes:
     return b"\x80" + msgspec.structs.replace(HELLO_A, **changes).encode()
 
@@ -252,11 +242,15 @@ def test_message_ids_go_to_the_highest_shared_versions_by_name(
 packets = st.lists(st.tuples(st.integers(0, 127), st.binary(max_size=300)), max_size=8)
 
 
-@given(packets, packets, st.lists(st.integers(0, 5000), max_size=9), st.sampled_from([4, 5]))
-def test_packets_arrive_as_they_were_sent(
+@given(packets, packets, st.lists(st.integers(0, 5000), max_size=30), st.sampled_from([4, 5]))
+def test_packets_arrive_as_they_were_sent_however_the_stream_is_split(
     ours: list[tuple[int, bytes]], theirs: list[tuple[int, bytes]], cuts: list[int], version: int
 ) -> None:
-    pair = Pair(msgspec.structs.replace(HELLO_A, version=version), cuts).connected()
+    hello = msgspec.structs.replace(HELLO_A, version=version)
+    pair = Pair(hello, cuts).carry()
+    assert (pair.to_a, pair.to_b) == ([Connected(HELLO_B, SHARED)], [Connected(hello, SHARED)])
+    assert (pair.a.remote, pair.b.remote) == (B.public, A.public)
+    pair.connected()
     for code, payload in ours:
         pair.a.send(code, payload)
     pair.a.send_whole(127, b"head", memoryview(b"body" * 1000))
@@ -265,6 +259,7 @@ def test_packets_arrive_as_they_were_sent(
     pair.carry()
     assert pair.to_b == [Packet(code, payload) for code, payload in [*ours, (127, b"head" + b"body" * 1000)]]
     assert pair.to_a == [Packet(code, payload) for code, payload in theirs]
+    assert (pair.a.closed, pair.b.closed) == (False, False)
 
 
 def test_message_ids_are_those_of_the_offset() -> None:
@@ -599,18 +594,12 @@ def test_reading_raises_nothing_but_peer_errors(rest: bytes) -> None:
         handshake.read_ack(EIP8_A, ACK[:2] + rest)
 
 
-def pair(cap: int = 1 << 20) -> tuple[Rlpx, Rlpx]:
-    """Two who have shaken hands."""
+def begun(cap: int = 1 << 20) -> tuple[Rlpx, Rlpx]:
+    """Two who have shaken hands and said Hello, as far as frames go."""
     a, b = Rlpx.initiator(A, B.public, Seeded(1), cap=cap), Rlpx.recipient(B, Seeded(2), cap=cap)
     b.receive_data(a.data_to_send())
     a.receive_data(b.data_to_send())
     assert (a.ready, a.remote, b.ready, b.remote) == (True, B.public, True, A.public)
-    return a, b
-
-
-def begun(cap: int = 1 << 20) -> tuple[Rlpx, Rlpx]:
-    """Two who have said Hello, as far as frames go."""
-    a, b = pair(cap)
     assert b.receive_data(a.seal(b"hello")) == [b"hello"]
     assert a.receive_data(b.seal(b"hello")) == [b"hello"]
     return a, b
@@ -642,22 +631,6 @@ def test_a_header_is_what_status_go_was_seen_to_send() -> None:
     stream = Cipher(algorithms.AES(secrets.aes), modes.CTR(bytes(16))).decryptor()
     assert stream.update(wire[:16]).hex() == "000078c28080" + "00" * 10
     assert stream.update(wire[32:-16]) == b"\7" * 0x78 + bytes(8)
-
-
-frame_lists = st.lists(st.binary(min_size=1, max_size=700), min_size=1, max_size=6)
-
-
-@given(frame_lists, frame_lists, st.lists(st.integers(0, 5000), max_size=30))
-def test_a_stream_may_be_split_anywhere(ours: list[bytes], theirs: list[bytes], places: list[int]) -> None:
-    a, b = Rlpx.initiator(A, B.public, Seeded(1)), Rlpx.recipient(B, Seeded(2))
-    for part in cut(a.data_to_send(), places):
-        assert b.receive_data(part) == []
-    answer = b.data_to_send() + b"".join(map(b.seal, theirs))
-    found = [frame for part in cut(answer, places) for frame in a.receive_data(part)]
-    assert found == theirs
-    wire = b"".join(map(a.seal, ours))
-    assert [frame for part in cut(wire, places) for frame in b.receive_data(part)] == ours
-    assert a.broken is b.broken is None
 
 
 @given(st.lists(st.integers(0, 5000), max_size=8), st.integers(0, 4000), st.integers(1, 255))

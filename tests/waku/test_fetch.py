@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from restante.common.dice import SystemDice
-from restante.common.errors import Misuse, PeerError, StoreError
+from restante.common.errors import Misuse, StoreError
 from restante.waku.client import actions
 from restante.waku.client.actions import Action, Budgets, FetchReport, Timeouts
 from restante.waku.client.fetch import RequestOptions, fetch
@@ -540,17 +540,6 @@ def test_ranges_that_touch_are_one_and_a_subtracted_range_is_gone(ranges: list[R
 
 ENVELOPE = RequestOptions(to=SHARED)
 PLAIN = RequestOptions(form="plain")
-
-
-async def test_what_cannot_be_fetched_is_misuse() -> None:
-    with pytest.raises(Misuse, match="name the key"):
-        RequestOptions()
-    with pytest.raises(Misuse, match="no Mailserver is named"):
-        await fetch([], QUERY, ENVELOPE, lambda _: None)
-    with pytest.raises(PeerError, match="not on the curve"):
-        await fetch([Enode(bytes(64), "127.0.0.1", 1)], QUERY, ENVELOPE, lambda _: None)
-    with pytest.raises(Misuse, match="topics"):
-        await subscribe([], HistoryQuery(0, 1, bloom=1), PLAIN, print, asyncio.Event())
 
 
 async def test_only_a_requester_with_a_key_is_recognised() -> None:

@@ -187,23 +187,8 @@ async def test_who_asks_too_often_or_for_too_much_is_refused_also_after_it_recon
         assert await end_of(await here.greet(key=other.key)) == LATE
 
 
-async def test_a_requester_that_does_not_read_delays_nobody_and_costs_nothing_once_gone(tmp_path: Path) -> None:
-    large = [make(EPOCH - 9 + number, 1, TOPIC, DICE.draw(900_000)) for number in range(9)]
-    async with inside(tmp_path) as here:
-        await archive(here, *large, *LETTERS)
-        slow, quick = await here.greet(), await here.greet()
-        for number in range(5):
-            slow.say(waku_packets.REQUEST, plain(id=bytes([number]) * 32))
-        await here.until("a page that waits", lambda: any(peer.reading.stuck for peer in here.node.connections))
-        packets, _ = await ask(quick, plain(lower=EPOCH - 100, upper=EPOCH - 96))
-        assert flat(packets) == LETTERS
-        slow.cut()
-        await here.until("nothing in the making", lambda: not here.node.history_requests._making)
-        assert not here.node.history_requests._lines
-
-
 @pytest.mark.parametrize("places", ["history_requests.MAX_PAGES", "requester_quotas.MAX_PAGES_PER_ADDRESS"])
-async def test_who_does_not_read_gives_up_its_slot(
+async def test_who_does_not_read_gives_up_its_slot_and_costs_nothing_once_gone(
     places: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their page ends where it is, with a cursor: with it they get the rest. Here all are of one address."""
@@ -230,6 +215,12 @@ async def test_who_does_not_read_gives_up_its_slot(
         assert any(cursor for _, cursor in ends)
         for found, cursor in ends:
             assert found + (await walk(quick, cursor, lower=EPOCH - 40) if cursor else []) == large
+        requests = here.node.history_requests
+        slow[0].say_all([(waku_packets.REQUEST, plain(lower=EPOCH - 40))] * 5)
+        await here.until("a page that waits", lambda: bool(requests._unread))
+        slow[0].cut()
+        await here.until("nothing in the making", lambda: not requests._making)
+        assert not requests._lines
 
 
 async def test_a_page_without_room_is_searched_again_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

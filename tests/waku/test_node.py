@@ -459,7 +459,7 @@ async def test_a_large_packet_is_handled_while_others_are_served(tmp_path: Path)
     async with inside(tmp_path, policy=FREE, limits=limits) as here:
         large, small = await here.greet(NOTHING), await here.greet(NOTHING)
         packet = large.offer([letter(number) for number in range(20_000)])
-        await large.drain()
+        await large.writer.drain()
         await here.until("the large packet", lambda: bool(here.node._digesting))
         await small.fence()
         assert here.node._digesting  # it still is
@@ -516,29 +516,6 @@ async def test_a_locked_archive_is_not_called_a_full_disk(tmp_path: Path, monkey
             "envelopes are archived again",
             "envelopes are not archived until there is room",
         ]
-
-
-async def test_a_drain_saves_and_confirms_what_waits_and_disconnects(tmp_path: Path) -> None:
-    async with inside(tmp_path, housekeeping=RARE_SAVES) as here:
-        poster, reader, stranger = await here.greet(), await here.greet(), await here.enter()
-        await poster.post(letter(0))
-        here.clock.passed += 1
-        with locked(tmp_path):
-            packets = [poster.offer([letter(number)]) for number in (1, 2)]
-            await poster.fence()
-            draining = asyncio.create_task(here.node.drain(here.running))
-            await asyncio.sleep(0)
-            with pytest.raises(OSError):
-                await asyncio.open_connection("127.0.0.1", here.enode.port)
-            assert poster.inbox == []
-        for packet in packets:
-            await poster.confirmed(packet)
-        assert len(await reader.relayed(3)) == 3
-        for peer in (poster, reader, stranger):
-            assert await peer.ended() is Reason.CLIENT_QUITTING
-        await draining
-        assert not here.node.connections
-        await has(here, *map(letter, range(3)))
 
 
 async def test_a_drain_waits_a_while_for_who_does_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,10 +51,8 @@ from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.acceptance import Policy
 from restante.waku.protocol.request import Demands
 from restante.waku.settings import WakuServe
+from support.admin_port import Look, documented, fields, looking, sentences
 from support.bounds import BOUND
-from support.faulty_disk import Look, looking
-from support.manual_fields import documented, fields, sentences
-from support.metrics import counts
 from support.ports import held_port
 from support.processes import called, run, started
 from support.timing.browser import RULES, launch_options
@@ -74,7 +72,7 @@ async def test_a_node_prints_its_enode_serves_and_drains_and_its_log_names_nobod
             assert [stat.S_IMODE(path.stat().st_mode) for path in (data, key)] == [0o700, 0o600]
             assert Key(bytes.fromhex(key.read_text())).public == node.enode.public
             poster, reader, stranger = await node.greet(), await node.greet(), await node.enter()
-            assert (await metrics(look))["waku_peers"] == 2
+            assert (await look.counts())["waku_peers"] == 2
             with closing(sqlite3.connect(data / FILE, isolation_level=None)) as busy:
                 busy.execute("BEGIN IMMEDIATE")
                 packets = [poster.offer([envelope]) for envelope in letters]
@@ -400,12 +398,6 @@ async def looked_at(here: Inside, data: Path) -> AsyncIterator[Look]:
         yield look
 
 
-async def metrics(look: Look) -> dict[str, float]:
-    status, text = await look.get("/metrics")
-    assert status == 200, text
-    return counts(text)
-
-
 async def test_counts_agree_with_what_was_done(tmp_path: Path) -> None:
     bad = {
         "future": [letter(age=-100), letter(age=-101)],
@@ -420,7 +412,7 @@ async def test_counts_agree_with_what_was_done(tmp_path: Path) -> None:
     policy = Policy(min_pow=1e-6, max_ttl=1000, max_size=5000)
     async with inside(tmp_path, policy=policy) as here, looked_at(here, tmp_path) as look:
         poster, reader = await here.greet(), await here.greet()
-        before = await metrics(look)
+        before = await look.counts()
         assert before["waku_disk_free_bytes"] > 1_000_000
         assert {value for name, value in before.items() if name.startswith("mailserver")} == {0.0}
         await poster.post(*good)
@@ -432,7 +424,7 @@ async def test_counts_agree_with_what_was_done(tmp_path: Path) -> None:
         await ask(reader, plain(lower=EPOCH + 1))
         reader.say(waku_packets.REQUEST, rlp.encode([1] * 6))
         await here.settled(poster, reader)
-        shown = await metrics(look)
+        shown = await look.counts()
         assert {value for name, value in shown.items() if "rejected" in name} == {0.0}
         expected = {f"waku_envelopes_cache_failures_total {FAILURES[name]}": len(some) for name, some in bad.items()}
         expected |= {
@@ -489,7 +481,7 @@ async def test_packets_that_cannot_be_read_are_rejected_and_nothing_else_is(tmp_
             await peer.fence()
             await here.until("the packet", lambda: not here.node._digesting)
         assert here.node.mailserver.counts == {"old": 1}, "a large packet with one that is no envelope"
-        shown = await metrics(look)
+        shown = await look.counts()
         assert shown["waku_envelopes_rejected_total invalid_data"] == 4
         assert shown["waku_envelopes_rejected_total invalid_settings_changed"] == 1
 
@@ -499,11 +491,11 @@ async def test_the_node_is_alive_and_not_ready_while_the_disk_is_full_or_it_drai
     async with inside(tmp_path) as here, looked_at(here, tmp_path) as look:
         poster = await here.greet()
         assert await look.get("/readyz") == ready
-        assert (await metrics(look))["waku_ready"] == 1
+        assert (await look.counts())["waku_ready"] == 1
         here.archive.full = True
         await poster.post(letter(1))
         assert (await look.get("/readyz"), await look.get("/healthz")) == (full, ready)
-        shown = await metrics(look)
+        shown = await look.counts()
         assert (shown["mailserver_archived_envelopes_failures_total sqlite"], shown["waku_ready"]) == (1, 0)
         here.clock.now += ARCHIVE_RETRY_DELAY
         assert await look.get("/readyz") == ready, "otherwise nobody sends the envelope that shows it"

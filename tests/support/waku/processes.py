@@ -32,14 +32,6 @@ class NodeProcess(Reachable):
         self.url = url
         self.enode = enode.parse(url)
 
-    @property
-    def port(self) -> int:
-        return self.enode.port
-
-    @property
-    def pid(self) -> int:
-        return self.serving.pid
-
 
 @asynccontextmanager
 async def node_process(

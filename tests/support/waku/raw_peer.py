@@ -77,31 +77,6 @@ class RawPeer:
         writer.write(peer.rlpx.data_to_send())
         return peer
 
-    @classmethod
-    async def enter(cls, port: int, node: bytes, key: Key | None = None, source: str = "127.0.0.1") -> RawPeer:
-        """Connect, and have both Hellos said. Raises GoneError where the node says something else."""
-        peer = await cls.knock(port, node, key, source)
-        async with bounded("the handshake"):
-            while not peer.rlpx.ready:
-                await peer._read()
-        hello = Hello("test", (Capability(*packets.CAPABILITY),), 0, peer.key.public)
-        peer.frame(b"\x80" + hello.encode())
-        frame = await peer._frame()
-        if frame[0] != 0x80:
-            raise peer._parted(frame[1:])
-        return peer
-
-    @classmethod
-    async def greet(
-        cls, port: int, node: bytes, options: Options = FULL_NODE, key: Key | None = None, source: str = "127.0.0.1"
-    ) -> RawPeer:
-        """Connect, and have both Statuses said."""
-        peer = await cls.enter(port, node, key, source)
-        peer.say(packets.STATUS, packets.write_options(options))
-        code, _ = await peer.hear()
-        assert code == packets.STATUS
-        return peer
-
     def frame(self, frame: bytes) -> None:
         """Send these bytes as a frame."""
         self.writer.write(self.rlpx.seal(frame))
@@ -120,10 +95,6 @@ class RawPeer:
         body = packets.write_envelopes(each.raw for each in envelopes)
         self.say(packets.MESSAGES, body)
         return keccak(body)
-
-    async def drain(self) -> None:
-        """Wait until the kernel has nearly all that was said."""
-        await self.writer.drain()
 
     async def hear(self) -> Packet:
         """Return the next packet. Raises GoneError."""
@@ -224,12 +195,25 @@ class Reachable:
 
     enode: Enode
 
-    async def enter(self, key: Key | None = None) -> RawPeer:
-        return await RawPeer.enter(self.enode.port, self.enode.public, key)
+    async def enter(self, key: Key | None = None, source: str = "127.0.0.1") -> RawPeer:
+        """Connect, and have both Hellos said. Raises GoneError where the node says something else."""
+        peer = await RawPeer.knock(self.enode.port, self.enode.public, key, source)
+        async with bounded("the handshake"):
+            while not peer.rlpx.ready:
+                await peer._read()
+        hello = Hello("test", (Capability(*packets.CAPABILITY),), 0, peer.key.public)
+        peer.frame(b"\x80" + hello.encode())
+        frame = await peer._frame()
+        if frame[0] != 0x80:
+            raise peer._parted(frame[1:])
+        return peer
 
     async def greet(self, options: Options = FULL_NODE, key: Key | None = None, source: str = "127.0.0.1") -> RawPeer:
-        """Connect a peer, and wait until the node knows it."""
-        peer = await RawPeer.greet(self.enode.port, self.enode.public, options, key, source)
+        """Connect a peer, have both Statuses said, and wait until the node knows it."""
+        peer = await self.enter(key, source)
+        peer.say(packets.STATUS, packets.write_options(options))
+        code, _ = await peer.hear()
+        assert code == packets.STATUS
         await peer.fence()
         return peer
 

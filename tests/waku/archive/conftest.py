@@ -125,25 +125,11 @@ class Engine:
 
 
 def query(
-    lower: int = 0,
-    upper: int = 1000,
-    *,
-    topics: Iterable[bytes] | None = None,
-    bloom: int | None = None,
-    limit: int = 1000,
-    after: bytes | None = None,
-    descending: bool = False,
+    lower: int = 0, upper: int = 1000, *, topics: Iterable[bytes] | None = None, limit: int = 1000, **others: Any
 ) -> PageQuery:
     """Ask for what was sent between these seconds after T0."""
-    return PageQuery(
-        lower=T0 + lower,
-        upper=T0 + upper,
-        topics=None if topics is None else frozenset(topics),
-        bloom=bloom,
-        limit=limit,
-        after=after,
-        descending=descending,
-    )
+    named = None if topics is None else frozenset(topics)
+    return PageQuery(lower=T0 + lower, upper=T0 + upper, topics=named, limit=limit, **others)
 
 
 def matches(asked: PageQuery, envelope: Envelope) -> bool:

@@ -111,11 +111,11 @@ class Siege:
         await self.play()
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection("127.0.0.1", self.node.port, local_addr=(self.source, 0))
+        return await asyncio.open_connection("127.0.0.1", self.node.enode.port, local_addr=(self.source, 0))
 
     async def knock(self) -> RawPeer:
         """Connect, with our half of a handshake."""
-        return self._one_more(await RawPeer.knock(self.node.port, self.node.enode.public, source=self.source))
+        return self._one_more(await RawPeer.knock(self.node.enode.port, self.node.enode.public, source=self.source))
 
     async def greet(self, options: Options = NOTHING, source: str | None = None) -> RawPeer:
         """Connect a peer from this address, or from the attackers' one, and wait until the node knows it."""
@@ -137,7 +137,11 @@ class Siege:
     def _held(self) -> tuple[int, int, int]:
         """Return the descriptors and the bytes that the node holds, and those of its archive."""
         files = self.node.serving.data.glob(f"{FILE}*")
-        return descriptors(self.node.pid), resident(self.node.pid), sum(file.stat().st_size for file in files)
+        return (
+            descriptors(self.node.serving.pid),
+            resident(self.node.serving.pid),
+            sum(file.stat().st_size for file in files),
+        )
 
     async def warm_up(self) -> None:
         for _ in range(20):
@@ -220,7 +224,7 @@ async def flood(peer: RawPeer, packets: Iterable[tuple[int, bytes]]) -> None:
     """Send all this, as fast as it is read."""
     for code, body in packets:
         peer.say(code, body)
-        await peer.drain()
+        await peer.writer.drain()
     await peer.fence()
 
 
@@ -231,7 +235,7 @@ async def answered(peer: RawPeer, requests: Iterable[bytes]) -> Counter[str]:
     async def say() -> None:
         for body in bodies:
             peer.say(packets.REQUEST, body)
-            await peer.drain()
+            await peer.writer.drain()
 
     saying = asyncio.create_task(say())
     ends = [(await page(peer))[1] for _ in bodies]
@@ -347,21 +351,21 @@ async def peers_that_come_and_go(siege: Siege, scale: int) -> None:
 @attack
 async def peers_that_read_nothing(siege: Siege, scale: int) -> None:
     """What is owed to each is bounded."""
-    before = resident(siege.node.pid)
+    before = resident(siege.node.serving.pid)
     deaf = await siege.greet_many(4 * scale, FULL_NODE)
     poster = await siege.greet()
     for number in range(60):
         now = int(time.time())
         response = await poster.post(letter(number, topic=b"deaf", size=200_000, ttl=1, now=now))
         assert {refusal.words for refusal in response.refusals} <= {"very old envelope"}
-    assert resident(siege.node.pid) - before < len(deaf) * 2.5 * MIB + 20 * MIB
+    assert resident(siege.node.serving.pid) - before < len(deaf) * 2.5 * MIB + 20 * MIB
 
 
 @attack
 async def idle_peers(siege: Siege, scale: int) -> None:
-    before, count = resident(siege.node.pid), 120 * scale
+    before, count = resident(siege.node.serving.pid), 120 * scale
     await siege.greet_many(count)
-    assert (resident(siege.node.pid) - before) / count < 40_000 + MIB / count
+    assert (resident(siege.node.serving.pid) - before) / count < 40_000 + MIB / count
 
 
 @attack
@@ -409,7 +413,7 @@ async def pings_unknown_codes_and_copies(siege: Siege, scale: int) -> None:
     await siege.plays(10)  # an attack before may have made the node forget the older ones
     for _ in range(50 * scale):
         copier.offer(siege.posted)
-        await copier.drain()
+        await copier.writer.drain()
     await copier.fence()
 
 
@@ -488,7 +492,7 @@ async def requesters_that_leave_during_a_query(siege: Siege, scale: int) -> None
     for number in range(10 * scale):
         peer = await siege.greet()
         peer.say_all([(packets.REQUEST, body) for body in bodies * 3])
-        await peer.drain()
+        await peer.writer.drain()
         if number % 3:
             await peer.hear()
         peer.cut()
@@ -503,7 +507,7 @@ async def requesters_of_one_address_or_of_many_that_read_nothing(siege: Siege, _
             peer = await siege.greet(NOTHING, address)
             peer.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             peer.say_all([(packets.REQUEST, raw(id=bytes([number]) * 32, topics=[HEAVY]))] * 5)
-            await peer.drain()
+            await peer.writer.drain()
         await siege.plays(10)
         siege.everybody_goes()
 
