@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import urllib.request
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,17 +35,14 @@ from restante.mailbox.server.running_settings import RunningSettings
 from restante.mailbox.settings import SERVE, Serve
 from restante.mailbox.store import recent, sqlite
 from restante.waku.settings import WAKU
+from support.admin_port import MONITORING, Look, documented, fields, sentences
 from support.bounds import BOUND, bounded
-from support.events import Events, watching
-from support.faulty_disk import Look
 from support.mailbox.clients import Clients
 from support.mailbox.live import Inside, inside
-from support.manual_fields import documented, fields, sentences
 from support.ports import held_port
 from support.processes import database, serving
 from support.waku.processes import node_process
 
-MONITORING: Final = Path(__file__).parents[1] / "docs/monitoring.md"
 TOKEN: Final = "0123456789abcdef"
 
 
@@ -70,10 +67,6 @@ class Admin(Look):
         self.writers.append(writer)
         writer.write(request)
         return reader
-
-    def watch(self) -> AbstractAsyncContextManager[Events]:
-        """Read the events of the dashboard."""
-        return watching(self.session, self.url)
 
     async def page(self, path: str) -> dict[str, Any]:
         status, text = await self.get(path)

@@ -43,8 +43,8 @@ from restante.mailbox.server.system import SystemClock
 from restante.mailbox.server.trace import TraceFile
 from restante.mailbox.store.schema import FILE
 from restante.mailbox.store.sqlite import Store
-from support.bounds import bounded
 from support.dice import FakeDice
+from support.loops import until
 from support.mailbox.givens import EPOCH, FakeClock, Inbox
 from support.mailbox.reference_sources import select
 
@@ -130,9 +130,7 @@ async def turns(loop: CommitLoop) -> list[list[tuple[Peer, int]]]:
 
 async def until_it_waits(loop: CommitLoop) -> None:
     """Let the commit loop do all that it will do without the clock."""
-    async with bounded("the commit loop waits"):
-        while loop._wake.is_set() or not loop._wake._waiters:  # noqa: ASYNC110 - it tells nobody that it waits
-            await asyncio.sleep(0)
+    await until("the commit loop waits", lambda: not loop._wake.is_set() and loop._wake._waiters)
 
 
 async def time_goes_by(loop: CommitLoop, clock: FakeClock) -> None:

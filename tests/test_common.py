@@ -1,4 +1,4 @@
-"""Small modules of `restante.common`: errors in plain words, counts of an hour, nouns, fields of CSV."""
+"""Small modules of `restante.common`: errors in plain words, counts of an hour, fields of CSV."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from restante.common.csv_fields import END_OF_LINE, FORMULA, field
 from restante.common.errors import plain
 from restante.common.last_hour import HOUR_SECONDS, STEP_SECONDS, LastHour
-from restante.common.plural import counted
 
 SEVERAL = "Multiple exceptions: [Errno 111] a ('::1', 1), [Errno 111] b, [Errno 113] c"
 
@@ -63,10 +62,6 @@ def test_growth_is_that_of_an_hour_or_little_more_in_bounded_memory(steps: list[
         assert at_least <= growth["a"] <= at_most
         assert growth["new"] == 2
         assert len(hour._states) <= HOUR_SECONDS / STEP_SECONDS + 2
-
-
-def test_a_noun_agrees_with_its_number() -> None:
-    assert [counted(number, "row") for number in (0, 1, 2, 10**6)] == ["0 rows", "1 row", "2 rows", "1,000,000 rows"]
 
 
 def test_a_text_that_begins_like_a_formula_begins_with_an_apostrophe() -> None:

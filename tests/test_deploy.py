@@ -14,18 +14,16 @@ import pytest
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
+from support.admin_port import MONITORING, counts, looking
 from support.bounds import BOUND
 from support.documents import ROOT
-from support.faulty_disk import looking
 from support.mailbox.clients import Client, Clients
 from support.mailbox.siege import Pair
-from support.metrics import counts
 from support.monitoring import RULES, RULES_TEST, dashboard, panels, recorded_names
 from support.ports import held_port, nobodys_port
 from support.processes import Serving, serving
 from support.waku.processes import node_process
 
-MONITORING: Final = ROOT / "docs/monitoring.md"
 WAKU_GUIDE: Final = ROOT / "docs/waku/operating.md"
 
 METRIC: Final = re.compile(r"\b(?:restante|waku|mailserver|process)_[a-z0-9_]+\b")

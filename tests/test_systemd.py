@@ -23,9 +23,10 @@ import typer.main
 from restante.cli.main import application
 from restante.common.service_manager import ServiceManager
 from restante.mailbox.store.schema import connect
+from support.admin_port import looking
 from support.bounds import BOUND, PATIENCE, bounded
 from support.documents import ROOT, Document
-from support.faulty_disk import HANGS, CommandedDisk, looking
+from support.faulty_disk import HANGS, CommandedDisk
 from support.mailbox import altered
 from support.mailbox.clients import Clients
 from support.mailbox.raw_socket import RawSocket, handshake

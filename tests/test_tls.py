@@ -690,8 +690,7 @@ async def test_tls_begins_after_the_header_and_an_address_has_a_limit_of_handsha
             await sockets[0].reader.readuntil(b"\r\n\r\n")
         assert (await sockets[0].hear())["welcome"]["your-address"] == {"ipv4": "203.0.113.7", "port": 4321}
         assert refusals[TOO_MANY_HANDSHAKES] == 0
-        # The headers of a record and a ClientHello.
-        sockets[2].write(header(), bytes.fromhex("16 0301 0200 01 0001fc"))
+        sockets[2].write(header(), HALF_A_HELLO)
         assert await sockets[2].rest() == b""
         for socket in sockets:
             socket.cut()

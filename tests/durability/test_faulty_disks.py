@@ -22,10 +22,10 @@ from restante.common.disk_probe import FILE
 from restante.waku.envelope.envelope import make
 from restante.waku.node.archiving import DISK_FULL
 from restante.waku.node.mailserver import FULL_WORDS
+from support.admin_port import Look, looking
 from support.bounds import bounded
-from support.faulty_disk import FULL, HANGS, KIB, READ_ONLY, CommandedDisk, Look, looking, small_disk
+from support.faulty_disk import FULL, HANGS, KIB, READ_ONLY, CommandedDisk, small_disk
 from support.mailbox.clients import Client, Clients, LostError
-from support.metrics import counts
 from support.ports import held_port
 from support.proc import waiting
 from support.processes import Serving, altered, evidence, serving, started
@@ -206,7 +206,7 @@ async def test_a_disk_that_hangs_is_reported_and_delays_clients_and_loses_nothin
         look = running.look
         async with running.load() as load:
             await look.reports(disk.hang, HANGS)
-            assert counts(await look.works())[kind.ready] == 0
+            assert (await look.works())[kind.ready] == 0
             if running.clients:
                 shown = await look.shown()
                 assert shown["unready"] == HANGS.strip()
@@ -217,7 +217,7 @@ async def test_a_disk_that_hangs_is_reported_and_delays_clients_and_loses_nothin
             await load.more()
         await running.delivered_once(load.stored)
         assert load.refusals == []
-        assert counts(await look.works())[kind.ready] == 1
+        assert (await look.works())[kind.ready] == 1
         await running.process.stop()
     assert await kind.stored(disk.data) == load.stored
     assert not (disk.data / FILE).exists()

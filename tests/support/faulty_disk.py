@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import struct
 import subprocess
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-import aiohttp
 import pytest
 
-from restante.common.disk_probe import INTERVAL_SECONDS
-from support.bounds import bounded
-from support.events import watching
 from support.isolation import unavailable
-from support.metrics import counts
 from support.processes import child, run
 
-READY: Final = (200, "ok\n")
 HANGS: Final = "the disk hangs: a write has not finished for 1 s\n"
 FULL: Final = "the disk cannot be written: No space left on device\n"
 READ_ONLY: Final = "the disk cannot be written: Read-only file system\n"
@@ -129,62 +121,3 @@ async def small_disk(folder: Path, size: int) -> AsyncIterator[SmallDisk]:
         enter = ("nsenter", "--target", str(holder.pid), *NAMESPACES, "--preserve-credentials")
         assert run(*enter, "true").returncode == 0
         yield SmallDisk(enter, disk, Path(f"/proc/{holder.pid}/root{disk}"))
-
-
-class Look:
-    """Whoever asks the admin port of a server."""
-
-    def __init__(self, session: aiohttp.ClientSession, port: int) -> None:
-        self.session = session
-        self.port = port
-        self.url = f"http://127.0.0.1:{port}"
-
-    async def get(self, path: str, **headers: str) -> tuple[int, str]:
-        async with bounded(path), self.session.get(self.url + path, headers=headers) as answer:
-            return answer.status, await answer.text()
-
-    async def counts(self) -> dict[str, float]:
-        status, text = await self.get("/metrics")
-        assert status == 200, text
-        return counts(text)
-
-    async def reports(self, begin_fault: Callable[[], None], *words: str) -> None:
-        """Begin a fault, and ask /readyz until it is 503; it must say one of these.
-
-        A result of the probe is kept for a moment, and the fault comes when there is one. No request that begins
-        later may be answered with 200.
-        """
-        assert await self.get("/readyz") == READY
-        begin_fault()
-        status, text = await self.get("/readyz")
-        fresh = time.monotonic() + INTERVAL_SECONDS
-        async with bounded("503"):
-            while status == READY[0]:
-                begun = time.monotonic()
-                status, text = await self.get("/readyz")
-                assert status == 503 or begun < fresh, "a fresh probe does not notice it"
-        assert text in words
-
-    async def recovers(self, *words: str) -> None:
-        """Ask /readyz until it is 200. It may say these until then."""
-        async with bounded("200"):
-            while (found := await self.get("/readyz")) != READY:
-                assert found[1] in words
-
-    async def works(self) -> str:
-        """All other pages are answered. Return the metrics."""
-        paths = ("/healthz", "/metrics", "/varz", "/connz", "/limitz")
-        answers = await asyncio.gather(*map(self.get, paths))
-        assert [status for status, _ in answers] == [200] * len(paths), answers
-        return answers[1][1]
-
-    async def shown(self) -> dict[str, Any]:
-        """Return what a dashboard shows that is opened now."""
-        async with watching(self.session, self.url) as events:
-            return await events.until("now")
-
-
-@asynccontextmanager
-async def looking(port: int) -> AsyncIterator[Look]:
-    async with aiohttp.ClientSession() as session:
-        yield Look(session, port)

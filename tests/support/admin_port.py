@@ -1,0 +1,144 @@
+"""What an admin port shows, as tests read it: metrics, pages, events of a dashboard; and the manual of the pages."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
+
+from restante.common.disk_probe import INTERVAL_SECONDS
+from support.bounds import bounded
+from support.documents import ROOT
+
+READY: Final = (200, "ok\n")
+MONITORING: Final = ROOT / "docs" / "monitoring.md"
+
+_NAME: Final = re.compile(r"`([a-z_.]+)`")
+
+
+def counts(text: str) -> dict[str, float]:
+    """Return each sample of a page of metrics by its name and the values of its labels, separated by spaces."""
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    found = {" ".join((each.name, *each.labels.values())): each.value for each in samples}
+    assert len(found) == len(samples)
+    return found
+
+
+class Events:
+    """The events of one dashboard (HTML, "Server-sent events")."""
+
+    def __init__(self, content: aiohttp.StreamReader) -> None:
+        self._content = content
+
+    async def until(self, name: str, **fields: Any) -> dict[str, Any]:
+        """Return the data of the next event of this name with these fields."""
+        async with bounded(f"{name} with {fields}"):
+            while True:
+                event = (await self._content.readuntil(b"\n\n")).decode()
+                event_name, data = event.removeprefix("event: ").rstrip("\n").split("\ndata: ")
+                if event_name == name and fields.items() <= (shown := json.loads(data)).items():
+                    return dict(shown)
+
+
+class Look:
+    """Whoever asks the admin port of a server."""
+
+    def __init__(self, session: aiohttp.ClientSession, port: int) -> None:
+        self.session = session
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+
+    async def get(self, path: str, **headers: str) -> tuple[int, str]:
+        async with bounded(path), self.session.get(self.url + path, headers=headers) as answer:
+            return answer.status, await answer.text()
+
+    async def counts(self) -> dict[str, float]:
+        status, text = await self.get("/metrics")
+        assert status == 200, text
+        return counts(text)
+
+    async def reports(self, begin_fault: Callable[[], None], *words: str) -> None:
+        """Begin a fault, and ask /readyz until it is 503; it must say one of these.
+
+        A result of the probe is kept for a moment, and the fault comes when there is one. No request that begins
+        later may be answered with 200.
+        """
+        assert await self.get("/readyz") == READY
+        begin_fault()
+        status, text = await self.get("/readyz")
+        fresh = time.monotonic() + INTERVAL_SECONDS
+        async with bounded("503"):
+            while status == READY[0]:
+                begun = time.monotonic()
+                status, text = await self.get("/readyz")
+                assert status == 503 or begun < fresh, "a fresh probe does not notice it"
+        assert text in words
+
+    async def recovers(self, *words: str) -> None:
+        """Ask /readyz until it is 200. It may say these until then."""
+        async with bounded("200"):
+            while (found := await self.get("/readyz")) != READY:
+                assert found[1] in words
+
+    async def works(self) -> dict[str, float]:
+        """All other pages are answered. Return the metrics."""
+        paths = ("/healthz", "/metrics", "/varz", "/connz", "/limitz")
+        answers = await asyncio.gather(*map(self.get, paths))
+        assert [status for status, _ in answers] == [200] * len(paths), answers
+        return counts(answers[1][1])
+
+    @asynccontextmanager
+    async def watch(self) -> AsyncIterator[Events]:
+        """Read the events, as a dashboard does."""
+        async with self.session.get(f"{self.url}/events", read_bufsize=2**20) as response:
+            assert response.status == 200, await response.text()
+            yield Events(response.content)
+
+    async def shown(self) -> dict[str, Any]:
+        """Return what a dashboard shows that is opened now."""
+        async with self.watch() as events:
+            return await events.until("now")
+
+
+@asynccontextmanager
+async def looking(port: int) -> AsyncIterator[Look]:
+    async with aiohttp.ClientSession() as session:
+        yield Look(session, port)
+
+
+# ── the manual ───────────────────────────────────────────────────────────────────────────────────
+
+
+def documented(*introductions: str) -> dict[str, str]:
+    """Return each field of the tables after these sentences as a path, and what the manual says of it."""
+    manual, found = MONITORING.read_text(), dict[str, str]()
+    for introduction in introductions:
+        table = manual.partition(introduction)[2].lstrip().partition("\n\n")[0]
+        assert table, introduction
+        for head, said in re.findall(r"^\| (`.+?) \| (.+) \|$", table, re.MULTILINE):
+            parent, colon, children = head.partition(": ")
+            prefix = f"{_NAME.findall(parent)[0]}." if colon else ""
+            found |= {prefix + name: said for name in _NAME.findall(children if colon else parent)}
+    return found
+
+
+def sentences(beginning: str) -> set[str]:
+    """Return the fields that the paragraph with this beginning names."""
+    return set(_NAME.findall(MONITORING.read_text().partition(beginning)[2].partition("\n\n")[0]))
+
+
+def fields(page: Mapping[str, Any], by_label: Collection[str], prefix: str = "") -> Iterator[str]:
+    """Yield the path of each field of a page. What `by_label` names has labels, not fields."""
+    for name, value in page.items():
+        path = prefix + name
+        if isinstance(value, dict) and path not in by_label:
+            yield from fields(value, by_label, f"{path}.")
+        else:
+            yield path
