@@ -170,17 +170,6 @@ async def test_a_code_that_was_not_used_in_time_is_replaced_by_another_invitatio
     assert life.names("bob") == ["Carol"]
 
 
-async def test_a_server_that_is_away_is_an_error_and_the_entries_are_sent_later(life: Life) -> None:
-    await life.live(MEETING)
-    await life.server.stop()
-    await life.live([("alice", "add", "Carol", "carol@example.com")])
-    with pytest.raises(Failed, match=r"^address_book: cannot connect"):
-        await life.run(0, "alice", "exchange")
-    await life.server.start()
-    await life.live([("alice", "exchange"), ("bob", "exchange")])
-    assert life.names("bob") == ["Carol"]
-
-
 ENTRY: Final = "an entry is a line of text with at most 1000 characters"
 URL: Final = "a server's URL begins with ws:// or wss:// and names a host"
 
@@ -192,6 +181,7 @@ URL: Final = "a server's URL begins with ws:// or wss:// and names a host"
         ((), ("accept", "4-purple-\udcff"), "a code is a text in UTF-8, and this one is not"),
         ((), ("accept", "purple"), "a code begins with a number, like 7-purple-sausages"),
         (("--server", "http://example.com"), ("invite",), URL),
+        (("--server", "ws://127.0.0.1:1/v1"), ("invite",), "address_book: cannot connect to ws://127.0.0.1:1/v1: "),
         (("--move-after", "0"), ("list",), "invalid positive value: '0'"),
         ((), ("list",), " is not a journal"),
     ],

@@ -370,14 +370,6 @@ async def test_a_side_is_told_what_the_other_did_wrong(
     assert taken == []
 
 
-async def test_the_sender_is_told_when_the_text_was_used(network: Network) -> None:
-    taken: list[str] = []
-    async with wormhole() as ours, wormhole() as theirs, bounded("the text"):
-        await meet(ours, theirs)
-        await asyncio.gather(send_text(ours, "text"), receive_text(theirs, taken.append))
-    assert taken == ["text"]
-
-
 @pytest.mark.parametrize(
     ("text", "shown"),
     [

@@ -140,14 +140,12 @@ def tried(node: Node, event: str, act: Act) -> Step:
     asked = () if event in {CONNECTED, LOST, RETRY} else node.asked[event in answers(node.asked, known=True) :]
     asked += tuple(command["type"] for command in commands if command["type"] in ANSWERS)
     sent = tuple(command["type"] + (f" {command['phase']}" if "phase" in command else "") for command in commands)
-    told = tuple(name_of(output) for output in outputs if not isinstance(output, SendFrame | ShowWork))
+    told = tuple(
+        f"Failed({type(output.error).__name__})" if isinstance(output, Failed) else type(output).__name__
+        for output in outputs
+        if not isinstance(output, SendFrame | ShowWork)
+    )
     return Step(node, event, frozen(machine, asked), sent, told)
-
-
-def name_of(event: Output) -> str:
-    """Return an event's name, and the error's."""
-    kind = type(event).__name__
-    return f"{kind}({type(event.error).__name__})" if isinstance(event, Failed) else kind
 
 
 def frozen(machine: Machine, asked: tuple[str, ...]) -> Node:
@@ -314,36 +312,30 @@ def is_unstored(node: Node) -> bool:
     return any(is_number(phase) and not own.get("stored") for phase, own in node.own.items())
 
 
-HOLDS: Final[dict[str, Callable[[Node], object]]] = {
-    "connected": lambda node: node.connected.get("bound"),
-    "ended": lambda node: node.values["mood"] is not None,
-    "a server may have claimed it": lambda node: node.values["claim_sent"],
-    "a key": lambda node: node.key != "none",
-    "the peer has been heard": lambda node: node.values["peer_side"] is not None,
-    "after the replay": lambda node: node.connected.get("replayed"),
-    "one of ours was not stored before": is_unstored,
-    "a message of ours is new": lambda node: any(not own.get("sent") for own in node.own.values()),
-    "the server has lost some of ours": lambda node: set(node.own) - set(node.connected.get("found", ())),
-    "an earlier connection has added some": adds_earlier,
-    "a message waits for the key": lambda node: node.values.get("unsealed"),
-    "it is open on this connection": is_open,
-    "all of it is over": lambda node: node.told_closed,
-}
-"""What the column *when* says of a state."""
+def has_new(node: Node) -> bool:
+    return any(not own.get("sent") for own in node.own.values())
 
-CONTRARY: Final = {
-    "not connected": "connected",
-    "not ended": "ended",
-    "no server was asked": "a server may have claimed it",
-    "no key": "a key",
-    "no peer has been heard": "the peer has been heard",
-    "during the replay": "after the replay",
-    "none of ours is new": "a message of ours is new",
-    "the server has all of ours": "the server has lost some of ours",
-    "no earlier connection has added any": "an earlier connection has added some",
-    "no message waits for the key": "a message waits for the key",
-    "something is left at the server": "all of it is over",
+
+def lacks_some(node: Node) -> bool:
+    return bool(set(node.own) - set(node.connected.get("found", ())))
+
+
+HOLDS: Final[dict[tuple[str, str], Callable[[Node], object]]] = {
+    ("connected", "not connected"): lambda node: node.connected.get("bound"),
+    ("ended", "not ended"): lambda node: node.values["mood"] is not None,
+    ("a server may have claimed it", "no server was asked"): lambda node: node.values["claim_sent"],
+    ("a key", "no key"): lambda node: node.key != "none",
+    ("the peer has been heard", "no peer has been heard"): lambda node: node.values["peer_side"] is not None,
+    ("after the replay", "during the replay"): lambda node: node.connected.get("replayed"),
+    ("one of ours was not stored before", ""): is_unstored,
+    ("a message of ours is new", "none of ours is new"): has_new,
+    ("the server has lost some of ours", "the server has all of ours"): lacks_some,
+    ("an earlier connection has added some", "no earlier connection has added any"): adds_earlier,
+    ("a message waits for the key", "no message waits for the key"): lambda node: node.values.get("unsealed"),
+    ("it is open on this connection", ""): is_open,
+    ("all of it is over", "something is left at the server"): lambda node: node.told_closed,
 }
+"""What the column *when* says of a state, or its contrary."""
 
 
 class Row(NamedTuple):
@@ -361,13 +353,10 @@ class Row(NamedTuple):
 
 
 def holds(phrase: str, node: Node) -> bool:
-    if phrase in CONTRARY:
-        return not HOLDS[CONTRARY[phrase]](node)
-    return (
-        bool(HOLDS[phrase](node))
-        if phrase in HOLDS
-        else node.values["nameplate_status"] == phrase.rsplit(maxsplit=1)[-1]
-    )
+    for (yes, no), is_so in HOLDS.items():
+        if phrase in {yes, no}:
+            return bool(is_so(node)) == (phrase == yes)
+    return bool(node.values["nameplate_status"] == phrase.rsplit(maxsplit=1)[-1])
 
 
 def table(head: str) -> list[list[str]]:

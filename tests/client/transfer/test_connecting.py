@@ -27,6 +27,7 @@ from restante.client.transit.records import GO, NEVERMIND, RELAY_READY, Role, Tr
 from support.bounds import BOUND, bounded
 from support.dice import Seeded
 from support.effort import examples
+from support.ports import nobodys_port
 
 KEY: Final = bytes(range(32))
 SENDER, RECEIVER = TransitKeys.of(KEY, Role.SENDER), TransitKeys.of(KEY, Role.RECEIVER)
@@ -204,24 +205,16 @@ async def test_a_sender_that_dials_a_peer_that_only_listens_speaks_first() -> No
         assert await chosen == GO
 
 
-@asynccontextmanager
-async def nobody() -> AsyncIterator[Address]:
-    """An address that refuses connections."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield Address("127.0.0.1", taken.getsockname()[1])
-
-
 @pytest.mark.parametrize("role", [Role.SENDER, Role.RECEIVER])
 async def test_without_any_way_there_is_an_error_at_once_and_it_names_the_addresses(role: Role) -> None:
-    async with nobody() as address:
-        for hints, reason in (
-            (Hints((address,)), rf"^no connection to the other side \({address}: Connection refused\)$"),
-            (Hints(), "names no address, this computer does not listen, and there is no relay"),
-        ):
-            async with bounded("an error", AT_ONCE), Side(role, DIAL_ONLY) as ours:
-                with pytest.raises(TransferError, match=reason):
-                    await ours.meet(hints)
+    address = Address("127.0.0.1", nobodys_port())
+    for hints, reason in (
+        (Hints((address,)), rf"^no connection to the other side \({address}: Connection refused\)$"),
+        (Hints(), "names no address, this computer does not listen, and there is no relay"),
+    ):
+        async with bounded("an error", AT_ONCE), Side(role, DIAL_ONLY) as ours:
+            with pytest.raises(TransferError, match=reason):
+                await ours.meet(hints)
 
 
 async def test_too_few_descriptors_end_it_if_nothing_is_left_to_dial(monkeypatch: pytest.MonkeyPatch) -> None:
