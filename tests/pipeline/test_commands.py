@@ -158,13 +158,6 @@ def sources(tmp_path: Path) -> Sources:
         return Sources(tmp_path)
 
 
-def test_a_plan_shows_what_would_be_read(sources: Sources) -> None:
-    for name in ("ingest", "run"):
-        planned, _ = sources.ingest({"relay": "a"}, words=(name, "--plan"))
-        assert "relay: nameplates: 1 row to read" in planned
-    assert not sources.lake.exists()
-
-
 def test_a_run_without_one_of_its_sources_goes_on_with_the_others_and_exits_with_1(
     sources: Sources, lake: LakeWorld
 ) -> None:
@@ -197,6 +190,7 @@ def test_a_source_that_cannot_be_read_fails_alone_in_one_sentence(sources: Sourc
         ("files", "files"): f"cannot read {tmp_path}/files/b.rlp: {missing}",
     }
     planned, errors = sources.ingest({**dict(wrong.keys()), "relay": "a"}, ends=1)
+    assert not sources.lake.exists()
     assert planned[1] == "relay: nameplates: 1 row to read"
     assert {line.partition(":")[0] for line in planned} == {"relay"}
     for line, message in zip(errors, wrong.values(), strict=True):

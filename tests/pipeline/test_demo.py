@@ -148,16 +148,8 @@ def test_a_wrong_option_is_one_sentence_and_nothing_is_made(tmp_path: Path, opti
     ("folder", "there", "sentence"),
     [
         ("", "letter.txt", "has other files: name a new folder for the demo, or an empty one"),
-        (
-            "",
-            "sources/north/data",
-            "has no fleet of this version's demo (No such file or directory): name a new fold",
-        ),
-        (
-            "",
-            "sources/fleet.json",
-            "has no fleet of this version's demo (Input data was truncated): name a new folde",
-        ),
+        ("", "sources/north/data", "has no fleet of this version's demo (No such file or directory): name a "),
+        ("", "sources/fleet.json", "has no fleet of this version's demo (Input data was truncated): name a "),
         ("file", "file", "has no fleet of this version's demo (Not a directory)"),
     ],
 )

@@ -32,8 +32,6 @@ from restante.waku.files.missing_ranges import MAX_TOPICS, MissingRange
 from support.bounds import PATIENCE
 from support.documents import Document
 from support.pipeline.runs import LakeWorld, command
-from support.pipeline.tables import dicts
-from support.pipeline.tables import rows as written
 from support.processes import RESTANTE, on_a_terminal, run
 from support.waku.archives import raws_of
 from support.waku.letters import letter
@@ -136,17 +134,13 @@ def lake(tmp_path: Path) -> LakeWorld:
     world = LakeWorld(None, tmp_path)
     first, last = (datetime(2026, 11, 20, hour, tzinfo=UTC) for hour in (5, 7))
     base = {"first": first, "last": last, "missing": 3, "holders": "north,west", "day": DAY, "source": "east"}
-    changes: tuple[dict[str, Any], ...] = (
-        {"topic": "0x0000000a"},
-        {"topic": "0x0000000b", "holders": "west"},
-        {"topic": None, "first": last, "missing": 5},
-        {"topic": "0x0000000c", "source": "west"},
-    )
-    world.add("gaps", [base | change for change in changes])
+    other = {**base, "topic": None, "first": last, "missing": 5}
+    one, two, of_west = (base | {"topic": f"0x0000000{topic}"} for topic in "abc")
+    world.add("gaps", [one, two | {"holders": "west"}, other, of_west | {"source": "west"}])
     covered = {"envelopes": 1, "alone": 0, "missing": 9, "day": DAY}
     world.add("coverage", [{**covered, "source": source} for source in ("east", "west", "full")])
     sources = [{"source": source, "sent": "2026-11-20T05:00:00"} for source in ("east", "north", "west", "full")]
-    world.add("archived", dicts("archived", written("archived", sources)))
+    world.write("archived", *sources)
     return world
 
 

@@ -22,7 +22,6 @@ from restante.pipeline.lake.lake import Lake
 from restante.pipeline.query import Result, ResultColumn, database, named
 from restante.pipeline.tables import TABLES
 from support.pipeline.runs import LakeWorld, command
-from support.pipeline.tables import dicts, rows
 from support.processes import RESTANTE, child, on_a_terminal, run
 
 HOSTILE = '=HYPERLINK("http://e/")', "\x1b[31mred\x9b2J", "a\u202eb", 'x,"y"\nz\tw', ""
@@ -34,9 +33,9 @@ def lake(tmp_path: Path) -> LakeWorld:
     (tmp_path / 'it\'s "x" é').mkdir()
     world = LakeWorld(None, tmp_path / 'it\'s "x" é')
     ended = [{"app_id": text, "ended": n, "happy": n, "day": "2026-11-01"} for n, text in enumerate(HOSTILE)]
-    world.add("outcomes", dicts("outcomes", rows("outcomes", ended)))
+    world.write("outcomes", *ended)
     plate = {"started": "2026-11-01T23:59:59.5", "waiting_us": None, "total_us": 5, "source": "relay"}
-    world.add("nameplates", dicts("nameplates", rows("nameplates", [plate])))
+    world.write("nameplates", plate)
     return world
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from html import escape
 from typing import Any
@@ -133,23 +133,23 @@ def test_a_period_without_one_before_or_without_records_is_not_compared(period: 
     assert report(LakeTables({}), period).changes is None
 
 
-def on_last_day(table: str, where: Row, to: Row) -> Change:
-    """Return a change of the rows of the last day that have these values."""
+def on(table: str, where: Row, to: Row, days: Sequence[date] = (LAST,)) -> Change:
+    """Return a change of the rows of these days that have these values."""
 
     def change(name: str, row: Row) -> None:
-        if name == table and row["day"] == LAST and where.items() <= row.items():
+        if name == table and row["day"] in days and where.items() <= row.items():
             row.update(to)
 
     return change
 
 
-def outage(name: str, row: Row) -> None:
-    if name == "busy_hours" and row["hour"] in range(8, 14):
-        on_last_day("busy_hours", {"source": "east"}, {"gone": True})(name, row)
+def all_of(*changes: Change) -> Change:
+    return lambda name, row: [change(name, row) for change in changes]
 
 
-gap = on_last_day("coverage", {"source": "beta"}, {"envelopes": 500, "missing": 100})
-guessed = on_last_day("guesses", {"source": "east"}, {"suspects": 40, "stands_out": True})
+outage = all_of(*(on("busy_hours", {"source": "east", "hour": hour}, {"gone": True}) for hour in range(8, 14)))
+gap = on("coverage", {"source": "beta"}, {"envelopes": 500, "missing": 100})
+guessed = on("guesses", {"source": "east"}, {"suspects": 40, "stands_out": True})
 
 MISSING = (
     "beta lacks 100 of 600 envelopes that were sent on 15 November 2026 (16.7 %). On the 28 days before, the median"
@@ -157,12 +157,12 @@ MISSING = (
 )
 CHANGES: dict[Compared, tuple[Change, str | None, str | None, str, str]] = {
     Compared.FAILURES_OF_SERVER: (
-        on_last_day("outcomes", {"source": "east"}, {"happy": 60, "errory": 30}),
+        on("outcomes", {"source": "east"}, {"happy": 60, "errory": 30}),
         *("east", None, "results"),
         "At east, 40.0 % of the mailboxes failed on 15 November 2026. On 21 of the 28 days before, 10.0 % failed.",
     ),
     Compared.FAILURES_OF_VERSION: (
-        on_last_day("versions", {"version": "1.1"}, {"version": '1.2"\n', "happy": 10, "errory": 35}),
+        on("versions", {"version": "1.1"}, {"version": '1.2"\n', "happy": 10, "errory": 35}),
         *(None, '1.2"\n', "versions"),
         (
             'Of the mailboxes of "phone" "1.2\'\\n", 80.0 % failed on 15 November 2026. On 21 of the 28 days before,'
@@ -187,7 +187,7 @@ CHANGES: dict[Compared, tuple[Change, str | None, str | None, str, str]] = {
         ),
     ),
     Compared.ONE_SIDE: (
-        on_last_day("guesses", {"source": "east"}, {"lonely": 400}),
+        on("guesses", {"source": "east"}, {"lonely": 400}),
         *("east", None, "guesses"),
         (
             "At east, 400 nameplates had one side only on 15 November 2026. Somebody may try nameplates. On the 28"
@@ -195,7 +195,7 @@ CHANGES: dict[Compared, tuple[Change, str | None, str | None, str, str]] = {
         ),
     ),
     Compared.NO_ROWS: (
-        on_last_day("coverage", {"source": "beta"}, {"gone": True}),
+        on("coverage", {"source": "beta"}, {"gone": True}),
         *("beta", None, "sources"),
         "The lake has no rows of beta on 15 November 2026. On the 28 days before, it had 600 a day.",
     ),
@@ -223,22 +223,10 @@ def test_a_measure_finds_its_change_on_a_day_and_in_a_week_and_no_other(measure:
 
 
 def test_bad_days_are_named_alone_and_days_that_did_not_rise_alone_are_judged_together() -> None:
-    bad = [LAST - timedelta(back) for back in (0, 2, 3, 5, 6)]
-
-    def bad_results(name: str, row: Row) -> None:
-        if name == "outcomes" and row["day"] == bad[2] and row["source"] == "east":
-            row.update(happy=100, errory=890)
-
-    def bad_version(name: str, row: Row) -> None:
-        if name == "versions" and row["day"] == bad[2] and row["version"] == "1.1":
-            row.update(mailboxes=1_000, happy=50, errory=945)
-
-    def several(name: str, row: Row) -> None:
-        if name == "outcomes" and row["source"] == "east":
-            row.update(happy=18, lonely=2)
-            if row["day"] in bad:
-                row.update(happy=10, errory=8)
-
+    bad, east = [LAST - timedelta(back) for back in (0, 2, 3, 5, 6)], {"source": "east"}
+    bad_results = on("outcomes", east, {"happy": 100, "errory": 890}, [bad[2]])
+    bad_version = on("versions", {"version": "1.1"}, {"mailboxes": 1_000, "happy": 50, "errory": 945}, [bad[2]])
+    few = on("outcomes", east, {"happy": 18, "lonely": 2}, DAYS)
     server = only(lake(bad_results), "2026-W46")
     assert server.words.startswith("At east, 90.0 % of the mailboxes failed on 12 November 2026.")
     assert (server.days, server.size) == ((bad[2],), 800)
@@ -249,7 +237,7 @@ def test_bad_days_are_named_alone_and_days_that_did_not_rise_alone_are_judged_to
     assert (version.days, version.size) == ((bad[2],), 1_700)
     assert version.now == pytest.approx(0.95)
 
-    tables = lake(several)
+    tables = lake(all_of(few, on("outcomes", east, {"happy": 10, "errory": 8}, bad)))
     assert [changes(tables, day.isoformat()).found for day in bad] == [()] * 5
     result = only(tables, "2026-W46")
     assert (result.days, result.size) == (tuple(sorted(bad)), 40)
@@ -260,23 +248,15 @@ def test_bad_days_are_named_alone_and_days_that_did_not_rise_alone_are_judged_to
 
 @pytest.mark.parametrize(("days", "number"), [(1, 1), (7, 1), (8, 0)])
 def test_a_version_that_has_failed_for_a_week_is_no_change(days: int, number: int) -> None:
-    def change(name: str, row: Row) -> None:
-        if name == "versions" and row["version"] == "1.1" and row["day"] > LAST - timedelta(days):
-            row.update(version="1.2", happy=10, errory=35)
-
-    assert len(changes(lake(change)).found) == number
+    failed = {"version": "1.2", "happy": 10, "errory": 35}
+    assert len(changes(lake(on("versions", {"version": "1.1"}, failed, DAYS[-days:]))).found) == number
 
 
 def test_hours_after_the_last_ingest_are_not_silent_and_a_silent_day_is_named_once() -> None:
     for hour, number in ((10, 0), (11, 1)):
-
-        def change(name: str, row: Row, hour: int = hour) -> None:
-            outage(name, row)
-            if name == "sources":
-                row["last_ingest"] = datetime(2026, 11, 15, hour, 59, tzinfo=UTC)
-
-        assert len(changes(lake(change)).found) == number
-    silent = on_last_day("busy_hours", {"source": "east"}, {"gone": True})
+        ingested = on("sources", {}, {"last_ingest": datetime(2026, 11, 15, hour, 59, tzinfo=UTC)}, [MADE.date()])
+        assert len(changes(lake(all_of(outage, ingested))).found) == number
+    silent = on("busy_hours", {"source": "east"}, {"gone": True})
     assert "from 00:00 to 24:00 UTC" in only(lake(silent)).words
 
 
@@ -292,7 +272,7 @@ def many_versions(number: int, **fields: str) -> list[Row]:
 
 
 def test_many_changes_of_a_measure_displace_no_others_and_those_that_are_not_listed_are_counted() -> None:
-    tables = lake(lambda name, row: [one(name, row) for one in (outage, gap, guessed)])
+    tables = lake(all_of(outage, gap, guessed))
     tables.insert(TABLES["versions"], many_versions(3_000))
     for at in range(13):
         row = {"source": f"archive {at:02}", "envelopes": 600, "alone": 0}

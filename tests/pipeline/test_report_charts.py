@@ -23,7 +23,7 @@ from restante.pipeline.report.values import json_value
 from support.pipeline import reports
 
 CHARTS = {figure.id: figure for _, figure in figures(reports.of_lake("2026-11")) if figure.chart}
-each_chart = pytest.mark.parametrize("figure", CHARTS.values(), ids=CHARTS)
+OF_A_DAY = {f"day {figure.id}": figure for _, figure in figures(reports.of_lake("2026-11-20")) if figure.chart}
 
 
 def marks(figure: Figure) -> list[tuple[int, str, str, ET.Element]]:
@@ -39,22 +39,17 @@ def rects(figure: Figure) -> list[tuple[float, ET.Element]]:
     return [(float(value), each.findall("rect")[-1]) for _, _, value, each in marks(figure)]
 
 
-CHARTS_OF_A_DAY = {f"day {figure.id}": figure for _, figure in figures(reports.of_lake("2026-11-20")) if figure.chart}
-ALL_CHARTS = CHARTS | CHARTS_OF_A_DAY
-
-
-@pytest.mark.parametrize("figure", ALL_CHARTS.values(), ids=ALL_CHARTS)
+@pytest.mark.parametrize("figure", [*CHARTS.values(), *OF_A_DAY.values()], ids=[*CHARTS, *OF_A_DAY])
 def test_every_number_of_the_table_has_a_mark_within_the_chart(figure: Figure) -> None:
-    drawn_marks = marks(figure)
+    svg, drawn_marks, columns = ET.fromstring(picture(figure)), marks(figure), drawn(figure.chart)
     assert drawn_marks
     for row, column, value, _ in drawn_marks:
         assert str(json_value(figure.table.rows[row][figure.table.place(column)])) == value
     cells = {(row, column) for row, column, _, _ in drawn_marks}
     assert len(cells) == len(drawn_marks)
-    for column in drawn(figure.chart):
+    for column in columns:
         for row, number in enumerate(figure.table.numbers(column)):
             assert ((row, column) in cells) or not number
-    svg = ET.fromstring(picture(figure))
     width, height = map(float, svg.attrib["viewBox"].split()[2:])
     assert width == WIDTH
     for rect in svg.iter("rect"):
@@ -67,25 +62,20 @@ def test_every_number_of_the_table_has_a_mark_within_the_chart(figure: Figure) -
         assert -0.5 <= at <= at + room <= width + 0.5, ET.tostring(text)
         assert 0 < float(text.attrib["y"]) <= height
 
-
-@each_chart
-def test_a_chart_is_an_image_with_a_title_and_a_description_and_says_what_is_not_known(figure: Figure) -> None:
-    svg = ET.fromstring(picture(figure))
+    # It is an image with a title and a description, and says what is not known.
     assert svg.attrib["role"] == "img"
     title, description, *_ = list(svg)
     assert (title.tag, title.attrib["id"], title.text) == ("title", svg.attrib["aria-labelledby"], figure.title)
     assert (description.tag, description.attrib["id"]) == ("desc", svg.attrib["aria-describedby"])
     assert str(description.text).startswith(figure.reading)
-    columns = drawn(figure.chart)
     unknown = {row for column in columns for row, n in enumerate(figure.table.numbers(column)) if n is None}
-    marked = [text.text for text in svg.iter("text")].count("?")
-    assert marked == len(unknown)
+    assert [text.text for text in svg.iter("text")].count("?") == len(unknown)
 
     empty = replace(figure, table=replace(figure.table, rows=()))
     assert picture(empty) == legend(empty) == ""
     places = [figure.table.place(column) for column in columns]
-    for value in (0, None):
-        rows = tuple(tuple(value if at in places else v for at, v in enumerate(row)) for row in figure.table.rows)
+    for all_ in (0, None):
+        rows = tuple(tuple(all_ if at in places else v for at, v in enumerate(row)) for row in figure.table.rows)
         ET.fromstring(picture(replace(figure, table=replace(figure.table, rows=rows))))
 
 

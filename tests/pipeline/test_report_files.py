@@ -94,7 +94,12 @@ def test_each_figure_has_a_sentence_and_a_table_with_its_rows(name: str) -> None
 
 
 def test_the_page_and_the_summary_have_facts_changes_and_what_is_missing() -> None:
-    report = replace(WHOLE, sections=(*WHOLE.sections, Section("nothing", "Nothing")))
+    first, *others = WHOLE.sections
+    first = replace(first, terms="A <word> is one.")
+    report = replace(WHOLE, sections=(first, *others, Section("nothing", "Nothing")))
+    content = page(report).decode()
+    assert content.index("A &lt;word&gt; is one.") < content.index('class="figure"')
+    assert json.loads(as_json(report))["sections"][0]["terms"] == "A <word> is one."
     text = plain(page(report))
     for sentence in (
         "Made at 2026-12-01 06:30 UTC",
@@ -149,14 +154,6 @@ def test_no_text_in_csv_begins_like_a_formula(texts: list[str]) -> None:
 @pytest.mark.parametrize(("width", "limit"), [(1, 40), (40, 40), (80, 80), (200, 80)])
 def test_the_lines_of_a_summary_fit_the_terminal(name: str, width: int, limit: int) -> None:
     assert max(cell_len(line) for line in summary(REPORTS[name], width)) <= limit
-
-
-def test_a_page_and_the_json_say_what_the_words_of_a_section_mean() -> None:
-    first, *others = WHOLE.sections
-    report = replace(WHOLE, sections=(replace(first, terms="A <word> is one."), *others))
-    content = page(report).decode()
-    assert content.index("A &lt;word&gt; is one.") < content.index('class="figure"')
-    assert json.loads(as_json(report))["sections"][0]["terms"] == "A <word> is one."
 
 
 @pytest.mark.parametrize("width", [40, 300])

@@ -35,7 +35,6 @@ from restante.pipeline.tables import TABLES
 from support.documents import Document
 from support.pipeline.report_lakes import LakeTables, lake
 from support.pipeline.runs import LakeWorld, Row, command
-from support.pipeline.tables import dicts, rows
 
 MADE = datetime(2026, 11, 25, 6, tzinfo=UTC)
 WEEK = parse("2026-W47")
@@ -43,7 +42,7 @@ ROWS = lake(Random(1), [date(2026, 11, 14) + timedelta(number) for number in ran
 READ = ("outcomes", "versions", "coverage", "sources", "quarantine", "gaps")
 COLUMNS = {name: [column.name for column in table.columns] for name, table in TABLES.items()}
 PERIOD_REMARKS = ("The lake has records of the period before only from 14 November 2026 on.",)
-[NAMEPLATE] = dicts("nameplates", rows("nameplates", [{"started": "2026-11-17T01:00:00", "source": "north"}]))
+NAMEPLATE = {"started": "2026-11-17T01:00:00", "source": "north"}
 
 
 @pytest.fixture
@@ -90,7 +89,7 @@ def test_tables_that_are_not_built_are_named_on_top_and_in_their_sections(world:
     assert text_of(report, "timing").endswith("it has no rows of a client's timing log or a server's trace.")
     world.add("nameplates", [])
     assert read(world, tmp_path).remarks == PERIOD_REMARKS, "nameplates has no rows"
-    world.add("nameplates", [NAMEPLATE])
+    world.write("nameplates", NAMEPLATE)
     for name in ("busy_hours", "durations", "pressure", "mailbox_pressure", "guesses"):
         world.add(name, [*ROWS["busy_hours"]] if name == "busy_hours" else [])
     assert read(world, tmp_path).remarks == PERIOD_REMARKS
@@ -116,7 +115,7 @@ def test_tables_that_are_not_built_are_named_on_top_and_in_their_sections(world:
 
 def test_a_lake_that_was_only_ingested_says_what_to_build(tmp_path: Path) -> None:
     world = LakeWorld(None, tmp_path)
-    world.add("nameplates", [NAMEPLATE])
+    world.write("nameplates", NAMEPLATE)
     [remark] = read(world, tmp_path).remarks
     assert remark.startswith("The lake has no tables outcomes, busy_hours, durations, pressure, ")
     assert "traffic" not in remark
@@ -212,8 +211,8 @@ def test_what_is_wrong_is_one_sentence(
     assert sentence in done.stderr
     assert done.stdout == ""
 
-    # ── which reports a run writes again ──────────────────────────────────────────────────────────────
 
+def test_a_run_writes_reports_again_that_are_damaged_or_older_than_their_days(tmp_path: Path) -> None:
     periods = [parse("2026-11-21"), parse("2026-11")]
     counts = dict.fromkeys(("connections", "nameplates", "mailboxes"), 1)
     hour: Row = {"hour": 12, **counts, "day": date(2026, 11, 21), "source": "relay"}

@@ -19,31 +19,38 @@ EPOCH = date(1970, 1, 1)
 WITHIN = limits(date(2016, 1, 1), 1_774_000_000.0)
 
 
-def timing_cases() -> Mapping[str, tuple[Mapping[str, Sequence[Values]], Counter[Values]]]:
+Case = tuple[Mapping[str, Sequence[Values]], Counter[Values]]
+"""The inputs of a table, and its rows."""
+
+
+def timing_cases() -> Mapping[str, Case]:
     """Return the vectors by name: the inputs of the table timing, and its rows."""
-    return {vector["name"]: (_inputs(vector), _expected(vector)) for vector in VECTORS}
+    cases = {}
+    for vector in VECTORS:
+        server = None if vector["trace"] is None else "main"
+        events = [("f", at, server, *_clean(timing.event, each), "logs") for at, each in enumerate(vector["log"])]
+        starts = [_day(each["start"]) for each in vector["log"]]
+        expected = Counter(("f", at, server, *rest, starts[at], "logs") for at, *rest in vector_rows(vector))
+        cases[vector["name"]] = {"client_events": events, "server_commands": _lines(vector)}, expected
+    return cases
 
 
-def _inputs(vector: Mapping[str, Any]) -> Mapping[str, Sequence[Values]]:
-    server = None if vector["trace"] is None else "main"
-    events = [("f", at, server, *_clean(timing.event, each), "logs") for at, each in enumerate(vector["log"])]
-    lines = [("t", at, *_clean(timing.command, each), "main") for at, each in enumerate(vector["trace"] or ())]
-    return {"client_events": events, "server_commands": lines}
+def _lines(vector: Mapping[str, Any]) -> list[Values]:
+    return [("t", at, *_clean(timing.command, each), "main") for at, each in enumerate(vector["trace"] or ())]
 
 
-def delivery_cases(name: str) -> Mapping[str, tuple[Mapping[str, Sequence[Values]], Counter[Values]]]:
+def delivery_cases(name: str) -> Mapping[str, Case]:
     """Return the vectors of deliveries by name: the inputs of the table `deliveries` or `transfers`, and its rows."""
     return {vector["name"]: _delivery_case(vector, name) for vector in DELIVERY_VECTORS}
 
 
-def _delivery_case(vector: Mapping[str, Any], name: str) -> tuple[Mapping[str, Sequence[Values]], Counter[Values]]:
+def _delivery_case(vector: Mapping[str, Any], name: str) -> Case:
     events = [
         (log["file"], at, log["server"], *_clean(timing.event, each), log["source"])
         for log in vector["logs"]
         for at, each in enumerate(log["events"])
     ]
-    lines = [("t", at, *_clean(timing.command, each), "main") for at, each in enumerate(vector["trace"] or ())]
-    inputs: dict[str, Sequence[Values]] = {"client_events": events, "server_commands": lines}
+    inputs: dict[str, Sequence[Values]] = {"client_events": events, "server_commands": _lines(vector)}
     inputs["timing"] = [
         (log["file"], at, log["server"], *rest, _day(log["events"][at]["start"]), log["source"])
         for log in vector["logs"]
@@ -58,13 +65,6 @@ def _clean(read: Callable[[bytes, TimeLimits], CleanValues | Fault], item: Mappi
     assert not isinstance(values, Fault), (values, item)
     *rest, day = values
     return (*rest, EPOCH + timedelta(days=day))
-
-
-def _expected(vector: Mapping[str, Any]) -> Counter[Values]:
-    server = None if vector["trace"] is None else "main"
-    return Counter(
-        ("f", at, server, *rest, _day(vector["log"][at]["start"]), "logs") for at, *rest in vector_rows(vector)
-    )
 
 
 def _day(start: float) -> date:

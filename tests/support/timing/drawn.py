@@ -57,12 +57,6 @@ class Way:
     sent_on: dict[str, float] = field(default_factory=dict)
     """When the server sent it to a client that was not there before."""
 
-    def later(self, seconds: float) -> None:
-        """Let all of it happen later."""
-        self.sent, self.rx, self.tx = (each + seconds for each in (self.sent, self.rx, self.tx))
-        self.began, self.commit = (None if each is None else each + seconds for each in (self.began, self.commit))
-        self.heard = {role: each + seconds for role, each in self.heard.items()}
-
 
 @dataclass
 class Drawn:
@@ -90,14 +84,29 @@ class Drawn:
         self.logs[role].sort(key=lambda event: float(event["start"]))
 
 
-def draw(dice: Random, skews: dict[str, float], paths: dict[str, Path], *, pauses: float = 0.05) -> Drawn:
-    """Draw the times of a transfer. Each clock has a constant skew."""
+def draw(
+    dice: Random,
+    skews: dict[str, float],
+    paths: dict[str, Path],
+    *,
+    pauses: float = 0.05,
+    late: float = 0.0,
+    stored: bool = False,
+) -> Drawn:
+    """Draw the times of a transfer. Each clock has a constant skew.
+
+    The receiver may begin late, and the sender's first message may be stored until then.
+    """
     ways: list[Way] = []
     now = 0.0
     for number, (role, kind, phase) in enumerate(SCRIPT):
-        now += dice.expovariate(1 / pauses)
+        now += dice.expovariate(1 / pauses) + (late if (role, kind) == ("receiver", "bind") else 0)
         ways.append(_way(dice, role, kind, phase, f"{number:04x}", now, paths))
         now = max(now, ways[-1].heard[role]) if kind != "add" else now
+    if stored:
+        pake = next(way for way in ways if way.kind == "add")
+        pake.sent_on["receiver"] = next(way.tx for way in ways if (way.role, way.kind) == ("receiver", "open"))
+        pake.heard["receiver"] = pake.sent_on["receiver"] + paths["receiver"].back
     return Drawn(
         skews, ways, {role: log_of(role, ways, skews[role]) for role in SIDES}, [line_of(way) for way in ways]
     )
@@ -177,18 +186,8 @@ def timeline_of(drawn: Drawn, *, roles: Sequence[Role] = ROLES, traced: bool = T
 
 def waiting(seconds: float = 9.0, *, human: float | None = None, paths: dict[str, Path] = PATHS) -> Drawn:
     """Return a transfer whose receiver comes so much later, and then waits for its user (None: all of the time)."""
-    drawn = draw(Random(1), SKEWS, paths)
-    first = next(at for at, way in enumerate(drawn.ways) if way.role == "receiver")
-    came = drawn.ways[first].sent + seconds
-    for way in drawn.ways[first:]:
-        way.later(seconds)
-    opened = next(way for way in drawn.ways[first:] if way.kind == "open")
-    for way in drawn.ways[:first]:
-        if way.kind == "add" and human is not None:
-            way.sent_on["receiver"] = opened.tx
-            way.heard["receiver"] = opened.tx + paths["receiver"].back
-    drawn.logs = {role: log_of(role, drawn.ways, skew) for role, skew in SKEWS.items()}
-    drawn.trace = [line_of(way) for way in drawn.ways]
+    drawn = draw(Random(1), SKEWS, paths, late=seconds, stored=human is not None)
+    came = next(way.sent for way in drawn.ways if way.role == "receiver")
     ended = drawn.ways[-1].sent
     drawn.add("receiver", "input code", came - (human or seconds), came - 0.001, "user")
     drawn.add("sender", "command dispatch", -0.3)
