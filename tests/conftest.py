@@ -26,7 +26,7 @@ SECONDS: Final[dict[str, tuple[int, int]]] = {
     "tests/demo/test_fleet.py": (7, 4),
     "tests/durability/test_faulty_disks.py": (5, 23),
     "tests/interop/test_clients.py": (1, 172),
-    "tests/interop/test_clients.py::test_a_large_file_arrives_by_the_relay": (1, 155),
+    "tests/interop/test_clients.py::test_a_file_arrives_in_another_network": (1, 155),
     "tests/interop/test_wormhole.py": (3, 11),
     "tests/interop/test_prometheus.py": (1, 15),
     "tests/machine/test_conversations.py": (9, 1),

@@ -24,7 +24,7 @@ from support.mailbox.scene import (
     to_client,
     to_server,
 )
-from support.mailbox.servers import Restante, Usage
+from support.mailbox.servers import Restante
 from support.mailbox.wormhole import Client
 
 TEXT: Final = "held over a crash"
@@ -71,7 +71,7 @@ async def test_a_wrong_code_ends_both_clients_with_scary(scene: Scene) -> None:
     # mailbox reference client errors.py, the words of WrongPasswordError
     await assert_refused(sender, receiver, words="ERROR: Key confirmation failed.")
     # The nameplate did what it is for; the mailbox is what went wrong (mailbox server.py, _summarize_mailbox).
-    assert scene.server.usage() == Usage(nameplates=["happy"], mailboxes=["scary"])
+    assert scene.server.usage() == (["happy"], ["scary"])
     assert scene.server.live() == {}
 
 
@@ -276,4 +276,4 @@ async def test_a_side_that_left_after_a_guess_keeps_its_place(scene: Scene) -> N
     await reopened.reached()
     assert scene.messages(to_client(SENDER, "error")) == []
     assert sender.running
-    assert scene.server.usage() == Usage(nameplates=[], mailboxes=[])
+    assert scene.server.usage() == ([], [])

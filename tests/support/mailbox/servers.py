@@ -7,17 +7,10 @@ import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from support.ports import held_port
 from support.processes import Child
-
-
-class Usage(NamedTuple):
-    """The results of all usage records, oldest first."""
-
-    nameplates: list[str]
-    mailboxes: list[str]
 
 
 class Server:
@@ -47,10 +40,13 @@ class Server:
         """Held by another socket, also while no process listens."""
         self._processes: list[Child] = []
 
-    def usage(self) -> Usage:
-        """Return what is recorded. Commit, then speak (docs/design.md): what a client was told is in the file."""
+    def usage(self) -> tuple[list[str], ...]:
+        """Return the results of all usage records, of nameplates and of mailboxes, oldest first.
+
+        Commit, then speak (docs/design.md): what a client was told is in the file.
+        """
         queries = (f"SELECT result FROM {table} ORDER BY rowid" for table in self.usage_tables)
-        return Usage(*(self._column(self.usage_file, query) for query in queries))
+        return tuple(self._column(self.usage_file, query) for query in queries)
 
     def live(self) -> dict[str, int]:
         """How many rows are left, of each table that has any."""
