@@ -6,7 +6,6 @@ the middle of a write. With the number 0 the program lives.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import os
 import runpy
@@ -30,7 +29,6 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def mortal(call: Callable[..., Any], *, after: bool = False) -> Callable[..., Any]:
-        @functools.wraps(call)
         def called(*arguments: Any, **named: Any) -> Any:
             moment()
             result = call(*arguments, **named)

@@ -10,7 +10,7 @@ import asyncio
 import json
 import selectors
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from random import Random
 from typing import Any, Final, TypeVar
@@ -24,7 +24,7 @@ from support.bounds import bounded
 from support.dice import Seeded
 from support.mailbox.givens import Inbox
 from support.mailbox.live import LiveServer
-from support.mailbox.servers import Restante, Server
+from support.mailbox.servers import Server
 from support.mailbox.worlds import World
 
 APP_ID: Final = "example.com/test"
@@ -35,11 +35,6 @@ NOBODY: Final = "ws://server.example/v1"
 
 def url_of(server: Server) -> str:
     return f"ws://127.0.0.1:{server.port}/v1"
-
-
-def serving(folder: Path, *flags: str, kind: type[Server] = Restante) -> AbstractAsyncContextManager[Server]:
-    """Serve in a process that can be killed, and started again on the same port."""
-    return kind(folder / "server", *flags).running()
 
 
 class Heard:

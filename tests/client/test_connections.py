@@ -14,7 +14,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from client.liar import carry, honest, instead_of, listening, lying
-from client.live import Heard, meet, read, serving, url_of, use, wormhole
+from client.live import Heard, meet, read, url_of, use, wormhole
 from restante import client
 from restante.client.connection import driver, websocket, work
 from restante.mailbox.protocol.hashcash import Demand, problem
@@ -228,7 +228,7 @@ async def test_a_task_that_is_cancelled_while_it_connects_leaves_no_connection_o
         async with wormhole(url_of(server)) as alice:
             await alice.verifier()
 
-    async with serving(tmp_path) as server:
+    async with Restante(tmp_path / "server").running() as server:
         earlier = asyncio.all_tasks()
         for steps in range(0, 60, 2):
             task = asyncio.create_task(run(server))
@@ -292,7 +292,7 @@ async def test_a_server_that_is_killed_and_comes_back_loses_nothing(
 
     messages = [b"%d" % number for number in range(20)]
     async with (
-        serving(tmp_path, kind=kind) as running,
+        kind(tmp_path / "server").running() as running,
         wormhole(url_of(running), on_event=kill) as alice,
         wormhole(url_of(running), on_event=heard[1]) as bob,
     ):
@@ -316,7 +316,7 @@ async def test_a_server_that_is_killed_and_comes_back_loses_nothing(
 
 @pytest.fixture
 async def server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Server]:
-    async with serving(tmp_path, kind=getattr(request, "param", Restante)) as running:
+    async with getattr(request, "param", Restante)(tmp_path / "server").running() as running:
         yield running
 
 
@@ -366,7 +366,10 @@ async def test_two_sides_exchange_messages_with_receipts_there_and_meet_again(se
         await asyncio.gather(alice.close(), bob.close())
     async with wormhole(url) as alice, wormhole(url) as bob, bounded("another meeting"):
         await asyncio.gather(*(side.set_code(client.seed_code(seed)) for side in (alice, bob)))
-        assert await alice.verifier() == await bob.verifier()
+        await alice.send(b"hello again")
+        assert await bob.receive() == b"hello again"
+        with pytest.raises(client.NoSeedError):
+            await alice.seed()
         await asyncio.gather(alice.close(), bob.close())
     assert server.usage() == (["happy", "happy"], ["happy", "happy"])
     assert server.live() == {}

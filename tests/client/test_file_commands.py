@@ -18,7 +18,7 @@ from typing import Any, Final
 import pytest
 
 from client.commands import Desk, end
-from client.live import serving, url_of
+from client.live import url_of
 from client.transfer.hostile import CONTENT, heard, names, say
 from restante.cli.client_files import bar
 from restante.client import DEFAULT_APP_ID, Wormhole
@@ -28,6 +28,7 @@ from restante.timing.logs import events
 from restante.timing.logs.records import UNLISTED
 from support.bounds import BOUND, bounded
 from support.isolation import unavailable
+from support.mailbox.servers import Restante
 from support.processes import RESTANTE, called, child, run
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -258,7 +259,7 @@ def logged(file: Path) -> list[dict[str, Any]]:
 
 
 async def test_the_timing_log_has_what_each_side_did_and_when_and_no_secrets(desk: Desk, to: Path) -> None:
-    async with serving(desk.folder) as server:  # its clock runs
+    async with Restante(desk.folder / "server").running() as server:  # its clock runs
         desk.url = url_of(server)
         async with (
             desk.run("send", "parcel", "--code", desk.code, "--dump-timing", "../sent", at="from") as sender,

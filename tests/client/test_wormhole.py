@@ -18,7 +18,6 @@ from client.live import (
     Network,
     meet,
     read,
-    serving,
     simulate,
     url_of,
     use,
@@ -38,7 +37,6 @@ from restante.client import (
     MessageStored,
     Misuse,
     NoReceiptsError,
-    NoSeedError,
     PeerConfirmed,
     Reconnecting,
     ReplayEnded,
@@ -48,9 +46,7 @@ from restante.client import (
     WelcomeError,
     Wormhole,
     WormholeError,
-    WrongPasswordError,
     completions,
-    seed_code,
     send_directory,
     send_file,
     send_text,
@@ -63,6 +59,7 @@ from restante.client.sent_message import MAX_SENT_BYTES
 from support.bounds import bounded
 from support.effort import examples
 from support.mailbox.givens import Options
+from support.mailbox.servers import Restante
 from support.mailbox.worlds import CoreWorld
 
 
@@ -116,22 +113,6 @@ async def test_messages_are_iterated_until_the_close_and_known_to_be_stored_and_
             await bob.send(b"three")
 
 
-async def test_two_sides_that_have_met_meet_again_without_a_code(network: Network) -> None:
-    async with wormhole(seeds=True) as alice, wormhole(seeds=True) as bob:
-        await meet(alice, bob)
-        seed = await alice.seed()
-        assert seed == await bob.seed()
-    for _ in range(2):
-        async with wormhole() as alice, wormhole() as bob, bounded("another meeting"):
-            for side in (alice, bob):
-                await side.set_code(seed_code(seed))
-            await alice.send(b"hello again")
-            assert await bob.receive() == b"hello again"
-            with pytest.raises(NoSeedError):
-                await alice.seed()
-    assert network.is_empty
-
-
 async def test_nameplates_are_listed_and_codes_completed(network: Network) -> None:
     async with wormhole() as alice, wormhole() as bob:
         assert await bob.nameplates() == []
@@ -155,18 +136,6 @@ async def test_a_send_waits_while_too_much_is_not_stored(
         async with bounded("room"):
             await waiting
         assert await read(bob, 2) == [bytes(1000), b"next"]
-
-
-async def test_a_wrong_password_is_an_error_at_both_sides(network: Network) -> None:
-    async with wormhole() as alice:
-        nameplate = (await alice.allocate_code()).partition("-")[0]
-        with pytest.raises(WrongPasswordError):
-            await use(wormhole(), f"{nameplate}-guess")
-        async with bounded("the error at the other side"):
-            with pytest.raises(WrongPasswordError):
-                await alice.receive()
-    assert network.moods == ["scary"]
-    assert network.is_empty
 
 
 async def test_the_welcome_of_a_server_is_told(network: Network) -> None:
@@ -242,7 +211,7 @@ async def test_messages_that_nobody_reads_hinder_no_close(network: Network, monk
 async def test_a_server_of_ours_serves_on_a_real_port_with_binary_frames_and_work(tmp_path: Path) -> None:
     flags = ("--frames=binary", "--advertise-version=1.2.3", "--permission=hashcash", "--permission-bits=16")
     heard = Heard()
-    async with serving(tmp_path, *flags) as server:
+    async with Restante(tmp_path / "server", *flags).running() as server:
         async with wormhole(url_of(server), on_event=heard) as alice, wormhole(url_of(server)) as bob:
             await meet(alice, bob)
             await alice.send(b"hello")
