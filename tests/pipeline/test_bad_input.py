@@ -227,9 +227,6 @@ def test_a_source_that_disappears_during_a_run_is_finished_by_the_next(world: La
     assert {name: len(world.rows(name)) for name in there} == dict.fromkeys(there, 1) | {"quarantine": 0}
 
 
-# ── a full disk ──────────────────────────────────────────────────────────────────────────────────
-
-
 def test_a_disk_that_fills_between_two_tables_loses_nothing(world: LakeWorld, tmp_path: Path) -> None:
     append = LakeTable._append
 
@@ -247,9 +244,6 @@ def test_a_disk_that_fills_between_two_tables_loses_nothing(world: LakeWorld, tm
         )
         world.ingest(f"relay={tmp_path / 'relay'}")
     assert [len(world.rows(name)) for name in ("nameplates", "mailboxes")] == [1, 1]
-
-
-# ── a clock that was set back ────────────────────────────────────────────────────────────────────
 
 
 def test_rows_are_not_lost_in_quarantine_while_the_clock_is_set_back(world: LakeWorld, tmp_path: Path) -> None:
@@ -332,8 +326,6 @@ def test_a_stopped_run_prints_one_sentence_and_leaves_no_copies(tmp_path: Path, 
     assert any(re.fullmatch("[1-9] copies", line) for line in lines)
     assert not list((tmp_path / "copies").glob("restante-*"))
 
-
-# ── while Java starts ────────────────────────────────────────────────────────────────────────────
 
 JAVA: Final = """#!/bin/sh
 echo $$ > "$0.started.draft"

@@ -381,9 +381,6 @@ def test_mailservers_are_covered_in_whatever_order_they_came(plain: LakeWorld, t
 
 # ── the table of sources ──────────────────────────────────────────────────────────────────────────
 
-
-Row = dict[str, Any]
-DAY = 86_400.0
 NOON = datetime(2026, 3, 10, 12, tzinfo=UTC)
 """The time of a row that names none."""
 
@@ -393,10 +390,7 @@ def make(world: LakeWorld, *, plan: bool = False, first: str = "") -> BuildResul
         return build_sources(run, first, plan=plan)
 
 
-# ── the rows ─────────────────────────────────────────────────────────────────────────────────────
-
-
-def ledger(source: str, kind: str, read: int, **fields: Any) -> Row:
+def ledger(source: str, kind: str, read: int, **fields: Any) -> dict[str, Any]:
     """Return a row of LEDGERS. All that is not named is 0, or of NOON."""
     counts = dict.fromkeys(("duplicate", "quarantined", "missed"), 0)
     times = {"last_ingest": "2026-03-10T12:00:00", "counted_since": "2026-03-10T12:00:00"}
@@ -411,7 +405,7 @@ def row(source: str, kind: str, counts: tuple[int, ...], last_row: datetime | No
 def test_a_source_has_one_row_with_the_sums_of_its_ledgers_and_its_last_row(spark: SparkSession) -> None:
     later = NOON + timedelta(days=1, microseconds=5)
     rejected = {"table": "nameplates", "reason": "r", "digest": "", "day": "2026-03-10"}
-    inputs: dict[str, list[Row]] = {
+    inputs: dict[str, list[dict[str, Any]]] = {
         "nameplates": [{}, {"started": "2026-03-10T11:00:00"}, {"source": "second"}],
         "mailboxes": [{"started": "2026-03-10T13:00:00"}],
         "client_versions": [{"source": "second", "connect_time": "2026-03-09T12:00:00"}],
@@ -450,10 +444,10 @@ def read_rows(world: LakeWorld, name: str, number: int, *, last: float = 0.0, **
 
 def test_the_rows_are_those_of_the_lake(world: LakeWorld) -> None:
     """The last day of a file is not that of each source in it. The marks tell archives from files."""
-    ends = {"a": 1.0, "b": 2 * DAY, "c": 40 * DAY}
+    ends = {"a": 1.0, "b": 2 * SECONDS_PER_DAY, "c": 40 * SECONDS_PER_DAY}
     for name, last in ends.items():
         read_rows(world, name, 1)
-        world.now += DAY
+        world.now += SECONDS_PER_DAY
         read_rows(world, name, 2, last=last)
     world.merge("nameplates")
     marks = {"waku": {"": Mark(1, "a", 1, "a")}, "export": {"x.rlp": Mark(1, "a", 1, "a")}}
@@ -464,14 +458,11 @@ def test_the_rows_are_those_of_the_lake(world: LakeWorld) -> None:
     kinds = {**dict.fromkeys(ends, "usage"), "waku": "archive", "export": "files"}
     assert {name: row["kind"] for name, row in table.items()} == kinds
     for number, (name, last) in enumerate(ends.items()):
-        times = (T0 + last, NOW + number * DAY, NOW + (number + 1) * DAY)
+        times = (T0 + last, NOW + number * SECONDS_PER_DAY, NOW + (number + 1) * SECONDS_PER_DAY)
         columns = ("last_row", "counted_since", "last_ingest")
         assert [table[name][column] for column in columns] == [datetime.fromtimestamp(time, UTC) for time in times]
         assert (table[name]["read"], table[name]["clean"]) == (3, 3)
     assert table["waku"]["last_row"] is None
-
-
-# ── when it is built again ───────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
@@ -560,13 +551,17 @@ def test_many_commits_of_nothing_make_no_table_due(built: LakeWorld, monkeypatch
 
 
 def test_counts_begin_again_when_rows_are_replaced(idle: LakeWorld) -> None:
-    for number, replaced, expected in ((3, False, (3, NOW)), (2, False, (5, NOW)), (2, True, (2, NOW + 2 * DAY))):
+    for number, replaced, expected in (
+        (3, False, (3, NOW)),
+        (2, False, (5, NOW)),
+        (2, True, (2, NOW + 2 * SECONDS_PER_DAY)),
+    ):
         read_rows(idle, "relay", number, replaced=replaced)
         with idle.run() as run:
             totals = run.lake.table(NAMEPLATES).totals("relay")
         assert totals is not None
         assert (totals.read, totals.since, totals.until) == (*expected, idle.now)
-        idle.now += DAY
+        idle.now += SECONDS_PER_DAY
 
 
 def test_a_source_whose_row_was_dropped_by_age_does_not_come_back(idle: LakeWorld) -> None:

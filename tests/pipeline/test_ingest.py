@@ -285,9 +285,6 @@ def shown(found: SourceRead) -> list[tuple[str, float | None, int, float]]:
     return [(row["kind"], started, row["count"], row["as_of"].timestamp() - T0) for started, row in rows]
 
 
-# ── what is read ─────────────────────────────────────────────────────────────────────────────────
-
-
 def test_what_is_live_started_with_its_first_side_and_is_read_again_when_it_changes(tmp_path: Path) -> None:
     with ours(tmp_path / "data", current(None)) as server:
         add(server, claimed(1, 10.0), claimed(2, 70.5, 20.25), claimed(3, 10.0), opened(1, 10.0), opened(2))

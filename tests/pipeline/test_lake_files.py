@@ -108,13 +108,6 @@ def kill(lake: Path, moments: Sequence[str], table: Table, new: Sequence[Row] = 
     return cases
 
 
-def by_deltalake(lake: Path) -> list[Row]:
-    if not (lake / "letters" / "_delta_log").exists():
-        return []
-    found = DeltaTable(lake / "letters").to_pyarrow_table()
-    return rows(found.select([column.name for column in LETTERS.columns]))
-
-
 @some_moments
 @pytest.mark.parametrize(
     ("first", "letters"),
@@ -131,7 +124,7 @@ def test_a_killed_commit_was_made_or_was_not(tmp_path: Path, first: bool, letter
     points = [*BEFORE, *(BEFORE_REST if letters.by_month else ()), *AFTER][moments]
     for copy, where in kill(tmp_path / "lake", points, letters, added):
         made = where in AFTER
-        assert by_deltalake(copy) == (new if made else old), where
+        assert stored(copy, letters) == (new if made else old), where
         there = seen(copy, letters)
         assert [each.run for each in lakes.infos(there)] == ["new"] * made + ["old"] * bool(old), where
         assert there.transaction("a") == (2 if made else 1 if old else None), where
@@ -140,7 +133,7 @@ def test_a_killed_commit_was_made_or_was_not(tmp_path: Path, first: bool, letter
             add(table, added, replace={"day": {"2026-11-01"}})
             vacuum(table, grace=0, now=4e9)
             assert files(copy) == {file.path for file in table.files()}, where
-        assert by_deltalake(copy) == new, where
+        assert stored(copy, letters) == new, where
 
 
 @some_moments
@@ -151,14 +144,14 @@ def test_a_killed_compaction_has_merged_the_files_or_has_not(tmp_path: Path, mom
             add(table, [row])
     before = [point for point in [*BEFORE_REST[:2], *BEFORE] if "flush 4" not in point]
     for copy, where in kill(tmp_path / "lake", [*before, *AFTER][moments], MONTHLY_LETTERS):
-        assert by_deltalake(copy) == meant, where
+        assert stored(copy, MONTHLY_LETTERS) == meant, where
         assert len(seen(copy, MONTHLY_LETTERS).files()) == (1 if where in AFTER else 3), where
         with opened(copy, MONTHLY_LETTERS) as table:
             compact(table, "again", lambda: 2e9)
             vacuum(table, grace=0, now=4e9)
             [file] = table.files()
             assert files(copy) == {file.path}, where
-        assert by_deltalake(copy) == meant, where
+        assert stored(copy, MONTHLY_LETTERS) == meant, where
 
 
 def files(lake: Path) -> set[Path]:
@@ -408,7 +401,7 @@ def test_long_texts_are_in_small_groups_and_in_memory_once(
         for group in range(parquet.num_row_groups):
             assert parquet.metadata.row_group(group).total_byte_size <= group_bytes
             assert parquet.read_row_group(group).nbytes <= group_bytes
-    assert sorted(stored(tmp_path, table=MONTHLY_LETTERS), key=repr) == sorted(given, key=repr)
+    assert sorted(stored(tmp_path, MONTHLY_LETTERS), key=repr) == sorted(given, key=repr)
 
 
 def test_files_whose_rows_take_too_much_memory_stay_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -463,7 +456,7 @@ def test_files_that_another_program_removed_at_the_same_time_are_not_brought_bac
         DeltaTable(tmp_path / "letters").delete("day = '2026-11-02'")
         with pytest.raises(StoreError, match="another program changed"):
             compact(table, "compact", lambda: NOW)
-    assert [row["id"] for row in stored(tmp_path, table=MONTHLY_LETTERS)] == [1, 3]
+    assert [row["id"] for row in stored(tmp_path, MONTHLY_LETTERS)] == [1, 3]
 
 
 def of(rows: list[Row]) -> int:

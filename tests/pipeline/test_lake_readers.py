@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -49,11 +49,7 @@ def plain(read: pa.Table) -> pa.Table:
     return read.cast(pa.schema([(field.name, plainer(field.type)) for field in read.schema]))
 
 
-def by_duckdb(lake: Path) -> pa.Table:
-    return by_view(lake, LETTERS)
-
-
-def by_view(lake: Path, table: Table = lakes.LATER_LETTERS) -> pa.Table:
+def by_duckdb(lake: Path, table: Table = LETTERS) -> pa.Table:
     with duckdb.connect() as database:
         database.execute("SET TimeZone = 'UTC'")
         database.execute(views.view(seen(lake, table)))
@@ -127,19 +123,20 @@ def test_spark_and_other_programs_read_the_same_rows_of_the_same_types(spark: Sp
 
 
 def test_readers_see_a_column_that_a_later_version_added(spark: SparkSession, tmp_path: Path) -> None:
-    def by_session(lake: Path) -> pa.Table:
-        return seen(lake, lakes.LATER_LETTERS).read(spark).toArrow()
-
+    ours: list[Callable[[Path], pa.Table]] = [
+        lambda lake: by_duckdb(lake, lakes.LATER_LETTERS),
+        lambda lake: seen(lake, lakes.LATER_LETTERS).read(spark).toArrow(),
+    ]
     old = [letter(1), letter(2), letter(3, day="2026-11-02", source="b")]
     new = [letter(4) | {"answered": 0.5}, letter(5, day="2026-11-03") | {"answered": None}]
     with opened(tmp_path) as table:
         add(table, old)
     known = [row | {"answered": None} for row in old]
-    for reader in (by_view, by_session):
+    for reader in ours:
         assert rows(plain(reader(tmp_path))) == known, reader
     with opened(tmp_path, lakes.LATER_LETTERS) as later:
         add(later, new)
-    for reader in (by_view, by_session, by_deltalake, by_pandas, by_polars):
+    for reader in (*ours, by_deltalake, by_pandas, by_polars):
         read = plain(reader(tmp_path))
         assert read.schema.field("answered").type == pa.float64(), reader
         assert rows(read) == known + new, reader

@@ -133,7 +133,7 @@ def test_any_sequence_of_commits_is_what_a_list_of_rows_would_be(steps: list[Any
                 assert (table.state.kept or "") == kept
             if step.optimize and DeltaTable(lake / "letters").optimize.compact()["numFilesAdded"]:
                 commits.append((seen(lake, letters).point, set()))
-            assert ordered(stored(lake, table=letters)) == ordered(model)
+            assert ordered(stored(lake, letters)) == ordered(model)
 
 
 # ── commits ──────────────────────────────────────────────────────────────────────────────────────
@@ -302,7 +302,7 @@ def test_the_days_that_another_program_changed_are_known(tmp_path: Path) -> None
     theirs.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
     days = lakes.infos(seen(tmp_path, MONTHLY_LETTERS))[0].days
     assert (days[0], days[-1], len(days)) == ("2026-11-01", "2026-11-30", 30), "of a file that is gone: its month"
-    assert stored(tmp_path, table=MONTHLY_LETTERS) == [letters[0], letters[2]]
+    assert stored(tmp_path, MONTHLY_LETTERS) == [letters[0], letters[2]]
 
 
 def test_a_foreign_file_outside_its_folder_is_reported(tmp_path: Path) -> None:
@@ -515,11 +515,11 @@ def test_only_files_and_days_with_replaced_rows_change(tmp_path: Path) -> None:
         add(table, [], replace={"day": {"2026-11-02"}})
         assert (lakes.infos(table)[0].days, {file.path for file in table.files()}) == ([], before)
         add(table, [], replace={"source": {"other"}})
-        assert stored(tmp_path, table=MONTHLY_LETTERS) == [OCTOBER, FIRST, THIRD]
+        assert stored(tmp_path, MONTHLY_LETTERS) == [OCTOBER, FIRST, THIRD]
         assert lakes.infos(table)[0].days == ["2026-11-03"]
         assert len({file.path for file in table.files()} & before) == 1, "October had no such row"
         add(table, [], replace={"day": {"2026-11-01", "2026-11-03"}})
-        assert stored(tmp_path, table=MONTHLY_LETTERS) == [OCTOBER], "none of the rows of a file stays"
+        assert stored(tmp_path, MONTHLY_LETTERS) == [OCTOBER], "none of the rows of a file stays"
 
 
 def test_files_without_statistics_are_looked_into(tmp_path: Path) -> None:
@@ -535,7 +535,7 @@ def test_files_without_statistics_are_looked_into(tmp_path: Path) -> None:
         [file] = table.files()
         assert (file.ranges, file.days()) == ({}, {"2026-11-01": 1, "2026-11-02": 2})
         add(table, [], replace={"source": {"other"}})
-        assert stored(tmp_path, table=MONTHLY_LETTERS) == [FIRST, SECOND]
+        assert stored(tmp_path, MONTHLY_LETTERS) == [FIRST, SECOND]
         assert lakes.infos(table)[0].days == ["2026-11-02"]
 
 
@@ -544,7 +544,7 @@ def test_the_rest_of_a_file_is_not_written_again_when_another_program_commits_fi
         add(table, [FIRST, SECOND])
         lakes.add_foreign(tmp_path, [THIRD, OTHER], MONTHLY_LETTERS)
         add(table, [letter(20, day="2026-11-02")], replace={"day": {"2026-11-02"}})
-        assert [row["id"] for row in stored(tmp_path, table=MONTHLY_LETTERS)] == [2, 4, 20]
+        assert [row["id"] for row in stored(tmp_path, MONTHLY_LETTERS)] == [2, 4, 20]
         written = {path.name for path in (tmp_path / "letters").rglob("rest-*.parquet")}
         assert len(written) == 2, "one of our file, one of theirs"
 

@@ -240,9 +240,6 @@ def test_imported_rows_are_duplicates_once_their_file_is_a_source_itself(tmp_pat
     assert set(marks["nameplates"]) == {"", "usage.sqlite"}
 
 
-# ── properties ───────────────────────────────────────────────────────────────────────────────────
-
-
 @examples(25)
 @given(st.lists(st.tuples(st.sampled_from(["write", "forget", "vacuum", "read"]), st.integers(0, 5)), max_size=12))
 @example(
@@ -280,9 +277,6 @@ def test_any_split_of_reads_gives_the_same_rows(
     assert len(ids) + missed == written
     assert all(row in seen for row in (left.rows if left else []))
     assert all(row["started"].timestamp() == T0 + row["id"] - 1 for row in seen)
-
-
-# ── privacy ──────────────────────────────────────────────────────────────────────────────────────
 
 
 TEXT = {"TEXT", "VARCHAR"}

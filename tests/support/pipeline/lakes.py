@@ -215,11 +215,11 @@ def matches(row: Row, where: Where) -> bool:
     return all((None if row[name] is None else str(row[name])) in values for name, values in where.items())
 
 
-def stored(path: Path, where: Where | None = None, table: Table = LETTERS) -> list[Row]:
-    """Read the table anew, without Spark; where all of it is read, delta-rs must read the same."""
+def stored(path: Path, table: Table = LETTERS) -> list[Row]:
+    """Read the table anew, without Spark; delta-rs must read the same."""
     there = seen(path, table)
-    found = rows(contents(there, where))
-    if where is None and there.version is not None:
+    found = rows(contents(there))
+    if there.version is not None:
         theirs = DeltaTable(there.folder).to_pyarrow_table()
         assert rows(theirs.select([column.name for column in table.columns])) == found
     return found

@@ -59,9 +59,6 @@ class Ours:
         """As --keep-usage does."""
         return asyncio.run(self._store.forget_usage(before, 1_000_000))
 
-    def close(self) -> None:
-        asyncio.run(self._store.close())
-
 
 @contextmanager
 def ours(data: Path, *changes: Change) -> Iterator[Ours]:
@@ -71,7 +68,7 @@ def ours(data: Path, *changes: Change) -> Iterator[Ours]:
             server.write(*changes)
         yield server
     finally:
-        server.close()
+        asyncio.run(server._store.close())
 
 
 def alter(file: Path, *statements: str) -> None:
