@@ -18,12 +18,13 @@ from prometheus_client import Metric
 
 from restante.common import admin_http
 from restante.common.admin_http import AdminPages
+from restante.common.errors import StoreBusy
 from restante.mailbox.server.commit_loop import NOT_STORED, Retention
 from restante.mailbox.store import sqlite
 from restante.mailbox.store.load import load
 from support.bounds import BOUND, bounded
 from support.mailbox.clients import Clients
-from support.mailbox.live import Inside, inside, kinds, news
+from support.mailbox.live import LiveServer, kinds, news, open_live
 from support.mailbox.picture import picture
 from support.mailbox.raw_socket import PING, PONG, RawSocket
 from support.mailbox.raw_socket import frame as ws_frame
@@ -40,16 +41,37 @@ def other_program(data: Path) -> Iterator[sqlite3.Connection]:
         yield other
 
 
-async def test_replies_come_in_order_when_the_commit_ends(tmp_path: Path) -> None:
-    async with inside(tmp_path) as here, Clients() as clients:
+@pytest.fixture
+def in_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every commit is made in the thread, however fast the disk is, and waits for no other program."""
+    monkeypatch.setattr(sqlite, "FAST_FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr(sqlite, "LOCK_TIMEOUT_SECONDS", 0.01)
+
+
+async def test_replies_come_in_order_when_the_commit_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That what has been applied is on disk is for test_disk.py."""
+    async with open_live(tmp_path) as here, Clients() as clients:
         sender = await clients.opened(here.url, APP, "a", "m")
         subscriber = await clients.opened(here.url, APP, "b", "m")
         third = await clients.bind(here.url, APP, "c")
         await here.commit_loop.idle.wait()  # all that was said before is committed
         await news(sender, subscriber, third)
-        here.gate.shut()
+        apply, waiting, tickets = here.store.apply, asyncio.Event(), asyncio.Semaphore(0)
+
+        async def apply_with_a_ticket(*batch: Any) -> None:
+            waiting.set()
+            await tickets.acquire()
+            await apply(*batch)
+
+        async def reached() -> None:
+            """Wait until a batch waits for its ticket."""
+            async with bounded("a batch"):
+                await waiting.wait()
+            waiting.clear()
+
+        monkeypatch.setattr(here.store, "apply", apply_with_a_ticket)
         await sender.say("add", phase="1", body="held")
-        await here.gate.reached()
+        await reached()
         await sender.say("add", phase="2", body="behind it")
         await subscriber.say("ping", ping=1)
         await third.say("allocate")
@@ -59,12 +81,13 @@ async def test_replies_come_in_order_when_the_commit_ends(tmp_path: Path) -> Non
         everybody = (sender, subscriber, third, newcomer)
         assert list(map(kinds, await news(*everybody))) == [[], [], [], ["welcome"]]
 
-        here.gate.let_one_through()
-        await here.gate.reached()
+        tickets.release()
+        await reached()
         # The first batch is told. The second is held, with what was read from it: the new nameplate in the list.
         assert list(map(kinds, await news(*everybody))) == [["ack", "message"], ["message"], [], []]
 
-        here.gate.open()
+        tickets.release()
+        monkeypatch.undo()
         for client in everybody:
             await client.answers(client.said[-1])
         added, seen, listed, bound = await news(*everybody)
@@ -96,16 +119,14 @@ async def test_the_health_check_reports_a_blocked_event_loop() -> None:
             assert answer == (503, b"the server hangs: the event loop is blocked or overloaded\n")
 
 
-def assert_as_stored(here: Inside, other: sqlite3.Connection) -> None:
+def assert_as_stored(here: LiveServer, other: sqlite3.Connection) -> None:
     """What the server believes is what the database holds."""
     assert picture(here.commit_loop.dispatcher.state, touches=False) == picture(load(other), touches=False)
 
 
-async def test_a_busy_database_is_reported_and_nothing_is_stored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sqlite, "LOCK_TIMEOUT_SECONDS", 0.01)
-    async with inside(tmp_path) as here, Clients() as clients:
+@pytest.mark.usefixtures("in_the_thread")
+async def test_a_busy_database_is_reported_and_nothing_is_stored(tmp_path: Path) -> None:
+    async with open_live(tmp_path) as here, Clients() as clients:
         sender = await clients.opened(here.url, APP, "a", "m")
         subscriber = await clients.opened(here.url, APP, "b", "m")
         third = await clients.bind(here.url, APP, "c")
@@ -134,24 +155,32 @@ async def test_a_busy_database_is_reported_and_nothing_is_stored(
             assert_as_stored(here, other)
 
 
+@pytest.mark.usefixtures("in_the_thread")
 async def test_a_database_that_is_busy_while_old_usage_is_deleted_does_not_end_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "LOCK_TIMEOUT_SECONDS", 0.01)
-    async with inside(tmp_path, retention=Retention(keep_usage=1.0)) as here, Clients() as clients:
+    async with open_live(tmp_path, retention=Retention(keep_usage=1.0)) as here, Clients() as clients:
         sender = await clients.opened(here.url, APP, "a", "m")
         with other_program(tmp_path) as other:
-            pruned = here.store.apply
+            pruned, forget, refused = here.store.apply, here.store.forget_usage, asyncio.Event()
 
             async def apply_and_block(*batch: Any) -> None:
                 """Let the pruning's own batch through: what comes next is the dropping."""
                 await pruned(*batch)
                 other.execute("BEGIN IMMEDIATE")
 
+            async def be_refused(*records: Any) -> int:
+                try:
+                    return await forget(*records)
+                except StoreBusy:
+                    refused.set()
+                    raise
+
             monkeypatch.setattr(here.store, "apply", apply_and_block)
+            monkeypatch.setattr(here.store, "forget_usage", be_refused)
             here.commit_loop.start_pruning()
-            async with bounded("it waits"):
-                await here.gate.waits_for_the_lock.wait()
+            async with bounded("a refusal"):
+                await refused.wait()
             monkeypatch.undo()
             await sender.call("ping", ping="still there?")
             other.execute("ROLLBACK")

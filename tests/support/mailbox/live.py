@@ -1,17 +1,12 @@
-"""A mailbox server in the test's own loop, with a clock of the test's; and one with a gate before its COMMIT."""
+"""A mailbox server in the test's own loop, with a clock of the test's."""
 
 from __future__ import annotations
 
 import asyncio
-import sqlite3
-import threading
-import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
-from unittest.mock import patch
 
 from msgspec.structs import replace
 
@@ -23,9 +18,8 @@ from restante.mailbox.server.commit_loop import GRACE_SECONDS, CommitLoop, Reten
 from restante.mailbox.server.connection import Socket
 from restante.mailbox.server.server import Server
 from restante.mailbox.server.welcome import WelcomeOptions
-from restante.mailbox.store import sqlite
 from restante.mailbox.store.sqlite import Store
-from support.bounds import BOUND, bounded
+from support.bounds import bounded
 from support.dice import FakeDice
 from support.mailbox.clients import Client, Frame
 from support.mailbox.givens import FakeClock
@@ -41,8 +35,6 @@ TURNS: Final = 3
 class LiveServer:
     """The server. It can be stopped, and started again on the same data and port."""
 
-    clock_type = FakeClock
-
     def __init__(
         self,
         data: Path,
@@ -54,7 +46,7 @@ class LiveServer:
     ) -> None:
         if limits.message_bytes == UNLIMITED.message_bytes:
             limits = replace(limits, message_bytes=MIB)
-        self.clock = self.clock_type()
+        self.clock = FakeClock()
         self.port = 0
         self.clients: list[RawSocket] = []
         self._data, self._dice = data, FakeDice()
@@ -145,95 +137,6 @@ class LiveServer:
 
 def open_live(data: Path, **options: Any) -> AbstractAsyncContextManager[LiveServer]:
     return LiveServer(data, **options).serving()
-
-
-# ── with a gate ──────────────────────────────────────────────────────────────────────────────────
-
-
-class Gate:
-    """Stands before COMMIT, open at first. When it is shut, the thread that comes waits until it is let through."""
-
-    def __init__(self) -> None:
-        self.waits_for_the_lock = asyncio.Event()
-        """Set when the store waits, in its thread, for another program that is writing."""
-        self._shut = False
-        self._tickets = threading.Semaphore(0)
-        self._loop = asyncio.get_running_loop()
-        self._loop_thread = threading.get_ident()
-        self._reached = asyncio.Event()
-
-    def shut(self) -> None:
-        self._shut = True
-
-    def open(self) -> None:
-        self._shut = False
-        self.let_one_through()
-
-    def let_one_through(self) -> None:
-        self._reached.clear()
-        self._tickets.release()
-
-    async def reached(self) -> None:
-        """Wait until a commit waits here."""
-        async with bounded("a commit at the gate"):
-            await self._reached.wait()
-
-    def pass_through(self, sql: str) -> None:
-        """Called before each statement, in its thread."""
-        on_the_loop = threading.get_ident() == self._loop_thread
-        if sql == "BEGIN IMMEDIATE" and not on_the_loop:
-            self._loop.call_soon_threadsafe(self.waits_for_the_lock.set)
-        elif sql == "COMMIT" and self._shut:
-            assert not on_the_loop, "a gate on the loop would show nothing"
-            self._loop.call_soon_threadsafe(self._reached.set)
-            assert self._tickets.acquire(timeout=BOUND)
-
-
-class Gated(sqlite3.Connection):
-    gate: Gate | None = None
-
-    def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
-        if self.gate is not None:
-            self.gate.pass_through(sql)
-        return super().execute(sql, parameters)
-
-
-class PassingClock(FakeClock):
-    """The machine's time."""
-
-    def wall(self) -> float:
-        return time.time()
-
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-
-class Inside(LiveServer):
-    """A server with a gate. Every commit is made in the thread, however fast the disk is; time passes by itself."""
-
-    clock_type = PassingClock
-
-    async def start(self) -> None:
-        with patch("sqlite3.connect", partial(sqlite3.connect, factory=Gated)):
-            await super().start()
-        assert isinstance(self.store.database, Gated)
-        self.gate = self.store.database.gate = Gate()
-
-    async def stop(self) -> None:
-        self.gate.open()
-        self.store.database.set_authorizer(None)
-        if self.running.done():  # it failed
-            if self.store.database.in_transaction:
-                self.store.database.execute("ROLLBACK")  # as the end of the process would
-            self.running = asyncio.create_task(asyncio.sleep(0))
-        await super().stop()
-
-
-@asynccontextmanager
-async def inside(data: Path, retention: Retention | None = None) -> AsyncIterator[Inside]:
-    with patch.object(sqlite, "FAST_FLUSH_SECONDS", 0.0):
-        async with Inside(data, retention=retention).serving() as here:
-            yield here
 
 
 async def news(*clients: Client) -> list[list[Frame]]:
