@@ -75,8 +75,7 @@ def test_the_transfer_of_the_readme(checkout: Path, fresh: bool) -> None:
         shutil.copy2(ROOT / name, checkout / name)
     readme = Document("README.md")
     [serve], [send], [receive] = map(readme.lines, ("serve", "send", "receive"))
-    with shell(checkout) as here, here.running(serve) as server:
-        here.wait_for_port(server)
+    with shell(checkout) as here, here.serving(serve):
         assert transfer(here, send, receive)[0] == "held until called for\n"
 
 
@@ -98,8 +97,7 @@ def test_the_five_commands_of_the_guide(checkout: Path) -> None:
     guide = Document("docs/waku/guide.md")
     [serve], [request], [live] = map(guide.lines, ("serve", "request", "live"))
     probe, post = guide.commands("post", "waku probe", "waku post")
-    with shell(checkout, 30303) as here, here.running(serve) as server:
-        here.wait_for_port(server)
+    with shell(checkout, 30303) as here, here.serving(serve):
         assert here.run(probe).startswith("all is well")
         posted = [here.run(post).strip()]
         fetched = [json.loads(here.run(request))]
@@ -121,8 +119,7 @@ def test_the_commands_of_the_operations_guide(tmp_path: Path) -> None:
     (tmp_path / "backups").mkdir()
     create_channel_db(str(tmp_path / "relay.sqlite")).close()  # the reference server was here
     create_usage_db(str(tmp_path / "usage.sqlite")).close()
-    with shell(tmp_path) as here, here.running(serve) as server:
-        here.wait_for_port(server)
+    with shell(tmp_path) as here, here.serving(serve):
         for command in commands:
             here.run(command)
     assert stat.S_IMODE((tmp_path / "post-copy.sqlite").stat().st_mode) == 0o600
@@ -164,8 +161,7 @@ def test_an_upgrade_and_the_way_back(tmp_path: Path) -> None:
     guide = Document("docs/mailbox/operating.md")
     serve, *_ = guide.commands("serve", "serve", "status.*post$", "--json", "config show")
     with shell(tmp_path) as here:
-        with here.running(serve) as server:
-            here.wait_for_port(server)
+        with here.serving(serve) as server:
             [backup] = guide.lines("upgrade")
             here.run(backup)
         assert server.wait(PATIENCE) == 0
@@ -177,8 +173,8 @@ def test_an_upgrade_and_the_way_back(tmp_path: Path) -> None:
             assert server.wait(PATIENCE) == 1
         for command in guide.lines("go back"):
             here.run(command)
-        with here.running(serve) as server:
-            here.wait_for_port(server)
+        with here.serving(serve) as server:
+            assert server.poll() is None
 
 
 async def test_the_server_with_tls_and_the_one_behind_a_proxy_of_tcp(tmp_path: Path) -> None:
@@ -188,12 +184,10 @@ async def test_the_server_with_tls_and_the_one_behind_a_proxy_of_tcp(tmp_path: P
         (tmp_path / name).symlink_to(certificate.path)
     [command] = guide.lines("tls")
     assert "'*:4000'" in command
-    with shell(tmp_path) as here, here.running(command.replace("'*:4000'", "127.0.0.1:4000")) as server:
-        await asyncio.to_thread(here.wait_for_port, server)
+    with shell(tmp_path) as here, here.serving(command.replace("'*:4000'", "127.0.0.1:4000")):
         assert (await welcome(here.port, certificate.client))["your-address"]["ipv4"] == "127.0.0.1"
     [command] = guide.lines("proxy headers")
-    with shell(tmp_path) as here, here.running(command) as server:
-        await asyncio.to_thread(here.wait_for_port, server)
+    with shell(tmp_path) as here, here.serving(command):
         assert (await welcome(here.port, before=header("203.0.113.7")))["your-address"]["ipv4"] == "203.0.113.7"
 
 
@@ -212,9 +206,8 @@ def test_the_commands_of_the_address_book(tmp_path: Path) -> None:
     guide = Document("examples/address-book/README.md")
     [serve] = guide.lines("serve")
     both = ["Carol: carol@example.com", "Dave: dave@example.com"]
-    with shell(tmp_path) as here, here.running(serve) as server:
+    with shell(tmp_path) as here, here.serving(serve):
         (tmp_path / "address_book.py").write_text(here.here((guide.path.parent / "address_book.py").read_text()))
-        here.wait_for_port(server)
         for command in (*guide.lines("invite"), *guide.lines("accept")):
             here.run(command)
         *_, last, alice, bob = (here.run(command) for command in guide.lines("exchange"))
@@ -413,8 +406,7 @@ def test_a_file_is_sent_from_one_folder_to_another(here: Shell) -> None:
     [serve], (folders, letter, send), [receive] = (GUIDE.lines(each) for each in ("serve", "send", "receive"))
     with held_port() as admin:
         here.environment["RESTANTE_ADMIN"] = f"127.0.0.1:{admin}"
-        with here.running(serve) as server:
-            here.wait_for_port(server)
+        with here.serving(serve):
             for command in (folders, letter):
                 here.run(command)
             change, send = send.split(" && ")
@@ -439,11 +431,9 @@ def test_the_team_uses_tls_and_a_relay_of_its_own(here: Shell) -> None:
     start = start.replace("/opt/restante/bin/", "").replace("*:4000", "127.0.0.1:4000")
     here.environment |= {"STATE_DIRECTORY": "data", "CREDENTIALS_DIRECTORY": str(here.folder)}
     [relay], [send], [receive] = (GUIDE.lines(each) for each in ("relay", "team sends", "team receives"))
-    with held_port() as port, here.running(start) as server:
+    with held_port() as port, here.serving(start):
         assert relay.endswith("tcp:4001")
-        with here.running(relay.replace("tcp:4001", f"tcp:{port}:interface=127.0.0.1")) as relaying:
-            here.wait_for_port(server)
-            here.wait_for_port(relaying, port)
+        with here.serving(relay.replace("tcp:4001", f"tcp:{port}:interface=127.0.0.1"), f" on {port}"):
             profile = GUIDE.blocks["profile"] + GUIDE.blocks["relay profile"]
             profile = profile.replace("relay.example.org:4001", f"127.0.0.1:{port}")
             profile = profile.replace("relay.example.org", f"127.0.0.1:{here.port}")
@@ -496,12 +486,10 @@ async def test_what_the_client_says_if_the_url_or_the_server_is_wrong(here: Shel
         assert await said_of(here, f"ws://{there}/v1") == "upgrade failed [502]"
     certificate = Certificate(here.folder)
     serve = "restante serve --data data --listen 127.0.0.1:4000"
-    with here.running(f"{serve} --tls-cert {certificate.path} --tls-key {certificate.path}") as server:
-        await asyncio.to_thread(here.wait_for_port, server)
+    with here.serving(f"{serve} --tls-cert {certificate.path} --tls-key {certificate.path}"):
         assert await said_of(here, f"ws://{there}/v1") == "upgrade failed [400]"
         assert await said_of(here, f"wss://{there}/v1") == "certificate verify failed"
-    with here.running(f"{serve}") as server:
-        await asyncio.to_thread(here.wait_for_port, server)
+    with here.serving(serve):
         assert await said_of(here, f"ws://{there}/") == "upgrade failed [200]"
         assert await said_of(here, f"wss://{there}/v1", **{HANDSHAKE_SECONDS: "1"}) == "opening handshake timeout"
     assert len(messages()) == 6

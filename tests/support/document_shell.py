@@ -8,11 +8,9 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -88,23 +86,22 @@ class Shell:
             finally:
                 process.send_signal(signal.SIGTERM)
 
+    @contextlib.contextmanager
+    def serving(self, command: str, says: str = "listening") -> Iterator[subprocess.Popen[str]]:
+        """Run a server, and wait until it says that it listens."""
+        with self.running(command) as server:
+            self.match(server, f"({says})")
+            yield server
+
     def match(self, process: subprocess.Popen[str], pattern: str) -> str:
         """Return the first group of the first match in what a process that `running` has started prints."""
         assert process.stdout is not None
-        return next(found[1] for line in process.stdout if (found := re.search(pattern, line)))
-
-    def wait_for_port(self, server: subprocess.Popen[str], port: int | None = None) -> None:
-        """Wait until a server that `running` has started listens. If it ends, fail with what it said."""
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port or self.port)) == 0:
-                    return
-            if server.poll() is not None:
-                assert server.stdout is not None
-                pytest.fail(f"the server ended with {server.returncode} before it listened: {server.stdout.read()}")
-            assert time.monotonic() < deadline, "the server does not listen"
-            time.sleep(0.05)  # the kernel tells nobody when another process begins to listen
+        printed = []
+        for line in process.stdout:
+            if found := re.search(pattern, line):
+                return found[1]
+            printed.append(line)
+        pytest.fail(f"it ended and did not print {pattern}: {''.join(printed)}")
 
 
 @contextlib.contextmanager
