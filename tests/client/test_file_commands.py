@@ -156,36 +156,31 @@ async def test_no_standard_stream_is_needed(desk: Desk, to: Path, streams: str) 
 
 
 @pytest.mark.parametrize(
-    ("sent", "options", "place"),
-    [("from.tar", (), "from/parcel"), ("from.tar", ("--output", "own"), "own/parcel"), ("parcel", (), "parcel")],
-)
-async def test_unpack_makes_a_directory(
-    desk: Desk, to: Path, sent: str, options: tuple[str, ...], place: str
-) -> None:
-    with tarfile.open(to.parent / "from/from.tar", "w") as archive:
-        archive.add(to.parent / "from/parcel", "from/parcel")
-    await arrives(desk, "--accept", "--unpack", *options, send=f"from/{sent}")
-    assert (to / place).read_bytes() == CONTENT
-    assert names(to) == [place.partition("/")[0]]
-
-
-@pytest.mark.parametrize(
     ("name", "options", "path"),
     [
+        ("from.tar", ("--accept",), "from/parcel"),
+        ("from.tar", ("--accept", "--output", "own"), "own/parcel"),
+        ("parcel", ("--accept",), "parcel"),
         ("..tar", ("--accept", "--replace"), "..tar"),
         (".tar", ("--accept", "--replace", "--output", "folder/"), "folder/.tar"),
         ("...tar", ("--output", "folder/"), "folder/...tar"),
     ],
 )
-async def test_a_tar_file_whose_name_is_only_the_suffix_is_stored_as_a_file(
+async def test_unpack_makes_a_directory_of_a_tar_file_that_has_a_name_without_its_suffix(
     desk: Desk, to: Path, name: str, options: tuple[str, ...], path: str
 ) -> None:
-    """What is left without the suffix means the folder that it would be stored in, which `--replace` replaced."""
-    (to.parent / "from" / name).write_bytes(bytes(1024))
+    """What is left of `..tar` means the folder that it would be stored in, which `--replace` replaced."""
+    sent = to.parent / "from" / name
+    if name == "from.tar":
+        with tarfile.open(sent, "w") as archive:
+            archive.add(to.parent / "from/parcel", "from/parcel")
+    else:
+        sent.write_bytes(CONTENT)
     (to / "folder").mkdir()
     (to / "folder/mine").touch()
     await arrives(desk, "--unpack", *options, send=f"from/{name}", typed=b"yes\n")
-    assert (to / path).read_bytes() == bytes(1024)
+    assert (to / path).read_bytes() == CONTENT
+    assert names(to) == sorted({"folder", path.partition("/")[0]})
     assert (to / "folder/mine").exists()
 
 

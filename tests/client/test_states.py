@@ -160,7 +160,7 @@ def frozen(machine: Machine, asked: tuple[str, ...]) -> Node:
     connection = None
     if machine.connection is not None:
         fields = {**vars(machine.connection), "working": machine.connection.working and not machine.connection.bound}
-        connection = json.dumps(fields, default=_plain, sort_keys=True)
+        connection = msgspec.json.encode(fields, order="deterministic").decode()
     plain = msgspec.json.encode(state, order="deterministic").decode()
     asked = () if connection is None else asked
     return Node(plain, connection, asked, machine._closed_reported, machine._list_wanted, machine._lasting)
@@ -180,10 +180,6 @@ def thawed(node: Node) -> Machine:
             connection.wanted = (NameplateStatus(nameplate), MailboxStatus(mailbox), listed)
         machine.connection = connection
     return machine
-
-
-def _plain(value: Any) -> Any:
-    return sorted(value) if isinstance(value, set) else value.value
 
 
 CONNECTED: Final = "a new connection is made"
