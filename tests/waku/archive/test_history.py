@@ -411,48 +411,41 @@ def test_the_index_of_places_has_the_places_of_kept_envelopes(topics: list[bytes
 NOTHING = Page(b"", [], None, None, 0, False)
 
 
-class LongSearches:
-    """Searches that begin, and go on for long once they are let."""
-
-    def __init__(self, archive: Archive, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-        self.begun, self.over = threading.Semaphore(0), threading.Semaphore(0)
-        self.let = threading.Event()
-        self.errors: list[str] = []
-        self._archive = archive
-        self._rows = rows
-        monkeypatch.setattr(history_page, "page", self._page)
-
-    def _page(self, database: sqlite3.Connection, *_: Any) -> Page:
-        def wait(_: int) -> None:
-            self.begun.release()
-            self.let.wait(BOUND)
-
-        database.create_function("wait", 1, wait)
-        count = f"WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n LIMIT {self._rows})"
-        try:
-            database.execute(f"{count} SELECT count(*) FROM n WHERE n > 1 OR wait(n)").fetchall()
-        except sqlite3.OperationalError as error:
-            self.errors.append(str(error))
-            raise
-        finally:
-            self.over.release()
-        return NOTHING
-
-    async def begin(self, count: int) -> list[asyncio.Task[Page]]:
-        searches = [asyncio.create_task(self._archive.page(query())) for _ in range(count)]
-        for _ in searches:
-            assert await asyncio.to_thread(self.begun.acquire, timeout=BOUND)
-        return searches
-
-
 async def test_searches_block_nobody_and_who_leaves_stops_only_its_own(
     archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    long = LongSearches(archive, monkeypatch, 300_000)
-    searches = await long.begin(READER_COUNT - 1)
+    begun, over, let = threading.Semaphore(0), threading.Semaphore(0), threading.Event()
+    errors: list[str] = []
+
+    def long_search(database: sqlite3.Connection, *_: Any) -> Page:
+        """Begin, and go on for long once that is let."""
+
+        def wait(_: int) -> None:
+            begun.release()
+            let.wait(BOUND)
+
+        database.create_function("wait", 1, wait)
+        count = "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n LIMIT 300000)"
+        try:
+            database.execute(f"{count} SELECT count(*) FROM n WHERE n > 1 OR wait(n)").fetchall()
+        except sqlite3.OperationalError as error:
+            errors.append(str(error))
+            raise
+        finally:
+            over.release()
+        return NOTHING
+
+    async def begin(count: int) -> list[asyncio.Task[Page]]:
+        searches = [asyncio.create_task(archive.page(query())) for _ in range(count)]
+        for _ in searches:
+            assert await asyncio.to_thread(begun.acquire, timeout=BOUND)
+        return searches
+
+    monkeypatch.setattr(history_page, "page", long_search)
+    searches = await begin(READER_COUNT - 1)
     async with bounded("the counts"):
         assert (await archive.counts()).envelopes == len(ROWS)
-    searches += await long.begin(1)
+    searches += await begin(1)
     behind = asyncio.create_task(archive.topics())
     await archive.save([envelope(5000, 1)], 1)
     assert not behind.done()
@@ -461,11 +454,11 @@ async def test_searches_block_nobody_and_who_leaves_stops_only_its_own(
         left.cancel()
         with pytest.raises(asyncio.CancelledError):
             await left
-    long.let.set()
+    let.set()
     assert await asyncio.gather(*searches) == [NOTHING] * (READER_COUNT - 1)
     for _ in range(READER_COUNT):
-        assert await asyncio.to_thread(long.over.acquire, timeout=BOUND)
-    assert long.errors == ["interrupted"]
+        assert await asyncio.to_thread(over.acquire, timeout=BOUND)
+    assert errors == ["interrupted"]
     for _ in range(READER_COUNT + 1):
         assert (await archive.counts()).envelopes == len(ROWS) + 1
 
