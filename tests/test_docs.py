@@ -336,11 +336,6 @@ def prose(document: Path) -> str:
     return re.sub(r"`[^`\n]+`", lambda found: re.sub(r"[\[\]<>()]", "", found[0]), text)
 
 
-def links(document: Path) -> list[str]:
-    """Return the targets of all links of a document."""
-    return ["".join(found) for found in LINK.findall(prose(document))]
-
-
 @functools.cache
 def anchors(document: Path) -> set[str]:
     """Return the anchors of its headings, as GitHub makes them."""
@@ -358,7 +353,7 @@ def test_links_lead_to_a_file_of_the_project_and_to_a_heading_in_it() -> None:
     files = [ROOT / name for name in files_of_the_project()]
     existing = {*files, *(folder for file in files for folder in file.parents)}
     for document in DOCUMENTS:
-        for target in links(document):
+        for target in map("".join, LINK.findall(prose(document))):
             if target.startswith(("http:", "https:")):
                 continue
             path, _, anchor = target.partition("#")
