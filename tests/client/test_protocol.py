@@ -92,12 +92,6 @@ def test_the_word_list_is_that_of_the_python_client() -> None:
     assert word_list(3) == word_list(1)
 
 
-def test_nameplates_are_completed_shortest_first() -> None:
-    assert code.completions("", ["12", "3", "1"]) == ["1-", "3-", "12-"]
-    assert code.completions("1", ["12", "3", "1"]) == ["1-", "12-"]
-    assert code.completions("5", ["12", "3", "1"]) == []
-
-
 @given(st.text("abcdefghijklmnopqrstuvwxyz-", max_size=12), st.integers(1, 4))
 def test_words_are_completed_as_the_python_client_does(typed: str, length: int) -> None:
     expected = PGPWordList().get_completions(typed, length) if typed.count("-") < length else set()
@@ -152,8 +146,6 @@ def test_the_code_of_a_seed_is_one_that_every_server_takes() -> None:
         nameplate = nameplate_of(code)
         assert nameplate.isdigit()
         assert len(nameplate) < MAX_NAMEPLATE_DIGITS
-    with pytest.raises(ValueError, match="32 bytes"):
-        seed_code(b"short")
 
 
 VECTOR: Final[dict[str, Any]] = json.loads((Path(__file__).parents[1] / "vectors" / "wormhole_keys.json").read_text())
@@ -267,11 +259,7 @@ def test_the_lines_are_the_python_client_s() -> None:
     assert RECEIVER.line == SENDER.peer_line == python_client.build_receiver_handshake(TRANSIT_KEY)
     assert len(SENDER.line) == 87
     assert len(RECEIVER.line) == 89
-
-
-def test_a_relay_is_told_what_the_python_client_tells_it() -> None:
-    side = bytes(8)
-    assert SENDER.relay_line(side) == python_client.build_sided_relay_handshake(TRANSIT_KEY, side.hex())
+    assert SENDER.relay_line(bytes(8)) == python_client.build_sided_relay_handshake(TRANSIT_KEY, bytes(8).hex())
     assert SENDER.relay_token == RECEIVER.relay_token
 
 
