@@ -13,8 +13,8 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -310,9 +310,7 @@ RAWS = [row.raw for row in ROWS]
 SUFFIXES = pytest.mark.parametrize("suffix", [".rlp", ".parquet"])
 
 
-def waku(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Do what a command does in this process."""
-    return called("waku", *words, **environment)
+waku = partial(called, "waku")
 
 
 def only_line(result: subprocess.CompletedProcess[str]) -> str:
@@ -455,19 +453,14 @@ def test_an_export_ends_with_the_last_arrival_before_its_start(
         assert await archive.prune(T0 + 3, 1000) > 0
         await archive.close()
 
-    @contextmanager
-    def busy(_what: str, _total: int) -> Iterator[Callable[[int], None]]:
+    def advance(_items: int) -> None:
         """A server starts after the first page, takes in more, and prunes."""
-
-        def advance(_items: int) -> None:
-            for rows in later:
-                archive_of(data, rows)
-                asyncio.run(prune())
-
-        yield advance
+        for rows in later:
+            archive_of(data, rows)
+            asyncio.run(prune())
 
     monkeypatch.setattr("restante.waku.archive.reading.MAX_PAGE_ROWS", 9)
-    monkeypatch.setattr("restante.waku.files.exporting.progress", busy)
+    monkeypatch.setattr("restante.waku.files.exporting.progress", lambda *_: nullcontext(advance))
     monkeypatch.setattr("restante.waku.archive.sqlite.BUSY_TIMEOUT_SECONDS", 0.01)  # the log stays while it is read
     assert export(data, tmp_path / "all.rlp") == len(ROWS)
     assert (tmp_path / "all.rlp").read_bytes() == b"".join(RAWS)
