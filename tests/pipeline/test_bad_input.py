@@ -260,9 +260,9 @@ def test_rows_are_not_lost_in_quarantine_while_the_clock_is_set_back(world: Lake
         assert failure.endswith("first day, 2016-01-01 00:00:00+00:00: set the clock, and run this again")
         assert failures(NOW) == []
         server.write(nameplate(0, started=NOW + 3600.0))
-        world.steps.said.clear()
+        world.said.clear()
         assert failures(back) == [], "it is as late as the last commit, or a day later"
-        assert len([words for words in world.steps.said if words.startswith("this machine's clock says 2023-1")]) == 1
+        assert len([words for words in world.said if words.startswith("this machine's clock says 2023-1")]) == 1
         server.write(nameplate(0, started=NOW))
         assert failures(NOW + 1.0) == [], "another commit of the right clock"
         server.write(nameplate(0, started=later))

@@ -202,7 +202,7 @@ def test_a_source_restored_from_a_copy_is_read_again_and_reported(world: LakeWor
     assert ledger is not None
     assert ledger.replaced
     sentence = "relay: nameplates is read again from the beginning, and its rows replaced"
-    assert any(sentence in words for words in world.steps.said)
+    assert any(sentence in words for words in world.said)
     assert sorted((row["source"], row["id"], row["app_id"]) for row in world.rows("nameplates")) == [
         ("other", 1, "x"),
         ("relay", 1, "x"),
@@ -222,7 +222,7 @@ def test_a_copy_of_a_database_under_another_name_is_reported_and_another_databas
     shutil.copytree(tmp_path / "a", tmp_path / "copy")
     with ours(tmp_path / "copy", nameplate(2)) as copy, ours(tmp_path / "b", nameplate(1, started=T0 + 500)) as new:
         world.ingest(f"backup={copy.data}", f"new={new.data}", plan=True)
-    said, *more = [words for words in world.steps.said if "begins with the same row" in words]
+    said, *more = [words for words in world.said if "begins with the same row" in words]
     assert not more
     assert said.startswith("source backup: nameplates begins with the same row as that of source relay in the lake")
 

@@ -45,17 +45,6 @@ from support.processes import called
 Row = dict[str, Any]
 
 
-class Quiet(Steps):
-    """Steps that are kept, not shown."""
-
-    def __init__(self) -> None:
-        super().__init__("test", itertools.count().__next__)
-        self.said: list[str] = []
-
-    def say(self, words: str) -> None:
-        self.said.append(words)
-
-
 def no_spark(*_given: object, **_others: object) -> NoReturn:
     """Stand where a session would be begun."""
     pytest.fail("Spark was asked for")
@@ -85,7 +74,9 @@ class LakeWorld:
         self.folder = folder
         self.path = folder / "lake"
         self.now = NOW
-        self.steps = Quiet()
+        self.said: list[str] = []
+        self.steps = Steps("test", itertools.count().__next__)
+        self.steps.say = self.said.append  # type: ignore[assignment]
         self._runs = itertools.count(1)
 
     @contextmanager
