@@ -15,8 +15,6 @@ from unittest.mock import patch
 from xml.etree import ElementTree as ET
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.cells import cell_len
 
@@ -141,13 +139,12 @@ def test_csv_and_json_have_the_same_values_and_the_page_is_written_last() -> Non
     assert as_json(HOSTILE).isascii()
 
 
-@given(st.lists(st.text(), min_size=1))
-def test_no_text_in_csv_begins_like_a_formula(texts: list[str]) -> None:
+def test_no_text_in_csv_begins_like_a_formula() -> None:
+    """tests/test_common.py tests any text."""
     column = ReportColumn("a", "A", ValueKind.TEXT)
-    content = as_csv(ReportTable((column,), tuple((each,) for each in texts))).decode()
+    content = as_csv(ReportTable((column,), tuple((each,) for each in reports.HOSTILE))).decode()
     rows = [row for [row] in list(csv.reader(io.StringIO(content, newline="")))[1:]]
-    assert not any(row.startswith(FORMULA) for row in rows)
-    assert [row[text.startswith(FORMULA) :] for row, text in zip(rows, texts, strict=True)] == texts
+    assert rows == ["'" * text.startswith(FORMULA) + text for text in reports.HOSTILE]
 
 
 @every_report

@@ -6,21 +6,16 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from html import escape
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 
 from restante.cli.report_output import write_reports
 from restante.common.errors import StoreError
 from restante.pipeline.lake.lake import Lake
-from restante.pipeline.query import database
-from restante.pipeline.report import reading
 from restante.pipeline.report.files import report_files
 from restante.pipeline.report.json_file import as_json
 from restante.pipeline.report.lacking import BEING_WRITTEN
@@ -130,23 +125,8 @@ def test_while_another_run_writes_a_report_says_so(world: LakeWorld, tmp_path: P
     assert BEING_WRITTEN not in read(world, tmp_path).remarks
 
 
-def test_a_vacuum_while_a_report_is_made_is_one_sentence(
-    world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    @contextmanager
-    def opening(*given: Any) -> Iterator[Any]:
-        with database(*given) as opened:
-            with world.run() as run:
-                run.lake.table(TABLES["outcomes"]).commit(info=world.info("outcomes"), replace={})
-            command("vacuum", "--lake", world.path, "--grace", "0")
-            yield opened
-
-    monkeypatch.setattr(reading, "database", opening)
-    with pytest.raises(StoreError, match=r"^the table outcomes was changed while .*: run it again$"):
-        read(world, tmp_path)
-
-
 def test_a_damaged_file_is_one_sentence_that_names_it(world: LakeWorld, tmp_path: Path) -> None:
+    """A query has the same errors (test_query.py)."""
     for file in (world.path / "outcomes").rglob("*.parquet"):
         file.write_bytes(b"PAR1" + bytes(file.stat().st_size - 8) + b"PAR1")
     with pytest.raises(StoreError) as raised:

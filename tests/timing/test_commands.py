@@ -136,6 +136,7 @@ NO_SKEW = "write sender=SECONDS or receiver=SECONDS"
         ((*BOTH, "-o", "nowhere/out"), 1, "cannot write nowhere/out: No such file or directory"),
         (("sender.json", "-o", "full"), 1, "restante: cannot write full: No space left on device\n"),
         (("loop", "-o", "out"), 2, "restante: cannot read loop: Too many levels of symbolic links\n"),
+        (("\x1b[31m", "-o", "out"), 2, "restante: cannot read '\\x1b[31m': No such file or directory\n"),
     ],
 )
 def test_what_cannot_be_done_is_said_and_changes_no_file(

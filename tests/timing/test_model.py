@@ -12,10 +12,9 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
-import msgspec
 import pytest
 
-from restante.timing.logs.records import Event, read_event, read_line
+from restante.timing.logs.records import read_line
 from restante.timing.model import elapsed
 from restante.timing.model.exchanges import exchanges
 from restante.timing.model.offsets import Offset, best, offsets
@@ -27,7 +26,7 @@ from support.timing.vectors import (
     VECTORS,
     computed_deliveries,
     computed_rows,
-    vector_rows,
+    events_of,
 )
 
 
@@ -37,7 +36,7 @@ def turned(items: Sequence[Any] | None) -> Sequence[Any] | None:
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: str(vector["name"]))
 def test_a_log_gives_the_phases_that_its_vector_has_in_any_order(vector: Mapping[str, Any]) -> None:
-    expected = sorted(vector_rows(vector), key=repr)
+    expected = sorted(map(tuple, vector["rows"]), key=repr)
     assert sorted(computed_rows(vector), key=repr) == expected
     last = len(vector["log"]) - 1
     rows = computed_rows({"log": turned(vector["log"]), "trace": turned(vector["trace"])})
@@ -45,7 +44,7 @@ def test_a_log_gives_the_phases_that_its_vector_has_in_any_order(vector: Mapping
 
 
 def test_every_phase_is_in_a_vector() -> None:
-    assert {row[2] for vector in VECTORS for row in vector_rows(vector)} == set(ALL_PHASES)
+    assert {row[2] for vector in VECTORS for row in vector["rows"]} == set(ALL_PHASES)
 
 
 @pytest.mark.parametrize("vector", DELIVERY_VECTORS, ids=lambda vector: str(vector["name"]))
@@ -53,10 +52,6 @@ def test_logs_give_the_deliveries_that_their_vector_has_in_any_order(vector: Map
     expected = [{name: row[name] for name in (*COMPARED, "error_us")} for row in vector["deliveries"]]
     for variant in (vector, {**vector, "logs": turned(vector["logs"])}):
         assert sorted(computed_deliveries(variant), key=repr) == sorted(expected, key=repr)
-
-
-def logged(events: Sequence[Mapping[str, Any]]) -> list[Event]:
-    return [read_event(msgspec.json.encode(event)) for event in events]
 
 
 @pytest.mark.parametrize("logs", [200, pytest.param(5_000, marks=pytest.mark.thorough)])
@@ -77,7 +72,7 @@ def test_the_offset_is_within_its_error_in_each_drawn_log(logs: int) -> None:
             ppm = dice.choice((0.0, dice.uniform(-30, 30)))
             for event in log:
                 event["start"] += (event["start"] - first) * ppm * 1e-6
-            events = logged(log)
+            events = events_of(log)
             [offset] = offsets(exchanges(events, {line.id or "": [line] for line in lines}), events).values()
             for truth in (skew * 1e6, skew * 1e6 + lasted * ppm):
                 assert abs(offset.us - truth) <= offset.error_us, (number, role)
@@ -248,7 +243,7 @@ WELCOME = received(1.2, 1.05, type="welcome")
     ],
 )
 def test_each_moment_of_a_log_has_one_cause(log: list[dict[str, Any]], causes: list[tuple[str, float]]) -> None:
-    events = logged(log)
+    events = events_of(log)
     pairs = exchanges(events, {})
     stretches = elapsed.stretches(events, pairs, offsets(pairs, events))
     assert [(item.cause, round((item.stop - item.start) / 1e6, 3)) for item in stretches] == causes

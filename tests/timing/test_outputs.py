@@ -145,14 +145,8 @@ KEYS = {"X": {"dur"}, "i": {"s"}, "s": {"id"}, "t": {"id"}, "f": {"id", "bp"}}
 BACKWARDS = [
     replace(each, received_us=each.received_us - 60_000_000 * (each.role == "receiver")) for each in BOTH.frames
 ]
-TRACES = {
-    "both": BOTH,
-    "human": HUMAN,
-    "untraced": UNTRACED,
-    "sender": SENDER,
-    "receiver": RECEIVER,
-    "a clock that is wrong by a minute": replace(BOTH, frames=BACKWARDS),
-}
+TRACES = {name: TIMELINES[name] for name in ("both", "human", "untraced", "sender", "receiver")}
+TRACES["a clock that is wrong by a minute"] = replace(BOTH, frames=BACKWARDS)
 each_trace = pytest.mark.parametrize("timeline", TRACES.values(), ids=TRACES)
 
 

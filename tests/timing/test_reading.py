@@ -93,16 +93,6 @@ def test_a_file_that_is_no_log_is_refused_in_one_sentence(
     assert len(read_log(files.write("log", [EVENT] * 10), files.hear).events) == 10
 
 
-def test_a_file_that_cannot_be_read_is_named(files: Files) -> None:
-    for name, sentence in (
-        ("missing", "cannot read missing: No such file or directory"),
-        ("\x1b[31m", "cannot read '\\x1b[31m': No such file or directory"),
-    ):
-        with pytest.raises(Misuse) as refusal:
-            read_transfer([files.folder / name], None, {}, print)
-        assert str(refusal.value).replace(f"{files.folder}/", "") == sentence
-
-
 def received(server_tx: float) -> dict[str, Any]:
     message = {"type": "welcome", "server_tx": server_tx}
     return {**EVENT, "name": "ws_receive", "details": {"_side": "a", "message": message}}

@@ -99,11 +99,10 @@ async def test_the_python_client_s_logs(scene: Scene, tmp_path: Path, what: str)
         assert all(of >= FILE_CAUSES for of in causes(timeline))
 
 
-async def our_transfer(scene: Scene, folder: Path, sent: str, *options: str, receives: str = CODE) -> None:
-    """Send and receive with our commands, over the proxy."""
-    url, output = scene.url, str(folder / "received")
-    of_both = ("--server", url, *options)
-    sending = ("send", sent, "--code", CODE, "--dump-timing", str(folder / "send.json"))
+async def our_transfer(scene: Scene, folder: Path, receives: str = CODE) -> None:
+    """Send and receive a text with our commands, over the proxy."""
+    output, of_both = str(folder / "received"), ("--server", scene.url)
+    sending = ("send", f"--text={TEXT}", "--code", CODE, "--dump-timing", str(folder / "send.json"))
     receiving = ("receive", receives, "--accept", "--output", output, "--dump-timing", str(folder / "receive.json"))
     async with child(*RESTANTE, *sending, *of_both) as sender:
         await sender.says("code is")
@@ -116,7 +115,7 @@ async def our_transfer(scene: Scene, folder: Path, sent: str, *options: str, rec
 async def test_our_client_s_log_over_a_killed_server(tmp_path: Path) -> None:
     async with Scene(tmp_path, Traced(tmp_path / "server")) as scene:
         killed = scene.kill_at(to_client(SENDER, "message", phase="pake", author=RECEIVER), BEFORE)
-        sending = asyncio.create_task(our_transfer(scene, tmp_path, f"--text={TEXT}"))
+        sending = asyncio.create_task(our_transfer(scene, tmp_path))
         await killed.reached()
         await scene.server.restart()
         await sending
@@ -126,7 +125,7 @@ async def test_our_client_s_log_over_a_killed_server(tmp_path: Path) -> None:
 
 
 async def test_our_client_s_wrong_code(scene: Scene, tmp_path: Path) -> None:
-    await our_transfer(scene, tmp_path, f"--text={TEXT}", receives="7-wrong-code")
+    await our_transfer(scene, tmp_path, receives="7-wrong-code")
     assert "transfer" not in causes(await read(scene, tmp_path))[0]
     sent, received = tmp_path / "send.json", tmp_path / "receive.json"
     remarks: list[str] = []

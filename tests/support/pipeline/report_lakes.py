@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import product
@@ -49,7 +50,7 @@ class LakeTables:
 
 def lake(dice: Random, days: Sequence[date]) -> Tables:
     """Return random rows of the tables that a report reads."""
-    tables: dict[str, list[Row]] = {name: [] for name in READ}
+    tables: dict[str, list[Row]] = defaultdict(list)
     for day, source in product(days, SERVERS):
         _add_server(tables, dice, {"day": day, "source": source})
     for day in days:
@@ -70,10 +71,6 @@ def lake(dice: Random, days: Sequence[date]) -> Tables:
     return tables
 
 
-READ = (
-    *("outcomes", "durations", "versions", "guesses", "busy_hours", "pressure", "mailbox_pressure", "times"),
-    *("traffic", "coverage", "hourly_coverage", "gaps", "sources", "quarantine"),
-)
 EDGES = edges()[::150]
 
 

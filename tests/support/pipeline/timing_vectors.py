@@ -13,7 +13,7 @@ from restante.pipeline.clean.rules import CleanValues, Fault, TimeLimits, limits
 from restante.timing.model.exchanges import us
 from support.pipeline.tables import Values
 from support.pipeline.tables import rows as written
-from support.timing.vectors import DELIVERY_VECTORS, VECTORS, events_of, lines_of, timing_rows, vector_rows
+from support.timing.vectors import DELIVERY_VECTORS, VECTORS, events_of, lines_of, timing_rows
 
 EPOCH = date(1970, 1, 1)
 WITHIN = limits(date(2016, 1, 1), 1_774_000_000.0)
@@ -30,7 +30,7 @@ def timing_cases() -> Mapping[str, Case]:
         server = None if vector["trace"] is None else "main"
         events = [("f", at, server, *_clean(timing.event, each), "logs") for at, each in enumerate(vector["log"])]
         starts = [_day(each["start"]) for each in vector["log"]]
-        expected = Counter(("f", at, server, *rest, starts[at], "logs") for at, *rest in vector_rows(vector))
+        expected = Counter(("f", at, server, *rest, starts[at], "logs") for at, *rest in vector["rows"])
         cases[vector["name"]] = {"client_events": events, "server_commands": _lines(vector)}, expected
     return cases
 

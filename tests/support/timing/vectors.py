@@ -51,11 +51,6 @@ def _by_id(lines: Iterable[TraceLine]) -> dict[str, list[TraceLine]]:
     return by_id
 
 
-def vector_rows(vector: Mapping[str, Any]) -> list[TimingRow]:
-    """Return the rows that a vector expects."""
-    return [tuple(row) for row in vector["rows"]]
-
-
 def events_of(log: Sequence[Any]) -> list[Event]:
     """Return the events of a vector's log."""
     return [read_event(json.dumps(event).encode()) for event in log]
