@@ -99,13 +99,6 @@ class Running:
             await client.call("ping", ping=1)
             assert Counter(frame["body"] for frame in client.heard) == stored
 
-    async def signal(self) -> None:
-        """Send SIGTERM, and wait until it is taken."""
-        self.process.send(signal.SIGTERM)
-        async with bounded("a signal that is taken"):
-            while signal.SIGTERM in waiting(self.process.pid):  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0)
-
 
 class Mailbox:
     """`restante serve`. All commits are in the thread, or those of small batches on the event loop."""
@@ -232,7 +225,10 @@ async def test_sigterm_during_a_hang_waits_for_the_disk_and_a_second_one_does_no
     async with kind.serve(disk.data, disk.variables) as running:
         async with running.load() as load:
             await running.look.reports(disk.hang, HANGS)
-            await running.signal()
+            running.process.send(signal.SIGTERM)
+            async with bounded("a signal that is taken"):
+                while signal.SIGTERM in waiting(running.process.pid):  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0)
             if second:
                 running.process.send(signal.SIGTERM)
             else:

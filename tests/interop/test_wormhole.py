@@ -6,6 +6,7 @@ What a client of another version or language does is in test_clients.py.
 from __future__ import annotations
 
 import random
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
@@ -231,7 +232,7 @@ async def test_a_file_arrives(scene: Scene, order: str, moment: Moment) -> None:
 async def stop_receiver(scene: Scene, receiver: Client, waiting: Stop) -> None:
     """Press Ctrl-C at the message that waits, which then never arrives; return when the server has noticed."""
     await waiting.reached()
-    receiver.press_ctrl_c()
+    receiver.send(signal.SIGINT)  # it then stops its reactor without a word to the server
     outcome = await receiver.leaves()
     assert (outcome.exit_code, outcome.stdout) == (0, ""), outcome
     await scene.cut_off(RECEIVER)

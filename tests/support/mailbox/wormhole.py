@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import signal
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
@@ -66,7 +65,3 @@ class Client(Child):
     async def leaves(self) -> Outcome:
         """Wait for the end of the process."""
         return Outcome(await self.ended(), **self.said)
-
-    def press_ctrl_c(self) -> None:
-        """SIGINT. The client then stops its reactor without a word to the server, and exits with 0."""
-        self.send(signal.SIGINT)
