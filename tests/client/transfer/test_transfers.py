@@ -318,17 +318,13 @@ async def test_a_sender_ends_at_once_and_says_what_the_receiver_has(
     assert all(re.fullmatch(note or "", given) for given in notes), notes
 
 
-class ProgressError(Exception):
-    """What a program raises in its function for progress."""
-
-
 async def test_an_error_about_progress_ends_the_transfer(tmp_path: Path, folder: Path) -> None:
     def fails(_bytes: int) -> None:
-        raise ProgressError
+        raise ZeroDivisionError
 
     async with pair() as (ours, theirs):
         sending = sends(theirs, sends_half)
-        with pytest.raises(ProgressError) as ended:
+        with pytest.raises(ZeroDivisionError) as ended:
             await stored(ours, folder, fails)
         await sending
         assert (await heard(theirs, "error"))[0] == "the receiver failed"
@@ -336,7 +332,7 @@ async def test_an_error_about_progress_ends_the_transfer(tmp_path: Path, folder:
     assert names(folder) == []
     async with pair() as (ours, theirs):
         receiving = receives(theirs, until_closed)
-        with pytest.raises(ProgressError) as ended:
+        with pytest.raises(ZeroDivisionError) as ended:
             await send_file(ours, sparse(tmp_path / "large"), transit=DIRECT, on_progress=fails)
         await receiving
         assert (await heard(theirs, "error"))[0] == "the sender failed"
