@@ -66,10 +66,9 @@ class Demo(NamedTuple):
         sql = f"SELECT date(started, 'unixepoch'), count(*) FROM {table} WHERE {where} GROUP BY 1"
         return Counter(dict(self.rows(server, sql)))
 
-    def quiet_days(self, *events: Span) -> list[str]:
-        """Return the days that none of these events touches."""
-        touched = {day for event in events for day in event.days}
-        return [str(day) for day in map(SMALL.day, range(SMALL.days)) if day not in touched]
+    def quiet_days(self, event: Span) -> list[str]:
+        """Return the days that the event does not touch."""
+        return [str(day) for day in map(SMALL.day, range(SMALL.days)) if day not in event.days]
 
     def archived(self, name: str) -> dict[bytes, tuple[int, bytes]]:
         """Return the envelopes of a Mailserver by their hash: when each arrived, and its bytes."""

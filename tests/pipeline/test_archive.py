@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sqlite3
 import tempfile
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -24,7 +23,7 @@ from restante.waku.archive.schema import FILE
 from restante.waku.archive.sqlite import Archive
 from restante.waku.envelope.envelope import Envelope
 from support.effort import examples
-from support.pipeline.servers import CONTEXT
+from support.pipeline.servers import CONTEXT, alter
 from support.pipeline.source_reads import Row, SourceRead, read_source, rows_of
 from support.waku.archives import thaw
 from support.waku.envelopes import T0, envelope
@@ -65,13 +64,6 @@ def hashes(rows: Iterable[Row]) -> list[bytes]:
 
 def names(envelopes: Iterable[Envelope]) -> list[bytes]:
     return [envelope.hash for envelope in envelopes]
-
-
-def altered(data: Path, statement: str) -> None:
-    """Do to an archive what only a hand does, or a disk."""
-    with closing(sqlite3.connect(data / FILE)) as database:
-        database.execute(statement)
-        database.commit()
 
 
 SOME = [envelope(number, number, topic=bytes([number % 3] * 4), size=8 + 90 * number) for number in range(10)]
@@ -213,7 +205,7 @@ FAULTS = {
 def test_a_changed_envelope_is_reported_and_not_read(name: str, tmp_path: Path) -> None:
     change, fault = FAULTS[name]
     with Keeping(tmp_path / "data", *SOME) as server:
-        altered(server.data, f"UPDATE envelopes SET {change} WHERE id = {HOME}")
+        alter(server.data / FILE, f"UPDATE envelopes SET {change} WHERE id = {HOME}")
         found = read_new(server.data)
     assert found.faults == [("3", fault)]
     assert hashes(found.clean) == names(each for each in SOME if each is not SOME[2])
@@ -261,6 +253,6 @@ def test_an_archive_of_another_shape_is_refused_with_one_sentence(statement: str
     if statement == "cut off":
         os.truncate(tmp_path / "data" / FILE, 3 * 4096)
     else:
-        altered(tmp_path / "data", statement)
+        alter(tmp_path / "data" / FILE, statement)
     with pytest.raises(SourceError, match=REFUSED[statement]):
         read_new(tmp_path / "data")

@@ -42,8 +42,8 @@ DISTRIBUTIONS: dict[str, Callable[[Random], float]] = {
 }
 
 
-def compared(measures: Sequence[Measure], seed: int = 0) -> list[Change]:
-    return _changes(measures, Draws(Random(seed)))[1]
+def compared(measures: Sequence[Measure]) -> list[Change]:
+    return _changes(measures, Draws(Random(0)))[1]
 
 
 def measure(old: Sequence[float], new: Sequence[float], name: str = "crypto") -> Measure:
@@ -143,13 +143,8 @@ def test_verdicts() -> None:
     (few,) = compared([measure([1, 2, 3], [100, 200, 300])])
     assert (few.verdict, few.difference_us, few.ratio) == ("cannot tell", None, None)
     assert few.p == pytest.approx(0.1)
-    slow, fast, from_0 = compared(
-        [
-            measure(range(10, 20), range(30, 40)),
-            measure(range(30, 40), range(10, 20)),
-            measure([0] * 10, [0] * 2 + [5] * 8),
-        ]
-    )
+    low, high = range(10, 20), range(30, 40)
+    slow, fast, from_0 = compared([measure(low, high), measure(high, low), measure([0] * 10, [0] * 2 + [5] * 8)])
     assert (slow.verdict, fast.verdict, from_0.verdict, from_0.ratio) == ("slower", "faster", "slower", None)
     assert slow.difference_us is not None
     assert slow.difference_us.estimate == 20

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from restante.pipeline.schemas import CLEAN_TABLES, Table
-from restante.pipeline.tables import BUILDS, BUILT_TABLES
+from restante.pipeline.tables import BUILT_TABLES
 from restante.pipeline.tables.build import FOLDERS, Build
 from restante.pipeline.tables.sources import LEDGERS
 
@@ -89,13 +89,6 @@ def frame(spark: SparkSession, name: str, values: Sequence[Values]) -> DataFrame
     schema = pa.schema([pa.field(column.name, ARROW[column.type], column.null) for column in columns])
     arrays = [pa.array([row[number] for row in values], field.type) for number, field in enumerate(schema)]
     return spark.createDataFrame(pa.Table.from_arrays(arrays, schema=schema)).coalesce(1)
-
-
-def built(spark: SparkSession, name: str, inputs: Inputs) -> Counter[Values]:
-    """Build a table from these rows; give its rows, each with how often it is there."""
-    build = BUILDS[name]
-    full = with_folders(build, inputs)
-    return collected(build.rows({table: frame(spark, table, full.get(table, ())) for table in needed(build)}))
 
 
 def needed(build: Build) -> tuple[str, ...]:
