@@ -113,9 +113,8 @@ def test_the_size_is_exact_for_files_and_archives_above_4_gib(
     )
     folder = tmp_path_factory.mktemp("large")
     with pytest.MonkeyPatch.context() as patched, (folder / "sparse.zip").open("w+b") as archive:
-        patched.setattr(
-            zip_stream, "_contents", lambda member: [range(member.size)]
-        )  # nobody has to hold so many bytes
+        # A range has as many items as the file has bytes, and nobody has to hold them.
+        patched.setattr(zip_stream, "_contents", lambda member: [range(member.size)])
         patched.setattr("zlib.crc32", lambda *_: 0)
         for piece in plan._pieces():
             if isinstance(piece, range):
