@@ -32,7 +32,7 @@ from support.bounds import BOUND, bounded
 from support.documents import Document
 from support.loops import on_uvloop
 from support.mailbox.clients import Clients
-from support.mailbox.live import inside, open_live
+from support.mailbox.live import open_live
 from support.mailbox.raw_socket import TEXT, RawSocket, frame, handshake
 from support.processes import RESTANTE, Serving, called, database, run, serving
 
@@ -250,7 +250,7 @@ async def test_a_disk_that_does_not_answer_delays_nobody(tmp_path: Path, monkeyp
         return statvfs(path)
 
     monkeypatch.setattr(os, "statvfs", hang)
-    async with inside(tmp_path) as here, Clients() as clients:
+    async with open_live(tmp_path) as here, Clients() as clients:
         measured, disk = here.commit_loop.measurements, Disk(tmp_path, here.commit_loop)
         client = await clients.opened(here.url, "app", "a", "m")
         for _ in range(3):
