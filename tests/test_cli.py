@@ -522,9 +522,9 @@ def test_what_clients_show_may_have_lines_tabs_and_any_letters(tmp_path: Path) -
     ("command", "name", "todo"),
     [
         ("status", "RESTANTE_DATUM", "did you mean RESTANTE_DATA?"),
-        ("serve", "RESTANTE_XYZ", "unset it"),
+        ("serve --data /dev/null", "RESTANTE_XYZ", "unset it"),
         ("config show", "RESTANTE_LIMIT_CONNECTION", "did you mean RESTANTE_LIMIT_CONNECTIONS?"),
-        ("waku serve", "RESTANTE_WAKU_TOPIC", "did you mean RESTANTE_WAKU_TOPICS?"),
+        ("waku serve --data /dev/null", "RESTANTE_WAKU_TOPIC", "did you mean RESTANTE_WAKU_TOPICS?"),
         ("export usage.sqlite", "RESTANTE_PRUNE_EVRY", "did you mean RESTANTE_PRUNE_EVERY?"),
         ("pipeline sql", "RESTANTE_LAK", "did you mean RESTANTE_LAKE?"),
         ("waku config", "RESTANTE_MOTDD", "did you mean RESTANTE_MOTD?"),
