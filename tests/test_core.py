@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from restante.client.connection.hashcash import prefix_of, search
 from restante.common.errors import PeerError
 from restante.mailbox.core.adaptive import FALL_INTERVAL_SECONDS, MAX_STEPS, RISE_INTERVAL_SECONDS, LoadLevel
 from restante.mailbox.core.address_quotas import ABUSE_SCORE_TOLERATED, AddressQuota
@@ -54,8 +55,7 @@ from restante.mailbox.core.state import State
 from restante.mailbox.protocol.hashcash import MAX_BITS, MAX_STAMP_CHARACTERS, Demand, offer, problem, zero_bits
 from support.dice import FakeDice
 from support.effort import examples
-from support.mailbox.givens import EPOCH, Peer
-from support.mailbox.stamps import mint
+from support.mailbox.givens import EPOCH, Inbox
 
 NAMES = st.sampled_from([*"0123456789", "007", "12", "13", "100"])
 STRANGE_NAMES = st.text(min_size=1) | st.sampled_from(['1","2', '","', '"', "\\", ","])
@@ -74,6 +74,29 @@ def test_a_listing_has_all_live_names_sorted(names: list[str], data: st.DataObje
         state.fold(NameplateGone(plate))
     left = sorted(plate.name for plate in plates if plate not in gone)
     assert json.loads(state.apps["app"].listing()) == [{"id": name} for name in left]
+
+
+class Peer:
+    """A client of a dispatcher, that is bound."""
+
+    def __init__(self, dispatcher: Dispatcher, side: str, quota: AddressQuota | None = None) -> None:
+        self.dispatcher = dispatcher
+        self.inbox = Inbox()
+        self.connection = self.inbox.connection
+        self.connection.address_quotas = (quota or AddressQuota(),)
+        self.weight = 0
+        """The weight of what it said last."""
+        dispatcher.add_connection(self.connection)
+        self.say(type="bind", appid="x", side=side)
+
+    def say(self, **message: Any) -> list[dict[str, Any]]:
+        """Say something; return what it is answered after the ack."""
+        self.dispatcher.handle(self.connection, json.dumps(message), Now(EPOCH, 0.0))
+        frames = [json.loads(body + b"}") for body in self.connection.outbox]
+        self.weight = self.dispatcher.weight
+        self.dispatcher.end_batch()
+        self.connection.outbox = []
+        return frames[1:]
 
 
 # ── what takes room ──────────────────────────────────────────────────────────────────────────────
@@ -240,6 +263,12 @@ SAMPLE = "1:6:210723:resource-string::NmZNF4eIbk87mqYz:000003n"
 """The stamp that spec 002 shows; made by `hashcash -b 6 -m resource-string`."""
 
 OURS = Demand(6, "resource-string")
+
+
+def mint(demand: Demand, date: str, random: str) -> str:
+    """Find a stamp, as our client does."""
+    prefix = prefix_of(demand.bits, demand.resource, date, random)
+    return next(filter(None, search(prefix, demand.bits, 0, 1)))
 
 
 def test_the_sample_of_the_specification_is_good_and_the_date_of_a_stamp_may_be_anything() -> None:

@@ -6,7 +6,9 @@ the model's.
 
 from __future__ import annotations
 
+import itertools
 import json
+import random
 from collections import deque
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
@@ -18,7 +20,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from machine.model import Peer, Server
 from restante.mailbox.core.fair_queue import MAX_UNSHARED_COMMANDS
 from restante.mailbox.core.model import Now
-from support.mailbox.givens import FakeClock, Inbox, Options, colliding, mailbox_id
+from support.dice import FakeDice
+from support.mailbox.givens import FakeClock, Inbox, Options, mailbox_id
 from support.mailbox.worlds import World
 
 APPS = ("x", "y")
@@ -56,6 +59,26 @@ WRONG: tuple[Any, ...] = (
     *(None, True, 0, -1, 1.5, 1e300, [], [None, None], ["python"], {}, {"type": "ping"}, {"": [[]]}),
     *("", " ", "\0", "é", "😀", "x" * 100, "-1", " 1", "1\n", "٣", "1" * 41, "four"),
 )
+
+
+def colliding(seed: int, *, stubborn: bool, drawn: deque[str]) -> FakeDice:
+    """Return seeded dice. Every other mailbox id comes from a small pool, so that it may be taken already.
+
+    Stubborn dice always show 0: whoever draws until a number fits must know when to stop. The ids are added to
+    `drawn`.
+    """
+    chance, places = random.Random(seed), itertools.count(1)
+
+    def show(_place: int, bound: int) -> int:
+        return 0 if stubborn else chance.randrange(bound)
+
+    def draw(size: int) -> bytes:
+        place = next(places)
+        number = chance.randint(1, 3) if place % 2 else 100 + place
+        drawn.append(mailbox_id(number))
+        return number.to_bytes(size)
+
+    return FakeDice(show, draw)
 
 
 def _blunders() -> Iterator[dict[str, Any]]:

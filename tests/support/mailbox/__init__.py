@@ -3,5 +3,5 @@
 import pytest
 
 # So that a difference is shown, and not only that there is one.
-MODULES = ("conversation", "picture", "reference_world", "shells", "tables", "worlds")
+MODULES = ("conversation", "picture", "shells", "tables", "worlds")
 pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in MODULES))

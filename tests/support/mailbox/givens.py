@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import random
-from collections import deque
 from typing import Any, Final, NamedTuple
 
 from restante.common.net import networks
-from restante.mailbox.core.address_quotas import AddressQuota
 from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.connection_state import ConnectionState
-from restante.mailbox.core.dispatcher import Dispatcher
 from restante.mailbox.core.limits import UNLIMITED, Limits
-from restante.mailbox.core.model import Now, Policy
+from restante.mailbox.core.model import Policy
 from restante.mailbox.core.rules import new_mailbox_id
 from restante.mailbox.protocol.hashcash import Mode
 from restante.mailbox.server.welcome import WelcomeOptions
@@ -45,26 +40,6 @@ class FakeClock:
 def mailbox_id(number: int) -> str:
     """Return the id of the mailbox for which the dice drew this number. Fresh `FakeDice` draw 1, 2, …"""
     return new_mailbox_id(FakeDice(draw=number.to_bytes))
-
-
-def colliding(seed: int, *, stubborn: bool, drawn: deque[str]) -> FakeDice:
-    """Return seeded dice. Every other mailbox id comes from a small pool, so that it may be taken already.
-
-    Stubborn dice always show 0: whoever draws until a number fits must know when to stop. The ids are added to
-    `drawn`.
-    """
-    chance, places = random.Random(seed), itertools.count(1)
-
-    def show(_place: int, bound: int) -> int:
-        return 0 if stubborn else chance.randrange(bound)
-
-    def draw(size: int) -> bytes:
-        place = next(places)
-        number = chance.randint(1, 3) if place % 2 else 100 + place
-        drawn.append(mailbox_id(number))
-        return number.to_bytes(size)
-
-    return FakeDice(show, draw)
 
 
 class Options(NamedTuple):
@@ -139,26 +114,3 @@ class Inbox:
     def hang_up(self, code: int, reason: str) -> None:
         assert reason
         self.verdict = code, reason
-
-
-class Peer:
-    """A client of a dispatcher, that is bound."""
-
-    def __init__(self, dispatcher: Dispatcher, side: str, quota: AddressQuota | None = None) -> None:
-        self.dispatcher = dispatcher
-        self.inbox = Inbox()
-        self.connection = self.inbox.connection
-        self.connection.address_quotas = (quota or AddressQuota(),)
-        self.weight = 0
-        """The weight of what it said last."""
-        dispatcher.add_connection(self.connection)
-        self.say(type="bind", appid="x", side=side)
-
-    def say(self, **message: Any) -> list[Frame]:
-        """Say something; return what it is answered after the ack."""
-        self.dispatcher.handle(self.connection, json.dumps(message), Now(EPOCH, 0.0))
-        frames = [json.loads(body + b"}") for body in self.connection.outbox]
-        self.weight = self.dispatcher.weight
-        self.dispatcher.end_batch()
-        self.connection.outbox = []
-        return frames[1:]
