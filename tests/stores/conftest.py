@@ -1,31 +1,37 @@
-"""A store in a data directory, and what a test does behind its back."""
+"""A store of either server in a data directory, and what a test does behind its back."""
 
 from __future__ import annotations
 
 import contextlib
 import sqlite3
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 import pytest
 
 from restante.mailbox.store.schema import FILE
-from restante.mailbox.store.sqlite import open_store
+from restante.mailbox.store.sqlite import Store, open_store
+from restante.waku.archive.sqlite import Archive
 from support.disk import crashing
 
 LIVE = ("mailboxes", "nameplates", "messages")
 USAGE = ("usage_nameplates", "usage_mailboxes", "usage_client_versions")
 
 
-class Engine:
-    """One store at a time, and what outlives it."""
+S = TypeVar("S", Store, Archive)
 
-    def __init__(self) -> None:
+
+class DataDirectory(Generic[S]):
+    """A data directory in which one store is open at a time."""
+
+    def __init__(self, open_store: Callable[[Path], S], file: str) -> None:
         self._folder = tempfile.TemporaryDirectory()
+        self._open: Callable[[Path], S] = open_store
         self.data = Path(self._folder.name) / "data"
-        self.store = open_store(self.data)
+        self.file = self.data / file
+        self.store: S = open_store(self.data)
 
     async def __aenter__(self) -> Self:
         return self
@@ -37,17 +43,40 @@ class Engine:
     async def restart(self) -> None:
         """Close the store and open what it left."""
         await self.store.close()
-        self.store = open_store(self.data)
+        self.store = self._open(self.data)
 
     async def crash(self) -> None:
         """Open what a process finds that starts now, while the store has not been closed."""
         with crashing(self.data):
             await self.store.close()
-        self.store = open_store(self.data)
+        self.store = self._open(self.data)
+
+    @contextlib.contextmanager
+    def beside(self, *statements: str) -> Iterator[None]:
+        """Let another program do this meanwhile, without an end."""
+        with contextlib.closing(sqlite3.connect(self.file, isolation_level=None)) as database:
+            for statement in statements:
+                database.execute(statement).fetchall()
+            yield
+
+    @contextlib.contextmanager
+    def full(self) -> Iterator[None]:
+        """Refuse whatever needs more room meanwhile."""
+        pages = self.store.database.execute("PRAGMA page_count").fetchone()[0]
+        self.store.database.execute(f"PRAGMA max_page_count = {pages}")
+        yield
+        self.store.database.execute(f"PRAGMA max_page_count = {1 << 30}")
+
+
+class Engine(DataDirectory[Store]):
+    """A mailbox server's."""
+
+    def __init__(self) -> None:
+        super().__init__(open_store, FILE)
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """Read what is committed."""
-        with contextlib.closing(sqlite3.connect(f"file:{self.data / FILE}?mode=ro", uri=True)) as database:
+        with contextlib.closing(sqlite3.connect(f"file:{self.file}?mode=ro", uri=True)) as database:
             return database.execute(sql).fetchall()
 
     def count(self, *tables: str) -> dict[str, int]:
@@ -55,13 +84,9 @@ class Engine:
         counts = {table: self.rows(f"SELECT count(*) FROM {table}")[0][0] for table in tables}
         return {table: number for table, number in counts.items() if number}
 
-    @contextlib.contextmanager
-    def refusing(self) -> Iterator[None]:
+    def refusing(self) -> contextlib.AbstractContextManager[None]:
         """Refuse whatever is to be written meanwhile: somebody else is writing, and does not stop."""
-        with contextlib.closing(sqlite3.connect(self.data / FILE, isolation_level=None)) as database:
-            database.execute("BEGIN IMMEDIATE")
-            yield
-            database.execute("ROLLBACK")
+        return self.beside("BEGIN IMMEDIATE")
 
     @contextlib.contextmanager
     def failing(self) -> Iterator[None]:
@@ -71,14 +96,6 @@ class Engine:
         )
         yield
         self.store.database.execute("DROP TRIGGER failing")
-
-    @contextlib.contextmanager
-    def full(self) -> Iterator[None]:
-        """Refuse whatever needs more room meanwhile."""
-        pages = self.store.database.execute("PRAGMA page_count").fetchone()[0]
-        self.store.database.execute(f"PRAGMA max_page_count = {pages}")
-        yield
-        self.store.database.execute(f"PRAGMA max_page_count = {1 << 30}")
 
 
 @pytest.fixture

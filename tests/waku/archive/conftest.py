@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 from msgspec.structs import replace
-from structlog.testing import capture_logs
 
 from restante.waku.archive import pruning, sqlite
 from restante.waku.archive.history.query import DEFAULT_BOUNDS, Bounds, Page, PageQuery
@@ -21,7 +19,7 @@ from restante.waku.archive.schema import FILE
 from restante.waku.archive.sqlite import Archive, open_archive
 from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope
-from support.disk import crashing
+from stores.conftest import DataDirectory
 from support.waku.envelopes import T0
 
 
@@ -52,76 +50,40 @@ class Altered(sqlite3.Connection):
         return super().execute(sql, parameters)
 
 
-class Engine:
-    """One archive at a time, and the data directory that outlives it."""
+def open_altered(data: Path) -> Archive:
+    with patch("sqlite3.connect", partial(sqlite3.connect, factory=Altered)):
+        return open_archive(data)
+
+
+class Engine(DataDirectory[Archive]):
+    """A node's."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory()
-        self.data = Path(self._folder.name) / "data"
-        self.archive = self._open()
-
-    def _open(self) -> Archive:
-        with patch("sqlite3.connect", partial(sqlite3.connect, factory=Altered)):
-            return open_archive(self.data)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.archive.close()
-        self._folder.cleanup()
-
-    async def restart(self) -> None:
-        """Close the archive and open what it left."""
-        await self.archive.close()
-        self.archive = self._open()
-
-    async def crash(self) -> None:
-        """Open what a process finds that starts now, while the archive has not been closed."""
-        with crashing(self.data):
-            await self.archive.close()
-        self.archive = self._open()
-
-    @contextlib.contextmanager
-    def beside(self, *statements: str) -> Iterator[None]:
-        """Let another program do this meanwhile, without an end."""
-        with contextlib.closing(sqlite3.connect(self.data / FILE, isolation_level=None)) as database:
-            for statement in statements:
-                database.execute(statement).fetchall()
-            yield
+        super().__init__(open_altered, FILE)
 
     def refusing(self) -> contextlib.AbstractContextManager[None]:
         return self.beside("BEGIN IMMEDIATE", "UPDATE totals SET envelopes = 12345")
 
     def failing_at_commit(self, code: int = sqlite3.SQLITE_IOERR_FSYNC) -> contextlib.AbstractContextManager[object]:
         """Fail at every commit; by default in a way of which nobody can tell what it did."""
-        return patch.object(self.archive.database, "code", code)
+        return patch.object(self.store.database, "code", code)
 
     @contextlib.contextmanager
     def meddling(self, steps: Iterable[Callable[[], None]]) -> Iterator[None]:
         """Run one step before each read, as long as there are any."""
         with contextlib.ExitStack() as patches:
             following = iter(steps)
-            for reader in self.archive.readers.free:
+            for reader in self.store.readers.free:
                 patches.enter_context(patch.object(reader, "steps", following))
             yield
 
     def save_now(self, batch: Sequence[Envelope]) -> None:
         """Save in such a step."""
-        self.archive._save(batch, 1)
+        self.store._save(batch, 1)
 
     def prune_now(self, before: int, most: int) -> None:
         """Prune in such a step."""
-        self.archive._prune(lambda: pruning.prune(self.archive.database, before, most))
-
-    @contextlib.contextmanager
-    def full(self) -> Iterator[None]:
-        """Refuse whatever needs more room meanwhile."""
-        database = self.archive.database
-        pages = database.execute("PRAGMA page_count").fetchone()[0]
-        database.execute(f"PRAGMA max_page_count = {pages}")
-        yield
-        database.execute(f"PRAGMA max_page_count = {1 << 30}")
+        self.store._prune(lambda: pruning.prune(self.store.database, before, most))
 
 
 def query(
@@ -158,13 +120,6 @@ async def pages(archive: Archive, asked: PageQuery, bounds: Bounds = DEFAULT_BOU
 async def loop(archive: Archive, asked: PageQuery, bounds: Bounds = DEFAULT_BOUNDS) -> list[bytes]:
     """Return the envelopes of all pages."""
     return [raw for page in await pages(archive, asked, bounds) for raw in page.raws]
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """What is logged of a disk that refuses would hide what a test has to say."""
-    with capture_logs():
-        yield
 
 
 @pytest.fixture

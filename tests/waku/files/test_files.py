@@ -24,11 +24,9 @@ import pytest
 
 from restante.common.errors import Misuse, StoreError
 from restante.common.extras import how_to_install
-from restante.waku import open_archive as open_library_archive
-from restante.waku import read_envelopes
+from restante.waku import open_archive, read_envelopes
 from restante.waku.archive.records import Archived
 from restante.waku.archive.schema import FILE
-from restante.waku.archive.sqlite import open_archive
 from restante.waku.envelope import rlp
 from restante.waku.envelope.envelope import Envelope, make
 from restante.waku.files import UnreadableItem, importing, leveldb, missing_ranges, parquet, rlp_file, rlp_items
@@ -331,9 +329,6 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("restante.waku.archive.reading.MAX_PAGE_ROWS", 9)
 
 
-# ── export and import ────────────────────────────────────────────────────────────────────────────
-
-
 @SUFFIXES
 @pytest.mark.usefixtures("small_batches")
 def test_exported_envelopes_are_imported_in_the_order_of_arrival(tmp_path: Path, data: Path, suffix: str) -> None:
@@ -543,7 +538,7 @@ def test_a_foreign_file_is_reported_in_one_sentence_with_exit_code_1(tmp_path: P
 
 
 async def test_an_archive_that_is_open_is_read_as_it_was(tmp_path: Path) -> None:
-    archive = open_library_archive(tmp_path)
+    archive = open_archive(tmp_path)
     try:
         await archive.save(ROWS[:2], 1)
         envelopes = read_envelopes(tmp_path)
