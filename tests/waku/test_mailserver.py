@@ -15,7 +15,7 @@ from restante.waku.envelope.envelope import U32, Envelope, make, parse
 from restante.waku.node.mailserver import FULL_WORDS, ArchiveTerms, Batch, Mailserver
 from restante.waku.node.pool import KNOWN_HASH_MEMORY, LIVE_ENVELOPE_MEMORY, LiveEnvelope, Pool
 from restante.waku.protocol import acceptance, packets
-from restante.waku.protocol.acceptance import EXPIRED_GRACE_SECONDS, Policy, RefusalReason, Verdict, judge
+from restante.waku.protocol.acceptance import EXPIRED_GRACE_SECONDS, Policy, RefusalReason, judge
 from restante.waku.protocol.packets import OTHER_ERROR, Refusal, Response
 from support.effort import examples
 from support.waku.letters import EPOCH, TOPIC, letter
@@ -292,11 +292,6 @@ def test_an_envelope_that_fits_no_packet_is_refused_whatever_the_limit(
     assert len(envelope.raw) == packets.MAX_ENVELOPE_BYTES + more
     assert (len(packets.write_envelopes([envelope.raw])) <= packets.MAX_PACKET_BYTES) == (wanted is None)
     assert refusal(envelope, Policy(min_pow=0.0, max_size=max_size)) is wanted
-
-
-def test_no_time_to_live_is_infinite_work() -> None:
-    assert judge(sent_at(EPOCH, 0), EPOCH, Policy(min_pow=1e300)) == Verdict(None, math.inf)
-    assert refusal(sent_at(EPOCH + 1, 0), Policy(min_pow=1e300)) is acceptance.TOO_CHEAP
 
 
 def as_in_go(envelope: Envelope, now: int, policy: Policy) -> str:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 import structlog
@@ -20,7 +18,7 @@ from restante.waku.archive.schema import FILE
 from restante.waku.connection import peer_connection, quotas
 from restante.waku.connection.deadlines import CLOSE_TIMEOUT, EARLY, NEVER, TIMER_STEP, Deadlines
 from restante.waku.connection.peer_connection import PeerConnection
-from restante.waku.connection.quotas import MAX_EVICTION_LOOKS, Quotas, make_room
+from restante.waku.connection.quotas import Quotas
 from restante.waku.connection.read_pacing import PAUSED_BY_ARCHIVE
 from restante.waku.devp2p import session
 from restante.waku.devp2p.hello import Reason
@@ -618,15 +616,6 @@ def test_the_quota_that_is_longest_unused_is_forgotten_first_but_none_in_use(mon
     for number in range(3):
         those.obtain(f"late {number}")
     assert those.obtain("a") is not first
-
-
-def test_thousands_of_quotas_in_use_are_not_searched_for_each_new_one() -> None:
-    those, in_use = OrderedDict.fromkeys(range(5000)), Mock(return_value=True)
-    make_room(those, 3, in_use)
-    assert (in_use.call_count, len(those)) == (MAX_EVICTION_LOOKS, 5000)
-    in_use.return_value = False
-    make_room(those, 3, in_use)
-    assert len(those) == 5000 - MAX_EVICTION_LOOKS, "what could not be forgotten before goes later"
 
 
 async def test_a_timer_goes_off_at_the_first_deadline_and_can_be_set_again_for_the_same_time() -> None:

@@ -58,7 +58,7 @@ from support.processes import called, run, started
 from support.timing.browser import RULES, launch_options
 from support.waku.inside import Inside, inside
 from support.waku.letters import EPOCH, TOPIC, letter
-from support.waku.processes import WAKU, altered, archived, node_process
+from support.waku.processes import WAKU, archived, node_process
 from support.waku.raw_peer import GoneError, ask, fetch_page, plain
 
 
@@ -209,19 +209,6 @@ async def test_a_damaged_archive_is_not_served(tmp_path: Path, damaged: str) -> 
     assert ended.stderr.endswith("malformed): restore a backup; run `restante waku check` for details\n")
 
 
-async def test_a_second_sigterm_ends_the_node_even_if_the_disk_hangs(tmp_path: Path) -> None:
-    async with node_process(tmp_path / "data", program=altered("hangs-at-commit")) as node:
-        poster, reader = await node.greet(), await node.greet()
-        poster.offer([letter(now=int(time.time()))])
-        await reader.relayed(1)
-        node.serving.send(signal.SIGTERM)
-        await node.serving.logged("draining")
-        node.serving.send(signal.SIGTERM)
-        assert await node.serving.ended() == 1
-        with pytest.raises(GoneError):
-            await poster.hear()  # no confirmation
-
-
 async def test_a_failing_disk_ends_the_node_with_one_sentence_and_confirms_nobody(tmp_path: Path) -> None:
     """A limit on the size of files stands for the disk: the kernel refuses to let the log grow (setrlimit(2))."""
     data, now = tmp_path / "data", int(time.time())
@@ -331,19 +318,19 @@ def test_requests_are_answered_as_the_settings_say(tmp_path: Path) -> None:
     assert terms.demands == Demands(keys=(only,), forms=forms, min_pow=0.5, require_signature=True)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("password", ["", "\n"])
-def test_an_empty_password_is_refused_and_not_taken_for_none(password: str, tmp_path: Path) -> None:
+def test_an_empty_password_is_refused_and_not_taken_for_none(tmp_path: Path) -> None:
     file = tmp_path / "password"
-    file.write_text(password)
-    with pytest.raises(Misuse, match=r"^--password-file: it is empty"):
-        _password(resolved(requests=["envelope"], password_file=str(file)))
-    with pytest.raises(Misuse, match=r"^--password-file: it is empty"):
-        request_options("envelope", file, None, {})
+    file.write_text("\n")
+    with_file, without = resolved(password_file=str(file)), resolved()
     with patch.dict(os.environ, {PASSWORD_VARIABLE: ""}):
-        with pytest.raises(Misuse, match=f"^{PASSWORD_VARIABLE}: it is empty"):
-            _password(resolved())
-        with pytest.raises(Misuse, match=f"^{PASSWORD_VARIABLE}: it is empty"):
-            request_options("envelope", None, None, os.environ)
+        for name, read in (
+            ("--password-file", lambda: _password(with_file)),
+            ("--password-file", lambda: request_options("envelope", file, None, {})),
+            (PASSWORD_VARIABLE, lambda: _password(without)),
+            (PASSWORD_VARIABLE, lambda: request_options("envelope", None, None, os.environ)),
+        ):
+            with pytest.raises(Misuse, match=f"^{name}: it is empty"):
+                read()
 
 
 NOW = 1_795_223_193
