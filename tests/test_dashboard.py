@@ -18,8 +18,8 @@ from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, ConsoleMessage, Page, async_playwright, expect
 
 from support.bounds import BOUND
+from support.mailbox.pair import Pair
 from support.mailbox.raw_socket import RawSocket
-from support.mailbox.siege import Pair
 from support.ports import held_port
 from support.processes import RESTANTE, Serving, database, serving
 from support.timing.browser import RULES, launch_options
@@ -149,7 +149,7 @@ async def test_it_shows_what_the_server_does(browser: Browser, busy: Watched, vi
         await expect(page.locator("[data-value='connections.open']")).to_have_text("3")
         await expect(page.locator("[data-value='live.nameplates']")).to_have_text("3")
         await expect(page.locator("[data-grid='recent.results'] tbody tr").first).to_contain_text(
-            f"happy{busy.pair.played:,} (100 %)"
+            f"happy{len(busy.pair.mailboxes):,} (100 %)"
         )
         await expect(page.locator("[data-rows='refusals_by_reason'] tbody tr")).to_have_text(
             [f"message_bytesmessage_bytes 4,096{busy.refused}{busy.refused}"]

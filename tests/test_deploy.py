@@ -18,7 +18,7 @@ from support.admin_port import MONITORING, counts, looking
 from support.bounds import BOUND
 from support.documents import ROOT
 from support.mailbox.clients import Client, Clients
-from support.mailbox.siege import Pair
+from support.mailbox.pair import Pair
 from support.monitoring import RULES, RULES_TEST, dashboard, panels, recorded_names
 from support.ports import held_port, nobodys_port
 from support.processes import Serving, serving

@@ -1,13 +1,93 @@
+from __future__ import annotations
+
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
 
 import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
 from support.bounds import bounded
-from support.mailbox.live import open_live
-from support.mailbox.siege import Siege
+from support.mailbox.live import LiveServer, open_live
+from support.mailbox.pair import APP, Pair
+from support.mailbox.raw_socket import RawSocket
+
+EVENTS: Final = {"listening", "draining", "stopped", "refused", "other refusals", "ended mailboxes had visitors"}
+"""All that a server logs that serves, whoever comes."""
+
+
+class Siege:
+    """Attackers of a server, and an honest pair beside them."""
+
+    def __init__(self, live: LiveServer) -> None:
+        self.live = live
+        self.pair = Pair(live.port)
+        self.secrets: set[str] = set()
+        """What attackers said that nobody may read in the log."""
+
+    async def call(self, client: RawSocket, **command: Any) -> dict[str, Any]:
+        """Say a command; gives what comes after its ack."""
+        client.say(**command)
+        assert (await client.hear())["type"] == "ack"
+        return await client.hear()
+
+    async def bind(self, side: str, app: str = APP, **headers: str) -> RawSocket:
+        """Connect as a side of an app."""
+        socket = await self.live.enter(**headers)
+        self.secrets.add(side)
+        socket.say(type="bind", appid=app, side=side)
+        assert (await socket.hear())["type"] == "ack"
+        return socket
+
+    async def close(self, client: RawSocket, mailbox: str) -> None:
+        client.say(type="close", mailbox=mailbox)
+        while (await client.hear())["type"] != "closed":
+            pass
+
+    @asynccontextmanager
+    async def beside_the_pair(self, attack: str, sessions: int = 2) -> AsyncIterator[None]:
+        """The pair plays as long as the block lasts, and so many sessions at least; it may notice nothing."""
+        async with self.pair.playing() as plays:
+            try:
+                await plays(1)
+                yield
+                await plays(sessions)
+            except BaseException as error:
+                error.add_note(f"beside {attack}")
+                raise
+            finally:
+                self.everybody_goes()
+
+    def everybody_goes(self) -> None:
+        while self.live.clients:
+            self.live.clients.pop().cut()
+
+    async def fence(self) -> None:
+        """Wait for a turn of the server's loop: it has then noticed everything that happened before."""
+        socket = await self.live.enter()
+        await socket.is_served()
+        await socket.leave()
+        self.live.clients.remove(socket)
+
+    async def until(self, what: str, holds: Callable[[], bool]) -> None:
+        """Wait for something that nobody tells; between two looks the server's loop turns."""
+        async with bounded(what):
+            while not holds():
+                await self.fence()
+
+    def empty(self) -> bool:
+        """Return whether nobody is connected and nothing is held for anybody."""
+        server = self.live.server
+        return (server.sockets(), server.held, len(server.memory_holders)) == ([], 0, 0)
+
+    def check_log(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        assert {line["log_level"] for line in lines} <= {"info", "warning"}, lines
+        assert {line["event"] for line in lines} <= EVENTS, lines
+        logged = "\n".join(str(line) for line in lines if line["event"] != "listening")
+        for secret in (APP, "pair-a", "pair-b", "body of", "127.0.0.1", *self.pair.mailboxes, *self.secrets):
+            assert secret not in logged
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -13,6 +13,7 @@ from typing import Any, Final
 import pytest
 from msgspec.structs import replace
 
+from hostile.conftest import Siege
 from restante.common.net import networks
 from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.limits import MIB, Limits
@@ -23,7 +24,6 @@ from restante.mailbox.server.newcomer import PENDING_BYTES
 from restante.mailbox.server.read_pauses import ReadPauses
 from restante.mailbox.server.system import system_secret
 from support.mailbox.raw_socket import CONTINUATION, PING, PONG, TEXT, RawSocket, frame, handshake
-from support.mailbox.siege import Siege
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

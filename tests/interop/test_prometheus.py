@@ -23,7 +23,7 @@ import pytest
 from support import foreign
 from support.bounds import PATIENCE, bounded
 from support.certificates import Certificate
-from support.mailbox.siege import Pair
+from support.mailbox.pair import Pair
 from support.monitoring import PROMETHEUS, RULES, RULES_TEST, filled_in, panels, recorded_names
 from support.ports import held_port
 from support.processes import Child, child, run, serving
@@ -97,17 +97,15 @@ async def scraping(folder: Path, mailbox: str, waku: str, token_file: Path) -> A
 @asynccontextmanager
 async def under_load(port: int, node: NodeProcess) -> AsyncIterator[None]:
     """Let a pair of clients have sessions, and a peer post envelopes and fetch them, as long as the block lasts."""
-    pair = Pair(port)
-    posting = asyncio.create_task(_post_and_fetch(node))
-    pair.start()
-    try:
-        yield
-        assert not posting.done() or posting.result() is None
-    finally:
-        posting.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await posting
-        await pair.stop()
+    async with Pair(port).playing():
+        posting = asyncio.create_task(_post_and_fetch(node))
+        try:
+            yield
+            assert not posting.done() or posting.result() is None
+        finally:
+            posting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await posting
 
 
 async def _post_and_fetch(node: NodeProcess) -> None:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import resource
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 
 @contextmanager
 def no_file_beyond(size: int) -> Iterator[None]:
-    """Refuse to let any file grow beyond a size (setrlimit(2); Python has SIGXFSZ ignored)."""
+    """Refuse to let any file grow beyond a size (setrlimit(2); Python has SIGXFSZ ignored).
+
+    No bytecode is written meanwhile: Python 3.11 would keep the part of it that fits.
+    """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
-        yield
+        with patch.object(sys, "dont_write_bytecode", True):
+            yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 

@@ -143,10 +143,6 @@ class Client:
             self._socket.bid_farewell()
         await self.ends()
 
-    def vanish(self) -> None:
-        """Hang up without a word."""
-        self._socket.cut()
-
     def new(self) -> list[Frame]:
         """Return the frames that came since this was asked last."""
         frames, self._shown = self.frames[self._shown :], len(self.frames)
