@@ -10,7 +10,6 @@ from contextlib import AbstractAsyncContextManager
 import pytest
 
 from client.commands import Command, Desk, command, end
-from restante.cli import client
 from support.documents import Document
 from support.processes import Child
 
@@ -155,10 +154,3 @@ async def test_two_programs_that_never_run_at_the_same_time_share_notes(alice: P
     assert await bob.ends(notes, "add", "bread") == "notes: bread, milk\nnot acknowledged: 1\n"
     assert await alice.ends(notes, "sync") == "notes: bread, milk\nnot acknowledged: 0\n"
     assert await bob.ends(notes, "sync") == "notes: bread, milk\nnot acknowledged: 0\n"
-
-
-async def test_the_guide_names_each_option_of_the_commands() -> None:
-    callbacks = [registered.callback for registered in client.app.registered_commands]
-    options = {name for callback in callbacks if callback is not None for name in callback.__annotations__}
-    for name in options - {"return", "code", "paths"}:
-        assert f"`--{name.replace('_', '-')}" in GUIDE.text, name

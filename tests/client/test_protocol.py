@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +27,7 @@ from restante.client import word_list
 from restante.client.errors import PeerMessageError, TransferError
 from restante.client.protocol import code, keys, uri
 from restante.client.protocol.code import MAX_NAMEPLATE_DIGITS, CodeError, nameplate_of
-from restante.client.protocol.hkdf import MAX_DERIVED_BYTES, hkdf, hkdf_expand, hkdf_extract
+from restante.client.protocol.hkdf import MAX_DERIVED_BYTES, hkdf
 from restante.client.protocol.seeds import SEED_BYTES, seed_code
 from restante.client.protocol.spake2 import BLINDING_POINT, RANDOM_BYTES, SYMMETRIC, BadMessageError, Spake2
 from restante.client.protocol.uri import TransferUri, UriError
@@ -49,53 +50,25 @@ from restante.client.transit.records import (
     TransitKeys,
     length_of,
 )
-from support import effort
 from support.effort import examples
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "begins with a number"),
-        ("purple-7-sausages", "begins with a number"),
-        ("-purple-sausages", "begins with a number"),
-        ("٣-purple-sausages", "begins with a number"),
-        (f"{'9' * 41}-purple", "begins with a number"),
-        ("7", "words after its number"),
-        ("7-", "words after its number"),
-        ("7 purple sausages", "no spaces"),
-        ("7-purple-sausages\n", "no spaces"),
-        ("7-\udcff", "UTF-8"),
-    ],
-)
-def test_a_text_that_is_no_code_is_refused(text: str, message: str) -> None:
-    with pytest.raises(CodeError, match=message):
-        code.nameplate_of(text)
 
 
 def test_the_password_is_the_whole_code_in_one_spelling() -> None:
     assert code.password_of("4-caf\N{LATIN SMALL LETTER E WITH ACUTE}") == code.password_of("4-cafe\u0301")
-    assert code.nameplate_of(f"{'9' * 40}-\N{SNOWMAN}") == "9" * 40
+    assert nameplate_of(f"{'9' * 40}-\N{SNOWMAN}") == "9" * 40
     assert code.password_of("4-purple-sausages") == b"4-purple-sausages"
 
 
-def test_words_come_from_both_lists_in_turn() -> None:
-    assert code.words(b"\0\0") == "adroitness-aardvark"
-    assert code.words(bytes((255, 255, 0))) == "yucatan-zulu-adroitness"
-
-
-def test_the_word_list_is_that_of_the_python_client() -> None:
-    both = {0: byte_to_odd_word, 1: byte_to_even_word}
-    for position, theirs in both.items():
+def test_words_come_from_both_lists_of_the_python_client_in_turn() -> None:
+    for position, theirs in enumerate([byte_to_odd_word, byte_to_even_word] * 2):
         assert list(word_list(position)) == [theirs[bytes([byte])].lower() for byte in range(256)]
-    assert word_list(2) == word_list(0)
-    assert word_list(3) == word_list(1)
+    assert code.words(bytes((255, 255, 0))) == "yucatan-zulu-adroitness"
 
 
 @given(st.text("abcdefghijklmnopqrstuvwxyz-", max_size=12), st.integers(1, 4))
 def test_words_are_completed_as_the_python_client_does(typed: str, length: int) -> None:
     expected = PGPWordList().get_completions(typed, length) if typed.count("-") < length else set()
-    assert code.completions(f"7-{typed}", [], length) == sorted(f"7-{each}" for each in expected)
+    assert code.completions(f"7-{typed}", [], length) == sorted(f"7-{words}" for words in expected)
 
 
 def test_the_documented_uris_are_read_and_written() -> None:
@@ -106,44 +79,52 @@ def test_the_documented_uris_are_read_and_written() -> None:
     assert uri.parse(named) == TransferUri("8-\N{BANANA}", "wss://mailbox.example/", "leader")
 
 
+NO_CODES: Final = [
+    *((text, "begins with a number") for text in ("", "purple-7-sausages", "-purple-sausages")),
+    *((text, "begins with a number") for text in ("٣-purple-sausages", f"{'9' * 41}-purple")),
+    *((text, "words after its number") for text in ("7", "7-")),
+    *((text, "no spaces") for text in ("7 purple sausages", "7-purple-sausages\n")),
+    ("7-\udcff", "UTF-8"),
+]
+NO_URIS: Final = [
+    ("https://example.com/4-a", "begins with wormhole-transfer:"),
+    ("wormhole-transfer://4-a", "neither a host"),
+    ("wormhole-transfer:4-a#b", "nor a fragment"),
+    ("wormhole-transfer:a", "begins with a number"),
+    ("wormhole-transfer:4-%FF", "not encoded correctly"),
+    ("wormhole-transfer:4-a?rendezvous", "not encoded correctly"),
+    ("wormhole-transfer:4-a?" + "&".join(f"x{number}=1" for number in range(20)), "not encoded correctly"),
+    ("wormhole-transfer:4-a?role=leader&role=leader", "twice"),
+    ("wormhole-transfer:4-a?version=1", "later version"),
+    ("wormhole-transfer:4-a?colour=red", "an unknown field: 'colour'"),
+    ("wormhole-transfer:4-a?role=king", "role is follower or leader"),
+    ("wormhole-transfer:4-a?rendezvous=https%3A%2F%2Fx", "ws:// or wss://"),
+    ("wormhole-transfer:4-a?rendezvous=ws%3A%2F%2F%5B", "ws:// or wss://"),
+    ("wormhole-transfer://[4-a", "not encoded correctly"),
+]
+
+
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("https://example.com/4-a", "begins with wormhole-transfer:"),
-        ("4-hurricane-equipment", "begins with wormhole-transfer:"),
-        ("wormhole-transfer://4-a", "neither a host"),
-        ("wormhole-transfer:4-a#b", "nor a fragment"),
-        ("wormhole-transfer:a", "begins with a number"),
-        ("wormhole-transfer:4-%FF", "not encoded correctly"),
-        ("wormhole-transfer:4-a?rendezvous", "not encoded correctly"),
-        ("wormhole-transfer:4-a?" + "&".join(f"x{each}=1" for each in range(20)), "not encoded correctly"),
-        ("wormhole-transfer:4-a?role=leader&role=leader", "twice"),
-        ("wormhole-transfer:4-a?version=1", "later version"),
-        ("wormhole-transfer:4-a?colour=red", "an unknown field: 'colour'"),
-        ("wormhole-transfer:4-a?role=king", "role is follower or leader"),
-        ("wormhole-transfer:4-a?rendezvous=https%3A%2F%2Fx", "ws:// or wss://"),
-        ("wormhole-transfer:4-a?rendezvous=ws%3A%2F%2F%5B", "ws:// or wss://"),
-        ("wormhole-transfer://[4-a", "not encoded correctly"),
-    ],
+    ("read", "error", "text", "message"),
+    [*((nameplate_of, CodeError, *row) for row in NO_CODES), *((uri.parse, UriError, *row) for row in NO_URIS)],
 )
-def test_a_uri_that_cannot_be_followed_is_refused(text: str, message: str) -> None:
-    with pytest.raises(UriError, match=message):
-        uri.parse(text)
+def test_a_text_that_is_no_code_or_uri_is_refused(
+    read: Callable[[str], object], error: type[Exception], text: str, message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        read(text)
 
 
 @given(st.text(max_size=60))
 def test_any_text_is_a_uri_or_refused(text: str) -> None:
-    for each in (text, f"wormhole-transfer:{text}", f"wormhole-transfer:4-a?{text}"):
-        try:
-            assert uri.parse(str(uri.parse(each))) == uri.parse(each)
-        except UriError:
-            continue
+    for written in (text, f"wormhole-transfer:{text}", f"wormhole-transfer:4-a?{text}"):
+        with suppress(UriError):
+            assert uri.parse(str(uri.parse(written))) == uri.parse(written)
 
 
 def test_the_code_of_a_seed_is_one_that_every_server_takes() -> None:
     for last in range(50):
-        code = seed_code(bytes(SEED_BYTES - 1) + bytes([last]))
-        nameplate = nameplate_of(code)
+        nameplate = nameplate_of(seed_code(bytes(SEED_BYTES - 1) + bytes([last])))
         assert nameplate.isdigit()
         assert len(nameplate) < MAX_NAMEPLATE_DIGITS
 
@@ -162,14 +143,11 @@ def side(scalar: str) -> Spake2:
     return Spake2(PASSWORD, APP_ID, int(scalar, 16).to_bytes(RANDOM_BYTES, "little"))
 
 
-def test_both_sides_agree_on_the_published_key() -> None:
+def test_both_sides_agree_on_the_published_key_and_derive_the_published_keys_of_it() -> None:
     alice, bob = side(VECTOR["scalar_a"]), side(VECTOR["scalar_b"])
     assert alice.message.hex() == VECTOR["message_a"]
     assert bob.message.hex() == VECTOR["message_b"]
     assert alice.finish(bob.message) == bob.finish(alice.message) == KEY
-
-
-def test_the_published_keys_are_derived() -> None:
     assert keys.verifier(KEY).hex() == VECTOR["verifier"]
     for who, phase, expected in VECTOR["phase_keys"]:
         assert keys.MessageKeys(KEY).of(who, phase).hex() == expected
@@ -177,7 +155,7 @@ def test_the_published_keys_are_derived() -> None:
         assert keys.application_key(KEY, purpose, size).hex() == expected
 
 
-@effort.examples(20)
+@examples(20)
 @given(password=st.binary(), identity=st.binary(), random=RANDOM)
 def test_the_python_library_agrees_on_the_same_key(password: bytes, identity: bytes, random: bytes) -> None:
     ours, theirs = Spake2(password, identity, random), SPAKE2_Symmetric(password, idSymmetric=identity)
@@ -189,14 +167,6 @@ def test_the_python_library_agrees_on_the_same_key(password: bytes, identity: by
 def test_openssl_and_the_python_client_derive_the_same_keys(key: bytes, purpose: bytes, size: int) -> None:
     assert hkdf(key, purpose, size) == reference.derive_key(key, purpose, size)
     assert hkdf(key, purpose, size) == HKDF(SHA256(), size, None, purpose).derive(key)
-
-
-def test_the_published_example_without_salt() -> None:
-    """RFC 5869, appendix A.3."""
-    extracted = hkdf_extract(b"\x0b" * 22)
-    assert extracted.hex() == "19ef24a32c717b167f33a91d6f648bdf96596776afdb6377ac434c1c293ccb04"
-    derived = "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d9d201395faa4b61a96c8"
-    assert hkdf_expand(extracted, b"", 42).hex() == derived
 
 
 @given(st.text("0123456789abcdef", max_size=20), st.text("abc-0123456789", max_size=20), st.binary(max_size=300))
@@ -243,11 +213,9 @@ def test_our_own_message_and_the_blinding_are_refused() -> None:
 @given(st.binary(max_size=40))
 def test_any_bytes_are_a_message_or_refused(message: bytes) -> None:
     alice = side(VECTOR["scalar_a"])
-    for each in (message, SYMMETRIC + message, SYMMETRIC + BLINDING_POINT + message):
-        try:
-            assert len(alice.finish(each)) == 32
-        except BadMessageError:
-            continue
+    for received in (message, SYMMETRIC + message, SYMMETRIC + BLINDING_POINT + message):
+        with suppress(BadMessageError):
+            assert len(alice.finish(received)) == 32
 
 
 TRANSIT_KEY = bytes(range(32))
@@ -257,8 +225,6 @@ SENDER, RECEIVER = TransitKeys.of(TRANSIT_KEY, Role.SENDER), TransitKeys.of(TRAN
 def test_the_lines_are_the_python_client_s() -> None:
     assert SENDER.line == RECEIVER.peer_line == python_client.build_sender_handshake(TRANSIT_KEY)
     assert RECEIVER.line == SENDER.peer_line == python_client.build_receiver_handshake(TRANSIT_KEY)
-    assert len(SENDER.line) == 87
-    assert len(RECEIVER.line) == 89
     assert SENDER.relay_line(bytes(8)) == python_client.build_sided_relay_handshake(TRANSIT_KEY, bytes(8).hex())
     assert SENDER.relay_token == RECEIVER.relay_token
 
@@ -349,7 +315,6 @@ def test_rust_s_hints_are_read_without_the_ways_that_are_not_tcp() -> None:
         direct(port=True),
         direct(hostname=""),
         direct(hostname=None),
-        direct(hostname="a b"),
         direct(hostname="a\n"),
         direct(hostname="fe80::1%eth0"),
         direct(hostname="a" * 256),
@@ -367,9 +332,9 @@ def test_a_hint_that_cannot_be_used_is_left_out(hint: Any) -> None:
 
 def test_of_many_hints_the_first_are_used() -> None:
     many = [direct(port=port) for port in range(1, 10_000)]
-    relays = [{"type": "relay-v1", "hints": many}, *({"type": "relay-v1", "hints": [each]} for each in many)]
+    relays = [{"type": "relay-v1", "hints": many}, *({"type": "relay-v1", "hints": [hint]} for hint in many)]
     hints = parse_hints({"hints-v1": [*many, *relays]})
-    assert [each.port for each in hints.direct] == list(range(1, MAX_HINTS + 1))
+    assert [address.port for address in hints.direct] == list(range(1, MAX_HINTS + 1))
     assert len(hints.relays) == MAX_HINTS
     assert len(hints.relays[0].addresses) == MAX_RELAY_ADDRESSES
 
