@@ -10,8 +10,8 @@ from functools import cache
 from random import Random
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from restante.timing.comparison import rank_test
 from restante.timing.comparison.compare import (
@@ -54,31 +54,26 @@ def all_permutations(old: Sequence[float], new: Sequence[float]) -> float:
     """Return the p-value as it is defined: the share of all divisions that are at least as far from the mean."""
     values = [*old, *new]
 
-    def distance(chosen: tuple[int, ...]) -> float:
-        others = [values[at] for at in range(len(values)) if at not in chosen]
-        mine = [values[at] for at in chosen]
-        above = sum((a > b) + (a == b) / 2 for a in mine for b in others)
-        return abs(above - len(mine) * len(others) / 2)
+    def distance(chosen: Sequence[int]) -> float:
+        others = [value for at, value in enumerate(values) if at not in chosen]
+        above = sum((values[at] > other) + (values[at] == other) / 2 for at in chosen for other in others)
+        return abs(above - len(chosen) * len(others) / 2)
 
-    extreme = distance(tuple(range(len(old), len(values))))
-    divisions = list(itertools.combinations(range(len(values)), len(new)))
-    return sum(distance(run) >= extreme - 1e-9 for run in divisions) / len(divisions)
+    extreme = distance(range(len(old), len(values)))
+    distances = [distance(chosen) for chosen in itertools.combinations(range(len(values)), len(new))]
+    return sum(each >= extreme - 1e-9 for each in distances) / len(distances)
 
 
-@pytest.mark.parametrize("name", DISTRIBUTIONS)
-def test_the_p_value_is_the_share_of_all_permutations(name: str) -> None:
+@pytest.mark.parametrize("draw", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
+def test_the_p_value_is_the_share_of_all_permutations_or_of_those_that_are_drawn(
+    draw: Callable[[Random], float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     dice = Random(3)
     for sizes in [(1, 1), (2, 5), (5, 2), (4, 4), (3, 6)]:
-        old, new = ([DISTRIBUTIONS[name](dice) for _ in range(size)] for size in sizes)
+        old, new = ([draw(dice) for _ in range(size)] for size in sizes)
         assert p_value(old, new, Draws(dice)) == pytest.approx(all_permutations(old, new))
-
-
-@pytest.mark.parametrize("name", DISTRIBUTIONS)
-def test_drawn_permutations_agree_with_all_of_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    dice = Random(4)
     for shift in (0.0, 0.5, 1.0):
-        old = [DISTRIBUTIONS[name](dice) for _ in range(15)]
-        new = [DISTRIBUTIONS[name](dice) + shift for _ in range(12)]
+        old, new = [draw(dice) for _ in range(15)], [draw(dice) + shift for _ in range(12)]
         exact = p_value(old, new, Draws(dice))
         with monkeypatch.context() as patched:
             patched.setattr(rank_test, "MAX_EXACT", 0)
@@ -225,8 +220,8 @@ def test_roles_are_compared_separately_and_more_runs_than_the_limit_are_refused(
 def renamed(timeline: Timeline, causes: dict[str, str], **changes: Any) -> Timeline:
     """Return a timeline whose client's time has other causes, and whose client changes."""
     client = timeline.clients[0]
-    spent = [msgspec.structs.replace(each, cause=causes.get(each.cause, each.cause)) for each in client.spent]
-    return msgspec.structs.replace(timeline, clients=[msgspec.structs.replace(client, spent=spent, **changes)])
+    spent = [replace(spent, cause=causes.get(spent.cause, spent.cause)) for spent in client.spent]
+    return replace(timeline, clients=[replace(client, spent=spent, **changes)])
 
 
 def test_what_only_some_runs_tell_apart_counts_as_one() -> None:
@@ -241,7 +236,7 @@ def test_what_only_some_runs_tell_apart_counts_as_one() -> None:
     assert ("elapsed", "queue") not in result
     assert result["elapsed", "queue and commit"].old_median_us == result["elapsed", "queue and commit"].new_median_us
     causes = {spent.cause: "round trip" for run in traced for spent in run.clients[0].spent}
-    without_clock = [msgspec.structs.replace(renamed(run, causes, offset_us=None), commands=[]) for run in traced]
+    without_clock = [replace(renamed(run, causes, offset_us=None), commands=[]) for run in traced]
     names = {name for _, name in by_name(compare(traced, without_clock, Random(0)))}
     assert "round trip" in names
     assert NETWORK not in names
@@ -256,7 +251,7 @@ def comparison(name: str) -> Comparison:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "sentence"),
     [
         ("slower", r"Slower: total, \S+ (ms|s) to \S+ (ms|s) \(\+\d+%\); network, "),
         ("equal", r"No change is shown\. The table has how large each may be\."),
@@ -264,12 +259,12 @@ def comparison(name: str) -> Comparison:
         ("the same run", r"The same: no change is larger than 10%\."),
     ],
 )
-def test_the_text_begins_with_what_changed_and_fits_the_terminal(name: str, words: str) -> None:
+def test_the_text_begins_with_what_changed_and_fits_the_terminal(name: str, sentence: str) -> None:
     result = comparison(name)
     [group] = result.groups
     first, second = compare_text(result, 200).splitlines()[:2]
     assert first == f"Sender: {group.old} old runs, {group.new} new."
-    assert re.match(words, second), second
+    assert re.match(sentence, second), second
     assert result.runs_needed == runs_needed(ALPHA / len(result.changes))
     for width in range(40, 201, 7):
         for line in compare_text(result, width).splitlines():
@@ -286,6 +281,6 @@ def test_a_change_is_a_percentage_a_factor_or_a_difference(
     old: Sequence[float], new: Sequence[float], size: str
 ) -> None:
     changes = compared([measure(old, new)])
-    written = compare_text(msgspec.structs.replace(comparison("equal"), changes=changes), 120)
+    written = compare_text(replace(comparison("equal"), changes=changes), 120)
     row = next(line for line in written.splitlines() if line.startswith("  crypto "))
     assert re.split(" {2,}", row.strip())[3] == size

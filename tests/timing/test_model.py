@@ -6,9 +6,9 @@ drawn, of which the truth is known.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from itertools import pairwise, product
 from random import Random
 from typing import Any
 
@@ -16,42 +16,63 @@ import pytest
 
 from restante.timing.logs.records import read_line
 from restante.timing.model import elapsed
-from restante.timing.model.exchanges import exchanges
+from restante.timing.model.deliveries import MeasuredLog, deliveries
+from restante.timing.model.exchanges import day_of, exchanges
 from restante.timing.model.offsets import Offset, best, offsets
 from restante.timing.model.phases import ALL_PHASES
 from support.timing.drawn import BEGAN, SIDES, Drawn, Path, draw, timeline_of
-from support.timing.vectors import (
-    COMPARED,
-    DELIVERY_VECTORS,
-    VECTORS,
-    computed_deliveries,
-    computed_rows,
-    events_of,
-)
-
-
-def turned(items: Sequence[Any] | None) -> Sequence[Any] | None:
-    return items and items[::-1]
+from support.timing.vectors import DELIVERY_VECTORS, VECTORS, by_id, events_of, lines_of, timing_rows
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: str(vector["name"]))
 def test_a_log_gives_the_phases_that_its_vector_has_in_any_order(vector: Mapping[str, Any]) -> None:
     expected = sorted(map(tuple, vector["rows"]), key=repr)
-    assert sorted(computed_rows(vector), key=repr) == expected
-    last = len(vector["log"]) - 1
-    rows = computed_rows({"log": turned(vector["log"]), "trace": turned(vector["trace"])})
-    assert sorted(((last - at, *row) for at, *row in rows), key=repr) == expected
+    events, lines = events_of(vector["log"]), lines_of(vector)
+    assert sorted(timing_rows(events, lines), key=repr) == expected
+    rows = timing_rows(events[::-1], lines[::-1])
+    assert sorted(((len(events) - 1 - at, *row) for at, *row in rows), key=repr) == expected
 
 
 def test_every_phase_is_in_a_vector() -> None:
     assert {row[2] for vector in VECTORS for row in vector["rows"]} == set(ALL_PHASES)
 
 
+COLUMNS = (
+    *("file", "id", "peer_file", "peer_id", "phase"),
+    *("network_out_us", "at_server_us", "network_in_us", "us", "error_us"),
+)
+"""Columns of a delivery that restante.timing computes."""
+
+
+def computed_deliveries(vector: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    """Return the deliveries of a vector: those between logs that have messages of one other log only on a day."""
+    # Of copies of a log the last one of the mapping counts: one that names a server, then by source.
+    measured: dict[str, MeasuredLog] = {}
+    for log in sorted(vector["logs"], key=lambda log: (log["server"] is None, log["source"]), reverse=True):
+        events = events_of(log["events"])
+        paired = exchanges(events, by_id(lines_of(vector)) if log["server"] == "main" else {})
+        measured[log["file"]] = MeasuredLog(events, paired, offsets(paired, events))
+    computed = []
+    partners = defaultdict(set)
+    for (file, author), (peer_file, peer) in product(measured.items(), repeat=2):
+        for item in deliveries(author, peer):
+            day = day_of(item.rx)
+            partners[file, day].add(peer_file)
+            partners[peer_file, day].add(file)
+            durations = (item.network_out_us, item.at_server_us, item.network_in_us, item.us, item.error_us)
+            computed.append((day, (file, item.at, peer_file, item.received_at, item.phase, *durations)))
+    return [
+        row
+        for day, row in computed
+        if row[0] != row[2] and len(partners[row[0], day]) == len(partners[row[2], day]) == 1
+    ]
+
+
 @pytest.mark.parametrize("vector", DELIVERY_VECTORS, ids=lambda vector: str(vector["name"]))
 def test_logs_give_the_deliveries_that_their_vector_has_in_any_order(vector: Mapping[str, Any]) -> None:
-    expected = [{name: row[name] for name in (*COMPARED, "error_us")} for row in vector["deliveries"]]
-    for variant in (vector, {**vector, "logs": turned(vector["logs"])}):
-        assert sorted(computed_deliveries(variant), key=repr) == sorted(expected, key=repr)
+    expected = sorted((tuple(row[name] for name in COLUMNS) for row in vector["deliveries"]), key=repr)
+    for variant in (vector, {**vector, "logs": vector["logs"][::-1]}):
+        assert sorted(computed_deliveries(variant), key=repr) == expected
 
 
 @pytest.mark.parametrize("logs", [200, pytest.param(5_000, marks=pytest.mark.thorough)])
@@ -247,11 +268,3 @@ def test_each_moment_of_a_log_has_one_cause(log: list[dict[str, Any]], causes: l
     pairs = exchanges(events, {})
     stretches = elapsed.stretches(events, pairs, offsets(pairs, events))
     assert [(item.cause, round((item.stop - item.start) / 1e6, 3)) for item in stretches] == causes
-
-
-def test_while_one_client_waits_the_other_s_cause_is_known() -> None:
-    stretches = [elapsed.Stretch(0, 10, "program"), elapsed.Stretch(10, 30, "human")]
-    assert elapsed.during(stretches, 5, 20) == {"program": 5, "human": 10}
-    assert elapsed.during(stretches, -5, 40) == {"program": 10, "human": 20, "not running": 15}
-    assert elapsed.during(stretches, 50, 60) == {"not running": 10}
-    assert elapsed.during([], 50, 60) == {"not running": 10}

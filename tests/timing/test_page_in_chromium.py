@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, FloatRect, Locator
 
 from restante.common.units import duration
-from restante.timing.model.timeline import Timeline
+from restante.timing.model.timeline import Client, Elapsed, Span, Spent, Timeline
 from restante.timing.outputs.page import page
 from support.timing import pages as timelines
 from support.timing.browser import PHONE, WIDE, Opened, chromium, opened
@@ -20,32 +20,46 @@ from support.timing.browser import PHONE, WIDE, Opened, chromium, opened
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with chromium() as shown:
-        yield shown
+    with chromium() as browser:
+        yield browser
 
 
 @pytest.fixture
 def wide(browser: Browser, tmp_path: Path) -> Iterator[Opened]:
-    with opened(browser, page(timelines.waited()), tmp_path, **WIDE) as shown:
-        yield shown
+    with opened(browser, page(timelines.waited()), tmp_path, **WIDE) as wide:
+        yield wide
 
 
-def labelled(shown: Opened, words: str) -> tuple[float, float]:
-    """Return a point on the line of the message with this label, close to its sender."""
-    box = shown.page.locator(".labels span", has_text=re.compile(f"^{words}")).first.bounding_box()
+def lasting(durations: list[int]) -> bytes:
+    """Return the page of a timeline with steps that take so long, in microseconds."""
+    spans = [Span("sender", "import", None, at, at + us) for at, us in enumerate(durations)]
+    end = max(durations) + len(durations)
+    client = Client("sender", len(spans), 0, end, 0, 1, 0, False, [Spent("program", end)])
+    elapsed = [Elapsed("sender", "program", 0, end)]
+    return page(Timeline(1, 1_795_000_000.0, end, False, [client], [], [], spans, elapsed, []))
+
+
+def box_of(locator: Locator) -> FloatRect:
+    box = locator.bounding_box()
     assert box is not None
+    return box
+
+
+def pake(opened: Opened) -> tuple[float, float]:
+    """Return a point on the line of the message with this label, close to its sender."""
+    box = box_of(opened.page.locator(".labels span", has_text=re.compile("^pake")).first)
     return box["x"] - 5, box["y"] + box["height"]
 
 
-def ticks(shown: Opened) -> list[str]:
-    """Return the words of the time axis."""
-    return sorted(shown.page.locator(".labels .tick:not([hidden])").all_inner_texts())
+def ticks(opened: Opened) -> list[str]:
+    """Return the labels of the time axis."""
+    return sorted(opened.page.locator(".labels .tick:not([hidden])").all_inner_texts())
 
 
-def press(shown: Opened, *keys: str) -> None:
+def press(opened: Opened, *keys: str) -> None:
     for key in keys:
-        shown.page.keyboard.press(key)
-    shown.next_frame()
+        opened.page.keyboard.press(key)
+    opened.next_frame()
 
 
 def test_the_pointer_shows_the_numbers_of_a_message_and_who_waited(wide: Opened) -> None:
@@ -53,27 +67,22 @@ def test_the_pointer_shows_the_numbers_of_a_message_and_who_waited(wide: Opened)
     assert wide.text("#lanes").split("\n") == ["Sender", "clock ± 20.1 ms", "Receiver", "clock ± 30 ms", "Server"]
     assert len(wide.drawn()) > 50
     assert not tooltip.is_visible()
-    pake = labelled(wide, "pake")
-    wide.page.mouse.move(*pake)
+    x, y = pake(wide)
+    wide.page.mouse.move(x, y)
     tooltip.wait_for()
-    words = " ".join(wide.text("#tooltip").split())
-    assert words.startswith(
-        "sender → receiver: pake at 0.762 s network out 20 ms ± 20.1 ms queue 4 µs commit 2.95 ms"
-    )
-    assert words.endswith("sent until the receiver has it 2.85 s ± 50.2 ms")
+    text = " ".join(wide.text("#tooltip").split())
+    assert text.startswith("sender → receiver: pake at 0.762 s network out 20 ms ± 20.1 ms queue 4 µs commit 2.95 ms")
+    assert text.endswith("sent until the receiver has it 2.85 s ± 50.2 ms")
     assert set(wide.drawn("#marks")) != {"0,0,0,0"}
     wide.page.mouse.move(5, 5)
     tooltip.wait_for(state="hidden")
-    box = wide.page.locator("#plot").bounding_box()
-    assert box is not None
-    wide.page.mouse.move(pake[0] - 14, box["y"] + box["height"] / 2)
+    box = box_of(wide.page.locator("#plot"))
+    wide.page.mouse.move(x - 14, box["y"] + box["height"] / 2)
     tooltip.wait_for()
-    words = " ".join(wide.text("#tooltip").split())
-    assert words.startswith(
-        "sender: peer from 0.806 s to 3.653 s duration 2.85 s Meanwhile the receiver: not running"
-    )
+    text = " ".join(wide.text("#tooltip").split())
+    assert text.startswith("sender: peer from 0.806 s to 3.653 s duration 2.85 s Meanwhile the receiver: not running")
     # A click keeps it until Escape.
-    wide.page.mouse.click(*pake)
+    wide.page.mouse.click(x, y)
     wide.page.mouse.move(5, 5)
     wide.next_frame()
     assert tooltip.is_visible()
@@ -129,8 +138,7 @@ def test_the_keyboard_alone_suffices(wide: Opened) -> None:
 def test_zoom_by_buttons_wheel_and_back_and_waits_can_be_shortened(wide: Opened) -> None:
     """Between the pake and the receiver's start is no event, nor during the transfer of the file."""
     pictures, axis, mouse = [wide.picture()], ticks(wide), wide.page.mouse
-    box = wide.page.locator("#plot").bounding_box()
-    assert box is not None
+    box = box_of(wide.page.locator("#plot"))
 
     def zoom() -> None:
         wide.page.keyboard.down("Control")
@@ -156,7 +164,7 @@ def test_zoom_by_buttons_wheel_and_back_and_waits_can_be_shortened(wide: Opened)
     wide.page.click("#fold")
     wide.next_frame()
     assert wide.page.locator(".labels .fold").all_inner_texts() == ["2.19 s", "1.91 s"]
-    assert [words for words in ticks(wide) if "1 s" < words < "2.9 s"] == []
+    assert [tick for tick in ticks(wide) if "1 s" < tick < "2.9 s"] == []
     wide.page.focus("#plot")
     press(wide, "End", "Enter", "Home", "PageDown", "PageUp", "0", "w")
     assert ticks(wide) == axis
@@ -164,28 +172,25 @@ def test_zoom_by_buttons_wheel_and_back_and_waits_can_be_shortened(wide: Opened)
 
 @pytest.mark.thorough
 def test_a_phone_needs_no_sideways_scrolling_and_two_fingers_zoom(browser: Browser, tmp_path: Path) -> None:
-    with opened(browser, page(timelines.waited()), tmp_path, **PHONE) as shown:
-        assert shown.page.evaluate("document.documentElement.scrollWidth") <= 360
-        assert len(shown.drawn()) > 30
-        shown.page.touchscreen.tap(*labelled(shown, "pake"))
-        shown.page.locator("#tooltip").wait_for()
-        box = shown.page.locator("#tooltip").bounding_box()
-        assert box is not None
+    with opened(browser, page(timelines.waited()), tmp_path, **PHONE) as phone:
+        assert phone.page.evaluate("document.documentElement.scrollWidth") <= 360
+        assert len(phone.drawn()) > 30
+        phone.page.touchscreen.tap(*pake(phone))
+        phone.page.locator("#tooltip").wait_for()
+        box = box_of(phone.page.locator("#tooltip"))
         assert 0 <= box["x"] <= box["x"] + box["width"] <= 360
-        shown.page.reload()
-        plot = shown.page.locator("#plot")
+        phone.page.reload()
+        plot = phone.page.locator("#plot")
         plot.scroll_into_view_if_needed()
-        before = shown.picture()
-        box = plot.bounding_box()
-        assert box is not None
-        session = shown.page.context.new_cdp_session(shown.page)
+        before, box = phone.picture(), box_of(plot)
+        session = phone.page.context.new_cdp_session(phone.page)
         middle = box["y"] + box["height"] / 2
         for kind, apart in (("touchStart", 30), ("touchMove", 45), ("touchMove", 90), ("touchEnd", None)):
             points = [] if apart is None else [{"x": 150, "y": middle - apart}, {"x": 200, "y": middle + apart}]
             points = [{**point, "id": number} for number, point in enumerate(points)]
             session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
-        assert shown.picture() != before
-        assert shown.page.evaluate("window.visualViewport.scale") == 1
+        assert phone.picture() != before
+        assert phone.page.evaluate("window.visualViewport.scale") == 1
 
 
 @pytest.mark.thorough
@@ -201,20 +206,21 @@ def test_the_dark_is_dark_also_if_it_comes_later(wide: Opened) -> None:
 
 @pytest.mark.thorough
 def test_only_visible_rows_exist_and_print_has_every_row_on_white(browser: Browser, tmp_path: Path) -> None:
-    with opened(browser, page(timelines.lasting([1000] * 500)), tmp_path, color_scheme="dark", **WIDE) as shown:
-        shown.page.focus("#plot")
-        press(shown, "End")
-        assert shown.page.locator("#list tbody tr[data-at]").count() < 100
-        assert shown.page.locator("#list tbody tr[data-at]").last.get_attribute("aria-rowindex") == "501"
-        shown.page.emulate_media(media="print")
-        shown.next_frame()
-        assert shown.page.locator("#list tbody tr[data-at]").count() == 500
-        assert shown.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-        assert not shown.page.locator(".toolbar").is_visible()
-        shown.page.emulate_media(media="screen")
-        shown.next_frame()
-        assert shown.page.locator("#list tbody tr[data-at]").count() < 100
-        assert shown.page.pdf().startswith(b"%PDF")
+    with opened(browser, lasting([1000] * 500), tmp_path, color_scheme="dark", **WIDE) as dark:
+        rows = dark.page.locator("#list tbody tr[data-at]")
+        dark.page.focus("#plot")
+        press(dark, "End")
+        assert rows.count() < 100
+        assert rows.last.get_attribute("aria-rowindex") == "501"
+        dark.page.emulate_media(media="print")
+        dark.next_frame()
+        assert rows.count() == 500
+        assert dark.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert not dark.page.locator(".toolbar").is_visible()
+        dark.page.emulate_media(media="screen")
+        dark.next_frame()
+        assert rows.count() < 100
+        assert dark.page.pdf().startswith(b"%PDF")
 
 
 @pytest.mark.thorough
@@ -230,16 +236,16 @@ def test_only_visible_rows_exist_and_print_has_every_row_on_white(browser: Brows
     ids=["receiver", "not compared", "no commands", "a moment", "hostile"],
 )
 def test_what_lacks_something_is_shown(browser: Browser, tmp_path: Path, timeline: Timeline) -> None:
-    with opened(browser, page(timeline), tmp_path, **WIDE) as shown:
+    with opened(browser, page(timeline), tmp_path, **WIDE) as wide:
         lanes = [client.role.capitalize() for client in timeline.clients]
-        assert shown.page.locator("#lanes b").all_inner_texts() == [*lanes, "Server"]
-        shown.page.focus("#plot")
-        press(shown, "Home", "ArrowDown", "Enter", "End", "+", "-", "0")
-        rows = shown.page.locator("#list tbody tr[data-at]").count()
+        assert wide.page.locator("#lanes b").all_inner_texts() == [*lanes, "Server"]
+        wide.page.focus("#plot")
+        press(wide, "Home", "ArrowDown", "Enter", "End", "+", "-", "0")
+        rows = wide.page.locator("#list tbody tr[data-at]").count()
         unsent = [frame for frame in timeline.frames if frame.command is None]
         assert rows == len(timeline.commands) + len(timeline.spans) + len(unsent)
-        assert shown.page.locator("img").count() == 0
-        assert ("</script><img" in shown.text("#rows")) == ("<" in (timeline.spans[0].name))
+        assert wide.page.locator("img").count() == 0
+        assert ("</script><img" in wide.text("#rows")) == ("<" in (timeline.spans[0].name))
 
 
 @pytest.mark.thorough
@@ -249,6 +255,6 @@ def test_durations_are_written_as_in_the_tables(browser: Browser, tmp_path: Path
     times += [59_499_999, 59_500_000, minute, 61_000_000, 3_599_500_000]
     times += [60 * minute, 90 * minute, 1440 * minute, 1500 * minute]
     times += [12_345, 123_456, 1_234_567, 12_345_678, 2_625, 2_500, 10_250, 10_750, 100_500, 101_500]
-    with opened(browser, page(timelines.lasting(times)), tmp_path, **WIDE) as shown:
-        rows = shown.page.locator("#list tbody tr[data-at] td:nth-child(3)").all_inner_texts()
-        assert rows == [duration(each) for each in times]
+    with opened(browser, lasting(times), tmp_path, **WIDE) as wide:
+        rows = wide.page.locator("#list tbody tr[data-at] td:nth-child(3)").all_inner_texts()
+        assert rows == list(map(duration, times))

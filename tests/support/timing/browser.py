@@ -35,12 +35,8 @@ def launch_options() -> dict[str, Any]:
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(**launch_options())
-        try:
-            yield browser
-        finally:
-            browser.close()
+    with sync_playwright() as playwright, playwright.chromium.launch(**launch_options()) as browser:
+        yield browser
 
 
 @dataclass
@@ -70,10 +66,10 @@ class Opened:
         )
         return counts
 
-    def picture(self, selector: str = "#base") -> str:
-        """Return what a canvas shows."""
+    def picture(self) -> str:
+        """Return what the canvas shows."""
         self.next_frame()
-        return str(self.page.evaluate("(selector) => document.querySelector(selector).toDataURL()", selector))
+        return str(self.page.evaluate("document.querySelector('#base').toDataURL()"))
 
     def next_frame(self) -> None:
         """Wait until the browser has drawn what is pending."""
@@ -88,9 +84,8 @@ def opened(browser: Browser, content: bytes, folder: Path, **options: Any) -> It
     """
     file = folder / "page.html"
     file.write_bytes(content)
-    context = browser.new_context(**options)
-    context.set_default_timeout(BOUND * 1000)
-    try:
+    with browser.new_context(**options) as context:
+        context.set_default_timeout(BOUND * 1000)
         page = context.new_page()
         complaints: list[str] = []
         requests: list[str] = []
@@ -107,5 +102,3 @@ def opened(browser: Browser, content: bytes, folder: Path, **options: Any) -> It
         yield Opened(page)
         assert complaints == []
         assert [url for url in requests if url != file.as_uri() and not url.startswith("data:")] == []
-    finally:
-        context.close()

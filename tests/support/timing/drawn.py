@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -54,8 +54,8 @@ class Way:
     tx: float
     heard: dict[str, float]
     """When each client received the answer or the message."""
-    sent_on: dict[str, float] = field(default_factory=dict)
-    """When the server sent it to a client that was not there before."""
+    sent_on: dict[str, float]
+    """When the server sent the answer or the message to each of them."""
 
 
 @dataclass
@@ -97,73 +97,55 @@ def draw(
 
     The receiver may begin late, and the sender's first message may be stored until then.
     """
+
+    def later(time: float, least: float, jitter: float) -> float:
+        return time + (least + (dice.expovariate(1 / jitter) if jitter else 0.0))
+
     ways: list[Way] = []
+    trace: list[dict[str, Any]] = []
     now = 0.0
     for number, (role, kind, phase) in enumerate(SCRIPT):
         now += dice.expovariate(1 / pauses) + (late if (role, kind) == ("receiver", "bind") else 0)
-        ways.append(_way(dice, role, kind, phase, f"{number:04x}", now, paths))
-        now = max(now, ways[-1].heard[role]) if kind != "add" else now
+        rx = later(now, paths[role].out, paths[role].jitter)
+        began = None if kind in {"bind", "open"} else later(rx, 0.0, 0.002)
+        commit = began and later(began, 0.0, 0.005)
+        tx = later(commit or rx, 0.0, 0.0002)
+        hears = SIDES if kind == "add" else (role,)
+        heard = {hearer: later(tx, paths[hearer].back, paths[hearer].jitter) for hearer in hears}
+        way = Way(role, kind, phase, f"{number:04x}", now, rx, began, commit, tx, heard, dict.fromkeys(hears, tx))
+        ways.append(way)
+        times = {"server_rx": rx, "commit_began": began, "commit": commit, "server_tx": tx}
+        stamps = {name: time and _stamp(time) for name, time in times.items()}
+        trace.append({"connection": 1, "command": kind, "id": way.id, **stamps})
+        now = max(now, heard[role]) if kind != "add" else now
     if stored:
         pake = next(way for way in ways if way.kind == "add")
         pake.sent_on["receiver"] = next(way.tx for way in ways if (way.role, way.kind) == ("receiver", "open"))
         pake.heard["receiver"] = pake.sent_on["receiver"] + paths["receiver"].back
-    return Drawn(
-        skews, ways, {role: log_of(role, ways, skews[role]) for role in SIDES}, [line_of(way) for way in ways]
-    )
+    return Drawn(skews, ways, {role: _log(role, ways, skews[role]) for role in SIDES}, trace)
 
 
-def _way(
-    dice: Random, role: str, kind: str, phase: str | None, command_id: str, sent: float, paths: dict[str, Path]
-) -> Way:
-    def delay(least: float, of: Path) -> float:
-        return least + (dice.expovariate(1 / of.jitter) if of.jitter else 0.0)
-
-    rx = sent + delay(paths[role].out, paths[role])
-    changes = kind not in {"bind", "open"}
-    began = rx + dice.expovariate(500) if changes else None
-    commit = None if began is None else began + dice.expovariate(200)
-    tx = (rx if commit is None else commit) + dice.expovariate(5000)
-    hears = SIDES if kind == "add" else (role,)
-    heard = {each: tx + delay(paths[each].back, paths[each]) for each in hears}
-    return Way(role, kind, phase, command_id, sent, rx, began, commit, tx, heard)
-
-
-def stamp(seconds: float) -> float:
+def _stamp(seconds: float) -> float:
     """Return a time as a server writes it: seconds since 1970, in whole microseconds."""
     return round(BEGAN + seconds, 6)
 
 
-def line_of(way: Way) -> dict[str, Any]:
-    times = (None if each is None else stamp(each) for each in (way.rx, way.began, way.commit, way.tx))
-    keys = ("server_rx", "commit_began", "commit", "server_tx")
-    return {"connection": 1, "command": way.kind, "id": way.id, **dict(zip(keys, times, strict=True))}
+def _log(role: str, ways: Sequence[Way], skew: float) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = []
 
+    def note(name: str, at: float, **details: Any) -> None:
+        details["_side"] = SIDES[role]
+        events.append({"name": name, "start": BEGAN + (at + skew), "stop": None, "details": details})
 
-def log_of(role: str, ways: Sequence[Way], skew: float) -> list[dict[str, Any]]:
-    side = SIDES[role]
-    events = []
     for way in ways:
         if way.role == role:
-            sent = {"_side": side, "type": way.kind, "id": way.id, **({"phase": way.phase} if way.phase else {})}
-            events.append(_event("ws_send", way.sent + skew, sent))
-            ack = {"type": "ack", "id": way.id, "server_tx": stamp(way.tx)}
-            events.append(_event("ws_receive", way.heard[role] + skew, {"_side": side, "message": ack}))
+            note("ws_send", way.sent, type=way.kind, id=way.id, **({"phase": way.phase} if way.phase else {}))
+            note("ws_receive", way.heard[role], message={"type": "ack", "id": way.id, "server_tx": _stamp(way.tx)})
         if way.kind == "add":
-            message = {
-                "type": "message",
-                "side": SIDES[way.role],
-                "phase": way.phase,
-                "body": "00",
-                "id": way.id,
-                "server_rx": stamp(way.rx),
-                "server_tx": stamp(way.sent_on.get(role, way.tx)),
-            }
-            events.append(_event("ws_receive", way.heard[role] + skew, {"_side": side, "message": message}))
+            message = {"type": "message", "side": SIDES[way.role], "phase": way.phase, "body": "00", "id": way.id}
+            message |= {"server_rx": _stamp(way.rx), "server_tx": _stamp(way.sent_on[role])}
+            note("ws_receive", way.heard[role], message=message)
     return sorted(events, key=lambda event: float(event["start"]))
-
-
-def _event(name: str, at: float, details: dict[str, Any]) -> dict[str, Any]:
-    return {"name": name, "start": BEGAN + at, "stop": None, "details": details}
 
 
 PATHS: dict[str, Path] = {role: Path(0.020, 0.010, 0.002) for role in ROLES}
@@ -192,6 +174,6 @@ def waiting(seconds: float = 9.0, *, human: float | None = None, paths: dict[str
     drawn.add("receiver", "input code", came - (human or seconds), came - 0.001, "user")
     drawn.add("sender", "command dispatch", -0.3)
     drawn.add("sender", "pake1", -0.2, -0.1, "crypto")
-    drawn.add("sender", "tx file", ended + 0.1, ended + 2.1)
-    drawn.add("receiver", "rx file", ended + 0.1, ended + 2.1)
+    for role, name in (("sender", "tx file"), ("receiver", "rx file")):
+        drawn.add(role, name, ended + 0.1, ended + 2.1)
     return drawn

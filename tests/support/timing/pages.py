@@ -12,7 +12,7 @@ import re
 
 from msgspec.structs import replace
 
-from restante.timing.model.timeline import ROLES, Client, Elapsed, Role, Span, Spent, Timeline
+from restante.timing.model.timeline import ROLES, Role, Timeline
 from support.markup import Tags
 from support.timing.drawn import Path, timeline_of, waiting
 
@@ -33,20 +33,11 @@ def of_events(*names: str) -> Timeline:
     return timeline_of(drawn, roles=["sender"], traced=False)
 
 
-def hostile(words: str) -> Timeline:
-    """Return a timeline with words where only those of the lists can be."""
+def hostile(text: str) -> Timeline:
+    """Return a timeline with a text where only words of the lists can be."""
     whole = waited()
-    commands = [replace(each, type=words, phase=words) for each in whole.commands]
-    return replace(whole, commands=commands, spans=[replace(each, name=words) for each in whole.spans])
-
-
-def lasting(durations: list[int]) -> Timeline:
-    """Return a timeline with steps that take so long, in microseconds."""
-    spans = [Span("sender", "import", None, at, at + each) for at, each in enumerate(durations)]
-    end = max(durations) + len(durations)
-    client = Client("sender", len(spans), 0, end, 0, 1, 0, False, [Spent("program", end)])
-    elapsed = [Elapsed("sender", "program", 0, end)]
-    return Timeline(1, 1_795_000_000.0, end, False, [client], [], [], spans, elapsed, [])
+    commands = [replace(command, type=text, phase=text) for command in whole.commands]
+    return replace(whole, commands=commands, spans=[replace(span, name=text) for span in whole.spans])
 
 
 def closed(content: str, *elements: str) -> Tags:

@@ -1,15 +1,13 @@
-"""The shared vectors of timing and deliveries (tests/vectors), and what Python computes of them."""
+"""The shared vectors of timing and deliveries (tests/vectors), and the rows that Python computes of a log."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import product
 from typing import Any
 
 from restante.timing.logs.records import Event, TraceLine, read_event, read_line
-from restante.timing.model.deliveries import Delivery, MeasuredLog, deliveries
 from restante.timing.model.exchanges import day_of, exchanges, us
 from restante.timing.model.offsets import offsets
 from restante.timing.model.phases import phases
@@ -25,30 +23,27 @@ deliveries and transfers."""
 TimingRow = tuple[int, str, str, int | None, int | None, int | None]
 """Index of the event, what, phase, us, error_us, and offset_us of the event's day."""
 
-COMPARED = ("file", "id", "peer_file", "peer_id", "phase", "network_out_us", "at_server_us", "network_in_us", "us")
-"""Columns of a delivery that restante.timing computes, and `error_us`."""
-
 
 def timing_rows(events: Sequence[Event], lines: Iterable[TraceLine]) -> list[TimingRow]:
     """Return the rows of a log."""
-    paired = exchanges(events, _by_id(lines))
+    paired = exchanges(events, by_id(lines))
     days = offsets(paired, events)
     rows: list[TimingRow] = []
-    for each in phases(events, paired, days):
-        start = us(events[each.at].start)
+    for row in phases(events, paired, days):
+        start = us(events[row.at].start)
         assert start is not None
         offset = days.get(day_of(start))
-        ahead = None if offset is None else offset.us
-        rows.append((each.at, each.what, each.phase, each.us, each.error_us, ahead))
+        rows.append((row.at, row.what, row.phase, row.us, row.error_us, offset and offset.us))
     return rows
 
 
-def _by_id(lines: Iterable[TraceLine]) -> dict[str, list[TraceLine]]:
-    by_id: dict[str, list[TraceLine]] = {}
+def by_id(lines: Iterable[TraceLine]) -> Mapping[str, Sequence[TraceLine]]:
+    """Return the lines that have an id."""
+    result = defaultdict(list)
     for line in lines:
         if line.id is not None:
-            by_id.setdefault(line.id, []).append(line)
-    return by_id
+            result[line.id].append(line)
+    return result
 
 
 def events_of(log: Sequence[Any]) -> list[Event]:
@@ -59,33 +54,3 @@ def events_of(log: Sequence[Any]) -> list[Event]:
 def lines_of(vector: Mapping[str, Any]) -> list[TraceLine]:
     """Return the lines of a vector's trace."""
     return [read_line(json.dumps(line).encode()) for line in vector["trace"] or ()]
-
-
-def computed_rows(vector: Mapping[str, Any]) -> list[TimingRow]:
-    """Return the rows of a vector's log and trace."""
-    return timing_rows(events_of(vector["log"]), lines_of(vector))
-
-
-def computed_deliveries(vector: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the deliveries of a vector: those between logs that have messages of one other log only on a day."""
-    # Of copies of a log the last one of the mapping counts: one that names a server, then by source.
-    measured: dict[str, MeasuredLog] = {}
-    for log in sorted(vector["logs"], key=lambda log: (log["server"] is None, log["source"]), reverse=True):
-        events = events_of(log["events"])
-        paired = exchanges(events, _by_id(lines_of(vector)) if log["server"] == "main" else {})
-        measured[log["file"]] = MeasuredLog(events, paired, offsets(paired, events))
-    found: list[tuple[str, str, Delivery]] = []
-    partners = defaultdict(set)
-    for (file, author), (peer_file, peer) in product(measured.items(), repeat=2):
-        for each in deliveries(author, peer):
-            found.append((file, peer_file, each))
-            partners[file, day_of(each.rx)].add(peer_file)
-            partners[peer_file, day_of(each.rx)].add(file)
-    computed = []
-    for file, peer_file, each in found:
-        files = (file, peer_file)
-        if file != peer_file and all(len(partners[name, day_of(each.rx)]) == 1 for name in files):
-            durations = (each.network_out_us, each.at_server_us, each.network_in_us, each.us)
-            values = (file, each.at, peer_file, each.received_at, each.phase, *durations)
-            computed.append({**dict(zip(COMPARED, values, strict=True)), "error_us": each.error_us})
-    return computed
