@@ -13,9 +13,7 @@ from client.commands import Desk
 from client.live import Network, Program
 from restante.client.connection import websocket
 from restante.mailbox.server.commit_loop import Retention
-from support.mailbox.givens import Options
 from support.mailbox.live import DAY, LiveServer, open_live
-from support.mailbox.worlds import CoreWorld
 
 WEEK: Final = Retention(prune_after=7 * DAY)
 
@@ -23,7 +21,7 @@ WEEK: Final = Retention(prune_after=7 * DAY)
 @pytest.fixture
 def network(monkeypatch: pytest.MonkeyPatch) -> Network:
     """A server's core in memory, which all wormholes reach, whatever URL they have."""
-    network = Network(CoreWorld(Options()))
+    network = Network()
     monkeypatch.setattr(websocket, "connect", network.connect)
     return network
 

@@ -22,10 +22,10 @@ from restante.client.core.state import NEW_BYTES, new_state
 from restante.client.errors import WormholeError
 from support.bounds import bounded
 from support.dice import Seeded
-from support.mailbox.givens import Inbox
+from support.mailbox.givens import Inbox, Options
 from support.mailbox.live import LiveServer
 from support.mailbox.servers import Server
-from support.mailbox.worlds import World
+from support.mailbox.worlds import CoreWorld
 
 APP_ID: Final = "example.com/test"
 
@@ -72,13 +72,10 @@ async def meet(alice: Wormhole, bob: Wormhole) -> str:
     return code
 
 
-async def use(wormhole: Wormhole, code: str | None = None) -> None:
-    """Open it, use this code or a new one, wait for the peer, and close it."""
+async def use(wormhole: Wormhole) -> None:
+    """Open it, use a new code, wait for the peer, and close it."""
     async with bounded("the end of a wormhole"), wormhole:
-        if code is None:
-            await wormhole.allocate_code()
-        else:
-            await wormhole.set_code(code)
+        await wormhole.allocate_code()
         await wormhole.verifier()
 
 
@@ -238,12 +235,13 @@ class Line:
 class Network:
     """Where wormholes reach the server, after a while, and not always."""
 
-    def __init__(self, world: World, seed: int = 1, *, latency: float = 0.0, breaking: float = 0.0) -> None:
-        """Begin. A frame arrives after at most `latency` seconds, and breaks its connection with a probability."""
-        self.world = world
+    def __init__(self, seed: int = 1) -> None:
+        self.world = CoreWorld(Options())
         self._chance = Random(seed)
-        self.latency = latency
-        self.breaking = breaking
+        self.latency = 0.0
+        """Seconds after which a frame arrives at the latest."""
+        self.breaking = 0.0
+        """The probability that a frame breaks its connection."""
         self.frames_until_broken: int | None = None
         """After so many frames from the server each connection breaks."""
         self.silent_from: str | None = None

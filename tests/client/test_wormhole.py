@@ -60,7 +60,6 @@ from support.bounds import bounded
 from support.effort import examples
 from support.mailbox.givens import Options
 from support.mailbox.servers import Restante
-from support.mailbox.worlds import CoreWorld
 
 
 async def test_two_sides_meet_and_exchange_messages(network: Network) -> None:
@@ -371,7 +370,8 @@ def test_whatever_the_network_does_each_message_arrives_once(
     seed: int, latency: float, breaking: float, outages: list[float], count: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        network = Network(CoreWorld(Options()), seed, latency=latency)
+        network = Network(seed)
+        network.latency = latency
         patch.setattr(websocket, "connect", network.connect)
 
         async def fail_sometimes() -> None:
