@@ -31,7 +31,7 @@ from restante.waku.client.outbound_connection import NodeUnavailableError, conne
 from restante.waku.client.probe import Outcome, _probe
 from restante.waku.client.ranges import FetchState, HistoryQuery, Range, including, without
 from restante.waku.client.requester import OVERSIZED, UNREQUESTED, Phase, Requester
-from restante.waku.client.subscribe import REMEMBERED_FAILURES, Intervals, _Subscription, subscribe
+from restante.waku.client.subscribe import Intervals, subscribe
 from restante.waku.devp2p.enode import Enode
 from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope, make
@@ -791,18 +791,6 @@ async def test_an_exception_of_the_subscriber_ends_the_subscription(tmp_path: Pa
             await post_it()
             with pytest.raises(StoreError, match="no room"):
                 await subscription.over()
-
-
-async def test_only_a_few_failure_reasons_of_a_server_are_remembered() -> None:
-    reported: list[tuple[int, str]] = []
-    query = HistoryQuery(0, 1, frozenset([TOPIC]))
-    subscription = _Subscription([], query, PLAIN, print, print, lambda *failure: reported.append(failure))
-    failures = [(number % 2, f"failure {number}") for number in range(1000)]
-    for failure in failures:
-        subscription._say(*failure)
-        subscription._say(*failure)
-    assert reported == failures, "each once"
-    assert {len(reasons) for reasons in subscription._reported.values()} == {REMEMBERED_FAILURES}
 
 
 async def test_an_unreachable_server_is_reported_once_and_dialled_again(tmp_path: Path) -> None:

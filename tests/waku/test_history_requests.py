@@ -37,7 +37,6 @@ PASSWORD = SymmetricKey(b"\7" * 32)
 DICE = Seeded(7)
 OTHER = b"\xff\xff\xff\xff"
 
-DEMANDS = HistoryTerms(demands=Demands(keys=(PASSWORD,)))
 LATE = Failed(ID, "rate limit exceeded")
 TOO_MANY = Failed(ID, "too many requests at once")
 SMALL, LARGE = 1024 + 128, 1024 + 128 * 1000
@@ -49,14 +48,6 @@ NOTHING = waku_packets.Options(pow=0.0, confirmations=True, topics=frozenset())
 def sealed(body: bytes, *, to: SymmetricKey | bytes = PASSWORD, sign: bool = True) -> Envelope:
     data = seal(body, to=to, dice=DICE, sign=new_key(DICE) if sign else None)
     return make(EPOCH + 50, 50, bytes(4), data)
-
-
-async def archive(here: Inside, *envelopes: Envelope) -> None:
-    await here.archive.save(envelopes, EPOCH)
-
-
-async def end_of(peer: RawPeer) -> Completed | Failed:
-    return (await ask(peer))[1]
 
 
 async def elsewhere(here: Inside, number: int = 9) -> RawPeer:
@@ -81,7 +72,7 @@ async def test_a_request_is_answered_in_the_form_that_its_sender_reads(tmp_path:
     bodies["fixed"] = sealed(bytes([0x50, 0, 0, 0]) + EPOCH.to_bytes(4, "big") + FILTER)
     bodies["to its key"] = sealed(rlp.encode(SHAPES["string"]), to=own.public)
     async with inside(tmp_path, history=HistoryTerms(demands=Demands(keys=(PASSWORD, own)))) as here:
-        await archive(here, *LETTERS, letter(99, topic=OTHER))
+        await here.archive.save([*LETTERS, letter(99, topic=OTHER)], EPOCH)
         peer = await here.greet()
         for name, asked in bodies.items():
             peer.say(waku_packets.REQUEST, asked.raw)
@@ -104,7 +95,7 @@ async def test_pages_give_each_envelope_once_in_order_also_after_a_restart(tmp_p
     in_order = sorted(SOME, key=lambda envelope: (envelope.sent, envelope.hash), reverse=descending)
     everything: dict[str, Any] = {"bloom": bloom.ALL_BITS, "topics": frozenset()}
     async with inside(tmp_path, history=terms) as here:
-        await archive(here, *SOME)
+        await here.archive.save(SOME, EPOCH)
         first, cursor = await fetch_page(await here.greet(), limit=60, **everything)
         assert 0 < len(first) < 60
         assert sum(len(envelope.raw) for envelope in first) <= 5000
@@ -121,8 +112,8 @@ async def test_an_envelope_that_fits_no_packet_is_left_out_and_not_named_last(ba
     largest = [letter(number, size=(1 << 20) - 20, age=20 - number) for number in range(3)]
     first, last = letter(50, age=19), letter(51, age=10)
     assert all(len(each.raw) > (1 << 20) - 16 for each in largest)
-    async with inside(tmp_path, history=DEMANDS) as here:
-        await archive(here, *largest, first)
+    async with inside(tmp_path, history=HistoryTerms(demands=Demands(keys=(PASSWORD,)))) as here:
+        await here.archive.save([*largest, first], EPOCH)
         peer = await here.greet()
         for limit, expected in ((0, [first]), (1, []), (3, [first])):
             packets, end = await ask(peer, sealed(rlp.encode([0, EPOCH, b"", [TOPIC], limit, b"", batch])).raw)
@@ -130,17 +121,13 @@ async def test_an_envelope_that_fits_no_packet_is_left_out_and_not_named_last(ba
             assert isinstance(end, Completed)
             assert end.last == (expected[-1].hash if expected else completion.NO_HASH)
         assert await walk(peer, limit=1) == [first]
-        await archive(here, last)
+        await here.archive.save([last], EPOCH)
         assert await walk(peer, limit=1) == [first, last]
 
 
 async def test_a_request_that_is_not_served_is_answered_with_the_reason(tmp_path: Path) -> None:
     """A packet that is no request is only counted."""
-    friend, body, invalid = (
-        new_key(Seeded(99)),
-        rlp.encode(SHAPES["list"]),
-        rlp.encode([EPOCH + 1, EPOCH, FILTER, 10]),
-    )
+    friend, body = new_key(Seeded(99)), rlp.encode(SHAPES["list"])
     terms = HistoryTerms(
         demands=Demands(keys=(PASSWORD,), require_signature=True, forms=frozenset(("envelope",))),
         allow=frozenset((node_id(friend.public),)),
@@ -151,7 +138,7 @@ async def test_a_request_that_is_not_served_is_answered_with_the_reason(tmp_path
             (known, plain(), "this server takes no plain requests"),
             (known, sealed(body, sign=False).raw, "check message signature failed: wrong signature of p2p request"),
             (known, sealed(body, to=SymmetricKey(b"\1" * 32)).raw, "failed to decrypt p2p request"),
-            (known, sealed(invalid).raw, "query range is invalid: lower > upper"),
+            (known, sealed(rlp.encode([EPOCH + 1, EPOCH, FILTER, 10])).raw, "query range is invalid: lower > upper"),
             (stranger, sealed(body).raw, "this server serves those that it was told to"),
         ):
             _, end = await ask(peer, asked)
@@ -173,18 +160,18 @@ async def test_who_asks_too_often_or_for_too_much_is_refused_also_after_it_recon
 ) -> None:
     """Its address and its key both count."""
     async with inside(tmp_path, limits=Limits(**limits)) as here:
-        await archive(here, *LETTERS)
+        await here.archive.save(LETTERS, EPOCH)
         peer = await here.greet()
-        ends = [await end_of(peer) for _ in range(4)]
+        ends = [(await ask(peer))[1] for _ in range(4)]
         assert (ends[0], ends[-1]) == (Completed(ID, LETTERS[-1].hash), LATE)
         assert here.node.history_requests.refusals == {"peer_req_limit": ends.count(LATE)}
-        assert await end_of(await here.greet()) == LATE
+        assert (await ask(await here.greet()))[1] == LATE
         other = await elsewhere(here)
-        while await end_of(other) != LATE:
+        while (await ask(other))[1] != LATE:
             pass
         other.cut()
         await here.until("its end", lambda: len(here.node.connections) == 2)
-        assert await end_of(await here.greet(key=other.key)) == LATE
+        assert (await ask(await here.greet(key=other.key)))[1] == LATE
 
 
 @pytest.mark.parametrize("places", ["history_requests.MAX_PAGES", "requester_quotas.MAX_PAGES_PER_ADDRESS"])
@@ -195,7 +182,7 @@ async def test_who_does_not_read_gives_up_its_slot_and_costs_nothing_once_gone(
     monkeypatch.setattr(f"restante.waku.node.{places}", 2)
     large = sorted((make(EPOCH - 29, 1, TOPIC, DICE.draw(300_000)) for _ in range(16)), key=lambda each: each.hash)
     async with inside(tmp_path, history=HistoryTerms(bounds=Bounds(bytes=32 << 20))) as here:
-        await archive(here, *large, *LETTERS)
+        await here.archive.save([*large, *LETTERS], EPOCH)
         slow = [await here.greet() for _ in range(2)]
         here.narrow(*slow)
         for peer in slow:
@@ -238,12 +225,12 @@ async def test_a_failed_search_is_answered_with_an_error_and_logged_once(
         peer = await here.greet()
         with patch.object(here.archive, "page", side_effect=error), structlog.testing.capture_logs() as logs:
             for _ in range(3):
-                assert await end_of(peer) == Failed(ID, words)
+                assert (await ask(peer))[1] == Failed(ID, words)
         if isinstance(error, StoreError):
             assert logs == [{"event": words, "log_level": "error", "reason": str(error)}]
         assert here.node.history_requests.refusals == {why: 3}
         assert here.node.ready() == ready
-        assert await end_of(peer) == Completed(ID)
+        assert (await ask(peer))[1] == Completed(ID)
 
 
 class Hours:
@@ -288,7 +275,7 @@ async def test_six_hundred_small_pages_one_after_the_other_are_all_sent(tmp_path
 async def test_a_requester_that_makes_the_node_examine_much_is_answered_later(tmp_path: Path) -> None:
     async with inside(tmp_path, limits=Limits(rows=1.0, rows_at_once=len(LETTERS))) as here:
         hours = Hours(here.node.history_requests)
-        await archive(here, *LETTERS)
+        await here.archive.save(LETTERS, EPOCH)
         peer = await here.greet()
         wanted = PageQuery(lower=0, upper=EPOCH, topics=frozenset((TOPIC,)), limit=1000)
         looked = (await here.archive.page(wanted)).looked
@@ -301,7 +288,7 @@ async def test_a_waiting_requester_is_still_read_delays_only_its_own_address_and
     async with inside(tmp_path, limits=Limits(pages=1.0, pages_at_once=1)) as here:
         requests = here.node.history_requests
         hours = Hours(requests)
-        await archive(here, *LETTERS)
+        await here.archive.save(LETTERS, EPOCH)
         hasty, neighbour, other = await here.greet(NOTHING), await here.greet(NOTHING), await elsewhere(here)
         for _ in range(2):
             assert (await fetch_page(hasty))[0] == LETTERS
@@ -348,7 +335,7 @@ async def test_a_slow_reader_does_not_exceed_the_rate(tmp_path: Path) -> None:
     """What it asked for meanwhile is answered when it has read what came before."""
     async with inside(tmp_path) as here:
         hours = Hours(here.node.history_requests)
-        await archive(here, *LETTERS)
+        await here.archive.save(LETTERS, EPOCH)
         here.archive.search.clear()
         peer = await here.greet()
         [connection] = here.node.connections
@@ -367,7 +354,7 @@ async def test_waiting_requests_have_a_limit_of_memory(tmp_path: Path, monkeypat
     large = plain(topics=frozenset(number.to_bytes(4, "big") for number in range(1000)))
     monkeypatch.setattr("restante.waku.node.history_requests.MAX_QUEUED_BYTES", 3 * LARGE)
     async with inside(tmp_path) as here:
-        await archive(here, *LETTERS)
+        await here.archive.save(LETTERS, EPOCH)
         here.archive.search.clear()
         requests = here.node.history_requests
         greedy = [await elsewhere(here, number) for number in (11, 12)]
@@ -423,11 +410,10 @@ async def test_a_request_waits_for_few_pages_of_others(
 
     unlimited = Limits(pages=0, rows=0)  # what rates would stop is what is to be borne here
     async with inside(tmp_path, limits=unlimited, history=HistoryTerms(bounds=Bounds(rows=10))) as here:
-        await archive(here, *LETTERS, *CROWD)
+        await here.archive.save([*LETTERS, *CROWD], EPOCH)
         here.archive.readers.close()
-        here.archive.readers = Readers.open(
-            tmp_path / FILE, 1
-        )  # how many another thread searches meanwhile is chance
+        # With more readers, how many pages other threads search meanwhile would be chance.
+        here.archive.readers = Readers.open(tmp_path / FILE, 1)
         attackers = [await elsewhere(here, 100 if alone else 100 + number) for number in range(many)]
         attacks = [asyncio.create_task(ask_on(peer)) for peer in attackers]
         peer, counts, waited = await elsewhere(here), here.node.history_requests.counts, []

@@ -38,19 +38,15 @@ def enclosed(body: bytes, *, to: SymmetricKey | bytes = SHARED, sign: Any = KEY)
 
 
 def wanted(vector: dict[str, Any], **others: Any) -> Request:
-    id_ = bytes.fromhex(vector.get("id", "")) or others.pop("id")
-    return Request(
-        id=id_,
-        lower=vector["lower"],
-        upper=vector["upper"],
-        bloom=None if vector["bloom"] is None else bloom.read(bytes.fromhex(vector["bloom"])),
-        topics=frozenset(map(bytes.fromhex, vector["topics"])),
-        limit=vector["limit"],
-        cursor=bytes.fromhex(vector["cursor"]),
-        batch=vector["batch"],
-        answer=vector["answer"],
-        **others,
-    )
+    """Read a request as the vectors write it."""
+    values = {**vector, **others}
+    if "id" in vector:
+        values["id"] = bytes.fromhex(vector["id"])
+    if vector["bloom"] is not None:
+        values["bloom"] = bloom.read(bytes.fromhex(vector["bloom"]))
+    values["topics"] = frozenset(map(bytes.fromhex, vector["topics"]))
+    values["cursor"] = bytes.fromhex(vector["cursor"])
+    return Request(**values)
 
 
 def vectors(section: str) -> pytest.MarkDecorator:
