@@ -25,8 +25,8 @@ OTHER_TOPIC = b"\5\6\7\x08"
 PACKETS = [bytes([number]) * 32 for number in range(10)]
 
 
-def mailserver(terms: ArchiveTerms | None = None, *, known: int = MIB, live: int = MIB) -> Mailserver:
-    return Mailserver(Policy(min_pow=1e-6), terms or ArchiveTerms(), Pool(known, live))
+def mailserver(min_pow: float = 1e-6) -> Mailserver:
+    return Mailserver(Policy(min_pow=min_pow), ArchiveTerms(), Pool(MIB, MIB))
 
 
 def relayed(server: Mailserver) -> list[Envelope]:
@@ -46,7 +46,7 @@ OLD = letter(4, age=500)
 
 
 def test_an_envelope_whose_work_is_infinite_because_it_has_no_ttl_is_relayed_and_not_archived() -> None:
-    strict = Mailserver(Policy(min_pow=1e3), ArchiveTerms(), Pool(MIB, MIB))
+    strict = mailserver(min_pow=1e3)
     assert strict.offer(b"a", PACKETS[0], [letter(3, ttl=0)], EPOCH) == Response(PACKETS[0], ())
     assert (relayed(strict), strict.take()) == ([letter(3, ttl=0)], None)
 
@@ -97,19 +97,18 @@ TERMS = ArchiveTerms(topics=frozenset([TOPIC]), retention=200)
 class Interleaved(RuleBasedStateMachine):
     """However offers, batches and what becomes of them are interleaved."""
 
+    memory = (MIB, MIB)
+
     def __init__(self) -> None:
         super().__init__()
         self.now = EPOCH
-        self.server = self.make()
+        self.server = Mailserver(Policy(min_pow=1e-6), TERMS, Pool(*self.memory))
         self.saving: Batch | None = None
         self.saved: set[bytes] = set()
         self.offered: dict[bytes, list[Envelope]] = {}
         self.answered: dict[bytes, Response] = {}
         self.due: set[bytes] = set()
         """Hashes of accepted envelopes that are to be archived."""
-
-    def make(self) -> Mailserver:
-        return mailserver(TERMS)
 
     @rule(some=st.lists(st.sampled_from(LETTERS), max_size=5))
     def offer(self, some: list[Envelope]) -> None:
@@ -170,17 +169,12 @@ class Interleaved(RuleBasedStateMachine):
 class Forgetting(Interleaved):
     """The same where no more than three hashes are known at a time."""
 
-    def make(self) -> Mailserver:
-        return mailserver(TERMS, known=3 * 250, live=3 * 700)
+    memory = (3 * 250, 3 * 700)
 
 
 TestInterleaved = Interleaved.TestCase
 TestForgetting = Forgetting.TestCase
 TestInterleaved.settings = TestForgetting.settings = examples(100, 30)
-
-
-def expiring(second: int, number: int = 0) -> Envelope:
-    return make(EPOCH + second, 50, b"\1\2\3\4", b"\1\2\3", number)
 
 
 def fill(pool: Pool, *envelopes: Envelope) -> None:
@@ -192,7 +186,7 @@ def fill(pool: Pool, *envelopes: Envelope) -> None:
 def test_hashes_are_forgotten_in_blocks_when_the_last_of_a_block_has_expired(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("restante.waku.node.pool.HASHES_PER_BLOCK", 2)
     pool = Pool(MIB, MIB)
-    a, b, c = (expiring(second) for second in (10, 40, 20))
+    a, b, c = (letter(age=50 - second) for second in (10, 40, 20))
     fill(pool, a, b, c)
     pool.expire(EPOCH + 21 + EXPIRED_GRACE_SECONDS)
     assert pool.known == {a.hash: 1, b.hash: 2}
@@ -210,7 +204,7 @@ STEPS = st.lists(
 @examples(200)
 def test_hashes_are_forgotten_as_they_came_and_envelopes_as_they_expire(steps: list[tuple[int, int | None]]) -> None:
     """So nobody can have others' envelopes forgotten, and relayed anew, by some that live for days."""
-    size = LIVE_ENVELOPE_MEMORY + len(expiring(0).raw)
+    size = LIVE_ENVELOPE_MEMORY + len(letter().raw)
     known: dict[bytes, int] = {}
     live: dict[bytes, int] = {}
     with patch("restante.waku.node.pool.HASHES_PER_BLOCK", 1):
@@ -221,7 +215,7 @@ def test_hashes_are_forgotten_as_they_came_and_envelopes_as_they_expire(steps: l
                 pool.expire(now)
                 known = {name: expiry for name, expiry in known.items() if expiry >= now - EXPIRED_GRACE_SECONDS}
                 live = {name: expiry for name, expiry in live.items() if expiry >= now}
-            elif (envelope := expiring(second, number)).hash not in known:
+            elif (envelope := letter(number, age=50 - second)).hash not in known:
                 fill(pool, envelope)
                 known = dict([*known.items(), (envelope.hash, now)][-4:])
                 live[envelope.hash] = now
@@ -263,13 +257,9 @@ def refusal(envelope: Envelope, policy: Policy = FREE, now: int = EPOCH) -> Refu
     return judge(envelope, now, policy).refusal
 
 
-def sent_at(sent: int, ttl: int = 50, size: int = 100) -> Envelope:
-    return make((sent + ttl) & U32, ttl & U32, b"abcd", bytes(size))
-
-
 @pytest.mark.parametrize(("ahead", "late"), [(0, 0), (1, 2), (10, 11)])
 def test_an_early_envelope_needs_work_for_the_time_until_it_is_sent(ahead: int, late: int) -> None:
-    envelope = sent_at(EPOCH + ahead)
+    envelope = letter(age=-ahead)
     assert judge(envelope, EPOCH, FREE).pow == envelope.pow(late)
     assert refusal(envelope, Policy(min_pow=envelope.pow(late))) is None
     assert refusal(envelope, Policy(min_pow=math.nextafter(envelope.pow(late), 1))) is acceptance.TOO_CHEAP
@@ -288,7 +278,7 @@ def test_an_envelope_that_fits_no_packet_is_refused_whatever_the_limit(
     more: int, wanted: RefusalReason | None, max_size: int
 ) -> None:
     """Nobody would ever get it: status-go disconnects whoever sends a packet of more than 1 MiB."""
-    envelope = sent_at(EPOCH, size=packets.MAX_ENVELOPE_BYTES - 20 + more)
+    envelope = letter(size=packets.MAX_ENVELOPE_BYTES - 20 + more)
     assert len(envelope.raw) == packets.MAX_ENVELOPE_BYTES + more
     assert (len(packets.write_envelopes([envelope.raw])) <= packets.MAX_PACKET_BYTES) == (wanted is None)
     assert refusal(envelope, Policy(min_pow=0.0, max_size=max_size)) is wanted
