@@ -176,29 +176,23 @@ def with_headers(*lines: str) -> bytes:
     return handshake().replace(b"\r\n\r\n", "".join(f"\r\n{line}" for line in lines).encode() + b"\r\n\r\n")
 
 
+TLS: Final = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(200))
+
 REQUESTS: Final[dict[str, tuple[bytes, str]]] = {
     "nothing but an end": (b"\r\n\r\n", BAD),
-    "a word": (b"hello\r\n\r\n", BAD),
-    "TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(200)) + b"\r\n\r\n", BAD),
+    "TLS": (TLS + b"\r\n\r\n", BAD),
     "HTTP/2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", BAD),
     "HTTP/1.0": (handshake().replace(b"HTTP/1.1", b"HTTP/1.0"), BAD),
-    "HTTP/1.11": (handshake().replace(b"HTTP/1.1", b"HTTP/1.11"), BAD),
     "no path": (handshake().replace(b" /v1 ", b"  "), BAD),
     "a space in the path": (handshake("/v1 /v1"), BAD),
     "another path": (handshake("/v2"), NOT_FOUND),
     "a path above": (handshake("/v1x/../v1"), NOT_FOUND),
-    "a whole address": (handshake("http://127.0.0.1/v1"), NOT_FOUND),
     "a path of 7,900 letters": (handshake("/" + "x" * 7900), NOT_FOUND),
     "a path of 8,200 letters": (handshake("/" + "x" * 8200), TOO_LARGE),
-    "a path of 10,000 letters": (handshake("/" + "x" * 10_000), TOO_LARGE),
     "the greeting, a hundred times": (b"GET / HTTP/1.1\r\n\r\n" * 100, OK),
     "POST": (handshake().replace(b"GET", b"POST"), BAD),
-    "get": (handshake().replace(b"GET", b"get"), BAD),
-    "no upgrade": (handshake(Upgrade=""), BAD),
     "another upgrade": (handshake(Upgrade="h2c"), BAD),
-    "no connection": (handshake(Connection=""), BAD),
     "another connection": (handshake(Connection="keep-alive"), BAD),
-    "no version": (handshake(Sec_WebSocket_Version=""), BAD),
     "another version": (handshake(Sec_WebSocket_Version="12"), BAD),
     "no key": (handshake(Sec_WebSocket_Key=""), BAD),
     "a key of 15 bytes": (handshake(Sec_WebSocket_Key="AAAAAAAAAAAAAAAAAAAA"), BAD),
@@ -213,16 +207,13 @@ REQUESTS: Final[dict[str, tuple[bytes, str]]] = {
     "1,000 headers": (with_headers(*(f"X{i}: x" for i in range(1000))), TOO_LARGE),
     "a body": (with_headers("Content-Length: 5"), BAD),
     "chunks": (with_headers("Transfer-Encoding: chunked"), BAD),
-    "a header of 20 KB": (with_headers("X: " + "x" * 20_000), TOO_LARGE),
     "20 KB without an end": (b"GET /v1 HTTP/1.1\r\nX: " + b"x" * 20_000, TOO_LARGE),
-    "a megabyte without an end": (b"GET /" + b"x" * (1 << 20), TOO_LARGE),
 }
 
 SLOW: Final[dict[str, bytes]] = {
     "nothing at all": b"",
-    "a letter": b"G",
     "all but the end": handshake()[:-1],
-    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(200)),
+    "TLS": TLS,
     "bare line feeds": handshake().replace(b"\r\n", b"\n"),
 }
 
@@ -252,9 +243,9 @@ async def test_a_request_may_come_in_pieces_and_frames_with_its_end(siege: Siege
         await asyncio.sleep(0)
     await client.reader.readuntil(b"\r\n\r\n")
     assert (await client.hear())["type"] == "welcome"
-    heard = [await client.read() for _ in range(3)]
-    assert (PONG, b"1") in heard
-    assert sum(b'"pong":2' in payload for _, payload in heard) == 1
+    frames = [await client.read() for _ in range(3)]
+    assert (PONG, b"1") in frames
+    assert sum(b'"pong":2' in payload for _, payload in frames) == 1
 
 
 async def test_a_handshake_that_takes_too_long_is_closed(siege: Siege) -> None:

@@ -41,29 +41,25 @@ def close(code: int, reason: bytes = b"") -> bytes:
 
 
 NO_FRAMES: Final[dict[str, tuple[bytes, int]]] = {
-    **{f"opcode {each}": (frame(each, b"{}"), PROTOCOL_ERROR) for each in (*range(3, 8), *range(11, 16))},
+    **{f"opcode {code}": (frame(code, b"{}"), PROTOCOL_ERROR) for code in (*range(3, 8), *range(11, 16))},
     "unmasked text": (frame(TEXT, PING_COMMAND, mask=False), PROTOCOL_ERROR),
     "a ping in fragments": (frame(PING, b"now?", fin=False), PROTOCOL_ERROR),
     "a ping of 126 bytes": (frame(PING, bytes(126)), PROTOCOL_ERROR),
     "a pong of 64 KiB": (frame(PONG, bytes(1 << 16)), PROTOCOL_ERROR),
     "5 bytes, said in 16 bits": (declared(5, 16, b"12345"), PROTOCOL_ERROR),
-    "5 bytes, said in 64 bits": (declared(5, 64, b"12345"), PROTOCOL_ERROR),
     "64 KiB less one, said in 64 bits": (declared((1 << 16) - 1, 64), PROTOCOL_ERROR),
     "2⁶³ bytes": (declared(1 << 63, 64), PROTOCOL_ERROR),
     "2⁶³ bytes less one": (declared((1 << 63) - 1, 64), TOO_BIG),
     "a byte more than twice the limit": (declared(2 * MAX_MESSAGE + 1, 64), TOO_BIG),
     "a close of one byte": (frame(CLOSE, b"\x03"), PROTOCOL_ERROR),
-    **{f"close {each}": (close(each), PROTOCOL_ERROR) for each in (999, 1004, 1005, 1006, 1015, 2999)},
+    **{f"close {code}": (close(code), PROTOCOL_ERROR) for code in (999, 1004, 1005, 1006, 1015, 2999)},
     "a close whose reason is not UTF-8": (close(1000, b"\xff"), INVALID),
     "a stream of zeros": (bytes(1000), PROTOCOL_ERROR),
 }
 """Bytes that the frame reader does not take, and the close code."""
 
 NO_MESSAGES: Final[dict[str, tuple[bytes, int]]] = {
-    **{
-        f"text with reserved bits {each:03b}": (frame(TEXT, b"{}", reserved=each), PROTOCOL_ERROR)
-        for each in range(1, 8)
-    },
+    **{f"reserved bits {bits:03b}": (frame(TEXT, b"{}", reserved=bits), PROTOCOL_ERROR) for bits in range(1, 8)},
     "binary with a reserved bit": (frame(BINARY, b"{}", reserved=4), PROTOCOL_ERROR),
     "a ping with a reserved bit": (frame(PING, b"", reserved=2), PROTOCOL_ERROR),
     "a reserved bit in a fragment": (
@@ -73,7 +69,6 @@ NO_MESSAGES: Final[dict[str, tuple[bytes, int]]] = {
     "a continuation of nothing": (frame(CONTINUATION, b"{}"), PROTOCOL_ERROR),
     "a message inside another": (frame(TEXT, b"{", fin=False) + frame(TEXT, b"{}"), PROTOCOL_ERROR),
     "a byte more than the limit": (frame(TEXT, b" " * (MAX_MESSAGE + 1)), TOO_BIG),
-    "twice the limit": (frame(BINARY, b" " * 2 * MAX_MESSAGE), TOO_BIG),
     "fragments of more than the limit": (
         frame(TEXT, b" " * MAX_MESSAGE, fin=False) + frame(CONTINUATION, b" ", fin=False),
         TOO_BIG,
@@ -82,19 +77,12 @@ NO_MESSAGES: Final[dict[str, tuple[bytes, int]]] = {
 """Frames that make no message: an error, and then the close code."""
 
 NO_OBJECTS: Final[dict[str, tuple[bytes, int]]] = {
-    "nothing": (b"", INVALID),
-    "a word": (b"hello", INVALID),
     "half an object": (b'{"type": "ping", "ping": 1', INVALID),
     "two objects": (PING_COMMAND * 2, INVALID),
-    "a byte order mark": (b"\xef\xbb\xbf" + PING_COMMAND, INVALID),
     "UTF-16": (PING_COMMAND.decode().encode("utf-16"), INVALID),
     "a control character": (b'{"type": "ping", "ping": "\x00"}', INVALID),
-    "Infinity": (b'{"type": "ping", "ping": -Infinity}', INVALID),
     "a byte that is not UTF-8": (b'{"type": "ping", "ping": "\xff"}', INVALID),
-    "a letter cut in two": (b'{"type": "ping", "ping": "\xc3', INVALID),
-    "a letter that is too long": (b'{"type": "ping", "ping": "\xc0\xaf"}', INVALID),
     "a surrogate in UTF-8": (b'{"type": "ping", "ping": "\xed\xa0\x80"}', INVALID),
-    "a letter beyond Unicode": (b'{"type": "ping", "ping": "\xf4\x90\x80\x80"}', INVALID),
     "a million brackets": (b"[" * 10**6, TOO_BIG),
     "a ping of a million strings": (b'{"type": "ping", "ping": [' + b'"",' * 10**6 + b"0]}", TOO_BIG),
     "an id of a million braces": (
@@ -103,26 +91,16 @@ NO_OBJECTS: Final[dict[str, tuple[bytes, int]]] = {
     ),
     "ten million spaces": (b" " * 10**7, TOO_BIG),
     "an array of commands": (b"[" + PING_COMMAND + b"]", UNSUPPORTED),
-    "a string": (b'"ping"', UNSUPPORTED),
     "a number of a million digits": (b"1" * 10**6, UNSUPPORTED),
-    "null": (b"null", UNSUPPORTED),
-    "true": (b"true", UNSUPPORTED),
 }
 """Payloads that are no JSON object: an error, and then the close code."""
 
 TABLES: Final = {
-    "no frames": (NO_FRAMES, []),
-    "no messages": (NO_MESSAGES, [("error", None)]),
-    **{
-        f"no objects, {kind}": (
-            {name: (frame(opcode, payload), code) for name, (payload, code) in NO_OBJECTS.items()},
-            [("error", None)],
-        )
-        for kind, opcode in (("text", TEXT), ("binary", BINARY))
-    },
+    "no frames": NO_FRAMES,
+    "no messages": NO_MESSAGES,
+    "no objects, text": {name: (frame(TEXT, payload), code) for name, (payload, code) in NO_OBJECTS.items()},
+    "no objects, binary": {name: (frame(BINARY, payload), code) for name, (payload, code) in NO_OBJECTS.items()},
 }
-"""Each with what the client is told before the close."""
-
 
 Fate = tuple[list[tuple[str, object]], int | None]
 """What somebody was told in the end: types of messages with their `orig`; and the close code."""
@@ -150,7 +128,7 @@ async def fates(siege: Siege, streams: dict[str, list[bytes]], *, after: bool) -
 
 @pytest.mark.parametrize("kind", TABLES)
 async def test_what_is_no_message_ends_only_its_connection(siege: Siege, kind: str) -> None:
-    table, messages = TABLES[kind]
+    table, messages = TABLES[kind], [] if kind == "no frames" else [("error", None)]
     outcomes = await fates(siege, {name: [stream] for name, (stream, _) in table.items()}, after=bool(messages))
     assert outcomes == {name: (messages, code) for name, (_, code) in table.items()}
 
@@ -214,8 +192,8 @@ async def test_messages_may_come_in_any_frames(siege: Siege, sent: tuple[bytes, 
         socket.write(stream[start : start + (bite or len(stream))])
     socket.write(frame(PING, b"the fence"))
     answers = []
-    while (heard := await socket.read()) != (PONG, b"the fence"):
-        answers += [json.loads(heard[1])["type"]] if heard[0] == TEXT else []
+    while (answer := await socket.read()) != (PONG, b"the fence"):
+        answers += [json.loads(answer[1])["type"]] if answer[0] == TEXT else []
     while len(answers) < len(types):  # a pong may come before what waits for a batch
         answers.append((await socket.hear())["type"])
     assert answers == types

@@ -29,24 +29,22 @@ from support.effort import examples
 from support.mailbox.ledger import Ledger
 from support.mailbox.picture import picture
 
-Picture = dict[str, Any]
-
 
 def quietly(_pages: int) -> None:
     """Show no progress."""
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(each.name for each in folder.iterdir())
+    return sorted(path.name for path in folder.iterdir())
 
 
-async def taken(store: Store) -> Picture:
+async def taken(store: Store) -> dict[str, Any]:
     """Return all that a store has: what is live, and how many usage records."""
     usage = {table: store.database.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in USAGE}
     return {"live": picture(await store.view(), touches=False), **usage}
 
 
-async def restored(backup: Path, data: Path) -> Picture:
+async def restored(backup: Path, data: Path) -> dict[str, Any]:
     """Restore a backup, and return what a server finds there."""
     restore(backup, data, quietly)
     store = open_store(data)

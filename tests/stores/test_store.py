@@ -16,14 +16,34 @@ import pytest
 from restante.common.errors import StoreBusy, StoreError
 from restante.common.usage_records import RESULTS, CurrentUsage, MailboxUsage, NameplateUsage
 from restante.mailbox.core import model
+from restante.mailbox.core.state import State
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from restante.mailbox.store import recent, sqlite
+from restante.mailbox.store.sqlite import Store
 from stores.conftest import LIVE, USAGE, Engine
 from support.bounds import BOUND
 from support.dice import FakeDice
 from support.mailbox.givens import FakeClock
 from support.mailbox.ledger import APP, Ledger
-from support.mailbox.picture import assert_shown, picture
+from support.mailbox.picture import picture
+
+
+async def assert_shown(store: Store, ledger: Ledger) -> State:
+    """A view shows what was applied, and nothing else; gives it."""
+    view, state = await store.view(), ledger.state
+    assert picture(view, touches=False) == picture(state, touches=False)
+    for mailbox in view.mailboxes():
+        assert mailbox.touched <= ledger.mailbox(mailbox.mailbox_id, mailbox.app_id).touched
+    keys = [mailbox.key for mailbox in view.mailboxes()]
+    keys += [nameplate.key for app in view.apps.values() for nameplate in app.nameplates.values()]
+    assert len(keys) == len(set(keys))
+    assert max(keys, default=0) < view.next_key <= state.next_key
+    sequences = [message.sequence for mailbox in view.mailboxes() for message in mailbox.messages]
+    assert max(sequences, default=0) < view.next_sequence <= state.next_sequence
+    assert view.stored == state.stored
+    assert not view.unsaved
+    return view
+
 
 # ── one batch ────────────────────────────────────────────────────────────────────────────────────
 
@@ -39,7 +59,7 @@ async def test_odd_names_and_values_are_kept_apart_and_as_they_were(engine: Engi
         for number, box in enumerate(boxes):
             for side in ("a", "A"):
                 ledger.open(side, box, app)
-            body, phase, msg_id = (bodies[(number + place) % len(bodies)] for place in range(3))
+            body, phase, msg_id = (bodies[(number + shift) % len(bodies)] for shift in range(3))
             ledger.add("a", box, body, phase, msg_id, app)
         for side, nameplate in (("a", "1"), ("é", "007")):
             ledger.claim(side, nameplate, app)
@@ -278,7 +298,6 @@ async def test_forgetting_deletes_old_records_up_to_the_maximum(engine: Engine) 
 # ── the last week, compared with a count in Python ───────────────────────────────────────────────
 
 NOW = 1_000_000_000.0
-SPANS = {"hour": 3600, "day": 86400, "week": 7 * 86400}
 
 
 async def test_results_are_counted_by_span_and_waits_are_of_the_last_day(
@@ -293,12 +312,12 @@ async def test_results_are_counted_by_span_and_waits_are_of_the_last_day(
     ]
     changes = [MailboxUsage("app", True, started, waiting, 99.0, result) for started, waiting, result in records]
     await engine.store.apply(changes, model.Now(NOW, 0.0))
-    shown = recent.read(engine.data, NOW)
-    for span, seconds in SPANS.items():
+    usage = recent.read(engine.data, NOW)
+    for span, seconds in (("hour", 3600), ("day", 86400), ("week", 7 * 86400)):
         within = [result for started, _, result in records if NOW - seconds <= started <= NOW]
-        assert shown["results"][span] == {result: within.count(result) for result in RESULTS}
+        assert usage["results"][span] == {result: within.count(result) for result in RESULTS}
     waits = sorted(wait for started, wait, _ in records if NOW - 86400 <= started <= NOW and wait is not None)
-    waiting = shown["waiting_seconds"]
+    waiting = usage["waiting_seconds"]
     assert (waiting["mailboxes"], waiting["latest"]) == (len(waits), len(waits))
     for share in (50, 90, 99):
         assert sum(wait <= waiting[f"p{share}"] for wait in waits) >= len(waits) * share / 100
