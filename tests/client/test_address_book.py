@@ -27,43 +27,34 @@ MOVES: Final = ("--move-after", "2")
 RESTART: Final = -1.0
 """Instead of seconds: the server is restarted."""
 
+ENTRIES: Final = {"alice": ["Carol", "Erin", "Frank"], "bob": ["Dave", "Grace"]}
+"""What each of them has added."""
+
 Script = Sequence[tuple[str, ...] | float]
 
 SCRIPT: Final[Script] = (
-    *(("alice", "add", name, "alice's") for name in ("Carol", "Erin", "Frank")),
+    *(("alice", "add", name, "alice's") for name in ENTRIES["alice"]),
     ("alice", "invite"),
     6 * HOUR,
     ("bob", "accept", CODE),
     RESTART,
     ("alice", "exchange"),  # two entries are sent, and that she has moved on
     8 * DAY,  # the server prunes both mailboxes
-    ("bob", "exchange"),
-    ("alice", "exchange"),
-    ("bob", "exchange"),  # he moves on, too
+    *((who, "exchange") for who in ("bob", "alice", "bob")),  # he moves on, too
     8 * DAY,
-    *(("bob", "add", name, "bob's") for name in ("Dave", "Grace")),
-    ("bob", "exchange"),
-    ("alice", "exchange"),
+    *(("bob", "add", name, "bob's") for name in ENTRIES["bob"]),
+    *((who, "exchange") for who in ("bob", "alice")),
     1 * DAY,
     ("bob", "exchange"),
     RESTART,
-    ("alice", "exchange"),
-    ("bob", "exchange"),
-    ("alice", "exchange"),
+    *((who, "exchange") for who in ("alice", "bob", "alice")),
     8 * DAY,
-    ("bob", "exchange"),
-    ("alice", "exchange"),
-    ("bob", "exchange"),
-    ("alice", "exchange"),
+    *((who, "exchange") for who in ("bob", "alice", "bob", "alice")),
 )
 """What two people do within four weeks, whose programs move on to another mailbox after two entries.
 
 The server keeps idle mailboxes for seven days.
 """
-
-ALICE: Final = ["Carol", "Erin", "Frank"]
-"""The entries of Alice after the script."""
-BOB: Final = ["Dave", "Grace"]
 
 
 class Failed(Exception):  # noqa: N818 - what has happened to a program
@@ -111,10 +102,10 @@ class Life:
     def check(self) -> None:
         """Each has its own entries and those of the other, in order and each once."""
         assert len(self.codes) == 1
-        for who, mine, friends in (("alice", ALICE, BOB), ("bob", BOB, ALICE)):
+        for who, friend in (("alice", "bob"), ("bob", "alice")):
             journal = self.journal(who)
-            assert (self.names(who, "mine"), self.names(who)) == (mine, friends)
-            assert journal.state["sent"] == len(mine)
+            assert (self.names(who, "mine"), self.names(who)) == (ENTRIES[who], ENTRIES[friend])
+            assert journal.state["sent"] == len(ENTRIES[who])
             assert journal.names == [f"meeting {journal.state['meeting']}"]
         assert self.server.mailboxes == 1
 
@@ -152,9 +143,9 @@ async def test_a_code_that_leads_to_nobody_is_replaced_by_the_next_one(life: Lif
     assert life.names("alice") == ["Dave"]
     assert life.server.mailboxes == 1
     assert life.journal("bob").names == ["meeting 3"]
-    for words in (("accept", "5-another-code"), ("invite",)):
+    for command in (("accept", "5-another-code"), ("invite",)):
         with pytest.raises(Failed, match=r"^address_book: this book has a friend already: use another file "):
-            await life.run(0, "alice", *words)
+            await life.run(0, "alice", *command)
 
 
 async def test_a_code_that_was_not_used_in_time_is_replaced_by_another_invitation(life: Life) -> None:
@@ -177,7 +168,7 @@ URL: Final = "a server's URL begins with ws:// or wss:// and names a host"
 @pytest.mark.parametrize(
     ("options", "command", "sentence"),
     [
-        *(((), ("add", "Carol", text), ENTRY) for text in ("\udcff", "one\ntwo", 1001 * "x")),
+        *(((), ("add", "Carol", line), ENTRY) for line in ("\udcff", "one\ntwo", 1001 * "x")),
         ((), ("accept", "4-purple-\udcff"), "a code is a text in UTF-8, and this one is not"),
         ((), ("accept", "purple"), "a code begins with a number, like 7-purple-sausages"),
         (("--server", "http://example.com"), ("invite",), URL),

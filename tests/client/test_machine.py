@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from random import Random
-from typing import TypeVar
+from typing import Any
 
 import msgspec
 import pytest
@@ -25,8 +25,6 @@ from support import effort
 from support.mailbox.givens import Inbox, Options
 from support.mailbox.worlds import StoreWorld, World
 
-T = TypeVar("T")
-
 
 class Side:
     """A wormhole in a process that can be killed, on a connection that can be cut."""
@@ -42,7 +40,7 @@ class Side:
         """Whether the application processes each message when it is told."""
         self.processed: list[bytes] = []
         """The peer's messages that the application has processed. They are in its checkpoint."""
-        self._told: deque[outputs.MessageReceived] = deque()
+        self._unprocessed: deque[outputs.MessageReceived] = deque()
         self._inbox: Inbox | None = None
         self._heard = 0
         self._to_server: deque[bytes] = deque()
@@ -69,7 +67,7 @@ class Side:
     def restart(self) -> None:
         """Kill the process after a checkpoint, and start it again."""
         self.cut()
-        self._told.clear()
+        self._unprocessed.clear()
         state = msgspec.json.decode(msgspec.json.encode(self.machine.state), type=State)
         self.machine = Machine(state, self.dice.randbytes, lasting=self._lasting)
 
@@ -78,14 +76,14 @@ class Side:
         while fresh := self.machine.outputs():
             self._to_server += [output.text for output in fresh if isinstance(output, outputs.SendFrame)]
             self.events += [output for output in fresh if not isinstance(output, outputs.SendFrame)]
-            self._told += [output for output in fresh if isinstance(output, outputs.MessageReceived)]
-            while self.attentive and self._told:
+            self._unprocessed += [output for output in fresh if isinstance(output, outputs.MessageReceived)]
+            while self.attentive and self._unprocessed:
                 self.process()
 
     def process(self) -> None:
         """Let the application process the next message, if there is one."""
-        if self._told:
-            message = self._told.popleft()
+        if self._unprocessed:
+            message = self._unprocessed.popleft()
             self.processed.append(message.plaintext)
             self.machine.processed(message.number)
             self.take()
@@ -124,7 +122,7 @@ def world() -> Iterator[World]:
         yield world
 
 
-def told(side: Side, kind: type[T]) -> list[T]:
+def events_of(side: Side, kind: type[Any]) -> list[Any]:
     return [event for event in side.events if isinstance(event, kind)]
 
 
@@ -133,7 +131,7 @@ def pair(world: World, **options: bool) -> tuple[Side, Side]:
     alice, bob = Side(world, 1, **options), Side(world, 2, **options)
     alice.machine.allocate("purple-sausages")
     settle(alice)
-    (known,) = told(alice, outputs.CodeKnown)
+    (known,) = events_of(alice, outputs.CodeKnown)
     bob.machine.set_code(known.code)
     return alice, bob
 
@@ -185,31 +183,27 @@ def test_messages_are_stored_in_their_order_also_if_the_first_was_lost_on_its_wa
     messages = [frame for frame in bob._inbox.frames if frame["type"] == "message"]
     theirs = [message["phase"] for message in messages if message["side"] != bob.machine.state.side]
     assert theirs == ["pake", "version", *(["0", "1"] if more else [])]
-    assert [message.plaintext for message in told(bob, outputs.MessageReceived)] == ([b"one", b"two"] if more else [])
-    assert told(alice, outputs.MessageReceived) == [outputs.MessageReceived(0, b"early")]
+    assert [message.plaintext for message in events_of(bob, outputs.MessageReceived)] == (
+        [b"one", b"two"] if more else []
+    )
+    assert events_of(alice, outputs.MessageReceived) == [outputs.MessageReceived(0, b"early")]
 
 
-def test_a_list_has_numbers_only_and_answers_a_question(world: World) -> None:
+def test_a_list_has_numbers_only_and_answers_a_question_while_a_caller_waits(world: World) -> None:
     alice = Side(world, 1)
     alice.connect()
     alice.listen()
     alice.machine.list_nameplates()
-    for listed in (["4", "\x1b[31m", "4-purple", "", "12"], ["7"]):
-        hear(alice, type="nameplates", nameplates=[{"id": nameplate} for nameplate in listed])
-    assert told(alice, outputs.NameplatesListed) == [outputs.NameplatesListed(["4", "12"])]
-    assert alice.machine.answers == 2  # the welcome and the first list
-
-
-def test_a_list_is_expected_only_while_a_caller_waits_for_it(world: World) -> None:
-    alice = Side(world, 1)
-    alice.connect()
-    alice.listen()
+    alice.machine.forget_list()
+    assert not alice.machine.awaits_answer  # nobody waits for it any more
     for _ in range(2):
         alice.machine.list_nameplates()
     alice.machine.forget_list()
     assert alice.machine.awaits_answer
-    alice.machine.forget_list()
-    assert not alice.machine.awaits_answer
+    for listed in (["4", "\x1b[31m", "4-purple", "", "12"], ["7"]):
+        hear(alice, type="nameplates", nameplates=[{"id": nameplate} for nameplate in listed])
+    assert events_of(alice, outputs.NameplatesListed) == [outputs.NameplatesListed(["4", "12"])]
+    assert alice.machine.answers == 2  # the welcome and the first list
 
 
 @pytest.mark.parametrize("nameplate", ["", "four", "-1", "9" * 41, "4-purple", "4-\x1b[31m", "4\n", "٤"])
@@ -219,8 +213,8 @@ def test_an_allocated_nameplate_that_is_none_ends_the_wormhole(world: World, nam
     alice.connect()
     alice.listen()
     hear(alice, type="allocated", nameplate=nameplate)
-    assert [type(failed.error) for failed in told(alice, outputs.Failed)] == [ServerError]
-    assert told(alice, outputs.Closed) == [outputs.Closed("errory")]
+    assert [type(failed.error) for failed in events_of(alice, outputs.Failed)] == [ServerError]
+    assert events_of(alice, outputs.Closed) == [outputs.Closed("errory")]
 
 
 @pytest.mark.parametrize("closing", [False, True])
@@ -237,9 +231,9 @@ def test_what_a_server_could_not_store_is_sent_again_on_the_next_connection(worl
     assert alice.machine.outputs() == [outputs.Reconnect("the server asks to try again later: not now")]
     alice.cut()
     settle(alice, bob)
-    assert told(alice, outputs.Failed) == []
-    assert told(bob, outputs.MessageReceived) == ([] if closing else [outputs.MessageReceived(0, b"hello")])
-    assert told(alice, outputs.Closed) == ([outputs.Closed("happy")] if closing else [])
+    assert events_of(alice, outputs.Failed) == []
+    assert events_of(bob, outputs.MessageReceived) == ([] if closing else [outputs.MessageReceived(0, b"hello")])
+    assert events_of(alice, outputs.Closed) == ([outputs.Closed("happy")] if closing else [])
 
 
 STEPS = ("speak", "listen", "cut", "restart", "connect", "send")
@@ -284,7 +278,7 @@ def close(world: World, sides: Sequence[Side]) -> None:
     for side in sides:
         side.machine.close()
     settle(*sides)
-    assert [told(side, outputs.Closed) for side in sides] == [[outputs.Closed("happy")]] * 2
+    assert [events_of(side, outputs.Closed) for side in sides] == [[outputs.Closed("happy")]] * 2
     assert set(world.counts().values()) == {"0"}
 
 
@@ -297,10 +291,12 @@ def test_however_processes_end_each_message_arrives_once(steps: list[tuple[int, 
         sent = carried_out(world, sides, steps)
         settle(*sides)
         for side, other in (sides, sides[::-1]):
-            assert told(side, outputs.Failed) == []
-            assert [message.plaintext for message in told(other, outputs.MessageReceived)] == sent[side]
-            assert [stored.number for stored in told(side, outputs.MessageStored)] == list(range(len(sent[side])))
-        verifiers = [confirmed.verifier for side in sides for confirmed in told(side, outputs.PeerConfirmed)]
+            assert events_of(side, outputs.Failed) == []
+            assert [message.plaintext for message in events_of(other, outputs.MessageReceived)] == sent[side]
+            assert [stored.number for stored in events_of(side, outputs.MessageStored)] == list(
+                range(len(sent[side]))
+            )
+        verifiers = [confirmed.verifier for side in sides for confirmed in events_of(side, outputs.PeerConfirmed)]
         assert len(verifiers) == 2
         assert len(set(verifiers)) == 1
         close(world, sides)
@@ -329,9 +325,9 @@ def test_with_receipts_each_message_is_processed_once_whatever_is_forgotten(
             side.attentive = True
         settle(*sides)
         for side, other in (sides, sides[::-1]):
-            assert told(side, outputs.Failed) == []
+            assert events_of(side, outputs.Failed) == []
             assert other.processed == sent[side]
-            assert [delivered.number for delivered in told(side, outputs.MessageDelivered)] == list(
+            assert [delivered.number for delivered in events_of(side, outputs.MessageDelivered)] == list(
                 range(len(sent[side]))
             )
             assert [phase for phase in side.machine.state.own if phase.isdigit()] == []
@@ -358,8 +354,8 @@ def test_a_receipt_confirms_what_was_sent_if_the_peer_sealed_it(
         key = MessageKeys(bytes.fromhex(state.key or "")).of(state.side, sealed_for or phase)
         body = seal(key, b"", bytes(NONCE_BYTES)).hex()
         hear(alice, type="message", side=state.side, phase=phase, body=body)
-    assert [type(failed.error) for failed in told(alice, outputs.Failed)] == ([error] if error else [])
-    assert [event.number for event in told(alice, outputs.MessageDelivered)] == delivered
+    assert [type(failed.error) for failed in events_of(alice, outputs.Failed)] == ([error] if error else [])
+    assert [event.number for event in events_of(alice, outputs.MessageDelivered)] == delivered
     assert alice.machine.state.acknowledged == len(delivered)
 
 
