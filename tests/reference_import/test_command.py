@@ -71,8 +71,8 @@ def test_an_import_reports_as_json_and_nothing_to_import_is_misuse(their: Their,
     report = json.loads(called("import", *files(their), "--json", RESTANTE_DATA=str(data)).stdout)
     assert report["imported"]["usage_client_versions"] == 1
     assert report["skipped"] == {"mailboxes_without_sides": 1, "messages_without_mailbox": 1}
-    for words in ([], ["--merge"], ["--usage", "gone.sqlite"]):
-        result = called("import", *words, "--data", data)
+    for arguments in ([], ["--merge"], ["--usage", "gone.sqlite"]):
+        result = called("import", *arguments, "--data", data)
         assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
 
 

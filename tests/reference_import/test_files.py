@@ -27,10 +27,8 @@ from support.mailbox.reference_sources import CHANNEL_V2, Their, alter, usage_v1
 
 def prints(folder: Path) -> dict[str, tuple[bytes, int, int, int]]:
     """Everything that a change of a file would show in, of all files of a folder."""
-    stats = {file: file.stat() for file in folder.iterdir()}
-    return {
-        file.name: (file.read_bytes(), stat.st_mtime_ns, stat.st_ino, stat.st_mode) for file, stat in stats.items()
-    }
+    files = [(file, file.stat()) for file in folder.iterdir()]
+    return {file.name: (file.read_bytes(), stat.st_mtime_ns, stat.st_ino, stat.st_mode) for file, stat in files}
 
 
 def test_an_interrupted_transaction_is_rolled_back_in_the_copy(their: Their, data: Path) -> None:
@@ -83,8 +81,8 @@ def test_the_copies_are_private_and_removed_and_a_source_that_changes_meanwhile_
             their.open("a", "m", 1000)
 
     monkeypatch.setattr(shutil, "copyfile", look)
-    said = refused(data, their.relay)
-    assert said == f"--channel {their.relay} was being written: stop the server that uses it, then try again"
+    sentence = f"--channel {their.relay} was being written: stop the server that uses it, then try again"
+    assert refused(data, their.relay) == sentence
     changes = False
     taking(data, their.relay, their.usage)
     assert seen == [(0o700, True)] * 3
@@ -136,20 +134,14 @@ def scribbled(path: Path) -> None:
 
 NO_CHANNEL = "is not a channel database of the reference server"
 REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
-    "zero bytes": (
-        lambda path: path.write_bytes(b""),
-        "is empty: name the file that the reference server has written",
-    ),
+    "zero bytes": (lambda path: path.write_text(""), "is empty: name the file that the reference server has written"),
     "text": (
-        lambda path: path.write_bytes(b"Dear Sir or Madam,\n" * 500),
+        lambda path: path.write_text("Dear Sir or Madam,\n" * 500),
         "is not an SQLite database, or is damaged (file is not a database)",
     ),
     "truncated": (truncated, "damaged (database disk image is malformed)"),
     "scribbled": (scribbled, "is damaged ("),
-    "a column is missing": (
-        lambda path: alter(path, "ALTER TABLE messages RENAME COLUMN msg_id TO message_id"),
-        NO_CHANNEL,
-    ),
+    "a column is missing": (lambda path: alter(path, "ALTER TABLE messages DROP COLUMN msg_id"), NO_CHANNEL),
     "a view instead of a table": (
         lambda path: alter(path, "ALTER TABLE messages RENAME TO m", "CREATE VIEW messages AS SELECT * FROM m"),
         NO_CHANNEL,
@@ -166,35 +158,32 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
 def test_an_incomplete_channel_database_is_refused(their: Their, data: Path, what: str) -> None:
     their.add("a", "m", "p", "b", 1000)
     their.stop()
-    spoil, words = REFUSED[what]
+    spoil, reason = REFUSED[what]
     spoil(their.relay)
     before = prints(their.relay.parent)
-    said = refused(data, their.relay)
-    assert said.startswith(f"--channel {their.relay} ")
-    assert words in said
+    sentence = refused(data, their.relay)
+    assert sentence.startswith(f"--channel {their.relay} ")
+    assert reason in sentence
     refused(data, their.relay, their.usage)  # nor is the other file taken then
     assert prints(their.relay.parent) == before
 
 
 def test_a_usage_database_is_no_channel_database_nor_the_other_way_round(their: Their, data: Path) -> None:
     their.stop()
-    said = refused(data, their.usage)
-    assert said == f"--channel {their.usage} is a usage database: name it with --usage"
-    said = refused(data, usage=their.relay)
-    assert said == f"--usage {their.relay} is a channel database: name it with --channel"
+    assert refused(data, their.usage) == f"--channel {their.usage} is a usage database: name it with --usage"
+    sentence = f"--usage {their.relay} is a channel database: name it with --channel"
+    assert refused(data, usage=their.relay) == sentence
     alter(their.relay, *CHANNEL_V2["fresh"])
     assert "is a channel database" in refused(data, usage=their.relay)
     usage_v1(their.relay.with_name("v1"))
     assert "is a usage database" in refused(data, their.relay.with_name("v1"))
 
 
-@pytest.mark.parametrize("flag", ["channel", "usage"])
-def test_a_file_that_cannot_be_opened_is_misuse(tmp_path: Path, data: Path, flag: str) -> None:
-    for path, words in ((tmp_path / "gone", "No such file or directory"), (tmp_path, "Is a directory")):
-        given = {flag: path}
-        assert refused(data, given.get("channel"), given.get("usage"), misuse=True) == (
-            f"--{flag}: cannot read {path}: {words}"
-        )
+def test_a_file_that_cannot_be_opened_is_misuse(tmp_path: Path, data: Path) -> None:
+    with pytest.raises(Misuse, match=rf"\A--channel: cannot read {tmp_path}: Is a directory\Z"):
+        taking(data, channel=tmp_path)
+    with pytest.raises(Misuse, match=rf"\A--usage: cannot read {tmp_path}/gone: No such file or directory\Z"):
+        taking(data, usage=tmp_path / "gone")
     assert not data.exists()
 
 
@@ -245,9 +234,9 @@ def test_the_same_content_is_not_imported_twice(their: Their, data: Path) -> Non
     recorded = rows(data, "SELECT kind, name, length(digest) FROM imports ORDER BY kind")
     assert recorded == [("channel", "relay.sqlite", 64), ("usage", "usage.sqlite", 64)]
     for merge in (False, True):
-        said = refused(data, their.relay, merge=merge)
-        assert said.startswith(f"--channel {their.relay} was imported already (20")
-        assert said.endswith(" UTC, as relay.sqlite); nothing was changed")
+        sentence = refused(data, their.relay, merge=merge)
+        assert sentence.startswith(f"--channel {their.relay} was imported already (20")
+        assert sentence.endswith(" UTC, as relay.sqlite); nothing was changed")
         assert "was imported already" in refused(data, usage=their.usage, merge=merge)
     other = their.relay.with_name("other.sqlite")
     their.relay.rename(other)
@@ -274,8 +263,8 @@ def test_a_target_that_is_not_empty_needs_merge(their: Their, data: Path, row: s
     data.mkdir()
     rows(data, f"INSERT INTO {row}")
     play(their)
-    said = refused(data, their.relay, their.usage)
-    assert said == f"{data} is not empty: name a new directory with --data, or add to this one with --merge"
+    sentence = f"{data} is not empty: name a new directory with --data, or add to this one with --merge"
+    assert refused(data, their.relay, their.usage) == sentence
 
 
 async def test_a_server_without_clients_leaves_its_directory_empty(their: Their, data: Path) -> None:
@@ -313,10 +302,8 @@ async def test_a_merge_refuses_names_that_are_in_use_here(their: Their, data: Pa
     await work(data)
     their.claim("a", "7", 1000)
     their.open("a", mailbox_id(1), 1000)
-    said = refused(data, their.relay, their.usage, merge=True)
-    assert said.startswith(
-        f"--channel {their.relay} cannot be merged: 1 of its mailboxes and 1 of its nameplates are in use here too."
-    )
+    sentence = f"--channel {their.relay} cannot be merged: 1 of its mailboxes and 1 of its nameplates are in use here"
+    assert refused(data, their.relay, their.usage, merge=True).startswith(sentence)
 
 
 class Dying(sqlite3.Connection):
@@ -343,10 +330,8 @@ class Dying(sqlite3.Connection):
     "statement",
     [
         "INSERT INTO imports",
-        "INSERT OR REPLACE INTO mailboxes",
         "INSERT OR REPLACE INTO nameplates",
         "INSERT INTO messages",
-        "INSERT INTO usage_nameplates",
         "INSERT INTO usage_client_versions",
         "UPDATE service",
         "COMMIT",
@@ -369,10 +354,10 @@ def test_an_import_that_fails_or_is_killed_imports_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(importing, "connect", connect_dying)
-        words = r"\Anothing was imported into [^\n]*: database or disk is full\Z"
+        sentence = r"\Anothing was imported into [^\n]*: database or disk is full\Z"
         if statement == "COMMIT":
-            words = r"\Athe commit failed \(database or disk is full\): repeat the import; [^\n]*\Z"
-        with pytest.raises(StoreError, match=words):
+            sentence = r"\Athe commit failed \(database or disk is full\): repeat the import; [^\n]*\Z"
+        with pytest.raises(StoreError, match=sentence):
             taking(data, their.relay, their.usage)
     assert content(data) == []
     shutil.rmtree(data)
