@@ -46,9 +46,9 @@ class Result(NamedTuple):
     err: str
 
 
-def waku(*words: str | Path, **environment: str) -> Result:
+def waku(*arguments: str | Path, **environment: str) -> Result:
     """Do what a command does in this process."""
-    result = called("waku", *words, **environment)
+    result = called("waku", *arguments, **environment)
     return Result(result.returncode, result.stdout, result.stderr)
 
 
@@ -72,9 +72,9 @@ def names(folder: Path) -> list[str]:
 async def test_on_a_terminal_progress_is_shown_if_results_go_to_a_file(tmp_path: Path) -> None:
     async with listening(Honest(LETTERS, size=20)) as (_, enode):
         command = (*RESTANTE, "waku", "request", str(enode), *PLAIN, *SINCE, "-o", tmp_path / "all.rlp")
-        shown = await asyncio.to_thread(on_a_terminal, *command)
-    assert "30/?" in shown
-    assert "fetched 30 envelopes" in shown
+        screen = await asyncio.to_thread(on_a_terminal, *command)
+    assert "30/?" in screen
+    assert "fetched 30 envelopes" in screen
 
 
 def test_history_is_printed_or_written_to_files(tmp_path: Path) -> None:
@@ -221,8 +221,8 @@ async def test_live_runs_until_it_is_stopped_and_continues_from_there(tmp_path: 
     ],
 )
 def test_misuse_is_one_sentence(command: str, sentence: str) -> None:
-    name, *words = command.split()
-    result = waku(name, NOBODY, *words, *(("text",) if name == "post" else ()))
+    name, *options = command.split()
+    result = waku(name, NOBODY, *options, *(("text",) if name == "post" else ()))
     assert (result.code, result.out) == (2, "")
     [line] = result.err.splitlines()
     assert sentence in line
@@ -365,10 +365,10 @@ def test_ranges_without_an_answer_end_with_1_and_are_named_up_to_a_limit(tmp_pat
 
 
 @pytest.mark.parametrize(
-    "words", ["--from -1h", "--to now", "--topic 01020304", "--channel status", "--state x", "--live"]
+    "options", ["--from -1h", "--to now", "--topic 01020304", "--channel status", "--state x", "--live"]
 )
-def test_ranges_and_times_or_topics_are_refused_together(words: str, tmp_path: Path) -> None:
-    result = waku("request", NOBODY, "--ranges", file_of(tmp_path), *words.split())
+def test_ranges_and_times_or_topics_are_refused_together(options: str, tmp_path: Path) -> None:
+    result = waku("request", NOBODY, "--ranges", file_of(tmp_path), *options.split())
     others = "--from, --to, --topic, --channel, --state, --live"
     assert result == (2, "", f"restante: --ranges names times and topics: leave {others} out\n")
 
@@ -427,7 +427,7 @@ ARGUMENTS: dict[str, Any] = {"channel": None, "topic": None, "password_file": No
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("arguments", "text"),
     [
         ({"channel": "x", "topic": "01020304"}, "--channel gives the topic and the key"),
         ({"channel": ""}, "--channel: it is empty"),
@@ -445,12 +445,12 @@ ARGUMENTS: dict[str, Any] = {"channel": None, "topic": None, "password_file": No
         ({"topic": "01020304", "to": "00" * 64}, "not a public key"),
     ],
 )
-def test_post_requires_exactly_one_destination_and_one_key(given: dict[str, Any], words: str, tmp_path: Path) -> None:
-    if isinstance(content := given.get("password_file"), bytes):
+def test_post_requires_one_destination_and_one_key(arguments: dict[str, Any], text: str, tmp_path: Path) -> None:
+    if isinstance(content := arguments.get("password_file"), bytes):
         (tmp_path / "password").write_bytes(content)
-        given = {**given, "password_file": tmp_path / "password"}
-    with pytest.raises(Misuse, match=words):
-        sealed_for(**{**ARGUMENTS, **given})
+        arguments = {**arguments, "password_file": tmp_path / "password"}
+    with pytest.raises(Misuse, match=text):
+        sealed_for(**{**ARGUMENTS, **arguments})
 
 
 def test_a_password_is_read_without_the_end_of_its_line_and_a_public_key_may_begin_with_04(tmp_path: Path) -> None:

@@ -430,7 +430,7 @@ def test_every_valid_layout_opens(plain: bytes, opened: Opened) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plain", "words"),
+    ("plain", "text"),
     [
         (b"", "payload is empty"),
         (b"\x01\x01", "shorter than its length"),
@@ -443,8 +443,8 @@ def test_every_valid_layout_opens(plain: bytes, opened: Opened) -> None:
         (b"\x05\x01a" + b"\xff" * 64 + b"\x00", "signature"),
     ],
 )
-def test_every_invalid_layout_is_unreadable(plain: bytes, words: str) -> None:
-    with pytest.raises(UnreadableError, match=words):
+def test_every_invalid_layout_is_unreadable(plain: bytes, text: str) -> None:
+    with pytest.raises(UnreadableError, match=text):
         open_sealed(gcm_seal(plain), SHARED)
 
 

@@ -59,12 +59,11 @@ class Shuffled(Honest):
     """Bytes of a cursor."""
 
     def page(self, request: Request) -> tuple[list[Envelope], bytes]:
-        found = sorted(
-            (each for each in self.envelopes if fake_node.wanted(request, each)), key=lambda each: each.hash
-        )
+        matching = [envelope for envelope in self.envelopes if fake_node.wanted(request, envelope)]
+        matching.sort(key=lambda envelope: envelope.hash)
         start = int.from_bytes(request.cursor)
         end = start + min(self.size, request.limit)
-        return found[start:end], end.to_bytes(self.long) if end < len(found) else b""
+        return matching[start:end], end.to_bytes(self.long) if end < len(matching) else b""
 
 
 def counting(answer: Callable[[Request, int], Sequence[Packet]]) -> Mailserver:
@@ -181,7 +180,7 @@ BOTH = pytest.mark.parametrize("downward", [False, True], ids=["upward", "downwa
 
 
 def hashes(envelopes: list[Envelope]) -> list[bytes]:
-    return sorted(each.hash for each in envelopes)
+    return sorted(envelope.hash for envelope in envelopes)
 
 
 def complete(simulation: Simulation, letters: list[Envelope] = LETTERS) -> Simulation:
@@ -230,7 +229,7 @@ def test_only_times_that_one_of_the_topics_misses_are_requested() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bad", "words"),
+    ("bad", "reason"),
     [
         (silent, "it does not answer"),
         (refusing(), "it says: rate limit exceeded"),
@@ -249,10 +248,10 @@ def test_only_times_that_one_of_the_topics_misses_are_requested() -> None:
     ],
     ids=itertools.count(),
 )
-def test_after_a_bad_server_the_next_one_is_asked(bad: Mailserver, words: str) -> None:
+def test_after_a_bad_server_the_next_one_is_asked(bad: Mailserver, reason: str) -> None:
     budgets = Budgets(pages=50, envelopes=200)
     simulation = Simulation([bad, Honest(LETTERS, size=7)], budgets=budgets, timeouts=ONE_TRY).run()
-    assert (simulation.report.missing, simulation.report.failures) == ([], {0: words})
+    assert (simulation.report.missing, simulation.report.failures) == ([], {0: reason})
     counted = Counter(envelope.hash for envelope in simulation.handed)
     assert max(counted.values()) == 1
     assert {envelope.hash for envelope in LETTERS} <= counted.keys()
@@ -270,11 +269,11 @@ REFUSALS = {
 }
 
 
-@pytest.mark.parametrize(("words", "meaning"), REFUSALS.items())
-def test_a_server_with_a_final_refusal_is_not_asked_again(words: str, meaning: str) -> None:
-    simulation = complete(Simulation([refusing(words), Honest(LETTERS)]))
+@pytest.mark.parametrize(("text", "meaning"), REFUSALS.items())
+def test_a_server_with_a_final_refusal_is_not_asked_again(text: str, meaning: str) -> None:
+    simulation = complete(Simulation([refusing(text), Honest(LETTERS)]))
     assert [server for server, _ in simulation.asked] == [0, 1]
-    assert simulation.report.failures == {0: f"it says: {words}: {meaning}"}
+    assert simulation.report.failures == {0: f"it says: {text}: {meaning}"}
 
 
 def test_unrequested_envelopes_are_not_handed_over() -> None:
@@ -317,8 +316,8 @@ class Late(Honest):
     """Honest for two pages; then its cursor does not advance."""
 
     def page(self, request: Any) -> tuple[list[Envelope], bytes]:
-        found, cursor = super().page(request)
-        return (found, cursor) if not request.cursor else (found, request.cursor)
+        envelopes, cursor = super().page(request)
+        return (envelopes, cursor) if not request.cursor else (envelopes, request.cursor)
 
 
 def test_answers_of_a_contradictory_server_do_not_count() -> None:
@@ -384,11 +383,11 @@ def test_late_envelopes_are_found_by_a_repeated_request_and_others_are_not_hande
     assert state.known == {TOPIC.hex(): [(EPOCH, EPOCH + 920)]}
     late = letter(77, age=-925)
     second = Simulation([Honest([*LETTERS, *young, late])], query, state, wall=EPOCH + 1060.0).run()
-    assert [(each.lower, each.upper) for _, each in second.asked] == [(EPOCH + 921, EPOCH + 2000)]
+    assert [(request.lower, request.upper) for _, request in second.asked] == [(EPOCH + 921, EPOCH + 2000)]
     assert second.handed == [late]
     state = second.saved[-1][0]
     assert state.known == {TOPIC.hex(): [(EPOCH, EPOCH + 980)]}
-    assert sorted(state.recent[TOPIC.hex()].values()) == [each.sent for each in young]
+    assert sorted(state.recent[TOPIC.hex()].values()) == [envelope.sent for envelope in young]
     third = Simulation([Honest([*LETTERS, *young, late])], query, state, wall=EPOCH + 5000.0).run()
     assert third.handed == []
     assert third.saved[-1][0] == FetchState({TOPIC.hex(): [(EPOCH, EPOCH + 2000)]})
@@ -464,29 +463,29 @@ def test_from_any_saved_state_nothing_is_lost(letters: list[Envelope], data: st.
         if simulation.saved:
             state, count = simulation.saved[-1]
             state = msgspec.json.decode(msgspec.json.encode(state), type=FetchState)
-            handed |= {each.hash for each in simulation.handed[:count]}
+            handed |= {envelope.hash for envelope in simulation.handed[:count]}
         wall += data.draw(st.integers(0, 100))
     last = Simulation([honest(data, letters)], SHORT, state, wall=float(wall)).run()
     assert last.report.missing == []
-    assert handed | {each.hash for each in last.handed} == {each.hash for each in matching(letters)}
+    assert handed | {envelope.hash for envelope in last.handed} == {envelope.hash for envelope in matching(letters)}
 
 
 ANY_LETTER = st.builds(
     letter, st.integers(0, 40), age=st.integers(-30, 3), topic=st.sampled_from([TOPIC, b"\0\0\0\1"])
 )
 ANY_END = st.builds(
-    lambda ours, *words: lambda id_: completion.complete(id_ if ours else bytes(32), *words),
+    lambda ours, *parts: lambda id_: completion.complete(id_ if ours else bytes(32), *parts),
     st.booleans(),
-    ANY_LETTER.map(lambda each: each.hash) | st.just(bytes(32)),
+    ANY_LETTER.map(lambda envelope: envelope.hash) | st.just(bytes(32)),
     st.sampled_from([b"", b"\1", b"\7" * 36]) | ANY_LETTER.map(key),
     st.sampled_from(["string", "list"]),
 )
 ANY_PACKETS = st.lists(
-    st.lists(ANY_LETTER, max_size=5).map(lambda each: lambda _id: each)
+    st.lists(ANY_LETTER, max_size=5).map(lambda envelopes: lambda _id: envelopes)
     | ANY_END
     | ANY_END
     | st.just(lambda id_: completion.failure(id_, "no"))
-    | st.binary(max_size=4).map(lambda each: lambda _id: each),
+    | st.binary(max_size=4).map(lambda packet: lambda _id: packet),
     max_size=6,
 )
 """Each is made for the id of a request."""
@@ -623,13 +622,13 @@ PROBES: dict[str, tuple[dict[str, Any], Outcome, str]] = {
 }
 
 
-@pytest.mark.parametrize(("options", "outcome", "words"), PROBES.values(), ids=PROBES)
+@pytest.mark.parametrize(("options", "outcome", "text"), PROBES.values(), ids=PROBES)
 @in_virtual_time
-async def test_a_probe_reports_each_outcome(options: dict[str, Any], outcome: Outcome, words: str) -> None:
+async def test_a_probe_reports_each_outcome(options: dict[str, Any], outcome: Outcome, text: str) -> None:
     async with listening(**{"mailserver": Honest([]), **options}) as (_, enode):
         result = await _probe(enode, ENVELOPE, 60.0)
     assert result.outcome is outcome
-    assert words in result.words
+    assert text in result.words
 
 
 class Tardy(Honest):
@@ -660,8 +659,8 @@ RARELY = Intervals(history=3600.0, first=0.01, last=0.02, grace=0.1)
 OFTEN = Intervals(history=0.01, first=0.01, last=0.02, grace=0.1)
 
 
-def fresh(number: int, **given: Any) -> Envelope:
-    return letter(number, now=int(time.time()), **given)
+def fresh(number: int, **fields: Any) -> Envelope:
+    return letter(number, now=int(time.time()), **fields)
 
 
 class Subscribing:
@@ -669,7 +668,7 @@ class Subscribing:
 
     def __init__(self, servers: list[Enode], intervals: Intervals = RARELY) -> None:
         self.came: list[Envelope] = []
-        self.told: list[tuple[int, str]] = []
+        self.failures: list[tuple[int, str]] = []
         self.states: list[FetchState] = []
         self.until = asyncio.Event()
         self.subscriber: Callable[[list[Envelope]], None] = self.came.extend
@@ -682,7 +681,7 @@ class Subscribing:
                 lambda envelopes: self.subscriber(envelopes),  # noqa: PLW0108 - a test may set another one
                 self.until,
                 keep=lambda state: self.states.append(state.copy()),
-                on_failure=lambda *failure: self.told.append(failure),
+                on_failure=lambda *failure: self.failures.append(failure),
                 budgets=Budgets(size=1000),
                 timeouts=Timeouts(answer=60.0, tries=1, back_off=0.01),
                 intervals=intervals,
@@ -752,7 +751,7 @@ async def test_envelopes_missed_during_a_lost_connection_come_as_history(tmp_pat
         await subscription.has(live)
         await subscription.stop()
     assert subscription.came == [missed, live]
-    assert [words.startswith("it disconnected: ") for _, words in subscription.told] == [True]
+    assert [text.startswith("it disconnected: ") for _, text in subscription.failures] == [True]
 
 
 async def test_live_envelopes_are_checked() -> None:
@@ -767,8 +766,8 @@ async def test_live_envelopes_are_checked() -> None:
         relay(fake, packets.write_envelopes([good.raw, good.raw]))
         await subscription.has(good)
         many = [fresh(number, size=900) for number in range(100, 200)]
-        relay(fake, packets.write_envelopes([each.raw for each in many]))  # so much is read in slices
-        relay(fake, packets.write_envelopes([each.raw for each in many])[:-1])
+        relay(fake, packets.write_envelopes([envelope.raw for envelope in many]))  # so much is read in slices
+        relay(fake, packets.write_envelopes([envelope.raw for envelope in many])[:-1])
         await subscription.has(*many)
         await subscription.stop()
     assert subscription.came == [good, *many]
@@ -803,9 +802,9 @@ async def test_an_unreachable_server_is_reported_once_and_dialled_again(tmp_path
         await subscription.has(live)
         report = await subscription.stop()
     assert report.missing == []
-    assert [server for server, _ in subscription.told] == [0]
+    assert [server for server, _ in subscription.failures] == [0]
     alone = Subscribing([gone])
-    await alone.until_true("a failure", lambda: bool(alone.told))
+    await alone.until_true("a failure", lambda: bool(alone.failures))
     [(lower, upper)] = (await alone.stop()).missing
     assert upper - lower >= 3600
 

@@ -97,12 +97,12 @@ def test_a_last_pass_imports_only_what_came_since_the_first(tmp_path: Path) -> N
     leveldbs.of(archive, EARLY)
     with closing(plyvel.DB(str(archive))) as status_go:  # it runs
         assert report(shell(GUIDE.blocks["first pass"], tmp_path)) == [len(EARLY), len(EARLY), 0, 0]
-        for each in LATE:
-            status_go.put(leveldbs.key(each), each.raw)
+        for row in LATE:
+            status_go.put(leveldbs.key(row), row.raw)
     before = {file.name: file.read_bytes() for file in archive.iterdir()}
     last_pass = GUIDE.blocks["last pass"]
     assert report(shell(last_pass, tmp_path)) == [len(ROWS), len(LATE), len(EARLY), 0]
-    assert sorted(raws_of(tmp_path / "waku")) == sorted(each.raw for each in ROWS)
+    assert sorted(raws_of(tmp_path / "waku")) == sorted(row.raw for row in ROWS)
     assert {file.name: file.read_bytes() for file in archive.iterdir()} == before
     assert report(shell(last_pass, tmp_path)) == [len(ROWS), 0, len(ROWS), 0]
 
@@ -122,10 +122,10 @@ CREATE INDEX topic_idx ON envelopes (topic);
 def rows(envelopes: list[Envelope]) -> str:
     """Write statements that store these as status-go does (mailserver/mailserver_db_postgres.go, SaveEnvelope)."""
     written = []
-    for each in envelopes:
-        bits = "".join(f"{byte:08b}" for byte in bloom.write(bloom.kept(each.topic)))
-        key, topic = leveldbs.key(each).hex(), each.topic.hex()
-        written.append(f"INSERT INTO envelopes VALUES ('\\x{key}', '\\x{each.raw.hex()}', '\\x{topic}', B'{bits}');")
+    for sent in envelopes:
+        bits = "".join(f"{byte:08b}" for byte in bloom.write(bloom.kept(sent.topic)))
+        key, topic = leveldbs.key(sent).hex(), sent.topic.hex()
+        written.append(f"INSERT INTO envelopes VALUES ('\\x{key}', '\\x{sent.raw.hex()}', '\\x{topic}', B'{bits}');")
     return "\n".join(written)
 
 
@@ -171,7 +171,7 @@ async def test_an_archive_in_postgresql_in_two_passes(tmp_path: Path) -> None:
 
 def test_every_flag_and_limit_that_replaces_a_field_of_status_go_exists() -> None:
     ours = " ".join(line.split("|")[2] for line in GUIDE.text.splitlines() if line.startswith("| `"))
-    flags = {each.replace("-", "_") for each in re.findall(r"--([a-z-]+)", ours)}
+    flags = {flag.replace("-", "_") for flag in re.findall(r"--([a-z-]+)", ours)}
     assert flags - {"limit"} < set(WakuServe.__struct_fields__)
     limits = set(re.findall(r"--limit (\w+)=", ours))
     assert len(limits) > 4
@@ -226,8 +226,8 @@ LIBRARY = Document("docs/waku/library.md")
 def test_every_example_of_the_guide_prints_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # some of them write files
     with serving(tmp_path / "data") as url:
-        given = {"node": url, "data_directory": tmp_path / "data"}
-        results = doctest.testfile(str(ROOT / "docs/waku/library.md"), module_relative=False, globs=given)
+        variables = {"node": url, "data_directory": tmp_path / "data"}
+        results = doctest.testfile(str(ROOT / "docs/waku/library.md"), module_relative=False, globs=variables)
     assert results.failed == 0
     assert results.attempted == len(re.findall(r"^>>> ", LIBRARY.text, re.MULTILINE)) > 30
 
@@ -250,11 +250,11 @@ def test_importing_the_library_loads_nothing_heavy_nor_does_any_name_of_it() -> 
     done = run(sys.executable, "-c", LOADED)
     assert done.returncode == 0, done.stderr
     first, last = (set(line.split()) for line in done.stdout.splitlines())
-    assert {each for each in first if each.startswith("restante.")} == {
+    assert {module for module in first if module.startswith("restante.")} == {
         *("restante.waku", "restante.common", "restante.common.lazy_names")
     }
     assert "asyncio" not in first
-    assert not HEAVY & {each.partition(".")[0] for each in last}
+    assert not HEAVY & {module.partition(".")[0] for module in last}
 
 
 def imported() -> dict[str, tuple[str, str]]:

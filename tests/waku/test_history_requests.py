@@ -111,7 +111,7 @@ async def test_an_envelope_that_fits_no_packet_is_left_out_and_not_named_last(ba
     """A requester waits for the envelope that a page says is its last."""
     largest = [letter(number, size=(1 << 20) - 20, age=20 - number) for number in range(3)]
     first, last = letter(50, age=19), letter(51, age=10)
-    assert all(len(each.raw) > (1 << 20) - 16 for each in largest)
+    assert all(len(envelope.raw) > (1 << 20) - 16 for envelope in largest)
     async with inside(tmp_path, history=HistoryTerms(demands=Demands(keys=(PASSWORD,)))) as here:
         await here.archive.save([*largest, first], EPOCH)
         peer = await here.greet()
@@ -134,7 +134,7 @@ async def test_a_request_that_is_not_served_is_answered_with_the_reason(tmp_path
     )
     async with inside(tmp_path, history=terms) as here:
         known, stranger = await here.greet(key=friend), await here.greet()
-        for peer, asked, words in (
+        for peer, asked, text in (
             (known, plain(), "this server takes no plain requests"),
             (known, sealed(body, sign=False).raw, "check message signature failed: wrong signature of p2p request"),
             (known, sealed(body, to=SymmetricKey(b"\1" * 32)).raw, "failed to decrypt p2p request"),
@@ -143,7 +143,7 @@ async def test_a_request_that_is_not_served_is_answered_with_the_reason(tmp_path
         ):
             _, end = await ask(peer, asked)
             assert isinstance(end, Failed)
-            assert end.words == words
+            assert end.words == text
             assert isinstance((await ask(known, sealed(body).raw))[1], Completed)
         for junk in (b"", b"\x80", b"\xc0", rlp.encode([1] * 6), b"\xff" * 20):
             known.say(waku_packets.REQUEST, junk)
@@ -174,13 +174,14 @@ async def test_who_asks_too_often_or_for_too_much_is_refused_also_after_it_recon
         assert (await ask(await here.greet(key=other.key)))[1] == LATE
 
 
-@pytest.mark.parametrize("places", ["history_requests.MAX_PAGES", "requester_quotas.MAX_PAGES_PER_ADDRESS"])
+@pytest.mark.parametrize("limit", ["history_requests.MAX_PAGES", "requester_quotas.MAX_PAGES_PER_ADDRESS"])
 async def test_who_does_not_read_gives_up_its_slot_and_costs_nothing_once_gone(
-    places: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their page ends where it is, with a cursor: with it they get the rest. Here all are of one address."""
-    monkeypatch.setattr(f"restante.waku.node.{places}", 2)
-    large = sorted((make(EPOCH - 29, 1, TOPIC, DICE.draw(300_000)) for _ in range(16)), key=lambda each: each.hash)
+    monkeypatch.setattr(f"restante.waku.node.{limit}", 2)
+    large = [make(EPOCH - 29, 1, TOPIC, DICE.draw(300_000)) for _ in range(16)]
+    large.sort(key=lambda envelope: envelope.hash)
     async with inside(tmp_path, history=HistoryTerms(bounds=Bounds(bytes=32 << 20))) as here:
         await here.archive.save([*large, *LETTERS], EPOCH)
         slow = [await here.greet() for _ in range(2)]
@@ -196,12 +197,12 @@ async def test_who_does_not_read_gives_up_its_slot_and_costs_nothing_once_gone(
             for _ in range(2):
                 packets, end = await page(peer)
                 assert isinstance(end, Completed)
-                found = flat(packets)
-                assert end.last == found[-1].hash
-                ends.append((found, end.cursor))
+                envelopes = flat(packets)
+                assert end.last == envelopes[-1].hash
+                ends.append((envelopes, end.cursor))
         assert any(cursor for _, cursor in ends)
-        for found, cursor in ends:
-            assert found + (await walk(quick, cursor, lower=EPOCH - 40) if cursor else []) == large
+        for envelopes, cursor in ends:
+            assert envelopes + (await walk(quick, cursor, lower=EPOCH - 40) if cursor else []) == large
         requests = here.node.history_requests
         slow[0].say_all([(waku_packets.REQUEST, plain(lower=EPOCH - 40))] * 5)
         await here.until("a page that waits", lambda: bool(requests._unread))
@@ -211,7 +212,7 @@ async def test_who_does_not_read_gives_up_its_slot_and_costs_nothing_once_gone(
 
 
 @pytest.mark.parametrize(
-    ("error", "words", "why", "ready"),
+    ("error", "text", "why", "ready"),
     [
         (StoreDamaged("a page"), "the archive cannot be read", "iterator", "the archive is damaged"),
         (StoreError("no"), "the archive cannot be read", "iterator", ""),
@@ -219,15 +220,15 @@ async def test_who_does_not_read_gives_up_its_slot_and_costs_nothing_once_gone(
     ],
 )
 async def test_a_failed_search_is_answered_with_an_error_and_logged_once(
-    error: Exception, words: str, why: str, ready: str, tmp_path: Path
+    error: Exception, text: str, why: str, ready: str, tmp_path: Path
 ) -> None:
     async with inside(tmp_path) as here:
         peer = await here.greet()
         with patch.object(here.archive, "page", side_effect=error), structlog.testing.capture_logs() as logs:
             for _ in range(3):
-                assert (await ask(peer))[1] == Failed(ID, words)
+                assert (await ask(peer))[1] == Failed(ID, text)
         if isinstance(error, StoreError):
-            assert logs == [{"event": words, "log_level": "error", "reason": str(error)}]
+            assert logs == [{"event": text, "log_level": "error", "reason": str(error)}]
         assert here.node.history_requests.refusals == {why: 3}
         assert here.node.ready() == ready
         assert (await ask(peer))[1] == Completed(ID)
@@ -323,7 +324,7 @@ async def test_a_request_that_would_wait_too_long_is_refused_and_not_charged(tmp
         other.say(waku_packets.REQUEST, plain())
         await here.until("another", lambda: hours.waiting == 2)
         hours.on.set()
-        ends = [(await page(each))[1] for each in (peer, other)]
+        ends = [(await page(requester))[1] for requester in (peer, other)]
         assert sorted(map(str, ends)) == sorted(map(str, [Completed(ID), LATE]))
         assert hours.now == pytest.approx(MAX_QUEUE_SECONDS, abs=0.01)
         assert here.node.history_requests.counts["requests refused"] == 1

@@ -52,7 +52,7 @@ def test_an_envelope_whose_work_is_infinite_because_it_has_no_ttl_is_relayed_and
 
 
 def not_archived(*envelopes: Envelope) -> tuple[Refusal, ...]:
-    return tuple(Refusal(each.hash, OTHER_ERROR, FULL_WORDS) for each in envelopes)
+    return tuple(Refusal(envelope.hash, OTHER_ERROR, FULL_WORDS) for envelope in envelopes)
 
 
 def test_an_envelope_three_times_in_a_packet_is_refused_once() -> None:
@@ -144,11 +144,11 @@ class Interleaved(RuleBasedStateMachine):
         assert origin == response.packet
         assert response.packet not in self.answered, "answered twice"
         self.answered[response.packet] = response
-        told_not = {each.hash for each in response.refusals}
-        assert told_not <= {each.hash for each in self.offered[response.packet]}
+        refused = {refusal.hash for refusal in response.refusals}
+        assert refused <= {envelope.hash for envelope in self.offered[response.packet]}
         for envelope in self.offered[response.packet]:
             # Accepted once, it may come again when it has expired, or is too old to be kept: then nothing is said.
-            if envelope.hash in self.due - told_not and self.wanted(envelope) and envelope.expiry >= self.now:
+            if envelope.hash in self.due - refused and self.wanted(envelope) and envelope.expiry >= self.now:
                 assert envelope.hash in self.saved, "confirmed, and not on disk"
 
     def wanted(self, envelope: Envelope) -> bool:
@@ -178,9 +178,9 @@ TestInterleaved.settings = TestForgetting.settings = examples(100, 30)
 
 
 def fill(pool: Pool, *envelopes: Envelope) -> None:
-    for number, each in enumerate(envelopes, 1):
-        pool.know(each, number)
-        pool.keep(LiveEnvelope(each, 1.0, b"", 1))
+    for number, envelope in enumerate(envelopes, 1):
+        pool.know(envelope, number)
+        pool.keep(LiveEnvelope(envelope, 1.0, b"", 1))
 
 
 def test_hashes_are_forgotten_in_blocks_when_the_last_of_a_block_has_expired(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,8 +75,8 @@ async def both_know(one: Inside, other: Inside) -> None:
 
 
 def knows(here: Inside, there: Inside) -> bool:
-    found = here.node.peers.get(there.node.admission._id)
-    return found is not None and found.here
+    peer = here.node.peers.get(there.node.admission._id)
+    return peer is not None and peer.here
 
 
 @asynccontextmanager
@@ -95,7 +95,7 @@ async def has(here: Inside, *envelopes: Envelope) -> None:
     async with bounded("the archive"):
         while len(await here.archive.hashes()) < len(envelopes):  # noqa: ASYNC110 - it is another thread's
             await asyncio.sleep(0)
-    assert sorted(await here.archive.hashes()) == sorted(each.hash for each in envelopes)
+    assert sorted(await here.archive.hashes()) == sorted(envelope.hash for envelope in envelopes)
 
 
 RARE_SAVES = Housekeeping(save_interval=1e6)
@@ -166,8 +166,8 @@ async def test_a_lost_static_peer_is_dialled_until_it_is_back(tmp_path: Path) ->
             await both_know(a, b)
             await (await a.greet(NOTHING)).post(letter(1))
             await has(b, letter(1))
-            for each in list(b.node.connections):
-                each.drop()
+            for connection in list(b.node.connections):
+                connection.drop()
             await b.until("the loss", lambda: not knows(b, a))
             await both_know(a, b)
             task.cancel()
@@ -300,13 +300,13 @@ async def test_a_changed_interest_loses_nothing_of_a_backlog(tmp_path: Path, mon
         await (await here.greet(NOTHING)).post(*letters)
         reader = await here.greet(NOTHING)
         for wanted in (200, 250):
-            topics = frozenset(each.topic for each in letters[:wanted])
+            topics = frozenset(envelope.topic for envelope in letters[:wanted])
             reader.say(waku_packets.STATUS_UPDATE, waku_packets.write_options(Options(topics=topics)))
-            await here.until("a backlog", lambda: any(each.in_arrears for each in here.node.connections))
-        await here.until("its end", lambda: not any(each.in_arrears for each in here.node.connections))
+            await here.until("a backlog", lambda: any(connection.in_arrears for connection in here.node.connections))
+        await here.until("its end", lambda: not any(connection.in_arrears for connection in here.node.connections))
         await here.settled(reader)
-        found = {each.hash for _, body in reader.inbox for each in waku_packets.read_envelopes(body)}
-        assert found == {each.hash for each in letters}
+        hashes = {envelope.hash for _, body in reader.inbox for envelope in waku_packets.read_envelopes(body)}
+        assert hashes == {envelope.hash for envelope in letters}
 
 
 async def test_a_peer_that_does_not_read_is_disconnected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -639,7 +639,7 @@ async def test_connections_of_one_address_are_limited_also_of_that_which_a_proxy
             [at] = await here.node.listen(where, networks([trusted], "--trust-proxy"))
             ports.append(int(at.rpartition(":")[2]))
         ours, strangers = ports
-        for port, data, shown in (
+        for port, data, address in (
             (ours, header("203.0.113.7"), "203.0.113.7"),
             (ours, header("203.0.113.7"), None),
             (ours, header("::ffff:203.0.113.7"), None),
@@ -653,12 +653,12 @@ async def test_connections_of_one_address_are_limited_also_of_that_which_a_proxy
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writers.append(writer)
             writer.write(data)
-            if shown is None:
+            if address is None:
                 async with bounded("the end"):
                     with suppress(ConnectionResetError):
                         assert await reader.read() == b""
             else:
-                await here.until(shown, lambda: shown in {peer.address for peer in here.node.connections})  # noqa: B023
+                await here.until(address, lambda: address in {peer.address for peer in here.node.connections})  # noqa: B023
         assert here.node.counts == {"turned away before the handshake": 3, NO_PROXY_HEADER: 2}
         for writer in writers:
             writer.close()

@@ -34,13 +34,13 @@ def named(section: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("vector", vectors, ids=lambda vector: vector.get("name", vector["wire"][:12]))
 
 
-def options_of(shown: dict[str, Any]) -> Options:
+def options_of(vector: dict[str, Any]) -> Options:
     """Read options as the vectors write them."""
-    values: dict[str, Any] = dict(shown)
-    if "bloom" in shown:
-        values["bloom"] = bloom.read(bytes.fromhex(shown["bloom"]))
-    if "topics" in shown:
-        values["topics"] = frozenset(map(bytes.fromhex, shown["topics"]))
+    values: dict[str, Any] = dict(vector)
+    if "bloom" in vector:
+        values["bloom"] = bloom.read(bytes.fromhex(vector["bloom"]))
+    if "topics" in vector:
+        values["topics"] = frozenset(map(bytes.fromhex, vector["topics"]))
     for name in values.keys() & {"packets", "bytes"}:
         values[name] = tuple(values[name])
     return Options(**values)
@@ -157,7 +157,7 @@ def test_a_batch_ack_is_read_in_both_forms(vector: dict[str, Any]) -> None:
 @named("responses")
 def test_a_response_is_read_and_written(vector: dict[str, Any]) -> None:
     packet = bytes.fromhex(vector["packet"])
-    refusals = tuple(Refusal(bytes.fromhex(digest), code, words) for digest, code, words in vector["refusals"])
+    refusals = tuple(Refusal(bytes.fromhex(digest), code, text) for digest, code, text in vector["refusals"])
     response = Response(packet, refusals)
     assert packets.read_response(bytes.fromhex(vector["wire"])) == response
     assert (packets.write_response(response).hex() == vector["wire"]) is vector["ours"]
@@ -259,10 +259,10 @@ OTHERS = [number.to_bytes(4, "big") for number in range(1 << 30, (1 << 30) + MAX
 """Enough for an interest that is looked into."""
 
 
-def wire(places: dict[str, str]) -> bytes:
+def wire(bytes_set: dict[str, str]) -> bytes:
     """Read a filter as the vectors write it."""
     filled = bytearray(bloom.FILTER_BYTES)
-    for at, byte in places.items():
+    for at, byte in bytes_set.items():
         filled[int(at)] = int(byte, 16)
     return bytes(filled)
 

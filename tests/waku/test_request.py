@@ -90,9 +90,9 @@ def test_a_sealed_payload_of_unknown_form_is_answered(vector: dict[str, str]) ->
 
 @vectors("nobody to answer")
 def test_a_packet_without_a_request_id_is_not_answered(vector: dict[str, str]) -> None:
-    id_, words = refused(bytes.fromhex(vector["payload"]))
+    id_, text = refused(bytes.fromhex(vector["payload"]))
     assert id_ is None
-    assert words.startswith(f"no request: {vector['words']}")
+    assert text.startswith(f"no request: {vector['words']}")
 
 
 def test_a_request_has_at_most_a_thousand_topics_of_four_bytes_each() -> None:
@@ -127,7 +127,7 @@ def test_each_key_is_tried_in_turn_and_a_signature_is_required_only_if_the_setti
 
 
 @pytest.mark.parametrize(
-    ("envelope", "demands", "words"),
+    ("envelope", "demands", "text"),
     [
         (SIGNED, Demands(), NOT_DECRYPTED),
         (SIGNED, Demands(keys=(OTHER_KEY,)), NOT_DECRYPTED),
@@ -144,9 +144,9 @@ def test_each_key_is_tried_in_turn_and_a_signature_is_required_only_if_the_setti
     ids=itertools.count(),
 )
 def test_demands_that_are_not_met_are_answered_with_an_error(
-    envelope: Envelope | None, demands: Demands, words: str
+    envelope: Envelope | None, demands: Demands, text: str
 ) -> None:
-    assert refused(envelope.raw if envelope else PLAIN[0], demands) == (envelope.hash if envelope else ID, words)
+    assert refused(envelope.raw if envelope else PLAIN[0], demands) == (envelope.hash if envelope else ID, text)
 
 
 @st.composite
@@ -208,16 +208,16 @@ def test_any_bytes_are_a_request_or_a_typed_error(payload: bytes) -> None:
 ENDS = load("completions")
 
 
-@pytest.mark.parametrize("vector", ENDS["read"], ids=lambda each: each["name"])
+@pytest.mark.parametrize("vector", ENDS["read"], ids=lambda vector: vector["name"])
 def test_every_form_of_an_end(vector: dict[str, Any]) -> None:
     payload = bytes.fromhex(vector["payload"])
-    expected = Completed(**{name: bytes.fromhex(each) for name, each in vector["completed"].items()})
+    expected = Completed(**{name: bytes.fromhex(value) for name, value in vector["completed"].items()})
     assert completion.read(payload) == expected
     if vector["ours"] is not None:
         assert completion.complete(expected.id, expected.last, expected.cursor, vector["ours"]) == payload
 
 
-@pytest.mark.parametrize("vector", ENDS["failed"], ids=lambda each: each["name"])
+@pytest.mark.parametrize("vector", ENDS["failed"], ids=lambda vector: vector["name"])
 def test_a_refusal(vector: dict[str, Any]) -> None:
     payload = bytes.fromhex(vector["payload"])
     expected = Failed(bytes.fromhex(vector["id"]), vector["words"])
@@ -226,7 +226,7 @@ def test_a_refusal(vector: dict[str, Any]) -> None:
         assert completion.failure(expected.id, expected.words) == payload
 
 
-@pytest.mark.parametrize("vector", ENDS["junk"], ids=lambda each: each["name"])
+@pytest.mark.parametrize("vector", ENDS["junk"], ids=lambda vector: vector["name"])
 def test_junk(vector: dict[str, str]) -> None:
     with pytest.raises(RlpError, match=vector["words"]):
         completion.read(bytes.fromhex(vector["payload"]))
@@ -240,9 +240,9 @@ def test_the_requester_recognises_an_id_that_begins_like_a_refusal() -> None:
 
 
 def test_the_words_of_a_refusal_are_cut() -> None:
-    found = completion.read(completion.failure(bytes(32), "x" * 100_000))
-    assert isinstance(found, Failed)
-    assert len(found.words) == completion.MAX_WORDS_BYTES
+    refusal = completion.read(completion.failure(bytes(32), "x" * 100_000))
+    assert isinstance(refusal, Failed)
+    assert len(refusal.words) == completion.MAX_WORDS_BYTES
 
 
 HASHES = st.binary(min_size=32, max_size=32)
@@ -254,14 +254,14 @@ def test_a_written_completion_is_read_back(id_: bytes, last: bytes, cursor: byte
     assert completion.read(completion.complete(id_, last, cursor, answer), {id_}) == Completed(id_, last, cursor)
 
 
-KNOWN = [bytes.fromhex(each["payload"]) for each in ENDS["read"] + ENDS["failed"]]
+KNOWN = [bytes.fromhex(vector["payload"]) for vector in ENDS["read"] + ENDS["failed"]]
 
 
 @given(st.binary(max_size=120) | mutated(st.sampled_from(KNOWN)))
 @examples(400)
 def test_any_bytes_are_read_or_raise_a_peer_error(payload: bytes) -> None:
     try:
-        found = completion.read(payload)
+        end = completion.read(payload)
     except RlpError:
         return
-    assert len(found.id) == 32
+    assert len(end.id) == 32

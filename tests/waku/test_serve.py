@@ -117,12 +117,12 @@ def test_what_the_node_cannot_start_with_is_found_before_the_data_directory_is_m
             ("--admin", host, rf"cannot listen on {host}: .* \(--admin\)"),
             ("--peer", own, rf"--peer {re.escape(str(own))}: this is the key of the node itself: leave it out"),
         )
-        for flag, value, words in wrong:
+        for flag, value, text in wrong:
             options = {"--listen": "127.0.0.1:0", "--admin": "off", "--key": tmp_path / "own"} | {flag: value}
             arguments = [str(word) for pair in options.items() for word in pair]
             ended = called("waku", "serve", "--data", tmp_path / "data", *arguments)
             assert (ended.returncode, ended.stdout) == (2, "")
-            assert re.fullmatch(rf"restante: .*{words}\n", ended.stderr), ended.stderr
+            assert re.fullmatch(rf"restante: .*{text}\n", ended.stderr), ended.stderr
             assert not (tmp_path / "data").exists(), flag
 
 
@@ -146,7 +146,7 @@ async def test_it_starts_with_as_many_descriptors_as_the_error_names(tmp_path: P
 def test_a_peer_that_is_named_twice_is_dialled_once() -> None:
     here, there = (Enode(Key(bytes([1]) * 32).public, "127.0.0.1", port) for port in (1, 2))
     settings = WakuServe(peer=(str(here), str(there), f"{here}?discport=0"))
-    assert [each.port for each in waku_serve._static(settings, Key(bytes([2]) * 32))] == [1, 2]
+    assert [peer.port for peer in waku_serve._static(settings, Key(bytes([2]) * 32))] == [1, 2]
 
 
 HOUSEKEEPING = Housekeeping(retention=100, retention_bytes=len(letter(1).raw))
@@ -252,7 +252,7 @@ def resolved(environment: dict[str, str] | None = None, file: Path | None = None
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("arguments", "text"),
     [
         ({"peer": ["enode://nobody"]}, "--peer: not an enode URL"),
         ({"allow": ["enode://nobody"]}, "--allow: not an enode URL"),
@@ -274,12 +274,12 @@ def resolved(environment: dict[str, str] | None = None, file: Path | None = None
         ),
     ],
 )
-def test_an_invalid_setting_is_refused_by_name(given: dict[str, Any], words: str, tmp_path: Path) -> None:
-    if "file" in given:
-        (tmp_path / "restante.toml").write_text(f"[waku]\n{given['file']}\n")
-        given = {"file": tmp_path / "restante.toml"}
-    with pytest.raises(Misuse, match=words):
-        resolved(**given)
+def test_an_invalid_setting_is_refused_by_name(arguments: dict[str, Any], text: str, tmp_path: Path) -> None:
+    if "file" in arguments:
+        (tmp_path / "restante.toml").write_text(f"[waku]\n{arguments['file']}\n")
+        arguments = {"file": tmp_path / "restante.toml"}
+    with pytest.raises(Misuse, match=text):
+        resolved(**arguments)
 
 
 def test_requests_are_answered_as_the_settings_say(tmp_path: Path) -> None:
@@ -388,8 +388,8 @@ async def test_counts_agree_with_what_was_done(tmp_path: Path) -> None:
         await ask(reader, plain(lower=EPOCH + 1))
         reader.say(waku_packets.REQUEST, rlp.encode([1] * 6))
         await here.settled(poster, reader)
-        shown = await look.counts()
-        assert {value for name, value in shown.items() if "rejected" in name} == {0.0}
+        counts = await look.counts()
+        assert {value for name, value in counts.items() if "rejected" in name} == {0.0}
         expected = {f"waku_envelopes_cache_failures_total {name}": len(some) for name, some in bad.items()}
         expected |= {
             "waku_envelopes_received_total": 5 + 2 + 7,
@@ -422,7 +422,7 @@ async def test_counts_agree_with_what_was_done(tmp_path: Path) -> None:
             "mailserver_sent_envelope_batch_size_bytes_count": 2,
             "mailserver_sent_envelope_batch_size_bytes_bucket 1024": 2,
         }
-        assert {name: shown[name] for name in expected} == expected
+        assert {name: counts[name] for name in expected} == expected
 
 
 async def test_packets_that_cannot_be_read_are_rejected_and_nothing_else_is(tmp_path: Path) -> None:
@@ -445,9 +445,9 @@ async def test_packets_that_cannot_be_read_are_rejected_and_nothing_else_is(tmp_
             await peer.fence()
             await here.until("the packet", lambda: not here.node._digesting)
         assert here.node.mailserver.counts == {"old": 1}, "a large packet with one that is no envelope"
-        shown = await look.counts()
-        assert shown["waku_envelopes_rejected_total invalid_data"] == 4
-        assert shown["waku_envelopes_rejected_total invalid_settings_changed"] == 1
+        counts = await look.counts()
+        assert counts["waku_envelopes_rejected_total invalid_data"] == 4
+        assert counts["waku_envelopes_rejected_total invalid_settings_changed"] == 1
 
 
 async def test_the_node_is_alive_and_not_ready_while_the_disk_is_full_or_it_drains(tmp_path: Path) -> None:
@@ -459,8 +459,8 @@ async def test_the_node_is_alive_and_not_ready_while_the_disk_is_full_or_it_drai
         here.archive.full = True
         await poster.post(letter(1))
         assert (await look.get("/readyz"), await look.get("/healthz")) == (full, ready)
-        shown = await look.counts()
-        assert (shown["mailserver_archived_envelopes_failures_total sqlite"], shown["waku_ready"]) == (1, 0)
+        counts = await look.counts()
+        assert (counts["mailserver_archived_envelopes_failures_total sqlite"], counts["waku_ready"]) == (1, 0)
         here.clock.now += ARCHIVE_RETRY_DELAY
         assert await look.get("/readyz") == ready, "otherwise nobody sends the envelope that shows it"
         await poster.post(letter(1))
@@ -490,16 +490,16 @@ async def test_pages_agree_with_what_was_done_and_have_no_address(tmp_path: Path
         pages = {path: await look.get(path) for path in ("/varz", "/connz", "/limitz")}
         assert {status for status, _ in pages.values()} == {200}
         assert "127.0.0.1" not in "".join(text for _, text in pages.values())
-        shown, connections, limits = (json.loads(text) for _, text in pages.values())
-        assert (shown["archive"]["envelopes"], shown["envelopes"]["new"]) == (2, 2)
-        assert shown["envelopes"]["refused"]["very_old"] == 1
-        assert (shown["requests"]["received"], shown["requests"]["answered"]) == (1, 1)
+        varz, connections, limits = (json.loads(text) for _, text in pages.values())
+        assert (varz["archive"]["envelopes"], varz["envelopes"]["new"]) == (2, 2)
+        assert varz["envelopes"]["refused"]["very_old"] == 1
+        assert (varz["requests"]["received"], varz["requests"]["answered"]) == (1, 1)
         assert connections["total"] == 2
-        assert all(each["identified"] and not each["dialled"] for each in connections["connections"])
+        assert all(peer["identified"] and not peer["dialled"] for peer in connections["connections"])
         assert set(Limits.__struct_fields__) < set(limits["limits"])
         manual = documented("Fields of `/varz` of both servers:", "Fields of `/varz` of the node:")
         by_label = {"envelopes.refused", "requests.refused", "requests.queries"}
-        assert set(fields(shown, by_label)) == {*manual, "schema"}
+        assert set(fields(varz, by_label)) == {*manual, "schema"}
         assert set(connections["connections"][0]) == sentences("Fields of a connection of the node: ")
         assert limits["limits"]["max_peers"]["used"] == 2
 

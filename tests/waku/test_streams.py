@@ -64,8 +64,8 @@ async def test_every_topic_of_some_times_without_a_password_or_with_another() ->
         plain = [letter async for letter in fetch([enode], topics=None, since=since, until=until + 0.5, form="plain")]
         sealed = [letter async for letter in fetch([enode], topics=None, since=since, until=until, password=SHARED)]
         assert [request.form for request in node.asked] == ["plain", "envelope"]
-    for given in (plain, sealed):
-        assert {letter.hash for letter in given} == {letter.hash for letter in sent[1:3] + sent[6:8]}
+    for envelopes in (plain, sealed):
+        assert {letter.hash for letter in envelopes} == {letter.hash for letter in sent[1:3] + sent[6:8]}
 
 
 async def test_who_leaves_the_loop_has_the_state_of_what_was_taken_and_leaves_the_server() -> None:
