@@ -7,12 +7,12 @@ the tree of errors are replaced. To write it anew: PYTHONPATH=src:tests .venv/bi
 from __future__ import annotations
 
 import ast
-import builtins
 import functools
+import inspect
 import re
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import Any, Final, NamedTuple, get_args
 
 from restante import client
@@ -41,9 +41,14 @@ ENTRIES: Final = {"__aiter__": ": async for", "__str__": ": str"}
 """How methods that are not called by their names are named in headings."""
 
 WIDTH: Final = 110
-"""Characters of a signature in one line. A longer one has a line for node argument."""
+"""Characters of a signature in one line. A longer one has a line for each argument."""
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+class Plain(str):
+    """A text that is written in signatures as it is."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
 
 
 class Attribute(NamedTuple):
@@ -52,12 +57,6 @@ class Attribute(NamedTuple):
     name: str
     type: str
     meaning: str
-
-
-@functools.cache
-def module(name: str) -> list[ast.stmt]:
-    path = ROOT / "src" / Path(*name.split("."))
-    return ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text()).body
 
 
 @functools.cache
@@ -94,23 +93,19 @@ def reference() -> str:
 
 def section(name: str) -> list[str]:
     """Return what is said of a class or function, in paragraphs."""
-    home = getattr(client, name).__module__
-    definition = definition_of(getattr(client, name))
-    if isinstance(definition, Function):
-        wait = "await " if isinstance(definition, ast.AsyncFunctionDef) else ""
-        return [f"### {name}", code(signature(definition, home, wait + name)), *explained(definition)]
-    assert isinstance(definition, ast.ClassDef)
-    parts = [f"### {name}", *explained(definition)]
-    methods = members(definition, home)
-    for node in methods:
-        if node.name == "__init__" and "Args:" in (ast.get_docstring(node) or ""):
-            parts.append(code(signature(node, home, name, bound=True).removesuffix(" -> None")))
-            parts += explained(node)
-    if rows := [[f"`{node.name}`", f"`{node.type}`", node.meaning] for node in public_attributes(definition, home)]:
+    public = getattr(client, name)
+    if inspect.isfunction(public):
+        wait = "await " if inspect.iscoroutinefunction(public) else ""
+        return [f"### {name}", code(signature(public, wait + name)), *explained(public)]
+    parts = [f"### {name}", *explained(public)]
+    methods = members(public)
+    if (init := methods.get("__init__")) and "Args:" in (init.__doc__ or ""):
+        parts += [code(signature(init, name, bound=True).removesuffix(" -> None")), *explained(init)]
+    if rows := [[f"`{node.name}`", f"`{node.type}`", node.meaning] for node in public_attributes(public)]:
         parts.append(table(["attribute", "type", "meaning"], rows).rstrip("\n"))
-    for node in methods:
-        if not decorated(node, "property") and (call := call_of(name, home, node)):
-            parts += [f"#### {name}{ENTRIES.get(node.name, f'.{node.name}')}", code(call), *explained(node)]
+    for method, function in methods.items():
+        if call := call_of(name, function):
+            parts += [f"#### {name}{ENTRIES.get(method, f'.{method}')}", code(call), *explained(function)]
     return parts
 
 
@@ -118,48 +113,43 @@ def code(text: str) -> str:
     return f"```\n{text}\n```"
 
 
-def members(kind: ast.ClassDef, home: str) -> list[Function]:
-    """Return the functions of a class, and those that it has from private bases of its module."""
-    own = [node for node in kind.body if isinstance(node, Function)]
-    names = {node.name for node in own} | {node.id for node in kind.bases if isinstance(node, ast.Name)}
-    for base in module(home):
-        if isinstance(base, ast.ClassDef) and base.name.startswith("_") and base.name in names:
-            own += [node for node in members(base, home) if node.name not in names]
-    return own
+def members(kind: type[Any]) -> dict[str, Any]:
+    """Return what a class defines, and what it has from private bases."""
+    collected: dict[str, Any] = {}
+    for base in kind.__mro__:
+        if base is kind or base.__name__.startswith("_"):
+            collected |= {name: value for name, value in vars(base).items() if name not in collected}
+    return collected
 
 
-def decorated(function: Function, name: str) -> bool:
-    return any(isinstance(node, ast.Name) and node.id == name for node in function.decorator_list)
-
-
-def call_of(name: str, home: str, method: Function) -> str | None:
+def call_of(name: str, method: Any) -> str | None:
     """Return how a method is called, or None if it is not for programs."""
     receiver = RECEIVERS.get(name) or re.findall("[A-Z][a-z]+", name)[-1].lower()
-
-    def yielded() -> str:
-        assert isinstance(method.returns, ast.Subscript)
-        return f" -> {type_of(method.returns.slice)}"
-
-    if method.name == "__aiter__":
-        return f"async for message in {receiver}{yielded()}"
-    if method.name == "__str__":
-        return f"str({receiver}) -> str"
-    if method.name.startswith("_"):
+    function = inspect.unwrap(getattr(method, "__func__", method))
+    if not inspect.isfunction(function):
         return None
-    if decorated(method, "classmethod"):
-        return signature(method, home, f"{name}.{method.name}", bound=True).replace("-> Self", f"-> {name}")
-    call = signature(method, home, f"{receiver}.{method.name}", bound=True)
-    head, yields, _ = call.rpartition(" -> AsyncIterator[")
-    if decorated(method, "asynccontextmanager"):
+    yielded = re.fullmatch(r"AsyncIterator\[(.+)\]", function.__annotations__.get("return", ""))
+    if function.__name__ == "__aiter__" and yielded:
+        return f"async for message in {receiver} -> {yielded[1]}"
+    if function.__name__ == "__str__":
+        return f"str({receiver}) -> str"
+    if function.__name__.startswith("_"):
+        return None
+    if isinstance(method, classmethod):
+        return signature(function, f"{name}.{function.__name__}", bound=True).replace("-> Self", f"-> {name}")
+    call = signature(function, f"{receiver}.{function.__name__}", bound=True)
+    if not yielded:
+        return f"await {call}" if inspect.iscoroutinefunction(function) else call
+    head = call.rpartition(" -> ")[0]
+    if function is not method:
         return f"async with {head} as state"
-    if yields:
-        return f"async for message in {head}{yielded()}"
-    return f"await {call}" if isinstance(method, ast.AsyncFunctionDef) else call
+    return f"async for message in {head} -> {yielded[1]}"
 
 
-def parts_of(documented: ast.ClassDef | Function) -> tuple[str, dict[str, list[tuple[str, str]]]]:
+def parts_of(documented: Any) -> tuple[str, dict[str, list[tuple[str, str]]]]:
     """Return a docstring's text, and the entries `name: meaning` of its sections."""
-    text, *sections = re.split(r"^(Args|Raises):\n", ast.get_docstring(documented) or "", flags=re.MULTILINE)
+    document = inspect.cleandoc(documented.__doc__ or "")
+    text, *sections = re.split(r"^(Args|Raises):\n", document, flags=re.MULTILINE)
     entries = {
         title: [
             (name, meaning)
@@ -172,23 +162,29 @@ def parts_of(documented: ast.ClassDef | Function) -> tuple[str, dict[str, list[t
     return text.strip(), entries
 
 
-def explained(documented: ast.ClassDef | Function) -> list[str]:
+def explained(documented: Any) -> list[str]:
     """Return a docstring in paragraphs, with its arguments and errors as lists."""
     text, entries = parts_of(documented)
-    lists = {title: [f"* `{name}`: {meaning}" for name, meaning in rows] for title, rows in entries.items()}
-    parts = [text, "\n".join(lists.get("Args", ())), "\n".join(["Raises:\n", *lists.get("Raises", ())])]
-    return [node for node in parts if node and node != "Raises:\n"]
+    for title, rows in entries.items():
+        head = "Raises:\n\n" if title == "Raises" else ""
+        text += f"\n\n{head}" + "\n".join(f"* `{name}`: {meaning}" for name, meaning in rows)
+    return [text]
 
 
-def public_attributes(kind: ast.ClassDef, home: str) -> Iterator[Attribute]:
+def definition_of(public: Any) -> Any:
+    """Return the statement that defines a class or function."""
+    return ast.parse(textwrap.dedent(inspect.getsource(public))).body[0]
+
+
+def public_attributes(kind: type[Any]) -> Iterator[Attribute]:
     """Yield the attributes of a class: its fields, those that `__init__` explains, and its properties."""
-    collected = attributes(kind.body)
-    for node in members(kind, home):
-        if node.name == "__init__":
-            collected += [attribute for attribute in attributes(node.body) if attribute.meaning]
-        elif decorated(node, "property"):
-            assert node.returns is not None
-            collected.append(Attribute(node.name, type_of(node.returns), in_one_line(ast.get_docstring(node))))
+    collected = attributes(definition_of(kind).body)
+    for name, value in members(kind).items():
+        if name == "__init__" and inspect.isfunction(value):
+            collected += [attribute for attribute in attributes(definition_of(value).body) if attribute.meaning]
+        elif isinstance(value, property):
+            returns = value.fget.__annotations__["return"]
+            collected.append(Attribute(name, type_of(returns), in_one_line(value.__doc__)))
     yield from (node for node in collected if not node.name.startswith("_"))
 
 
@@ -203,7 +199,7 @@ def attributes(body: Sequence[ast.stmt]) -> list[Attribute]:
                 meaning = ""
         match node:
             case ast.AnnAssign(target=ast.Name(id=name) | ast.Attribute(attr=name), annotation=annotation):
-                collected.append(Attribute(name, type_of(annotation), meaning))
+                collected.append(Attribute(name, type_of(ast.unparse(annotation)), meaning))
             case ast.Assign(targets=[ast.Name(id=name) | ast.Attribute(attr=name)]):
                 collected.append(Attribute(name, "", meaning))
     return collected
@@ -213,41 +209,29 @@ def in_one_line(text: str | None) -> str:
     return " ".join((text or "").split())
 
 
-def signature(function: Function, home: str, name: str, *, bound: bool = False) -> str:
+def signature(function: Any, name: str, *, bound: bool = False) -> str:
     """Return how a function is called, under a name. `bound` leaves out the first argument."""
-    given = function.args
-    without: list[ast.expr | None] = [None] * (len(given.args) - len(given.defaults))
-    positional = zip(given.args, [*without, *given.defaults], strict=True)
-    takes = [argument(node, default, home) for node, default in positional][bound:]
-    if given.vararg is not None:
-        takes.append("*" + argument(given.vararg, None, home))
-    elif given.kwonlyargs:
-        takes.append("*")
-    takes += [argument(*node, home) for node in zip(given.kwonlyargs, given.kw_defaults, strict=True)]
-    if given.kwarg is not None:
-        takes.append("**" + argument(given.kwarg, None, home))
-    returns = "" if function.returns is None else f" -> {type_of(function.returns)}"
+    parameters = [*inspect.signature(function).parameters.values()][bound:]
+    takes = [str(as_shown(parameter)) for parameter in parameters]
+    kinds = [parameter.kind for parameter in parameters]
+    if inspect.Parameter.KEYWORD_ONLY in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        takes.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
+    returns = f" -> {type_of(function.__annotations__['return'])}"
     line = f"{name}({', '.join(takes)}){returns}"
     return line if len(line) <= WIDTH else "\n".join([f"{name}(", *(f"    {node}," for node in takes), f"){returns}"])
 
 
-def type_of(annotation: ast.expr) -> str:
-    """Return a type as readers know it."""
-    match annotation:
-        case ast.Subscript(value=ast.Name("Annotated"), slice=ast.Tuple([kind, *_])):  # what is checked is not shown
-            annotation = kind
-    return ast.unparse(annotation).replace("tls.", "ssl.")
-
-
-def argument(argument: ast.arg, default: ast.expr | None, home: str) -> str:
+def as_shown(parameter: inspect.Parameter) -> inspect.Parameter:
     """Return an argument with its default: a constant's name if programs can import it, else the value."""
-    kind = "" if argument.annotation is None else f": {type_of(argument.annotation)}"
-    if default is None:
-        return f"{argument.arg}{kind}"
-    if isinstance(default, ast.Name) and default.id in client.__all__:
-        return f"{argument.arg}{kind} = {default.id}"
-    value = eval(ast.unparse(default), {**vars(builtins), **vars(import_module(home))})  # of our own sources
-    return f"{argument.arg}{kind} = {value!r}"
+    constants = {getattr(client, name): Plain(name) for name in client.__all__ if name.startswith("DEFAULT_")}
+    default = parameter.default
+    shown = constants.get(default, default) if isinstance(default, str) else default
+    return parameter.replace(annotation=Plain(type_of(parameter.annotation)), default=shown)
+
+
+def type_of(annotation: str) -> str:
+    """Return a type as readers know it, without what is checked."""
+    return re.sub(r"^Annotated\[(.+?), .+\]$", r"\1", annotation).replace("tls.", "ssl.")
 
 
 # ── tables ───────────────────────────────────────────────────────────────────────────────────────
@@ -268,36 +252,30 @@ def new_table(kind: str, names: list[str]) -> str:
     return table(HEADS[kind], rows[kind])
 
 
-def definition_of(public: Any) -> Any:
-    """Return where a class or function is defined, under a name that may be another."""
-    (definition,) = [node for node in module(public.__module__) if getattr(node, "name", None) == public.__name__]
-    return definition
-
-
 def event_row(event: type[Any]) -> list[str]:
-    collected = list(public_attributes(definition_of(event), event.__module__))
+    collected = list(public_attributes(event))
     takes = ", ".join(f"`{node.name}: {node.type}`" for node in collected)
     notes = [f"`{node.name}`: {node.meaning}" for node in collected if node.meaning]
-    return [f"`{event.__name__}`", takes, " ".join([in_one_line(ast.get_docstring(definition_of(event))), *notes])]
+    return [f"`{event.__name__}`", takes, " ".join([in_one_line(event.__doc__), *notes])]
 
 
 def error_row(error: Any) -> list[str]:
     mood = f"`{error.mood}`" if hasattr(error, "mood") else ""
-    text = in_one_line(parts_of(definition_of(error))[0])
-    return [f"`{error.__name__}`", mood, str(getattr(error, "exit_code", "")), text]
+    return [f"`{error.__name__}`", mood, str(getattr(error, "exit_code", "")), in_one_line(parts_of(error)[0])]
 
 
 def constant_row(name: str) -> list[str]:
     """Return a constant that programs can import, or a limit, with its unit if that is large."""
-    value = getattr(import_module(homes()[name]), name)
-    (meaning,) = [node.meaning for node in attributes(module(homes()[name])) if node.name == name]
+    home = import_module(homes()[name])
+    value = getattr(home, name)
+    (meaning,) = [node.meaning for node in attributes(ast.parse(inspect.getsource(home)).body) if node.name == name]
     if name in client.__all__:
-        shown = f"`{str(value).removeprefix('typing.')}`"
+        text = f"`{str(value).removeprefix('typing.')}`"
     elif name.endswith("BYTES") and value % 1024**2 == 0:
-        shown = f"{value / 1024**2:g} MiB"
+        text = f"{value / 1024**2:g} MiB"
     else:
-        shown = f"{value:,g}" if value < 10**6 else f"{value:,}"
-    return [f"`{name}`", shown, meaning]
+        text = f"{value:,g}" if value < 10**6 else f"{value:,}"
+    return [f"`{name}`", text, meaning]
 
 
 def tree() -> str:
