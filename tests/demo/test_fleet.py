@@ -36,7 +36,7 @@ from restante.timing.logs.records import read_event, read_line
 from restante.waku.envelope.envelope import parse
 from restante.waku.protocol.acceptance import Policy, judge
 from support.bounds import PATIENCE
-from support.processes import RESTANTE, called
+from support.processes import RESTANTE, called, run
 
 LAST = date(2026, 11, 20)
 SMALL = Fleet(seed=7, last=LAST, days=MIN_DAYS, transfers=120)
@@ -106,10 +106,10 @@ def test_an_attack_is_where_the_ground_truth_says_and_nowhere_else(demo: Demo) -
         claimed = demo.count_by_day(server.name, "usage_nameplates", "result = 'lonely'")
         quiet = demo.quiet_days(attack)
         if server.name == attack.server:
-            assert suspects[day] > 2 * max(suspects[each] for each in quiet) + 2
-            assert claimed[day] > 5 * max(claimed[each] for each in quiet)
+            assert suspects[day] > 2 * max(suspects[other] for other in quiet) + 2
+            assert claimed[day] > 5 * max(claimed[other] for other in quiet)
         else:
-            assert suspects[day] <= max(suspects[each] for each in quiet) + 2
+            assert suspects[day] <= max(suspects[other] for other in quiet) + 2
 
 
 def test_a_bad_release_is_used_and_fails_during_its_days_only(demo: Demo) -> None:
@@ -154,7 +154,7 @@ def test_a_mailserver_lacks_what_arrived_during_its_gaps_and_nothing_else(demo: 
         # It would have arrived here up to some seconds earlier or later than there.
         slack = timedelta(seconds=30)
         wide = [Span(begin=gap.begin - slack, end=gap.end + slack, days=()) for gap in gaps]
-        assert all(any(each.contains(at) for each in wide) for at in lacks)
+        assert all(any(gap.contains(at) for gap in wide) for at in lacks)
         assert not any(gap.contains(arrived) for gap in gaps for arrived, _ in there[name].values())
         for gap in gaps:
             assert any(gap.contains(at) for at in lacks)
@@ -175,9 +175,9 @@ def test_whatever_the_seed_events_have_days_of_their_own(days: int, seeds: range
         assert fleet.day(QUIET_DAYS) <= min(of_servers) <= max(of_servers) <= fleet.last
         assert fleet.first < min(of_mailservers) <= max(of_mailservers) < fleet.last
         assert len(attack.days) == len(outage.days) == 1
-        for each in (attack, release, outage, *events.gaps):
-            assert each.days[0] == each.begin.date()
-            assert each.days[-1] == (each.end - timedelta(microseconds=1)).date()
+        for event in (attack, release, outage, *events.gaps):
+            assert event.days[0] == event.begin.date()
+            assert event.days[-1] == (event.end - timedelta(microseconds=1)).date()
         places.update((f"attack {attack.server}", f"outage {outage.server}", release.implementation))
         truth = GroundTruth(fleet=fleet, events=events)
         assert decode(encode(truth)) == truth
@@ -227,19 +227,6 @@ def test_timing_logs_and_the_trace_are_of_the_same_commands(demo: Demo) -> None:
     assert roles["sender"] == roles["receiver"] == len(logs) / 2 > 0
 
 
-PROGRAM = """
-import sys
-from datetime import date
-from pathlib import Path
-from restante.demo.fleet import Fleet
-from restante.demo.generate import make
-if __name__ == "__main__":
-    seed, days, transfers = map(int, sys.argv[2:])
-    fleet = Fleet(seed=seed, last=date(2026, 11, 20), days=days, transfers=transfers)
-    make(fleet, Path(sys.argv[1]), lambda _: None, processes=2)
-"""
-
-
 def content(folder: Path) -> dict[str, bytes]:
     """Return all files of a folder."""
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
@@ -256,10 +243,11 @@ def test_the_same_seed_makes_the_same_bytes_anywhere_at_any_time_and_after_a_kil
     (there / UNFINISHED / TRUTH).write_text("{")
     (there / UNFINISHED / "lock").touch()
     assert find(there) is None
-    (tmp_path / "program.py").write_text(PROGRAM)
-    numbers = map(str, (TINY.seed, TINY.days, TINY.transfers))
-    environment = {**os.environ, "PYTHONHASHSEED": "2"}
-    subprocess.run([sys.executable, tmp_path / "program.py", there, *numbers], check=True, env=environment)
+    program = (
+        "import sys; from demo.test_fleet import TINY, Path, make; make(TINY, Path(sys.argv[1]), print, processes=2)"
+    )
+    ended = run(sys.executable, "-c", program, there, variables={"PYTHONHASHSEED": "2"})
+    assert ended.returncode == 0, ended.stderr
     one, other = content(here), content(there)
     assert list(one) == list(other)
     assert [name for name in one if one[name] != other[name]] == []
@@ -297,7 +285,7 @@ def test_an_unfinished_folder_that_no_demo_made_stays(tmp_path: Path) -> None:
     for folder in (linked, theirs):
         with pytest.raises(Misuse, match="was not made by a demo: remove it, or name another folder"):
             make(TINY, folder, lambda _: None, processes=1)
-        assert [each.name for each in (folder / UNFINISHED).iterdir()] == ["deeds"]
+        assert [path.name for path in (folder / UNFINISHED).iterdir()] == ["deeds"]
     with patch("os.getuid", lambda: 4_000_000), pytest.raises(Misuse, match="was not made by a demo"):
         make(TINY, tmp_path / "new", lambda _: None, processes=1)
 
@@ -305,14 +293,14 @@ def test_an_unfinished_folder_that_no_demo_made_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.thorough)])
 def test_no_process_goes_on_after_a_signal(tmp_path: Path, number: int) -> None:
     folder = tmp_path / "demo"
-    words = (*RESTANTE, "pipeline", "demo", str(folder), "--days", "90", "--last", str(LAST))
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+    command = (*RESTANTE, "pipeline", "demo", str(folder), "--days", "90", "--last", str(LAST))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         wait_until((folder / UNFINISHED / "north").exists)
         children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
         assert children
         running.send_signal(number)
-        said, errors = running.communicate(timeout=PATIENCE)
-    assert said == ""
+        output, errors = running.communicate(timeout=PATIENCE)
+    assert output == ""
     if number == signal.SIGTERM:
         assert running.returncode == 128 + number
         assert errors == "restante: stopped; committed rows stay; run this again to do the rest\n"

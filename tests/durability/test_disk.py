@@ -26,20 +26,16 @@ from restante.waku.protocol import packets
 from restante.waku.protocol.packets import Options
 from support.bounds import bounded
 from support.faulty_disk import Call, noting, read_notes
-from support.mailbox.clients import Client, Clients
+from support.mailbox.clients import Clients
 from support.mailbox.raw_socket import TEXT
 from support.processes import altered, serving
+from support.waku.archives import raws_of
 from support.waku.letters import letter
-from support.waku.processes import NodeProcess, archived, node_process
+from support.waku.processes import NodeProcess, node_process
 from support.waku.raw_peer import GoneError, RawPeer
 
 PAIRS: Final = 5
 BURSTS: Final = 4
-
-EARLY: Final = "left between a write to the log and its flush"
-UNWRITTEN: Final = "delivered before it was on disk"
-UNNAMED: Final = "left before the log's name was on disk"
-"""Its directory was not flushed (fsync(2), NOTES)."""
 
 TOKEN: Final = re.compile(rb"token-[0-9]+-")
 """What each body begins with, to be found again in the pages of the log."""
@@ -87,9 +83,9 @@ class Audit:
 
     def _flush(self, call: Call) -> None:
         if call.file == self._log:
-            written = [write for write in self._unflushed if write.end < call.begin]
-            self._unflushed = self._unflushed[len(written) :]
-            for write in written:
+            writes = [write for write in self._unflushed if write.end < call.begin]
+            self._unflushed = self._unflushed[len(writes) :]
+            for write in writes:
                 self._on_disk.update(TOKEN.findall(write.data))
         elif self._log.startswith(f"{call.file}/"):
             self._named = True
@@ -100,11 +96,11 @@ class Audit:
         if frame["type"] == "welcome":
             return
         if self._unflushed:
-            self.broken.append((EARLY, text))
-        if not self._named:
-            self.broken.append((UNNAMED, text))
+            self.broken.append(("left between a write to the log and its flush", text))
+        if not self._named:  # its directory was not flushed (fsync(2), NOTES)
+            self.broken.append(("left before the log's name was on disk", text))
         if frame["type"] == "message" and not self._on_disk.issuperset(TOKEN.findall(text.encode())):
-            self.broken.append((UNWRITTEN, text))
+            self.broken.append(("delivered before it was on disk", text))
 
 
 async def one_by_one(clients: Clients, url: str, bodies: Iterator[str]) -> None:
@@ -141,37 +137,30 @@ async def all_at_once(clients: Clients, url: str, bodies: Iterator[str]) -> None
                 talks.create_task(talk(f"mailbox-{number}", side))
 
 
-async def audited(folder: Path, program: tuple[str, ...]) -> tuple[Audit, list[Client]]:
-    """Run the load on a server; return the clients, too, with all that they received."""
+@pytest.mark.parametrize("disk", ["slow-disk", "fast-disk"])
+async def test_no_answer_leaves_before_its_commit_is_on_disk(tmp_path: Path, disk: str) -> None:
     bodies = (f"token-{number}-" for number in itertools.count())
-    async with serving(folder / "data", program, (), **noting(folder)) as server, Clients() as clients:
+    async with serving(tmp_path / "data", altered(disk), (), **noting(tmp_path)) as server, Clients() as clients:
         await one_by_one(clients, server.url, bodies)
         await all_at_once(clients, server.url, bodies)
         for client in clients.all:
             await client.fence()
         await server.stop()
-    return Audit(read_notes(folder)), clients.all
-
-
-@pytest.mark.parametrize("disk", ["slow-disk", "fast-disk"])
-async def test_no_answer_leaves_before_its_commit_is_on_disk(tmp_path: Path, disk: str) -> None:
-    audit, clients = await audited(tmp_path, altered(disk))
+    audit = Audit(read_notes(tmp_path))
     assert audit.broken == []
     # The audit has looked at all there was: each client's frames left on one of the sockets.
-    assert sorted(client.texts for client in clients) == sorted(audit.texts.values())
+    assert sorted(client.texts for client in clients.all) == sorted(audit.texts.values())
     assert sum(map(len, audit.texts.values())) > 100 * PAIRS
 
 
 # ── the Mailserver: a confirmation leaves after the flush, and survives every kill, once ───────────
 
 PACKETS: Final = 10
-SENDERS: Final = 3
-WANTS_NOTHING: Final = Options(pow=0.0, confirmations=True, topics=frozenset())
 
 
 async def talk(node: NodeProcess, number: int) -> tuple[str, list[bytes]]:
     """Post packets, each when the one before is confirmed; return the node's socket, and a token of each packet."""
-    peer = await node.greet(WANTS_NOTHING)
+    peer = await node.greet(Options(pow=0.0, confirmations=True, topics=frozenset()))
     tokens = [f"<sender {number} packet {packet}>".encode() for packet in range(PACKETS)]
     for token in tokens:
         now = int(time.time())
@@ -189,31 +178,24 @@ def inode(port: int, peer: RawPeer) -> int:
     raise AssertionError("no such connection")
 
 
-def check(calls: list[Call], socket: str, tokens: list[bytes]) -> None:
-    """Each confirmation left after a flush that began after what it confirms was written."""
-    flushes = [call for call in calls if call.kind == "sync" and call.file.endswith("-wal")]
-    sends = [call for call in calls if call.kind == "send" and call.file == socket]
-    confirmations = sends[-PACKETS - 1 : -1]  # the last is the goodbye
-    for token, send in zip(tokens, confirmations, strict=True):
-        written = [call for call in calls if call.kind == "write" and token in call.data and call.end < send.begin]
-        assert written, "confirmed, and not written"
-        assert any(written[0].end < flush.begin and flush.end < send.begin for flush in flushes)
-
-
 async def test_no_confirmation_leaves_before_its_commit_is_on_disk(tmp_path: Path) -> None:
+    """Each leaves after a flush that began after what it confirms was written."""
     async with node_process(tmp_path / "data", variables=noting(tmp_path)) as node:
-        talks = await asyncio.gather(*(talk(node, number) for number in range(SENDERS)))
+        talks = await asyncio.gather(*(talk(node, number) for number in range(3)))
         await node.serving.stop()
     calls = read_notes(tmp_path)
+    flushes = [call for call in calls if call.kind == "sync" and call.file.endswith("-wal")]
     for socket, tokens in talks:
-        check(calls, socket, tokens)
+        sends = [call for call in calls if call.kind == "send" and call.file == socket]
+        confirmations = sends[-PACKETS - 1 : -1]  # the last is the goodbye
+        for token, send in zip(tokens, confirmations, strict=True):
+            writes = [call for call in calls if call.kind == "write" and token in call.data and call.end < send.begin]
+            assert writes, "confirmed, and not written"
+            assert any(writes[0].end < flush.begin and flush.end < send.begin for flush in flushes)
 
 
-KILLED_SENDERS: Final = 4
 AHEAD: Final = 4
 """Packets that a sender has under way."""
-EARLIEST, LATEST = 1, 150
-"""When the kill comes, in confirmations."""
 
 
 class Load:
@@ -226,13 +208,10 @@ class Load:
         self.interrupted = 0
         """Packets that were under way at a kill."""
         self._dice = random.Random(seed)
-        self._moments = random.Random(seed)
-        """Of kills: no other dice, since the senders throw theirs in the order in which they are answered."""
         self._letters: list[Envelope] = []
 
-    async def until_killed(self) -> None:
-        """Post, and kill the node in the middle of it."""
-        left = self._moments.randrange(EARLIEST, LATEST)
+    async def until_killed(self, left: int) -> None:
+        """Post, and kill the node after so many confirmations."""
         async with node_process(self.data) as node:
 
             def count() -> None:
@@ -242,7 +221,7 @@ class Load:
                     node.serving.process.kill()
 
             async with bounded("the kill"), asyncio.TaskGroup() as senders:
-                for _ in range(KILLED_SENDERS):
+                for _ in range(4):
                     senders.create_task(self._send(node, count))
             assert await node.serving.ended() == -signal.SIGKILL, node.serving.log
 
@@ -253,8 +232,8 @@ class Load:
         try:
             while True:
                 while len(under_way) < AHEAD:
-                    some = self._some()
-                    under_way[peer.offer(some)] = {each.hash for each in some}
+                    envelopes = self._some()
+                    under_way[peer.offer(envelopes)] = {envelope.raw for envelope in envelopes}
                 code, body = await peer.hear()
                 if code == packets.MESSAGE_RESPONSE:
                     response = packets.read_response(body)
@@ -278,14 +257,14 @@ class Load:
         ]
         copies = dice.sample(self._letters, min(len(self._letters), dice.randrange(4)))
         self._letters = (self._letters + fresh)[-50:]
-        self.offered |= {each.hash for each in fresh}
-        some = fresh + copies
-        dice.shuffle(some)
-        return some
+        self.offered |= {envelope.raw for envelope in fresh}
+        envelopes = fresh + copies
+        dice.shuffle(envelopes)
+        return envelopes
 
     async def check(self) -> None:
         """On disk is all that was confirmed, once, and nothing that was not offered."""
-        there = Counter(await archived(self.data))
+        there = Counter(await asyncio.to_thread(raws_of, self.data))
         assert self.confirmed <= there.keys() <= self.offered
         assert set(there.values()) == {1}
 
@@ -293,8 +272,9 @@ class Load:
 @pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.thorough)])
 async def test_every_confirmed_envelope_survives_every_kill(tmp_path: Path, kills: int) -> None:
     load = Load(20261121 + kills, tmp_path / "data")
-    for _ in range(kills):
-        await load.until_killed()
+    # The senders throw other dice, in the order in which they are answered.
+    for confirmations in random.Random(kills).choices(range(1, 150), k=kills):
+        await load.until_killed(confirmations)
         await load.check()
     assert load.interrupted, "no kill hit a packet under way"
     assert len(load.confirmed) > 20 * kills

@@ -29,7 +29,8 @@ from support.mailbox.clients import Client, Clients, LostError
 from support.ports import held_port
 from support.proc import waiting
 from support.processes import Serving, altered, evidence, serving, started
-from support.waku.processes import WAKU, archived, node_process
+from support.waku.archives import raws_of
+from support.waku.processes import WAKU, node_process
 from support.waku.raw_peer import GoneError
 
 FREE_DISK: Final = 1024 * KIB
@@ -166,14 +167,14 @@ class Node:
                     async def store(text: str) -> tuple[str, str | None]:
                         envelope = make(int(time.time()) + 50, 50, bytes(4), text.encode())
                         response = await peer.post(envelope)
-                        return envelope.hash.hex(), next((refusal.words for refusal in response.refusals), None)
+                        return envelope.raw.hex(), next((refusal.words for refusal in response.refusals), None)
 
                     return store
 
                 yield Running(node.serving, look, [], connect)
 
     async def stored(self, data: Path) -> Counter[str]:
-        return Counter(digest.hex() for digest in await archived(data))
+        return Counter(raw.hex() for raw in await asyncio.to_thread(raws_of, data))
 
 
 Kind = Mailbox | Node
@@ -201,10 +202,10 @@ async def test_a_disk_that_hangs_is_reported_and_delays_clients_and_loses_nothin
             await look.reports(disk.hang, HANGS)
             assert (await look.works())[kind.ready] == 0
             if running.clients:
-                shown = await look.shown()
-                assert shown["unready"] == HANGS.strip()
-                assert shown["connections"]["open"] == 2, "the dashboard has figures, also while the loop waits"
-                assert "problem" not in shown
+                figures = await look.shown()
+                assert figures["unready"] == HANGS.strip()
+                assert figures["connections"]["open"] == 2, "the dashboard has figures, also while the loop waits"
+                assert "problem" not in figures
             disk.go_on()
             await look.recovers(HANGS)
             await load.more()

@@ -8,7 +8,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, Final
@@ -35,9 +35,10 @@ APP = "app"
 
 
 @contextmanager
-def other_program(data: Path) -> Iterator[sqlite3.Connection]:
-    """Open the database beside the server."""
+def other_writer(data: Path) -> Iterator[sqlite3.Connection]:
+    """Begin to write to the database beside the server."""
     with closing(sqlite3.connect(database(data), isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
         yield other
 
 
@@ -132,8 +133,7 @@ async def test_a_busy_database_is_reported_and_nothing_is_stored(tmp_path: Path)
         third = await clients.bind(here.url, APP, "c")
         newcomer = await clients.connect(here.url)
         await news(sender, subscriber, third, newcomer)
-        with other_program(tmp_path) as other:
-            other.execute("BEGIN IMMEDIATE")
+        with other_writer(tmp_path) as other:
             refused = [
                 await sender.say("add", phase="1", body="refused"),
                 await third.say("allocate"),
@@ -142,8 +142,8 @@ async def test_a_busy_database_is_reported_and_nothing_is_stored(tmp_path: Path)
             for client, command in zip((sender, third, newcomer), refused, strict=True):
                 error = await client.refused(command)
                 assert (error["error"], error["orig"], error["retry"]) == (NOT_STORED, command.fields, True)
-            told = await news(sender, subscriber, third, newcomer)
-            assert list(map(kinds, told)) == [["ack", "error"], [], ["ack", "error"], ["ack", "error"]]
+            answers = await news(sender, subscriber, third, newcomer)
+            assert list(map(kinds, answers)) == [["ack", "error"], [], ["ack", "error"], ["ack", "error"]]
             assert_as_stored(here, other)
             other.execute("ROLLBACK")
             # The connections live on, where they were before.
@@ -161,13 +161,13 @@ async def test_a_database_that_is_busy_while_old_usage_is_deleted_does_not_end_t
 ) -> None:
     async with open_live(tmp_path, retention=Retention(keep_usage=1.0)) as here, Clients() as clients:
         sender = await clients.opened(here.url, APP, "a", "m")
-        with other_program(tmp_path) as other:
+        with ExitStack() as writers:
             pruned, forget, refused = here.store.apply, here.store.forget_usage, asyncio.Event()
 
             async def apply_and_block(*batch: Any) -> None:
                 """Let the pruning's own batch through: what comes next is the dropping."""
                 await pruned(*batch)
-                other.execute("BEGIN IMMEDIATE")
+                writers.enter_context(other_writer(tmp_path))
 
             async def be_refused(*records: Any) -> int:
                 try:
@@ -183,16 +183,12 @@ async def test_a_database_that_is_busy_while_old_usage_is_deleted_does_not_end_t
                 await refused.wait()
             monkeypatch.undo()
             await sender.call("ping", ping="still there?")
-            other.execute("ROLLBACK")
-            await sender.call("add", phase="1", body="still there")
+        await sender.call("add", phase="1", body="still there")
 
 
 # ── how a process ends: by a signal, or by its disk ────────────────────────────────────────────────
 
 GOING_AWAY: Final = 1001
-
-WINDOW: Final = 1 << 16
-"""Bytes that a client's kernel takes before the client reads, about."""
 
 
 async def test_sigterm_answers_what_was_read_and_ends_with_everything_in_the_database_itself(tmp_path: Path) -> None:
@@ -202,8 +198,7 @@ async def test_sigterm_answers_what_was_read_and_ends_with_everything_in_the_dat
         sender = await clients.opened(server.url, "app", "a", "m")
         subscriber = await clients.opened(server.url, "app", "b", "m")
         # Another program writes: the first batch waits for it in the commit thread, the other commands in the queue.
-        with other_program(data) as other:
-            other.execute("BEGIN IMMEDIATE")
+        with other_writer(data) as other:
             for body in bodies:
                 await sender.say("add", phase="1", body=body)
             await sender.fence()  # all of it was read
@@ -229,12 +224,11 @@ async def test_a_client_that_is_still_sending_receives_all_replies_and_the_close
     async with serving(data) as server:
         client = await RawSocket.dial(server.port)
         # Most of what is said waits in the kernel of the server, as on a slow network.
-        client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WINDOW)
+        client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
         client.say(type="bind", appid="app", side="a")
         client.say(type="open", mailbox="m")
         assert [(await client.hear())["type"] for _ in range(3)] == ["welcome", "ack", "ack"]
-        with other_program(data) as other:
-            other.execute("BEGIN IMMEDIATE")
+        with other_writer(data) as other:
             for body in bodies:
                 client.say(type="add", phase="1", body=body)
             client.write(ws_frame(PING))

@@ -24,8 +24,8 @@ from support.processes import Serving, called, database, evidence, restante, ser
 SESSIONS: Final = 12
 """New ones in each round, of two sides each: they get well over 500 answers."""
 ADDS: Final = 9
-LENGTHS: Final = (20, 300, 6000)
-"""Characters of the bodies: also of those that need more than one page of the database."""
+LENGTHS: Final = (20, 300, 6000, 100_000)
+"""Characters of the bodies: also of those that need more than one page of the database, or many."""
 
 
 class Session:
@@ -151,15 +151,13 @@ async def test_every_answered_command_survives_every_kill(tmp_path: Path, kills:
 
 APP: Final = "drill"
 PAIRS: Final = 4
-DRILL_LENGTHS: Final = (20, 300, 6000, 100_000)
-"""Characters of the bodies: also of those that need more than one page of the database, or many."""
 
 
 async def add_until_lost(client: Client) -> None:
     """Add messages, one after the answer to the other, until the server ends."""
     with suppress(LostError):
         for number in itertools.count():
-            body = f"{number} é ".ljust(DRILL_LENGTHS[number % len(DRILL_LENGTHS)], ".")
+            body = f"{number} é ".ljust(LENGTHS[number % 4], ".")
             await client.call("add", phase=str(number), body=body)
 
 
@@ -172,14 +170,14 @@ def answered(client: Client) -> int:
 
 
 async def test_what_was_stored_before_the_backup_is_delivered_after_the_restore(tmp_path: Path) -> None:
-    places = []
+    mailboxes = []
     async with serving(tmp_path / "data") as server, Clients() as clients:
         for number in range(PAIRS):
             sender = await clients.bind(server.url, APP, f"sender-{number}")
             nameplate = (await sender.call("allocate"))["nameplate"]
             mailbox = (await sender.call("claim", nameplate=nameplate))["mailbox"]
             await sender.call("open", mailbox=mailbox)
-            places.append((nameplate, mailbox))
+            mailboxes.append((nameplate, mailbox))
         adding = [asyncio.create_task(add_until_lost(sender)) for sender in clients.all]
         for sender in clients.all:
             await sender.until("answers", lambda: answered(sender) >= 5)  # noqa: B023 - called at once
@@ -202,7 +200,7 @@ async def test_what_was_stored_before_the_backup_is_delivered_after_the_restore(
     with evidence(tmp_path / "elsewhere") as db:
         assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     async with serving(tmp_path / "elsewhere") as server, Clients() as clients:
-        for sender, (nameplate, mailbox), least, most in zip(senders, places, before, after, strict=True):
+        for sender, (nameplate, mailbox), least, most in zip(senders, mailboxes, before, after, strict=True):
             receiver = await clients.bind(server.url, APP, f"receiver-{nameplate}")
             assert (await receiver.call("claim", nameplate=nameplate))["mailbox"] == mailbox
             await receiver.call("open", mailbox=mailbox)
@@ -244,9 +242,9 @@ async def test_a_copy_of_one_moment_has_every_acknowledged_message(tmp_path: Pat
             shutil.copytree(server.data, tmp_path / f"copy-{number}")
             server.send(signal.SIGCONT)
             await client.call("ping", ping="go on")
-            there = restored_from(tmp_path / f"copy-{number}", tmp_path / f"new-{number}")
             acknowledged = 11 * number + 10
-            assert there in {acknowledged, acknowledged + 1}
+            messages = restored_from(tmp_path / f"copy-{number}", tmp_path / f"new-{number}")
+            assert messages in {acknowledged, acknowledged + 1}
         await server.stop()
 
 

@@ -6,7 +6,6 @@ python -m support.waku.altered HOW ARGS...    is    restante ARGS...    with thi
 import sqlite3
 import sys
 import threading
-from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any, Final
 from unittest.mock import patch
@@ -25,16 +24,15 @@ class HangsAtCommit(sqlite3.Connection):
         return super().execute(sql, parameters)
 
 
-WAYS: Final[dict[str, tuple[AbstractContextManager[object], ...]]] = {
-    "hangs-at-commit": (patch("sqlite3.connect", partial(sqlite3.connect, factory=HangsAtCommit)),),
-    "no-timeouts": (
+WAYS: Final[dict[str, list[Any]]] = {
+    "hangs-at-commit": [patch("sqlite3.connect", partial(sqlite3.connect, factory=HangsAtCommit))],
+    "no-timeouts": [
         patch.object(peer_connection, "WRITE_STALL_TIMEOUT", 1e6),
         patch.object(session, "SessionLimits", partial(session.SessionLimits, silence=1e6)),
-    ),
+    ],
 }
 
 if __name__ == "__main__":
-    with ExitStack() as stack:
-        for change in WAYS[sys.argv.pop(1)]:
-            stack.enter_context(change)
-        main()
+    for change in WAYS[sys.argv.pop(1)]:
+        change.start()
+    main()

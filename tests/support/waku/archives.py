@@ -9,12 +9,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-import pytest
-
 from restante.waku.archive.records import Archived
 from restante.waku.archive.sqlite import open_archive
-from restante.waku.envelope.envelope import Envelope, parse
-from restante.waku.envelope.rlp import RlpError
+from restante.waku.envelope.envelope import Envelope
 from support.processes import TESTS
 from support.waku.envelopes import envelope, everything
 
@@ -49,15 +46,8 @@ def rows_of(data: Path) -> list[Archived]:
     return asyncio.run(read())
 
 
-def reason_of(raw: bytes) -> str:
-    """Return the words with which what should be an envelope is refused."""
-    with pytest.raises(RlpError) as refusal:
-        parse(raw)
-    return str(refusal.value)
-
-
 def raws_of(data: Path) -> list[bytes]:
-    return [each.raw for each in rows_of(data)]
+    return [row.raw for row in rows_of(data)]
 
 
 FROZEN: Final = TESTS / "waku" / "archive" / "frozen"

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
-from restante.waku.archive.records import Archived, TopicCount
+from restante.waku.archive.records import Archived
 from restante.waku.archive.sqlite import Archive
 from restante.waku.envelope.envelope import U32, Envelope, make
 
@@ -19,27 +17,9 @@ def envelope(sent: int, number: int = 0, *, topic: bytes = b"\1\2\3\4", size: in
     return make((T0 + sent + TTL) & U32, TTL, topic, number.to_bytes(size, "big"))
 
 
-def alike(kind: Envelope, start: bytes = b"\xaa\xbb\xcc\xdd") -> Envelope:
-    """Return it a hash that begins like that of all others this was done to."""
-    return msgspec.structs.replace(kind, hash=start + kind.hash[len(start) :])
-
-
 async def everything(archive: Archive) -> list[Archived]:
     """Return all there is, read as whoever goes on where he stopped."""
-    found: list[Archived] = []
-    while some := await archive.after(found[-1].arrival if found else 0, 3):
-        found += some
-    return found
-
-
-async def held(archive: Archive) -> list[bytes]:
-    return [each.raw for each in await everything(archive)]
-
-
-def topics_of(rows: list[Envelope]) -> dict[bytes, TopicCount]:
-    """Count by hand."""
-    found = {}
-    for topic in {each.topic for each in rows}:
-        sent = [each.sent for each in rows if each.topic == topic]
-        found[topic] = TopicCount(topic, len(sent), min(sent), max(sent))
-    return found
+    rows: list[Archived] = []
+    while page := await archive.after(rows[-1].arrival if rows else 0, 3):
+        rows += page
+    return rows

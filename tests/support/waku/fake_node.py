@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import Future
@@ -56,8 +57,8 @@ class Honest:
         """The envelopes of a page, and its cursor."""
         matching = sorted((one for one in self.envelopes if wanted(request, one)), key=key, reverse=self.downward)
         if request.cursor:
-            matching = [one for one in matching if (key(one) < request.cursor) == self.downward]
-            matching = [one for one in matching if key(one) != request.cursor]
+            behind = operator.lt if self.downward else operator.gt
+            matching = [one for one in matching if behind(key(one), request.cursor)]
         size = min(self.size, request.limit)
         # A cursor also where nothing is left, if the page is full: as shipped servers do it.
         return matching[:size], key(matching[size - 1]) if len(matching) >= size else b""
@@ -82,8 +83,8 @@ def silent(_request: Request) -> list[Packet]:
     return []
 
 
-def refusing(words: str = "rate limit exceeded") -> Mailserver:
-    return lambda request: [completion.failure(request.id, words)]
+def refusing(reason: str = "rate limit exceeded") -> Mailserver:
+    return lambda request: [completion.failure(request.id, reason)]
 
 
 # ── a node ───────────────────────────────────────────────────────────────────────────────────────
@@ -123,13 +124,13 @@ class FakeNode:
     def too_much(self) -> None:
         raise AssertionError("nobody sends this much")
 
+    def caught_up(self, connection: PeerConnection) -> None:
+        pass
+
     def made(self, connection: PeerConnection) -> bool:
         self.connections.add(connection)
         connection.quota = AddressQuota()
         return True
-
-    def caught_up(self, connection: PeerConnection) -> None:
-        pass
 
     def connected(self, _connection: PeerConnection, public: bytes) -> Reason | None:
         self.known.add(public)
@@ -169,7 +170,7 @@ class FakeNode:
             if isinstance(packet, bytes):
                 connection.send(packets.REQUEST_COMPLETE, packet)
             else:
-                connection.send(packets.P2P_MESSAGE, packets.write_envelopes(each.raw for each in packet))
+                connection.send(packets.P2P_MESSAGE, packets.write_envelopes(envelope.raw for envelope in packet))
 
 
 @asynccontextmanager

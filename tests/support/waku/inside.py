@@ -35,10 +35,9 @@ TURNS = 4
 class Clock:
     """Stands still until it is moved."""
 
-    def __init__(self) -> None:
-        self.now = EPOCH
-        self.passed = 0.0
-        """Seconds of the monotonic clock."""
+    now = EPOCH
+    passed = 0.0
+    """Seconds of the monotonic clock."""
 
     def wall(self) -> float:
         return self.now
@@ -86,7 +85,7 @@ class ControlledArchive(Archive):
 
     async def hashes(self) -> list[bytes]:
         """Return what is archived, in the order in which it came."""
-        return [each.envelope().hash for each in await self.after(0, 1_000_000)]
+        return [row.envelope().hash for row in await self.after(0, 1_000_000)]
 
 
 class Inside(Reachable):
@@ -155,9 +154,6 @@ async def inside(
         here.enode = Enode(key.public, "127.0.0.1", int(at.rpartition(":")[2]))
         yield here
     finally:
-        if here.running.done():
-            await node.drain(asyncio.create_task(asyncio.sleep(0)))
-        else:
-            await node.drain(here.running)
+        await node.drain(asyncio.create_task(asyncio.sleep(0)) if here.running.done() else here.running)
         await archive.close()
         await everybody_goes()

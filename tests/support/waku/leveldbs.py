@@ -21,8 +21,8 @@ def write(folder: Path, entries: Iterable[tuple[bytes, bytes]]) -> Path:
     """Make a database, a part of which is in a table and a part still in the log."""
     import plyvel  # where there is none, tests marked `leveldb` are left out
 
+    rows = list(entries)
     with closing(plyvel.DB(str(folder), create_if_missing=True)) as database:
-        rows = list(entries)
         for number, (name, value) in enumerate(rows):
             database.put(name, value)
             if number == len(rows) // 2:
@@ -32,4 +32,4 @@ def write(folder: Path, entries: Iterable[tuple[bytes, bytes]]) -> Path:
 
 def of(folder: Path, envelopes: Iterable[Envelope]) -> Path:
     """Make an archive of these; every third has an old key."""
-    return write(folder, ((key(each, old=n % 3 == 0), each.raw) for n, each in enumerate(envelopes)))
+    return write(folder, ((key(row, old=n % 3 == 0), row.raw) for n, row in enumerate(envelopes)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from asyncio.subprocess import PIPE
@@ -10,10 +11,10 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final
 
-from restante.waku.archive.sqlite import Archive
 from restante.waku.devp2p import enode
 from support.bounds import BOUND, bounded
 from support.processes import RESTANTE, Serving, started
+from support.waku.archives import rows_of
 from support.waku.raw_peer import Reachable, everybody_goes
 
 WAKU: Final = (*RESTANTE, "waku")
@@ -58,16 +59,12 @@ def serving(data: Path) -> Iterator[str]:
         try:
             yield process.stdout.readline().strip()
             process.terminate()
-            _, said = process.communicate(timeout=BOUND)
-            assert process.returncode == 0, said
+            _, log = process.communicate(timeout=BOUND)
+            assert process.returncode == 0, log
         finally:
             process.kill()
 
 
 async def archived(data: Path) -> list[bytes]:
     """Return what a node that is down has archived, by hash, in the order in which it came."""
-    archive = Archive.open(data)
-    try:
-        return [each.envelope().hash for each in await archive.after(0, 10_000_000)]
-    finally:
-        await archive.close()
+    return [row.envelope().hash for row in await asyncio.to_thread(rows_of, data)]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Iterable
 from typing import Any, Final
 
 from restante.waku.devp2p.enode import Enode
@@ -31,8 +32,7 @@ FULL_NODE: Final = Options(pow=0.0, light=False, confirmations=True, packets=(0,
 DISCONNECT, PING, PONG, BASE = 1, 2, 3, 16
 
 
-_seeds: Iterator[int] = iter(range(1, 1 << 62))
-
+_seeds = itertools.count(1)
 _connected: list[RawPeer] = []
 
 
@@ -92,7 +92,7 @@ class RawPeer:
 
     def offer(self, envelopes: Iterable[Envelope]) -> bytes:
         """Send Messages; gives the packet's hash."""
-        body = packets.write_envelopes(each.raw for each in envelopes)
+        body = packets.write_envelopes(envelope.raw for envelope in envelopes)
         self.say(packets.MESSAGES, body)
         return keccak(body)
 
@@ -122,12 +122,12 @@ class RawPeer:
 
     async def relayed(self, count: int) -> list[Envelope]:
         """Wait for so many envelopes; nothing else may come."""
-        found: list[Envelope] = []
-        while len(found) < count:
+        envelopes: list[Envelope] = []
+        while len(envelopes) < count:
             code, body = await self.hear()
             assert code == packets.MESSAGES, (code, body)
-            found += packets.read_envelopes(body)
-        return found
+            envelopes += packets.read_envelopes(body)
+        return envelopes
 
     async def fence(self) -> None:
         """Wait until all was taken in that we said, and what was said before is in `inbox`."""
@@ -223,9 +223,9 @@ class Reachable:
 ID = b"\x11" * 32
 
 
-def plain(**given: Any) -> bytes:
+def plain(**fields: Any) -> bytes:
     """Write a request: of one topic, till now, if nothing else is said."""
-    return request.write(Request(**{"id": ID, "lower": 0, "upper": EPOCH, "topics": frozenset((TOPIC,)), **given}))
+    return request.write(Request(**{"id": ID, "lower": 0, "upper": EPOCH, "topics": frozenset((TOPIC,)), **fields}))
 
 
 async def page(peer: RawPeer) -> tuple[list[list[Envelope]], Completed | Failed]:
@@ -249,19 +249,19 @@ def flat(parts: list[list[Envelope]]) -> list[Envelope]:
     return [envelope for part in parts for envelope in part]
 
 
-async def fetch_page(peer: RawPeer, **given: Any) -> tuple[list[Envelope], bytes]:
+async def fetch_page(peer: RawPeer, **fields: Any) -> tuple[list[Envelope], bytes]:
     """Request a page. Return its envelopes and its cursor, after its end was checked."""
-    parts, end = await ask(peer, plain(**given))
+    parts, end = await ask(peer, plain(**fields))
     assert isinstance(end, Completed), end
     envelopes = flat(parts)
     assert end == Completed(ID, envelopes[-1].hash if envelopes else completion.NO_HASH, end.cursor)
     return envelopes, end.cursor
 
 
-async def walk(peer: RawPeer, cursor: bytes = b"", **given: Any) -> list[Envelope]:
+async def walk(peer: RawPeer, cursor: bytes = b"", **fields: Any) -> list[Envelope]:
     """Go from cursor to cursor, until there is none. Return the envelopes of all pages."""
-    envelopes, cursor = await fetch_page(peer, cursor=cursor, **given)
+    envelopes, cursor = await fetch_page(peer, cursor=cursor, **fields)
     while cursor:
-        more, cursor = await fetch_page(peer, cursor=cursor, **given)
+        more, cursor = await fetch_page(peer, cursor=cursor, **fields)
         envelopes += more
     return envelopes

@@ -20,7 +20,7 @@ from restante.waku.archive.sqlite import Archive, open_archive
 from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope
 from stores.conftest import DataDirectory
-from support.waku.envelopes import T0
+from support.waku.envelopes import T0, everything
 
 
 class Altered(sqlite3.Connection):
@@ -84,6 +84,15 @@ class Engine(DataDirectory[Archive]):
     def prune_now(self, before: int, most: int) -> None:
         """Prune in such a step."""
         self.store._prune(lambda: pruning.prune(self.store.database, before, most))
+
+
+async def held(archive: Archive) -> list[bytes]:
+    return [row.raw for row in await everything(archive)]
+
+
+def alike(envelope: Envelope, start: bytes = b"\xaa\xbb\xcc\xdd") -> Envelope:
+    """Give it a hash that begins like that of all others this was done to."""
+    return replace(envelope, hash=start + envelope.hash[len(start) :])
 
 
 def query(

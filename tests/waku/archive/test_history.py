@@ -33,9 +33,9 @@ from restante.waku.envelope.envelope import Envelope
 from restante.waku.envelope.keccak import keccak
 from support.bounds import BOUND, bounded
 from support.effort import examples
-from support.waku.envelopes import T0, alike, envelope, held
+from support.waku.envelopes import T0, envelope
 from support.waku.fake_node import key
-from waku.archive.conftest import Engine, answer, loop, matches, pages, query
+from waku.archive.conftest import Engine, alike, answer, held, loop, matches, pages, query
 
 # ── ids and cursors ──────────────────────────────────────────────────────────────────────────────
 
@@ -103,7 +103,7 @@ HISTORY = ALIKE + [
 ]
 LATE = [envelope(second, number, topic=TOPICS[number % 4]) for number in range(20, 30) for second in range(SECONDS)]
 LATE += [alike(envelope(second, 200 + number, topic=TOPICS[0])) for second in (1, 2) for number in range(3)]
-BY_RAW = {each.raw: each for each in HISTORY + LATE}
+BY_RAW = {row.raw: row for row in HISTORY + LATE}
 
 QUERIES = st.builds(
     query,

@@ -28,7 +28,8 @@ from restante.waku import open_archive, read_envelopes
 from restante.waku.archive.records import Archived
 from restante.waku.archive.schema import FILE
 from restante.waku.envelope import rlp
-from restante.waku.envelope.envelope import Envelope, make
+from restante.waku.envelope.envelope import Envelope, make, parse
+from restante.waku.envelope.rlp import RlpError
 from restante.waku.files import UnreadableItem, importing, leveldb, missing_ranges, parquet, rlp_file, rlp_items
 from restante.waku.files.exporting import export
 from restante.waku.files.importing import take_in
@@ -37,14 +38,21 @@ from restante.waku.protocol.packets import MAX_ENVELOPE_BYTES
 from support.disk import no_file_beyond
 from support.processes import RESTANTE, called, on_a_terminal, restante
 from support.waku import leveldbs
-from support.waku.archives import ROWS, archive_of, raws_of, reason_of, rows_of
+from support.waku.archives import ROWS, archive_of, raws_of, rows_of
 from support.waku.envelopes import T0, envelope
 
 A, B, C = ROWS[:3]
 
 
 def archived(rows: list[Envelope]) -> list[Archived]:
-    return [Archived(number, 1000 + number, each.raw) for number, each in enumerate(rows, 1)]
+    return [Archived(number, 1000 + number, row.raw) for number, row in enumerate(rows, 1)]
+
+
+def reason_of(raw: bytes) -> str:
+    """Return why what should be an envelope is refused."""
+    with pytest.raises(RlpError) as refusal:
+        parse(raw)
+    return str(refusal.value)
 
 
 def test_a_large_item_is_left_out_and_reading_ends_at_an_impossible_length(tmp_path: Path) -> None:
@@ -244,7 +252,7 @@ def test_ranges_are_read_as_they_are_written_up_to_the_largest_file(tmp_path: Pa
         MissingRange(lower=10, upper=20, topics=("01020304", "ffffffff"), missing=3, holders=("north", "west")),
         MissingRange(lower=30, upper=30, topics=None, missing=0, holders=()),
     )
-    assert [each.shown() for each in ranges] == ["10 to 20, 2 topics", "30 to 30, all topics"]
+    assert [missing.shown() for missing in ranges] == ["10 to 20, 2 topics", "30 to 30, all topics"]
     topics = tuple(f"{number:08x}" for number in range(MAX_TOPICS))
     largest = MissingRange(lower=1, upper=2**32 - 1, topics=topics, missing=2**53, holders=("west",))
     for written in (ranges, (largest,) * 100):
@@ -470,9 +478,9 @@ def test_check_prints_that_all_is_well_or_each_error(data: Path) -> None:
     well = waku("check", "--data", data)
     assert (well.returncode, well.stdout) == (0, f"50 envelopes, {size:,} bytes, 5 topics: no errors\n")
     assert well.stderr.splitlines()[-1] == "check: 50 of 50"
-    shown = on_a_terminal(*RESTANTE, "waku", "check", "--data", data, streams=["stderr"])
-    assert "\N{BOX DRAWINGS HEAVY HORIZONTAL}" in shown
-    assert "of" not in shown
+    screen = on_a_terminal(*RESTANTE, "waku", "check", "--data", data, streams=["stderr"])
+    assert "\N{BOX DRAWINGS HEAVY HORIZONTAL}" in screen
+    assert "of" not in screen
     with closing(sqlite3.connect(data / FILE)) as database:
         database.execute("UPDATE totals SET bytes = 7")
         database.commit()
@@ -528,8 +536,8 @@ def test_a_foreign_file_is_reported_in_one_sentence_with_exit_code_1(tmp_path: P
         assert result.returncode == 1
         assert only_line(result).startswith(f"restante: {tmp_path / name} ")
     (tmp_path / FILE).write_bytes(b"not a database at all, but long enough to be one" * 99)
-    for words in (["check"], ["export", tmp_path / "all.rlp"], ["backup", tmp_path / "copy"]):
-        result = waku(*words, "--data", tmp_path)
+    for command in (["check"], ["export", tmp_path / "all.rlp"], ["backup", tmp_path / "copy"]):
+        result = waku(*command, "--data", tmp_path)
         assert result.returncode == 1
         assert only_line(result) == f"restante: cannot read {tmp_path / FILE}: file is not a database"
 
