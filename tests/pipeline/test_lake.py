@@ -24,7 +24,7 @@ from restante.pipeline.lake import staging
 from restante.pipeline.lake import table as lake_table
 from restante.pipeline.lake.commit_info import State
 from restante.pipeline.lake.lake import FIRST_DAY, LOCK_FILE, Lake
-from restante.pipeline.schemas import NAMEPLATES
+from restante.pipeline.spark import small_jobs
 from restante.pipeline.spark.errors import SparkError
 from support.disk import no_file_beyond
 from support.pipeline.lakes import LETTERS, add, frame, held, info, infos, letter, opened, seen, stored
@@ -89,13 +89,10 @@ def test_one_run_writes_others_are_refused_and_a_reader_sees_it_and_takes_no_loc
     ("content", "sentence"),
     [
         ("", "damaged"),
-        ("[1]", "damaged"),
         ('{"format": "1", "first_day": "2020-01-01"}', "damaged"),
-        ('{"format": 1}', "damaged"),
         ('{"format": 1, "first_day": "2020-02-30"}', "damaged"),
         ('{"first_day": "2020-01-01"}', "damaged"),
         ('{"format": 5, "anything": ["else"]}', "newer version of Restante"),
-        ('{"format": 5, "first_day": "2020-01-01"}', "newer version of Restante"),
         ('{"format": 3, "first_day": "2020-01-01"}', "name a new folder with --lake, and run ingest and build again"),
     ],
 )
@@ -112,32 +109,27 @@ def test_a_lake_that_cannot_be_understood_is_refused(tmp_path: Path, content: st
 def test_a_folder_that_is_no_lake_is_refused_and_not_changed(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     (tmp_path / "full" / "of").mkdir(parents=True)
-    (tmp_path / "empty").mkdir()
     write_deltalake(tmp_path / "foreign", pa.table({"x": [1]}))
     write_deltalake(make(tmp_path / "lake") / "letters", pa.table({"x": [1]}))
     before = sorted(tmp_path.rglob("*"))
     for name, make_it, sentence in (
         ("file", True, "is not a folder"),
-        ("file", False, "is not a folder"),
-        ("file/within", True, "file is not a folder"),
         ("file/within", False, "file is not a folder"),
         ("full", True, "contains other files, such as of"),
         ("full", False, "there is no lake"),
-        ("empty", False, "there is no lake"),
         ("nowhere", False, "there is no lake"),
-        ("foreign", True, "is a Delta table"),
         ("foreign", False, "is a Delta table"),
         ("foreign/_delta_log/x", True, "is a Delta table"),
         ("lake/letters", True, "is a Delta table"),
     ):
-        there = Lake.open(tmp_path / name, write=make_it, make=make_it)
-        with pytest.raises(RestanteError, match=ONE_SENTENCE) as refused, there:
+        opening = Lake.open(tmp_path / name, write=make_it, make=make_it)
+        with pytest.raises(RestanteError, match=ONE_SENTENCE) as refused, opening:
             pass
         assert sentence in str(refused.value)
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("url", ["s3://bucket/lake", "hdfs://host:8020/lake", "file:///lake"])
+@pytest.mark.parametrize("url", ["s3://bucket/lake", "file:///lake"])
 def test_a_url_is_refused_and_no_folder_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.chdir(tmp_path)
     sentence = rf"--lake {url.replace(':///', '://')}: this is a URL; .* have no lock"
@@ -146,22 +138,18 @@ def test_a_url_is_refused_and_no_folder_is_made(tmp_path: Path, monkeypatch: pyt
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    "name", ["a*b", "a?b", "a[b", "a]b", "a{b", "a}b", "a\\b", "a%20b", "day=1", "a\nb", "a\x7fb"]
-)
-def test_a_path_that_other_programs_misread_is_refused(tmp_path: Path, name: str) -> None:
-    for _ in range(2):
-        with pytest.raises(Misuse, match="must not contain"):
-            make(tmp_path / name / "lake")
-        assert not (tmp_path / name / "lake").exists()
-        (tmp_path / name).mkdir(exist_ok=True)
+@pytest.mark.parametrize("character", "*?[]{}\\%=\n\x7f")
+def test_a_path_that_other_programs_misread_is_refused(tmp_path: Path, character: str) -> None:
+    with pytest.raises(Misuse, match="must not contain"):
+        make(tmp_path / f"a{character}b" / "lake")
+    assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", ["nowhere", "NAMEPLATES", "", "..", "nameplates/_delta_log"])
-def test_the_error_for_an_unknown_table_lists_all_tables(tmp_path: Path, name: str) -> None:
+def test_the_error_for_an_unknown_table_lists_all_tables(tmp_path: Path) -> None:
     make(tmp_path)
-    with pytest.raises(Misuse, match=r"there are addresses, archived, .*nameplates"):
-        restante.pipeline.files(tmp_path, name)
+    for name in ("NAMEPLATES", "", "..", "nameplates/_delta_log"):
+        with pytest.raises(Misuse, match=r"there are addresses, archived, .*nameplates"):
+            restante.pipeline.files(tmp_path, name)
 
 
 # ── damage ───────────────────────────────────────────────────────────────────────────────────────
@@ -181,12 +169,6 @@ def log(lake: Path, version: int) -> Path:
     return lake / "letters" / "_delta_log" / f"{version:020}.json"
 
 
-def lose_one_between(lake: Path) -> None:
-    with opened(lake) as table:
-        table.commit(info=info())
-    log(lake, 1).unlink()
-
-
 def spoil_a_checkpoint(lake: Path) -> None:
     DeltaTable(lake / "letters").create_checkpoint()
     for path in log(lake, 0).parent.glob("*.parquet"):
@@ -202,10 +184,9 @@ def put_a_file_for_the_log(lake: Path) -> None:
     "damage",
     [
         lambda lake: log(lake, 1).write_bytes(log(lake, 1).read_bytes()[:200]),
-        lambda lake: log(lake, 1).write_bytes(b"\xff\x00 nothing of ours"),
         lambda lake: log(lake, 0).unlink(),
         lambda lake: log(lake, 0).write_bytes(b""),
-        lose_one_between,
+        lambda lake: log(lake, 1).rename(log(lake, 2)),
         spoil_a_checkpoint,
         put_a_file_for_the_log,
     ],
@@ -232,7 +213,7 @@ def test_an_empty_last_version_is_a_commit_that_was_not_reported(lake: Path) -> 
     """A power cut may leave the name of a file whose bytes it took."""
     log(lake, 2).write_bytes(b"")
     assert stored(lake) == [letter(1), letter(2)]
-    assert [each.run for each in infos(seen(lake))] == ["second", "first"]
+    assert [commit.run for commit in infos(seen(lake))] == ["second", "first"]
     with opened(lake) as table:
         assert add(table, [letter(3)]) == 3
     assert stored(lake) == [letter(1), letter(2), letter(3)]
@@ -257,11 +238,6 @@ def test_a_missing_file_is_reported_to_every_reader_and_its_day_can_be_built_aga
     with opened(lake) as table:
         add(table, [letter(1), letter(2)], replace={"day": {"2026-11-01"}})
     assert stored(lake) == [letter(1), letter(2)]
-    (lake / "letters").rename(lake / "nameplates")
-    with pytest.raises(Misuse, match="other columns"):
-        seen(lake, NAMEPLATES)
-    with pytest.raises(Misuse, match="other columns"):
-        restante.pipeline.files(lake, "nameplates")
 
 
 # ── the disk ─────────────────────────────────────────────────────────────────────────────────────
@@ -310,7 +286,7 @@ def test_a_commit_that_may_not_be_on_disk_is_reported(lake: Path) -> None:
 
 
 def test_a_failed_spark_job_is_reported_and_leaves_nothing(spark: SparkSession, lake: Path) -> None:
-    given = frame(spark, [letter(3)])
+    third = frame(spark, [letter(3)])
     with opened(lake) as table:
         for fails, error, sentence in (
             (lambda _: os.write(os.open("/dev/full", os.O_WRONLY), b"x"), StoreError, rf"{lake}/letters[^\n]+\Z"),
@@ -319,10 +295,14 @@ def test_a_failed_spark_job_is_reported_and_leaves_nothing(spark: SparkSession, 
         ):
             begin = r"\Athe disk has no room for " if error is StoreError else r"\Athe rows for the table letters "
             with pytest.raises(error, match=begin + sentence):
-                table.stage(given.withColumn("id", udf(fails, "BIGINT")("id")))
+                table.stage(third.withColumn("id", udf(fails, "BIGINT")("id")))
+        small = small_jobs.session_for(spark, small_jobs.JobSize(0))
+        full = rf"\Acannot write to {lake}/letters/[^\n]+: File too large; these rows were not committed\Z"
+        with no_file_beyond(100), pytest.raises(StoreError, match=full):
+            table.stage(frame(small, [letter(3)]))
         assert not list((lake / "letters").glob("run-*"))
     with opened(lake, LETTERS._replace(name="other")) as table:
         (lake / "other").write_text("")
         sentence = rf"cannot write to {lake}/other: Not a directory; these rows were not committed"
         with pytest.raises(StoreError, match=sentence):
-            table.stage(given)
+            table.stage(third)

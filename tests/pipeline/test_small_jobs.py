@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,13 +12,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from restante.cli import pipeline_run
-from restante.common.errors import StoreError
 from restante.pipeline.build import run as build_run
 from restante.pipeline.build import sources as build_sources
 from restante.pipeline.build.run import build
 from restante.pipeline.ingest import Run, ingest
 from restante.pipeline.lake.commit_info import Ledger
-from restante.pipeline.lake.writer import OpenFile
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.spark import small_jobs
 from restante.pipeline.spark.small_jobs import JobSize
@@ -57,45 +53,26 @@ def test_a_small_job_is_one_task_without_generated_code(spark: SparkSession) -> 
     assert small_jobs.one_task(spark.range(1000)).rdd.getNumPartitions() > 1
 
 
-def test_a_disk_that_is_full_while_a_small_job_writes_is_one_sentence(world: LakeWorld, tmp_path: Path) -> None:
-    spec = f"relay={tmp_path / 'relay'}"
-    sentence = r"^cannot write to .*: No space left on device; these rows were not"
-    full = patch.object(OpenFile, "_write", side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
-    with ours(tmp_path / "relay", nameplate(1)):
-        with full, pytest.raises(StoreError, match=sentence):
-            world.ingest(spec)
-        world.ingest(spec)
-    assert len(world.rows("nameplates")) == 1
-
-
 # ── which runs ask for a Java for large jobs, before they ask for Spark ──────────────────────────
-
-
-class SparkStarts(Exception):  # noqa: N818 - it is no error
-    """The run wants its session."""
 
 
 @pytest.fixture
 def lake(tmp_path: Path) -> LakeWorld:
-    """A lake whose runs end when they ask for Spark."""
+    """A lake whose runs fail when they ask for Spark."""
     world = LakeWorld(None, tmp_path)
     world.now = SENT + 86_400.0
-    world.spark = lambda: (_ for _ in ()).throw(SparkStarts)
     return world
 
 
 def limits(*, rows: int = 100, file_rows: int = 100, size: int = 1 << 30) -> Any:
-    return patch.multiple(
-        small_jobs,
-        MAX_SMALL_JOB_ROWS=rows,
-        MAX_SMALL_JOB_FILE_ROWS=file_rows,
-        MAX_SMALL_JOB_FILE_BYTES=size,
-    )
+    names = ("MAX_SMALL_JOB_ROWS", "MAX_SMALL_JOB_FILE_ROWS", "MAX_SMALL_JOB_FILE_BYTES")
+    return patch.multiple(small_jobs, **dict(zip(names, (rows, file_rows, size), strict=True)))
 
 
 def is_large(lake: LakeWorld, work: Callable[[Run], object], **of_small_jobs: int) -> bool:
     asked: list[str] = []
-    with limits(**of_small_jobs), lake.run() as run, pytest.raises(SparkStarts):
+    spark = pytest.raises(pytest.fail.Exception, match="Spark was asked for")
+    with limits(**of_small_jobs), lake.run() as run, spark:
         work(run._replace(large_jobs=lambda: asked.append("large")))
     assert asked in ([], ["large"])
     return bool(asked)
