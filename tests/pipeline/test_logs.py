@@ -7,6 +7,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,11 @@ def log(*events: Mapping[str, Any]) -> bytes:
     return json.dumps([{**base, **event} for event in events]).encode()
 
 
-def commands(path: Path, before: SourceRead | None = None) -> SourceRead:
-    return read_source(f"main={path}", "server_commands", path.parent / "scratch", before.marks if before else {})
+def commands(path: Path, before: SourceRead | None = None, table: str = "server_commands") -> SourceRead:
+    return read_source(f"main={path}", table, path.parent / "scratch", before.marks if before else {})
 
 
-def events(path: Path, before: SourceRead | None = None) -> SourceRead:
-    return read_source(f"main={path}", "client_events", path.parent / "scratch", before.marks if before else {})
+events = partial(commands, table="client_events")
 
 
 def ids(result: SourceRead) -> list[int]:
@@ -82,7 +82,7 @@ def test_lines_go_to_the_lake_once_and_bad_ones_to_quarantine(world: LakeWorld, 
     trace, log_ = logs / "trace.jsonl", logs / "send.json"
     trace.write_bytes(b"".join(LINES[:3]) + b"nonsense\n" + LINES[4])
     log_.write_bytes(log({}, {"start": "1"}, {"name": "tx file", "stop": T0 + 2}))
-    ledgers = {each.table: each.ledger for each in world.ingest(f"people@main={logs}")}
+    ledgers = {result.table: result.ledger for result in world.ingest(f"people@main={logs}")}
     for table, read in (("server_commands", 5), ("client_events", 3)):
         ledger = ledgers[table]
         assert ledger is not None
@@ -91,9 +91,9 @@ def test_lines_go_to_the_lake_once_and_bad_ones_to_quarantine(world: LakeWorld, 
     with trace.open("ab") as file:
         file.write(LINES[5][:20])
     world.spark = no_spark
-    assert all(each.span is None for each in world.ingest(f"people@main={logs}"))
+    assert {result.span for result in world.ingest(f"people@main={logs}")} == {None}
     for table in ("server_commands", "client_events"):
-        known = read_source(f"people@main={logs}", table, tmp_path / "scratch", {}).clean
+        known = read_source(f"people@main={logs}", table, tmp_path / "scratch").clean
         columns = [column.name for column in CLEAN_TABLES[table].columns]
         assert world.rows(table) == sorted([{name: row[name] for name in columns} for row in known], key=repr)
     digest = hashlib.sha256((logs / "other.json").read_bytes()).hexdigest()
@@ -226,13 +226,13 @@ def test_small_logs_share_tasks_and_a_large_one_has_its_own(tmp_path: Path, monk
     for number in range(100):
         (tmp_path / f"{number:03}.json").write_bytes(log({"start": T0 + number}))
     (tmp_path / "050.json").write_bytes(log({}) + b" " * tasks.TASK_GROUP_BYTES)
-    monkeypatch.setattr(tasks, "frame", lambda _spark, _table, found: found)
+    monkeypatch.setattr(tasks, "frame", lambda _spark, _table, of_span: of_span)
     with recognise(f"main={tmp_path}").opened(tmp_path / "scratch", print, CONTEXT) as opened:
         span = opened.find_new("client_events", {})
         assert span is not None
-        found: Any = opened.read(None, span)  # type: ignore[arg-type]
-    assert len(found) == 3
-    assert sum(batch.num_rows for task in found for batch in task.batches()) == span.counted == 100
+        made: Any = opened.read(None, span)  # type: ignore[arg-type]
+    assert len(made) == 3
+    assert sum(batch.num_rows for task in made for batch in task.batches()) == span.counted == 100
 
 
 @pytest.mark.parametrize("name", UNPARSABLE)
@@ -265,15 +265,11 @@ def test_a_path_without_logs_is_no_source_of_logs(tmp_path: Path) -> None:
 
 def test_of_logs_and_traces_only_listed_words_and_times_are_read(tmp_path: Path) -> None:
     secrets = dict.fromkeys(("_side", "side", "nameplate", "mailbox", "body", "code", "welcome", "waiting"), "canary")
-    words = secrets | {"type": "canary", "phase": "canary", "id": "0a0a"}
-    said = log(
-        {"name": "canary", "details": words},
-        {"name": "input code", "details": words},
-        {"name": "ws_send", "details": words},
-        {"name": "ws_receive", "details": words | {"message": words}},
-    )
-    (tmp_path / "x.json").write_bytes(said)
+    details = secrets | {"type": "canary", "phase": "canary", "id": "0a0a"}
+    details["message"] = details.copy()
+    names = ("canary", "input code", "ws_send", "ws_receive")
+    (tmp_path / "x.json").write_bytes(log(*({"name": name, "details": details} for name in names)))
     (tmp_path / "trace").write_bytes(line(1, **secrets) + line(2, command="canary"))
-    found = events(tmp_path).rows + commands(tmp_path).rows
-    assert len(found) == 6
-    assert "canary" not in repr(found)
+    rows = events(tmp_path).rows + commands(tmp_path).rows
+    assert len(rows) == 6
+    assert "canary" not in repr(rows)

@@ -1,4 +1,7 @@
-"""Views of a lake's tables, and the data dictionary: what each column means, in comments and in the document."""
+"""Views of a lake's tables, and the data dictionary: what each column means, in comments and in the document.
+
+To write the tables of the document anew: PYTHONPATH=src:tests .venv/bin/python -m pipeline.test_views
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from restante.pipeline.lake.lake import Lake
 from restante.pipeline.schemas import NAMEPLATES, Column, Table
 from restante.pipeline.tables import TABLES
 from restante.timing.model.phases import ALL_PHASES
-from support.pipeline import dictionary
+from support.documents import ROOT
 from support.pipeline.lakes import LATER_LETTERS, add, letter, opened
 from support.pipeline.tables import dicts, rows
 from support.processes import run
@@ -48,7 +51,7 @@ def test_every_table_has_a_view_with_its_types_and_meanings_even_if_it_is_empty(
         database.execute("SET TimeZone = 'UTC'")
         for table in TABLES.values():
             described = database.sql(f'DESCRIBE "{table.name}"').fetchall()
-            meant = [(each.name, columns.of(each).duckdb) for each in table.columns]
+            meant = [(column.name, columns.of(column).duckdb) for column in table.columns]
             assert [(name, kind) for name, kind, *_ in described] == meant
             count = database.sql(f'SELECT count(*) FROM "{table.name}"').fetchall()
             assert count == [(1 if table is NAMEPLATES else 0,)]
@@ -90,7 +93,7 @@ def test_any_name_and_comment_is_quoted(tmp_path: Path) -> None:
             statement = views.view(there)
         with duckdb.connect() as database:
             database.execute(statement + views.comments(table))
-            assert database.sql('FROM "or""der"').fetchall() == [tuple(each.values()) for each in rows_]
+            assert database.sql('FROM "or""der"').fetchall() == [tuple(row.values()) for row in rows_]
             [(of_table,)] = database.sql("SELECT comment FROM duckdb_views() WHERE NOT internal").fetchall()
             assert of_table == 'one row per thing that\'s "here"'
             of_columns = database.sql("SELECT comment FROM duckdb_columns() WHERE NOT internal ORDER BY column_index")
@@ -114,9 +117,9 @@ def test_files_are_those_of_the_newest_version(lake: Path) -> None:
 CODE = """
 import sys, restante.pipeline
 print(sorted({'deltalake', 'pyspark', 'pyarrow'} & set(sys.modules)))
-found = restante.pipeline.files(sys.argv[1], 'nameplates')
+files = restante.pipeline.files(sys.argv[1], 'nameplates')
 import pyspark
-print(len(found), pyspark.SparkContext._gateway)
+print(len(files), pyspark.SparkContext._gateway)
 """
 
 
@@ -124,9 +127,30 @@ def test_importing_the_pipeline_loads_no_spark_and_reading_a_lake_starts_no_java
     assert run(sys.executable, "-c", CODE, lake).stdout == "[]\n1 None\n"
 
 
+DICTIONARY = ROOT / "docs" / "pipeline" / "tables.md"
+SECTION = re.compile(r"^### (\w+)\n\n(One row per .*\n\n(?:\|.*\n)+)?", re.MULTILINE)
+"""The heading of a table and what is generated below it."""
+
+
+def dictionary() -> str:
+    """Return the document as it should be: below the heading of each table its grain, partitions and columns."""
+    return SECTION.sub(lambda heading: section(TABLES[heading[1]]), DICTIONARY.read_text())
+
+
+def section(table: Table) -> str:
+    partitions = "month" if table.by_month else ", ".join(f"`{name}`" for name in table.partitions)
+    head = f"### {table.name}\n\nOne row per {table.grain}. Partitioned by {partitions}.\n\n"
+    lines = ["| column | type | NULL | unit | meaning |", "|---|---|---|---|---|"]
+    for column in table.columns:
+        assert "|" not in column.comment
+        null = "yes" if column.null else ""
+        lines.append(f"| `{column.name}` | {column.type} | {null} | {column.unit} | {column.meaning} |")
+    return head + "\n".join(lines) + "\n"
+
+
 def test_the_document_is_what_the_schemas_say() -> None:
-    page = dictionary.PATH.read_text()
-    assert page == dictionary.dictionary(page), f"it is out of date: {dictionary.__doc__}"
+    page = DICTIONARY.read_text()
+    assert page == dictionary(), f"it is out of date: {__doc__}"
     assert re.findall(r"^### (\w+)$", page, re.MULTILINE) == [*TABLES]
     assert all(f"`{phase}`" in page for phase in ALL_PHASES)
 
@@ -139,3 +163,7 @@ def test_a_meaning_is_sentences_that_say_when_a_column_is_null_and_numbers_of_ti
             assert not column.null or "NULL" in column.meaning, name
             assert not column.name.endswith("_us") or column.comment.endswith(" In microseconds."), name
             assert column.type != "DOUBLE" or column.unit or column.name == "pow", name
+
+
+if __name__ == "__main__":
+    DICTIONARY.write_text(dictionary())
