@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -23,8 +24,8 @@ import pytest
 from support.bounds import BOUND
 from support.isolation import RELAY_PORT
 from support.mailbox.wormhole import HOMES, MAIN, Client
-from support.processes import spawn
-from support.tools import BUILD, MissingError, at_least, build, fetch, installed, npm_packages, uv
+from support.processes import run, spawn
+from support.tools import BUILD, MissingError, build, fetch, installed, npm_packages, uv
 
 DATA: Final = Path(__file__).with_name("shipped")
 
@@ -96,6 +97,19 @@ def _go_from_npm() -> Path:
     return folder / "node_modules" / "magic-wormhole-linux-x64" / "bin" / "magic-wormhole"
 
 
+def _at_least(program: str, version: tuple[int, int], *flags: str, get: str) -> str:
+    """Return the path of a compiler that is new enough. Raises MissingError."""
+    wanted = f"{program} {version[0]}.{version[1]} or newer is missing ({get})"
+    path = shutil.which(program)
+    if path is None:
+        raise MissingError(wanted)
+    answer = run(path, *flags).stdout
+    numbers = re.search(r"(\d+)\.(\d+)", answer)
+    if numbers is None or (int(numbers[1]), int(numbers[2])) < version:
+        raise MissingError(f"{wanted}; here: {answer.strip()}")
+    return path
+
+
 WILLIAM: Final = "github.com/psanford/wormhole-william@v1.0.8"
 WILLIAM_SUM: Final = "h1:P8s4eQVzZ19cw9N/+HndP6w9lW11UrIUz/F4XvJJu4s="
 """What the module proxy and sum.golang.org give; the sums of what it imports are in its go.sum."""
@@ -116,7 +130,7 @@ def _go_from_source() -> Path:
     """
 
     def install(new: Path) -> None:
-        go = at_least("go", (1, 21), "version", get="https://go.dev/dl; Debian: apt install golang")
+        go = _at_least("go", (1, 21), "version", get="https://go.dev/dl; Debian: apt install golang")
 
         def fetched(*words: str, cwd: Path) -> str:
             return fetch("go", go, *words, cwd=cwd, seconds=GO_FETCHES, variables=GO_SETTINGS)
@@ -158,7 +172,7 @@ def _rust() -> Path:
     """
 
     def install(new: Path) -> None:
-        cargo = at_least("cargo", (1, 92), "--version", get="https://rustup.rs")
+        cargo = _at_least("cargo", (1, 92), "--version", get="https://rustup.rs")
         if shutil.which("cc") is None:
             raise MissingError("cc, the linker of Rust, is missing (Debian: apt install gcc)")
         config = shutil.which("pkg-config")

@@ -16,7 +16,7 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -40,10 +40,10 @@ from interop.shipped_clients import (
 from restante.client.transit.pipe import RECORD_BYTES
 from restante.mailbox.server.server import PING_INTERVAL_SECONDS
 from support.bounds import BOUND
-from support.isolation import PUBLIC_RELAY, RELAY_PORT, isolated_network, networks_apart
-from support.mailbox.servers import Restante, TransitRelay
-from support.ports import nobodys_port
-from support.processes import RESTANTE, Child, Serving, child, serving
+from support.isolation import ADDRESS, PUBLIC_RELAY, RELAY_PORT, entering, isolated_network, need
+from support.mailbox.servers import Restante
+from support.ports import held_port, nobodys_port
+from support.processes import RESTANTE, Child, Serving, child, run, serving
 
 pytestmark = [
     pytest.mark.timeout(2400),  # seconds; the first test that needs the Rust client compiles it
@@ -209,12 +209,25 @@ async def test_a_directory_arrives_as_it_was(here: Deployment, tree: Path, pair:
     assert os.access(arrived / "one/run.sh", os.X_OK)
 
 
+@asynccontextmanager
+async def transit_relay(port: int, address: str = "127.0.0.1", network: Words = ()) -> AsyncIterator[Child]:
+    """Start magic-wormhole-transit-relay, and wait until it listens."""
+    twist = str(Path(sys.executable).parent / "twist")
+    interface = address.replace(":", r"\:")
+    words = (twist, "--log-format=text", "transitrelay", "--log-fd=1", f"--port=tcp:{port}:interface={interface}")
+    async with child(*network, *words) as relay:
+        await relay.says(f" starting on {port}")
+        yield relay
+
+
 async def test_two_sides_that_both_listen_nowhere_meet_at_a_relay(here: Deployment, tmp_path: Path) -> None:
-    async with TransitRelay(tmp_path / "relay").running() as relay:
-        here.relay, here.options = f"127.0.0.1:{relay.port}", ("--no-listen",)
-        name = "שלום עולם"
-        await arrives(here, (OURS, OURS), write_parcel(tmp_path, name))
-        assert await relay.carried() > PARCELS[name]
+    name = "שלום עולם"
+    with held_port() as port:
+        async with transit_relay(port) as relay:
+            here.relay, here.options = f"127.0.0.1:{port}", ("--no-listen",)
+            await arrives(here, (OURS, OURS), write_parcel(tmp_path, name))
+            carried = await relay.says(r'"total_bytes": (\d+), "mood": "happy"')
+    assert int(carried[1]) > PARCELS[name]
 
 
 @between(QUICK)
@@ -405,6 +418,46 @@ async def test_clients_that_are_idle_beyond_all_time_limits_stay_connected(
 # ── between two networks: by a relay where neither reaches the other, and by IPv6 ────────────────
 
 
+@asynccontextmanager
+async def networks_apart(folder: Path, *, ipv6: bool) -> AsyncIterator[tuple[Words, Words, Words, str]]:
+    """Make a public network and two private ones that reach it; give the words for each, and the public address.
+
+    All of them end with the processes that they have. With IPv4 neither private network reaches the other, as behind
+    routers that translate addresses: what is sent there is lost. With IPv6, and no IPv4, they reach one another.
+    """
+    need("ip", "link", "add", "probe", "type", "veth", "peer", "name", "other")
+    address = "2001:db8::1" if ipv6 else ADDRESS
+    async with AsyncExitStack() as ends:
+        public = await ends.enter_async_context(isolated_network(folder, address))
+
+        def inside(network: Words, line: str) -> None:
+            done = run(*network, "sh", "-c", line)
+            assert done.returncode == 0, (line, done.stderr)
+
+        if ipv6:
+            inside(public, f"ip address add {address}/128 dev lo nodad")
+            inside(public, "echo 1 > /proc/sys/net/ipv6/conf/all/forwarding")
+        else:
+            inside(public, "echo 0 > /proc/sys/net/ipv4/ip_forward")
+        private = []
+        for number in (1, 2):
+            wait = ("unshare", "--net", "sh", "-c", "echo ready; exec sleep infinity")
+            holder = await ends.enter_async_context(child(*public, *wait))
+            await holder.says("ready")
+            network = entering(holder.pid)
+            prefix, bits, flag = (f"fd00:{number}::", 64, " nodad") if ipv6 else (f"10.{number}.0.", 24, "")
+            inside(public, f"ip link add to-{number} type veth peer name eth0 netns {holder.pid}")
+            inside(public, f"ip address add {prefix}1/{bits} dev to-{number}{flag}")
+            inside(public, f"ip link set to-{number} up")
+            inside(network, "ip link set lo up")
+            inside(network, f"ip address add {prefix}2/{bits} dev eth0{flag}")
+            inside(network, "ip link set eth0 up")
+            inside(network, f"ip route add default via {prefix}1")
+            private.append(network)
+        one, other = private
+        yield public, one, other, address
+
+
 Apart = tuple[Deployment, Child, bool]
 """Transfers from one private network to another, the relay at the public address, and whether there is IPv6 alone."""
 
@@ -413,17 +466,13 @@ Apart = tuple[Deployment, Child, bool]
 async def apart(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Apart]:
     """With IPv4 neither side reaches the other, though each tells its address. With IPv6 they reach one another."""
     folder, ipv6 = tmp_path_factory.mktemp("apart"), request.param
-    twist = str(Path(sys.executable).parent / "twist")
     async with networks_apart(folder, ipv6=ipv6) as (public, one, other, address):
-        interface = address.replace(":", r"\:")
-        port = f"--port=tcp:{RELAY_PORT}:interface={interface}"
         listen = ("--listen", f"[{address}]:0" if ipv6 else f"{address}:0")
         async with (
-            child(*public, twist, "--log-format=text", "transitrelay", "--log-fd=1", port) as relay,
+            transit_relay(RELAY_PORT, address, public) as relay,
             serving(folder / "data", (*public, *RESTANTE), listen) as server,
             AsyncExitStack() as ends,
         ):
-            await relay.says(f" starting on {RELAY_PORT}")
             # By the name that Go's client always uses: it has no option for it.
             where = f"{PUBLIC_RELAY}:{RELAY_PORT}"
             yield Deployment(server.url, folder, ends, one, other, where), relay, ipv6

@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -32,10 +32,6 @@ PUBLIC: Final = ("relay.magic-wormhole.io", PUBLIC_RELAY)
 
 NAMESPACES: Final = ("--user", "--mount", "--net")
 UNSHARE: Final = ("unshare", *NAMESPACES, "--map-root-user")
-
-LOOPBACK: Final = ("ip", "link", "set", "lo", "up")
-VETH: Final = ("ip", "link", "add", "probe", "type", "veth", "peer", "name", "other")
-"""What is tried first for isolated networks, and for networks apart. Tests are skipped if it fails."""
 
 SET_UP: Final = f"""\
 mount --bind "$0" /etc/hosts && ip link set lo up && ip address add {ADDRESS}/32 dev lo && exec "$@"
@@ -65,58 +61,20 @@ async def isolated_network(folder: Path, public: str = "127.0.0.1") -> AsyncIter
 
     The names of public servers lead to the address `public`.
     """
-    _need(*LOOPBACK)
+    need("ip", "link", "set", "lo", "up")
     hosts = folder / "hosts"
     hosts.write_text(f"127.0.0.1 localhost\n{public} {' '.join(PUBLIC)}\n")
     async with child(*UNSHARE, "sh", "-c", SET_UP, str(hosts), sys.executable, "-c", RELAY) as holder:
         await holder.says("ready")
-        yield _entering(holder.pid)
+        yield entering(holder.pid)
 
 
-def _need(*command: str) -> None:
+def need(*command: str) -> None:
+    """Skip the test where namespaces cannot do this."""
     if reason := unavailable(*command):
         pytest.skip(f"networks of their own: {reason}")
 
 
-def _entering(holder: int) -> Words:
+def entering(holder: int) -> Words:
+    """Return the words that put a command into the network of this process."""
     return ("nsenter", "--target", str(holder), *NAMESPACES, "--preserve-credentials")
-
-
-@asynccontextmanager
-async def networks_apart(folder: Path, *, ipv6: bool) -> AsyncIterator[tuple[Words, Words, Words, str]]:
-    """Make a public network and two private ones that reach it; give the words for each, and the public address.
-
-    All of them end with the processes that they have. With IPv4 neither private network reaches the other, as behind
-    routers that translate addresses: what is sent there is lost. With IPv6, and no IPv4, they reach one another.
-    """
-    _need(*VETH)
-    address = "2001:db8::1" if ipv6 else ADDRESS
-    async with AsyncExitStack() as ends:
-        public = await ends.enter_async_context(isolated_network(folder, address))
-
-        def inside(network: Words, line: str) -> None:
-            done = run(*network, "sh", "-c", line)
-            assert done.returncode == 0, (line, done.stderr)
-
-        if ipv6:
-            inside(public, f"ip address add {address}/128 dev lo nodad")
-            inside(public, "echo 1 > /proc/sys/net/ipv6/conf/all/forwarding")
-        else:
-            inside(public, "echo 0 > /proc/sys/net/ipv4/ip_forward")
-        private = []
-        for number in (1, 2):
-            wait = ("unshare", "--net", "sh", "-c", "echo ready; exec sleep infinity")
-            holder = await ends.enter_async_context(child(*public, *wait))
-            await holder.says("ready")
-            network = _entering(holder.pid)
-            prefix, bits, flag = (f"fd00:{number}::", 64, " nodad") if ipv6 else (f"10.{number}.0.", 24, "")
-            inside(public, f"ip link add to-{number} type veth peer name eth0 netns {holder.pid}")
-            inside(public, f"ip address add {prefix}1/{bits} dev to-{number}{flag}")
-            inside(public, f"ip link set to-{number} up")
-            inside(network, "ip link set lo up")
-            inside(network, f"ip address add {prefix}2/{bits} dev eth0{flag}")
-            inside(network, "ip link set eth0 up")
-            inside(network, f"ip route add default via {prefix}1")
-            private.append(network)
-        one, other = private
-        yield public, one, other, address

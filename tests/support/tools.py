@@ -75,19 +75,6 @@ def npm_packages(name: str, source: Path) -> Path:
     return installed(name, b"".join((source / each).read_bytes() for each in PACKAGE), install)
 
 
-def at_least(program: str, version: tuple[int, int], *flags: str, get: str) -> str:
-    """Return the path of a compiler that is new enough. Raises MissingError."""
-    wanted = f"{program} {version[0]}.{version[1]} or newer is missing ({get})"
-    path = shutil.which(program)
-    if path is None:
-        raise MissingError(wanted)
-    said = subprocess.run([path, *flags], capture_output=True, text=True, check=False, timeout=PATIENCE).stdout
-    found = re.search(r"(\d+)\.(\d+)", said)
-    if found is None or (int(found[1]), int(found[2])) < version:
-        raise MissingError(f"{wanted}; here: {said.strip()}")
-    return path
-
-
 def fetch(
     program: str,
     *command: str | Path,

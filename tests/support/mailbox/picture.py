@@ -7,8 +7,6 @@ from typing import Any
 import msgspec
 
 from restante.mailbox.core.state import State
-from restante.mailbox.store.sqlite import Store
-from support.mailbox.ledger import Ledger
 
 
 def picture(state: State, *, touches: bool = True) -> dict[str, Any]:
@@ -31,20 +29,3 @@ def picture(state: State, *, touches: bool = True) -> dict[str, Any]:
         for app_id, app in state.apps.items()
         if app.mailboxes or app.nameplates
     }
-
-
-async def assert_shown(store: Store, ledger: Ledger) -> State:
-    """A view shows what was applied, and nothing else; gives it."""
-    found, state = await store.view(), ledger.state
-    assert picture(found, touches=False) == picture(state, touches=False)
-    for mailbox in found.mailboxes():
-        assert mailbox.touched <= ledger.mailbox(mailbox.mailbox_id, mailbox.app_id).touched
-    keys = [mailbox.key for mailbox in found.mailboxes()]
-    keys += [nameplate.key for app in found.apps.values() for nameplate in app.nameplates.values()]
-    assert len(keys) == len(set(keys))
-    assert max(keys, default=0) < found.next_key <= state.next_key
-    sequences = [message.sequence for mailbox in found.mailboxes() for message in mailbox.messages]
-    assert max(sequences, default=0) < found.next_sequence <= state.next_sequence
-    assert found.stored == state.stored
-    assert not found.unsaved
-    return found

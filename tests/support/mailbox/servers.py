@@ -127,15 +127,3 @@ class Reference(Server):
     usage_file, live_file = "usage.sqlite", "relay.sqlite"
     usage_tables = "nameplates", "mailboxes"
     live_tables = "nameplates", "nameplate_sides", "mailboxes", "mailbox_sides", "messages"
-
-
-class TransitRelay(Server):
-    """magic-wormhole-transit-relay, which connects the two sides of a transfer that cannot reach each other."""
-
-    words = "twist", "--log-format=text", "transitrelay", "--log-fd=1", "--port=tcp:{port}:interface=127.0.0.1"
-
-    async def carried(self) -> int:
-        """Wait until a transfer is over; return how many bytes it had."""
-        record = await self._process.says(r'"total_bytes": (\d+), "mood": "(\w+)"')
-        assert record[2] == "happy", self.log()
-        return int(record[1])
