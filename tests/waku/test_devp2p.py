@@ -537,31 +537,27 @@ def test_a_packet_of_the_format_before_eip_8_or_of_a_wrong_size_is_refused_at_it
         assert handshake.size(size.to_bytes(2, "big") + b"\4") == size
 
 
-SIGNATURE = EPHEMERAL_A.sign(bytes(32))
-INVALID_AUTHS: list[tuple[list[rlp.Encodable], str]] = [
-    ([SIGNATURE, EIP8_A.public, NONCE_A], "at least 4 items, not 3"),
-    ([SIGNATURE[1:], EIP8_A.public, NONCE_A, 4], "65 bytes"),
-    ([SIGNATURE, EIP8_A.public[1:], NONCE_A, 4], "64 bytes"),
-    ([SIGNATURE, bytes(64), NONCE_A, 4], "not on the curve"),
-    ([SIGNATURE, EIP8_A.public, NONCE_A[1:], 4], "32 bytes"),
-    ([SIGNATURE, EIP8_A.public, [NONCE_A], 4], "string is expected"),
-    ([SIGNATURE[:64] + b"\2", EIP8_A.public, NONCE_A, 4], "0 or 1"),
-    ([bytes(65), EIP8_A.public, NONCE_A, 4], "not valid"),
-]
-INVALID_ACKS: list[tuple[list[rlp.Encodable], str]] = [
-    ([EPHEMERAL_B.public, NONCE_B], "at least 3 items, not 2"),
-    ([EPHEMERAL_B.public[1:], NONCE_B, 4], "64 bytes"),
-    ([EPHEMERAL_B.public, NONCE_B + b"\0", 4], "32 bytes"),
-    ([bytes(64), NONCE_B, 4], "not on the curve"),
-]
-
-
 def test_an_invalid_auth_or_ack_is_refused() -> None:
-    for fields, text in INVALID_AUTHS:
+    signature, proposal = EPHEMERAL_A.sign(bytes(32)), handshake.Proposal(AUTH, EPHEMERAL_A, NONCE_A)
+    auths: tuple[tuple[list[rlp.Encodable], str], ...] = (
+        ([signature, EIP8_A.public, NONCE_A], "at least 4 items, not 3"),
+        ([signature[1:], EIP8_A.public, NONCE_A, 4], "65 bytes"),
+        ([signature, EIP8_A.public[1:], NONCE_A, 4], "64 bytes"),
+        ([signature, bytes(64), NONCE_A, 4], "not on the curve"),
+        ([signature, EIP8_A.public, NONCE_A[1:], 4], "32 bytes"),
+        ([signature, EIP8_A.public, [NONCE_A], 4], "string is expected"),
+        ([signature[:64] + b"\2", EIP8_A.public, NONCE_A, 4], "0 or 1"),
+        ([bytes(65), EIP8_A.public, NONCE_A, 4], "not valid"),
+    )
+    for fields, text in auths:
         with pytest.raises(PeerError, match=text):
             handshake.read_auth(EIP8_B, packet(EIP8_B, rlp.encode(fields)))
-    proposal = handshake.Proposal(AUTH, EPHEMERAL_A, NONCE_A)
-    for fields, text in INVALID_ACKS:
+    for fields, text in (
+        ([EPHEMERAL_B.public, NONCE_B], "at least 3 items, not 2"),
+        ([EPHEMERAL_B.public[1:], NONCE_B, 4], "64 bytes"),
+        ([EPHEMERAL_B.public, NONCE_B + b"\0", 4], "32 bytes"),
+        ([bytes(64), NONCE_B, 4], "not on the curve"),
+    ):
         with pytest.raises(PeerError, match=text):
             handshake.conclude(EIP8_A, proposal, packet(EIP8_A, rlp.encode(fields)))
 

@@ -167,10 +167,10 @@ class Simulation:
                     self.report = report
 
 
-def dropping(*steps: str) -> Callable[[str], str]:
-    """Decide about packets in this order; then all goes well."""
-    packets = iter(steps)
-    return lambda what: next(packets, GO) if what == "packet" else GO
+def dropping(*steps: str, at: str = "packet") -> Callable[[str], str]:
+    """Decide about packets, or connects, in this order; then all goes well."""
+    decisions = iter(steps)
+    return lambda what: next(decisions, GO) if what == at else GO
 
 
 LETTERS = [letter(number, age=-(number // 2)) for number in range(30)]
@@ -331,9 +331,8 @@ def test_answers_of_a_contradictory_server_do_not_count() -> None:
 
 
 def test_the_first_server_is_preferred_and_backed_off_from() -> None:
-    fails = iter([DROP])
-    decide = lambda what: next(fails, GO) if what == "connect" else GO  # noqa: E731
-    simulation = Simulation([Honest(LETTERS), silent], timeouts=Timeouts(back_off=10, answer=30), decide=decide)
+    timeouts, decide = Timeouts(back_off=10, answer=30), dropping(DROP, at="connect")
+    simulation = Simulation([Honest(LETTERS), silent], timeouts=timeouts, decide=decide)
     assert [server for server, _ in simulation.asked] == [1]
     complete(simulation)
     assert [server for server, _ in simulation.asked] == [1, 0]

@@ -21,7 +21,6 @@ from support.effort import examples
 from support.waku.letters import EPOCH, TOPIC, letter
 
 MIB = 1 << 20
-OTHER_TOPIC = b"\5\6\7\x08"
 PACKETS = [bytes([number]) * 32 for number in range(10)]
 
 
@@ -42,7 +41,6 @@ def taken(server: Mailserver) -> Batch:
 
 
 A, B = letter(1), letter(2)
-OLD = letter(4, age=500)
 
 
 def test_an_envelope_whose_work_is_infinite_because_it_has_no_ttl_is_relayed_and_not_archived() -> None:
@@ -83,11 +81,11 @@ def test_copies_of_an_envelope_without_room_are_answered_with_it() -> None:
 
 LETTERS = [
     *(letter(number, ttl=10 + 10 * number) for number in range(6)),
-    letter(7, topic=OTHER_TOPIC),
+    letter(7, topic=b"\5\6\7\x08"),
     letter(8, ttl=300, age=250),
     letter(9, ttl=1000, age=3),
     letter(10, age=-30),
-    OLD,
+    letter(4, age=500),
 ]
 """Good ones that expire at different times; one of a topic, and one of an age, that is not archived; two bad ones."""
 

@@ -602,9 +602,8 @@ def test_the_quota_that_is_longest_unused_is_forgotten_first_but_none_in_use(mon
     monkeypatch.setattr(quotas, "REMEMBERED_ADDRESSES", 3)
     those = Quotas()
     first, second = those.obtain("a"), those.obtain("b")
-    assert those.obtain("a") is first
-    those.obtain("c")
-    those.obtain("d")
+    for address in ("a", "c", "d"):
+        those.obtain(address)
     assert those.obtain("a") is first
     assert those.obtain("b") is not second
     first.connections = 1

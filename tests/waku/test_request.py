@@ -111,11 +111,8 @@ def test_a_request_has_at_most_a_thousand_topics_of_four_bytes_each() -> None:
 PLAIN, SEALED = ([bytes.fromhex(vector["payload"]) for vector in VECTORS[form]] for form in ("plain", "sealed"))
 BODY = SEALED[0]
 SIGNED, UNSIGNED = enclosed(BODY), enclosed(BODY, sign=None)
+UNREADABLE = make(NOW, 50, bytes(4), AESGCM(SHARED.secret).encrypt(bytes(12), b"\1\xff", None) + bytes(12))
 NOT_DECRYPTED = "failed to decrypt p2p request"
-
-
-def without_payload(plain: bytes) -> Envelope:
-    return make(NOW, 50, bytes(4), AESGCM(SHARED.secret).encrypt(bytes(12), plain, None) + bytes(12))
 
 
 def test_each_key_is_tried_in_turn_and_a_signature_is_required_only_if_the_setting_says_so() -> None:
@@ -131,7 +128,7 @@ def test_each_key_is_tried_in_turn_and_a_signature_is_required_only_if_the_setti
     [
         (SIGNED, Demands(), NOT_DECRYPTED),
         (SIGNED, Demands(keys=(OTHER_KEY,)), NOT_DECRYPTED),
-        (without_payload(b"\1\xff"), OPEN, NOT_DECRYPTED),
+        (UNREADABLE, OPEN, NOT_DECRYPTED),
         (
             UNSIGNED,
             Demands(keys=(SHARED,), require_signature=True),

@@ -149,14 +149,12 @@ def test_a_peer_that_is_named_twice_is_dialled_once() -> None:
     assert [peer.port for peer in waku_serve._static(settings, Key(bytes([2]) * 32))] == [1, 2]
 
 
-HOUSEKEEPING = Housekeeping(retention=100, retention_bytes=len(letter(1).raw))
-
-
 async def test_the_first_prune_is_announced_and_a_full_disk_pruned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = [letter(number, age=200) for number in range(2)]
-    async with inside(tmp_path, housekeeping=HOUSEKEEPING, policy=Policy(min_pow=0.0)) as here:
+    housekeeping = Housekeeping(retention=100, retention_bytes=len(old[0].raw))
+    async with inside(tmp_path, housekeeping=housekeeping, policy=Policy(min_pow=0.0)) as here:
         await here.archive.save([*old, letter(2)], EPOCH)
         with structlog.testing.capture_logs() as logs:
             await waku_serve._log_first_prune(here.node)
