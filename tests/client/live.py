@@ -1,19 +1,20 @@
 """Wormholes and journals of asyncio programs, at servers in processes, or at one in memory on a simulated network.
 
 The core of the latter is the real one. Frames need a while to arrive, and connections end with what is under way.
-`simulate` lets time pass only when nothing else is left to do, so that days take no time.
+In a test that is `simulated`, time passes only when nothing else is left to do, so that days take no time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import selectors
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from random import Random
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from restante.client import Event, Journal, JournaledWormhole, ServerGoneError, Wormhole
 from restante.client.connection import server as addresses
@@ -125,8 +126,6 @@ class Program:
             return journal.wormhole("peer", APP_ID).unacknowledged
 
 
-T = TypeVar("T")
-
 LONGEST = 7 * 24 * 3600.0
 """Seconds after which a simulation must be over."""
 
@@ -158,10 +157,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._virtual.now
 
 
-def simulate(work: Coroutine[Any, Any, T]) -> T:
-    """Run a simulation to its end."""
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        return runner.run(work)
+def simulated(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test on such a loop."""
+
+    @functools.wraps(test)
+    def run(*arguments: Any, **named: Any) -> None:
+        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+            runner.run(test(*arguments, **named))
+
+    return run
 
 
 class Line:

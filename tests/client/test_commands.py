@@ -131,14 +131,6 @@ async def test_texts_go_to_wormhole_and_come_from_it(desk: Desk, tmp_path: Path)
     assert outcome.stderr.endswith("text message sent\n"), outcome
 
 
-async def test_another_code_ends_both_with_3(desk: Desk) -> None:
-    async with desk.send() as sender, desk.run("receive", f"{desk.code}-wrong") as receiver:
-        assert await end(sender, receiver) == (3, 3)
-    assert "used another code" in sender.said["stderr"]
-    assert "used another code" in receiver.said["stderr"]
-    assert receiver.said["stdout"] == ""
-
-
 async def test_each_error_has_the_exit_code_of_what_to_do() -> None:
     again = {client.WrongPasswordError, client.CrowdedError, client.CodeExpiredError}
     server = {client.ServerGoneError, client.ServerError, client.WelcomeError, client.PermissionNeededError}
@@ -282,7 +274,6 @@ async def test_a_code_of_listed_words_is_used_without_capitals(typed: str, used:
 
 
 NO_LENGTH = "--code-length is for a new code, and a code is given: leave one of them out"
-RELAY = "a relay is named by tcp:HOST:PORT"
 
 
 @pytest.mark.parametrize(
@@ -297,8 +288,7 @@ RELAY = "a relay is named by tcp:HOST:PORT"
         (("send", "--text", "-", "--verify"), "--verify asks on standard input"),
         (("send", "--text", os.fsdecode(b"\xff")), "the text is not UTF-8"),
         (("send", "--text", "x", "--server", "http://example.com"), "begins with ws:// or wss://"),
-        (("send", "--text", "x", "--transit-relay", "example.com:1"), RELAY),
-        (("receive", "7-a-b", "--transit-relay", "tcp:example.com"), RELAY),
+        (("send", "--text", "x", "--transit-relay", "example.com:1"), "a relay is named by tcp:HOST:PORT"),
         (("receive", "7-a-b", "--proxy", "ftp://example.com"), "a proxy's URL begins with"),
         (("receive", "7-" + os.fsdecode(b"\xff")), "a code is a text in UTF-8"),
         (("receive", "wormhole-transfer:7-a?role=leader"), "this URI is for the sender"),
@@ -307,14 +297,11 @@ RELAY = "a relay is named by tcp:HOST:PORT"
         (("receive", "7-a-b", "--server", ""), "begins with ws:// or wss://"),
         (("receive", "7-a-b", "--proxy", ""), "a proxy's URL begins with"),
         (("receive", "7-a-b", "--appid", ""), "an application id is a text like"),
-        (("send", "x" * 300), "cannot read"),
         (("send", "x" * 300, "y"), "there is no file or directory"),
         (("send", ""), "a PATH is empty"),
-        (("send", "/dev/null", ""), "a PATH is empty"),
         (("send", "/dev/full"), "is not a file"),
         (("send", "nowhere"), "cannot read 'nowhere': No such file or directory"),
         (("receive", "7-a-b", "--output", "missing/"), "there is no directory 'missing/'"),
-        (("receive", "7-a-b", "--output", "missing/."), "there is no directory 'missing/.'"),
         (("receive", "7-a-b", "--output", "/dev/null/"), "there is no directory '/dev/null/'"),
         (("receive", "7-a-b", "--replace", "--output", "/dev/null"), "'/dev/null' leads to a device"),
         (("receive", "7-a-b", "--dump-timing", "."), "for the timing log"),

@@ -377,7 +377,7 @@ async def test_a_wormhole_ended_by_another_code_says_so_in_the_next_run(server: 
         await mallory.set_code("4-another-code")
         async with alice.running() as (_, wormhole), bounded("the other code"):
             for side in (wormhole, mallory):
-                with pytest.raises(WrongPasswordError):
+                with pytest.raises(WrongPasswordError, match="used another code"):
                     await side.verifier()
     async with alice.running() as (_, wormhole):
         assert (wormhole.mood, wormhole.met) == ("scary", False)

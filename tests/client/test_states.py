@@ -232,12 +232,12 @@ def answers(asked: tuple[str, ...], *, known: bool) -> dict[str, Act]:
         return {}
     command, refusal = asked[0], {"type": "error", "orig": {"type": asked[0]}}
     answer = ANSWERS[command]
-    found = {f"`{answer['type']}`": _says(**answer), f"`error` to `{command}`": _says(**refusal, error="refused")}
+    acts = {f"`{answer['type']}`": _says(**answer), f"`error` to `{command}`": _says(**refusal, error="refused")}
     if command == "claim":
         if known:
-            found["`claimed`, of another mailbox"] = _says(type="claimed", mailbox="another")
-        found["`error` to `claim`: crowded"] = _says(**refusal, error="crowded")
-    return found
+            acts["`claimed`, of another mailbox"] = _says(type="claimed", mailbox="another")
+        acts["`error` to `claim`: crowded"] = _says(**refusal, error="crowded")
+    return acts
 
 
 def messages(node: Node, bodies: dict[str, str]) -> Iterator[Event]:
@@ -443,14 +443,10 @@ def test_the_tables_have_each_event_that_does_something(
 
 def test_the_page_has_what_is_sent_on_a_new_connection() -> None:
     commands = {"bind", "allocate", "claim", "release", "open", "ping", "add", "close"}
+    greeted = [(step.before.values, step.sent) for step in explore() if step.event == WELCOME]
     sent = {
-        (
-            *(f"`{step.before.values[status]}`" for status in ("nameplate_status", "mailbox_status")),
-            "",
-            kept(step.sent, commands),
-        )
-        for step in explore()
-        if step.event == WELCOME
+        (f"`{state['nameplate_status']}`", f"`{state['mailbox_status']}`", "", kept(names, commands))
+        for state, names in greeted
     }
     assert sent == {tuple(cells) for cells in table("nameplate | mailbox | when | sent, in order")}
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import example, given
@@ -18,7 +19,7 @@ from client.live import (
     Network,
     meet,
     read,
-    simulate,
+    simulated,
     url_of,
     use,
     virtual_wormhole,
@@ -230,7 +231,7 @@ URL = "a server's URL begins with ws:// or wss:// and names a host, not 5"
 
 
 @pytest.mark.parametrize(
-    ("argument", "words"),
+    ("argument", "reason"),
     [
         *(({"app_id": app_id}, "an application id is a text") for app_id in ("\ud800", 5, None)),
         *(({"versions": versions}, "`versions` is a dict that JSON can express") for versions in NOT_IN_JSON),
@@ -242,8 +243,8 @@ URL = "a server's URL begins with ws:// or wss:// and names a host, not 5"
         ({"ssl": True}, "`ssl` is an ssl.SSLContext, not True"),
     ],
 )
-def test_an_argument_of_another_kind_is_refused(argument: dict[str, Any], words: str) -> None:
-    with pytest.raises(Misuse, match=words):
+def test_an_argument_of_another_kind_is_refused(argument: dict[str, Any], reason: str) -> None:
+    with pytest.raises(Misuse, match=reason):
         Wormhole.create(**{"app_id": APP_ID, "server": NOBODY, **argument})
 
 
@@ -259,7 +260,7 @@ async def test_a_journal_refuses_such_an_argument(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("use", "arguments", "words"),
+    ("use", "arguments", "reason"),
     [
         *((use, [()], "in its context") for use in (Wormhole.allocate_code, Wormhole.nameplates, Wormhole.verifier)),
         *((use, [()], "async with") for use in (Wormhole.receive, Wormhole.flush)),
@@ -272,12 +273,12 @@ async def test_a_journal_refuses_such_an_argument(tmp_path: Path) -> None:
     ],
 )
 async def test_outside_of_its_context_a_wormhole_refuses_instead_of_waiting(
-    use: Callable[..., Awaitable[object]], arguments: list[tuple[Any, ...]], words: str
+    use: Callable[..., Awaitable[object]], arguments: list[tuple[Any, ...]], reason: str
 ) -> None:
     outside = wormhole()
     async with bounded("the error"):
         for values in arguments:
-            with pytest.raises(Misuse, match=words):
+            with pytest.raises(Misuse, match=reason):
                 await use(outside, *values)
         await outside.close()
 
@@ -342,21 +343,6 @@ async def test_a_wormhole_is_entered_once_and_calls_that_are_cancelled_leave_not
     assert network.is_empty
 
 
-async def exchange(one: Wormhole, other: Wormhole, count: int) -> None:
-    """Send messages both ways, and check that each arrives once and in order."""
-    messages = [b"%d" % number for number in range(count)]
-
-    async def send(wormhole: Wormhole) -> None:
-        for message in messages:
-            await wormhole.send(message)
-            await asyncio.sleep(1)
-
-    async def read(wormhole: Wormhole) -> None:
-        assert [await wormhole.receive() for _ in range(count)] == messages
-
-    await asyncio.gather(send(one), send(other), read(one), read(other))
-
-
 @examples(40)
 @given(
     seed=st.integers(0, 2**32),
@@ -366,40 +352,45 @@ async def exchange(one: Wormhole, other: Wormhole, count: int) -> None:
     count=st.integers(0, 20),
 )
 @example(seed=0, latency=2.0, breaking=0.0, outages=[2.0, 0.0], count=0).via("it is closed while it connects, slowly")
-def test_whatever_the_network_does_each_message_arrives_once(
+@simulated
+async def test_whatever_the_network_does_each_message_arrives_once_and_in_order(
     seed: int, latency: float, breaking: float, outages: list[float], count: int
 ) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        network = Network(seed)
-        network.latency = latency
-        patch.setattr(websocket, "connect", network.connect)
+    network, messages = Network(seed), [b"%d" % number for number in range(count)]
+    network.latency = latency
 
-        async def fail_sometimes() -> None:
-            for outage in outages:
-                await asyncio.sleep(5)
-                network.go_down()
-                await asyncio.sleep(outage)
-                network.up = True
+    async def fail_sometimes() -> None:
+        for outage in outages:
+            await asyncio.sleep(5)
+            network.go_down()
+            await asyncio.sleep(outage)
+            network.up = True
 
-        async def meet_and_exchange() -> None:
-            async with virtual_wormhole(1) as alice, virtual_wormhole(2) as bob:
-                code = await alice.allocate_code()
-                await bob.set_code(code)
-                await bob.nameplates()  # there was a first connection: from now on all may be lost
-                network.breaking = breaking
-                failing = asyncio.create_task(fail_sometimes())
-                verifiers = await asyncio.gather(alice.verifier(), bob.verifier())
-                assert verifiers[0] == verifiers[1]
-                await exchange(alice, bob, count)
-                await failing
-                network.breaking = 0.0
-                await asyncio.gather(alice.close(), bob.close())
+    async def send(wormhole: Wormhole) -> None:
+        for message in messages:
+            await wormhole.send(message)
+            await asyncio.sleep(1)
 
-        simulate(meet_and_exchange())
-        assert network.is_empty
+    async def receive(wormhole: Wormhole) -> None:
+        assert [await wormhole.receive() for _ in messages] == messages
+
+    with patch.object(websocket, "connect", network.connect):
+        async with virtual_wormhole(1) as alice, virtual_wormhole(2) as bob:
+            code = await alice.allocate_code()
+            await bob.set_code(code)
+            await bob.nameplates()  # there was a first connection: from now on all may be lost
+            network.breaking = breaking
+            failing = asyncio.create_task(fail_sometimes())
+            verifiers = await asyncio.gather(alice.verifier(), bob.verifier())
+            assert verifiers[0] == verifiers[1]
+            await asyncio.gather(send(alice), send(bob), receive(alice), receive(bob), failing)
+            network.breaking = 0.0
+            await asyncio.gather(alice.close(), bob.close())
+    assert network.is_empty
 
 
-def test_attempts_come_in_growing_delays_of_at_most_61_seconds(network: Network) -> None:
+@simulated
+async def test_attempts_come_in_growing_delays_of_at_most_61_seconds(network: Network) -> None:
     delays: list[float] = []
 
     def note(event: Event) -> None:
@@ -407,17 +398,14 @@ def test_attempts_come_in_growing_delays_of_at_most_61_seconds(network: Network)
             delays.append(event.delay)
             network.up = len(delays) == 12
 
-    async def lose() -> None:
-        async with virtual_wormhole(1, on_event=note) as alice:
-            await alice.allocate_code()
-            network.go_down()
-            await alice.nameplates()
-            network.go_down()
-            await asyncio.sleep(1)
-            assert delays[12] < 3  # the connection in between served us, so it begins anew
-            await alice.close()
-
-    simulate(lose())
+    async with virtual_wormhole(1, on_event=note) as alice:
+        await alice.allocate_code()
+        network.go_down()
+        await alice.nameplates()
+        network.go_down()
+        await asyncio.sleep(1)
+        assert delays[12] < 3  # the connection in between served us, so it begins anew
+        await alice.close()
     for number, delay in enumerate(delays[:12], 1):
         assert 0 <= delay - min(1.5**number, 60) < 1
 
@@ -425,18 +413,15 @@ def test_attempts_come_in_growing_delays_of_at_most_61_seconds(network: Network)
 @pytest.mark.parametrize(
     ("kind", "connections"), [("welcome", 1), ("allocated", 3), ("claimed", 3), ("message", 3), ("pong", 3)]
 )
-def test_a_server_that_owes_an_answer_is_given_up(network: Network, kind: str, connections: int) -> None:
+@simulated
+async def test_a_server_that_owes_an_answer_is_given_up(network: Network, kind: str, connections: int) -> None:
     network.silent_from = kind
-    events: list[Event] = []
-
-    async def wait() -> None:
-        async with virtual_wormhole(1, events.append) as alice:
+    heard = Heard()
+    with pytest.raises(ServerGoneError, match="did not answer"):  # noqa: PT012 - either waits
+        async with virtual_wormhole(1, heard) as alice:
             await alice.allocate_code()
             await alice.verifier()
-
-    with pytest.raises(ServerGoneError, match="did not answer"):
-        simulate(wait())
-    assert len([event for event in events if isinstance(event, Connecting)]) == connections
+    assert len(heard.of(Connecting)) == connections
 
 
 async def closes(wormhole: Wormhole) -> None:
@@ -450,60 +435,49 @@ async def closes(wormhole: Wormhole) -> None:
 
 
 @pytest.mark.parametrize(("latency", "away"), [(0.0, 0.0), (0.0, 1.0), (0.0, 3.0), (2.4, 0.0)])
-def test_a_close_waits_for_a_slow_server_for_five_seconds(network: Network, latency: float, away: float) -> None:
+@simulated
+async def test_a_close_waits_for_a_slow_server_for_five_seconds(
+    network: Network, latency: float, away: float
+) -> None:
     network.latency = latency
-
-    async def close() -> None:
-        async with virtual_wormhole(1) as alice:
-            await alice.allocate_code()
-            network.go_down()
-            asyncio.get_running_loop().call_later(away, lambda: setattr(network, "up", True))
-            await alice.close()
-
-    simulate(close())
+    async with virtual_wormhole(1) as alice:
+        await alice.allocate_code()
+        network.go_down()
+        asyncio.get_running_loop().call_later(away, lambda: setattr(network, "up", True))
+        await alice.close()
     assert network.is_empty
 
 
 @pytest.mark.parametrize("kind", ["allocated", "claimed", "released", "closed", "pong"])
-def test_a_close_ends_though_an_answer_is_missing(network: Network, kind: str) -> None:
+@simulated
+async def test_a_close_ends_though_an_answer_is_missing(network: Network, kind: str) -> None:
     network.silent_from = kind
-
-    async def close() -> None:
-        async with virtual_wormhole(1) as alice:
-            waiting = asyncio.create_task(alice.allocate_code())
-            await asyncio.sleep(0)
-            await closes(alice)
-            (end,) = await asyncio.gather(waiting, return_exceptions=True)
-            assert isinstance(end, str | WormholeError)
-
-    simulate(close())
+    async with virtual_wormhole(1) as alice:
+        waiting = asyncio.create_task(alice.allocate_code())
+        await asyncio.sleep(0)
+        await closes(alice)
+        (end,) = await asyncio.gather(waiting, return_exceptions=True)
+        assert isinstance(end, str | WormholeError)
 
 
 @pytest.mark.parametrize("fault", ["it is gone", "it greets and hangs up"])
-def test_a_close_ends_though_the_server_is_of_no_use_any_more(network: Network, fault: str) -> None:
-    attempts: list[Event] = []
-
-    async def close() -> None:
-        async with (
-            virtual_wormhole(1, attempts.append) as alice,
-            virtual_wormhole(2) as bob,
-            virtual_wormhole(3) as c,
-        ):
-            await meet(alice, bob)
-            await alice.flush()
-            await c.allocate_code()
-            network.go_down()
-            network.frames_until_broken = 1
-            network.up = fault != "it is gone"
-            await bob.send(b"lost")
-            waiting = asyncio.create_task(c.verifier())
-            await asyncio.sleep(0)
-            await closes(alice)  # all was stored: no error
-            with pytest.raises(ServerGoneError, match="not stored"):
-                await closes(bob)
-            await closes(c)
-            with pytest.raises(LonelyError):
-                await waiting
-
-    simulate(close())
-    assert len([event for event in attempts if isinstance(event, Connecting)]) < 50
+@simulated
+async def test_a_close_ends_though_the_server_is_of_no_use_any_more(network: Network, fault: str) -> None:
+    heard = Heard()
+    async with virtual_wormhole(1, heard) as alice, virtual_wormhole(2) as bob, virtual_wormhole(3) as carol:
+        await meet(alice, bob)
+        await alice.flush()
+        await carol.allocate_code()
+        network.go_down()
+        network.frames_until_broken = 1
+        network.up = fault != "it is gone"
+        await bob.send(b"lost")
+        waiting = asyncio.create_task(carol.verifier())
+        await asyncio.sleep(0)
+        await closes(alice)  # all was stored: no error
+        with pytest.raises(ServerGoneError, match="not stored"):
+            await closes(bob)
+        await closes(carol)
+        with pytest.raises(LonelyError):
+            await waiting
+    assert len(heard.of(Connecting)) < 50
