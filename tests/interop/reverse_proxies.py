@@ -17,7 +17,7 @@ from support.certificates import Certificate
 from support.documents import Document
 from support.mailbox.wormhole import HOMES
 from support.ports import held_port
-from support.processes import RESTANTE, Child, child, serving
+from support.processes import RESTANTE, child, serving
 
 OPERATING: Final = Document("docs/mailbox/operating.md")
 
@@ -26,7 +26,7 @@ OPERATING: Final = Document("docs/mailbox/operating.md")
 class Proxy:
     """How a proxy is run with a configuration that has a block of the document."""
 
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     """Its command line, with {config}."""
     config: str
     """With {block}, {folder}, {port} and {tls}."""
@@ -93,6 +93,16 @@ CADDY: Final = Proxy(
 PROXIES: Final = {"nginx": NGINX, "haproxy": HAPROXY, "caddy": CADDY}
 """The proxies that the document has a configuration of."""
 
+LISTENING: Final = re.compile(r"^ *\d+: 0100007F:([0-9A-F]{4}) \S+ 0A ", re.MULTILINE)
+"""A socket of 127.0.0.1 that accepts connections, in a list of the kernel's (man 5 proc_pid_net)."""
+
+
+def listens(pid: int, port: int) -> bool:
+    """Return whether connections are accepted in the network that a process is in."""
+    with contextlib.suppress(OSError):  # it has just ended
+        return f"{port:04X}" in LISTENING.findall(Path(f"/proc/{pid}/net/tcp").read_text())
+    return False
+
 
 @asynccontextmanager
 async def behind(
@@ -115,27 +125,14 @@ async def behind(
             assert replaced == 1, block
         config = folder / "config"
         config.write_text(proxy.config.format(block=block, folder=folder, port=port, tls=tls))
-        words = (word.format(config=config) for word in proxy.words)
+        arguments = (argument.format(config=config) for argument in proxy.arguments)
         homes = dict.fromkeys(HOMES, str(folder))
-        async with child(*inside, str(program.path), *words, **program.variables, **homes) as running:
-            await listening(running, port)
+        async with child(*inside, str(program.path), *arguments, **program.variables, **homes) as running:
+            async with bounded(f"a proxy that listens on {port}"):
+                while not listens(running.pid, port):
+                    assert running.running, running.said
+                    await asyncio.sleep(0.01)
             yield port
-
-
-LISTENING: Final = re.compile(r"^ *\d+: 0100007F:([0-9A-F]{4}) \S+ 0A ", re.MULTILINE)
-"""A socket of 127.0.0.1 that accepts connections, in a list of the kernel's (man 5 proc_pid_net)."""
-
-
-async def listening(proxy: Child, port: int) -> None:
-    """Wait until a proxy accepts connections, in the network that it is in."""
-    sockets = Path(f"/proc/{proxy.pid}/net/tcp")
-    async with bounded(f"a proxy that listens on {port}"):
-        while proxy.running:
-            with contextlib.suppress(OSError):  # it has just ended
-                if f"{port:04X}" in LISTENING.findall(sockets.read_text()):  # noqa: ASYNC240 - no disk
-                    return
-            await asyncio.sleep(0.01)
-    raise AssertionError(f"the proxy ended with {await proxy.ended()}: {proxy.said}")
 
 
 DIRECT: Final = "restante"

@@ -50,15 +50,14 @@ class Scraped:
 
     async def get(self, path: str, **query: str) -> Any:
         async with self.http.get(f"{self.url}/api/v1/{path}", params=query) as answer:
-            found = await answer.json()
-            assert found["status"] == "success", (path, query, found)
-            return found["data"]
+            result = await answer.json()
+            assert result["status"] == "success", (path, query, result)
+            return result["data"]
 
     async def values(self, query: str) -> list[float]:
         """Return the values of a query that are numbers."""
-        found = await self.get("query", query=query)
-        values = [float(each["value"][1]) for each in found["result"]]
-        return [each for each in values if not math.isnan(each)]
+        values = [float(item["value"][1]) for item in (await self.get("query", query=query))["result"]]
+        return [value for value in values if not math.isnan(value)]
 
     async def until(self, what: str, holds: Callable[[], Awaitable[object]]) -> None:
         """Poll until something holds. Prometheus scrapes each second."""
@@ -171,15 +170,12 @@ async def assert_promtool_is_content(here: Scraped, admin: str) -> None:
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
+def test_promtool_accepts_the_rules_and_the_example_and_each_alert_fires_when_it_should() -> None:
+    checks = (
         ("check", "rules", RULES.name),
         ("check", "config", "prometheus.yml"),
-        ("test", "rules", RULES_TEST.name),  # each alert fires when it should, and is silent otherwise
-    ],
-    ids=" ".join,
-)
-def test_promtool_accepts_the_rules_and_the_example(words: tuple[str, ...]) -> None:
-    done = run(prometheus("promtool"), *words, cwd=PROMETHEUS, bound=PATIENCE)
-    assert (done.returncode, "SUCCESS" in done.stdout) == (0, True), done.stdout + done.stderr
+        ("test", "rules", RULES_TEST.name),
+    )
+    for arguments in checks:
+        done = run(prometheus("promtool"), *arguments, cwd=PROMETHEUS, bound=PATIENCE)
+        assert (done.returncode, "SUCCESS" in done.stdout) == (0, True), done.stdout + done.stderr

@@ -101,8 +101,8 @@ def _choose(pick: int, likely: Sequence[str], others: Sequence[str]) -> str:
     return names[pick % len(names)]
 
 
-def _own_words(error: str) -> str:
-    """Return an error without a library's own words."""
+def _own(error: str) -> str:
+    """Return an error without the sentence of a library."""
     return "not JSON" if error.startswith("not JSON: ") else error
 
 
@@ -171,7 +171,7 @@ class Conversation(RuleBasedStateMachine):
             inbox.frames.clear()
             self.seated[slot] = peer
             self.inboxes[peer] = inbox
-            self.model.meet(peer)
+            self.model.peers.append(peer)
             if bound:
                 self.bind(slot, *SEATS[slot])
         return peer
@@ -182,8 +182,8 @@ class Conversation(RuleBasedStateMachine):
 
     def _listening(self, slot: int) -> int:
         """Somebody who has a mailbox open, if there is anybody."""
-        slots = [each for each, peer in enumerate(self.seated) if peer is not None and peer.listening]
-        return slots[slot % len(slots)] if slots else slot
+        listening = [at for at, peer in enumerate(self.seated) if peer is not None and peer.listening]
+        return listening[slot % len(listening)] if listening else slot
 
     def _say(self, slot: int, text: str, *, bound: bool = True) -> None:
         peer = self._arrive(slot, bound=bound)
@@ -236,9 +236,9 @@ class Conversation(RuleBasedStateMachine):
                 for frame in inbox.frames:
                     assert frame.pop("server_tx") == server_tx
                     if frame["type"] == "error":
-                        frame["error"] = _own_words(frame["error"])
+                        frame["error"] = _own(frame["error"])
                 assert inbox.frames == peer.heard
-                verdict = inbox.verdict and (inbox.verdict[0], _own_words(inbox.verdict[1]))
+                verdict = inbox.verdict and (inbox.verdict[0], _own(inbox.verdict[1]))
                 assert verdict == peer.verdict
             inbox.frames.clear()
             peer.heard.clear()

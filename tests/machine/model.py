@@ -166,9 +166,6 @@ class Server:
 
     # ── connections ──────────────────────────────────────────────────────────────────────────────
 
-    def meet(self, peer: Peer) -> None:
-        self.peers.append(peer)
-
     def lose(self, peer: Peer, now: Now | None) -> None:
         """A connection is gone. `now` is None where the store refused to take note of when."""
         if peer.listening is not None and now is not None:
@@ -242,10 +239,10 @@ class Server:
             self._tell(peer, {"type": "ack", "id": message.get("id")})
         return message
 
-    def _hang_up(self, peer: Peer, code: int, words: str) -> None:
-        self._tell(peer, {"type": "error", "error": words, "orig": None})
+    def _hang_up(self, peer: Peer, code: int, error: str) -> None:
+        self._tell(peer, {"type": "error", "error": error, "orig": None})
         peer.deaf = True
-        peer.verdict = code, words
+        peer.verdict = code, error
 
     def _tell(self, peer: Peer, frame: Frame) -> None:
         if not peer.deaf:
@@ -284,7 +281,7 @@ class Server:
             raise Refusal("you already allocated one, don't be greedy")
         peer.allocated = True
         for nameplate in self.nameplates.values():
-            mine = _place(nameplate.members, peer.side) if nameplate.app == peer.app else None
+            mine = _member(nameplate.members, peer.side) if nameplate.app == peer.app else None
             # Told to a connection that is gone: the answer may be lost, here it is again.
             if mine is not None and mine.allocated and (mine.told is None or mine.told.lost):
                 mine.told = peer
@@ -327,7 +324,7 @@ class Server:
             mailbox = self._make(peer, name, Member(peer.side, now.wall), now)
             return {"type": "claimed", "mailbox": mailbox.name}
         mailbox = nameplate.mailbox
-        mine = _place(nameplate.members, peer.side)
+        mine = _member(nameplate.members, peer.side)
         if mine is not None and not mine.holds:
             raise Refusal("reclaimed")
         # Nobody is turned out of one of them for the sake of a side that the other turns away.
@@ -352,7 +349,7 @@ class Server:
         self._need_text(message, "nameplate")
         peer.released = True
         nameplate = self.nameplates.get((peer.app or "", message.get("nameplate", peer.claimed or "")))
-        mine = _place(nameplate.members, peer.side) if nameplate is not None else None
+        mine = _member(nameplate.members, peer.side) if nameplate is not None else None
         if nameplate is not None and mine is not None and mine.holds:
             mine.holds = mine.allocated = False
             if not any(member.holds for member in nameplate.members):
@@ -414,7 +411,7 @@ class Server:
         peer.closed = True
         peer.listening = None
         mailbox = self.mailboxes.get((peer.app or "", message.get("mailbox", peer.opened or "")))
-        mine = _place(mailbox.members, peer.side) if mailbox is not None else None
+        mine = _member(mailbox.members, peer.side) if mailbox is not None else None
         if mailbox is not None and mine is not None:
             mine.holds, mine.mood = False, mood
             if not any(member.holds for member in mailbox.members):
@@ -430,7 +427,7 @@ class Server:
 
     def _sit(self, members: list[Member], mailbox: Mailbox, peer: Peer, now: Now) -> Member:
         """Return the side its place, which must be there for it."""
-        mine = _place(members, peer.side)
+        mine = _member(members, peer.side)
         if mine is None:
             if len(members) == 2:
                 silent = self._silent(members, mailbox)
@@ -491,13 +488,16 @@ class Server:
         nameplates: Rows = {}
         for key, nameplate in self.nameplates.items():
             sides = [
-                {**_side(member), "claimed": member.holds, "allocated": member.allocated}
+                {"side": member.side, "added": member.added, "claimed": member.holds, "allocated": member.allocated}
                 for member in nameplate.members
             ]
             nameplates[key] = {"mailbox_id": nameplate.mailbox.name, "crowded": nameplate.crowded, "sides": sides}
         mailboxes: Rows = {}
         for key, mailbox in self.mailboxes.items():
-            sides = [{**_side(member), "opened": member.holds, "mood": member.mood} for member in mailbox.members]
+            sides = [
+                {"side": member.side, "added": member.added, "opened": member.holds, "mood": member.mood}
+                for member in mailbox.members
+            ]
             mailboxes[key] = {"for_nameplate": mailbox.for_nameplate, "crowded": mailbox.crowded, "sides": sides}
             mailboxes[key] |= {"visitors": mailbox.visitors, "messages": mailbox.messages[:]}
         return {"nameplates": nameplates, "mailboxes": mailboxes}
@@ -516,11 +516,7 @@ def shortest_free(used: Collection[str]) -> list[str]:
         length += 1
 
 
-def _side(member: Member) -> Record:
-    return {"side": member.side, "added": member.added}
-
-
-def _place(members: list[Member], side: str) -> Member | None:
+def _member(members: list[Member], side: str) -> Member | None:
     return next((member for member in members if member.side == side), None)
 
 
@@ -530,22 +526,20 @@ def _place(members: list[Member], side: str) -> Member | None:
 # duration is negative when the clock was set back.
 
 
-def _ended(place: Nameplate | Mailbox, now: float, blur: int, *, pruned: bool) -> Record:
+def _ended(owner: Nameplate | Mailbox, now: float, blur: int, *, pruned: bool) -> Record:
     """One row per nameplate or mailbox that has ended. Sides have moods in mailboxes only."""
-    added = [member.added for member in place.members]
-    moods = [member.mood for member in place.members]
-    result = "lonely"
-    if len(added) == 2:
-        result = "happy"
+    added = [member.added for member in owner.members]
+    moods = [member.mood for member in owner.members]
+    result = "happy" if len(added) == 2 else "lonely"
     for mood in ("lonely", "errory", "scary"):  # in this order: the last one that was said counts
         if mood in moods:
             result = mood
     if pruned:
         result = "pruney"
-    if place.crowded:
+    if owner.crowded:
         result = "crowded"
     return {
-        "app_id": place.app,
+        "app_id": owner.app,
         "started": _blurred(min(added), blur),
         "waiting_time": max(added) - min(added) if len(added) == 2 else None,
         "total_time": max(0.0, now - min(added)),
@@ -554,11 +548,11 @@ def _ended(place: Nameplate | Mailbox, now: float, blur: int, *, pruned: bool) -
     }
 
 
-def _client_version_record(app: str, side: str, now: float, said: Any, blur: int) -> Record:
-    """One row per bind; `said` is its client_version: [implementation, version], or anything at all."""
+def _client_version_record(app: str, side: str, now: float, client_version: Any, blur: int) -> Record:
+    """One row per bind; its client_version is [implementation, version], or anything at all."""
     implementation = version = None
-    if isinstance(said, list) and len(said) >= 2:
-        implementation, version = (each if isinstance(each, str) else None for each in said[:2])
+    if isinstance(client_version, list) and len(client_version) >= 2:
+        implementation, version = (text if isinstance(text, str) else None for text in client_version[:2])
     return {
         "app_id": app,
         "side": side,
@@ -570,6 +564,4 @@ def _client_version_record(app: str, side: str, now: float, said: Any, blur: int
 
 
 def _blurred(when: float, blur: int) -> float:
-    if blur == 0:
-        return when
-    return float(blur * (when // blur))
+    return float(blur * (when // blur)) if blur else when

@@ -64,7 +64,7 @@ def good_messages(draw: st.DrawFn) -> dict[str, Any]:
     """A message that must be understood."""
     kind = draw(st.sampled_from(sorted(KEYS)))
     message: dict[str, Any] = {"type": kind}
-    for key in (*KEYS[kind], *(each for each in MAY_HAVE.get(kind, ()) if draw(st.booleans()))):
+    for key in (*KEYS[kind], *(key for key in MAY_HAVE.get(kind, ()) if draw(st.booleans()))):
         if key in RAW:
             message[key] = draw(any_json)
         else:
@@ -94,10 +94,8 @@ def damaged(draw: st.DrawFn) -> str:
     for _ in range(draw(st.integers(1, 3))):
         start = draw(st.integers(0, len(text)))
         end = draw(st.integers(start, min(len(text), start + 12)))
-        middle = draw(
-            st.sampled_from(("", text[start:end] * 2, ",", '"', "{", "}", "[", ":", "1e999", "null", "\\u00"))
-        )
-        text = text[:start] + middle + text[end:]
+        others = ("", text[start:end] * 2, ",", '"', "{", "}", "[", ":", "1e999", "null", "\\u00")
+        text = text[:start] + draw(st.sampled_from(others)) + text[end:]
     return text
 
 
@@ -113,13 +111,8 @@ def repeating(draw: st.DrawFn) -> str:
 # ── whatever comes in ────────────────────────────────────────────────────────────────────────────
 
 
-def not_json(word: str) -> None:
-    raise ValueError(word)
-
-
-def meaning(text: str) -> Any:
-    """Read with Python's JSON, without its extras. Raises ValueError."""
-    return json.loads(text, parse_constant=not_json)
+def not_json(constant: str) -> None:
+    raise ValueError(constant)
 
 
 @given(st.one_of(st.text(), damaged(), repeating(), any_json.flatmap(spelled), good_messages().flatmap(spelled)))
@@ -135,7 +128,7 @@ def meaning(text: str) -> Any:
 @examples(160)
 def test_any_text_is_a_message_or_a_peer_error(text: str) -> None:
     try:
-        wanted = meaning(text)
+        wanted = json.loads(text, parse_constant=not_json)
     except ValueError:
         with pytest.raises(PeerError, match=r"\Anot (JSON: |a JSON object\Z)") as refusal:
             parsing.parse(text)
@@ -151,8 +144,8 @@ def test_any_text_is_a_message_or_a_peer_error(text: str) -> None:
         return
     message = parsing.parse(text)
     assert json.loads(bytes(message.id)) == wanted.get("id")
-    for said in (session.NEW_SESSION, BOUND, BUSY, DONE):  # what may be said now is told in words, too
-        assert isinstance(session.step(said, message), session.Command | str)
+    for state in (session.NEW_SESSION, BOUND, BUSY, DONE):  # what may be said now is told in words, too
+        assert isinstance(session.step(state, message), session.Command | str)
 
 
 def test_any_nested_json_is_a_message_or_a_peer_error() -> None:
@@ -161,20 +154,15 @@ def test_any_nested_json_is_a_message_or_a_peer_error() -> None:
     outcomes: set[int | str] = set()
     for depth in (*range(1, limit, 100), *range(limit - 150, limit + 20), 100 * limit):
         value = "[" * depth + "]" * depth
-        for form in (
-            "%s",
-            '{"type": %s}',
-            '{"type": "claim", "nameplate": %s}',
-            '{"type": "add", "phase": %s, "body": 1}',
-        ):
+        for form in ("%s", '{"type":%s}', '{"type":"claim","nameplate":%s}', '{"type":"add","phase":%s,"body":1}'):
             try:
                 message = parsing.parse(form % value)
             except PeerError as error:
                 outcomes.add(error.code)
             else:
                 outcomes.add("message")
-                for said in (session.NEW_SESSION, BOUND, BUSY):
-                    session.step(said, message)
+                for state in (session.NEW_SESSION, BOUND, BUSY):
+                    session.step(state, message)
     assert outcomes == {1003, 1007, 1009, "message"}
 
 
@@ -198,14 +186,14 @@ def cost(begin: str, middle: str, end: str) -> float:
     """Measure what it costs to take a text of 60,000 characters, for whoever may have sent it; the best of five."""
     text = begin + "".join(middle.replace("%d", str(n)) for n in range(60_000 // len(middle))) + end
 
-    def once(said: Session) -> float:
+    def once(state: Session) -> float:
         began = time.thread_time()
         with contextlib.suppress(PeerError):
-            session.step(said, parsing.parse(text))
+            session.step(state, parsing.parse(text))
         return time.thread_time() - began
 
     asked = Session(hashcash.Demand(20, "resource"))
-    return max(min(once(said) for _ in range(5)) for said in (session.NEW_SESSION, asked, BOUND, BUSY))
+    return max(min(once(state) for _ in range(5)) for state in (session.NEW_SESSION, asked, BOUND, BUSY))
 
 
 def test_no_text_costs_much_more_than_a_plain_message_of_its_size() -> None:
@@ -228,9 +216,9 @@ def test_only_add_and_ping_may_be_long(kind: str) -> None:
         assert understood(message) == {name: value for name, value in long.items() if name != "more"}
         return
     assert isinstance(message, Malformed)
-    said = {"bind": session.NEW_SESSION, "release": BUSY, "close": BUSY}.get(kind, BOUND)
+    state = {"bind": session.NEW_SESSION, "release": BUSY, "close": BUSY}.get(kind, BOUND)
     refusal = f"{kind}: only 'add' and 'ping' may have more than {most} characters"
-    assert session.step(said, message) == ("unknown type" if kind == "unknown" else refusal)
+    assert session.step(state, message) == ("unknown type" if kind == "unknown" else refusal)
 
 
 @pytest.mark.parametrize("signs", [",", "[", "{", "\\\\", " ", "\n", "\r", "\t", "\n[{,\r\t\\\\ "])
@@ -239,7 +227,7 @@ def test_a_long_message_has_few_signs_that_are_expensive_to_decode(signs: str) -
     body = "x" * parsing.MAX_SHORT_MESSAGE_CHARACTERS
     text = '{"type":"ping","ping":"' + body + '%s"%s}'
     allowed = parsing.MAX_LONG_MESSAGE_SIGNS - sum(map(text.count, ",[{"))
-    within, between = ["".join(each for each in signs if each.isspace() is space) for space in (False, True)]
+    within, between = ("".join(sign for sign in signs if sign.isspace() is space) for space in (False, True))
     count = allowed // len(signs)
     accepted = text % (within * count, between * count)
     assert isinstance(parsing.parse(accepted), messages.Ping)
@@ -255,14 +243,13 @@ def test_a_large_text_stays_utf_8_and_means_the_same(end: str) -> None:
     """As a str, 2 MiB of escapes with one emoji took 8 MiB, and 25 ms to parse and store."""
     assert frame_text.MAX_DECODED_TEXT_BYTES >= 4 * parsing.MAX_SHORT_MESSAGE_CHARACTERS
     for beyond in (0, 1):
-        text = '{"type":"add","phase":"1","id":"5","body":"' + end
-        payload = text.encode()
+        payload = f'{{"type":"add","phase":"1","id":"5","body":"{end}'.encode()
         payload += b"\\" * (parsing.MAX_LONG_MESSAGE_SIGNS - 10)
         payload = payload.ljust(frame_text.MAX_DECODED_TEXT_BYTES - 2 + beyond, b"x") + b'"}'
-        said = frame_text.text_of(payload)
-        assert said == (payload if beyond else payload.decode())
-        assert size_of(said) == len(payload) if beyond or not end else size_of(said) > len(payload)
-        read, expected = parsing.parse(said), parsing.parse(payload.decode())
+        text = frame_text.text_of(payload)
+        assert text == (payload if beyond else payload.decode())
+        assert size_of(text) == len(payload) if beyond or not end else size_of(text) > len(payload)
+        read, expected = parsing.parse(text), parsing.parse(payload.decode())
         assert isinstance(read, messages.Add)
         assert isinstance(expected, messages.Add)
         assert (bytes(read.id), bytes(read.body)) == (b'"5"', bytes(expected.body))
@@ -297,8 +284,9 @@ def understood(message: Any) -> dict[str, Any]:
     assert not isinstance(message, Malformed), (message.kind, message.missing, message.mistyped)
     fields: dict[str, Any] = {"type": type(message).__name__.lower()}
     for name, value in msgspec.structs.asdict(message).items():
-        fields[name] = json.loads(bytes(value)) if isinstance(value, Raw) else value
-    return {name: value for name, value in fields.items() if value is not msgspec.UNSET}
+        if value is not msgspec.UNSET:
+            fields[name] = json.loads(bytes(value)) if isinstance(value, Raw) else value
+    return fields
 
 
 @given(st.data(), good_messages(), st.dictionaries(text_values | st.sampled_from(("mood", "body", "ping")), any_json))

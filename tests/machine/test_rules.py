@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from machine.model import shortest_free
 from restante.mailbox.core import pruning, session, usage
-from restante.mailbox.core.model import Decision, Mailbox, Nameplate, Now, Policy
+from restante.mailbox.core.model import Mailbox, Nameplate, Now, Policy
 from restante.mailbox.core.rules import decide, new_mailbox_id
 from restante.mailbox.core.state import State
 from support.dice import FakeDice
@@ -36,22 +36,18 @@ def show(first: int, later: int | None = None) -> Callable[[int, int], int]:
     return lambda draw, _bound: later if draw and later is not None else first
 
 
-def decided(state: State, command: session.Command, dice: FakeDice | None = None) -> Decision:
-    return decide(state, command, NOW, dice or FakeDice(show(0)), Policy())
-
-
 def taken(names: Iterable[str]) -> State:
     """Return a state in which these were claimed by hand."""
     state, dice = State(), FakeDice(show(0))
     for name in names:
-        for change in decided(state, session.ClaimCommand("x", "by hand", name), dice).changes:
+        for change in decide(state, session.ClaimCommand("x", "by hand", name), NOW, dice, Policy()).changes:
             state.fold(change)
     return state
 
 
 def allocated(state: State, dice: Callable[[int, int], int]) -> str:
     """Ask for a nameplate with these dice; nothing is altered."""
-    return decided(state, session.AllocateCommand("x", "me"), FakeDice(dice)).name
+    return decide(state, session.AllocateCommand("x", "me"), NOW, FakeDice(dice), Policy()).name
 
 
 def test_each_free_digit_comes_up_for_one_number_of_the_dice() -> None:

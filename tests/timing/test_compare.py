@@ -60,8 +60,8 @@ def all_permutations(old: Sequence[float], new: Sequence[float]) -> float:
         return abs(above - len(chosen) * len(others) / 2)
 
     extreme = distance(range(len(old), len(values)))
-    distances = [distance(chosen) for chosen in itertools.combinations(range(len(values)), len(new))]
-    return sum(each >= extreme - 1e-9 for each in distances) / len(distances)
+    divisions = list(itertools.combinations(range(len(values)), len(new)))
+    return sum(distance(chosen) >= extreme - 1e-9 for chosen in divisions) / len(divisions)
 
 
 @pytest.mark.parametrize("draw", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)

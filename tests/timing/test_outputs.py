@@ -84,13 +84,13 @@ def test_the_first_sentences_say_where_the_time_went_and_what_the_other_client_d
 
 def test_what_is_known_of_a_clock_is_written() -> None:
     assert "The sender's clock could not be compared with the server's" in text(NOT_COMPARED, 200)
-    moved, given = (
+    moved, by_skew = (
         text(replace(BOTH, clients=[replace(client, **changes) for client in BOTH.clients]), 200)
         for changes in ({"moved_us": 500_000}, {"given": True})
     )
     assert moved.count("; it moved by 500 ms or more.") == 2
-    assert "as --skew says." in given
-    assert "error is at most" not in given
+    assert "as --skew says." in by_skew
+    assert "error is at most" not in by_skew
 
 
 def test_the_diagram_leaves_out_what_took_least_and_joins_messages_of_one_type() -> None:
@@ -138,24 +138,22 @@ def test_times_are_written_as_people_read_them(
     assert ", ".join(map(written, times)) == texts
 
 
-TraceEvent = dict[str, Any]
 KEYS = {"X": {"dur"}, "i": {"s"}, "s": {"id"}, "t": {"id"}, "f": {"id", "bp"}}
 """The keys that each kind of event must have, beside those of all kinds."""
 
 BACKWARDS = [
-    replace(each, received_us=each.received_us - 60_000_000 * (each.role == "receiver")) for each in BOTH.frames
+    replace(frame, received_us=frame.received_us - 60_000_000 * (frame.role == "receiver")) for frame in BOTH.frames
 ]
 TRACES = {name: TIMELINES[name] for name in ("both", "human", "untraced", "sender", "receiver")}
 TRACES["a clock that is wrong by a minute"] = replace(BOTH, frames=BACKWARDS)
-each_trace = pytest.mark.parametrize("timeline", TRACES.values(), ids=TRACES)
+for_each_trace = pytest.mark.parametrize("timeline", TRACES.values(), ids=TRACES)
 
 
-def events(timeline: Timeline) -> list[TraceEvent]:
-    written: list[TraceEvent] = json.loads(trace_event(timeline))["traceEvents"]
-    return written
+def events(timeline: Timeline) -> list[dict[str, Any]]:
+    return list(json.loads(trace_event(timeline))["traceEvents"])
 
 
-@each_trace
+@for_each_trace
 def test_each_event_has_the_keys_of_its_kind_and_its_thread_a_name(timeline: Timeline) -> None:
     names: dict[str, dict[Any, Any]] = defaultdict(dict)
     used, times = set(), []
@@ -180,11 +178,11 @@ def test_each_event_has_the_keys_of_its_kind_and_its_thread_a_name(timeline: Tim
     assert ordered == [name for name in ("sender", "server", "receiver") if name == "server" or name in roles]
 
 
-@each_trace
+@for_each_trace
 def test_slices_are_apart_or_one_is_inside_the_other_and_flows_lead_from_slice_to_slice(timeline: Timeline) -> None:
     open_until: dict[tuple[int, int], list[int]] = defaultdict(list)
     flows = defaultdict(list)
-    current: dict[tuple[int, int], TraceEvent] = {}
+    current: dict[tuple[int, int], dict[str, Any]] = {}
     bound = defaultdict(list)
     for event in events(timeline):
         thread = (event["pid"], event.get("tid", 0))
@@ -226,7 +224,8 @@ def test_what_flows_from_client_to_client() -> None:
     assert ("answer", [1, 2, 1]) in both
     others = [frame for frame in SENDER.frames if frame.type == "message" and frame.author != frame.role]
     assert len([way for way in ways(SENDER) if way[0] == "message"]) == len(others), "no own message that comes back"
-    unanswered = replace(BOTH, commands=[replace(each, answer_received_us=None) for each in BOTH.commands], frames=[])
+    commands = [replace(command, answer_received_us=None) for command in BOTH.commands]
+    unanswered = replace(BOTH, commands=commands, frames=[])
     assert [name for name, _ in ways(unanswered)] == ["command"] * len(BOTH.commands)
     # What the logs do not have has no flow.
     times = dict.fromkeys(("received_us", "answered_us", "answer_received_us"))
@@ -251,8 +250,8 @@ def test_what_the_slices_and_instants_are_and_the_error_of_a_clock() -> None:
     assert {event["args"]["error_us"] for event in commands} == {client.error_us for client in BOTH.clients}
 
 
-def embedded(content: bytes) -> str:
-    [data] = re.findall(r'<script type="application/json" id="timeline">(.*?)</script>', content.decode(), re.DOTALL)
+def embedded(content: str) -> str:
+    [data] = re.findall(r'<script type="application/json" id="timeline">(.*?)</script>', content, re.DOTALL)
     return str(data)
 
 
@@ -260,7 +259,7 @@ def embedded(content: bytes) -> str:
 def test_a_page_is_well_formed_has_the_timeline_and_names_nothing_outside_of_it(timeline: Timeline) -> None:
     content = page(timeline).decode()
     tags = pages.closed(content, "style", "script")
-    assert decode(embedded(page(timeline)), type=Timeline) == timeline
+    assert decode(embedded(content), type=Timeline) == timeline
     assert "$" not in re.sub(r"(?s)<script.*?</script>", "", content)
     assert not re.search(r"[a-z]+://|\bfetch\(|XMLHttp|WebSocket|sendBeacon|\bimport\(", content)
     assert set(tags.values("href")) == {"data:,"}
@@ -268,12 +267,12 @@ def test_a_page_is_well_formed_has_the_timeline_and_names_nothing_outside_of_it(
 
 def test_no_word_breaks_out_of_the_script_or_of_a_table() -> None:
     timeline = pages.hostile("</script><script>alert(1)</script><!--<script>&lt;\u2028\u2029'\"\x1b[31m")
-    content = page(timeline)
+    content = page(timeline).decode()
     data = embedded(content)
     assert not set(data) & set("<>&\u2028\u2029")
     assert decode(data, type=Timeline) == timeline
-    assert content.count(b"<script") == 2
-    assert b"alert" not in content.replace(data.encode(), b"")
+    assert content.count("<script") == 2
+    assert "alert" not in content.replace(data, "")
     delays = [replace(delay, phase="<b>&") for delay in WAITED.delays]
     assert "<b>&" in Tags(page(replace(WAITED, delays=delays)).decode()).texts["th"]
 

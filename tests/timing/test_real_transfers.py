@@ -83,12 +83,12 @@ async def test_the_python_client_s_logs(scene: Scene, tmp_path: Path, what: str)
     (tmp_path / "parcel").write_bytes(PARCEL)
     sent = ("--text", TEXT) if what == "text" else (str(tmp_path / "parcel"),)
 
-    def words(log: str, *words: str) -> tuple[str, ...]:
-        return ("--dump-timing", str(tmp_path / log), "--transit-helper", "", *words)
+    def options(log: str) -> tuple[str, ...]:
+        return ("--dump-timing", str(tmp_path / log), "--transit-helper", "")
 
-    sender = await scene.start("sender", *words("send.json", "send", *sent))
+    sender = await scene.start("sender", *options("send.json"), "send", *sent)
     code = await sender.code()
-    receiver = await scene.start("receiver", *words("receive.json", "receive", "--accept-file", code))
+    receiver = await scene.start("receiver", *options("receive.json"), "receive", "--accept-file", code)
     for client in (sender, receiver):
         assert (await client.leaves()).exit_code == 0
     timeline = await read(scene, tmp_path)
@@ -140,16 +140,17 @@ GUIDE = Document("docs/timing/guide.md")
 @asynccontextmanager
 async def started(folder: Path, block: str, url: str, code: str = "") -> AsyncIterator[Child]:
     """Run a client as a block of the guide says. Its user answers yes."""
-    words = [code if word == "7-your-code" else word for word in shlex.split(GUIDE.blocks[block])[1:]]
+    arguments = shlex.split(GUIDE.blocks[block].replace("7-your-code", code))[1:]
     reading, writing = os.pipe()
     os.write(writing, b"yes\n")
     variables = {"RESTANTE_CLIENT_SERVER": url, "RESTANTE_CLIENT_TRANSIT_RELAY": "tcp:127.0.0.1:1"}
-    child = Child(await spawn(*RESTANTE, *words, cwd=folder, stdin=reading, variables=variables), "stdout", "stderr")
+    process = await spawn(*RESTANTE, *arguments, cwd=folder, stdin=reading, variables=variables)
     os.close(reading)
+    client = Child(process, "stdout", "stderr")
     try:
-        yield child
+        yield client
     finally:
-        await child.end()
+        await client.end()
         os.close(writing)
 
 
