@@ -12,11 +12,12 @@ import json
 import random
 import re
 import signal
+import struct
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pytest
 
@@ -25,7 +26,7 @@ from restante.waku.envelope.envelope import Envelope, make
 from restante.waku.protocol import packets
 from restante.waku.protocol.packets import Options
 from support.bounds import bounded
-from support.faulty_disk import Call, noting, read_notes
+from support.faulty_disk import compiled
 from support.mailbox.clients import Clients
 from support.mailbox.raw_socket import TEXT
 from support.processes import altered, serving
@@ -39,6 +40,38 @@ BURSTS: Final = 4
 
 TOKEN: Final = re.compile(rb"token-[0-9]+-")
 """What each body begins with, to be found again in the pages of the log."""
+
+
+class Call(NamedTuple):
+    """A system call that ended. `begin` and `end` count the begins and the ends of all noted calls."""
+
+    begin: int
+    end: int
+    kind: str
+    """`write`, to a write-ahead log; `send`, to a socket; or `sync`."""
+    file: str
+    """The path of a file, or `socket:[inode]`."""
+    data: bytes
+    """What was written, no more."""
+
+
+def noting(folder: Path) -> dict[str, str]:
+    """Return the variables of a server whose calls `read_notes` is to find."""
+    return {"LD_PRELOAD": compiled(folder), "DISK_SHIM_NOTES": str(folder / "notes")}
+
+
+def read_notes(folder: Path) -> list[Call]:
+    """Return what a server did, by `begin`."""
+    notes, head = (folder / "notes").read_bytes(), struct.Struct("=5Q")
+    calls: list[Call] = []
+    at = 0
+    while at < len(notes):
+        begin, end, kind, name, size = head.unpack_from(notes, at)
+        data = at + head.size + name
+        kinds = ("write", "send", "sync")
+        calls.append(Call(begin, end, kinds[kind], notes[data - name : data].decode(), notes[data : data + size]))
+        at = data + size
+    return sorted(calls)
 
 
 def taken_texts(stream: bytearray) -> Iterator[str]:

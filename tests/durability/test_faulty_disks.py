@@ -22,23 +22,70 @@ from restante.common.disk_probe import FILE
 from restante.waku.envelope.envelope import make
 from restante.waku.node.archiving import DISK_FULL
 from restante.waku.node.mailserver import FULL_WORDS
-from support.admin_port import Look, looking
+from support.admin_port import Look, counts, looking
 from support.bounds import bounded
-from support.faulty_disk import FULL, HANGS, KIB, READ_ONLY, CommandedDisk, small_disk
+from support.faulty_disk import HANGS, CommandedDisk
+from support.isolation import unavailable
+from support.loops import until
 from support.mailbox.clients import Client, Clients, LostError
 from support.ports import held_port
-from support.proc import waiting
-from support.processes import Serving, altered, evidence, serving, started
+from support.processes import Serving, altered, child, evidence, run, serving, started
 from support.waku.archives import raws_of
 from support.waku.processes import WAKU, node_process
 from support.waku.raw_peer import GoneError
 
+FULL: Final = "the disk cannot be written: No space left on device\n"
+READ_ONLY: Final = "the disk cannot be written: Read-only file system\n"
+
+NAMESPACES: Final = ("--user", "--mount")
+KIB: Final = 1024
 FREE_DISK: Final = 1024 * KIB
 NUMBERS: Final = itertools.count()
 """No text is stored twice."""
 
 Store = Callable[[str], Awaitable[tuple[str, str | None]]]
 """Stores a text, and gives what it is known by and why it was refused."""
+
+
+@dataclass(frozen=True)
+class SmallDisk:
+    """A disk in a mount namespace."""
+
+    enter: tuple[str, ...]
+    """The words that put a command into the namespace."""
+    folder: Path
+    """The disk as a process in the namespace sees it."""
+    outside: Path
+    """The same as we see it, also after the server has ended."""
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    def fill(self) -> None:
+        """Another program writes until there is no room for another KiB."""
+        with (self.outside / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+            filler.write(bytes(shutil.disk_usage(self.outside).free))
+            while True:
+                filler.write(bytes(KIB))
+
+    def make_room(self) -> None:
+        (self.outside / "filler").unlink()
+
+
+@asynccontextmanager
+async def small_disk(folder: Path, size: int) -> AsyncIterator[SmallDisk]:
+    """Make a disk of so many KiB. It ends with the processes that are in its namespace."""
+    if reason := unavailable():
+        pytest.skip(f"disks of their own: {reason}")
+    disk = folder / "disk"
+    disk.mkdir()
+    mount = f'mount -t tmpfs -o size={size}k none "$0" && echo ready && exec sleep infinity'
+    async with child("unshare", *NAMESPACES, "--map-root-user", "sh", "-c", mount, str(disk)) as holder:
+        await holder.says("ready")
+        enter = ("nsenter", "--target", str(holder.pid), *NAMESPACES, "--preserve-credentials")
+        assert run(*enter, "true").returncode == 0
+        yield SmallDisk(enter, disk, Path(f"/proc/{holder.pid}/root{disk}"))
 
 
 class Load:
@@ -177,6 +224,21 @@ class Node:
         return Counter(raw.hex() for raw in await asyncio.to_thread(raws_of, data))
 
 
+async def recovers(look: Look, *faults: str) -> None:
+    """Ask /readyz until it is 200. It may say these until then."""
+    async with bounded("200"):
+        while (answer := await look.get("/readyz")) != (200, "ok\n"):
+            assert answer[1] in faults
+
+
+async def works(look: Look) -> dict[str, float]:
+    """All other pages are answered. Return the metrics."""
+    paths = ("/healthz", "/metrics", "/varz", "/connz", "/limitz")
+    answers = await asyncio.gather(*map(look.get, paths))
+    assert [status for status, _ in answers] == [200] * len(paths), answers
+    return counts(answers[1][1])
+
+
 Kind = Mailbox | Node
 KINDS: Final[dict[str, Kind]] = {
     "on-the-loop": Mailbox("fast-disk"),
@@ -200,21 +262,27 @@ async def test_a_disk_that_hangs_is_reported_and_delays_clients_and_loses_nothin
         look = running.look
         async with running.load() as load:
             await look.reports(disk.hang, HANGS)
-            assert (await look.works())[kind.ready] == 0
+            assert (await works(look))[kind.ready] == 0
             if running.clients:
                 figures = await look.shown()
                 assert figures["unready"] == HANGS.strip()
                 assert figures["connections"]["open"] == 2, "the dashboard has figures, also while the loop waits"
                 assert "problem" not in figures
             disk.go_on()
-            await look.recovers(HANGS)
+            await recovers(look, HANGS)
             await load.more()
         await running.delivered_once(load.stored)
         assert load.refusals == []
-        assert (await look.works())[kind.ready] == 1
+        assert (await works(look))[kind.ready] == 1
         await running.process.stop()
     assert await kind.stored(disk.data) == load.stored
     assert not (disk.data / FILE).exists()
+
+
+def waiting(pid: int) -> set[signal.Signals]:
+    """Return the signals that the process has not taken yet (man 5 proc, status: ShdPnd)."""
+    [bits] = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("ShdPnd:"))
+    return {number for number in signal.Signals if int(bits.split()[1], 16) >> (number - 1) & 1}
 
 
 @pytest.mark.parametrize("second", [True, pytest.param(False, marks=pytest.mark.thorough)], ids=["second", "one"])
@@ -227,9 +295,7 @@ async def test_sigterm_during_a_hang_waits_for_the_disk_and_a_second_one_does_no
         async with running.load() as load:
             await running.look.reports(disk.hang, HANGS)
             running.process.send(signal.SIGTERM)
-            async with bounded("a signal that is taken"):
-                while signal.SIGTERM in waiting(running.process.pid):  # noqa: ASYNC110 - nobody tells
-                    await asyncio.sleep(0)
+            await until("a signal that is taken", lambda: signal.SIGTERM not in waiting(running.process.pid))
             if second:
                 running.process.send(signal.SIGTERM)
             else:
@@ -252,10 +318,10 @@ async def test_a_disk_that_fills_refuses_clients_until_there_is_room(tmp_path: P
             look = running.look
             async with running.load() as load:
                 await look.reports(disk.fill, *kind.full)
-                await look.works()
+                await works(look)
                 await load.until("an error", lambda: bool(load.refusals))
                 disk.make_room()
-                await look.recovers(*kind.full)
+                await recovers(look, *kind.full)
                 await load.more()
             await running.delivered_once(load.stored)
             assert set(load.refusals) <= kind.refusals
@@ -266,7 +332,7 @@ async def test_a_disk_that_fills_refuses_clients_until_there_is_room(tmp_path: P
                     await look.reports(disk.fill, *kind.full)
                     await load.until("an error", lambda: bool(load.refusals))
                 disk.make_room()
-                await look.recovers(*kind.full)
+                await recovers(look, *kind.full)
                 stored += load.stored
             await running.process.stop()
         shutil.copytree(disk.outside / "data", tmp_path / "data")
@@ -278,9 +344,9 @@ async def test_a_read_only_disk_is_reported_without_a_client_until_it_is_writabl
     disk = CommandedDisk(tmp_path)
     async with kind.serve(disk.data, disk.variables) as running:
         await running.look.reports(disk.turn_read_only, READ_ONLY)
-        await running.look.works()
+        await works(running.look)
         disk.turn_writable()
-        await running.look.recovers(READ_ONLY)
+        await recovers(running.look, READ_ONLY)
         async with running.load() as load:
             pass
         await running.process.stop()

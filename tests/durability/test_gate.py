@@ -23,8 +23,8 @@ from restante.mailbox.server.commit_loop import NOT_STORED, Retention
 from restante.mailbox.store import sqlite
 from restante.mailbox.store.load import load
 from support.bounds import BOUND, bounded
-from support.mailbox.clients import Clients
-from support.mailbox.live import LiveServer, kinds, news, open_live
+from support.mailbox.clients import Client, Clients, Frame
+from support.mailbox.live import LiveServer, open_live
 from support.mailbox.picture import picture
 from support.mailbox.raw_socket import PING, PONG, RawSocket
 from support.mailbox.raw_socket import frame as ws_frame
@@ -32,6 +32,26 @@ from support.ports import held_port
 from support.processes import database, evidence, serving, wal
 
 APP = "app"
+
+
+def taken(client: Client) -> list[Frame]:
+    """Return what a client has been told since this was asked last."""
+    frames, client.frames = client.frames, []
+    return frames
+
+
+async def news(*clients: Client) -> list[list[Frame]]:
+    """Return the same for each client, when all that was sent has come.
+
+    The loop turns several times for each client: what it was about to send, it has sent.
+    """
+    for client in 3 * clients:
+        await client.fence()
+    return [taken(client) for client in clients]
+
+
+def kinds(frames: list[Frame]) -> list[str]:
+    return [frame["type"] for frame in frames]
 
 
 @contextmanager
@@ -202,17 +222,17 @@ async def test_sigterm_answers_what_was_read_and_ends_with_everything_in_the_dat
             for body in bodies:
                 await sender.say("add", phase="1", body=body)
             await sender.fence()  # all of it was read
-            sender.new()
+            taken(sender)
             server.send(signal.SIGTERM)
             await server.logged("draining")
-            assert sender.new() == []
+            assert taken(sender) == []
             other.execute("ROLLBACK")
         assert await server.ended() == 0
         for client in (sender, subscriber):
             await client.ends()
             assert client.close_code == GOING_AWAY
             assert [frame["body"] for frame in client.heard] == bodies
-        assert Counter(frame["type"] for frame in sender.new()) == {"ack": len(bodies), "message": len(bodies)}
+        assert Counter(frame["type"] for frame in taken(sender)) == {"ack": len(bodies), "message": len(bodies)}
     assert not wal(data).exists() or wal(data).stat().st_size == 0
     with evidence(data) as db:
         assert db.execute("SELECT count(*) FROM messages").fetchone() == (len(bodies),)

@@ -17,8 +17,8 @@ from typing import Final
 import pytest
 
 from support.bounds import bounded
+from support.loops import until
 from support.mailbox.clients import Client, Clients, Command, LostError
-from support.proc import stopped
 from support.processes import Serving, called, database, evidence, restante, serving, wal
 
 SESSIONS: Final = 12
@@ -182,7 +182,7 @@ async def test_what_was_stored_before_the_backup_is_delivered_after_the_restore(
         for sender in clients.all:
             await sender.until("answers", lambda: answered(sender) >= 5)  # noqa: B023 - called at once
         before = [answered(sender) for sender in clients.all]
-        made = await asyncio.to_thread(restante, "backup", tmp_path / "b", "--data", tmp_path / "data", "--json")
+        made = await asyncio.to_thread(restante, "backup", tmp_path / "b", "--data", tmp_path / "data")
         assert made.returncode == 0, made.stderr
         after = [len(adds(sender)) for sender in clients.all]
         for sender, most in zip(clients.all, after, strict=True):  # it goes on as if nothing had happened
@@ -192,13 +192,8 @@ async def test_what_was_stored_before_the_backup_is_delivered_after_the_restore(
         await asyncio.gather(*adding)
     senders = clients.all
 
-    restored = restante("restore", tmp_path / "b", "--data", tmp_path / "elsewhere", "--json")
+    restored = restante("restore", tmp_path / "b", "--data", tmp_path / "elsewhere")
     assert restored.returncode == 0, restored.stderr
-    counts = json.loads(restored.stdout)
-    assert (counts["nameplates"], counts["mailboxes"]) == (PAIRS, PAIRS)
-    assert {**json.loads(made.stdout), "file": ""} == {**counts, "file": ""}
-    with evidence(tmp_path / "elsewhere") as db:
-        assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     async with serving(tmp_path / "elsewhere") as server, Clients() as clients:
         for sender, (nameplate, mailbox), least, most in zip(senders, mailboxes, before, after, strict=True):
             receiver = await clients.bind(server.url, APP, f"receiver-{nameplate}")
@@ -230,6 +225,12 @@ def restored_from(copy: Path, new: Path) -> int | None:
     return None
 
 
+def states(pid: int) -> set[str]:
+    """Return the states of the threads of a process (man 5 proc, stat: its third field)."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return {(thread / "stat").read_text().rpartition(")")[2].split()[0] for thread in threads}
+
+
 async def test_a_copy_of_one_moment_has_every_acknowledged_message(tmp_path: Path) -> None:
     """As a snapshot of the file system does it: here the server is stopped while its files are copied."""
     async with serving(tmp_path / "data") as server, Clients() as clients:
@@ -238,7 +239,7 @@ async def test_a_copy_of_one_moment_has_every_acknowledged_message(tmp_path: Pat
             await add(client, 10 * number, 10 * (number + 1))
             await client.say("add", phase="on its way", body="body" * 20_000)
             server.send(signal.SIGSTOP)
-            await stopped(server.pid)
+            await until("a process that SIGSTOP has stopped", lambda: states(server.pid) == {"T"})
             shutil.copytree(server.data, tmp_path / f"copy-{number}")
             server.send(signal.SIGCONT)
             await client.call("ping", ping="go on")

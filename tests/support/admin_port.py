@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import time
@@ -80,19 +79,6 @@ class Look:
                 status, text = await self.get("/readyz")
                 assert status == 503 or begun < fresh, "a fresh probe does not notice it"
         assert text in words
-
-    async def recovers(self, *words: str) -> None:
-        """Ask /readyz until it is 200. It may say these until then."""
-        async with bounded("200"):
-            while (found := await self.get("/readyz")) != READY:
-                assert found[1] in words
-
-    async def works(self) -> dict[str, float]:
-        """All other pages are answered. Return the metrics."""
-        paths = ("/healthz", "/metrics", "/varz", "/connz", "/limitz")
-        answers = await asyncio.gather(*map(self.get, paths))
-        assert [status for status, _ in answers] == [200] * len(paths), answers
-        return counts(answers[1][1])
 
     @asynccontextmanager
     async def watch(self) -> AsyncIterator[Events]:

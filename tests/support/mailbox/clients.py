@@ -61,7 +61,6 @@ class Client:
         self._on_answer = on_answer
         self._ids = itertools.count(1)
         self._pongs: set[bytes] = set()
-        self._shown = 0
         self._news = asyncio.Event()
         self._reading = asyncio.create_task(self._read())
 
@@ -142,11 +141,6 @@ class Client:
         if not self._reading.done():
             self._socket.bid_farewell()
         await self.ends()
-
-    def new(self) -> list[Frame]:
-        """Return the frames that came since this was asked last."""
-        frames, self._shown = self.frames[self._shown :], len(self.frames)
-        return frames
 
     # ── being told ───────────────────────────────────────────────────────────────────────────────
 

@@ -21,15 +21,12 @@ from restante.mailbox.server.welcome import WelcomeOptions
 from restante.mailbox.store.sqlite import Store
 from support.bounds import bounded
 from support.dice import FakeDice
-from support.mailbox.clients import Client, Frame
 from support.mailbox.givens import FakeClock
 from support.mailbox.raw_socket import RawSocket
 from support.ports import held_port
 
 HOUR: Final = 3600.0
 DAY: Final = 24 * HOUR
-
-TURNS: Final = 3
 
 
 class LiveServer:
@@ -137,18 +134,3 @@ class LiveServer:
 
 def open_live(data: Path, **options: Any) -> AbstractAsyncContextManager[LiveServer]:
     return LiveServer(data, **options).serving()
-
-
-async def news(*clients: Client) -> list[list[Frame]]:
-    """Return what each has been told since it was asked last, when all that was sent has come.
-
-    The loop turns several times for each client: what it was about to send, it has sent.
-    """
-    for _ in range(TURNS):
-        for client in clients:
-            await client.fence()
-    return [client.new() for client in clients]
-
-
-def kinds(frames: list[Frame]) -> list[str]:
-    return [frame["type"] for frame in frames]
