@@ -23,6 +23,7 @@ from support.mailbox.raw_socket import RawSocket
 from support.ports import held_port
 from support.processes import RESTANTE, Serving, database, serving
 from support.timing.browser import RULES, launch_options
+from test_serve import welcome
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -67,16 +68,16 @@ async def watched(data: Path, *options: str) -> AsyncIterator[Watched]:
 async def busy(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Watched]:
     """A server for the whole file, whose pair has had some sessions, and has one under way."""
     options = ("--limit", "message_bytes=4096", "--reports-url", REPORTS)
-    async with watched(tmp_path_factory.mktemp("busy") / "server", *options) as found:
+    async with watched(tmp_path_factory.mktemp("busy") / "server", *options) as watching:
         for _ in range(3):
-            await found.pair.play()
+            await watching.pair.play()
         guests = []
         for number in range(3):
-            guest = await RawSocket.dial(found.server.port)
+            guest = await RawSocket.dial(watching.server.port)
             guests.append(guest)
             guest.say(type="bind", appid="app", side=f"guest-{number}")
             guest.say(type="claim", nameplate=f"{number}")
-        yield found
+        yield watching
         for guest in guests:
             guest.cut()
 
@@ -85,28 +86,30 @@ async def busy(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Watche
 async def browser() -> AsyncIterator[Browser]:
     options = launch_options()
     async with async_playwright() as playwright:
-        found = await playwright.chromium.launch(**options)
-        yield found
-        await found.close()
+        chromium = await playwright.chromium.launch(**options)
+        yield chromium
+        await chromium.close()
 
 
 @asynccontextmanager
-async def opened(browser: Browser, found: Watched, token: str | None = TOKEN, **options: Any) -> AsyncIterator[Page]:
+async def opened(
+    browser: Browser, watching: Watched, token: str | None = TOKEN, **options: Any
+) -> AsyncIterator[Page]:
     """Open the dashboard, and type the token."""
     context = await browser.new_context(**options)
     context.set_default_timeout(BOUND * 1000)
-    found.complaints, found.requests = [], []
+    watching.complaints, watching.requests = [], []
     try:
         page = await context.new_page()
 
         def on_console(message: ConsoleMessage) -> None:
             if message.type in {"error", "warning"} and message.text != REFUSED_ALREADY:
-                found.complaints.append(message.text)
+                watching.complaints.append(message.text)
 
         page.on("console", on_console)
-        page.on("pageerror", lambda error: found.complaints.append(str(error)))
-        page.on("request", lambda request: found.requests.append(request.url))
-        await page.goto(found.admin)
+        page.on("pageerror", lambda error: watching.complaints.append(str(error)))
+        page.on("request", lambda request: watching.requests.append(request.url))
+        await page.goto(watching.admin)
         if token is not None:
             await page.get_by_label("Token of the admin port").fill(token)
             await page.keyboard.press("Enter")
@@ -131,7 +134,7 @@ FITS: Final = """() => {
         refused_addresses: [{ address_id: "75895f9e2e", reason, times: 12345 }],
         commits: { latest_slow: [{ at: 1.8e9, seconds: 1234.5, changes: 12345 }], slow: 12345 },
     });
-    return [...document.querySelectorAll(".scrolled")].map((each) => each.scrollWidth - each.clientWidth);
+    return [...document.querySelectorAll(".scrolled")].map((table) => table.scrollWidth - table.clientWidth);
 }"""
 """Shows large figures, and returns how many pixels of each table are out of view."""
 
@@ -174,26 +177,28 @@ async def test_it_says_why_usage_records_cannot_be_read(browser: Browser, busy: 
     file = database(busy.server.data)
     file.rename(file.with_suffix(".away"))
     async with opened(browser, busy, **WIDE) as page:
-        said = page.locator("[data-if='recent.problem']")
-        await expect(said).to_contain_text("The usage records cannot be read: there is no mailbox server's data in")
+        problem = page.locator("[data-if='recent.problem']")
+        await expect(problem).to_contain_text(
+            "The usage records cannot be read: there is no mailbox server's data in"
+        )
         await expect(page.locator("[data-if='recent.results']")).to_be_hidden()
         await expect(page.locator("#state")).to_have_text("Ready")
         file.with_suffix(".away").rename(file)
-        await expect(said).to_be_hidden()
+        await expect(problem).to_be_hidden()
         await expect(page.locator("[data-grid='recent.results'] tbody tr")).to_have_count(6)
 
 
-SLOW: Final = """(given) => {
-    show({ commits: { latest_slow: given, slow: given.length } });
+SLOW: Final = """(commits) => {
+    show({ commits: { latest_slow: commits, slow: commits.length } });
     const cells = [...document.querySelectorAll("[data-rows='commits.latest_slow'] tbody td")];
-    return { none: !document.querySelector("#no-slow").hidden, cells: cells.map((each) => each.textContent) };
+    return { none: !document.querySelector("#no-slow").hidden, cells: cells.map((cell) => cell.textContent) };
 }"""
 """Shows slow commits, and returns what is seen. All in one step: the next news of the server replace them."""
 
 
-SHOW: Final = """(given) => {
+SHOW: Final = """(rows) => {
     const start = Date.UTC(2026, 10, 22, 11, 30) / 1000;
-    samples = given.map(([seconds, commands]) => ({ time: start + seconds, connections: commands, commands }));
+    samples = rows.map(([seconds, commands]) => ({ time: start + seconds, connections: commands, commands }));
     showSeries();
     const figure = document.querySelector("[data-series='commands']");
     const text = (part) => figure.querySelector(`[data-${part}]`).textContent.replace("\\u00a0", " ");
@@ -209,26 +214,26 @@ SHOW: Final = """(given) => {
 async def test_slow_commits_are_listed_and_a_chart_says_of_which_time_it_is(browser: Browser, busy: Watched) -> None:
     async with opened(browser, busy, **WIDE) as page:
         await expect(page.locator("#state")).to_have_text("Ready")
-        shown = await page.evaluate(SLOW, [{"at": 1.8e9, "seconds": 1234.5, "changes": 12_345}])
-        assert shown == {"none": False, "cells": ["2027-01-15 08:00:00 UTC", "20.6\N{NO-BREAK SPACE}min", "12,345"]}
+        result = await page.evaluate(SLOW, [{"at": 1.8e9, "seconds": 1234.5, "changes": 12_345}])
+        assert result == {"none": False, "cells": ["2027-01-15 08:00:00 UTC", "20.6\N{NO-BREAK SPACE}min", "12,345"]}
         assert await page.evaluate(SLOW, []) == {"none": True, "cells": []}
-        shown = await page.evaluate(SHOW, [[0, 0], [10, 20], [30, 20], [1200, 20], [1210, 25], [1220, 0]])
-        assert shown["axis"] == ["11:30", "20.3 min", "11:50 UTC"]
-        assert shown["label"].endswith(", highest 2, from 11:30 to 11:50 UTC (20.3 min)")
-        assert re.sub("[0-9.,]+", "", shown["line"]) == "MLL" * 2, "there is a gap, and nothing after a restart"
-        shown = await page.evaluate(SHOW, [[0, 0], [10, 5]])
-        assert shown["axis"] == ["11:30:00", "10 s", "11:30:10 UTC"]
-        shown = await page.evaluate(SHOW, [[0, 0]])
-        assert (shown["axis"], shown["said"], shown["line"]) == (["", "", ""], "no figures yet", "")
+        result = await page.evaluate(SHOW, [[0, 0], [10, 20], [30, 20], [1200, 20], [1210, 25], [1220, 0]])
+        assert result["axis"] == ["11:30", "20.3 min", "11:50 UTC"]
+        assert result["label"].endswith(", highest 2, from 11:30 to 11:50 UTC (20.3 min)")
+        assert re.sub("[0-9.,]+", "", result["line"]) == "MLL" * 2, "there is a gap, and nothing after a restart"
+        result = await page.evaluate(SHOW, [[0, 0], [10, 5]])
+        assert result["axis"] == ["11:30:00", "10 s", "11:30:10 UTC"]
+        result = await page.evaluate(SHOW, [[0, 0]])
+        assert (result["axis"], result["said"], result["line"]) == (["", "", ""], "no figures yet", "")
 
 
 @pytest.mark.thorough
 async def test_a_server_that_says_nothing_is_not_called_ready(browser: Browser, tmp_path: Path) -> None:
-    async with watched(tmp_path / "server") as found, opened(browser, found, **WIDE) as page:
+    async with watched(tmp_path / "server") as watching, opened(browser, watching, **WIDE) as page:
         await expect(page.locator("#state")).to_have_text("Ready")
-        found.server.send(signal.SIGSTOP)
+        watching.server.send(signal.SIGSTOP)
         await expect(page.locator("#state")).to_contain_text("No connection: no news for 10 s")
-        found.server.send(signal.SIGCONT)
+        watching.server.send(signal.SIGCONT)
         await expect(page.locator("#state")).to_have_text("Ready")
 
 
@@ -248,14 +253,14 @@ async def test_a_server_that_ends_is_said_and_one_that_starts_again_is_found(
     with held_port() as port:
         options = ("--admin", f"127.0.0.1:{port}")
         async with serving(tmp_path / "data", RESTANTE, options) as server:
-            found = Watched(server, f"http://127.0.0.1:{port}/", Pair(server.port))
-            async with opened(browser, found, None, **WIDE) as page:
+            watching = Watched(server, f"http://127.0.0.1:{port}/", Pair(server.port))
+            async with opened(browser, watching, None, **WIDE) as page:
                 await expect(page.locator("#state")).to_have_text("Ready")
                 await expect(page.get_by_role("button", name="Apply")).to_be_disabled()
                 await expect(page.locator("#locked")).to_be_visible()
                 async with (
                     aiohttp.ClientSession() as session,
-                    session.post(f"{found.admin}settings", data=BODY, headers=JSON) as answer,
+                    session.post(f"{watching.admin}settings", data=BODY, headers=JSON) as answer,
                 ):
                     assert answer.status == 403
                     assert "--admin-token-file" in await answer.text()
@@ -268,17 +273,12 @@ async def test_a_server_that_ends_is_said_and_one_that_starts_again_is_found(
 # ── what is changed ──────────────────────────────────────────────────────────────────────────────
 
 
-async def welcome(port: int) -> dict[str, Any]:
-    """Return the welcome of a new client."""
-    guest = await RawSocket.dial(port)
-    said: dict[str, Any] = (await guest.hear())["welcome"]
-    guest.cut()
-    return said
-
-
 async def test_only_edited_settings_are_changed_by_keyboard_until_sighup(browser: Browser, tmp_path: Path) -> None:
-    async with watched(tmp_path / "server", "--motd", "As started") as found, opened(browser, found, **WIDE) as page:
-        port = found.server.port
+    async with (
+        watched(tmp_path / "server", "--motd", "As started") as watching,
+        opened(browser, watching, **WIDE) as page,
+    ):
+        port = watching.server.port
         motd, bits = page.get_by_label("Message of the day"), page.get_by_label("Difficulty")
         answer = page.locator("#answer")
         await expect(motd).to_have_value("As started")
@@ -293,29 +293,29 @@ async def test_only_edited_settings_are_changed_by_keyboard_until_sighup(browser
         await expect(answer).to_have_text("Applied, until the server starts again or gets SIGHUP.")
         await expect(page.locator("[data-value='permission.mode']")).to_have_text("hashcash")
         await expect(page.locator("[data-value='permission.difficulty']")).to_have_text("7 bits")
-        changed = await found.server.logged("the setting has changed", setting="permission")
+        changed = await watching.server.logged("the setting has changed", setting="permission")
         assert (changed["before"], changed["after"], changed["by"]) == ("none", "hashcash", "dashboard")
-        said = await welcome(port)
-        assert said["motd"] == "<b>Back at noon</b>"
-        assert said["permission-required"]["hashcash"]["bits"] == 7
-        found.server.send(signal.SIGHUP)
+        greeting = await welcome(port)
+        assert greeting["motd"] == "<b>Back at noon</b>"
+        assert greeting["permission-required"]["hashcash"]["bits"] == 7
+        watching.server.send(signal.SIGHUP)
         await expect(motd).to_have_value("As started")
-        said = await welcome(port)
-        assert said["motd"] == "As started"
-        assert "permission-required" not in said
+        greeting = await welcome(port)
+        assert greeting["motd"] == "As started"
+        assert "permission-required" not in greeting
         await expect(bits).to_have_value("20")
         await bits.fill("9")
         async with (
             aiohttp.ClientSession(headers=AUTHORIZED) as another,
-            another.post(f"{found.admin}settings", json={"motd": "of another operator"}) as posted,
+            another.post(f"{watching.admin}settings", json={"motd": "of another operator"}) as posted,
         ):
             assert await posted.json() == {"motd": "of another operator", "permission": "none", "permission_bits": 20}
         await page.get_by_role("button", name="Apply").click()
-        await found.server.logged("the setting has changed", setting="permission_bits", after=9)
+        await watching.server.logged("the setting has changed", setting="permission_bits", after=9)
         await expect(answer).to_contain_text("Applied")
         await expect(motd).to_have_value("of another operator")
         assert (await welcome(port))["motd"] == "of another operator"
-        await found.server.stop()
+        await watching.server.stop()
         await bits.fill("10")
         await page.get_by_role("button", name="Apply").click()
         await expect(answer).to_contain_text("Not applied, as far as is known")
@@ -373,10 +373,10 @@ async def test_the_page_may_load_only_its_own_files(busy: Watched) -> None:
 
 
 async def test_a_page_that_finds_no_place_waits_and_the_server_can_end(browser: Browser, tmp_path: Path) -> None:
-    async with watched(tmp_path / "server") as found, aiohttp.ClientSession() as session:
-        viewers = [await session.get(f"{found.admin}events", headers=AUTHORIZED) for _ in range(21)]
+    async with watched(tmp_path / "server") as watching, aiohttp.ClientSession() as session:
+        viewers = [await session.get(f"{watching.admin}events", headers=AUTHORIZED) for _ in range(21)]
         assert [viewer.status for viewer in viewers] == [200] * 20 + [429]
-        async with opened(browser, found, **WIDE) as page:
+        async with opened(browser, watching, **WIDE) as page:
             await expect(page.locator("#state")).to_have_text(
                 "Too many dashboards are open: this server shows 20 at once. Close one. Then this page shows the"
                 " figures."
@@ -385,4 +385,4 @@ async def test_a_page_that_finds_no_place_waits_and_the_server_can_end(browser: 
             viewers[0].close()
             await expect(page.locator("#state")).to_have_text("Ready")
             await expect(page.locator("#content")).to_be_visible()
-        await found.server.stop()
+        await watching.server.stop()

@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import sqlite3
-import ssl
 import stat
 import sys
 import time
@@ -36,13 +35,14 @@ from support.certificates import Certificate
 from support.document_shell import Shell, shell
 from support.documents import DOCUMENTS, ROOT, Document, files_of_the_project
 from support.mailbox.conversation import read_scripts
-from support.mailbox.raw_socket import RawSocket, handshake
+from support.mailbox.raw_socket import RawSocket
 from support.mailbox.wormhole import HANDSHAKE_SECONDS, HOMES, Client
 from support.ports import held_port
 from support.processes import called, run
 from support.proxy_headers import header
 from support.waku import leveldbs
 from support.waku.archives import ROWS, archive_of, raws_of
+from test_serve import welcome, welcomed
 
 
 def test_every_named_block_is_executed_by_a_test_that_names_it_and_its_document() -> None:
@@ -107,7 +107,7 @@ def test_the_five_commands_of_the_guide(checkout: Path) -> None:
             posted.append(here.run(post).strip())
             fetched.append(json.loads(following.stdout.readline()))
         assert following.wait(PATIENCE) == 0
-    assert [each["hash"] for each in fetched] == posted
+    assert [envelope["hash"] for envelope in fetched] == posted
 
 
 def test_the_commands_of_the_operations_guide(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_the_commands_of_the_operations_guide(tmp_path: Path) -> None:
     with shell(tmp_path) as here:
         for command in guide.lines("restore"):
             here.run(command)
-        assert [each.name for each in (tmp_path / "post").glob("restante.sqlite*")] == ["restante.sqlite"]
+        assert [file.name for file in (tmp_path / "post").glob("restante.sqlite*")] == ["restante.sqlite"]
         assert "not running" in here.run("restante status --data post")
         assert len(list((tmp_path / "backups").iterdir())) == 2
     assert (tmp_path / "new-post" / "restante.sqlite").exists()
@@ -152,7 +152,7 @@ def test_the_line_of_the_crontab(tmp_path: Path) -> None:
     cron = ("env", "-i", f"HOME={tmp_path}", "LOGNAME=root", "SHELL=/bin/sh", "PATH=/usr/bin:/bin", "/bin/sh", "-c")
     done = run(*cron, command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    made = {each.name for each in backups.iterdir()} - {"new.sqlite"}
+    made = {file.name for file in backups.iterdir()} - {"new.sqlite"}
     assert len(made) == 1
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d{6}\.sqlite", made.pop())
 
@@ -185,21 +185,11 @@ async def test_the_server_with_tls_and_the_one_behind_a_proxy_of_tcp(tmp_path: P
     [command] = guide.lines("tls")
     assert "'*:4000'" in command
     with shell(tmp_path) as here, here.serving(command.replace("'*:4000'", "127.0.0.1:4000")):
-        assert (await welcome(here.port, certificate.client))["your-address"]["ipv4"] == "127.0.0.1"
+        socket = RawSocket(*await asyncio.open_connection("127.0.0.1", here.port, ssl=certificate.client))
+        assert (await welcomed(socket))["your-address"]["ipv4"] == "127.0.0.1"
     [command] = guide.lines("proxy headers")
     with shell(tmp_path) as here, here.serving(command):
-        assert (await welcome(here.port, before=header("203.0.113.7")))["your-address"]["ipv4"] == "203.0.113.7"
-
-
-async def welcome(port: int, tls: ssl.SSLContext | None = None, before: bytes = b"") -> dict[str, Any]:
-    """Connect, send this before the request, and return the welcome."""
-    socket = RawSocket(*await asyncio.open_connection("127.0.0.1", port, ssl=tls))
-    socket.write(before, handshake())
-    async with asyncio.timeout(PATIENCE):
-        await socket.reader.readuntil(b"\r\n\r\n")
-    found: dict[str, Any] = (await socket.hear())["welcome"]
-    socket.cut()
-    return found
+        assert (await welcome(here.port, header("203.0.113.7")))["your-address"]["ipv4"] == "203.0.113.7"
 
 
 def test_the_commands_of_the_address_book(tmp_path: Path) -> None:
@@ -236,7 +226,7 @@ def test_the_commands_of_the_waku_guide(tmp_path: Path) -> None:
         for command in commands:
             here.run(command)
     for folder in ("waku-copy", "another", "taken-over"):
-        assert sorted(raws_of(tmp_path / folder)) == sorted(each.raw for each in ROWS), folder
+        assert sorted(raws_of(tmp_path / folder)) == sorted(row.raw for row in ROWS), folder
 
 
 GUIDES: Final[dict[str, tuple[msgspec.Struct, msgspec.Struct]]] = {
@@ -248,12 +238,12 @@ GUIDES: Final[dict[str, tuple[msgspec.Struct, msgspec.Struct]]] = {
 @pytest.mark.parametrize("guide", GUIDES)
 def test_the_operations_guides_have_every_flag_and_limit_and_its_default(guide: str) -> None:
     rows = re.findall(r"^\| `([^`]+)` \| ([^|]*?) ?\|", (ROOT / guide).read_text(), re.MULTILINE)
-    shown = {name: default.strip("`").replace(",", "") for name, default in reversed(rows)}
+    defaults = {name: default.strip("`").replace(",", "") for name, default in reversed(rows)}
     settings, limits = GUIDES[guide]
     for name in settings.__struct_fields__[:-1]:
-        assert shown[f"--{name.replace('_', '-')}"] == _default_shown(name, getattr(settings, name)), name
+        assert defaults[f"--{name.replace('_', '-')}"] == _default_shown(name, getattr(settings, name)), name
     for name, default in msgspec.structs.asdict(limits).items():
-        assert shown[name] == f"{default:.0f}", name
+        assert defaults[name] == f"{default:.0f}", name
 
 
 COMMAND_GUIDES: Final = {
@@ -299,12 +289,12 @@ def test_the_protocol_notes_list_every_difference_that_the_tests_know() -> None:
 
 def test_the_protocol_notes_have_every_error() -> None:
     notes = (ROOT / "docs/mailbox/protocol.md").read_text()
-    said = {words for checks in session.CHECKS.values() for _, words in checks if words}
+    errors = {error for checks in session.CHECKS.values() for _, error in checks if error}
     for kind in ("bind", "claim", "open", "add", "ping"):
         missing = parsing.Malformed(kind, parsing._Fields()).missing
         assert missing
-        said.add(missing)
-    said |= {
+        errors.add(missing)
+    errors |= {
         rules.SERVER_FULL,
         rules.MAILBOX_FULL,
         quotas.TOO_MANY_NAMEPLATES,
@@ -313,8 +303,8 @@ def test_the_protocol_notes_have_every_error() -> None:
         admission.TOO_MANY_CONNECTIONS,
         admission.TOO_MANY_FROM_ADDRESS,
     }
-    for words in said | {"crowded", "reclaimed"}:
-        assert f"`{words}`" in notes, words
+    for error in errors | {"crowded", "reclaimed"}:
+        assert f"`{error}`" in notes, error
 
 
 def test_the_errors_in_the_waku_guide_exist_in_the_code() -> None:
@@ -333,20 +323,20 @@ LINK: Final = re.compile(r"\]\(\s*([^)\s]+)\s*\)|<(https?://[^>\s]+)>|\b(?:src|h
 def prose(document: Path) -> str:
     """Return a document without its code."""
     text = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
-    return re.sub(r"`[^`\n]+`", lambda found: re.sub(r"[\[\]<>()]", "", found[0]), text)
+    return re.sub(r"`[^`\n]+`", lambda code: re.sub(r"[\[\]<>()]", "", code[0]), text)
 
 
 @functools.cache
 def anchors(document: Path) -> set[str]:
     """Return the anchors of its headings, as GitHub makes them."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for heading in re.findall(r"^#+ +(.+?) *$", prose(document), re.MULTILINE):
         text = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", heading).lower()
         anchor = re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
-        found[anchor] = found.get(anchor, -1) + 1
-        if found[anchor]:
-            found[f"{anchor}-{found[anchor]}"] = 0
-    return set(found)
+        counts[anchor] = counts.get(anchor, -1) + 1
+        if counts[anchor]:
+            counts[f"{anchor}-{counts[anchor]}"] = 0
+    return set(counts)
 
 
 def test_links_lead_to_a_file_of_the_project_and_to_a_heading_in_it() -> None:
@@ -379,10 +369,10 @@ def here(tmp_path: Path) -> Iterator[Shell]:
     program = folder / "wormhole"
     program.write_text(PROGRAM.format(python=sys.executable))
     program.chmod(0o755)
-    with shell(tmp_path) as found:
-        found.environment |= dict.fromkeys(HOMES, str(tmp_path))
-        found.environment["PATH"] = f"{folder}:{found.environment['PATH']}"
-        yield found
+    with shell(tmp_path) as opened:
+        opened.environment |= dict.fromkeys(HOMES, str(tmp_path))
+        opened.environment["PATH"] = f"{folder}:{opened.environment['PATH']}"
+        yield opened
 
 
 def transfer(here: Shell, send: str, receive: str) -> tuple[str, str]:
@@ -398,7 +388,7 @@ def transfer(here: Shell, send: str, receive: str) -> tuple[str, str]:
 
 
 def test_a_file_is_sent_from_one_folder_to_another(here: Shell) -> None:
-    [serve], (folders, letter, send), [receive] = (GUIDE.lines(each) for each in ("serve", "send", "receive"))
+    [serve], (folders, letter, send), [receive] = (GUIDE.lines(name) for name in ("serve", "send", "receive"))
     with held_port() as admin:
         here.environment["RESTANTE_ADMIN"] = f"127.0.0.1:{admin}"
         with here.serving(serve):
@@ -425,7 +415,7 @@ def test_the_team_uses_tls_and_a_relay_of_its_own(here: Shell) -> None:
     assert {name: Path(file).name for name, file in passed.items()} == {name: name for name in passed}
     start = start.replace("/opt/restante/bin/", "").replace("*:4000", "127.0.0.1:4000")
     here.environment |= {"STATE_DIRECTORY": "data", "CREDENTIALS_DIRECTORY": str(here.folder)}
-    [relay], [send], [receive] = (GUIDE.lines(each) for each in ("relay", "team sends", "team receives"))
+    [relay], [send], [receive] = (GUIDE.lines(name) for name in ("relay", "team sends", "team receives"))
     with held_port() as port, here.serving(start):
         assert relay.endswith("tcp:4001")
         with here.serving(relay.replace("tcp:4001", f"tcp:{port}:interface=127.0.0.1"), f" on {port}"):
@@ -446,8 +436,8 @@ def test_the_caddyfile_is_that_of_the_operations_guide_and_the_drop_in_sets_what
     """Caddy reads it in tests/interop/test_reverse_proxies.py and test_clients.py."""
     assert GUIDE.blocks["caddy"] == Document("docs/mailbox/operating.md").blocks["caddy"]
     [(name, value)] = re.findall(r"^Environment=(\w+)=(\S+)$", GUIDE.blocks["proxy"], re.MULTILINE)
-    shown = called("config", "show", **{name: value})
-    assert re.search(r"trust.proxy.*127\.0\.0\.0/8.*RESTANTE_TRUST_PROXY", shown.stdout), shown.stdout
+    done = called("config", "show", **{name: value})
+    assert re.search(r"trust.proxy.*127\.0\.0\.0/8.*RESTANTE_TRUST_PROXY", done.stdout), done.stdout
 
 
 # ── what the client says when something is wrong ─────────────────────────────────────────────────

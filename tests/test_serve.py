@@ -34,14 +34,27 @@ from support.loops import on_uvloop
 from support.mailbox.clients import Clients
 from support.mailbox.live import open_live
 from support.mailbox.raw_socket import TEXT, RawSocket, frame, handshake
-from support.processes import RESTANTE, Serving, called, database, run, serving
+from support.processes import RESTANTE, called, database, run, serving
 
 
-async def welcome(server: Serving, **headers: str) -> dict[str, Any]:
-    socket = await RawSocket.dial(server.port, **headers)
-    welcome: dict[str, Any] = (await socket.hear())["welcome"]
-    await socket.leave()
-    return welcome
+async def welcomed(socket: RawSocket, *before: bytes, **headers: str) -> dict[str, Any]:
+    """Send pieces, then a request with these headers, and return the welcome."""
+    try:
+        for piece in (*before, handshake(**headers)):
+            socket.write(piece)
+            await socket.writer.drain()
+            await asyncio.sleep(0)
+        async with bounded("an answer"):
+            await socket.reader.readuntil(b"\r\n\r\n")
+        welcome: dict[str, Any] = (await socket.hear())["welcome"]
+        await socket.leave()
+        return welcome
+    finally:
+        socket.cut()
+
+
+async def welcome(port: int, *before: bytes, **headers: str) -> dict[str, Any]:
+    return await welcomed(await RawSocket.connect(port), *before, **headers)
 
 
 # ── SIGHUP ───────────────────────────────────────────────────────────────────────────────────────
@@ -85,7 +98,7 @@ async def test_sighup_applies_the_settings_that_a_running_server_can_change(tmp_
             lines = len(server.log)
             server.send(signal.SIGHUP)
             await server.until(f"a line for {message!r}", lambda lines=lines: len(server.log) > lines)  # type: ignore[misc]
-            greeting = await welcome(server)
+            greeting = await welcome(server.port)
             assert (greeting["motd"], "permission-required" in greeting) == ("before", False), message
             [logged] = map(json.loads, server.log[lines:])
             assert logged["event"] == "the settings were not reloaded; the previous ones stay in effect"
@@ -281,7 +294,7 @@ async def test_a_server_with_too_few_descriptors_does_not_start_and_says_how_man
         too_few = f"the server may open {limit} file descriptors and needs {needed}"
         assert (ended.returncode, ended.stderr) == (2, f"restante: {too_few}: raise the limit (ulimit -Hn)\n")
     async with serving(tmp_path / "data", program(needed), options) as server:
-        assert (await welcome(server))["your-address"]
+        assert (await welcome(server.port))["your-address"]
 
 
 async def test_when_descriptors_run_out_further_connections_wait(tmp_path: Path) -> None:
@@ -343,9 +356,9 @@ async def test_a_trusted_proxy_s_clients_are_told_their_own_addresses_and_counte
     options = ("--trust-proxy", "127.0.0.0/8", "--limit", "address_connections=1")
     async with serving(tmp_path / "data", options=options) as server:
         for _ in range(2):  # a connection that is over counts no more
-            greeting = await welcome(server, X_Forwarded_For="203.0.113.9, 198.51.100.7")
+            greeting = await welcome(server.port, X_Forwarded_For="203.0.113.9, 198.51.100.7")
             assert greeting["your-address"] == {"ipv4": "198.51.100.7", "port": 0}
-        greeting = await welcome(server, X_Real_IP="2001:db8::1", X_Real_Port="99")
+        greeting = await welcome(server.port, X_Real_IP="2001:db8::1", X_Real_Port="99")
         assert greeting["your-address"] == {"ipv6": "2001:db8::1", "port": 99}
         one = await RawSocket.dial(
             server.port, X_Forwarded_For="6.6.6.6\r\nX-Forwarded-For: 203.0.113.9, 198.51.100.8"
@@ -417,13 +430,7 @@ def test_what_is_no_address_is_refused_with_the_forms() -> None:
 
 async def your_address(path: Path) -> dict[str, Any]:
     """Connect to a Unix socket, and return the address of the welcome."""
-    local = RawSocket(*await asyncio.open_unix_connection(str(path)))
-    local.write(handshake())
-    async with bounded("an answer"):
-        await local.reader.readuntil(b"\r\n\r\n")
-    address: dict[str, Any] = (await local.hear())["welcome"]["your-address"]
-    local.cut()
-    return address
+    return dict((await welcomed(RawSocket(*await asyncio.open_unix_connection(str(path)))))["your-address"])
 
 
 async def test_a_server_listens_on_several_addresses_and_removes_its_unix_socket(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ from support.mailbox.raw_socket import PING, RawSocket, frame, handshake
 from support.proc import resident
 from support.processes import serving
 from support.proxy_headers import UNIX, UNKNOWN, header
+from test_serve import welcome
 
 HALF_A_HELLO = bytes.fromhex("16 0301 0200 01 0001fc")
 """The header of a record and that of a ClientHello."""
@@ -573,36 +574,20 @@ async def behind(folder: Path, trusted: str, limits: Limits = UNLIMITED) -> Asyn
         yield live, int(at.rpartition(":")[2])
 
 
-async def welcome_after(port: int, *pieces: bytes, **headers: str) -> dict[str, object]:
-    """Send a header in pieces, then a request, and return the welcome."""
-    socket = await RawSocket.connect(port)
-    try:
-        for piece in (*pieces, handshake(**headers)):
-            socket.write(piece)
-            await socket.writer.drain()
-            await asyncio.sleep(0)
-        async with bounded("an answer"):
-            await socket.reader.readuntil(b"\r\n\r\n")
-        welcome: dict[str, object] = (await socket.hear())["welcome"]
-        return welcome
-    finally:
-        socket.cut()
-
-
 @on_uvloop
 async def test_the_client_is_whom_the_header_names_however_it_is_cut(tmp_path: Path) -> None:
     whole = header(more=b"\x04\x00\x03abc")
     async with behind(tmp_path, "127.0.0.0/8") as (live, port):
         for cut in range(len(whole)):
-            welcome = await welcome_after(port, whole[:cut], whole[cut:])
-            assert welcome["your-address"] == {"ipv4": "203.0.113.7", "port": 4321}, cut
+            greeting = await welcome(port, whole[:cut], whole[cut:])
+            assert greeting["your-address"] == {"ipv4": "203.0.113.7", "port": 4321}, cut
         assert live.server.commit_loop.dispatcher.quotas.refusals == {}
         # A proxy of TCP passes on what the client has written.
-        welcome = await welcome_after(port, header(), X_Forwarded_For="198.51.100.1", X_Real_IP="198.51.100.1")
-        assert welcome["your-address"] == {"ipv4": "203.0.113.7", "port": 4321}
+        greeting = await welcome(port, header(), X_Forwarded_For="198.51.100.1", X_Real_IP="198.51.100.1")
+        assert greeting["your-address"] == {"ipv4": "203.0.113.7", "port": 4321}
         # A trusted proxy of HTTP behind it names the client.
-        welcome = await welcome_after(port, header("127.0.0.5"), X_Forwarded_For="198.51.100.1")
-        assert welcome["your-address"] == {"ipv4": "198.51.100.1", "port": 0}
+        greeting = await welcome(port, header("127.0.0.5"), X_Forwarded_For="198.51.100.1")
+        assert greeting["your-address"] == {"ipv4": "198.51.100.1", "port": 0}
 
 
 async def refused(live: LiveServer, port: int, data: bytes) -> None:
