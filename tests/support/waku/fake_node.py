@@ -6,7 +6,6 @@ import asyncio
 import operator
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -195,20 +194,13 @@ async def listening(mailserver: Mailserver | None = None, **options: Any) -> Asy
 @contextmanager
 def listening_beside(mailserver: Mailserver | None = None, **options: Any) -> Iterator[tuple[FakeNode, Enode]]:
     """Listen in a thread, for commands that run in this one."""
-    ready: Future[tuple[FakeNode, Enode, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
-
-    async def listen() -> None:
-        async with listening(mailserver, **options) as (node, enode):
-            over = asyncio.Event()
-            ready.set_result((node, enode, asyncio.get_running_loop(), over))
-            await over.wait()
-
-    thread = threading.Thread(target=asyncio.run, args=(listen(),), daemon=True)
+    loop, listener = asyncio.new_event_loop(), listening(mailserver, **options)
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    node, enode, loop, over = ready.result(BOUND)
     try:
-        yield node, enode
+        yield asyncio.run_coroutine_threadsafe(listener.__aenter__(), loop).result(BOUND)
+        asyncio.run_coroutine_threadsafe(listener.__aexit__(None, None, None), loop).result(BOUND)
     finally:
-        loop.call_soon_threadsafe(over.set)
+        loop.call_soon_threadsafe(loop.stop)
         thread.join(BOUND)
-        assert not thread.is_alive()
+        loop.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from restante.waku.node.mailserver import ArchiveTerms, Mailserver
 from restante.waku.node.node import Node
 from restante.waku.node.pool import Pool
 from restante.waku.protocol.acceptance import Policy
-from support.bounds import bounded
+from support.loops import until
 from support.waku.letters import EPOCH
 from support.waku.raw_peer import RawPeer, Reachable, everybody_goes
 
@@ -117,11 +117,7 @@ class Inside(Reachable):
         mailserver = self.node.mailserver
         await self.until("the archive", lambda: not mailserver.gathered and not mailserver._waiting)
 
-    async def until(self, what: str, holds: Callable[[], bool]) -> None:
-        """Wait for something that happens on the loop."""
-        async with bounded(what):
-            while not holds():  # noqa: ASYNC110 - it is nobody's event
-                await asyncio.sleep(0)
+    until = staticmethod(until)
 
 
 @asynccontextmanager

@@ -511,7 +511,6 @@ MISUSES = {
     "import letter.txt --data new": "letter.txt is not an .rlp or .parquet file",
     "backup data --data data": "data exists already and is not an empty directory",
     "backup letter.txt --data data": "letter.txt exists already and is not an empty directory",
-    "backup new --data nowhere": "there is no Waku mailserver's data in nowhere",
 }
 
 

@@ -99,7 +99,7 @@ class Ours:
 
 @asynccontextmanager
 async def joined(role: str, command: tuple[str, ...], hello: Hello = HELLO) -> AsyncIterator[tuple[Ours, Foreign]]:
-    """Both ends; ours in the role that is named."""
+    """Both ends, each of which has the Hello of the other; ours in the role that is named."""
     dialled: asyncio.Future[Ours] = asyncio.get_running_loop().create_future()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -119,6 +119,12 @@ async def joined(role: str, command: tuple[str, ...], hello: Hello = HELLO) -> A
                 ours = Ours(Rlpx.initiator(KEY, bytes.fromhex(listening["public"]), Seeded(1)), hello, *streams)
             else:
                 ours = await dialled
+            event = await ours.hears()
+            assert isinstance(event, Connected)
+            assert event.shared == (Shared("waku", 1, 16, 128),)
+            assert (event.hello.client_id, event.hello.version) == ("foreign", 5)
+            assert event.hello.public == ours.core.remote
+            assert await foreign.says() == {"connected": "restante", "public": KEY.public.hex()}
             yield ours, foreign
     finally:
         server.close()
@@ -140,12 +146,6 @@ PAYLOADS = [b"", b"\xc0", b"x" * 300, noise(300), bytes(1_000_000), noise(200_00
 async def test_packets_go_both_ways_compressed_or_not(role: str, version: int, ethereumjs: tuple[str, ...]) -> None:
     hello = msgspec.structs.replace(HELLO, version=version)
     async with joined(role, ethereumjs, hello) as (ours, foreign):
-        event = await ours.hears()
-        assert isinstance(event, Connected)
-        assert event.shared == (Shared("waku", 1, 16, 128),)
-        assert (event.hello.client_id, event.hello.version) == ("foreign", 5)
-        assert event.hello.public == ours.core.remote
-        assert await foreign.says() == {"connected": "restante", "public": KEY.public.hex()}
         for code, payload in zip((0, 1, 11, 22, 110, 111), PAYLOADS, strict=True):
             ours.core.send(code, payload)
             ours.flush()
@@ -162,8 +162,6 @@ async def test_packets_go_both_ways_compressed_or_not(role: str, version: int, e
 
 async def test_a_ping_is_answered_on_both_sides(role: str, ethereumjs: tuple[str, ...]) -> None:
     async with joined(role, ethereumjs) as (ours, foreign):
-        assert isinstance(await ours.hears(), Connected)
-        await foreign.says()
         ours.now = 16.0
         assert ours.core.handle_timeout(ours.now) == []
         assert ours.core.next_timeout() == 30.0
@@ -181,15 +179,11 @@ async def test_a_ping_is_answered_on_both_sides(role: str, ethereumjs: tuple[str
 @pytest.mark.parametrize("reason", [Reason.TOO_MANY_PEERS, Reason.SUBPROTOCOL])
 async def test_a_disconnect_is_understood(role: str, reason: Reason, ethereumjs: tuple[str, ...]) -> None:
     async with joined(role, ethereumjs) as (ours, foreign):
-        assert isinstance(await ours.hears(), Connected)
-        await foreign.says()
         ours.core.disconnect(reason)
         ours.flush()
         ours.writer.close()
         assert await foreign.says() == {"disconnected": reason.value, "byUs": False}
     async with joined(role, ethereumjs) as (ours, foreign):
-        assert isinstance(await ours.hears(), Connected)
-        await foreign.says()
         foreign.do(disconnect=reason.value)
         assert await ours.hears() == Disconnected(reason, False, f"the peer said {reason.name}")
         assert ours.core.closed
