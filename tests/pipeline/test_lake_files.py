@@ -126,7 +126,7 @@ def test_a_killed_commit_was_made_or_was_not(tmp_path: Path, first: bool, letter
         made = where in AFTER
         assert stored(copy, letters) == (new if made else old), where
         there = seen(copy, letters)
-        assert [each.run for each in lakes.infos(there)] == ["new"] * made + ["old"] * bool(old), where
+        assert [commit.run for commit in lakes.infos(there)] == ["new"] * made + ["old"] * bool(old), where
         assert there.transaction("a") == (2 if made else 1 if old else None), where
 
         with opened(copy, letters) as table:  # the lock went with the process
@@ -156,9 +156,9 @@ def test_a_killed_compaction_has_merged_the_files_or_has_not(tmp_path: Path, mom
 
 def files(lake: Path) -> set[Path]:
     """Return all files in the table's folder, but for its log's."""
-    found = {path for path in (lake / "letters").rglob("*") if path.is_file() and path.parent.name != "_delta_log"}
-    assert not {path for path in (lake / "letters").rglob("*") if path.is_dir() and not any(path.iterdir())}
-    return found
+    paths = [*(lake / "letters").rglob("*")]
+    assert not [path for path in paths if path.is_dir() and not any(path.iterdir())]
+    return {path for path in paths if path.is_file() and path.parent.name != "_delta_log"}
 
 
 def test_files_are_flushed_before_the_commit_and_it_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,8 +204,7 @@ def test_vacuum_keeps_every_file_that_is_in_use(tmp_path: Path) -> None:
         [old] = files(tmp_path) - second
         size = old.stat().st_size
         assert vacuum(table, grace=100, now=2099.9) == []
-        assert old.exists()
-        assert [tuple(each) for each in vacuum(table, grace=100, now=2100.0)] == [(old, size)]
+        assert [tuple(file) for file in vacuum(table, grace=100, now=2100.0)] == [(old, size)]
         assert files(tmp_path) == second
         table.commit(info=info(finished=3000.0), replace={})
         DeltaTable(tmp_path / "letters").restore(1)
@@ -225,9 +224,9 @@ def test_files_that_were_never_in_a_version_count_from_when_they_were_written(tm
         readme = table.folder / "README"
         readme.write_text("somebody's")
         cut_off = vacuum(table, grace=100, now=1_000_099)
-        assert {each.path.suffix for each in cut_off} == {".parquet"}
-        assert {each.path.relative_to(table.folder).parts[0][:4] for each in cut_off} == {"run-"}
-        assert [each.path for each in vacuum(table, grace=100, now=1_000_100)] == [placed]
+        assert {file.path.suffix for file in cut_off} == {".parquet"}
+        assert {file.path.relative_to(table.folder).parts[0][:4] for file in cut_off} == {"run-"}
+        assert [file.path for file in vacuum(table, grace=100, now=1_000_100)] == [placed]
         assert files(tmp_path) == {readme, *(file.path for file in table.files())}
 
 
@@ -245,7 +244,7 @@ def test_a_file_whose_removal_was_cleaned_counts_by_its_age(tmp_path: Path, monk
         for _ in range(3):
             table.commit(info=info())
         assert not delta_log.file(table.folder, 1).exists()
-        assert [each.path for each in vacuum(table, grace=1500, now=2600.0)] == [old]
+        assert [file.path for file in vacuum(table, grace=1500, now=2600.0)] == [old]
         assert vacuum(table, grace=0, now=4e9) == []
     assert stored(tmp_path) == [letter(2)]
 
@@ -284,14 +283,14 @@ def test_only_the_folders_of_jobs_are_removed(tmp_path: Path) -> None:
 
 def test_the_next_writer_of_a_table_removes_what_a_killed_run_left(tmp_path: Path) -> None:
     other = LETTERS._replace(name="other")
-    for table in (LETTERS, other):
-        with opened(tmp_path, table) as there:
-            left = there.stage(held([letter(1)])).folder
+    for letters in (LETTERS, other):
+        with opened(tmp_path, letters) as table:
+            left = table.stage(held([letter(1)])).folder
             shutil.copytree(left, left.with_name(f"{left.name}.gone"))  # it was being removed, and tasks still wrote
-    with opened(tmp_path) as there:
-        first, second = [there.stage(held([letter(number)])) for number in (2, 3)]
+    with opened(tmp_path) as table:
+        first, second = [table.stage(held([letter(number)])) for number in (2, 3)]
         assert set((tmp_path / "letters").glob("run-*")) == {first.folder, second.folder}
-        there.commit([first, second], info=info())
+        table.commit([first, second], info=info())
     assert files(tmp_path) == {file.path for file in seen(tmp_path).files()}
     assert stored(tmp_path) == [letter(2), letter(3)]
     assert len(list((tmp_path / "other").glob("run-*"))) == 2, "nobody wrote there"
@@ -303,9 +302,9 @@ def test_the_next_writer_of_a_table_removes_what_a_killed_run_left(tmp_path: Pat
 NOW = 1_795_000_000.0
 
 
-def merged(path: Path, table: Table = MONTHLY_LETTERS) -> list[lake_compact.Merge]:
-    with opened(path, table) as there:
-        return compact(there, "compact", lambda: NOW)
+def merged(path: Path, letters: Table = MONTHLY_LETTERS) -> list[lake_compact.Merge]:
+    with opened(path, letters) as table:
+        return compact(table, "compact", lambda: NOW)
 
 
 def days_of_november() -> list[Row]:
@@ -314,18 +313,18 @@ def days_of_november() -> list[Row]:
 
 def test_a_merged_file_is_sorted_and_other_programs_are_told_that_no_row_changed(tmp_path: Path) -> None:
     days = days_of_november()[::5]
-    given = [row | {"source": source} for row in days for source in "bAa"]
+    letters = [row | {"source": source} for row in days for source in "bAa"]
     with opened(tmp_path, MONTHLY_LETTERS) as table:
-        for row in Random(1).sample(given, len(given)):
+        for row in Random(1).sample(letters, len(letters)):
             add(table, [row])
     merged(tmp_path)
     [file] = seen(tmp_path, MONTHLY_LETTERS).files()
-    found = pq.ParquetFile(file.path).read(columns=["day", "source"]).to_pylist()
-    assert found == sorted(found, key=lambda row: (row["day"], row["source"]))
+    keys = pq.ParquetFile(file.path).read(columns=["day", "source"]).to_pylist()
+    assert keys == sorted(keys, key=lambda row: (row["day"], row["source"]))
     assert (file.ranges["day"].least, file.ranges["day"].greatest) == (days[0]["day"], days[-1]["day"])
-    log = tmp_path / "letters" / "_delta_log" / f"{len(given):020}.json"
+    log = tmp_path / "letters" / "_delta_log" / f"{len(letters):020}.json"
     changes = [line for line in log.read_text().splitlines() if '"add"' in line or '"remove"' in line]
-    assert len(changes) == len(given) + 1
+    assert len(changes) == len(letters) + 1
     assert all('"dataChange":false' in line for line in changes)
 
 
@@ -336,7 +335,7 @@ def test_the_files_of_other_programs_and_of_other_versions_are_merged_too(tmp_pa
     with opened(tmp_path, lakes.LATER_LETTERS) as later:
         add(later, [letter(3) | {"answered": 0.5}])
         before = rows(lakes.contents(later))
-    assert [len(each.files) for each in merged(tmp_path, lakes.LATER_LETTERS)] == [3]
+    assert [len(merge.files) for merge in merged(tmp_path, lakes.LATER_LETTERS)] == [3]
     assert rows(lakes.contents(seen(tmp_path, lakes.LATER_LETTERS))) == before
 
 
@@ -347,8 +346,6 @@ def file(number: int, size: int, rows: int = 1, month: str = "2026-11-01") -> Da
 @pytest.mark.parametrize(
     ("files", "memory", "expected"),
     [
-        ([], [], []),
-        ([file(1, 9)], [1], []),
         ([file(1, 9), file(2, 9), file(3, 9, month="2026-12-01")], [1] * 3, [[1, 2]]),
         ([file(1, 9), file(2, lake_compact.MAX_MERGED_BYTES // 2 + 1), file(3, 9)], [1] * 3, [[1, 3]]),
         ([file(1, 9), file(2, 9, lake_compact.MAX_MERGED_ROWS // 2 + 1), file(3, 9)], [1] * 3, [[1, 3]]),
@@ -357,7 +354,6 @@ def file(number: int, size: int, rows: int = 1, month: str = "2026-11-01") -> Da
         ([file(at, 1, lake_compact.MAX_MERGED_ROWS // 3) for at in range(1, 7)], [1] * 6, [[1, 2, 3], [4, 5, 6]]),
         ([file(at, 1) for at in range(1, 4)], [1, None, 1], [[1, 3]]),
         ([file(at, 1) for at in range(1, 4)], [1, lake_compact.MAX_MERGED_MEMORY // 2 + 1, 1], [[1, 3]]),
-        ([file(at, 1) for at in range(1, 4)], [lake_compact.MAX_MERGED_MEMORY // 2 + 1] * 3, []),
         ([file(at, 1) for at in range(1, 6)], [lake_compact.MAX_MERGED_MEMORY // 2] * 5, [[1, 2], [3, 4]]),
     ],
 )
@@ -366,60 +362,51 @@ def test_files_are_merged_up_to_a_size_a_number_of_rows_and_what_these_take_in_m
 ) -> None:
     monkeypatch.setattr(coded, "needed", lambda file, _: memory[int(file.path.stem) - 1])
     table: Any = SimpleNamespace(table=MONTHLY_LETTERS, files=lambda: files)
-    assert [[int(each.path.stem) for each in merge.files] for merge in lake_compact.merges(table)] == expected
-
-
-def long_texts(path: Path, *, same: bool) -> list[Row]:
-    """Add two files of 2,000 rows with long texts, which take 4.2 MB in memory each."""
-    texts = ["\U0001f4ee" * 127 + ("x" if same else chr(0x10000 + at)) for at in range(2_000)]
-    given = [letter(at) | {"table": text, "body": text.encode() * 3} for at, text in enumerate(texts)]
-    for _ in range(2):
-        with opened(path, MONTHLY_LETTERS) as table:
-            add(table, given)
-    return given * 2
+    assert [[int(one.path.stem) for one in merge.files] for merge in lake_compact.merges(table)] == expected
 
 
 @pytest.mark.parametrize("same", [True, False], ids=["the same text", "each row its own"])
 def test_long_texts_are_in_small_groups_and_in_memory_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, same: bool
 ) -> None:
+    """Two files of 2,000 rows with long texts take 4.2 MB in memory each. What they take is known beforehand."""
+    texts = ["\U0001f4ee" * 127 + ("x" if same else chr(0x10000 + at)) for at in range(2_000)]
+    letters = [letter(at) | {"table": text, "body": text.encode() * 3} for at, text in enumerate(texts)]
+    with opened(tmp_path, MONTHLY_LETTERS) as table:
+        for _ in range(2):
+            add(table, letters)
+        for file in table.files():
+            needed = coded.needed(file, MONTHLY_LETTERS)
+            assert needed is not None
+            assert coded.read([file], MONTHLY_LETTERS).nbytes <= needed
     group_bytes = 1 << 19
     monkeypatch.setattr(lake_writer, "ROW_GROUP_BYTES", group_bytes)
     for module in (coded, lake_writer):
         monkeypatch.setattr(module, "PART_BYTES", group_bytes >> 4)
-    given = long_texts(tmp_path, same=same)
     before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
     pa.set_memory_pool(pool)
     try:
         [merge] = merged(tmp_path)
     finally:
         pa.set_memory_pool(before)
-    assert merge.rows == len(given)
+    assert merge.rows == 2 * len(letters)
     assert not same or pool.max_memory() < 8 * group_bytes < 8_400_000
     [file] = seen(tmp_path, MONTHLY_LETTERS).files()
     with data_files.opened(file.path) as parquet:
         for group in range(parquet.num_row_groups):
             assert parquet.metadata.row_group(group).total_byte_size <= group_bytes
             assert parquet.read_row_group(group).nbytes <= group_bytes
-    assert sorted(stored(tmp_path, MONTHLY_LETTERS), key=repr) == sorted(given, key=repr)
+    assert sorted(stored(tmp_path, MONTHLY_LETTERS), key=repr) == sorted(letters * 2, key=repr)
 
 
-def test_files_whose_rows_take_too_much_memory_stay_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    long_texts(tmp_path, same=False)
-    with opened(tmp_path, MONTHLY_LETTERS) as table:
+def test_files_whose_texts_share_bytes_stay_apart(tmp_path: Path) -> None:
+    with opened(tmp_path) as table:
+        for number in (1, 2):
+            add(table, [letter(number)])
         for file in table.files():
-            needed = coded.needed(file, MONTHLY_LETTERS)
-            assert needed is not None
-            assert coded.read([file], MONTHLY_LETTERS).nbytes <= needed, "it is known before they are read"
-        add(table, [letter(1)])
-        add(table, [letter(2)])
-    monkeypatch.setattr(lake_compact, "MAX_MERGED_MEMORY", 4 << 20)
-    assert [merge.rows for merge in merged(tmp_path)] == [2]
-    assert merged(tmp_path) == []
-    path = tmp_path / "x.parquet"
-    rows = pa.Table.from_pylist([letter(1), letter(2)], lakes.arrow(LETTERS))
-    pq.write_table(rows, path, use_dictionary=False, column_encoding={"table": "DELTA_BYTE_ARRAY"})
-    assert coded.needed(file._replace(path=path), MONTHLY_LETTERS) is None, "texts share bytes: that is not known"
+            rows = pq.ParquetFile(file.path).read()
+            pq.write_table(rows, file.path, use_dictionary=False, column_encoding={"table": "DELTA_BYTE_ARRAY"})
+        assert lake_compact.merges(table) == [], "what their rows take in memory is not known"
 
 
 def test_work_is_committed_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -459,8 +446,8 @@ def test_files_that_another_program_removed_at_the_same_time_are_not_brought_bac
     assert [row["id"] for row in stored(tmp_path, MONTHLY_LETTERS)] == [1, 3]
 
 
-def of(rows: list[Row]) -> int:
-    return digest(pa.Table.from_pylist(rows, lakes.arrow(LETTERS)))
+def of(letters: list[Row]) -> int:
+    return digest(pa.Table.from_pylist(letters, lakes.arrow(LETTERS)))
 
 
 @examples(50)
@@ -469,9 +456,9 @@ def of(rows: list[Row]) -> int:
     st.randoms(use_true_random=False),
     st.integers(0, 40),
 )
-def test_a_digest_is_of_rows_in_any_order_and_any_tables(given: list[Row], dice: Random, cut: int) -> None:
-    mixed = dice.sample(given, len(given))
-    assert (of(mixed[:cut]) + of(mixed[cut:])) % 2**64 == of(given)
+def test_a_digest_is_of_rows_in_any_order_and_any_tables(letters: list[Row], dice: Random, cut: int) -> None:
+    mixed = dice.sample(letters, len(letters))
+    assert (of(mixed[:cut]) + of(mixed[cut:])) % 2**64 == of(letters)
 
 
 def test_a_digest_changes_with_each_column() -> None:
@@ -480,7 +467,7 @@ def test_a_digest_changes_with_each_column() -> None:
     for column in one:
         variants = [one, one | {column: other[column]}, one | {column: None}]
         variants += [one | {column: zero[column]}] if column in zero else []
-        assert len({of([each]) for each in variants}) == len(variants), column
+        assert len({of([row]) for row in variants}) == len(variants), column
 
 
 def test_values_may_not_change_places_between_rows_or_columns() -> None:
