@@ -18,7 +18,6 @@ from support.bounds import bounded
 from support.forks import Forked
 from support.processes import Child, environment
 
-MODES: Final = {0: os.O_RDONLY, 1: os.O_WRONLY, 2: os.O_WRONLY}
 NAMES: Final = ("stdin", "stdout", "stderr")
 
 TEXT: Final = "held until called for, é"
@@ -43,7 +42,7 @@ def main() -> None:
             os.close(number)
             setattr(sys, NAMES[number], None)
         else:
-            opened = os.open(target, MODES[number])
+            opened = os.open(target, os.O_WRONLY if number else os.O_RDONLY)
             os.dup2(opened, number)
             os.close(opened)
     if sys.argv[0] == "restante":

@@ -26,12 +26,6 @@ TABLE: Final = re.compile(r"^\| (event|error|name) \|.*\n(?:\|.*\n?)*", re.MULTI
 TREE: Final = re.compile(r"^Exception\n(?:[├└│ ].*\n)*", re.MULTILINE)
 LINK: Final = re.compile(r"\[(`[\w.]+`)\]\(#[^)]*\)")
 
-HEADS: Final = {
-    "event": ["event", "attributes", "meaning"],
-    "error": ["error", "mood", "exit code", "meaning"],
-    "name": ["name", "value", "meaning"],
-}
-
 RECEIVERS: Final = {"SentMessage": "sent", "TimingLog": "timing"} | dict.fromkeys(
     ("OfferedFile", "OfferedDirectory", "OfferedText"), "offered"
 )
@@ -244,12 +238,12 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def new_table(kind: str, names: list[str]) -> str:
     """Return a table of all events, of all errors, or of the constants with these names."""
-    rows = {
-        "event": map(event_row, get_args(client.Event)),
-        "error": map(error_row, errors()),
-        "name": map(constant_row, names),
+    tables: dict[str, tuple[list[str], Iterable[list[str]]]] = {
+        "event": (["event", "attributes", "meaning"], map(event_row, get_args(client.Event))),
+        "error": (["error", "mood", "exit code", "meaning"], map(error_row, errors())),
+        "name": (["name", "value", "meaning"], map(constant_row, names)),
     }
-    return table(HEADS[kind], rows[kind])
+    return table(*tables[kind])
 
 
 def event_row(event: type[Any]) -> list[str]:

@@ -14,7 +14,7 @@ import pytest
 
 from restante.client import Journal
 from support.documents import ROOT
-from support.mailbox.live import DAY, HOUR, LiveServer
+from support.mailbox.live import DAY, LiveServer
 from support.processes import Child
 
 PROGRAM: Final = ROOT / "examples" / "address-book" / "address_book.py"
@@ -35,7 +35,7 @@ Script = Sequence[tuple[str, ...] | float]
 SCRIPT: Final[Script] = (
     *(("alice", "add", name, "alice's") for name in ENTRIES["alice"]),
     ("alice", "invite"),
-    6 * HOUR,
+    DAY / 4,
     ("bob", "accept", CODE),
     RESTART,
     ("alice", "exchange"),  # two entries are sent, and that she has moved on

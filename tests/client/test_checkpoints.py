@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ import msgspec
 import pytest
 
 from client.live import APP_ID, CODE, Heard, Program, State
+from client.transfer.hostile import sparse
 from restante.client import (
     CheckpointError,
     Journal,
@@ -261,17 +261,12 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path, content: bytes, reason
     refused(file, reason)
 
 
-def too_large(file: Path) -> None:
-    file.touch()
-    os.truncate(file, MAX_BYTES + 1)  # takes no room on the disk
-
-
 @pytest.mark.parametrize(
     ("name", "make", "error", "reason"),
     [
         ("journal", Path.mkdir, StoreError, "cannot read the journal .* Is a directory"),
         ("journal", lambda file: file.symlink_to(file), StoreError, "cannot read the journal .* Too many levels"),
-        ("journal", too_large, CheckpointError, "more than"),
+        ("journal", lambda file: sparse(file, MAX_BYTES + 1), CheckpointError, "more than"),
         ("missing/journal", Path.exists, StoreError, "cannot use the journal"),
         ("file/journal", lambda file: file.parent.touch(), StoreError, "cannot use the journal"),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from functools import partial
 from unittest.mock import Mock
 
 import pytest
@@ -26,9 +26,7 @@ def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "MAX_CLOSE_SECONDS", 2.0)
 
 
-def server_frame(opcode: int, payload: bytes = b"", **options: Any) -> bytes:
-    return frame(opcode, payload, mask=False, **options)
-
+server_frame = partial(frame, mask=False)
 
 OPENING = ("welcome", "allocated", "claimed")
 """The first answers of a server."""

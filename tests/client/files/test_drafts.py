@@ -15,12 +15,7 @@ from hypothesis import strategies as st
 
 from restante.client.errors import UnsafeNameError
 from restante.client.files import draft
-from restante.client.files.draft import (
-    OpenDraft,
-    check_place,
-    draft_directory,
-    draft_file,
-)
+from restante.client.files.draft import OpenDraft, check_place, draft_directory, draft_file
 from restante.client.files.names import MAX_NAME_BYTES, file_name, shown
 from restante.common.errors import Misuse, StoreError
 
@@ -29,12 +24,12 @@ whatever_is_there = pytest.mark.parametrize("there", ["file", "directory", "empt
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def target(tmp_path: Path) -> Path:
     return tmp_path / "name"
 
 
-def draft_of_a(kind: str, place: Path, *, replace: bool = False) -> AbstractContextManager[OpenDraft | Path]:
-    return draft_file(place, replace=replace) if kind == "file" else draft_directory(place, replace=replace)
+def draft_of_a(kind: str, target: Path, *, replace: bool = False) -> AbstractContextManager[OpenDraft | Path]:
+    return draft_file(target, replace=replace) if kind == "file" else draft_directory(target, replace=replace)
 
 
 def fill(unfinished: OpenDraft | Path) -> None:
@@ -44,33 +39,33 @@ def fill(unfinished: OpenDraft | Path) -> None:
         unfinished.write(b"new")
 
 
-def make(place: Path, kind: str) -> None:
+def make(target: Path, kind: str) -> None:
     if kind == "file":
-        place.write_text("file")
+        target.write_text("file")
     elif kind == "dangling":
-        place.symlink_to("nowhere")
+        target.symlink_to("nowhere")
     else:
-        place.mkdir()
+        target.mkdir()
         if kind == "directory":
-            (place / "old").write_text("directory")
+            (target / "old").write_text("directory")
 
 
-def content(place: Path) -> str:
+def content(target: Path) -> str:
     """Return what `make` or `fill` has made."""
-    if place.is_symlink():
+    if target.is_symlink():
         return "dangling"
-    if place.is_file():
-        return place.read_text()
-    return next((path.read_text() for path in place.iterdir()), "empty")
+    if target.is_file():
+        return target.read_text()
+    return next((path.read_text() for path in target.iterdir()), "empty")
 
 
 def contents(folder: Path) -> dict[str, str]:
     return {path.name: content(path) for path in folder.iterdir()}
 
 
-def is_refused(kind: str, place: Path, words: str, error: type[Exception] = Misuse, *, replace: bool = True) -> None:
-    """Check that nothing begins, and nothing changes."""
-    with pytest.raises(error, match=words), draft_of_a(kind, place, replace=replace):
+def is_refused(kind: str, target: Path, why: str, error: type[Exception] = Misuse, *, replace: bool = True) -> None:
+    """Check that nothing begins."""
+    with pytest.raises(error, match=why), draft_of_a(kind, target, replace=replace):
         pytest.fail("it began")
 
 
@@ -104,33 +99,33 @@ def test_the_working_directory_may_be_changed_or_removed(
 
 @both
 @whatever_is_there
-def test_what_is_there_is_not_overwritten(place: Path, kind: str, there: str) -> None:
+def test_what_is_there_is_not_overwritten(target: Path, kind: str, there: str) -> None:
     """Neither what was there before, nor what has come meanwhile."""
-    with pytest.raises(Misuse, match="exists already"), draft_of_a(kind, place) as unfinished:  # noqa: PT012
+    with pytest.raises(Misuse, match="exists already"), draft_of_a(kind, target) as unfinished:  # noqa: PT012
         fill(unfinished)
-        make(place, there)
-    is_refused(kind, place, "exists already", replace=False)
-    assert contents(place.parent) == {"name": there}
+        make(target, there)
+    is_refused(kind, target, "exists already", replace=False)
+    assert contents(target.parent) == {"name": there}
 
 
 @both
 @whatever_is_there
-def test_what_is_there_is_replaced_if_told(place: Path, kind: str, there: str) -> None:
-    make(place, there)
+def test_what_is_there_is_replaced_if_told(target: Path, kind: str, there: str) -> None:
+    make(target, there)
     if kind == "file" and there in {"directory", "empty"}:
-        is_refused(kind, place, "a file does not replace it")
+        is_refused(kind, target, "a file does not replace it")
         return
-    with draft_of_a(kind, place, replace=True) as unfinished:
-        assert content(place) == there
+    with draft_of_a(kind, target, replace=True) as unfinished:
+        assert content(target) == there
         fill(unfinished)
-    assert contents(place.parent) == {"name": "new"}
+    assert contents(target.parent) == {"name": "new"}
 
 
-def test_a_directory_is_replaced_whose_path_leads_through_itself(place: Path) -> None:
-    make(place, "directory")
-    with draft_directory(place / "../name", replace=True) as new:
+def test_a_directory_is_replaced_whose_path_leads_through_itself(target: Path) -> None:
+    make(target, "directory")
+    with draft_directory(target / "../name", replace=True) as new:
         fill(new)
-    assert contents(place.parent) == {"name": "new"}
+    assert contents(target.parent) == {"name": "new"}
 
 
 @both
@@ -183,40 +178,40 @@ def test_what_others_need_is_kept(tmp_path: Path, path: str, kind: str, monkeypa
 
 
 def test_the_home_is_never_replaced_whatever_the_environment_says(
-    place: Path, monkeypatch: pytest.MonkeyPatch
+    target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make(place, "directory")
+    make(target, "directory")
     monkeypatch.setenv("HOME", "")
-    account = pwd.struct_passwd(("user", "", os.getuid(), 0, "", str(place), ""))
+    account = pwd.struct_passwd(("user", "", os.getuid(), 0, "", str(target), ""))
     monkeypatch.setattr(pwd, "getpwuid", lambda _: account)
-    is_refused("directory", place, "leads to the home directory")
+    is_refused("directory", target, "leads to the home directory")
 
 
 @pytest.mark.parametrize("before", ["nothing", "file", "empty"])
-def test_a_directory_that_came_meanwhile_is_never_replaced(place: Path, before: str) -> None:
+def test_a_directory_that_came_meanwhile_is_never_replaced(target: Path, before: str) -> None:
     """A file system may give a new directory the inode of one that was removed."""
     if before != "nothing":
-        make(place, before)
-    with pytest.raises(StoreError, match="File exists"), draft_directory(place, replace=True):  # noqa: PT012
+        make(target, before)
+    with pytest.raises(StoreError, match="File exists"), draft_directory(target, replace=True):  # noqa: PT012
         if before == "empty":
-            place.rmdir()
-        place.unlink(missing_ok=True)
-        make(place, "directory")
-    assert contents(place.parent) == {"name": "directory"}
+            target.rmdir()
+        target.unlink(missing_ok=True)
+        make(target, "directory")
+    assert contents(target.parent) == {"name": "directory"}
 
 
 @pytest.mark.parametrize("there", ["file", "directory"])
 def test_what_came_after_the_last_check_is_not_replaced(
-    place: Path, there: str, monkeypatch: pytest.MonkeyPatch
+    target: Path, there: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def checked(place: Path, **_: bool) -> None:
-        if any(place.parent.iterdir()):  # the draft is there, so it is the last check
-            make(place, there)
+    def checked(target: Path, **_: bool) -> None:
+        if any(target.parent.iterdir()):  # the draft is there, so it is the last check
+            make(target, there)
 
     monkeypatch.setattr(draft, "check_place", checked)
-    with pytest.raises(StoreError), draft_directory(place):
+    with pytest.raises(StoreError), draft_directory(target):
         pass
-    assert content(place) == there
+    assert content(target) == there
 
 
 def fails(*_: object, **__: object) -> None:
@@ -234,7 +229,7 @@ def fails(*_: object, **__: object) -> None:
     ids=["it was mounted after the check", "the new is not safe", "it cannot be removed", "nor a file"],
 )
 def test_what_was_replaced_stays_aside_if(
-    place: Path,
+    target: Path,
     monkeypatch: pytest.MonkeyPatch,
     there: str,
     module: object,
@@ -242,33 +237,33 @@ def test_what_was_replaced_stays_aside_if(
     fake: object,
     raised: AbstractContextManager[object],
 ) -> None:
-    make(place, there)
-    with raised, draft_directory(place, replace=True) as new:
+    make(target, there)
+    with raised, draft_directory(target, replace=True) as new:
         fill(new)
         monkeypatch.setattr(module, name, fake)
-    old, stored = sorted(place.parent.iterdir())
+    old, stored = sorted(target.parent.iterdir())
     assert old.name.startswith(".name.old-")
     assert (content(old), stored.name, content(stored)) == (there, "name", "new")
 
 
 @pytest.mark.parametrize("there", ["directory", "file of another program"])
 def test_what_was_moved_aside_comes_back_unless_another_program_has_taken_the_name(
-    place: Path, monkeypatch: pytest.MonkeyPatch, there: str
+    target: Path, monkeypatch: pytest.MonkeyPatch, there: str
 ) -> None:
-    make(place, "directory")
+    make(target, "directory")
     rename = Path.rename
 
-    def fails_for_drafts(self: Path, target: Path) -> Path:
+    def fails_for_drafts(self: Path, new: Path) -> Path:
         if ".part-" in self.name:
             if there != "directory":
-                target.write_text(there)
+                new.write_text(there)
             fails()
-        return rename(self, target)
+        return rename(self, new)
 
     monkeypatch.setattr(Path, "rename", fails_for_drafts)
-    with pytest.raises(StoreError, match="Input/output") as raised, draft_directory(place, replace=True) as new:
+    with pytest.raises(StoreError, match="Input/output") as raised, draft_directory(target, replace=True) as new:
         fill(new)
-    *old, name = sorted(place.parent.iterdir())
+    *old, name = sorted(target.parent.iterdir())
     assert (name.name, content(name)) == ("name", there)
     assert [content(path) for path in old] == ([] if there == "directory" else ["directory"])
     for path in old:
@@ -277,18 +272,18 @@ def test_what_was_moved_aside_comes_back_unless_another_program_has_taken_the_na
 
 @pytest.mark.parametrize("comes", [False, True])
 def test_a_disk_without_links_gives_names_as_safely(
-    place: Path, monkeypatch: pytest.MonkeyPatch, comes: bool
+    target: Path, monkeypatch: pytest.MonkeyPatch, comes: bool
 ) -> None:
     def no_links(*_: object) -> None:
         if comes:
-            make(place, "file")
+            make(target, "file")
         raise PermissionError(errno.EPERM, "")
 
     monkeypatch.setattr(os, "link", no_links)
     refused = pytest.raises(StoreError, match="File exists") if comes else nullcontext()
-    with refused, draft_file(place) as unfinished:
+    with refused, draft_file(target) as unfinished:
         fill(unfinished)
-    assert contents(place.parent) == {"name": "file" if comes else "new"}
+    assert contents(target.parent) == {"name": "file" if comes else "new"}
 
 
 def test_the_umask_decides_the_mode(tmp_path: Path) -> None:

@@ -282,8 +282,8 @@ def test_a_large_central_directory_is_read_in_flat_memory(into: Path) -> None:
 def altered(data: bytes, mark: bytes, at: int, form: str, value: int) -> bytes:
     """Return an archive with another value so many bytes behind the last of these marks."""
     changed = bytearray(data)
-    place = data.rindex(mark) + at
-    changed[place : place + struct.calcsize(form)] = struct.pack(form, value)
+    start = data.rindex(mark) + at
+    changed[start : start + struct.calcsize(form)] = struct.pack(form, value)
     return bytes(changed)
 
 

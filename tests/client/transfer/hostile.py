@@ -93,8 +93,8 @@ def receives(wormhole: Wormhole, script: Script) -> asyncio.Task[None]:
     return asyncio.create_task(play(wormhole, Role.RECEIVER, script))
 
 
-async def offered_file(wormhole: Wormhole, transit: TransitOptions = DIRECT) -> OfferedFile:
-    offered = await receive(wormhole, transit)
+async def offered_file(wormhole: Wormhole) -> OfferedFile:
+    offered = await receive(wormhole, DIRECT)
     assert isinstance(offered, OfferedFile)
     return offered
 

@@ -7,8 +7,7 @@ import errno
 import gc
 import socket
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import closing, suppress
 from typing import Any, Final, Self
 from unittest.mock import patch
 
@@ -68,13 +67,6 @@ async def meet(one: Side, other: Side, *earlier: Address) -> None:
         await exchange(*await asyncio.gather(one.meet(other.hints), other.meet(hints)))
 
 
-@asynccontextmanager
-async def somebody(serve: Serve) -> AsyncIterator[Address]:
-    """Somebody at an address, who is not the peer, or a peer of other habits."""
-    async with listening(serve) as port:
-        yield Address("127.0.0.1", port)
-
-
 AT_ONCE: Final = connecting.TRANSIT_SECONDS / 2
 """Seconds: the error does not wait for the time in which a connection may be made."""
 
@@ -99,7 +91,7 @@ async def test_the_address_of_one_version_of_ip_is_enough(
 
 
 @pytest.mark.parametrize(
-    ("found", "told"),
+    ("own", "hinted"),
     [
         (["127.0.0.1", "192.0.2.7", "::1", "2001:db8::7", "fe80::1", "169.254.0.1"], ["192.0.2.7", "2001:db8::7"]),
         (["127.0.0.1", "::1", "2001:db8::7"], ["2001:db8::7"]),
@@ -109,11 +101,11 @@ async def test_the_address_of_one_version_of_ip_is_enough(
     ],
 )
 def test_loopback_addresses_are_the_last_choice(
-    found: list[str], told: list[str], monkeypatch: pytest.MonkeyPatch
+    own: list[str], hinted: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(addresses, "_ipv4", lambda: [each for each in found if ":" not in each])
-    monkeypatch.setattr(addresses, "_ipv6", lambda: [each for each in found if ":" in each])
-    assert [address for _, address in addresses.own_addresses()] == told
+    monkeypatch.setattr(addresses, "_ipv4", lambda: [address for address in own if ":" not in address])
+    monkeypatch.setattr(addresses, "_ipv6", lambda: [address for address in own if ":" in address])
+    assert [address for _, address in addresses.own_addresses()] == hinted
 
 
 async def test_without_listening_no_address_is_told() -> None:
@@ -146,8 +138,8 @@ async def test_a_receiver_keeps_the_connection_that_the_sender_may_choose(monkey
         visitors = [await asyncio.open_connection(where.host, where.port) for _ in range(12)]
         writer.write(GO)
         (await meeting).close()
-        for _, each in [*visitors, (reader, writer)]:
-            each.close()
+        for _, visitor in [*visitors, (reader, writer)]:
+            visitor.close()
 
 
 async def test_names_that_nobody_resolves_do_not_delay_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,8 +174,8 @@ async def test_whenever_a_connection_is_cancelled_no_socket_is_left(turns: int) 
         for _ in range(turns + 1):  # a coroutine that never began is none of ours
             await asyncio.sleep(0)
         for _ in range(3):  # a person presses a key again
-            for each in meeting:
-                each.cancel()
+            for task in meeting:
+                task.cancel()
             await asyncio.sleep(0)
         for end in await asyncio.gather(*meeting, return_exceptions=True):
             if isinstance(end, RecordPipe):
@@ -200,8 +192,8 @@ async def test_a_sender_that_dials_a_peer_that_only_listens_speaks_first() -> No
         writer.write(RECEIVER.line)
         chosen.set_result(await reader.readexactly(len(GO)))
 
-    async with bounded("a connection"), somebody(go_s_receiver) as address, Side(Role.SENDER, DIAL_ONLY) as sender:
-        (await sender.meet(Hints((address,)))).close()
+    async with bounded("a connection"), listening(go_s_receiver) as port, Side(Role.SENDER, DIAL_ONLY) as sender:
+        (await sender.meet(Hints((Address("127.0.0.1", port),)))).close()
         assert await chosen == GO
 
 
@@ -282,8 +274,8 @@ def test_whatever_somebody_says_the_peer_is_met(role: Role, where: str, speech: 
 
     async def meets() -> None:
         ours, theirs = Side(role), Side(role.peer)
-        async with bounded("a connection"), somebody(speaker) as address, ours, theirs:
-            direct = theirs.hints.direct
+        async with bounded("a connection"), listening(speaker) as port, ours, theirs:
+            address, direct = Address("127.0.0.1", port), theirs.hints.direct
             hints = {
                 "hint": Hints((address, *direct)),
                 "visitor": Hints(direct),
@@ -313,9 +305,10 @@ def test_who_speaks_in_place_of_the_peer_is_an_error(
     async def fails() -> str:
         async with (
             bounded("an error", AT_ONCE),
-            somebody(speaking(speech, end)) as address,
+            listening(speaking(speech, end)) as port,
             Side(role, DIAL_ONLY) as ours,
         ):
+            address = Address("127.0.0.1", port)
             hints = Hints((), (Relay((address,)),)) if by_relay else Hints((address,))
             with pytest.raises(TransferError) as failed:
                 await ours.meet(hints)
