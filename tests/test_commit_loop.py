@@ -16,13 +16,7 @@ from msgspec.structs import replace
 
 from restante.mailbox.core import fair_queue
 from restante.mailbox.core.connection_state import ConnectionLost, ConnectionState, ReceivedText
-from restante.mailbox.core.fair_queue import (
-    MAX_BACKLOG_COMMANDS,
-    MAX_BATCH_COMMANDS,
-    MAX_BATCH_WEIGHT,
-    MAX_QUEUED_PER_CONNECTION,
-    FairQueue,
-)
+from restante.mailbox.core.fair_queue import MAX_BACKLOG_COMMANDS, MAX_BATCH_COMMANDS, MAX_BATCH_WEIGHT, FairQueue
 from restante.mailbox.core.limits import UNLIMITED, Limits, RateLimiter
 from restante.mailbox.core.model import Change, Now, Policy, size_of
 from restante.mailbox.core.outcomes import OK, REFUSED, UNDONE
@@ -210,7 +204,7 @@ async def test_a_client_that_sends_much_delays_others_by_two_batches_at_most(tmp
         most = max(len(turn) for turn in await turns(loop))
         assert most <= 2 * MAX_BATCH_COMMANDS, "each ping is answered by an ack and a pong"
         before = [peer for peer, _ in Peer.log].index(quiet)
-        assert before <= 2 * (2 * MAX_BATCH_COMMANDS + MAX_QUEUED_PER_CONNECTION * len(floods))
+        assert before <= 2 * (2 * MAX_BATCH_COMMANDS + fair_queue.MAX_QUEUED_PER_CONNECTION * len(floods))
         assert [flood.pongs for flood in floods] == [list(range(1000))] * len(floods)
 
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from restante.client.connection.hashcash import prefix_of, search
 from restante.common.errors import PeerError
+from restante.mailbox.core import model
 from restante.mailbox.core.adaptive import FALL_INTERVAL_SECONDS, MAX_STEPS, RISE_INTERVAL_SECONDS, LoadLevel
 from restante.mailbox.core.address_quotas import ABUSE_SCORE_TOLERATED, AddressQuota
 from restante.mailbox.core.admission import CONNECTION_ABUSE_SCORE
@@ -38,17 +39,7 @@ from restante.mailbox.core.limits import (
     RateLimiter,
 )
 from restante.mailbox.core.memory_holders import LONG_HOLD_SECONDS, SPARED_BYTES, MemoryHolders
-from restante.mailbox.core.model import (
-    Mailbox,
-    MailboxGone,
-    MailboxSide,
-    MailboxSideGone,
-    MailboxSideSet,
-    Nameplate,
-    NameplateGone,
-    Now,
-    Policy,
-)
+from restante.mailbox.core.model import Mailbox, MailboxSide, Nameplate, Now, Policy
 from restante.mailbox.core.quotas import TOO_MANY_CLAIMS
 from restante.mailbox.core.rules import SERVER_FULL
 from restante.mailbox.core.state import State
@@ -71,7 +62,7 @@ def test_a_listing_has_all_live_names_sorted(names: list[str], data: st.DataObje
         state.put_nameplate(plate)
     gone = data.draw(st.lists(st.sampled_from(plates), unique_by=id) if plates else st.just([]))
     for plate in gone:
-        state.fold(NameplateGone(plate))
+        state.fold(model.NameplateGone(plate))
     left = sorted(plate.name for plate in plates if plate not in gone)
     assert json.loads(state.apps["app"].listing()) == [{"id": name} for name in left]
 
@@ -112,11 +103,11 @@ def test_what_sides_and_moods_take_is_counted_until_they_are_gone() -> None:
     mailbox = Mailbox(1, "app", "m", True, 2.5, [MailboxSide("a", 1.5)], crowded=False)
     state.put_mailbox(mailbox)
     before = state.stored
-    state.fold(MailboxSideSet(mailbox, MailboxSide("\N{PILE OF POO}" * 500, 1.5, mood="\N{PILE OF POO}" * 400)))
+    state.fold(model.MailboxSideSet(mailbox, MailboxSide("\N{PILE OF POO}" * 500, 1.5, mood="\N{PILE OF POO}" * 400)))
     assert state.stored == before + 4 * 900 - 1  # a second side of one letter was assumed
-    state.fold(MailboxSideGone(mailbox, "\N{PILE OF POO}" * 500))
+    state.fold(model.MailboxSideGone(mailbox, "\N{PILE OF POO}" * 500))
     assert state.stored == before
-    state.fold(MailboxGone(mailbox))
+    state.fold(model.MailboxGone(mailbox))
     assert state.stored == 0
 
 
@@ -279,7 +270,7 @@ def test_the_sample_of_the_specification_is_good_and_the_date_of_a_stamp_may_be_
 
 
 @pytest.mark.parametrize(
-    ("method", "stamp", "words"),
+    ("method", "stamp", "hint"),
     [
         ("none", SAMPLE, "method"),
         ("hashcash", None, "string"),
@@ -289,17 +280,15 @@ def test_the_sample_of_the_specification_is_good_and_the_date_of_a_stamp_may_be_
         ("hashcash", "0" + SAMPLE[1:], "form"),
         ("hashcash", SAMPLE.replace("resource-string", "another"), "resource"),
         ("hashcash", SAMPLE.replace(":6:", ":5:"), "claim at least 6 bits"),
-        ("hashcash", SAMPLE.replace(":6:", ":-6:"), "claim"),
-        ("hashcash", SAMPLE.replace(":6:", ":six:"), "claim"),
         ("hashcash", SAMPLE.replace(":6:", ":٦:"), "claim"),
         ("hashcash", SAMPLE.replace(":6:", ":" + "9" * 400 + ":"), "claim"),
         ("hashcash", SAMPLE.replace("000003n", "000003o"), "6 zero bits"),
         ("hashcash", SAMPLE.replace("000003n", "\ud800"), "6 zero bits"),
     ],
 )
-def test_an_invalid_submission_is_explained(method: object, stamp: object, words: str) -> None:
+def test_an_invalid_submission_is_explained(method: object, stamp: object, hint: str) -> None:
     """scripts/mailbox/permission_denied.txt has others."""
-    assert words in (problem(OURS, method, stamp) or "")
+    assert hint in (problem(OURS, method, stamp) or "")
 
 
 @given(st.integers(0, 10), st.text("abcdef0123456789", min_size=1, max_size=24), st.text("xyz", max_size=5))
@@ -363,9 +352,9 @@ def test_an_expensive_command_is_executed_and_the_next_ones_wait() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 2), st.integers(0, 3000)), min_size=1, max_size=50))
-def test_a_connection_that_keeps_its_waits_never_exceeds_the_limits(said: list[tuple[float, int]]) -> None:
+def test_a_connection_that_keeps_its_waits_never_exceeds_the_limits(sent: list[tuple[float, int]]) -> None:
     limiter, now, commands, size = RateLimiter(), 0.0, 0, 0
-    for passed, cost in said:
+    for passed, cost in sent:
         now += passed
         now += limiter.refresh(now, RATES)
         assert commands <= RATES.commands_at_once + now * RATES.commands + 1e-6
@@ -428,11 +417,6 @@ def test_a_new_holder_is_spared_while_others_hold_as_much_for_longer() -> None:
     attackers = [(Client(f"attacker {number}", holding=4 * MIB), 0) for number in range(64)]
     newcomer = Client("honest", holding=4 * MIB)
     assert newcomer not in closed(32 * MIB, (newcomer, LONG_HOLD_SECONDS), *attackers, now=LONG_HOLD_SECONDS)
-
-
-def test_among_equals_the_longest_holder_is_closed_first() -> None:
-    clients = [Client(number, holding=MIB) for number in range(4)]
-    assert closed(2 * MIB, *((client, 0) for client in clients), now=0) == set(clients[:2])
 
 
 def test_a_connection_that_held_nothing_in_between_counts_from_then_on() -> None:
