@@ -29,16 +29,16 @@ from support.tools import BUILD, MissingError, build, fetch, installed, npm_pack
 
 DATA: Final = Path(__file__).with_name("shipped")
 
-Words = tuple[str, ...]
+Arguments = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Language:
     """The arguments of one command line; {url} and {relay} are put in."""
 
-    send: Words
+    send: Arguments
     """Behind them comes a path, or a text with its option."""
-    receive: Words
+    receive: Arguments
     """Behind them comes the code."""
     knows_texts: bool = True
     main: str = ""
@@ -52,10 +52,7 @@ PYTHON: Final = Language(
     main=MAIN,
 )
 _GO: Final = ("--relay-url", "{url}")  # it has no option for the transit relay: support/isolation.py
-GO: Final = Language(
-    send=(*_GO, "send", "--hide-progress"),
-    receive=(*_GO, "receive", "--hide-progress"),
-)
+GO: Final = Language(send=(*_GO, "send", "--hide-progress"), receive=(*_GO, "receive", "--hide-progress"))
 _RUST: Final = ("--no-color", "--rendezvous-server", "{url}", "--relay-server", "tcp://{relay}")
 RUST: Final = Language(
     send=("send", *_RUST, "--no-qr"),
@@ -63,7 +60,7 @@ RUST: Final = Language(
     knows_texts=False,
 )
 _OURS: Final = ("--server", "{url}", "--transit-relay", "tcp:{relay}")
-OUR_WORDS: Final = Language(
+OUR_LANGUAGE: Final = Language(
     send=("send", *_OURS),
     receive=("receive", *_OURS, "--accept"),
     main="restante.cli.main:main",
@@ -132,8 +129,8 @@ def _go_from_source() -> Path:
     def install(new: Path) -> None:
         go = _at_least("go", (1, 21), "version", get="https://go.dev/dl; Debian: apt install golang")
 
-        def fetched(*words: str, cwd: Path) -> str:
-            return fetch("go", go, *words, cwd=cwd, seconds=GO_FETCHES, variables=GO_SETTINGS)
+        def fetched(*arguments: str, cwd: Path) -> str:
+            return fetch("go", go, *arguments, cwd=cwd, seconds=GO_FETCHES, variables=GO_SETTINGS)
 
         module = json.loads(fetched("mod", "download", "-json", WILLIAM, cwd=new))
         assert module["Sum"] == WILLIAM_SUM, module
@@ -206,7 +203,7 @@ PYTHON_OLD: Final = Shipped("python-0.12.0", PYTHON, partial(_older, "0.12.0"))
 PYTHON_LATER: Final = Shipped("python-0.18.0", PYTHON, partial(_older, "0.18.0"))
 SHIPPED: Final = (PYTHON_OLD, PYTHON_LATER, CURRENT, GO_OLD, GO_NEW, RUST_NEW)
 
-OURS: Final = Shipped("restante", OUR_WORDS, partial(_of_our_environment, "restante"))
+OURS: Final = Shipped("restante", OUR_LANGUAGE, partial(_of_our_environment, "restante"))
 
 
 @cache
@@ -249,12 +246,12 @@ class Deployment:
     url: str
     folder: Path
     ends: AsyncExitStack
-    inside: Words = ()
+    inside: Arguments = ()
     """What puts a command into a network of its own. Empty: clients are forks, in our network."""
-    other: Words = ()
+    other: Arguments = ()
     """What puts a receiver into its network, if that is another."""
     relay: str = f"127.0.0.1:{RELAY_PORT}"
-    options: Words = ()
+    options: Arguments = ()
     """What both sides are told beyond that."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """Environment variables of the clients."""
@@ -292,17 +289,19 @@ class Deployment:
         return receiving
 
     async def send(self, client: Shipped, what: Path | str) -> Running:
-        words = (str(what),) if isinstance(what, Path) else ("--text", what)
-        return await self._start(client, "sender", self.inside, client.language.send, *words)
+        subject = (str(what),) if isinstance(what, Path) else ("--text", what)
+        return await self._start(client, "sender", self.inside, client.language.send, *subject)
 
     async def receive(self, client: Shipped, code: str) -> Running:
         return await self._start(client, "receiver", self.other or self.inside, client.language.receive, code)
 
-    async def _start(self, client: Shipped, name: str, inside: Words, words: Words, *more: str) -> Running:
+    async def _start(
+        self, client: Shipped, name: str, inside: Arguments, arguments: Arguments, *more: str
+    ) -> Running:
         """Run a client's command, with `y` for what it asks."""
         folder = self.folder / name
         folder.mkdir()
-        command = (*(word.format(url=self.url, relay=self.relay) for word in words), *more, *self.options)
+        command = (*(text.format(url=self.url, relay=self.relay) for text in arguments), *more, *self.options)
         variables = {**self.variables, **dict.fromkeys(HOMES, str(folder))}
         if not inside:
             started = await Running.forked(client.language.main, client.get().name, *command, cwd=folder, **variables)

@@ -20,10 +20,10 @@ SCRIPT = (
     *(("receiver", kind, None) for kind in ("bind", "claim", "open")),
     ("receiver", "add", "pake"),
     ("sender", "release", None),
-    *(("receiver", kind, phase) for kind, phase in (("release", None), ("add", "version"))),
-    *(("sender", "add", phase) for phase in ("version", "0")),
-    *(("receiver", kind, phase) for kind, phase in (("add", "0"), ("close", None))),
-    ("sender", "close", None),
+    ("receiver", "release", None),
+    *((role, "add", "version") for role in ("receiver", "sender")),
+    *((role, "add", "0") for role in ("sender", "receiver")),
+    *((role, "close", None) for role in ("receiver", "sender")),
 )
 """The commands of a transfer: role, type, phase."""
 
@@ -78,9 +78,8 @@ class Drawn:
         """Add an event that is not a message to a log. Its times are by the server's clock."""
         began = BEGAN + self.skews[role]
         details = {} if waiting is None else {"waiting": waiting}
-        self.logs[role].append(
-            {"name": name, "start": began + start, "stop": stop and began + stop, "details": details}
-        )
+        event = {"name": name, "start": began + start, "stop": stop and began + stop, "details": details}
+        self.logs[role].append(event)
         self.logs[role].sort(key=lambda event: float(event["start"]))
 
 
@@ -143,8 +142,8 @@ def _log(role: str, ways: Sequence[Way], skew: float) -> list[dict[str, Any]]:
             note("ws_receive", way.heard[role], message={"type": "ack", "id": way.id, "server_tx": _stamp(way.tx)})
         if way.kind == "add":
             message = {"type": "message", "side": SIDES[way.role], "phase": way.phase, "body": "00", "id": way.id}
-            message |= {"server_rx": _stamp(way.rx), "server_tx": _stamp(way.sent_on[role])}
-            note("ws_receive", way.heard[role], message=message)
+            times = {"server_rx": _stamp(way.rx), "server_tx": _stamp(way.sent_on[role])}
+            note("ws_receive", way.heard[role], message=message | times)
     return sorted(events, key=lambda event: float(event["start"]))
 
 

@@ -1,7 +1,4 @@
-"""Timelines to show on pages: a transfer whose sender waits for its peer, and ones that lack something.
-
-And what holds for all pages that programs write.
-"""
+"""Timelines to show on pages, of a transfer whose sender waits for its peer; and what holds for all pages."""
 
 from __future__ import annotations
 

@@ -33,7 +33,8 @@ def timing_rows(events: Sequence[Event], lines: Iterable[TraceLine]) -> list[Tim
         start = us(events[row.at].start)
         assert start is not None
         offset = days.get(day_of(start))
-        rows.append((row.at, row.what, row.phase, row.us, row.error_us, offset and offset.us))
+        ahead = None if offset is None else offset.us
+        rows.append((row.at, row.what, row.phase, row.us, row.error_us, ahead))
     return rows
 
 
