@@ -40,7 +40,7 @@ from restante.waku.protocol.acceptance import MAX_CLOCK_AHEAD_SECONDS, Policy, j
 from support.dice import Seeded
 from support.effort import examples
 from support.mutation import mutated
-from support.vectors import load, unhex
+from support.vectors import load
 from support.waku.letters import KEY, OTHER_KEY
 from support.waku.strategies import ITEMS, U32, U64, envelopes, nonces, times, topics
 
@@ -49,6 +49,15 @@ from support.waku.strategies import ITEMS, U32, U64, envelopes, nonces, times, t
 VECTORS = load("rlp")
 
 items = st.recursive(st.binary(max_size=80), lambda inner: st.lists(inner, max_size=6), max_leaves=40)
+
+
+def unhex(item: Any) -> Any:
+    """Read an item as the vectors write it: 0x… is bytes, other text is itself."""
+    if isinstance(item, list):
+        return [unhex(part) for part in item]
+    if isinstance(item, str):
+        return bytes.fromhex(item[2:]) if item.startswith("0x") else item.encode()
+    return item
 
 
 @pytest.mark.parametrize("vector", VECTORS["good"], ids=lambda vector: vector["rlp"][:20])

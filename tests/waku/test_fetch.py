@@ -653,7 +653,6 @@ async def test_a_probe_asks_again_if_the_envelope_is_not_archived_yet_and_report
     assert (result.outcome, "no Hello arrived" in result.words) == (Outcome.SILENT, True)
 
 
-OTHER = b"\xff\xff\xff\xff"
 RARELY = Intervals(history=3600.0, first=0.01, last=0.02, grace=0.1)
 OFTEN = Intervals(history=0.01, first=0.01, last=0.02, grace=0.1)
 
@@ -758,7 +757,7 @@ async def test_live_envelopes_are_checked() -> None:
     async with listening(Honest([])) as (fake, enode):
         subscription = Subscribing([enode])
         await subscription.until_true("the first round", lambda: bool(subscription.states))
-        bad = [fresh(1, topic=OTHER), fresh(2, age=500), fresh(3, age=-500), fresh(4, size=5000)]
+        bad = [fresh(1, topic=b"else"), fresh(2, age=500), fresh(3, age=-500), fresh(4, size=5000)]
         bad.append(fresh(5, age=7200, ttl=8000))
         relay(fake, b"\xc1\x01")
         relay(fake, packets.write_envelopes([envelope.raw for envelope in bad]))

@@ -35,7 +35,6 @@ from support.waku.raw_peer import ID, RawPeer, ask, fetch_page, flat, page, plai
 
 PASSWORD = SymmetricKey(b"\7" * 32)
 DICE = Seeded(7)
-OTHER = b"\xff\xff\xff\xff"
 
 LATE = Failed(ID, "rate limit exceeded")
 TOO_MANY = Failed(ID, "too many requests at once")
@@ -72,7 +71,7 @@ async def test_a_request_is_answered_in_the_form_that_its_sender_reads(tmp_path:
     bodies["fixed"] = sealed(bytes([0x50, 0, 0, 0]) + EPOCH.to_bytes(4, "big") + FILTER)
     bodies["to its key"] = sealed(rlp.encode(SHAPES["string"]), to=own.public)
     async with inside(tmp_path, history=HistoryTerms(demands=Demands(keys=(PASSWORD, own)))) as here:
-        await here.archive.save([*LETTERS, letter(99, topic=OTHER)], EPOCH)
+        await here.archive.save([*LETTERS, letter(99, topic=b"else")], EPOCH)
         peer = await here.greet()
         for name, asked in bodies.items():
             peer.say(waku_packets.REQUEST, asked.raw)

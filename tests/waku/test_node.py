@@ -52,7 +52,6 @@ FREE = Policy(min_pow=0.0)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Static peers are dialled again without a wait."""
     monkeypatch.setattr(node, "REDIAL_DELAY", 0.0)
-    monkeypatch.setattr(node, "MAX_REDIAL_DELAY", 0.0)
 
 
 class Quick(Node):

@@ -330,7 +330,6 @@ def test_every_form_of_a_time_is_read_and_any_other_text_is_misuse() -> None:
     for text, expected in (
         ("now", NOW),
         ("0", 0),
-        ("1700000000", 1_700_000_000),
         ("-1s", NOW - 1),
         ("-90m", NOW - 5400),
         ("-24h", NOW - 86400),

@@ -29,7 +29,6 @@ from support.waku.fake_node import SHARED, Honest, listening
 from support.waku.letters import TOPIC
 from support.waku.virtual_time import in_virtual_time
 
-ONCE = Timeouts(tries=1)
 OTHER = b"\xff\xff\xff\xff"
 PASSWORD = "status-offline-inbox"
 NOBODY = Enode(new_key().public, "127.0.0.1", 1)
@@ -103,7 +102,7 @@ async def test_who_leaves_the_loop_has_the_state_of_what_was_taken_and_leaves_th
 @in_virtual_time
 async def test_a_refusal_is_an_error_at_the_end() -> None:
     async with listening(Honest(letters(3)), password="another") as (_, wrong):
-        stream = fetch(wrong, topics=[TOPIC], since=1000, until=2000, timeouts=ONCE)
+        stream = fetch(wrong, topics=[TOPIC], since=1000, until=2000, timeouts=Timeouts(tries=1))
         text = r"no Mailserver answered for the times 1000 to 2000; 127\.0\.0\.1:"
         with pytest.raises(IncompleteError, match=text) as incomplete:
             _ = [letter async for letter in stream]
