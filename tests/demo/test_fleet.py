@@ -163,7 +163,7 @@ def test_a_mailserver_lacks_what_arrived_during_its_gaps_and_nothing_else(demo: 
 @pytest.mark.parametrize("seeds", [range(60), pytest.param(range(60, 1_000), marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("days", [MIN_DAYS, 90])
 def test_whatever_the_seed_events_have_days_of_their_own(days: int, seeds: range) -> None:
-    places = Counter[str]()
+    chosen = Counter[str]()
     for seed in seeds:
         fleet = Fleet(seed=seed, last=LAST, days=days)
         events = draw_events(fleet)
@@ -178,11 +178,11 @@ def test_whatever_the_seed_events_have_days_of_their_own(days: int, seeds: range
         for event in (attack, release, outage, *events.gaps):
             assert event.days[0] == event.begin.date()
             assert event.days[-1] == (event.end - timedelta(microseconds=1)).date()
-        places.update((f"attack {attack.server}", f"outage {outage.server}", release.implementation))
+        chosen.update((f"attack {attack.server}", f"outage {outage.server}", release.implementation))
         truth = GroundTruth(fleet=fleet, events=events)
         assert decode(encode(truth)) == truth
         assert len(list(story(truth))) == 6
-    assert len(places) == 2 * len(MAILBOX_SERVERS) + 2
+    assert len(chosen) == 2 * len(MAILBOX_SERVERS) + 2
 
 
 def test_each_usage_record_was_made_by_the_rules(demo: Demo) -> None:

@@ -86,7 +86,7 @@ class Engine(DataDirectory[Archive]):
         self.store._prune(lambda: pruning.prune(self.store.database, before, most))
 
 
-async def held(archive: Archive) -> list[bytes]:
+async def stored(archive: Archive) -> list[bytes]:
     return [row.raw for row in await everything(archive)]
 
 

@@ -26,7 +26,7 @@ from support.disk import no_file_beyond
 from support.effort import examples
 from support.waku.archives import archive_of, raws_of, thaw
 from support.waku.envelopes import T0, envelope, everything
-from waku.archive.conftest import Engine, alike, held
+from waku.archive.conftest import Engine, alike, stored
 
 # ── any order, any split, prunes and ends in between ─────────────────────────────────────────────
 
@@ -96,7 +96,7 @@ class Model:
 
     async def take_out(self, engine: Engine, number: int) -> list[Envelope]:
         """Remove what the archive deleted, if it was the oldest; which ones of a second is the archive's choice."""
-        left = set(await held(engine.store))
+        left = set(await stored(engine.store))
         gone = [row for row, _ in self.rows if row.raw not in left]
         assert len(gone) == number
         self.rows = [(row, at) for row, at in self.rows if row.raw in left]
@@ -163,7 +163,7 @@ async def test_large_envelopes_are_read_a_few_at_a_time_and_none_is_left_out(eng
     large = [envelope(0, number, size=3 << 20) for number in range(4)]
     await engine.store.save([*large, A], 1)
     assert [row.raw for row in await engine.store.after(0, 100)] == [row.raw for row in large[:3]]
-    assert await held(engine.store) == [row.raw for row in (*large, A)]
+    assert await stored(engine.store) == [row.raw for row in (*large, A)]
 
 
 async def test_a_batch_that_does_not_fit_one_statement_is_one_batch(engine: Engine) -> None:
@@ -181,11 +181,11 @@ async def test_readers_and_a_writer_do_not_wait_for_each_other(engine: Engine) -
     with engine.beside("BEGIN", "SELECT * FROM totals"):
         await engine.store.save([B], 1)
         assert await engine.store.prune(T0 + 1, 9) == 1
-        assert await held(engine.store) == [B.raw]
+        assert await stored(engine.store) == [B.raw]
     before = await engine.store.counts()
     with engine.refusing():  # rows that are not committed are not seen
         assert await engine.store.counts() == before
-        assert await held(engine.store) == [B.raw]
+        assert await stored(engine.store) == [B.raw]
 
 
 async def test_a_batch_waits_for_another_writer_that_ends_soon(engine: Engine) -> None:
@@ -194,7 +194,7 @@ async def test_a_batch_waits_for_another_writer_that_ends_soon(engine: Engine) -
         assert (await engine.store.counts()).envelopes == 0  # the loop turns meanwhile
         assert not saving.done()
     await saving
-    assert await held(engine.store) == [A.raw]
+    assert await stored(engine.store) == [A.raw]
 
 
 OLD = [envelope(number, number, topic=bytes([number % 2] * 4)) for number in range(10)]
@@ -222,7 +222,7 @@ async def test_what_is_refused_changes_nothing_and_may_be_tried_again(engine: En
     assert before == (await everything(engine.store), await engine.store.counts(), await engine.store.topics())
     await engine.store.save(NEW, 3)
     await engine.crash()
-    assert await held(engine.store) == [row.raw for row in OLD + NEW]
+    assert await stored(engine.store) == [row.raw for row in OLD + NEW]
 
 
 @pytest.mark.usefixtures("impatient")
@@ -238,7 +238,7 @@ async def test_after_a_failed_commit_nothing_more_is_written(engine: Engine) -> 
             await write
         assert not isinstance(refusal.value, StoreBusy)
     await engine.restart()
-    assert await held(engine.store) == [row.raw for row in OLD]
+    assert await stored(engine.store) == [row.raw for row in OLD]
     await engine.store.save(NEW, 2)
     assert (await engine.store.counts()).envelopes == len(OLD) + len(NEW)
 
@@ -306,7 +306,7 @@ async def test_damage_is_reported_in_one_sentence(tmp_path: Path) -> None:
         file.write(b"\xa5" * 4096 * 12)
     archive.database.execute("PRAGMA shrink_memory")
     with pytest.raises(StoreDamaged, match=r"\A[^\n]*malformed[^\n]*\Z"):
-        await held(archive)
+        await stored(archive)
     with pytest.raises(StoreError, match=r"\A[^\n]*malformed[^\n]*\Z") as refusal:
         await archive.save([envelope(1000, 1000)], 1)
     assert not isinstance(refusal.value, StoreBusy)

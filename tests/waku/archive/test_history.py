@@ -35,7 +35,7 @@ from support.bounds import BOUND, bounded
 from support.effort import examples
 from support.waku.envelopes import T0, envelope
 from support.waku.fake_node import key
-from waku.archive.conftest import Engine, alike, answer, held, loop, matches, pages, query
+from waku.archive.conftest import Engine, alike, answer, loop, matches, pages, query, stored
 
 # ── ids and cursors ──────────────────────────────────────────────────────────────────────────────
 
@@ -144,7 +144,7 @@ async def whole(engine: Engine, asked: PageQuery) -> list[bytes]:
     """Return the answer as one page, when it is one that can be."""
     page = await engine.store.page(replace(asked, limit=1000, after=None))
     assert (page.cursor, page.bounded) == (None, False)
-    there = [BY_RAW[raw] for raw in await held(engine.store)]
+    there = [BY_RAW[raw] for raw in await stored(engine.store)]
     assert sorted(page.raws) == sorted(row.raw for row in there if matches(asked, row))
     homes = [ids.home(BY_RAW[raw]) for raw in page.raws]
     assert homes == sorted(homes, reverse=asked.descending)
@@ -191,11 +191,11 @@ async def test_all_pages_together_are_the_answer_whatever_happens_in_between(
             await engine.store.save(start, 1)
             taken = [partial(getattr(engine, step[0]), *step[1:]) if step else lambda: None for step in steps]
             with engine.meddling(taken):
-                given = await loop(engine.store, asked, bounds)
+                raws = await loop(engine.store, asked, bounds)
             exact = await whole(engine, asked)
             stayed = [raw for raw in exact if raw in {row.raw for row in start}]
-            assert [raw for raw in given if raw in stayed] == stayed
-            assert len(given) == len(set(given))
+            assert [raw for raw in raws if raw in stayed] == stayed
+            assert len(raws) == len(set(raws))
             quiet = await pages(engine.store, asked, bounds)
             assert [raw for page in quiet for raw in page.raws] == exact
             for page, further in zip(quiet, [*quiet[1:], None], strict=True):
@@ -219,15 +219,15 @@ async def test_any_cursor_means_after_this_key(
         async with Engine() as engine:
             await engine.store.save(start, 1)
             exact = await whole(engine, asked)
-            given = (await engine.store.page(replace(asked, limit=1000, after=after))).raws
+            raws = (await engine.store.page(replace(asked, limit=1000, after=after))).raws
             if end is None and at.raw in exact:
-                assert given == exact[exact.index(at.raw) + 1 :]
+                assert raws == exact[exact.index(at.raw) + 1 :]
             elif end is None and at in start:
-                assert [raw for raw in exact if raw in given] == given
+                assert [raw for raw in exact if raw in raws] == raws
             else:
                 home = ids.named(at.sent, after[4:])
                 behind = [raw for raw in exact if is_behind(BY_RAW[raw], after, home, descending=asked.descending)]
-                assert given == behind
+                assert raws == behind
 
 
 def is_behind(kind: Envelope, after: bytes, home: int, *, descending: bool) -> bool:
@@ -242,7 +242,7 @@ def is_behind(kind: Envelope, after: bytes, home: int, *, descending: bool) -> b
 DICE = random.Random(1)
 MANY = [DICE.randbytes(4) for _ in range(60)]
 ROWS = [envelope(number // 7, number, topic=DICE.choice(MANY)) for number in range(3000)]
-HALF = sum(1 << place for place in DICE.sample(range(512), 256))
+HALF = sum(1 << bit for bit in DICE.sample(range(512), 256))
 NOT_FIRST = bloom.ALL_BITS ^ (1 << MANY[0][0] | 1 << MANY[0][0] + 256)
 """A filter that lets most topics through, but not the first."""
 PASSING = next(topic for topic in MANY if bloom.passes(NOT_FIRST, topic))
@@ -264,10 +264,10 @@ async def test_a_page_has_8_mib_and_a_larger_envelope_has_its_own_page(engine: E
     rows = [envelope(number, number, size=size) for number, size in enumerate(sizes)]
     await engine.store.save(rows, 1)
     for topics in (None, [rows[0].topic]):
-        given = await pages(engine.store, query(topics=topics))
-        assert [len(page.raws) for page in given] == [7, 7, 6, 1, 3]
-        assert [page.bounded for page in given] == [True] * 4 + [False]
-        assert [raw for page in given for raw in page.raws] == [row.raw for row in rows]
+        answers = await pages(engine.store, query(topics=topics))
+        assert [len(page.raws) for page in answers] == [7, 7, 6, 1, 3]
+        assert [page.bounded for page in answers] == [True] * 4 + [False]
+        assert [raw for page in answers for raw in page.raws] == [row.raw for row in rows]
 
 
 @both_orders
@@ -278,12 +278,12 @@ async def test_a_page_that_examined_enough_rows_ends_early_with_a_cursor_even_if
     rows = [envelope(number, number, topic=MANY[0] if number < 250 else PASSING) for number in range(300)]
     await engine.store.save(rows, 1)
     asked = query(bloom=NOT_FIRST, limit=30, descending=descending)
-    given = await pages(engine.store, asked, Bounds(rows=100))
-    assert [raw for page in given for raw in page.raws] == answer(asked, rows)
-    assert [len(page.raws) for page in given] == ([30, 20, 0, 0] if descending else [0, 0, 30, 20])
+    answers = await pages(engine.store, asked, Bounds(rows=100))
+    assert [raw for page in answers for raw in page.raws] == answer(asked, rows)
+    assert [len(page.raws) for page in answers] == ([30, 20, 0, 0] if descending else [0, 0, 30, 20])
     bounded_pages = [False, True, True, False] if descending else [True, True, False, False]
-    assert [page.bounded for page in given] == bounded_pages
-    assert sum(page.looked for page in given) in (300, 301)  # the match that shows that there is more, twice
+    assert [page.bounded for page in answers] == bounded_pages
+    assert sum(page.looked for page in answers) in (300, 301)  # the match that shows that there is more, twice
 
 
 @both_orders
@@ -313,17 +313,17 @@ async def test_a_bound_counts_rows_exactly_and_topics_that_a_filter_skips(
     rows = [envelope(number, number, topic=bytes([number % 40, 200 + number, 250, 0])) for number in range(41)]
     match = envelope(50, 50, topic=bytes([1, 2, 3, 0]))
     await engine.store.save(rows, 1)
-    asked = query(bloom=sum(1 << place for place in range(places)))
+    asked = query(bloom=sum(1 << bit for bit in range(places)))
     page = await engine.store.page(asked)
     assert (page.raws, page.looked) == ([], looked)
     bounds = Bounds(rows=20)
     for topics in (None, [row.topic for row in rows]):
-        given = await pages(engine.store, query(topics=topics, limit=30), bounds)
-        assert [(len(page.raws), page.bounded) for page in given] == [(20, True), (20, True), (1, False)]
+        answers = await pages(engine.store, query(topics=topics, limit=30), bounds)
+        assert [(len(page.raws), page.bounded) for page in answers] == [(20, True), (20, True), (1, False)]
     await engine.store.save([match], 1)
-    given = await pages(engine.store, asked, bounds)
-    assert [raw for page in given for raw in page.raws] == answer(asked, [*rows, match]) == [match.raw]
-    assert places == 40 or all(page.looked <= 2 * bounds.rows + places for page in given)
+    answers = await pages(engine.store, asked, bounds)
+    assert [raw for page in answers for raw in page.raws] == answer(asked, [*rows, match]) == [match.raw]
+    assert places == 40 or all(page.looked <= 2 * bounds.rows + places for page in answers)
     assert (await engine.store.page(query(bloom=bloom.ALL_BITS, limit=10))).looked == 11
 
 
@@ -381,9 +381,9 @@ async def test_every_plan_finds_topics_at_the_edges_and_with_overlapping_filter_
     with patch.multiple(plans, **changed):
         for row in rows:
             for filtered in (bloom.kept(row.topic), bloom.of([row.topic])):
-                given = await loop(archive, query(bloom=filtered))
-                assert row.raw in given
-                assert given == answer(query(bloom=filtered), [*ROWS, *rows])
+                raws = await loop(archive, query(bloom=filtered))
+                assert row.raw in raws
+                assert raws == answer(query(bloom=filtered), [*ROWS, *rows])
 
 
 @given(st.lists(st.binary(min_size=4, max_size=4), max_size=20))

@@ -390,9 +390,9 @@ def test_an_import_counts_every_item_once_names_refused_ones_and_fails(tmp_path:
     file.write_bytes(b"".join(content))
     imported = waku("import", file, "--data", data)
     reasons = [reason_of(bad), reason_of(b"A"), "the data ends inside an item; the rest of the file cannot be read"]
-    places = [sum(map(len, content[:number])) for number in (7, 10, 11)]
+    offsets = [sum(map(len, content[:number])) for number in (7, 10, 11)]
     assert imported.returncode == 1
-    for at, reason in zip(places, reasons, strict=True):
+    for at, reason in zip(offsets, reasons, strict=True):
         assert f"{file}, byte {at}: {reason}\n" in imported.stderr
     assert imported.stdout.splitlines() == [
         "read                     12",
