@@ -24,15 +24,8 @@ from restante.mailbox.core.pruning import prune_idle
 from restante.mailbox.core.rules import MAILBOX_FULL
 from restante.mailbox.protocol.messages import Add
 from restante.mailbox.protocol.parsing import MAX_LONG_MESSAGE_SIGNS, MAX_SHORT_MESSAGE_CHARACTERS, TOO_EXPENSIVE
-from restante.mailbox.server.commit_loop import (
-    GRACE_SECONDS,
-    MAX_BATCH_SECONDS,
-    MAX_RECORDS_DROPPED_AT_ONCE,
-    NOT_STORED,
-    Clock,
-    CommitLoop,
-    Retention,
-)
+from restante.mailbox.server import commit_loop
+from restante.mailbox.server.commit_loop import GRACE_SECONDS, NOT_STORED, Clock, CommitLoop
 from restante.mailbox.server.system import SystemClock
 from restante.mailbox.server.trace import TraceFile
 from restante.mailbox.store.schema import FILE
@@ -99,7 +92,7 @@ async def opened(
 ) -> AsyncIterator[CommitLoop]:
     Peer.log = []
     store = Store.open(data)
-    retention = Retention(keep_usage=keep_usage)
+    retention = commit_loop.Retention(keep_usage=keep_usage)
     loop = await CommitLoop.open(store, clock or FakeClock(), FakeDice(), Policy(limits=limits), retention)
     running = asyncio.create_task(loop.run())
     try:
@@ -255,7 +248,7 @@ async def test_a_batch_that_takes_long_ends_whatever_its_weight(tmp_path: Path) 
         peer = Peer(loop)
         peer.ping(40)
         most = max(len(turn) for turn in await turns(loop))
-        assert most <= 2 * MAX_BATCH_SECONDS / 0.0005
+        assert most <= 2 * commit_loop.MAX_BATCH_SECONDS / 0.0005
         assert peer.pongs == list(range(40))
 
 
@@ -440,7 +433,7 @@ async def test_the_record_of_a_bind_waits_for_the_next_commit_for_a_second_at_mo
 
 
 async def test_usage_records_are_kept_as_long_as_the_operator_wants(tmp_path: Path) -> None:
-    clock, count = FakeClock(), MAX_RECORDS_DROPPED_AT_ONCE + 100
+    clock, count = FakeClock(), commit_loop.MAX_RECORDS_DROPPED_AT_ONCE + 100
 
     async def visit(loop: CommitLoop, mailbox: str) -> None:
         peer = Peer(loop, "a")
