@@ -100,8 +100,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_on_a_terminal_the_script_shows_what_it_installs(project: Path) -> None:
-    shown = on_a_terminal(project / "run", "pipeline", "build")
-    assert [text for text in ("run: setting up Spark", "Built engine", "build done\n") if text not in shown] == []
+    printed = on_a_terminal(project / "run", "pipeline", "build")
+    assert [text for text in ("run: setting up Spark", "Built engine", "build done\n") if text not in printed] == []
     assert on_a_terminal(project / "run", "pipeline", "build") == f"{project / 'run'} pipeline build done\n"
 
 
@@ -110,10 +110,10 @@ def test_without_a_terminal_the_script_says_only_that_it_takes_minutes(project: 
     done = run(project / "run", "pipeline", "build")
     assert (done.returncode, done.stdout) == (0, f"{project / 'run'} pipeline build done\n")
     assert done.stderr == "run: setting up Spark (once; about 1 GB, some minutes)\n"
-    for words in ("./run", "sh run send file", "sh run receive 7-code", "./run waku serve", "./run waku import old"):
-        shown = run(*words.split(), cwd=project)
-        arguments = words.partition("run")[2].strip() or "serve"
-        assert (shown.stdout, shown.stderr) == (f"./run {arguments} done\n", ""), "as it was called"
+    for line in ("./run", "sh run send file", "sh run receive 7-code", "./run waku serve", "./run waku import old"):
+        done = run(*line.split(), cwd=project)
+        arguments = line.partition("run")[2].strip() or "serve"
+        assert (done.stdout, done.stderr) == (f"./run {arguments} done\n", ""), "as it was called"
     sync = f"sync --quiet --frozen --inexact --project {project} --no-default-groups"
     assert (tmp_path / "calls").read_text().splitlines() == [
         *(f"{sync} --extra pipeline", sync, f"{sync} --extra client", f"{sync} --extra waku"),
@@ -131,8 +131,8 @@ def test_contributing_md_lists_every_command_of_the_script_and_git_ignores_what_
 
 
 def test_bench_runs_a_measurement_by_its_name_and_prints_its_usage_without_one() -> None:
-    shown = run(ROOT / "run", "bench", "mailbox", "--help")
-    assert (shown.returncode, "--only" in shown.stdout) == (0, True)
+    done = run(ROOT / "run", "bench", "mailbox", "--help")
+    assert (done.returncode, "--only" in done.stdout) == (0, True)
     for arguments in ((), ("nothing",), ("../src/restante/__init__",)):
         done = run(ROOT / "run", "bench", *arguments)
         assert (done.returncode, done.stdout) == (2, "")

