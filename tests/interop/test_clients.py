@@ -211,8 +211,8 @@ async def transit_relay(port: int, address: str = "127.0.0.1", network: Argument
     """Start magic-wormhole-transit-relay, and wait until it listens."""
     twist = str(Path(sys.executable).parent / "twist")
     interface = address.replace(":", r"\:")
-    words = (twist, "--log-format=text", "transitrelay", "--log-fd=1", f"--port=tcp:{port}:interface={interface}")
-    async with child(*network, *words) as relay:
+    command = (twist, "--log-format=text", "transitrelay", "--log-fd=1", f"--port=tcp:{port}:interface={interface}")
+    async with child(*network, *command) as relay:
         await relay.says(f" starting on {port}")
         yield relay
 

@@ -83,12 +83,12 @@ async def scraping(folder: Path, mailbox: str, waku: str, token_file: Path) -> A
     (folder / "prometheus.yml").write_text(config)
     shutil.copy(RULES, folder)
     with held_port() as port:
-        words = (
+        flags = (
             f"--config.file={folder / 'prometheus.yml'}",
             f"--storage.tsdb.path={folder / 'samples'}",
             f"--web.listen-address=127.0.0.1:{port}",
         )
-        async with child(prometheus(), *words) as process, aiohttp.ClientSession() as http:
+        async with child(prometheus(), *flags) as process, aiohttp.ClientSession() as http:
             await process.says("Server is ready to receive web requests")
             yield Scraped(http, f"http://127.0.0.1:{port}", process)
 
@@ -111,7 +111,7 @@ async def _post_and_fetch(node: NodeProcess) -> None:
     peer, number = await node.greet(), 0
     while True:
         now = int(time.time())
-        await peer.post(*(letter(number + each, now=now) for each in range(5)))
+        await peer.post(*(letter(number + offset, now=now) for offset in range(5)))
         await fetch_page(peer, lower=now - 5, upper=now)
         number += 5
 

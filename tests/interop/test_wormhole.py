@@ -42,8 +42,8 @@ async def scene(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         yield scene
 
 
-def flags(*words: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("scene", [words], ids=words[-1:], indirect=True)
+def flags(*arguments: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("scene", [arguments], ids=arguments[-1:], indirect=True)
 
 
 async def assert_refused(*clients: Client, error: str) -> None:

@@ -67,14 +67,14 @@ def colliding(seed: int, *, stubborn: bool, drawn: deque[str]) -> FakeDice:
     Stubborn dice always show 0: whoever draws until a number fits must know when to stop. The ids are added to
     `drawn`.
     """
-    chance, places = random.Random(seed), itertools.count(1)
+    chance, turns = random.Random(seed), itertools.count(1)
 
-    def show(_place: int, bound: int) -> int:
+    def show(_turn: int, bound: int) -> int:
         return 0 if stubborn else chance.randrange(bound)
 
     def draw(size: int) -> bytes:
-        place = next(places)
-        number = chance.randint(1, 3) if place % 2 else 100 + place
+        turn = next(turns)
+        number = chance.randint(1, 3) if turn % 2 else 100 + turn
         drawn.append(mailbox_id(number))
         return number.to_bytes(size)
 

@@ -58,7 +58,7 @@ class Member:
     holds: bool = True
     """Claims the nameplate, or has the mailbox open."""
     allocated: bool = False
-    told: Peer | None = None
+    informed: Peer | None = None
     """Which connection was told of the allocation."""
     mood: str | None = None
 
@@ -119,7 +119,7 @@ class Server:
         self._forget_who_was_shown_what()
         for nameplate in self.nameplates.values():
             for member in nameplate.members:
-                member.told = None
+                member.informed = None
         self.rebooted = now.wall
         self._grace_period_ends_at = now.service + min(120.0, self.prune_after)
         self._returned = set()
@@ -283,14 +283,14 @@ class Server:
         for nameplate in self.nameplates.values():
             mine = _member(nameplate.members, peer.side) if nameplate.app == peer.app else None
             # Told to a connection that is gone: the answer may be lost, here it is again.
-            if mine is not None and mine.allocated and (mine.told is None or mine.told.lost):
-                mine.told = peer
+            if mine is not None and mine.allocated and (mine.informed is None or mine.informed.lost):
+                mine.informed = peer
                 nameplate.mailbox.touched = now.service
                 return {"type": "allocated", "nameplate": nameplate.name}
         name = self._allocated_name(peer)
         used = {name for app, name in self.nameplates if app == peer.app}
         assert name in shortest_free(used), f"{name} is no shortest free nameplate"
-        self._make(peer, name, Member(peer.side, now.wall, allocated=True, told=peer), now)
+        self._make(peer, name, Member(peer.side, now.wall, allocated=True, informed=peer), now)
         return {"type": "allocated", "nameplate": name}
 
     def _make(self, peer: Peer, name: str, member: Member, now: Now) -> Mailbox:
