@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import importlib.util
 import os
@@ -66,7 +67,7 @@ The files that take longest begin first, for a run is as long as its last worker
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("restante")
     group.addoption("--thorough", action="store_true", help="what a quick run leaves out, and other examples")
-    group.addoption("--shard", metavar="K/N", help="the Kth of N parts that take about the same time")
+    group.addoption("--shard", metavar="K/N", type=_shard, help="the Kth of N parts that take about the same time")
     group.addoption("--effort", type=int, metavar="N", help="N times as many examples of hypothesis")
     group.addoption("--seed", type=int, metavar="N", help="repeat the run that printed this seed")
 
@@ -79,8 +80,6 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     option = config.option
-    if option.shard is not None:
-        option.shard = _shard(option.shard)
     if hasattr(config, "workerinput"):
         option.seed = config.workerinput["seed"]
     elif option.thorough and option.seed is None:
@@ -91,12 +90,10 @@ def pytest_configure(config: pytest.Config) -> None:
     effort.configure(thorough=option.thorough, effort=option.effort, seed=option.seed)
 
 
-def _shard(text: str | tuple[int, int]) -> tuple[int, int]:
-    if isinstance(text, tuple):  # a worker gets the options of the run that started it
-        return text
+def _shard(text: str) -> tuple[int, int]:
     number, _, parts = text.partition("/")
     if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
-        raise pytest.UsageError(f"--shard {text}: write K/N with K from 1 to N, as in 3/8")
+        raise argparse.ArgumentTypeError("write K/N with K from 1 to N, as in 3/8")
     return int(number), int(parts)
 
 
@@ -106,10 +103,6 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    return _seed(config)
-
-
-def _seed(config: pytest.Config) -> str | None:
     """Say how to repeat this run, where its examples and its order are random."""
     option = config.option
     if option.seed is None:
@@ -209,15 +202,10 @@ def _group(item: pytest.Item) -> str:
 
 
 def _shuffle(items: list[pytest.Item], dice: random.Random) -> None:
-    """Shuffle the files, and the tests of each: a file's tests stay together for what they share."""
-    files: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        files.setdefault(_file(item), []).append(item)
-    shuffled = list(files.values())
-    dice.shuffle(shuffled)
-    for tests in shuffled:
-        dice.shuffle(tests)
-    items[:] = [item for tests in shuffled for item in tests]
+    """Shuffle the tests, and the files: a file's tests stay together for what they share."""
+    dice.shuffle(items)
+    places = {file: dice.random() for file in dict.fromkeys(map(_file, items))}
+    items.sort(key=lambda item: places[_file(item)])
 
 
 # ── how the run ends ─────────────────────────────────────────────────────────────────────────────
@@ -231,7 +219,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.line(line)
     for report in terminalreporter.stats.get("rerun", []):
         terminalreporter.line(f"run again: {report.nodeid}: {_reason(report)}")
-    if seed := _seed(config):
+    if seed := pytest_report_header(config):
         terminalreporter.line(seed)
     measured = config.pluginmanager.get_plugin("_cov")
     if measured is not None and measured.cov_total is not None and "xml" in measured.options.cov_report:

@@ -69,13 +69,13 @@ class Life:
         self.options: tuple[str, ...] = ()
         self.codes: set[str] = set()
 
-    async def run(self, last: int, who: str, *words: str) -> bool:
+    async def run(self, last: int, who: str, *arguments: str) -> bool:
         """Run a program that is killed at a moment. Return whether it ended before."""
-        words = tuple(max(self.codes) if word == CODE else word for word in words)
-        command = (str(last), str(PROGRAM), "--server", self.server.url, *self.options, who, *words)
+        arguments = tuple(max(self.codes) if word == CODE else word for word in arguments)
+        command = (str(last), str(PROGRAM), "--server", self.server.url, *self.options, who, *arguments)
         child = await Child.forked("client.killed_at:main", "killed_at", *command, cwd=self.folder)
         code = await child.ended()
-        if words[0] == "invite":
+        if arguments[0] == "invite":
             self.codes |= set(re.findall(r"^(\d+-\w+-\w+)\n", child.said["stdout"]))
         if code not in {0, -signal.SIGKILL}:
             raise Failed(child.said["stderr"])

@@ -17,6 +17,21 @@ from restante.mailbox.store.load import load
 from restante.mailbox.store.schema import FILE, connect
 from support.mailbox.reference_sources import Their
 
+# Channel v2 is what the reference server's unreleased head writes: the same post, and tables of connections. A file
+# that it made has other columns than one that it brought up from v1.
+_CONNECTIONS = (
+    """CREATE TABLE connections (id INTEGER PRIMARY KEY, addrid_generation INTEGER, addrid_counter INTEGER,
+        connected INTEGER, side VARCHAR, implementation VARCHAR, version VARCHAR, active BOOLEAN)""",
+    'CREATE TABLE connection_messages (id INTEGER REFERENCES connections (id), "when" INTEGER, name VARCHAR)',
+    "INSERT INTO connections VALUES (1, 1, 1, 1600000000, 'a', 'python', '0.24.0', 1)",
+    "INSERT INTO connection_messages VALUES (1, 1600000000, 'bind')",
+    "UPDATE version SET version = 2",
+)
+CHANNEL_V2 = {
+    "fresh": ("CREATE TABLE addrid_generation (generation INTEGER, started INTEGER)", *_CONNECTIONS),
+    "upgraded": ("CREATE TABLE addrid_generation (generation INTEGER, started INTEGER, ends INTEGER)", *_CONNECTIONS),
+}
+
 
 @pytest.fixture
 def their(tmp_path: Path) -> Iterator[Their]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from reference_import.conftest import content, refused, rows, state, taking
+from reference_import.conftest import CHANNEL_V2, content, refused, rows, state, taking
 from restante.common.errors import Misuse, StoreError
 from restante.mailbox.reference_import import importing
 from restante.mailbox.store.sqlite import open_store
@@ -20,7 +20,7 @@ from support.disk import crashing
 from support.mailbox.givens import mailbox_id
 from support.mailbox.ledger import Ledger
 from support.mailbox.picture import picture
-from support.mailbox.reference_sources import CHANNEL_V2, Their, alter, usage_v1
+from support.mailbox.reference_sources import Their, alter, usage_v1
 
 # ── the source stays as it is ────────────────────────────────────────────────────────────────────
 

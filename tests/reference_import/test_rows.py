@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from wormhole_mailbox_server.database import create_or_upgrade_usage_db
 from wormhole_mailbox_server.server import CrowdedError
 
-from reference_import.conftest import rows, state, taking
+from reference_import.conftest import CHANNEL_V2, rows, state, taking
 from restante.common.errors import Misuse, StoreError
 from restante.common.usage_records import CurrentUsage
 from restante.mailbox.core.model import Mailbox, Nameplate
@@ -32,7 +32,7 @@ from support.effort import examples
 from support.mailbox.givens import mailbox_id
 from support.mailbox.ledger import Ledger
 from support.mailbox.picture import picture
-from support.mailbox.reference_sources import CHANNEL_V2, Their, alter, select, usage_v1
+from support.mailbox.reference_sources import Their, alter, select, usage_v1
 
 
 def sides(owner: Mailbox | Nameplate) -> list[tuple[Any, ...]]:
@@ -128,7 +128,7 @@ def test_messages_hold_what_the_reference_would_replay_in_its_order(their: Their
     taking(data, their.relay)
     replayed = [
         {"side": m.side, "phase": m.phase, "body": m.body, "server_rx": m.server_rx, "id": m.msg_id}
-        for m in their.replay("m")
+        for m in their.open("nobody", "m", 0).get_messages()
     ]
     assert wires(data, "m") == [{"type": "message", **message} for message in replayed]
     assert [message["body"] for message in replayed] == ["", "2.5", None, "12", 'é\n"\0', "1", "null", '{"a": 1}']

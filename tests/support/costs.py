@@ -49,9 +49,8 @@ SECONDS: Final = "processor seconds"
 _spent: Final[dict[str, float]] = defaultdict(float)
 """Processor seconds by row of the table, in the process that controls the run."""
 
-_start: Final[list[float]] = []
-"""What it took to start and to collect, until a report has it."""
-
+_unreported: Final[dict[str, float]] = defaultdict(float)
+"""The same in the process that tests, until a report has it."""
 
 _last: Final = [0.0]
 """Processor seconds of this process and its descendants at the last reading."""
@@ -65,7 +64,7 @@ def _read() -> float:
 
 
 def pytest_collection_finish() -> None:
-    _start.append(_read())
+    _unreported[START] = _read()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -73,9 +72,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     """Write into the last report of a test what it took: the process that controls the run gets all reports."""
     report = yield
     if call.when == "teardown":
-        taken = {_folder(item.nodeid): _read(), START: sum(_start)}
-        _start.clear()
-        report.user_properties.append((SECONDS, taken))
+        folder = "/".join(item.nodeid.partition("::")[0].split("/")[:-1][:2])  # at most two names deep
+        _unreported[folder] += _read()
+        report.user_properties.append((SECONDS, dict(_unreported)))
+        _unreported.clear()
     return report
 
 
@@ -101,11 +101,6 @@ def table(config: pytest.Config) -> list[str]:
     if quick and total > LIMIT:
         lines.append(f"OVER BUDGET: the quick tests took {total:.1f} processor minutes; at most {LIMIT:g}")
     return lines
-
-
-def _folder(nodeid: str) -> str:
-    """Return the folder of a test, at most two names deep."""
-    return "/".join(nodeid.partition("::")[0].split("/")[:-1][:2])
 
 
 def _used(who: int) -> float:

@@ -17,19 +17,16 @@ class FakeDice:
         self, show: Callable[[int, int], int] | None = None, draw: Callable[[int], bytes] | None = None
     ) -> None:
         self._show = show or int.__mod__
-        self._shown, self._drawn = itertools.count(), itertools.count(1)
-        self._draw = draw or self._count
+        self._places, drawn = itertools.count(), itertools.count(1)
+        self._draw = draw or (lambda size: next(drawn).to_bytes(size))
 
     def below(self, bound: int) -> int:
-        shown = self._show(next(self._shown), bound)
-        assert 0 <= shown < bound
-        return shown
+        number = self._show(next(self._places), bound)
+        assert 0 <= number < bound
+        return number
 
     def draw(self, size: int) -> bytes:
         return self._draw(size)
-
-    def _count(self, size: int) -> bytes:
-        return next(self._drawn).to_bytes(size)
 
 
 class Seeded(FakeDice):
@@ -41,8 +38,8 @@ class Seeded(FakeDice):
 
 
 class Fixed(FakeDice):
-    """Dice that draw what is given, in the order of use, then anything."""
+    """Dice that draw these, in the order of use, then anything."""
 
     def __init__(self, draws: Iterable[bytes]) -> None:
-        given, rest = iter(draws), Seeded(0)
-        super().__init__(draw=lambda size: next(given, None) or rest.draw(size))
+        first, rest = iter(draws), Seeded(0)
+        super().__init__(draw=lambda size: next(first, None) or rest.draw(size))

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from hypothesis import HealthCheck, Phase, settings
-
-THOROUGH_EFFORT: Final = 2
-"""How many times as many examples `--thorough` tries, unless `--effort` says otherwise.
-
-Each thorough run tries other examples, so runs add up. `--effort` is for a search that may take hours.
-"""
 
 _chosen: dict[str, int] = {"effort": 1, "random": 0}
 
 
 def configure(*, thorough: bool, effort: int | None, seed: int | None) -> None:
-    """Choose how many examples this run tries, and whether they follow from a seed."""
-    _chosen["effort"] = effort or (THOROUGH_EFFORT if thorough else 1)
+    """Choose how many examples this run tries, and whether they follow from a seed.
+
+    Each thorough run tries other examples, so runs add up. `effort` is for a search that may take hours.
+    """
+    _chosen["effort"] = effort or (2 if thorough else 1)
     _chosen["random"] = seed is not None
     settings.register_profile("restante", examples(100))
     settings.load_profile("restante")

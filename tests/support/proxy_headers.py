@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import struct
-from typing import Final
 
 from restante.common.proxy_header import PROXY, SIGNATURE
 
-TCP4: Final = 0x11
-TCP6: Final = 0x21
-UNIX: Final = 0x31
-UNKNOWN: Final = 0x00
+# The families of addresses (section 2.2): TCP over IPv4 and IPv6, a Unix socket, another protocol.
+TCP4, TCP6, UNIX, UNKNOWN = 0x11, 0x21, 0x31, 0x00
 
 
 def header(source: str = "203.0.113.7", port: int = 4321, *, command: int = PROXY, more: bytes = b"") -> bytes:

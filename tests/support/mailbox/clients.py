@@ -109,7 +109,7 @@ class Client:
 
     async def refused(self, command: Command) -> Frame:
         """Wait for the error that a command gets."""
-        await self.until(f"an error for {command.fields}", lambda: command.error is not None)
+        await self.answers(command)
         assert command.error is not None
         return command.error
 

@@ -25,8 +25,7 @@ from support.mailbox.givens import FakeClock
 from support.mailbox.raw_socket import RawSocket
 from support.ports import held_port
 
-HOUR: Final = 3600.0
-DAY: Final = 24 * HOUR
+DAY: Final = 86_400.0
 
 
 class LiveServer:

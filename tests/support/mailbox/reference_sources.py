@@ -61,10 +61,6 @@ class Their:
         self._server.prune_all_apps(now, now - 660)
         self._server.dump_stats(now, rebooted=0)
 
-    def replay(self, mailbox: str, app: str = APP) -> list[Any]:
-        """What it sends to somebody who opens the mailbox."""
-        return list(self._app(app).open_mailbox(mailbox, "nobody", 0).get_messages())
-
     def stop(self) -> None:
         self._channel_db.close()
         self._usage_db.close()
@@ -84,24 +80,6 @@ def alter(path: Path, *statements: str) -> None:
 def select(path: Path, query: str) -> list[tuple[Any, ...]]:
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as database:
         return database.execute(query).fetchall()
-
-
-# ── other versions ───────────────────────────────────────────────────────────────────────────────
-
-# Channel v2 is what the reference server's unreleased head writes: the same post, and tables of connections. A file
-# that it made has other columns than one that it brought up from v1.
-_CONNECTIONS = (
-    """CREATE TABLE connections (id INTEGER PRIMARY KEY, addrid_generation INTEGER, addrid_counter INTEGER,
-        connected INTEGER, side VARCHAR, implementation VARCHAR, version VARCHAR, active BOOLEAN)""",
-    'CREATE TABLE connection_messages (id INTEGER REFERENCES connections (id), "when" INTEGER, name VARCHAR)',
-    "INSERT INTO connections VALUES (1, 1, 1, 1600000000, 'a', 'python', '0.24.0', 1)",
-    "INSERT INTO connection_messages VALUES (1, 1600000000, 'bind')",
-    "UPDATE version SET version = 2",
-)
-CHANNEL_V2 = {
-    "fresh": ("CREATE TABLE addrid_generation (generation INTEGER, started INTEGER)", *_CONNECTIONS),
-    "upgraded": ("CREATE TABLE addrid_generation (generation INTEGER, started INTEGER, ends INTEGER)", *_CONNECTIONS),
-}
 
 
 def usage_v1(path: Path) -> None:

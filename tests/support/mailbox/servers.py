@@ -24,8 +24,6 @@ class Server:
     """What it says as soon as it accepts connections."""
     clean_exit = -signal.SIGTERM
     """What the process must return after a SIGTERM. Twisted stops its reactor, then dies of the same signal."""
-    flags: tuple[str, ...] = ()
-    """What the operator wants beyond that."""
     usage_file = live_file = ""
     """The databases of usage and of what is live."""
     usage_tables: tuple[str, ...] = ()
@@ -35,7 +33,8 @@ class Server:
         """Make the folder."""
         folder.mkdir(parents=True)
         self.folder = folder
-        self.flags = flags or self.flags
+        self.flags = flags
+        """What the operator wants beyond the command line of all."""
         self.port = 0
         """Held by another socket, also while no process listens."""
         self._processes: list[Child] = []
