@@ -210,6 +210,29 @@ async def test_who_does_not_read_gives_up_its_slot_and_costs_nothing_once_gone(
         assert not requests._lines
 
 
+async def test_a_page_without_room_is_searched_again_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("restante.waku.node.history_requests.MAX_PAGES", 1)
+    async with inside(tmp_path) as here:
+        await here.archive.save(LETTERS, EPOCH)
+        requests = here.node.history_requests
+        here.archive.search.clear()
+        slow, quick = await here.greet(), await here.greet()
+        slow.say(waku_packets.REQUEST, plain())
+        await here.until("its search", lambda: bool(here.archive.asked))
+        [connection] = requests._making
+        connection.pause_writing()
+        quick.say(waku_packets.REQUEST, plain())
+        await here.until("who waits", lambda: requests._slots.waiting == 1)
+        here.archive.search.set()
+        assert flat((await page(quick))[0]) == LETTERS
+        await here.until("a slot that nobody has", lambda: not requests._slots.locked())
+        assert connection in requests._making
+        connection.resume_writing()
+        packets, end = await page(slow)
+        assert (flat(packets), end) == (LETTERS, Completed(ID, LETTERS[-1].hash))
+        assert (requests.counts["requests answered"], requests.counts["batched"]) == (2, 2)
+
+
 @pytest.mark.parametrize(
     ("error", "text", "why", "ready"),
     [
