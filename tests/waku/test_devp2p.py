@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -539,7 +540,7 @@ def test_a_packet_of_the_format_before_eip_8_or_of_a_wrong_size_is_refused_at_it
 
 def test_an_invalid_auth_or_ack_is_refused() -> None:
     signature, proposal = EPHEMERAL_A.sign(bytes(32)), handshake.Proposal(AUTH, EPHEMERAL_A, NONCE_A)
-    auths: tuple[tuple[list[rlp.Encodable], str], ...] = (
+    auths: tuple[tuple[list[Any], str], ...] = (
         ([signature, EIP8_A.public, NONCE_A], "at least 4 items, not 3"),
         ([signature[1:], EIP8_A.public, NONCE_A, 4], "65 bytes"),
         ([signature, EIP8_A.public[1:], NONCE_A, 4], "64 bytes"),
