@@ -73,7 +73,7 @@ class Command(Child):
 @asynccontextmanager
 async def command(
     folder: Path,
-    *words: str,
+    *arguments: str,
     typed: bytes | None = b"",
     streams: str = "",
     program: str = "restante",
@@ -90,7 +90,7 @@ async def command(
     else:
         variables["TYPED"] = os.fsdecode(typed)
     process = await Forked.start(
-        "client.commands:main", program, *words, cwd=folder, variables=environment(**variables)
+        "client.commands:main", program, *arguments, cwd=folder, variables=environment(**variables)
     )
     running = Command(process, typing)
     try:
@@ -107,8 +107,8 @@ class Desk:
         self.folder.mkdir()
         self.code = f"{next(_numbers)}-a-b"
 
-    def run(self, *words: str, at: str = ".", **options: Any) -> Any:
-        return command(self.folder / at, *words, **{"RESTANTE_CLIENT_SERVER": self.url, **options})
+    def run(self, *arguments: str, at: str = ".", **options: Any) -> Any:
+        return command(self.folder / at, *arguments, **{"RESTANTE_CLIENT_SERVER": self.url, **options})
 
     def send(self, *options: str, **streams: Any) -> Any:
         return self.run("send", "--text", TEXT, "--code", self.code, *options, **streams)

@@ -88,7 +88,7 @@ async def test_the_qr_code_has_the_uri_if_the_terminal_is_wide_enough(
     ours, its = pty.openpty()
     termios.tcsetwinsize(its, (24, columns))
     output = b""
-    async with desk.send(*flag, streams=f"2>{os.ttyname(its)}"), bounded("the words on the terminal"):
+    async with desk.send(*flag, streams=f"2>{os.ttyname(its)}"), bounded("what the terminal has"):
         while LISTENS.encode() not in output:
             output += await asyncio.to_thread(os.read, ours, 4096)
     os.close(its)
@@ -139,18 +139,18 @@ async def test_each_error_has_the_exit_code_of_what_to_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "reason"),
     [
         (("127.0.0.1", "127.0.0.2"), "cannot connect to URL: Connection refused"),
         (("127.0.0.1", "nowhere.invalid"), "cannot connect to URL: "),
         (("/v1", "/other"), "URL is not a mailbox server"),
     ],
 )
-async def test_a_server_that_cannot_be_used_ends_with_4(desk: Desk, change: tuple[str, str], words: str) -> None:
+async def test_a_server_that_cannot_be_used_ends_with_4(desk: Desk, change: tuple[str, str], reason: str) -> None:
     url = desk.url.replace(*change)
     async with desk.receive("--server", url) as receiver:
         assert await receiver.ended() == 4, receiver.said
-    assert receiver.said["stderr"].startswith(f"restante: {words.replace('URL', url)}")
+    assert receiver.said["stderr"].startswith(f"restante: {reason.replace('URL', url)}")
     assert receiver.said["stderr"].count("\n") == 1
 
 
@@ -168,8 +168,8 @@ async def test_a_signal_tells_the_other_side(desk: Desk, number: signal.Signals)
 
 
 async def test_a_command_that_ignores_the_end_of_its_terminal_goes_on(desk: Desk) -> None:
-    words = (*RESTANTE, "send", "--text", TEXT, "--code", desk.code, "--server", desk.url)
-    async with child("sh", "-c", 'trap "" HUP; exec "$@" 2>&1 >&-', "sh", *words) as sender:  # as nohup does
+    arguments = (*RESTANTE, "send", "--text", TEXT, "--code", desk.code, "--server", desk.url)
+    async with child("sh", "-c", 'trap "" HUP; exec "$@" 2>&1 >&-', "sh", *arguments) as sender:  # as nohup does
         await sender.says(LISTENS)
         sender.send(signal.SIGHUP)
         async with desk.receive() as receiver:
@@ -248,13 +248,11 @@ async def test_standard_streams_that_cannot_be_used_leave_nobody_waiting(desk: D
 
 
 @pytest.mark.parametrize("streams", ["2>&-", "2>/dev/full"])
-@pytest.mark.parametrize(
-    "words", [("receive", "7-a-b", "--server", "no-url"), ("waku", "check", "--data", "nowhere")], ids=lambda w: w[0]
-)
+@pytest.mark.parametrize("arguments", [("receive", "7-a-b", "--server", "no-url"), ("waku", "check", "--data", "x")])
 async def test_an_error_that_cannot_be_shown_is_not_written_to_standard_output(
-    desk: Desk, words: tuple[str, ...], streams: str
+    desk: Desk, arguments: tuple[str, ...], streams: str
 ) -> None:
-    async with desk.run(*words, streams=streams) as failing:
+    async with desk.run(*arguments, streams=streams) as failing:
         assert await failing.ended() == 2
     assert failing.said["stdout"] == ""
 
@@ -277,7 +275,7 @@ NO_LENGTH = "--code-length is for a new code, and a code is given: leave one of 
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "says"),
     [
         (("send",), "say what to send: a PATH, or --text TEXT"),
         (("send", "/", "--text", "x"), "say what to send"),
@@ -308,8 +306,8 @@ NO_LENGTH = "--code-length is for a new code, and a code is given: leave one of 
         (("receive", "7-a-b", "--dump-timing", "nowhere/log"), "for the timing log"),
     ],
 )
-async def test_what_cannot_be_used_ends_with_2(words: tuple[str, ...], says: str) -> None:
-    ended = called(*words)
+async def test_what_cannot_be_used_ends_with_2(arguments: tuple[str, ...], says: str) -> None:
+    ended = called(*arguments)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert says in ended.stderr
     assert ended.stderr.startswith("restante: ")

@@ -312,19 +312,19 @@ async def test_a_server_that_is_killed_and_comes_back_loses_nothing(
 @pytest.mark.parametrize("mailbox_is_in_it", [True, False])
 async def test_clients_add_again_what_a_backup_lacks(tmp_path: Path, mailbox_is_in_it: bool) -> None:
     heard, data, copy = Heard(), tmp_path / "server" / "data", tmp_path / "copy"
-    back_up = partial(asyncio.to_thread, backup.back_up, data, copy, lambda _: None)
+    back_up = partial(backup.back_up, data, copy, lambda _: None)
     async with (
         Restante(tmp_path / "server").running() as server,
         wormhole(url_of(server), on_event=heard) as alice,
         wormhole(url_of(server)) as bob,
     ):
         if not mailbox_is_in_it:
-            await back_up()
+            await asyncio.to_thread(back_up)
         await meet(alice, bob)
         await alice.send(b"before")
         assert await read(bob, 1) == [b"before"]
         if mailbox_is_in_it:
-            await back_up()
+            await asyncio.to_thread(back_up)
         for number in range(5):
             await alice.send(b"%d" % number)
         await heard.until(client.MessageStored, 6)

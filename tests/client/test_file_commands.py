@@ -192,7 +192,7 @@ async def test_a_dry_run_shows_the_offer_and_stores_nothing(desk: Desk, to: Path
 
 
 @pytest.mark.parametrize(
-    ("words", "offer", "relay"),
+    ("arguments", "offer", "relay"),
     [
         (("parcel", "--transit-relay", "tcp:127.0.0.1:1"), "file 'parcel' (10 bytes)", "127.0.0.1:1"),
         (("parcel",), "file 'parcel' (10 bytes)", "transit.magic-wormhole.io:4001"),
@@ -202,12 +202,12 @@ async def test_a_dry_run_shows_the_offer_and_stores_nothing(desk: Desk, to: Path
     ],
 )
 async def test_a_dry_run_of_the_sender_shows_what_it_would_offer(
-    to: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], offer: str, relay: str | None
+    to: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], offer: str, relay: str | None
 ) -> None:
     """An empty variable is the public relay."""
     (to.parent / "other").touch()
     monkeypatch.chdir(to.parent / "from")
-    ended = called("send", *words, "--dry-run", "--no-listen", RESTANTE_CLIENT_TRANSIT_RELAY="")
+    ended = called("send", *arguments, "--dry-run", "--no-listen", RESTANTE_CLIENT_TRANSIT_RELAY="")
     assert ended.returncode == 0
     reached = f"reached at: no address; relay: {relay}\n" if relay else ""
     assert ended.stderr == f"offered: {offer}\n{reached}"
@@ -386,8 +386,8 @@ async def test_what_is_on_a_mounted_disk_is_not_replaced(
     (desk.folder / "a parcel/in\rside").mkdir(parents=True)
     mounted = f'"$PWD/{mount_point}"'
     disk = f'mount {mount} {mounted} && touch {mounted}/mine && {{ "$@"; ended=$?; ls -A {mounted}; exit $ended; }}'
-    words = ("receive", "--server", desk.url, "--transit-relay", "", "--accept", "--replace", desk.code)
-    line = ("unshare", "--user", "--mount", "--map-root-user", "sh", "-c", disk, "sh", *RESTANTE, *words)
+    arguments = ("receive", "--server", desk.url, "--transit-relay", "", "--accept", "--replace", desk.code)
+    line = ("unshare", "--user", "--mount", "--map-root-user", "sh", "-c", disk, "sh", *RESTANTE, *arguments)
     monkeypatch.chdir(desk.folder)
     async with child(*line) as receiver, desk.peer() as sender:
         directory = {"mode": "zipfile", "dirname": "a parcel", "zipsize": 1, "numbytes": 1, "numfiles": 1}
@@ -400,7 +400,7 @@ async def test_what_is_on_a_mounted_disk_is_not_replaced(
 
 @unshares
 @pytest.mark.parametrize(
-    ("words", "code", "lines"),
+    ("arguments", "code", "lines"),
     [
         (("folder/secret",), 2, ["restante: cannot read 'folder/secret': Permission denied"]),
         (("folder",), 1, ["restante: cannot send 'folder/locked': Permission denied"]),
@@ -417,12 +417,12 @@ async def test_what_is_on_a_mounted_disk_is_not_replaced(
     ],
 )
 async def test_files_that_the_user_may_not_read_are_named_or_left_out(
-    tmp_path: Path, words: tuple[str, ...], code: int, lines: list[str]
+    tmp_path: Path, arguments: tuple[str, ...], code: int, lines: list[str]
 ) -> None:
     """The command has no rights of root."""
     (tmp_path / "folder/locked").mkdir(parents=True)
     (tmp_path / "folder/open").write_bytes(b"1")
     (tmp_path / "folder/secret").touch(0)
     (tmp_path / "folder/locked").chmod(0)
-    done = run("unshare", "--user", *RESTANTE, "send", "--dry-run", *words, cwd=tmp_path)
+    done = run("unshare", "--user", *RESTANTE, "send", "--dry-run", *arguments, cwd=tmp_path)
     assert (done.returncode, done.stderr.splitlines()) == (code, lines)

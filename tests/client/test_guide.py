@@ -29,16 +29,16 @@ class Person:
         self.folder.mkdir()
 
     def command(self, line: str, **others: str) -> AbstractAsyncContextManager[Command]:
-        words = [others.get(word, word) for word in shlex.split(line.replace(USUAL, self._url))]
-        assert words[0] == "restante"
-        return command(self.folder, *words[1:])
+        arguments = [others.get(word, word) for word in shlex.split(line.replace(USUAL, self._url))]
+        assert arguments[0] == "restante"
+        return command(self.folder, *arguments[1:])
 
-    def program(self, text: str, *words: str, typed: bytes | None = None) -> AbstractAsyncContextManager[Command]:
+    def program(self, text: str, *arguments: str, typed: bytes | None = None) -> AbstractAsyncContextManager[Command]:
         (self.folder / "program.py").write_text(text.replace(USUAL, self._url))
-        return command(self.folder, *words, program="program.py", typed=typed)
+        return command(self.folder, *arguments, program="program.py", typed=typed)
 
-    async def ends(self, text: str, *words: str) -> str:
-        async with self.program(text, *words) as child:
+    async def ends(self, text: str, *arguments: str) -> str:
+        async with self.program(text, *arguments) as child:
             assert await child.ended() == 0, child.said
         return child.said["stdout"]
 

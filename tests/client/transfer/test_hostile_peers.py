@@ -223,15 +223,12 @@ async def test_a_disk_that_fills_leaves_nothing_and_the_sender_is_told(folder: P
 
 
 async def test_the_sender_s_reason_is_raised_in_place_of_the_loss(folder: Path) -> None:
+    reason = r"no paper \(after receiving \d of 10 bytes: nothing was kept\)$"
     async with pair() as (ours, theirs):
-
-        async def gives_up_then() -> None:
-            await play(theirs, Role.SENDER, fewer, OFFER)
-            await say(theirs, error="no paper")
-
-        sending = asyncio.create_task(gives_up_then())
-        await gives_up(stored(ours, folder), r"no paper \(after receiving \d of 10 bytes: nothing was kept\)$")
-        await sending
+        receiving = asyncio.create_task(gives_up(stored(ours, folder), reason))
+        await play(theirs, Role.SENDER, fewer, OFFER)
+        await say(theirs, error="no paper")
+        await receiving
     assert names(folder) == []
 
 
