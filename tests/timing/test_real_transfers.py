@@ -28,7 +28,8 @@ CODE = "7-crossover-clockwork"
 class Traced(Restante):
     """Our server, with a trace."""
 
-    flags = ("--trace", "trace.jsonl")
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, "--trace", "trace.jsonl")
 
 
 @pytest.fixture(params=[Traced, pytest.param(Reference, marks=pytest.mark.thorough)])
