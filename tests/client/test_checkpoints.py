@@ -119,12 +119,12 @@ async def test_a_new_wormhole_that_cannot_be_saved_does_not_connect(server: Live
 
 async def test_a_journal_is_used_by_one_process_at_a_time(alice: Program) -> None:
     async with alice.journal() as journal:
-        with pytest.raises(StoreError, match="is in use, by another process"):
+        with pytest.raises(StoreError, match="is in use, by another process or a Journal that is not closed"):
             alice.journal()
         journal.close()
         async with alice.journal():
             journal.close()
-            with pytest.raises(StoreError, match="is in use, by another process"):
+            with pytest.raises(StoreError, match="is in use, by another process or a Journal that is not closed"):
                 alice.journal()
     async with alice.journal() as journal:
         pass
