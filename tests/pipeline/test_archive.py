@@ -110,9 +110,6 @@ def test_envelopes_pruned_before_they_were_read_count_as_missed(tmp_path: Path) 
         second, newcomer = read_new(server.data, first), read_new(server.data)
         server.prune(100)
         nothing = read_new(server.data, first)
-    assert second.span is not None
-    assert newcomer.span is not None
-    assert nothing.span is not None
     assert (second.span.missed, second.span.counted, second.span.why) == (2, 4, "")
     assert (newcomer.span.missed, nothing.span.missed, nothing.span.parts, nothing.rows) == (6, 6, (), [])
     assert hashes(second.rows) == hashes(newcomer.rows) == names(SOME[6:])
@@ -133,7 +130,7 @@ def test_in_whatever_steps_it_is_read_each_arrival_is_read_once_or_missed(steps:
         data = Path(folder) / "data"
         server = servers.enter_context(Keeping(data))
         last: SourceRead | None = None
-        there: dict[int, bytes] = {}
+        kept: dict[int, bytes] = {}
         readable: dict[int, bytes] = {}
         rows: list[tuple[int, bytes]] = []
         arrivals, missed = 0, 0
@@ -141,14 +138,14 @@ def test_in_whatever_steps_it_is_read_each_arrival_is_read_once_or_missed(steps:
             if step == "save":
                 batch = [envelope(number, number) for number in dict.fromkeys(what)]
                 for new in names(batch):
-                    if new not in there.values():
+                    if new not in kept.values():
                         arrivals += 1
-                        there[arrivals] = new
+                        kept[arrivals] = new
                 server.save(*batch)
             elif step == "prune":
                 server.prune(what)
                 gone = {envelope(number, number).hash for number in range(what)}
-                there = {arrival: name for arrival, name in there.items() if name not in gone}
+                kept = {arrival: name for arrival, name in kept.items() if name not in gone}
             elif step == "restart":
                 servers.close()
                 server = servers.enter_context(Keeping(data))
@@ -159,7 +156,7 @@ def test_in_whatever_steps_it_is_read_each_arrival_is_read_once_or_missed(steps:
                     missed += read.span.missed
                     assert read.span.why == ""
                 rows += [(row["arrival"], row["hash"]) for row in read.clean]
-                readable |= {arrival: name for arrival, name in there.items() if arrival not in readable}
+                readable |= {arrival: name for arrival, name in kept.items() if arrival not in readable}
     assert rows == sorted(readable.items())
     assert len(rows) + missed == arrivals
 
@@ -176,7 +173,6 @@ def test_an_older_copy_or_another_archive_is_noticed_and_the_rows_that_were_read
         second = read_new(data, first)
         server.save(SOME[9])
         third = read_new(data, second)
-    assert second.span is not None
     assert "its last id was 6 and is 4 now" in second.span.why
     assert "the rows that the lake has of it stay" in second.span.why
     assert not second.span.replace
@@ -184,18 +180,14 @@ def test_an_older_copy_or_another_archive_is_noticed_and_the_rows_that_were_read
     assert hashes(third.rows) == names(SOME[9:])
     with Keeping(tmp_path / "b", *reversed(SOME)) as other:  # it has more
         fourth = read_new(other.data, first)
-    assert fourth.span is not None
     assert "has changed" in fourth.span.why
     assert hashes(fourth.rows) == names(reversed(SOME))
     assert {row["file"] for row in first.rows}.isdisjoint(row["file"] for row in fourth.rows)
 
 
-HOME = ids.home(SOME[2])
-
 FAULTS = {
     "another envelope": (f"raw = x'{envelope(2, 77).raw.hex()}'", "the hash does not match"),
     "half an envelope": (f"raw = x'{SOME[2].raw[:9].hex()}'", "not an envelope"),
-    "two": (f"raw = x'{(SOME[2].raw * 2).hex()}'", "not an envelope"),
     "another topic": ("topic = topic + 1", "the topic does not match"),
     "an arrival of its own": ("arrival = 77", "not an envelope"),
 }
@@ -205,11 +197,11 @@ FAULTS = {
 def test_a_changed_envelope_is_reported_and_not_read(name: str, tmp_path: Path) -> None:
     change, fault = FAULTS[name]
     with Keeping(tmp_path / "data", *SOME) as server:
-        alter(server.data / FILE, f"UPDATE envelopes SET {change} WHERE id = {HOME}")
-        found = read_new(server.data)
-    assert found.faults == [("3", fault)]
-    assert hashes(found.clean) == names(each for each in SOME if each is not SOME[2])
-    [bad] = [row for row in found.rows if row["fault"]]
+        alter(server.data / FILE, f"UPDATE envelopes SET {change} WHERE id = {ids.home(SOME[2])}")
+        read = read_new(server.data)
+    assert read.faults == [("3", fault)]
+    assert hashes(read.clean) == names([*SOME[:2], *SOME[3:]])
+    [bad] = [row for row in read.rows if row["fault"]]
     kept = {name for name, value in bad.items() if value is not None}
     assert kept == {"file", "arrival", "source_kind", "source", "fault", "identity", "digest"}
 
@@ -231,15 +223,13 @@ def test_envelopes_that_arrive_during_a_read_are_left_for_the_next(tmp_path: Pat
 def test_archives_of_every_schema_are_read(version: int, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     thaw(version, tmp_path / "data" / FILE)
-    found = read_new(tmp_path / "data" / FILE)
-    assert hashes(found.clean) == names([envelope(5, 2, topic=b"\xff\xee\xdd\xcc"), envelope(3, 3)])
-    assert found.span is not None
-    assert (found.span.missed, found.span.counted, found.said) == (1, 2, [])
+    read = read_new(tmp_path / "data" / FILE)
+    assert hashes(read.clean) == names([envelope(5, 2, topic=b"\xff\xee\xdd\xcc"), envelope(3, 3)])
+    assert (read.span.missed, read.span.counted, read.said) == (1, 2, [])
 
 
 REFUSED = {
     "PRAGMA user_version = 9": "it has schema 9, this program knows up to 2: use a newer restante",
-    "DROP TABLE arrivals": "table arrivals has no column arrival",
     "ALTER TABLE arrivals DROP COLUMN arrived": "table arrivals has no column arrived",
     "DELETE FROM totals": "the archive is damaged: run `restante waku check` for details",
     "cut off": "damaged",

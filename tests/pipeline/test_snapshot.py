@@ -36,8 +36,8 @@ def filled(folder: Path, rows: int, *, wal: bool = False) -> sqlite3.Connection:
 
 def halves(copy: Path) -> tuple[int, int, int]:
     with closing(sqlite3.connect(copy)) as database:
-        found: tuple[int, int, int] = database.execute("SELECT count(*), sum(one), sum(other) FROM pairs").fetchone()
-        return found
+        sums: tuple[int, int, int] = database.execute("SELECT count(*), sum(one), sum(other) FROM pairs").fetchone()
+        return sums
 
 
 def timed(patch: pytest.MonkeyPatch, seconds: float) -> None:

@@ -40,9 +40,6 @@ from support.pipeline.tables import (
 )
 from support.pipeline.timing_vectors import delivery_cases, timing_cases
 
-REACHING: Final = [name for name, build in BUILDS.items() if any(map(any, build.reach.values()))]
-"""Tables of which a day is made of other days' rows too."""
-
 NAMED: Final = ["outcomes", "durations", "failures", "versions", "addresses"]
 """Tables that have strangers' names."""
 
@@ -69,7 +66,7 @@ def a_thousand_rows_make_a_folder_of_an_hour() -> Iterator[None]:
 
 
 @cache
-def given(name: str) -> Mapping[str, tuple[Inputs, Counter[Values]]]:
+def cases_of(name: str) -> Mapping[str, tuple[Inputs, Counter[Values]]]:
     """Return the cases of a table by name: what goes in, and what is expected."""
     cases = {}
     for case, tables in json.loads((CASES / f"{name}.json").read_text()).items():
@@ -94,7 +91,7 @@ def strangers() -> Inputs:
 @cache
 def whole(name: str) -> Mapping[str, Inputs]:
     """Return the cases of which all is read."""
-    cases = {case: inputs for case, (inputs, _) in given(name).items()}
+    cases = {case: inputs for case, (inputs, _) in cases_of(name).items()}
     if name not in OF_LOGS:
         cases[WEEK] = week()
     if name in (*NAMED, "gaps"):
@@ -106,7 +103,9 @@ def whole(name: str) -> Mapping[str, Inputs]:
 def alone(name: str) -> Mapping[tuple[str, date], Inputs]:
     """Return the rows from which a day of a case is built, and no others."""
     build = BUILDS[name]
-    days = [(case, day) for case, (_, expected) in given(name).items() for day in sorted({*map(of(name), expected)})]
+    days = [
+        (case, day) for case, (_, expected) in cases_of(name).items() for day in sorted({*map(of(name), expected)})
+    ]
     days += [(WEEK, day) for day in DAYS] * (WEEK in whole(name))
     return {
         (case, day): {
@@ -158,7 +157,7 @@ def made(spark: SparkSession) -> Made:
 @pytest.mark.parametrize("name", BUILDS)
 def test_a_case_gives_the_rows_that_it_expects(made: Made, name: str, subtests: pytest.Subtests) -> None:
     """tests/timing tests the vectors of timing and deliveries in Python."""
-    for case, (_, expected) in given(name).items():
+    for case, (_, expected) in cases_of(name).items():
         with subtests.test(case):
             assert made(name)[case] == expected
 
@@ -280,23 +279,17 @@ def test_no_split_and_no_order_of_its_input_and_no_generated_code_changes_a_tabl
     assert few == many
     cases = parted(name, few)
     for number, case in enumerate(whole(name), 1):
-        if case in given(name):
-            expected = given(name)[case][1]
-            if name in REACHING:
+        if case in cases_of(name):
+            expected = cases_of(name)[case][1]
+            if any(map(any, BUILDS[name].reach.values())):  # a day is made of other days' rows too
                 expected = Counter({row: n for row, n in expected.items() if of(name)(row) != LEFT_OUT})
             assert cases.get(number, Counter()) == expected, case
     if BUILDS[name].placed:
         for tasks in (of_few, of_many):
             assert len(set().union(*tasks.values())) > 1, "one task alone shows nothing"
             assert all(len(numbers) == 1 for numbers in tasks.values()), "the rows of a folder are one task's"
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", BUILDS)
-def test_no_rows_give_no_rows(spark: SparkSession, name: str) -> None:
-    assert (
-        collected(BUILDS[name].rows({table: frame(spark, table, ()) for table in needed(BUILDS[name])})) == Counter()
-    )
+    nothing = {table: frame(spark, table, ()) for table in needed(BUILDS[name])}
+    assert collected(BUILDS[name].rows(nothing)) == Counter(), "no rows give no rows"
 
 
 def test_the_days_that_a_day_reads_mirror_the_days_that_it_affects() -> None:
