@@ -218,7 +218,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     for line in costs.table(config):
         terminalreporter.line(line)
     for report in terminalreporter.stats.get("rerun", []):
-        terminalreporter.line(f"run again: {report.nodeid}: {_reason(report)}")
+        reason = str(getattr(report.longrepr, "reprcrash", None) or report.longreprtext).partition("\n")[0]
+        terminalreporter.line(f"run again: {report.nodeid}: {reason}")
     if seed := pytest_report_header(config):
         terminalreporter.line(seed)
     measured = config.pluginmanager.get_plugin("_cov")
@@ -227,10 +228,3 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         branches, lines = (100 * float(rates[name]) for name in ("branch-rate", "line-rate"))
         figures = f"{branches:.1f} % of branches, {lines:.1f} % of lines"
         terminalreporter.line(f"covered in the tests' own processes: {figures}")
-
-
-def _reason(report: pytest.TestReport) -> str:
-    """Return the first line of the error of a test that failed."""
-    crash = getattr(report.longrepr, "reprcrash", None)
-    text = crash.message if crash is not None else report.longreprtext
-    return str(text).partition("\n")[0]

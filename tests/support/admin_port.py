@@ -25,9 +25,9 @@ _NAME: Final = re.compile(r"`([a-z_.]+)`")
 def counts(text: str) -> dict[str, float]:
     """Return each sample of a page of metrics by its name and the values of its labels, separated by spaces."""
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
-    found = {" ".join((each.name, *each.labels.values())): each.value for each in samples}
-    assert len(found) == len(samples)
-    return found
+    values = {" ".join((sample.name, *sample.labels.values())): sample.value for sample in samples}
+    assert len(values) == len(samples)
+    return values
 
 
 class Events:
@@ -42,8 +42,8 @@ class Events:
             while True:
                 event = (await self._content.readuntil(b"\n\n")).decode()
                 event_name, data = event.removeprefix("event: ").rstrip("\n").split("\ndata: ")
-                if event_name == name and fields.items() <= (shown := json.loads(data)).items():
-                    return dict(shown)
+                if event_name == name and fields.items() <= (event_data := json.loads(data)).items():
+                    return dict(event_data)
 
 
 class Look:
@@ -104,15 +104,15 @@ async def looking(port: int) -> AsyncIterator[Look]:
 
 def documented(*introductions: str) -> dict[str, str]:
     """Return each field of the tables after these sentences as a path, and what the manual says of it."""
-    manual, found = MONITORING.read_text(), dict[str, str]()
+    manual, described = MONITORING.read_text(), dict[str, str]()
     for introduction in introductions:
         table = manual.partition(introduction)[2].lstrip().partition("\n\n")[0]
         assert table, introduction
-        for head, said in re.findall(r"^\| (`.+?) \| (.+) \|$", table, re.MULTILINE):
+        for head, description in re.findall(r"^\| (`.+?) \| (.+) \|$", table, re.MULTILINE):
             parent, colon, children = head.partition(": ")
             prefix = f"{_NAME.findall(parent)[0]}." if colon else ""
-            found |= {prefix + name: said for name in _NAME.findall(children if colon else parent)}
-    return found
+            described |= {prefix + name: description for name in _NAME.findall(children if colon else parent)}
+    return described
 
 
 def sentences(beginning: str) -> set[str]:

@@ -7,13 +7,10 @@ import ipaddress
 import ssl
 import time
 from pathlib import Path
-from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-
-NAMES: Final = (x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost"))
 
 
 class Certificate:
@@ -33,13 +30,14 @@ class Certificate:
         """The key and the certificate."""
         key = rsa.generate_private_key(65537, rsa_bits) if rsa_bits else ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "restante test")])
+        names = (x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost"))
         end = time.time() + days * 86_400 if expires is None else expires
         certificate = (
             x509.CertificateBuilder(issuer_name=subject, subject_name=subject, public_key=key.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(dt.datetime(1960, 1, 1, tzinfo=dt.UTC))
             .not_valid_after(dt.datetime.fromtimestamp(end, dt.UTC))
-            .add_extension(x509.SubjectAlternativeName(NAMES), critical=False)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .sign(key, hashes.SHA256())
         )
         encryption = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()

@@ -13,7 +13,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 import pytest
 
@@ -21,8 +20,6 @@ from support.bounds import PATIENCE
 from support.documents import ROOT
 from support.ports import held_port
 from support.processes import called, environment
-
-BIN: Final = Path(sys.executable).parent
 
 
 class Shell:
@@ -35,7 +32,7 @@ class Shell:
         self.environment = {
             **environment(),
             # uv, if the suite was started with the project's own
-            "PATH": f"{BIN}:{ROOT / '.tools' / 'uv' / 'bin'}:{os.environ['PATH']}",
+            "PATH": f"{Path(sys.executable).parent}:{ROOT / '.tools' / 'uv' / 'bin'}:{os.environ['PATH']}",
             "RESTANTE_LISTEN": f"127.0.0.1:{self.port}",
             "RESTANTE_ADMIN": "off",
             "RESTANTE_WAKU_LISTEN": f"127.0.0.1:{self.port}",
@@ -98,8 +95,8 @@ class Shell:
         assert process.stdout is not None
         printed = []
         for line in process.stdout:
-            if found := re.search(pattern, line):
-                return found[1]
+            if match := re.search(pattern, line):
+                return match[1]
             printed.append(line)
         pytest.fail(f"it ended and did not print {pattern}: {''.join(printed)}")
 

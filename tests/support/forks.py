@@ -147,8 +147,8 @@ def main() -> None:
             if os.fork() == 0:
                 requests.close()
                 _keep(request, *descriptors)
-            for each in descriptors:
-                os.close(each)
+            for descriptor in descriptors:
+                os.close(descriptor)
 
 
 def _reap(options: int) -> None:

@@ -38,7 +38,7 @@ class Tags(HTMLParser):
             self.texts[self.open[-1]][-1] += data
 
     def values(self, name: str) -> list[str]:
-        return [value for _, each, value in self.attributes if each == name]
+        return [value for _, attribute, value in self.attributes if attribute == name]
 
 
 def plain(content: bytes) -> str:

@@ -30,11 +30,11 @@ def dashboard() -> dict[str, Any]:
 def panels() -> Iterator[Panel]:
     """Yield the panels of all rows."""
     row = ""
-    for each in dashboard()["panels"]:
-        if each["type"] == "row":
-            row = each["title"]
+    for panel in dashboard()["panels"]:
+        if panel["type"] == "row":
+            row = panel["title"]
         else:
-            yield Panel(row, each["title"], each, [target["expr"] for target in each["targets"]])
+            yield Panel(row, panel["title"], panel, [target["expr"] for target in panel["targets"]])
 
 
 def filled_in(query: str) -> str:

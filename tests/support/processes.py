@@ -220,12 +220,12 @@ async def serving(
 
 
 @contextmanager
-def process_group(command: Sequence[str], **given: Any) -> Iterator[subprocess.Popen[str]]:
+def process_group(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
     """Start a program. In the end kill it and all processes that it has started, such as its Java.
 
     A test that fails may leave a fork of the program, which keeps the pipe open whose end would end the Java.
     """
-    with subprocess.Popen(command, text=True, start_new_session=True, **given) as process:
+    with subprocess.Popen(command, text=True, start_new_session=True, **options) as process:
         try:
             yield process
         finally:
@@ -305,19 +305,19 @@ def on_a_terminal(
         os.close(its)
         hang = threading.Timer(BOUND, process.kill)
         hang.start()
-        coming, shown = list(steps), b""
+        coming, sent = list(steps), b""
         with contextlib.suppress(OSError):  # EIO is how Linux says that nobody has the other end
             while some := os.read(ours, 4096):
-                shown += some
-                while coming and all(words.encode() in shown for words in coming[0]):
+                sent += some
+                while coming and all(words.encode() in sent for words in coming[0]):
                     del coming[0]
                     assert process.stdin is not None
                     process.stdin.write(b"\n")
         code = process.wait()
         hang.cancel()
     os.close(ours)
-    assert code == 0, f"{code}; {coming} was not shown: {shown!r}"
-    return shown.decode().replace("\r\n", "\n")
+    assert code == 0, f"{code}; {coming} was not shown: {sent!r}"
+    return sent.decode().replace("\r\n", "\n")
 
 
 @contextmanager

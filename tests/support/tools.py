@@ -67,12 +67,12 @@ def npm_packages(name: str, source: Path) -> Path:
     """Return the folder with the packages of a lock file, with `node_modules` in it."""
 
     def install(new: Path) -> None:
-        for each in PACKAGE:
-            shutil.copy(source / each, new)
+        for file in PACKAGE:
+            shutil.copy(source / file, new)
         bounds = ("--fetch-timeout=60000", "--fetch-retries=1")
         fetch("npm", NODE, NPM, "ci", "--ignore-scripts", "--no-audit", "--no-fund", *bounds, cwd=new)
 
-    return installed(name, b"".join((source / each).read_bytes() for each in PACKAGE), install)
+    return installed(name, b"".join((source / file).read_bytes() for file in PACKAGE), install)
 
 
 def fetch(
@@ -112,7 +112,7 @@ def build(*command: str | Path, cwd: Path, seconds: float = BUILD, variables: Ma
 
 def uv() -> str:
     """Return the path of uv. Raises MissingError."""
-    found = shutil.which("uv") or shutil.which("uv", path=TOOLS / "uv" / "bin")
-    if found is None:
+    path = shutil.which("uv") or shutil.which("uv", path=TOOLS / "uv" / "bin")
+    if path is None:
         raise MissingError("uv is missing (./run test fetches it)")
-    return found
+    return path

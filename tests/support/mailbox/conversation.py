@@ -86,8 +86,8 @@ def _read_script(path: Path) -> Script:
     lines = []
     for number, raw in enumerate(path.read_text().splitlines(), 1):
         if text := raw.strip():
-            kind, found = next((kind, found) for kind, form in _FORMS.items() if (found := form.fullmatch(text)))
-            lines.append(Line(number, text, kind, found.groups()))
+            kind, match = next((kind, match) for kind, form in _FORMS.items() if (match := form.fullmatch(text)))
+            lines.append(Line(number, text, kind, match.groups()))
     header = {line.kind: line.parts[0] for line in reversed(lines) if line.kind in {"differs", "fails", "title"}}
     options = dict(line.parts for line in lines if line.kind == "option")
     steps = [line for line in lines if line.kind not in {*header, "option"}]
@@ -267,15 +267,15 @@ def _pairs(text: str) -> dict[str, Any]:
     pairs: dict[str, Any] = {}
     position = 0
     while position < len(text):
-        found = _KEY.match(text, position)
-        assert found, f"'{text[position:]}' is not key=value"
-        position = found.end()
-        if found[2] == ":=" or text[position : position + 1] == '"':
-            pairs[found[1]], position = _JSON.raw_decode(text, position)
+        key = _KEY.match(text, position)
+        assert key, f"'{text[position:]}' is not key=value"
+        position = key.end()
+        if key[2] == ":=" or text[position : position + 1] == '"':
+            pairs[key[1]], position = _JSON.raw_decode(text, position)
         else:
             word = _WORD.match(text, position)
             assert word
-            pairs[found[1]], position = word[0], word.end()
+            pairs[key[1]], position = word[0], word.end()
     return pairs
 
 

@@ -79,10 +79,8 @@ class RawSocket:
             first, size = await self.reader.readexactly(2)
         assert first & 0xF0 == 0x80
         assert not size & 0x80
-        if size == 126:
-            (size,) = struct.unpack(">H", await self.reader.readexactly(2))
-        elif size == 127:
-            (size,) = struct.unpack(">Q", await self.reader.readexactly(8))
+        if size > 125:
+            size = int.from_bytes(await self.reader.readexactly(2 if size == 126 else 8))
         return first & 0x0F, await self.reader.readexactly(size)
 
     async def hear(self) -> dict[str, Any]:
@@ -91,8 +89,7 @@ class RawSocket:
             self.write(frame(PONG, received[1]))
         opcode, payload = received
         assert opcode in {TEXT, BINARY}, (opcode, payload)
-        heard: dict[str, Any] = json.loads(payload)
-        return heard
+        return dict(json.loads(payload))
 
     async def is_served(self, ping: object = 1) -> None:
         """Say a ping command, and take its answers; nothing else may come."""
@@ -103,27 +100,26 @@ class RawSocket:
         """Read the close frame; give its code."""
         opcode, payload = await self.read()
         assert opcode == CLOSE, (opcode, payload)
-        code: int = struct.unpack(">H", payload[:2])[0]
-        return code
+        return int.from_bytes(payload[:2])
 
     async def last_words(self) -> tuple[list[dict[str, Any]], int | None]:
         """Read until the end, answering a close: all it was told, and the first close code, None where there is none.
 
         Who resets the connection ends it, too: that is what a kernel does when it closes on something unread.
         """
-        told: list[dict[str, Any]] = []
+        messages: list[dict[str, Any]] = []
         code = None
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 opcode, payload = await self.read()
                 if opcode in {TEXT, BINARY}:
                     assert code is None, "something was said after the close"
-                    told.append(json.loads(payload))
+                    messages.append(json.loads(payload))
                 elif opcode == CLOSE and code is None:
-                    (code,) = struct.unpack(">H", payload[:2])
+                    code = int.from_bytes(payload[:2])
                     self.bid_farewell(code)
         self.cut()
-        return told, code
+        return messages, code
 
     async def ended(self) -> bool:
         """Return whether nothing more comes and the connection ends."""
@@ -152,9 +148,8 @@ class RawSocket:
 
     def cut(self) -> None:
         """Vanish as a process does that is killed with data unread: by a reset, and what was not sent yet is lost."""
-        socket = self.writer.get_extra_info("socket")
         if not self.writer.is_closing():
-            socket.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
+            self.writer.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
         self.writer.transport.abort()
 
     async def hang_up(self) -> None:

@@ -71,10 +71,9 @@ class Their:
 
 def alter(path: Path, *statements: str) -> None:
     """Do to a file what the reference server itself would not, foreign keys or no."""
-    with closing(sqlite3.connect(path)) as database:
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
         for statement in statements:
             database.execute(statement)
-        database.commit()
 
 
 def select(path: Path, query: str) -> list[tuple[Any, ...]]:

@@ -251,7 +251,7 @@ class SocketWorld(CommitLoopWorld):
 
     async def _stop(self) -> None:
         """Drain. Every client is told that the server restarts, unless it was being sent away at once."""
-        verdicts_before = [each.verdict for each in self.dispatcher.connections if each.verdict is not None]
+        verdicts_before = [peer.verdict for peer in self.dispatcher.connections if peer.verdict is not None]
         at_once = sum(verdict.code not in CLEANUP_CLOSE_CODES for verdict in verdicts_before)
         draining = asyncio.ensure_future(self._server.drain(self._working))
         for inbox in self._here:

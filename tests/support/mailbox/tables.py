@@ -44,8 +44,8 @@ class Usage:
 def usage_rows(database: sqlite3.Connection) -> Usage:
     def table(name: str, columns: str) -> list[Record]:
         names = columns.split(", ")
-        found = database.execute(f"SELECT {columns} FROM {name} ORDER BY id")
-        return [dict(zip(names, row, strict=True)) for row in found]
+        rows = database.execute(f"SELECT {columns} FROM {name} ORDER BY id")
+        return [dict(zip(names, row, strict=True)) for row in rows]
 
     times = "started, waiting_time, total_time, result, blur_time"
     usage = Usage(

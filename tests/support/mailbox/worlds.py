@@ -122,7 +122,7 @@ class World:
         return counted(self.live())
 
     def touched(self) -> dict[tuple[str, str], float]:
-        return {(each.app_id, each.mailbox_id): each.touched for each in self.dispatcher.state.mailboxes()}
+        return {(box.app_id, box.mailbox_id): box.touched for box in self.dispatcher.state.mailboxes()}
 
     def check(self) -> None:
         """Whatever else must be so at any time, the clients apart: what is stored is what is in memory."""
@@ -162,8 +162,8 @@ class CoreWorld(World):
         self._said.append((inbox.connection, None, self.now()))
 
     def flush(self, *, refused: bool = False) -> bool:
-        said, self._said = self._said, []
-        for connection, text, now in said:
+        commands, self._said = self._said, []
+        for connection, text, now in commands:
             self._end_grace_period(now)
             if text is None:
                 self._dispatcher.lose(connection, now)
@@ -172,7 +172,7 @@ class CoreWorld(World):
         assert self._dispatcher.internal_errors == []
         stored = self._commit(refused=refused)
         if not stored:
-            for connection, text, _ in said:
+            for connection, text, _ in commands:
                 if text is not None:
                     self._dispatcher.refuse_command(connection, text, NOT_STORED)
         for connection in self._dispatcher.end_batch():
@@ -255,8 +255,8 @@ class Disk(Store):
 
     def check(self, state: State, now: Now) -> None:
         """A restart would find what is in memory, but for late touches; service time is not ahead of itself."""
-        found = self._once("view", lambda: picture(at_once(self.view()), touches=False))
-        assert found == picture(state, touches=False)
+        view = self._once("view", lambda: picture(at_once(self.view()), touches=False))
+        assert view == picture(state, touches=False)
         mailboxes = list(state.mailboxes())
         assert self._one("SELECT count(*) FROM mailboxes") == len(mailboxes)
         assert self._one("SELECT count(*) FROM messages") == sum(len(mailbox.messages) for mailbox in mailboxes)
