@@ -49,19 +49,19 @@ def gap(topic: str | None, first: float, last: float, missing: int = 1, holders:
     return Gap(datetime.fromtimestamp(lower, UTC).date(), topic, lower, upper, missing, frozenset(holders.split(",")))
 
 
-def seen(found: list[MissingRange]) -> list[tuple[Any, ...]]:
+def in_hours(ranges: list[MissingRange]) -> list[tuple[Any, ...]]:
     """Return ranges with hours after midnight of DAY."""
     return [
-        ((each.lower - MIDNIGHT) / HOUR, (each.upper - MIDNIGHT) / HOUR, each.topics and "".join(each.topics))
-        for each in found
+        ((of.lower - MIDNIGHT) / HOUR, (of.upper - MIDNIGHT) / HOUR, of.topics and "".join(of.topics))
+        for of in ranges
     ]
 
 
 def test_gaps_of_one_outage_are_one_range_of_all_their_topics() -> None:
     gaps = [gap("cc", 2.5, 3, 5, "west"), gap("aa", 1, 1.5, 2, "north,west"), gap("bb", 1, 6, 40, "north")]
-    [found] = requests(gaps, ALWAYS)
-    assert seen([found]) == [(1, 6, "aabbcc")]
-    assert (found.missing, found.holders) == (47, ("north", "west"))
+    [request] = requests(gaps, ALWAYS)
+    assert in_hours([request]) == [(1, 6, "aabbcc")]
+    assert (request.missing, request.holders) == (47, ("north", "west"))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_gaps_of_one_outage_are_one_range_of_all_their_topics() -> None:
     ],
 )
 def test_gaps_that_are_close_are_joined(gaps: list[Gap], expected: list[Any]) -> None:
-    assert seen(requests(gaps, ALWAYS)) == expected
+    assert in_hours(requests(gaps, ALWAYS)) == expected
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_gaps_that_are_close_are_joined(gaps: list[Gap], expected: list[Any]) ->
 )
 def test_ranges_are_clipped_to_times_topics_and_a_holder(clip: Mapping[str, Any], expected: list[Any]) -> None:
     gaps = [gap("aa", 1, 2.5), gap("bb", 2, 4, holders="north"), gap(None, 8, 8)]
-    assert seen(requests(gaps, ALWAYS._replace(**clip))) == expected
+    assert in_hours(requests(gaps, ALWAYS._replace(**clip))) == expected
 
 
 def test_however_many_gaps_there_are_the_requests_are_few_and_cover_all_of_them() -> None:
@@ -114,17 +114,16 @@ def test_however_many_gaps_there_are_the_requests_are_few_and_cover_all_of_them(
             last = min(first + dice.choice((0, 0.5, 3)), first // 24 * 24 + 23.99)
             gaps.append(gap(dice.choice(("aa", "bb", "cc", None)), first, last, dice.randrange(1, 9)))
         most = dice.choice((1, 2, 10, 100))
-        found = requests(gaps, ALWAYS, most)
-        assert 0 < len(found) <= most
-        assert [each.lower for each in found] == sorted(each.lower for each in found)
-        assert all(one.upper < other.lower for one, other in pairwise(found)), "none overlap"
-        assert sum(each.missing for each in found) == sum(each.missing for each in gaps)
-        for each in gaps:
+        ranges = requests(gaps, ALWAYS, most)
+        assert 0 < len(ranges) <= most
+        assert all(one.upper < other.lower for one, other in pairwise(ranges)), "they are in order, and none overlap"
+        assert sum(one.missing for one in ranges) == sum(lack.missing for lack in gaps)
+        for lack in gaps:
             assert any(
-                one.lower <= each.first <= each.last <= one.upper
-                and (one.topics is None or each.topic in one.topics)
-                and each.holders <= set(one.holders)
-                for one in found
+                one.lower <= lack.first <= lack.last <= one.upper
+                and (one.topics is None or lack.topic in one.topics)
+                and lack.holders <= set(one.holders)
+                for one in ranges
             )
 
 
@@ -154,8 +153,8 @@ def asked(lake: LakeWorld, *words: str | Path, ends: int = 0) -> tuple[str, str]
 
 
 def ranges(lake: LakeWorld, *words: str | Path) -> list[Any]:
-    found = json.loads(asked(lake, *words)[0])["ranges"]
-    return [((each["to"] - each["from"]) / HOUR, each["topics"], each["missing"]) for each in found]
+    listed = json.loads(asked(lake, *words)[0])["ranges"]
+    return [((one["to"] - one["from"]) / HOUR, one["topics"], one["missing"]) for one in listed]
 
 
 def test_the_file_has_what_to_request(lake: LakeWorld, tmp_path: Path) -> None:
@@ -198,8 +197,8 @@ def test_only_what_the_mailservers_keep_and_accept_is_listed(lake: LakeWorld, tm
     for words in (("--retention", "0.5"), (*everything, *short), (*short, *everything), (*short, *SINCE[4:])):
         assert ranges(lake, *since[:2], *words) == [], "they were sent longer ago"
     file = tmp_path / "some.json"
-    shown = asked(lake, *since, *some, *others, "-o", file)[0].splitlines()
-    assert (shown[0], shown[-1]) == (
+    lines = asked(lake, *since, *some, *others, "-o", file)[0].splitlines()
+    assert (lines[0], lines[-1]) == (
         "east lacks 3 envelopes, in 1 range",
         "8 more envelopes are too old, or of other topics",
     )
@@ -217,8 +216,8 @@ def test_only_rows_of_the_mailserver_and_the_days_are_read(lake: LakeWorld) -> N
     lake.add("gaps", [{**row, "day": DAY + timedelta(days), "source": "east"} for days in (1, 2, 3, 19)])
     with Lake.open(lake.path, write=False) as opened:
         assert len(opened.table(GAPS).files()) == 3, "a file has several days"
-        found = module.read(opened, "east", Clip(MIDNIGHT, MIDNIGHT + 2 * 24 * HOUR))
-    assert sorted(each.day.day for each in found) == [20, 20, 20, 21, 22]
+        gaps = module.read(opened, "east", Clip(MIDNIGHT, MIDNIGHT + 2 * 24 * HOUR))
+    assert sorted(lack.day.day for lack in gaps) == [20, 20, 20, 21, 22]
 
 
 def test_many_ranges_are_shown_in_part(lake: LakeWorld, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -278,8 +277,8 @@ def archive(data: Path, envelopes: Sequence[Envelope]) -> None:
 
     async def save() -> None:
         archive = open_archive(data)
-        for each in envelopes:
-            await archive.save([each], each.sent)
+        for envelope in envelopes:
+            await archive.save([envelope], envelope.sent)
         await archive.close()
 
     asyncio.run(save())
@@ -342,5 +341,4 @@ def test_the_commands_of_the_guide_close_a_gap(tmp_path: Path) -> None:
             assert lines[1].endswith("held by export")
             fetched = sh(again, tmp_path)
             assert fetched.stdout == "fetched 0 envelopes of 1 range; 1 range open\n"
-    archived = set(raws_of(tmp_path / "east"))
-    assert archived == {each.raw for each in (*kept, first)}
+    assert set(raws_of(tmp_path / "east")) == {envelope.raw for envelope in (*kept, first)}

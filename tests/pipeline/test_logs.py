@@ -265,7 +265,7 @@ def test_a_path_without_logs_is_no_source_of_logs(tmp_path: Path) -> None:
 
 def test_of_logs_and_traces_only_listed_words_and_times_are_read(tmp_path: Path) -> None:
     secrets = dict.fromkeys(("_side", "side", "nameplate", "mailbox", "body", "code", "welcome", "waiting"), "canary")
-    details = secrets | {"type": "canary", "phase": "canary", "id": "0a0a"}
+    details: dict[str, Any] = secrets | {"type": "canary", "phase": "canary", "id": "0a0a"}
     details["message"] = details.copy()
     names = ("canary", "input code", "ws_send", "ws_receive")
     (tmp_path / "x.json").write_bytes(log(*({"name": name, "details": details} for name in names)))

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.report_lakes import LakeTables, Row
 from restante.pipeline.report.changes import counts
 from restante.pipeline.report.changes.failures import MAX_VERSIONS
 from restante.pipeline.report.changes.measure import MAX_OF_SOURCES, MAX_OF_VERSIONS, MIN_DAYS_BEFORE, Compared
@@ -27,7 +28,6 @@ from restante.pipeline.report.page import page
 from restante.pipeline.report.periods import parse
 from restante.pipeline.report.summary import summary
 from restante.pipeline.tables import TABLES, failures
-from support.pipeline.report_lakes import LakeTables, Row
 
 PORTIONS = st.integers(0, 10**6).flatmap(lambda all_: st.integers(0, all_).map(lambda part: Portion(part, all_)))
 HOURS = st.dictionaries(st.integers(0, 23), st.integers(1, 500))

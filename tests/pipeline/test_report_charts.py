@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.cells import cell_len
 
+from pipeline import reports
 from restante.pipeline.report.charts import axes
 from restante.pipeline.report.charts.elements import CHARACTER_WIDTH, WIDTH
 from restante.pipeline.report.charts.hatching import HATCHINGS, MIN_HATCHED, hatch
@@ -20,7 +21,6 @@ from restante.pipeline.report.charts.picture import legend, picture
 from restante.pipeline.report.charts.strips import SHAPES
 from restante.pipeline.report.model import MAX_PARTS, MAX_PERCENTILES, Figure, drawn, figures
 from restante.pipeline.report.values import json_value
-from support.pipeline import reports
 
 CHARTS = {figure.id: figure for _, figure in figures(reports.of_lake("2026-11")) if figure.chart}
 OF_A_DAY = {f"day {figure.id}": figure for _, figure in figures(reports.of_lake("2026-11-20")) if figure.chart}
@@ -29,14 +29,14 @@ OF_A_DAY = {f"day {figure.id}": figure for _, figure in figures(reports.of_lake(
 def marks(figure: Figure) -> list[tuple[int, str, str, ET.Element]]:
     """Return the row, the column, the value and the element of each mark."""
     return [
-        (int(each.attrib["data-row"]), each.attrib["data-column"], each.attrib["data-value"], each)
-        for each in ET.fromstring(picture(figure)).iter("g")
+        (int(mark.attrib["data-row"]), mark.attrib["data-column"], mark.attrib["data-value"], mark)
+        for mark in ET.fromstring(picture(figure)).iter("g")
     ]
 
 
 def rects(figure: Figure) -> list[tuple[float, ET.Element]]:
     """Return the value of each mark and its outermost rectangle."""
-    return [(float(value), each.findall("rect")[-1]) for _, _, value, each in marks(figure)]
+    return [(float(value), mark.findall("rect")[-1]) for _, _, value, mark in marks(figure)]
 
 
 @pytest.mark.parametrize("figure", [*CHARTS.values(), *OF_A_DAY.values()], ids=[*CHARTS, *OF_A_DAY])
@@ -73,9 +73,9 @@ def test_every_number_of_the_table_has_a_mark_within_the_chart(figure: Figure) -
 
     empty = replace(figure, table=replace(figure.table, rows=()))
     assert picture(empty) == legend(empty) == ""
-    places = [figure.table.place(column) for column in columns]
+    at_columns = [figure.table.place(column) for column in columns]
     for all_ in (0, None):
-        rows = tuple(tuple(all_ if at in places else v for at, v in enumerate(row)) for row in figure.table.rows)
+        rows = tuple(tuple(all_ if at in at_columns else v for at, v in enumerate(row)) for row in figure.table.rows)
         ET.fromstring(picture(replace(figure, table=replace(figure.table, rows=rows))))
 
 
@@ -93,8 +93,8 @@ def test_lying_bars_and_the_areas_of_squares_are_as_large_as_their_numbers() -> 
     ratios = [float(rect.attrib["width"]) / value for value, rect in rects(CHARTS["results-by-server"])]
     assert max(ratios) - min(ratios) < 0.001
     ratios = [
-        math.sqrt(float(value)) / float(each.findall("rect")[0].attrib["width"])
-        for _, _, value, each in marks(CHARTS["busy-hours"])
+        math.sqrt(float(value)) / float(mark.findall("rect")[0].attrib["width"])
+        for _, _, value, mark in marks(CHARTS["busy-hours"])
         if value != "0"
     ]
     assert max(ratios) / min(ratios) < 1.02
@@ -102,8 +102,8 @@ def test_lying_bars_and_the_areas_of_squares_are_as_large_as_their_numbers() -> 
 
 def test_a_step_is_as_high_as_its_number_in_every_lane() -> None:
     heights = {}
-    for _, _, value, each in marks(CHARTS["live-nameplates"]):
-        area = each.findall("path")[0].attrib["d"]
+    for _, _, value, mark in marks(CHARTS["live-nameplates"]):
+        area = mark.findall("path")[0].attrib["d"]
         bottom = float(area.partition("V")[0].split()[1])
         heights[float(value)] = bottom - float(area.partition("V")[2].partition("h")[0])
     assert all(height == pytest.approx(value * heights[40.0] / 40, abs=0.02) for value, height in heights.items())
@@ -119,7 +119,7 @@ def test_what_is_missing_is_visible_and_so_is_what_is_there(there: int, missing:
 
 def test_percentiles_are_in_order_along_the_axis() -> None:
     svg = ET.fromstring(picture(CHARTS["waiting-by-kind"]))
-    rules = [each.attrib["d"] for each in svg.iter("path") if each.attrib["class"] == "rule"]
+    rules = [path.attrib["d"] for path in svg.iter("path") if path.attrib["class"] == "rule"]
     xs = [float(path.partition(" ")[0][1:]) for path in rules]
     assert len(xs) > 2
     assert xs == sorted(xs)
@@ -127,16 +127,16 @@ def test_percentiles_are_in_order_along_the_axis() -> None:
 
 @given(st.one_of(st.integers(0, 10**15), st.floats(0, 1e12)))
 def test_ticks_are_few_round_numbers_that_reach_the_largest_value(largest: float) -> None:
-    found = axes.ticks(largest)
-    assert found[0] == 0
-    assert 2 <= len(found) <= axes.MAX_TICKS
-    assert found[-1] >= largest
-    assert found[-2] < max(largest, 1)
-    assert len({high - low for low, high in pairwise(found)}) == 1
+    ticks = axes.ticks(largest)
+    assert ticks[0] == 0
+    assert 2 <= len(ticks) <= axes.MAX_TICKS
+    assert ticks[-2] < max(largest, 1)
+    assert ticks[-1] >= largest
+    assert len({high - low for low, high in pairwise(ticks)}) == 1
 
 
 def test_hatchings_and_shapes_suffice_and_differ() -> None:
-    assert len({hatch(each, 0, 0, 16, 16) for each in HATCHINGS}) == MAX_PARTS
+    assert len({hatch(kind, 0, 0, 16, 16) for kind in HATCHINGS}) == MAX_PARTS
     assert len({shape(0, 0) for shape in SHAPES}) == MAX_PERCENTILES
 
 
@@ -150,9 +150,9 @@ def test_parts_of_a_chart_differ_without_colour_and_a_legend_says_what_they_mean
     if name == "waiting-by-kind":  # its parts have shapes
         return
     hatched: dict[str, set[bool]] = {}
-    for _, column, _, each in marks(figure):
-        rect = each.findall("rect")[-1].attrib
+    for _, column, _, mark in marks(figure):
+        rect = mark.findall("rect")[-1].attrib
         if min(float(rect["width"]), float(rect["height"])) >= MIN_HATCHED:
-            hatched.setdefault(column, set()).add(each.find("path") is not None)
+            hatched.setdefault(column, set()).add(mark.find("path") is not None)
     first, *others = hatched.values()
     assert (first, *others) == ({False}, *[{True}] * len(others))

@@ -18,6 +18,7 @@ import pytest
 from msgspec.structs import replace
 from rich.cells import cell_len
 
+from pipeline import reports
 from restante.cli import report_output
 from restante.cli.report_output import write_report
 from restante.common.csv_fields import FORMULA
@@ -31,7 +32,6 @@ from restante.pipeline.report.page import page
 from restante.pipeline.report.summary import ISOLATE, POP, summary
 from restante.pipeline.report.values import csv_text, spoken_value
 from support.markup import plain
-from support.pipeline import reports
 from support.timing.pages import closed
 
 WHOLE, HOSTILE = reports.whole(), reports.hostile()
@@ -49,7 +49,7 @@ def test_a_page_is_well_formed_names_nothing_outside_of_it_and_has_no_script(nam
     hrefs = tags.values("href")
     links = {link.removeprefix("#") for link in hrefs if link != "data:,"}
     assert links | {*tags.values("aria-labelledby"), *tags.values("aria-describedby")} <= {*tags.values("id")}
-    assert all(each.startswith(("#", "data:,")) for each in hrefs)
+    assert all(href.startswith(("#", "data:,")) for href in hrefs)
     assert "script" not in tags.texts
     scopes = [value for tag, attribute, value in tags.attributes if (tag, attribute) == ("th", "scope")]
     assert len(scopes) == len(tags.texts["th"]), "each header says what it heads"
@@ -62,8 +62,8 @@ def test_no_text_of_a_client_steers_the_page_or_a_terminal() -> None:
     assert "<script" not in content
     assert not BIDI.search(content)
     lines = "\n".join(summary(HOSTILE))
-    for shown in (content, lines.replace(ISOLATE, "").replace(POP, "")):
-        assert all(each.isprintable() or each == "\n" for each in shown)
+    for text in (content, lines.replace(ISOLATE, "").replace(POP, "")):
+        assert all(character.isprintable() or character == "\n" for character in text)
     assert "&lt;script&gt;alert(1)" in content
     assert "$policy ${style} $$" in plain(content.encode())
     assert "(empty)" in content
@@ -80,14 +80,14 @@ def test_each_figure_has_a_sentence_and_a_table_with_its_rows(name: str) -> None
         assert escape(figure.reading) in before
         rows = ET.fromstring(table + rest.partition("</table>")[0] + "</table>").iter("tr")
         columns = figure.table.columns
-        shown = [
+        with_values = [
             (at, column)
             for at, column in enumerate(columns)
             if column.usual is None or {row[at] for row in figure.table.rows} - {column.usual}
         ]
         assert [["".join(cell.itertext()) for cell in row] for row in rows] == [
-            [column.head for _, column in shown],
-            *([spoken_value(row[at], of.kind, of.absent) for at, of in shown] for row in figure.table.rows),
+            [column.head for _, column in with_values],
+            *([spoken_value(row[at], of.kind, of.absent) for at, of in with_values] for row in figure.table.rows),
         ]
 
 
@@ -142,7 +142,7 @@ def test_csv_and_json_have_the_same_values_and_the_page_is_written_last() -> Non
 def test_no_text_in_csv_begins_like_a_formula() -> None:
     """tests/test_common.py tests any text."""
     column = ReportColumn("a", "A", ValueKind.TEXT)
-    content = as_csv(ReportTable((column,), tuple((each,) for each in reports.HOSTILE))).decode()
+    content = as_csv(ReportTable((column,), tuple((name,) for name in reports.HOSTILE))).decode()
     rows = [row for [row] in list(csv.reader(io.StringIO(content, newline="")))[1:]]
     assert rows == ["'" * text.startswith(FORMULA) + text for text in reports.HOSTILE]
 

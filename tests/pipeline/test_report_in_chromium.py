@@ -10,8 +10,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser
 
+from pipeline import reports
 from restante.pipeline.report.page import page
-from support.pipeline import reports
 from support.timing.browser import PHONE, RULES, WIDE, chromium, opened
 
 PAGES = {"whole": page(reports.whole()), "hostile": page(reports.hostile())}

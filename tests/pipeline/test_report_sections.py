@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.report_lakes import RESULTS, LakeTables, Row, Tables, lake
 from restante.common.errors import Misuse
 from restante.pipeline.report.files import FIGURE_IDS
 from restante.pipeline.report.making import TABLES_READ, lake_days, made_report
@@ -40,7 +41,6 @@ from restante.pipeline.tables import BUILT_TABLES
 from restante.pipeline.tables.buckets import edges
 from restante.timing.model.phases import ALL_PHASES
 from support.markup import Tags
-from support.pipeline.report_lakes import RESULTS, LakeTables, Row, Tables, lake
 
 WEEK = parse("2026-W47")
 AFTER = datetime(2026, 11, 25, 6, tzinfo=UTC)
@@ -76,17 +76,17 @@ def within(table: str, period: Period = WEEK, where: Callable[[Row], Any] = bool
 
 
 def sums(rows: Iterable[Row], key: Sequence[str], *names: str) -> dict[tuple[Any, ...], tuple[int, ...]]:
-    found: dict[tuple[Any, ...], list[int]] = {}
+    added: dict[tuple[Any, ...], list[int]] = {}
     for row in rows:
-        sum_ = found.setdefault(tuple(row[each] for each in key), [0] * len(names))
+        counts = added.setdefault(tuple(row[name] for name in key), [0] * len(names))
         for at, name in enumerate(names):
-            sum_[at] += row[name]
-    return {name: tuple(counts) for name, counts in found.items()}
+            counts[at] += row[name]
+    return {values: tuple(counts) for values, counts in added.items()}
 
 
 def table(figure: Figure, key: Sequence[str], *names: str) -> dict[tuple[Any, ...], tuple[Any, ...]]:
-    places = [[figure.table.place(each) for each in of] for of in (key, names)]
-    return {tuple(row[at] for at in places[0]): tuple(row[at] for at in places[1]) for row in figure.table.rows}
+    keys, values = [[figure.table.place(name) for name in of] for of in (key, names)]
+    return {tuple(row[at] for at in keys): tuple(row[at] for at in values) for row in figure.table.rows}
 
 
 def not_nameplates(row: Row) -> bool:
@@ -106,7 +106,7 @@ SUMS: list[tuple[str, str, tuple[str, ...], tuple[str, ...], Callable[[Row], Any
 ]
 
 
-@pytest.mark.parametrize(("figure", "name", "key", "counts", "where"), SUMS, ids=[each[0] for each in SUMS])
+@pytest.mark.parametrize(("figure", "name", "key", "counts", "where"), SUMS, ids=[row[0] for row in SUMS])
 def test_counts_are_the_sums_of_the_period(figure: str, name: str, key: Any, counts: Any, where: Any) -> None:
     rows = within(name, where=where)
     assert table(FIGURES[figure], key, *counts) == sums(rows, key, *counts)
@@ -137,19 +137,19 @@ def test_waiting_times_are_percentiles_of_the_added_histograms(
 ) -> None:
     rows = within("durations", where=lambda row: (where | {"measure": "waiting"}).items() <= row.items())
     buckets = [(row["from_us"], row["count"]) for row in rows]
-    found = table(FIGURES[figure], [column], "p50_us", "p90_us", "p99_us", "durations", "unknown")
+    waiting = table(FIGURES[figure], [column], "p50_us", "p90_us", "p99_us", "durations", "unknown")
     unknown = sum(count for least, count in buckets if least is None)
     known = sum(count for least, count in buckets if least is not None)
-    assert found[name,] == (*percentiles(buckets), known, unknown)
-    assert len(found) == {"what": 6, "source": 3}[column]
+    assert waiting[name,] == (*percentiles(buckets), known, unknown)
+    assert len(waiting) == {"what": 6, "source": 3}[column]
 
 
 def test_busy_hours_have_every_hour_of_every_weekday_and_its_average() -> None:
     rows = [{**row, "weekday": row["day"].strftime("%A")} for row in within("busy_hours") if row["hour"] is not None]
     expected = sums(rows, ["weekday", "hour"], "connections", "mailboxes", "nameplates")
-    found = table(FIGURES["busy-hours"], ["weekday", "hour"], "connections", "mailboxes", "nameplates")
-    assert len(found) == 7 * 24
-    assert {key: counts for key, counts in found.items() if counts != (0, 0, 0)} == expected
+    hours = table(FIGURES["busy-hours"], ["weekday", "hour"], "connections", "mailboxes", "nameplates")
+    assert len(hours) == 7 * 24
+    assert {key: counts for key, counts in hours.items() if counts != (0, 0, 0)} == expected
     [remark] = FIGURES["busy-hours"].remarks
     blurred = sum(row["connections"] for row in within("busy_hours") if row["hour"] is None)
     assert remark.startswith(f"Left out: {blurred:,} connections, ")
@@ -189,8 +189,8 @@ def test_servers_that_the_chart_of_pressure_leaves_out_are_in_its_table() -> Non
 
 def test_guesses_that_stand_out_are_listed_and_counted_and_the_first_days_are_not_judged() -> None:
     rows = within("guesses", where=lambda row: row["stands_out"])
-    found = table(FIGURES["guesses-that-stand-out"], ["day", "source", "app_id"], "suspects", "threshold")
-    assert found == {(row["day"], row["source"], row["app_id"]): (row["suspects"], row["threshold"]) for row in rows}
+    listed = table(FIGURES["guesses-that-stand-out"], ["day", "source", "app_id"], "suspects", "threshold")
+    assert listed == {(row["day"], row["source"], row["app_id"]): (row["suspects"], row["threshold"]) for row in rows}
     [fact] = section_of(REPORT, "guesses").facts
     assert (fact.value, fact.warns) == (len(rows), True)
     unjudged = [row | {"median": None, "mad": None, "threshold": None, "stands_out": None} for row in LAKE["guesses"]]
@@ -206,7 +206,7 @@ def test_guesses_that_stand_out_are_listed_and_counted_and_the_first_days_are_no
 
 def test_timing_has_the_phase_with_the_longest_median_first_and_the_time_of_a_round_trip() -> None:
     medians = FIGURES["timing-by-phase"].table.numbers("p50_us")
-    assert medians == sorted(medians, key=lambda each: -(each or 0))
+    assert medians == sorted(medians, key=lambda us: -(us or 0))
     known = [row for row in within("times") if row["from_us"] is not None]
     assert table(FIGURES["timing-by-phase"], ["phase"], "durations") == sums(known, ["phase"], "count")
     round_trips = [(row["from_us"], row["count"]) for row in known if row["phase"] == "round trip"]
@@ -226,8 +226,9 @@ def test_timing_says_what_took_the_time() -> None:
 
 def test_rows_of_sources_gaps_and_the_quarantine() -> None:
     names = ("read", "clean", "duplicate", "quarantined", "last_row", "last_ingest")
-    found = table(FIGURES["sources"], ["source"], *names)
-    assert found == {(row["source"],): tuple(row[name] for name in names) for row in LAKE["sources"]}
+    assert table(FIGURES["sources"], ["source"], *names) == {
+        (row["source"],): tuple(row[name] for name in names) for row in LAKE["sources"]
+    }
     key = ("source", "table", "reason")
     expected = sums([{**row, "one": 1} for row in within("quarantine")], key, "one")
     assert table(FIGURES["quarantine"], key, "rows") == expected
@@ -325,12 +326,12 @@ def test_a_percentile_is_within_one_percent_of_that_of_the_durations(durations: 
         (0 if us <= 0 else max(edge for edge in edges() if edge <= us), 1) for us in durations
     ]
     parts.insert(data.draw(st.integers(0, len(parts))), (None, 7))
-    found = percentiles(parts)
-    for percent, us in zip(PERCENTILES, found, strict=True):
+    result = percentiles(parts)
+    for percent, us in zip(PERCENTILES, result, strict=True):
         exact = sorted(durations)[max(math.ceil(percent * len(durations) / 100), 1) - 1]
         assert us is not None
         assert us == pytest.approx(max(exact, 0), rel=0.01 + 1e-9)
-    assert percentiles(reversed(parts)) == percentiles(parts * 2) == found
+    assert percentiles(reversed(parts)) == percentiles(parts * 2) == result
     assert known(parts) == (len(durations), 7)
 
 
@@ -347,7 +348,7 @@ KINDS = st.sampled_from(PeriodKind)
 def test_each_day_is_in_one_period_of_each_kind(kind: PeriodKind, day: date) -> None:
     period = containing(kind, day)
     assert day in period.days
-    assert all(containing(kind, each) == period for each in period.days)
+    assert all(containing(kind, other) == period for other in period.days)
     assert parse(period.name) == period == period.after.before == period.before.after
     assert period.before.last + timedelta(1) == period.first
     assert last_over(kind, day).after == period

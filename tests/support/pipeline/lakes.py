@@ -123,16 +123,13 @@ class Held:
     ) -> Held:
         return Held(pa.Table.from_batches(task(self._rows.combine_chunks().to_batches())))
 
-    def collect(self) -> list[Row]:
-        found: list[Row] = self._rows.to_pylist()
-        return found
+    def collect(self) -> Any:
+        return self._rows.to_pylist()
 
 
 def held(rows: Sequence[Row], table: Table = LETTERS) -> DataFrame:
     """Return rows to be staged without Spark, in one piece."""
-    names = [column.name for column in table.columns]
-    chosen = [{name: row[name] for name in names} for row in rows]
-    return cast(DataFrame, Held(pa.Table.from_pylist(chosen, arrow(table))))
+    return cast(DataFrame, Held(pa.Table.from_pylist(list(rows), arrow(table))))
 
 
 def info(run: str = "r", finished: float = 1_795_000_000.0, **others: Any) -> CommitInfo:
@@ -178,14 +175,13 @@ def infos(table: LakeTable) -> list[CommitInfo]:
     """Return the commit infos of its versions, as far as their entries are there, newest first."""
     last = -1 if table.version is None else table.version
     there = [version for version in range(last, -1, -1) if delta_log.file(table.folder, version).exists()]
-    found = [delta_log.read_info(table.folder, version) for version in there]
-    return [info for info in found if info.run or info.days]
+    read = [delta_log.read_info(table.folder, version) for version in there]
+    return [info for info in read if info.run or info.days]
 
 
 def rows(read: pa.Table) -> list[Row]:
     """Return what a reader read, in the order of ids."""
-    found: list[Row] = read.to_pylist()
-    return sorted(found, key=lambda row: row["id"])
+    return sorted(read.to_pylist(), key=lambda row: row["id"])
 
 
 def contents(table: LakeTable, where: Where | None = None) -> pa.Table:
@@ -206,8 +202,8 @@ def contents(table: LakeTable, where: Where | None = None) -> pa.Table:
             if column.added and column.name not in part.schema.names:
                 part = part.append_column(column.name, pa.nulls(file.rows, schema.field(column.name).type))
         parts.append(part.select(schema.names).cast(schema))
-    found = pa.concat_tables(parts)
-    return found.filter(pa.array([matches(row, where or {}) for row in found.to_pylist()], pa.bool_()))
+    whole = pa.concat_tables(parts)
+    return whole.filter(pa.array([matches(row, where or {}) for row in whole.to_pylist()], pa.bool_()))
 
 
 def matches(row: Row, where: Where) -> bool:
@@ -218,11 +214,11 @@ def matches(row: Row, where: Where) -> bool:
 def stored(path: Path, table: Table = LETTERS) -> list[Row]:
     """Read the table anew, without Spark; delta-rs must read the same."""
     there = seen(path, table)
-    found = rows(contents(there))
+    ours = rows(contents(there))
     if there.version is not None:
         theirs = DeltaTable(there.folder).to_pyarrow_table()
-        assert rows(theirs.select([column.name for column in table.columns])) == found
-    return found
+        assert rows(theirs.select([column.name for column in table.columns])) == ours
+    return ours
 
 
 def by_spark(spark: SparkSession, path: Path, where: Where | None = None, table: Table = LETTERS) -> list[Row]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import subprocess
 from collections import Counter
@@ -15,7 +14,6 @@ from typing import Any, Final, NoReturn
 from unittest.mock import patch
 
 import msgspec
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -45,14 +43,14 @@ from support.processes import called
 Row = dict[str, Any]
 
 
-def no_spark(*_given: object, **_others: object) -> NoReturn:
+def no_spark(*_: object, **_others: object) -> NoReturn:
     """Stand where a session would be begun."""
     pytest.fail("Spark was asked for")
 
 
-def command(*words: str | Path, ends: int = 0) -> subprocess.CompletedProcess[str]:
+def command(*words: str | Path, ends: int = 0, session: Any = no_spark) -> subprocess.CompletedProcess[str]:
     """Run a command of the pipeline in this process; it must not start Spark."""
-    with patch("restante.pipeline.spark.session.session", no_spark):
+    with patch("restante.pipeline.spark.session.session", session):
         done = called("pipeline", *words)
     assert done.returncode == ends, done.stderr
     return done
@@ -60,10 +58,7 @@ def command(*words: str | Path, ends: int = 0) -> subprocess.CompletedProcess[st
 
 def spark_command(spark: SparkSession, *words: str | Path) -> subprocess.CompletedProcess[str]:
     """Run a command of the pipeline in this process, on the shared session."""
-    with patch("restante.pipeline.spark.session.session", lambda *_given, **_others: nullcontext(spark)):
-        done = called("pipeline", *words)
-    assert done.returncode == 0, done.stderr
-    return done
+    return command(*words, session=lambda *_, **_others: nullcontext(spark))
 
 
 class LakeWorld:
@@ -162,16 +157,12 @@ class LakeWorld:
 
     def bytes(self) -> bytes:
         """Return all that is in the lake's files, Parquet unpacked."""
-        found = []
+        parts = []
         for path in self.path.rglob("*"):
-            found += [path.name.encode(), path.read_bytes() if path.is_file() else b""]
+            parts += [path.name.encode(), path.read_bytes() if path.is_file() else b""]
             if path.suffix == ".parquet":
-                sink = io.BytesIO()
-                table: pa.Table = pq.read_table(path, partitioning=None)
-                with pa.ipc.new_stream(sink, table.schema) as stream:
-                    stream.write_table(table)
-                found.append(sink.getvalue())
-        return b"\n".join(found)
+                parts.append(repr(pq.read_table(path, partitioning=None).to_pylist()).encode())
+        return b"\n".join(parts)
 
 
 # ── builds that need no Spark ────────────────────────────────────────────────────────────────────
@@ -192,14 +183,12 @@ class Counting(Build):
         counts = Counter((row["day"], row["source"] if of_source else "") for row in rows)
         if FOLDERS.name in inputs:
             counts = Counter({tuple(row.values()): counts[tuple(row.values())] for row in inputs[FOLDERS.name]})
-        return held(
-            [
-                {column.name: _value(column, day, source, number) for column in self.table.columns}
-                for (day, source), number in counts.items()
-                if day in days
-            ],
-            self.table,
-        )
+        made = [
+            {column.name: _value(column, day, source, number) for column in self.table.columns}
+            for (day, source), number in counts.items()
+            if day in days
+        ]
+        return held(made, self.table)
 
     def folders_frame(self, spark: Any, folders: Collection[Folder]) -> Any:
         """Return folders as dictionaries."""
@@ -227,6 +216,5 @@ def without_spark(world: LakeWorld) -> Iterator[None]:
         rows: list[dict[str, Any]] = contents(table, where).to_pylist()
         return rows
 
-    session: Any = SimpleNamespace()
-    with patch.object(LakeTable, "read", read), patch.object(world, "spark", lambda: session):
+    with patch.object(LakeTable, "read", read), patch.object(world, "spark", SimpleNamespace):
         yield

@@ -40,9 +40,8 @@ class SourceRead(NamedTuple):
         return [(row["identity"], row["fault"]) for row in self.rows if row["fault"] is not None]
 
     @property
-    def marks(self) -> Mapping[str, Mark]:
-        marks: Mapping[str, Mark] = self.span.marks
-        return marks
+    def marks(self) -> Any:
+        return self.span.marks
 
 
 def read_source(
@@ -53,7 +52,7 @@ def read_source(
     with recognise(spec).opened(scratch, said.append, context) as opened:
         span = opened.find_new(table, marks or {})
         rows = [] if span is None else rows_of(opened, span)
-    assert list(scratch.iterdir() if scratch.exists() else ()) == []  # nothing is left behind
+    assert list(scratch.glob("*")) == []  # nothing is left behind
     return SourceRead(span, rows, said)
 
 
@@ -67,15 +66,14 @@ def read(
 ) -> dict[str, SourceRead]:
     """Read what is new of the usage records; the marks go on."""
     tables: dict[str, SourceRead] = {}
-    words = [] if said is None else said
+    marks, said = {} if marks is None else marks, [] if said is None else said
     named = recognise(source) if isinstance(source, str) else source
-    with named.opened(scratch, words.append, context) as opened:
+    with named.opened(scratch, said.append, context) as opened:
         for name in (table.name for table in opened.tables if table.name in TABLES):
-            span = opened.find_new(name, (marks or {}).get(name, {}))
+            span = opened.find_new(name, marks.get(name, {}))
             if span is not None:
-                tables[name] = SourceRead(span, rows_of(opened, span), words)
-                if marks is not None:
-                    marks[name] = dict(span.marks)
+                tables[name] = SourceRead(span, rows_of(opened, span), said)
+                marks[name] = dict(span.marks)
     return tables
 
 
@@ -93,4 +91,4 @@ def rows_of(opened: OpenedSource, span: Span) -> list[Row]:
     with patch("restante.pipeline.sources.tasks.frame", frame):
         rows: Any = opened.read(None, span)  # type: ignore[arg-type]
     assert len(rows) == span.counted
-    return list(rows)
+    return rows  # type: ignore[no-any-return]

@@ -23,8 +23,7 @@ FIRST_TIME: Final = ("started", "connect_time", "start", "server_rx", "sent", "a
 TABLES: Final[Mapping[str, Table]] = {
     **CLEAN_TABLES,
     **BUILT_TABLES,
-    FOLDERS.name: FOLDERS,
-    LEDGERS.name: LEDGERS,
+    **{table.name: table for table in (FOLDERS, LEDGERS)},
 }
 
 Values = tuple[Any, ...]
@@ -65,9 +64,7 @@ def rows(name: str, records: Iterable[Mapping[str, Any]]) -> list[Values]:
         times = full.pop("_times", 1)
         if base and "day" not in full:
             first = next(full[column] for column in FIRST_TIME if full.get(column) is not None)
-            full["day"] = (
-                first[:10] if isinstance(first, str) else datetime.fromtimestamp(first, UTC).date().isoformat()
-            )
+            full["day"] = first[:10] if isinstance(first, str) else str(datetime.fromtimestamp(first, UTC).date())
         assert set(full) == set(column_names(name)), name
         values += [tuple(_value(full[column.name], column.type) for column in TABLES[name].columns)] * times
     return values

@@ -33,16 +33,15 @@ class LakeTables:
         self._database = duckdb.connect(config={"threads": 1})
         self._database.execute("SET TimeZone = 'UTC'")
         for table in TABLES.values():
-            types = ", ".join(f"{views.name(each.name)} {columns.of(each).duckdb}" for each in table.columns)
+            types = ", ".join(f"{views.name(column.name)} {columns.of(column).duckdb}" for column in table.columns)
             self._database.execute(f"CREATE TABLE {views.name(table.name)} ({types})")
-        for name, found in rows.items():
-            self.insert(TABLES[name], found)
+        for name, of_table in rows.items():
+            self.insert(TABLES[name], of_table)
 
     def insert(self, table: Table, rows: Sequence[Row]) -> None:
-        given = pa.Table.from_pylist([*rows], columns.rows(table.columns))
-        self._database.register("given", given)
-        self._database.execute(f"INSERT INTO {views.name(table.name)} SELECT * FROM given")
-        self._database.unregister("given")
+        self._database.register("new", pa.Table.from_pylist([*rows], columns.rows(table.columns)))
+        self._database.execute(f"INSERT INTO {views.name(table.name)} SELECT * FROM new")
+        self._database.unregister("new")
 
     def fetch(self, sql: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         return self._database.execute(sql, dict(parameters)).fetchall()

@@ -9,11 +9,11 @@ from random import Random
 
 from msgspec.structs import replace
 
+from pipeline.report_lakes import LakeTables, lake
 from restante.pipeline.report.changes.measure import quoted
 from restante.pipeline.report.making import made_report
 from restante.pipeline.report.model import Cell, Changes, Fact, PunchCard, Report, ReportChange, ValueKind
 from restante.pipeline.report.periods import parse
-from support.pipeline.report_lakes import LakeTables, lake
 
 HOSTILE = (
     "</style></script></title><script>alert(1)</script>",
@@ -60,11 +60,9 @@ def hostile() -> Report:
     for section in of_lake("2026-W47").sections:
         figures = []
         for figure in section.figures:
-            given: dict[Cell, Cell] = {}
-            for value in (value for row in figure.table.rows for value in row if isinstance(value, str)):
-                if value not in given:
-                    given[value] = next(names)
-            rows = tuple(tuple(given.get(value, value) for value in row) for row in figure.table.rows)
+            texts = dict.fromkeys(cell for row in figure.table.rows for cell in row if isinstance(cell, str))
+            renamed: dict[Cell, Cell] = dict(zip(texts, names, strict=False))
+            rows = tuple(tuple(renamed.get(cell, cell) for cell in row) for row in figure.table.rows)
             known = isinstance(figure.chart, PunchCard)  # it has the names of weekdays
             figures.append(figure if known else replace(figure, table=replace(figure.table, rows=rows)))
         sections.append(replace(section, figures=tuple(figures)))
