@@ -311,6 +311,9 @@ def test_a_lost_connection_means_that_java_ended_if_it_did(monkeypatch: pytest.M
     assert errors.java_has_ended(lost) is ended
     assert errors.java_has_ended(during) is ended
     assert not errors.java_has_ended(StoreError("the disk is full"))
+    first, second = StoreError("the disk is full"), OSError("no space")
+    first.__cause__, second.__context__ = second, first
+    assert not errors.java_has_ended(first), "errors may refer to one another in a circle"
     assert not errors.java_has_ended(Py4JJavaError.__new__(Py4JJavaError)), "Java has said what failed"
     monkeypatch.setattr("pyspark.SparkContext._gateway", None)
     assert not errors.java_has_ended(ConnectionResetError()), "this process has none"

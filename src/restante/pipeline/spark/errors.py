@@ -79,9 +79,11 @@ def java_has_ended(error: BaseException) -> bool:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error, and those while whose handling it was raised."""
-    while error is not None:
+    """Yield an error, and those while whose handling it was raised. These may refer to one another in a circle."""
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
         yield error
+        seen.append(error)
         error = error.__cause__ or error.__context__
 
 
