@@ -66,7 +66,6 @@ def test_a_reader_creates_nothing(tmp_path: Path) -> None:
 def test_one_run_writes_others_are_refused_and_a_reader_sees_it_and_takes_no_lock(tmp_path: Path) -> None:
     lake = make(tmp_path / "lake")
     with Lake.open(lake, write=False) as reader:
-        before = lake.stat().st_mtime_ns, (lake / LOCK_FILE).stat().st_mtime_ns
         assert not reader.is_written_by_another()
         with Lake.open(lake, write=True) as own:
             assert reader.is_written_by_another()
@@ -74,6 +73,12 @@ def test_one_run_writes_others_are_refused_and_a_reader_sees_it_and_takes_no_loc
             with pytest.raises(Misuse, match=ONE_SENTENCE) as refused, Lake.open(lake, write=True):
                 pass
             assert "wait until it is done" in str(refused.value)
+            (lake / LOCK_FILE).unlink()  # the folder stays locked
+            assert reader.is_written_by_another()
+            with pytest.raises(Misuse, match="wait until it is done"), Lake.open(lake, write=True):
+                pass
+        (lake / LOCK_FILE).touch()
+        before = lake.stat().st_mtime_ns, (lake / LOCK_FILE).stat().st_mtime_ns
         # A lock that is held for a moment would make a writer fail.
         with patch.multiple(fcntl, flock=pytest.fail, lockf=pytest.fail, fcntl=pytest.fail):
             assert not reader.is_written_by_another()

@@ -5,29 +5,29 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
 from restante.common.errors import Misuse, StoreError
-from restante.common.lock_file import lock_file
+from restante.common.lock_file import NO_DIRECTORY_LOCKS, lock_directory
 
 LOCK: Final = "lock"
 
 
-def lock(data: Path) -> int:
-    """Lock a data directory for this process and return the descriptor that holds the lock.
+def lock(data: Path) -> ExitStack:
+    """Lock a data directory for this process. Closing what is returned releases the lock.
 
-    The directory is made if it does not exist. Closing the descriptor releases the lock. Raises StoreError if another
+    The directory is made if it does not exist. Raises StoreError if another
     process holds it or the directory cannot be made.
     """
     try:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)  # readable by its owner only: it holds private data
         for patience in (0.2, 0.2, 0.2):  # `running` locks it for a moment
             with suppress(BlockingIOError):
-                return lock_file(data / LOCK)
+                return lock_directory(data, LOCK)
             time.sleep(patience)
-        return lock_file(data / LOCK)
+        return lock_directory(data, LOCK)
     except BlockingIOError:
         raise StoreError(
             f"another process is using the data directory {data}: stop it, or name another with --data"
@@ -38,17 +38,20 @@ def lock(data: Path) -> int:
 
 def running(data: Path) -> bool:
     """Return whether another process holds the lock. Raises Misuse if this user may not know."""
-    try:
-        held = os.open(data / LOCK, os.O_RDONLY | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as error:
-        raise Misuse(f"cannot read {data / LOCK}: {error.strerror}") from error
-    try:
-        fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    else:
-        return False
-    finally:
-        os.close(held)
+    for path, flags in ((data, os.O_DIRECTORY), (data / LOCK, 0)):
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise Misuse(f"cannot read {path}: {error.strerror}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            if error.errno not in NO_DIRECTORY_LOCKS:
+                raise Misuse(f"cannot lock {path}: {error.strerror}") from error
+        finally:
+            os.close(descriptor)
+    return False

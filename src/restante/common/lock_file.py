@@ -1,14 +1,19 @@
-"""Locks between processes: a file that one of them has locked."""
+"""Locks between processes: a file or a directory that one of them has locked."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 LOCKS: Final = Path("/proc/locks")
 """The locks of this machine (proc_locks(5))."""
+
+NO_DIRECTORY_LOCKS: Final = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP}
+"""Errors of a file system that cannot lock a directory. NFS needs a descriptor that can write (flock(2))."""
 
 
 def lock_file(path: Path, mode: int = 0o600) -> int:
@@ -26,8 +31,27 @@ def lock_file(path: Path, mode: int = 0o600) -> int:
     return held
 
 
+def lock_directory(directory: Path, name: str, mode: int = 0o600) -> ExitStack:
+    """Lock a directory and the file `name` in it. Closing what is returned releases both locks.
+
+    Somebody may remove the file while it is locked. Another process then locks a new file, but not the directory. The
+    file is locked for earlier versions of this program, which lock nothing else, and for file systems that cannot
+    lock a directory. Raises BlockingIOError if either is locked already, another OSError if they cannot be locked.
+    """
+    with ExitStack() as locks:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        locks.callback(os.close, descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in NO_DIRECTORY_LOCKS:
+                raise
+        locks.callback(os.close, lock_file(directory / name, mode))
+        return locks.pop_all()
+
+
 def is_locked(path: Path) -> bool:
-    """Return whether a process of this machine has locked a file, as far as it can be seen.
+    """Return whether a process of this machine has locked a file or directory, as far as it can be seen.
 
     It takes no lock, not even for a moment: a process that wants one then would fail. Locks that cannot be seen are
     those of other machines and of other containers.

@@ -57,14 +57,10 @@ def import_databases(data: Path, channel: Path | None, usage: Path | None, *, me
         must_exist(kind, path)
         if Path(os.path.realpath(path)).is_relative_to(os.path.realpath(copies)):
             raise Misuse(f"{kind.flag}: {path} is in {copies}, which an import removes: move it to another folder")
-    held = lock(data)
-    try:
-        with _private_folder(data) as folder, ExitStack() as open_copies:
-            sources = [open_copies.enter_context(opened(kind, path, folder)) for kind, path in wanted]
-            with closing(connect(str(data / FILE))) as database:
-                return _in_one_transaction(database, data, sources, merge=merge)
-    finally:
-        os.close(held)
+    with lock(data), _private_folder(data) as folder, ExitStack() as open_copies:
+        sources = [open_copies.enter_context(opened(kind, path, folder)) for kind, path in wanted]
+        with closing(connect(str(data / FILE))) as database:
+            return _in_one_transaction(database, data, sources, merge=merge)
 
 
 @contextmanager

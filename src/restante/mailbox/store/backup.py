@@ -78,19 +78,15 @@ def restore(file: Path, data: Path, advance: Callable[[int], None]) -> Contents:
     with SCHEMA.reading_copy(file) as backup:
         if _in_use(data) and not running(data):
             raise Misuse(f"{data} is not empty: move its files away, or name another directory with --data")
-        held = lock(data)
-        try:
-            with new_file(data / FILE) as unfinished:
-                copy_database(backup, unfinished, advance)
-                try:
-                    return _checked(unfinished, data / FILE)
-                except StoreDamaged as error:
-                    raise StoreDamaged(
-                        f"nothing was restored, because {file} is damaged ({error}): use another backup, or salvage"
-                        " what `sqlite3 FILE .recover` can read"
-                    ) from error
-        finally:
-            os.close(held)
+        with lock(data), new_file(data / FILE) as unfinished:
+            copy_database(backup, unfinished, advance)
+            try:
+                return _checked(unfinished, data / FILE)
+            except StoreDamaged as error:
+                raise StoreDamaged(
+                    f"nothing was restored, because {file} is damaged ({error}): use another backup, or salvage"
+                    " what `sqlite3 FILE .recover` can read"
+                ) from error
 
 
 def _in_use(data: Path) -> bool:

@@ -7,10 +7,10 @@ waits for the disk, run in a thread. With WAL and synchronous=FULL, a commit tha
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -65,9 +65,9 @@ class Store:
     raises StoreBusy if nothing was changed, or StoreError, after which the server must not answer any client.
     """
 
-    def __init__(self, database: sqlite3.Connection, lock_descriptor: int | None = None) -> None:
+    def __init__(self, database: sqlite3.Connection, directory_lock: ExitStack | None = None) -> None:
         self.database = database
-        self._lock_descriptor = lock_descriptor
+        self._directory_lock = directory_lock
         # Statements run on the event loop or in this thread, COMMIT mostly in the thread, and never two at once.
         self._committer = Worker("commit")
         self._last_commit_seconds = FAST_FLUSH_SECONDS
@@ -85,16 +85,16 @@ class Store:
     @classmethod
     def open(cls, data: Path) -> Store:
         """Lock the data directory and open its database. Create both if they do not exist."""
-        held = lock(data)
+        directory_lock = lock(data)
         try:
             database = connect(str(data / FILE))
             try:
-                return cls(database, held)
+                return cls(database, directory_lock)
             except BaseException:
                 database.close()
                 raise
         except BaseException:
-            os.close(held)
+            directory_lock.close()
             raise
 
     def _one(self, sql: str) -> float:
@@ -203,5 +203,5 @@ class Store:
         self._committer.end()
         self._checkpoint("TRUNCATE")
         self.database.close()
-        if self._lock_descriptor is not None:
-            os.close(self._lock_descriptor)
+        if self._directory_lock is not None:
+            self._directory_lock.close()

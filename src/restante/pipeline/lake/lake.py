@@ -23,7 +23,7 @@ import msgspec
 
 from restante.common.atomic_file import draft_of, flush
 from restante.common.errors import Misuse, RestanteError, StoreError, plain
-from restante.common.lock_file import is_locked, lock_file
+from restante.common.lock_file import is_locked, lock_directory
 from restante.pipeline.lake import delta_log
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.schemas import Table
@@ -110,7 +110,7 @@ class Lake:
 
     def is_written_by_another(self) -> bool:
         """Return whether another run writes to the lake now, as far as this machine knows. It takes no lock."""
-        return self._run is None and is_locked(self.path / LOCK_FILE)
+        return self._run is None and any(map(is_locked, (self.path, self.path / LOCK_FILE)))
 
     def tables(self) -> list[str]:
         """Return the names of the tables that exist."""
@@ -149,17 +149,15 @@ def _ours(name: str) -> bool:
 def _locked(place: Path) -> Iterator[None]:
     try:
         place.mkdir(parents=True, exist_ok=True)
-        held = lock_file(place / LOCK_FILE, 0o666)
+        lock = lock_directory(place, LOCK_FILE, 0o666)
     except BlockingIOError as error:
         raise Misuse(
             f"another run is writing to the lake {place}: wait until it is done, or stop it, and start this again"
         ) from error
     except OSError as error:
         raise StoreError(f"cannot write to the lake {place}: {plain(error)} (--lake names another)") from error
-    try:
+    with lock:
         yield
-    finally:
-        os.close(held)
 
 
 def _make(place: Path, first_day: date) -> None:

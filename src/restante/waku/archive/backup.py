@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,10 +20,5 @@ def backup(data: Path, target: Path, advance: Callable[[int], None]) -> None:
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise Misuse(f"{target} exists already and is not an empty directory: name another")
-    with SCHEMA.reading(data) as ours:
-        held = lock(target)
-        try:
-            with new_file(target / FILE) as unfinished:
-                copy_database(ours, unfinished, advance)
-        finally:
-            os.close(held)
+    with SCHEMA.reading(data) as database, lock(target), new_file(target / FILE) as unfinished:
+        copy_database(database, unfinished, advance)

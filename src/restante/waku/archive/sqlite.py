@@ -7,10 +7,9 @@ transaction and takes no lock (sqlite.org/wal.html#concurrency).
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -50,10 +49,10 @@ class Archive:
     StoreError if the disk fails. Some raise StoreBusy if the disk refuses.
     """
 
-    def __init__(self, database: sqlite3.Connection, readers: Readers, held: int) -> None:
+    def __init__(self, database: sqlite3.Connection, readers: Readers, directory_lock: ExitStack) -> None:
         self.database = database
         self.readers = readers
-        self._held = held
+        self._directory_lock = directory_lock
         self._writing = Worker("archive-write")
         self._unmoved = 0
         """Approximate bytes written to the log since the last checkpoint."""
@@ -63,7 +62,7 @@ class Archive:
     @classmethod
     def open(cls, data: Path) -> Archive:
         """Lock the data directory and open its database. Create both if they do not exist."""
-        held = lock(data)
+        directory_lock = lock(data)
         try:
             path = data / FILE
             database = SCHEMA.connect(str(path))
@@ -71,12 +70,12 @@ class Archive:
                 database.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_SECONDS * 1000)}")
                 database.execute(f"PRAGMA cache_size = {-WRITER_CACHE_BYTES // 1024}")
                 _look(database)
-                return cls(database, Readers.open(path), held)
+                return cls(database, Readers.open(path), directory_lock)
             except BaseException:
                 database.close()
                 raise
         except BaseException:
-            os.close(held)
+            directory_lock.close()
             raise
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────
@@ -195,7 +194,7 @@ class Archive:
         self._writing.end()
         self._checkpoint("TRUNCATE")
         self.database.close()
-        os.close(self._held)
+        self._directory_lock.close()
 
 
 def open_archive(data: Path) -> Archive:
