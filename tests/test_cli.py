@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -204,7 +205,8 @@ def test_status_counts_what_is_live(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["console", "json"])
-def test_a_fault_is_logged_by_its_type_and_place_alone(form: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_fault_is_logged_by_its_type_and_place_alone(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", output := io.StringIO())
     mailboxes: dict[str, int] = {}
     try:
         mailboxes["mailbox-of-somebody"] += 1
@@ -214,7 +216,7 @@ def test_a_fault_is_logged_by_its_type_and_place_alone(form: str, capfd: pytest.
             structlog.get_logger().error("a command failed", fault=logs.where(fault))
         finally:
             structlog.reset_defaults()
-    line = capfd.readouterr().err
+    line = output.getvalue()
     assert "mailbox-of-somebody" not in line
     assert re.search(r"KeyError < test_cli\.py:\d+", line)
 

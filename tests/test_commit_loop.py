@@ -7,7 +7,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import ClassVar
 
@@ -27,7 +27,7 @@ from restante.mailbox.protocol.parsing import MAX_LONG_MESSAGE_SIGNS, MAX_SHORT_
 from restante.mailbox.server import commit_loop
 from restante.mailbox.server.commit_loop import GRACE_SECONDS, NOT_STORED, Clock, CommitLoop
 from restante.mailbox.server.system import SystemClock
-from restante.mailbox.server.trace import TraceFile
+from restante.mailbox.server.trace import Trace
 from restante.mailbox.store.schema import FILE
 from restante.mailbox.store.sqlite import Store
 from support.dice import FakeDice
@@ -540,7 +540,8 @@ async def test_a_trace_tells_waiting_for_the_batch_before_from_the_own_commit(
         peer = Peer(loop, "a")
         peer.open()
         await loop.idle.wait()
-        with closing(TraceFile(path)) as loop.trace:
+        with path.open("ab", buffering=0) as file:
+            loop.trace = Trace(file.write)
             peer.ping()
             await loop.idle.wait()
             read_only(loop, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import math
 import os
@@ -34,7 +35,7 @@ from support.loops import on_uvloop
 from support.mailbox.clients import Clients
 from support.mailbox.live import open_live
 from support.mailbox.raw_socket import TEXT, RawSocket, frame, handshake
-from support.processes import RESTANTE, called, database, run, serving
+from support.processes import RESTANTE, called, database, environment, run, serving
 
 
 async def welcomed(socket: RawSocket, *before: bytes, **headers: str) -> dict[str, Any]:
@@ -192,6 +193,37 @@ async def test_a_trace_on_a_full_disk_is_logged_once_and_the_last_counts_at_the_
         await server.stop()
         assert sum("the trace could not be written" in line for line in server.log) <= 2
         await server.logged("ended mailboxes had visitors", mailboxes=1, visitors=1)
+
+
+async def test_a_server_goes_on_although_nobody_reads_its_log_and_its_trace(tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    os.mkfifo(trace)
+    trace_reader = os.open(trace, os.O_RDONLY | os.O_NONBLOCK)
+    log_reader, stderr = os.pipe()
+    for pipe in (trace_reader, log_reader):
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, 4096)
+    options = ("--data", tmp_path / "data", "--admin", "off", "--listen", "127.0.0.1:0", "--trace", trace)
+    process = await asyncio.create_subprocess_exec(
+        *RESTANTE, "serve", *map(str, options), stderr=stderr, env=environment()
+    )
+    try:
+        async with bounded("its first line"):
+            line = json.loads(await asyncio.to_thread(os.read, log_reader, 4096))
+        os.write(stderr, b"." * 4096)  # the log is full
+        process.send_signal(signal.SIGHUP)
+        async with Clients() as clients:
+            client = await clients.bind(line["url"], "app", "side")
+            for number in range(50):  # more lines than the trace takes
+                await client.call("ping", ping=number)
+        process.send_signal(signal.SIGTERM)
+        async with bounded("its end"):
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        for descriptor in (trace_reader, log_reader, stderr):
+            os.close(descriptor)
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,14 @@ def demo(
     It ingests what the servers of the fleet left behind, builds all tables, and writes reports. The same command
     again uses the fleet that is there, reads and builds what is missing, and writes the reports again.
     """
-    from restante.cli.pipeline_run import build_into, end_run_on_signals, ingest_into, open_run, show_failures
+    from restante.cli.pipeline_run import (
+        build_into,
+        end_run_on_signals,
+        ingest_into,
+        open_run,
+        show_failures,
+        unblock_pipe,
+    )
     from restante.cli.report_output import write_reports
     from restante.demo.generate import LAKE, REPORTS, find, make, source_specs
     from restante.pipeline.sources.recognise import recognise
@@ -82,6 +89,7 @@ def demo(
     said = {"--seed": seed, "--days": days, "--transfers": transfers, "--last": last}
     wanted = {flag.removeprefix("--"): _read(flag, text) for flag, text in said.items() if text is not None}
     truth = find(folder)
+    unblock_pipe()
     steps = Steps("demo")
     if truth is None:
         fleet = _fleet(wanted)

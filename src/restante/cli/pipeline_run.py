@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from restante.cli.pipeline_sessions import SessionPlace, Sessions
 from restante.common.errors import StoreError
+from restante.common.line_writer import LAST_LINES_SECONDS, unblock_standard_error
 from restante.common.plural import counted
 from restante.pipeline.ingest import IngestResult, Run, ingest
 from restante.pipeline.lake.commit_info import CommitInfo
@@ -54,6 +56,7 @@ def open_run(
     run started Java on this machine, an archive of Java's classes is made for later runs, unless there is one. By
     then the run is done: others may write to the lake, and a signal only stops the archive.
     """
+    unblock_pipe()
     steps = Steps(what)
     with scratch() as folder, contextlib.ExitStack() as of_run:
         opened = of_run.enter_context(Lake.open(lake, write=write, make=make))
@@ -105,6 +108,15 @@ def _archive_classes(steps: Steps, scratch: Path) -> None:
         steps.say(f"no archive of Java's classes was made, so later runs start as slowly as this one: {why}")
 
 
+def unblock_pipe() -> None:
+    """Let a thread write to standard error, unless that is a terminal: a run holds the lock of its lake.
+
+    If the reader of a pipe stopped reading, the run would wait for it, and all later runs for the lake.
+    """
+    if not sys.stderr.isatty():
+        unblock_standard_error()
+
+
 def end_run_on_signals(scratch: Path) -> None:
     """Handle SIGINT and SIGTERM: kill Java and what else was started, remove the copies, print one sentence and end.
 
@@ -121,7 +133,9 @@ def end_run_on_signals(scratch: Path) -> None:
         # Clear the last live line and show the cursor again. Write to the descriptor: the live lines hold sys.stderr.
         live = "\r\x1b[J\x1b[?25h" if os.isatty(2) else ""
         words = "stopped; committed rows stay; run this again to do the rest"
-        os.write(2, f"{live}restante: {words}\n".encode())
+        last = threading.Thread(target=os.write, args=(2, f"{live}restante: {words}\n".encode()), daemon=True)
+        last.start()
+        last.join(LAST_LINES_SECONDS)
         os._exit(128 + number)
 
     for each in (signal.SIGINT, signal.SIGTERM):

@@ -9,7 +9,9 @@ import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, TextIO, cast
+from typing import Any, Final
+
+from restante.common.line_writer import unblock_standard_error
 
 UNWANTED: Final = ("rich", "twisted")
 """Modules that structlog imports if they are installed. We use neither; they take a third of the start-up time."""
@@ -29,21 +31,6 @@ def _without(modules: tuple[str, ...]) -> Iterator[None]:
 
 with _without(UNWANTED):
     import structlog
-
-
-class _Output:
-    """A stream whose reader may go away. A server that cannot log goes on serving."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            self._stream.write(text)
-
-    def flush(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            self._stream.flush()
 
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -66,13 +53,22 @@ def watch(loop: asyncio.AbstractEventLoop) -> None:
     loop.set_exception_handler(report)
 
 
+def _report_dropped(error: str, dropped: int) -> None:
+    if dropped and not error:
+        log.warning("lines of the log were dropped, because nobody read them", lines=dropped)
+
+
 def configured() -> bool:
     """Return whether `start` was called."""
     return structlog.is_configured()
 
 
 def start(form: str) -> None:
-    """Configure logging to standard error. `auto` is `console` on a terminal and `json` elsewhere."""
+    """Configure logging to standard error. `auto` is `console` on a terminal and `json` elsewhere.
+
+    A thread writes, so a server goes on serving if the reader of its log stops reading, or goes away.
+    """
+    unblock_standard_error(_report_dropped)
     console = form == "console" or (form == "auto" and sys.stderr.isatty())
     structlog.configure(
         processors=[
@@ -81,7 +77,7 @@ def start(form: str) -> None:
             structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", _Output(sys.stderr))),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
     # Libraries may log peers' addresses. Their errors reach us as exceptions and close codes.

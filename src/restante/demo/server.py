@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from types import TracebackType
@@ -24,7 +25,7 @@ from restante.mailbox.core.pruning import prune_idle
 from restante.mailbox.core.session import Session
 from restante.mailbox.protocol import messages
 from restante.mailbox.server.commit_loop import GRACE_SECONDS
-from restante.mailbox.server.trace import TraceFile
+from restante.mailbox.server.trace import Trace
 from restante.mailbox.settings import Serve
 from restante.mailbox.store.sqlite import Store
 
@@ -61,7 +62,8 @@ class Server:
         self._admission = Admission(AdmissionTerms(), lambda: dice.randbytes(32))
         self._admission.limits = self.dispatcher.policy.limits
         self._changes: list[Change] = []
-        self.trace: TraceFile | None = None
+        self.trace: Trace | None = None
+        self._trace_file = ExitStack()
         self.sent_at = 0.0
         """When the answers that a client is given were sent, by this server's clock."""
 
@@ -76,10 +78,13 @@ class Server:
                 self._store_changes()
                 self._store.database.execute("PRAGMA synchronous = FULL")  # the last checkpoint flushes all of them
         finally:
-            if self.trace is not None:
-                self.trace.close()
+            self._trace_file.close()
             self._runner.run(self._store.close())
             self._runner.close()
+
+    def write_trace(self, path: Path) -> None:
+        """Write a trace from now on."""
+        self.trace = Trace(self._trace_file.enter_context(path.open("ab")).write)
 
     def now(self) -> Now:
         """Return the present, as the rules see it."""

@@ -17,7 +17,6 @@ from restante.demo.people import APPS, Person, Population, some_address, some_ap
 from restante.demo.server import Server
 from restante.demo.simulation import Pause, Process, Simulation
 from restante.demo.world import World
-from restante.mailbox.server.trace import TraceFile
 
 RETURNING_SHARE: Final = 0.25
 """Share of the people who find the server down and try again when it is back."""
@@ -119,5 +118,5 @@ def _probe(world: World, end: float) -> Process:
 
 def _trace(server: Server, folder: Path) -> Process:
     """Write a trace from now on."""
-    server.trace = TraceFile(folder / TRACE_FILE)
+    server.write_trace(folder / TRACE_FILE)
     yield from ()

@@ -31,9 +31,8 @@ from restante.mailbox.core.pruning import prune_idle, save_touches
 from restante.mailbox.core.quotas import TOO_MANY_RECORDS
 from restante.mailbox.protocol import messages
 from restante.mailbox.protocol.frame_text import FrameText
-from restante.mailbox.protocol.messages import Received
-from restante.mailbox.protocol.parsing import Malformed
 from restante.mailbox.server.measurements import Measurements
+from restante.mailbox.server.trace import Trace
 from restante.mailbox.store.sqlite import Store
 
 GRACE_SECONDS: Final = 120.0
@@ -69,16 +68,6 @@ class Clock(Protocol):
 
     def monotonic(self) -> float:
         """Return the seconds of the monotonic clock."""
-
-
-class Trace(Protocol):
-    """Records when each command was handled (trace.py)."""
-
-    def took(self, connection: int, message: Received | Malformed | None, server_rx: float) -> None:
-        """Record a command of the current batch."""
-
-    def said(self, commit_began: float | None, commit: float | None, server_tx: float) -> None:
-        """End the batch: record when its commit began, when it was durable, and when its replies were sent."""
 
 
 class CommitLoop:

@@ -33,7 +33,7 @@ from restante.mailbox.server.descriptors import OWN_DESCRIPTORS, needed_descript
 from restante.mailbox.server.running_settings import ReadSettings, RunningSettings, admission_terms, welcome_options
 from restante.mailbox.server.server import Server
 from restante.mailbox.server.system import SystemClock, system_secret
-from restante.mailbox.server.trace import TraceFile, check_path
+from restante.mailbox.server.trace import Trace, TraceFile, check_path
 from restante.mailbox.settings import Serve
 from restante.mailbox.store.sqlite import Store, open_store
 
@@ -93,10 +93,11 @@ async def _serve_until(stop: asyncio.Event, settings: Serve, read_settings: Read
     )
     server.certificate = certificate
     async with contextlib.AsyncExitStack() as stack:
-        if settings.trace is not None:
-            trace = commit_loop.trace = TraceFile(Path(settings.trace))
-            stack.callback(trace.close)
-        running_settings = RunningSettings(settings, read_settings, server)
+        trace_file = None if settings.trace is None else TraceFile(Path(settings.trace))
+        if trace_file is not None:
+            stack.callback(trace_file.close)
+            commit_loop.trace = Trace(trace_file.write)
+        running_settings = RunningSettings(settings, read_settings, server, trace_file)
         manager = ServiceManager(os.environ)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, manager.reload, running_settings.reload)
         if settings.admin != "off":

@@ -60,10 +60,13 @@ def admission_terms(settings: Serve) -> AdmissionTerms:
 class RunningSettings:
     """The settings of a running server. SIGHUP reads them again; the dashboard changes some of them."""
 
-    def __init__(self, settings: Serve, read_settings: ReadSettings, server: Server) -> None:
+    def __init__(
+        self, settings: Serve, read_settings: ReadSettings, server: Server, trace_file: TraceFile | None = None
+    ) -> None:
         self._settings = settings
         self._read_settings = read_settings
         self._server = server
+        self._trace_file = trace_file
 
     def reload(self) -> None:
         """Read the settings again, and apply those that a running server can change. They replace all changes."""
@@ -87,9 +90,8 @@ class RunningSettings:
         kept = {limit: getattr(self._settings.limits, limit) for limit in LIMITS_FIXED_AT_START}
         fresh["limits"] = replace(wanted.limits, **kept)
         self._apply(replace(self._settings, **fresh))
-        trace = self._server.commit_loop.trace
-        if isinstance(trace, TraceFile):
-            trace.reopen()
+        if self._trace_file is not None:
+            self._trace_file.reopen()
         if self._server.certificate is not None:
             self._server.certificate.reload_soon()
 

@@ -10,9 +10,9 @@ joined with both clients' logs. A trace contains no names and no bodies, but cli
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Raw
 
 from restante.common.errors import Misuse
+from restante.common.line_writer import LineWriter
 from restante.common.logs import log
 from restante.mailbox.protocol.messages import Received
 from restante.mailbox.protocol.parsing import Malformed
@@ -63,18 +64,13 @@ def _unwritable(path: Path, reason: str | None) -> Misuse:
     return Misuse(f"cannot write {path}: {reason} (--trace)")
 
 
-class TraceFile:
-    """A trace that is appended to a file. Raises Misuse if the file cannot be opened."""
+class Trace:
+    """Records when each command was handled, and writes the lines of each batch by one call of `write`."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, write: Callable[[bytes], object]) -> None:
+        self._write = write
         self._encode = msgspec.json.Encoder().encode
         self._lines: list[TraceLine] = []
-        self._failing = False
-        try:
-            self._file = path.open("ab", buffering=0)
-        except OSError as error:
-            raise _unwritable(path, error.strerror) from error
 
     def took(self, connection: int, message: Received | Malformed | None, server_rx: float) -> None:
         """Record a command that was received; None is a frame that was no message."""
@@ -88,32 +84,49 @@ class TraceFile:
             return
         for line in self._lines:
             line.commit_began, line.commit, line.server_tx = commit_began, commit, server_tx
-        text = b"".join(self._encode(line) + b"\n" for line in self._lines)
+        self._write(b"".join(self._encode(line) + b"\n" for line in self._lines))
         self._lines = []
+
+
+class TraceFile:
+    """The file to which a server's trace is appended, by a thread. Raises Misuse if it cannot be opened."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
         try:
-            self._file.write(text)
+            self._lines = self._open()
         except OSError as error:
-            if not self._failing:
-                log.warning("the trace could not be written; lines are missing", error=error.strerror)
-            self._failing = True
-        else:
-            self._failing = False
+            raise _unwritable(path, error.strerror) from error
+
+    def _open(self) -> LineWriter:
+        # O_NONBLOCK: opening a pipe that has no reader fails, and does not wait for one.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+        return LineWriter(os.open(self._path, flags, 0o666), _report_dropped, owns=True)
+
+    def write(self, lines: bytes) -> None:
+        """Append lines. This never waits: lines are dropped and counted while the file cannot be written."""
+        self._lines.write(lines)
 
     def reopen(self) -> None:
         """Open the file again, for log rotation: if the old file was moved, a new one is created."""
         try:
-            fresh = self._path.open("ab", buffering=0)
+            opened = self._open()
         except OSError as error:
             log.warning("the trace could not be reopened; the old file stays in use", error=error.strerror)
             return
-        old, self._file = self._file, fresh
-        with contextlib.suppress(OSError):
-            old.close()
+        old, self._lines = self._lines, opened
+        old.end(0)  # its thread writes what is queued
 
     def close(self) -> None:
-        """Close the file."""
-        with contextlib.suppress(OSError):
-            self._file.close()
+        """Close the file. Waits up to a second until the last lines are written."""
+        self._lines.end()
+
+
+def _report_dropped(error: str, dropped: int) -> None:
+    if error:
+        log.warning("the trace could not be written; lines are missing", error=error)
+    else:
+        log.warning("the trace is written again", dropped_lines=dropped)
 
 
 def _plain(said: Raw) -> str | int | float | None:

@@ -1,0 +1,101 @@
+"""Lines that a thread writes (common/line_writer.py)."""
+
+import contextlib
+import fcntl
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from restante.common import line_writer
+from restante.common.line_writer import LineWriter
+
+LINE = b"x" * 99 + b"\n"
+
+PIPE_BYTES = 4096
+
+
+class Notices:
+    """What a writer says about lines that are lost."""
+
+    def __init__(self) -> None:
+        self.notices: list[tuple[str, int]] = []
+        self.came = threading.Event()
+
+    def __call__(self, error: str, dropped: int) -> None:
+        self.notices.append((error, dropped))
+        self.came.set()
+
+
+@contextmanager
+def pipe() -> Iterator[tuple[int, int]]:
+    reader, writer = os.pipe()
+    try:
+        fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        yield reader, writer
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+@pytest.mark.parametrize("blocking", [True, False], ids=["a blocking pipe", "another process set O_NONBLOCK"])
+def test_lines_that_nobody_reads_are_dropped_and_counted(blocking: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_writer, "CAPACITY_BYTES", 10_000)
+    notice = Notices()
+    with pipe() as (reader, descriptor):
+        os.set_blocking(descriptor, blocking)
+        lines = LineWriter(descriptor, notice)
+        for _ in range(200):
+            assert lines.write(LINE) == len(LINE)
+        text = b""
+        while not text.endswith(LINE) or len(text) < line_writer.CAPACITY_BYTES:
+            text += os.read(reader, PIPE_BYTES)
+        assert notice.came.wait(60)
+        lines.end()
+        os.set_blocking(reader, False)
+        with contextlib.suppress(BlockingIOError):
+            text += os.read(reader, PIPE_BYTES)
+    written = text.count(LINE)
+    assert text == LINE * written
+    assert notice.notices == [("", 200 - written)]
+
+
+def test_the_end_waits_for_the_last_lines_but_not_for_ever() -> None:
+    with pipe() as (reader, descriptor):
+        lines = LineWriter(descriptor, Notices())
+        lines.write(LINE)
+        lines.end()
+        assert os.read(reader, PIPE_BYTES) == LINE
+        lines = LineWriter(descriptor, Notices())
+        lines.write(LINE * 100)
+        lines.end(0.01)
+        lines.write(LINE)  # too late
+        text = b""
+        while len(text) < 100 * len(LINE):
+            text += os.read(reader, PIPE_BYTES)
+        os.set_blocking(reader, False)
+        with pytest.raises(BlockingIOError):
+            os.read(reader, PIPE_BYTES)
+
+
+def test_an_error_is_reported_when_it_begins_and_the_lines_that_it_cost_when_it_ends(tmp_path: Path) -> None:
+    notice = Notices()
+    with pipe() as (_, descriptor):
+        full = os.open("/dev/full", os.O_WRONLY)
+        os.dup2(full, descriptor)
+        lines = LineWriter(descriptor, notice)
+        lines.write(LINE * 3)
+        assert notice.came.wait(60)
+        notice.came.clear()
+        file = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
+        os.dup2(file, descriptor)
+        lines.write(LINE)
+        assert notice.came.wait(60)
+        lines.end()
+        os.close(full)
+        os.close(file)
+    assert notice.notices == [("No space left on device", 0), ("", 3)]
+    assert (tmp_path / "file").read_bytes() == LINE
