@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from random import Random
@@ -91,19 +91,8 @@ def changed(block: str, changes: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def standalone(work: Path) -> Iterator[str]:
-    """Start a master and two workers with one core each; give the master's URL."""
-    with ExitStack() as stack:
-        begun = stack.enter_context(daemon(changed(GUIDE.blocks["master"], {"10.0.0.1": "127.0.0.1", "7077": "0"})))
-        master = begun.says(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")[1]
-        for started in [stack.enter_context(worker(master, work / f"worker-{number}")) for number in range(2)]:
-            started.says("Successfully registered with master")
-        yield master
-
-
-@contextmanager
 def worker(master: str, work: Path) -> Iterator[Daemon]:
-    """Start a worker."""
+    """Start a worker with one core."""
     changes = {
         "spark://10.0.0.1:7077": master,
         "10.0.0.2": "127.0.0.1",
@@ -111,14 +100,14 @@ def worker(master: str, work: Path) -> Iterator[Daemon]:
         "--memory 4g": "--memory 1g",
         "/var/tmp/spark": str(work),
     }
-    with daemon(changed(GUIDE.blocks["worker"], changes)) as begun:
-        yield begun
+    with daemon(changed(GUIDE.blocks["worker"], changes)) as started:
+        yield started
 
 
 @contextmanager
-def connect_server(master: str = "local[2]", **variables: str) -> Iterator[str]:
-    """Run a Spark Connect server on a master; give its URL."""
-    changes = {"spark://10.0.0.1:7077": f"'{master}'", "10.0.0.1": "127.0.0.1", "15002": "0"}
+def connect_server(**variables: str) -> Iterator[str]:
+    """Run a Spark Connect server; give its URL."""
+    changes = {"spark://10.0.0.1:7077": "'local[2]'", "10.0.0.1": "127.0.0.1", "15002": "0"}
     with daemon(changed(GUIDE.blocks["connect"], changes), **variables) as server:
         port = server.says(r"Spark Connect server started at: \S+:(\d+)")[1]
         yield f"sc://127.0.0.1:{port}"
@@ -142,9 +131,14 @@ def here(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> LakeW
 
 @pytest.fixture(scope="module")
 def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A master and two workers on loopback."""
-    with standalone(tmp_path_factory.mktemp("cluster")) as started:
-        yield started
+    """The URL of a master with two workers on loopback."""
+    work = tmp_path_factory.mktemp("cluster")
+    with daemon(changed(GUIDE.blocks["master"], {"10.0.0.1": "127.0.0.1", "7077": "0"})) as started:
+        url = started.says(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")[1]
+        with worker(url, work / "one") as one, worker(url, work / "other") as other:
+            for begun in (one, other):
+                begun.says("Successfully registered with master")
+            yield url
 
 
 @pytest.fixture(scope="module")
@@ -190,8 +184,8 @@ def test_on_a_connect_server_only_databases_are_read_here(spark: SparkSession, t
     (tmp_path / "trace").write_text('{"connection": 1}\n')
     sources = [f"{name}={tmp_path / path}" for name, path in (("relay", "a"), ("waku", "files"), ("trace", "trace"))]
     world, same = (LakeWorld(spark, tmp_path / name) for name in ("there", "here"))
-    for each in (world, same):
-        each.folder.mkdir()
+    world.folder.mkdir()
+    same.folder.mkdir()
     same.now = time.time()
     with (
         ours(tmp_path / "a", nameplate(1), mailbox(2), client(3), current(None)),
@@ -199,8 +193,7 @@ def test_on_a_connect_server_only_databases_are_read_here(spark: SparkSession, t
     ):
         output = finished(command(world, "run", *(f"--source={source}" for source in sources), "--remote", url))
         same.ingest(*sources)
-    steps = [line.partition(": ")[2] for line in output.splitlines()]
-    begun = [step.partition(":")[0] for step in steps if step.startswith("Spark")]
+    begun = re.findall("^run: (Spark.*?):", output, re.MULTILINE)
     assert begun == ["Spark on this machine", "Spark"]
     for table in ("nameplates", "mailboxes", "client_versions", "archived", "quarantine"):
         assert world.rows(table) == same.rows(table) != [], table
@@ -231,9 +224,9 @@ def traced(spark: SparkSession, traces: Path, tmp_path_factory: pytest.TempPathF
     world = LakeWorld(spark, tmp_path_factory.mktemp("read-here"))
     world.now = time.time()
     world.ingest(f"relay={traces}")
-    found = rows_of(world)
-    assert (len(found["server_commands"]), len(found["quarantine"])) == (24_000, 12)
-    return found
+    rows = rows_of(world)
+    assert (len(rows["server_commands"]), len(rows["quarantine"])) == (24_000, 12)
+    return rows
 
 
 def rows_of(world: LakeWorld) -> dict[str, list[Row]]:
@@ -273,20 +266,16 @@ def test_files_that_no_worker_sees_are_read_here(
     blind = tmp_path / "python"
     blind.write_text(BLIND.format(folder=shlex.quote(str(traces)), python=shlex.quote(sys.executable)))
     blind.chmod(0o755)
-    looked = "import os, sys; sys.exit(len(os.listdir(sys.argv[1])))"
-    tried = run(blind, "-c", looked, traces)
+    tried = run(blind, "-c", "import os, sys; sys.exit(len(os.listdir(sys.argv[1])))", traces)
     if tried.returncode:
         pytest.skip(f"the kernel refuses namespaces: {tried.stderr.strip()}")
     world = LakeWorld(None, tmp_path)
     line = command(world, "run", f"--source=relay={traces}", "--master", master)
     output = finished(line, PYSPARK_PYTHON=str(blind))
-    steps = [line.removeprefix("run: ") for line in output.splitlines()]
-    begun = [step.partition(":")[0] for step in steps if step.startswith(("Spark", "source "))]
+    begun = re.findall("^run: (Spark.*?|source .*?):", output, re.MULTILINE)
+    why = rf"the worker on \S+ does not see {traces}/trace.0 as this machine does\n"
     assert begun == ["Spark", "source relay is read by this machine", "Spark on this machine", "Spark"]
-    sentence = (
-        f"source relay is read by this machine: the worker on \\S+ does not see {traces}/trace.0 as this machine"
-    )
-    assert re.search(f"{sentence} does\n", output)
+    assert re.search(f"source relay is read by this machine: {why}", output)
     assert rows_of(world) == traced
     assert [(row["source"], row["read"]) for row in world.rows("sources")] == [("relay", 24_012)]
 
