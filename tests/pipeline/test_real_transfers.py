@@ -34,12 +34,8 @@ ROUNDING_US = 2
 @pytest.mark.thorough
 async def test_two_real_transfers_are_in_the_tables_as_they_happened(world: LakeWorld, tmp_path: Path) -> None:
     trace = tmp_path / "trace.jsonl"
-
-    class Traced(Restante):
-        flags = ("--trace", str(trace))
-
     servers = {
-        "ours": Traced(tmp_path / "ours" / "server"),
+        "ours": Restante(tmp_path / "ours" / "server", "--trace", str(trace)),
         "reference": Reference(tmp_path / "reference" / "server"),
     }
     secrets = {secret for server in servers.values() for secret in await transfer(server)}

@@ -3,9 +3,7 @@
 python -m support.waku.altered HOW ARGS...    is    restante ARGS...    with this altered
 """
 
-import sqlite3
 import sys
-import threading
 from functools import partial
 from typing import Any, Final
 from unittest.mock import patch
@@ -14,18 +12,7 @@ from restante.cli.main import main
 from restante.waku.connection import peer_connection
 from restante.waku.devp2p import session
 
-
-class HangsAtCommit(sqlite3.Connection):
-    """Its disk does not answer."""
-
-    def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
-        if sql == "COMMIT":
-            threading.Event().wait()
-        return super().execute(sql, parameters)
-
-
 WAYS: Final[dict[str, list[Any]]] = {
-    "hangs-at-commit": [patch("sqlite3.connect", partial(sqlite3.connect, factory=HangsAtCommit))],
     "no-timeouts": [
         patch.object(peer_connection, "WRITE_STALL_TIMEOUT", 1e6),
         patch.object(session, "SessionLimits", partial(session.SessionLimits, silence=1e6)),
