@@ -141,7 +141,6 @@ def test_a_folder_s_unfinished_and_other_files_are_left_out_and_a_glob_reads_wha
     assert hashes(read_new(files / "*.letters")) == of([ROWS[9]])
 
 
-@pytest.mark.thorough
 def test_files_are_read_again_if_spark_observed_rows_twice(
     world: LakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
