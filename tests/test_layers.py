@@ -44,7 +44,6 @@ _BETWEEN_PARTS = """
     demo.envelopes: waku.archive waku.defaults waku.envelope
     demo.server: mailbox.core mailbox.protocol mailbox.server.commit_loop mailbox.server.trace mailbox.settings
     demo.server: mailbox.store
-    demo.usage: mailbox.server.trace
     demo.world: client.timing_log
     pipeline.clean: timing.logs waku.archive.ids waku.envelope
     pipeline.gaps: waku.files
