@@ -614,7 +614,7 @@ PROBES: dict[str, tuple[dict[str, Any], Outcome, str]] = {
     "well, unconfirmed": ({"says_so": False, "confirms": False}, Outcome.WELL, "all is well"),
     "does not greet": ({"greets": False}, Outcome.SILENT, "the node disconnected: "),
     "does not confirm": ({"confirms": False}, Outcome.UNCONFIRMED, "did not confirm the envelope within"),
-    "refuses": ({"refuses": "full"}, Outcome.UNCONFIRMED, "refused the envelope: full"),
+    "refuses": ({"refuses": "full"}, Outcome.UNCONFIRMED, ": full"),
     "missing": ({"archives": False}, Outcome.MISSING, "the posted envelope is missing"),
     "no mailserver": ({"mailserver": None}, Outcome.UNANSWERED, "it does not answer"),
     "error": ({"mailserver": refusing("no"), "archives": False}, Outcome.REFUSED, "with an error: no"),

@@ -12,11 +12,22 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from restante.waku.envelope.envelope import U32, Envelope, make, parse
-from restante.waku.node.mailserver import FULL_WORDS, ArchiveTerms, Batch, Mailserver
+from restante.waku.node.mailserver import (
+    AGE_WORDS,
+    ARCHIVE_RETRY_DELAY,
+    FULL_WORDS,
+    LOCKED_WORDS,
+    TOPIC_WORDS,
+    WORK_WORDS,
+    ArchiveTerms,
+    Batch,
+    Intake,
+    Mailserver,
+)
 from restante.waku.node.pool import KNOWN_HASH_MEMORY, LIVE_ENVELOPE_MEMORY, LiveEnvelope, Pool
 from restante.waku.protocol import acceptance, packets
-from restante.waku.protocol.acceptance import EXPIRED_GRACE_SECONDS, Policy, RefusalReason, judge
-from restante.waku.protocol.packets import OTHER_ERROR, Refusal, Response
+from restante.waku.protocol.acceptance import EXPIRED_GRACE_SECONDS, Policy, RefusalReason, Verdict, judge
+from restante.waku.protocol.packets import OTHER_ERROR, TIME_ERROR, Refusal, Response
 from support.effort import examples
 from support.waku.letters import EPOCH, TOPIC, letter
 
@@ -43,14 +54,91 @@ def taken(server: Mailserver) -> Batch:
 A, B = letter(1), letter(2)
 
 
-def test_an_envelope_whose_work_is_infinite_because_it_has_no_ttl_is_relayed_and_not_archived() -> None:
-    strict = mailserver(min_pow=1e3)
-    assert strict.offer(b"a", PACKETS[0], [letter(3, ttl=0)], EPOCH) == Response(PACKETS[0], ())
-    assert (relayed(strict), strict.take()) == ([letter(3, ttl=0)], None)
+def not_archived(*envelopes: Envelope, words: str = FULL_WORDS) -> tuple[Refusal, ...]:
+    return tuple(Refusal(each.hash, OTHER_ERROR, words) for each in envelopes)
 
 
-def not_archived(*envelopes: Envelope) -> tuple[Refusal, ...]:
-    return tuple(Refusal(envelope.hash, OTHER_ERROR, FULL_WORDS) for envelope in envelopes)
+@pytest.mark.parametrize(
+    ("terms", "envelope", "words"),
+    [
+        (ArchiveTerms(topics=frozenset([OTHER_TOPIC])), letter(3), TOPIC_WORDS),
+        (ArchiveTerms(retention=40), letter(3, age=41), AGE_WORDS),
+        (ArchiveTerms(), letter(3, ttl=0, size=100), WORK_WORDS),
+    ],
+)
+def test_what_is_relayed_and_not_archived_is_an_error_each_time_and_no_fault_of_its_sender(
+    terms: ArchiveTerms, envelope: Envelope, words: str
+) -> None:
+    server = Mailserver(Policy(min_pow=0.01 if not envelope.ttl else 0.0), terms, Pool(MIB, MIB))
+    for packet, some in ((PACKETS[0], [envelope]), (PACKETS[1], [envelope, envelope])):
+        assert server.offer(b"a", packet, some, EPOCH) == Response(packet, not_archived(envelope, words=words))
+    assert (relayed(server), server.take(), server.refused) == ([envelope], None, 0)
+    assert server.counts == {"new": 1, "known": 2}
+
+
+def test_what_expired_on_its_way_is_a_time_error_and_no_fault_of_its_sender() -> None:
+    server, envelope = mailserver(), letter(3, age=51)
+    response = server.offer(b"a", PACKETS[0], [envelope, envelope], EPOCH)
+    assert response == Response(PACKETS[0], (Refusal(envelope.hash, TIME_ERROR, acceptance.EXPIRED.words),))
+    assert (relayed(server), server.take(), server.refused) == ([], None, 0)
+    assert server.counts == {"expired": 2}
+    server.offer(b"a", PACKETS[0], [letter(3, age=71)], EPOCH)
+    assert server.refused == 1
+
+
+def test_a_batch_that_is_refused_while_a_large_packet_is_handled_is_named_in_its_response() -> None:
+    server = mailserver()
+    large = Intake(b"a", PACKETS[0])
+    server.take_in(large, [A], EPOCH)
+    assert list(server.refuse(taken(server), EPOCH, FULL_WORDS)) == []
+    server.take_in(large, [B], EPOCH + ARCHIVE_RETRY_DELAY)
+    assert server.finish(large) is None
+    assert list(server.confirm(taken(server))) == [(b"a", Response(PACKETS[0], not_archived(A)))]
+
+
+def test_a_copy_of_what_was_pruned_is_archived_again() -> None:
+    server = mailserver()
+    server.offer(b"a", PACKETS[0], [A], EPOCH)
+    list(server.confirm(taken(server)))
+    assert server.offer(b"a", PACKETS[1], [A], EPOCH) == Response(PACKETS[1], ())
+    server.pruned_until = A.sent
+    assert server.offer(b"a", PACKETS[2], [A], EPOCH) is None
+    assert server.offer(b"b", PACKETS[3], [A], EPOCH) is None
+    batch = taken(server)
+    assert batch.envelopes == [A]
+    assert list(server.confirm(batch)) == [(b"a", Response(PACKETS[2], ())), (b"b", Response(PACKETS[3], ()))]
+
+
+def test_what_would_be_pruned_at_once_for_its_size_is_not_archived() -> None:
+    server, older = mailserver(), letter(3, age=1)
+    server.floor = server.pruned_until = EPOCH
+    assert server.offer(b"a", PACKETS[0], [older], EPOCH) == Response(
+        PACKETS[0], not_archived(older, words=AGE_WORDS)
+    )
+    assert server.offer(b"a", PACKETS[1], [A], EPOCH) is None
+    assert taken(server).envelopes == [A]
+    server.floor = -1
+    assert server.offer(b"a", PACKETS[2], [older], EPOCH) is None
+    assert taken(server).envelopes == [older]
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_packet_with_more_refusals_than_a_response_holds_is_not_confirmed(saved: bool) -> None:
+    server = mailserver()
+    expired = [letter(number, age=60) for number in range(packets.MAX_REFUSALS + 1)]
+    some = [A] if saved else []
+    least = server.offer(b"a", PACKETS[0], [*some, *expired[1:]], EPOCH)
+    most = server.offer(b"a", PACKETS[1], [*some, *expired], EPOCH)
+    if saved:
+        [(_, least)] = server.confirm(taken(server))
+    assert (least and len(least.refusals), most) == (packets.MAX_REFUSALS, None)
+
+
+def test_the_largest_response_is_a_packet_that_every_node_accepts() -> None:
+    reasons = [reason.words for reason in vars(acceptance).values() if isinstance(reason, RefusalReason)]
+    words = max([*reasons, FULL_WORDS, LOCKED_WORDS, TOPIC_WORDS, AGE_WORDS, WORK_WORDS], key=len)
+    refusals = (Refusal(bytes(32), OTHER_ERROR, words),) * packets.MAX_REFUSALS
+    assert len(packets.write_response(Response(PACKETS[0], refusals))) <= packets.MAX_PACKET_BYTES
 
 
 def test_an_envelope_three_times_in_a_packet_is_refused_once() -> None:
@@ -102,8 +190,13 @@ class Interleaved(RuleBasedStateMachine):
         self.now = EPOCH
         self.server = Mailserver(Policy(min_pow=1e-6), TERMS, Pool(*self.memory))
         self.saving: Batch | None = None
-        self.saved: set[bytes] = set()
+        self.saved: dict[bytes, int] = {}
+        """Hashes in the archive, each with its time of sending."""
+        self.large: Intake | None = None
+        """A packet that is handled in parts."""
         self.offered: dict[bytes, list[Envelope]] = {}
+        self.archived: dict[bytes, set[bytes]] = {}
+        """Hashes in the archive at the offer of each packet, or saved since."""
         self.answered: dict[bytes, Response] = {}
         self.due: set[bytes] = set()
         """Hashes of accepted envelopes that are to be archived."""
@@ -111,11 +204,33 @@ class Interleaved(RuleBasedStateMachine):
     @rule(some=st.lists(st.sampled_from(LETTERS), max_size=5))
     def offer(self, some: list[Envelope]) -> None:
         packet = len(self.offered).to_bytes(32, "big")
-        self.offered[packet] = some
-        response = self.server.offer(packet, packet, some, self.now)
+        intake = Intake(packet, packet)
+        self.take_in(intake, some)
+        self.finish(intake)
+
+    @rule(some=st.lists(st.sampled_from(LETTERS), max_size=3))
+    def offer_a_part(self, some: list[Envelope]) -> None:
+        if self.large is None:
+            packet = len(self.offered).to_bytes(32, "big")
+            self.large = Intake(packet, packet)
+        self.take_in(self.large, some)
+
+    @rule()
+    def finish_the_large_packet(self) -> None:
+        if self.large is not None:
+            large, self.large = self.large, None
+            self.finish(large)
+
+    def take_in(self, intake: Intake, some: list[Envelope]) -> None:
+        self.offered.setdefault(intake.packet, []).extend(some)
+        self.archived.setdefault(intake.packet, set()).update({each.hash for each in some} & self.saved.keys())
+        self.server.take_in(intake, some, self.now)
         self.due |= {fresh.hash for fresh in relayed(self.server) if self.wanted(fresh)}
+
+    def finish(self, intake: Intake) -> None:
+        response = self.server.finish(intake)
         if response is not None:
-            self.hear(packet, response)
+            self.hear(intake.packet, response)
 
     @rule()
     def take(self) -> None:
@@ -128,7 +243,10 @@ class Interleaved(RuleBasedStateMachine):
             return
         batch, self.saving = self.saving, None
         if not full:
-            self.saved |= {envelope.hash for envelope in batch.envelopes}
+            saved = {envelope.hash: envelope.sent for envelope in batch.envelopes}
+            self.saved |= saved
+            for archived in self.archived.values():
+                archived.update(saved)
         server = self.server
         for origin, response in server.refuse(batch, self.now, FULL_WORDS) if full else server.confirm(batch):
             self.hear(origin, response)
@@ -142,21 +260,30 @@ class Interleaved(RuleBasedStateMachine):
         assert origin == response.packet
         assert response.packet not in self.answered, "answered twice"
         self.answered[response.packet] = response
-        refused = {refusal.hash for refusal in response.refusals}
-        assert refused <= {envelope.hash for envelope in self.offered[response.packet]}
-        for envelope in self.offered[response.packet]:
-            # Accepted once, it may come again when it has expired, or is too old to be kept: then nothing is said.
-            if envelope.hash in self.due - refused and self.wanted(envelope) and envelope.expiry >= self.now:
-                assert envelope.hash in self.saved, "confirmed, and not on disk"
+        told_not = {each.hash for each in response.refusals}
+        offered = {each.hash for each in self.offered[response.packet]}
+        assert told_not <= offered
+        assert offered - told_not <= self.archived[response.packet], "confirmed, and not archived"
 
     def wanted(self, envelope: Envelope) -> bool:
         return envelope.topic == TOPIC and envelope.sent >= self.now - 200
 
+    @rule(count=st.none() | st.integers(0, 3))
+    def prune(self, count: int | None) -> None:
+        """Prune what is too old, or the oldest because they are too many."""
+        oldest = sorted(self.saved, key=self.saved.__getitem__)
+        pruned = [each for each in oldest if self.saved[each] < self.now - 200] if count is None else oldest[:count]
+        for each in pruned:
+            self.server.pruned_until = max(self.server.pruned_until, self.saved.pop(each))
+        if count is not None:
+            self.server.floor = self.server.pruned_until if pruned else -1
+
     @invariant()
     def only_what_is_wanted_is_archived(self) -> None:
-        assert self.saved <= self.due
+        assert self.saved.keys() <= self.due
 
     def teardown(self) -> None:
+        self.finish_the_large_packet()
         while self.saving is not None or self.server.gathered:
             self.take()
             self.saved_or_not(full=False)
@@ -263,11 +390,11 @@ def test_an_early_envelope_needs_work_for_the_time_until_it_is_sent(ahead: int, 
     assert refusal(envelope, Policy(min_pow=math.nextafter(envelope.pow(late), 1))) is acceptance.TOO_CHEAP
 
 
-def test_only_clocks_are_time_errors_and_only_what_expired_on_its_way_is_dropped_silently() -> None:
+def test_only_clocks_are_time_errors_and_each_reason_has_words() -> None:
     reasons = {reason.name: reason for reason in vars(acceptance).values() if isinstance(reason, RefusalReason)}
     codes = {name: reason.code for name, reason in reasons.items()}
     assert codes == {"future": 21, "old": 21, "expired": 21, "ttl": 22, "size": 22, "pow": 22}
-    assert [name for name, reason in reasons.items() if not reason.words] == ["expired"]
+    assert all(reason.words for reason in reasons.values())
 
 
 @pytest.mark.parametrize(("more", "wanted"), [(0, None), (1, acceptance.TOO_LARGE)])

@@ -27,7 +27,7 @@ from restante.waku.envelope.keys import Key, node_id
 from restante.waku.limits import MIB, Limits
 from restante.waku.node import admission, main, node, relay, save_schedule
 from restante.waku.node.housekeeping import Housekeeping
-from restante.waku.node.mailserver import ARCHIVE_RETRY_DELAY, FULL_WORDS, LOCKED_WORDS
+from restante.waku.node.mailserver import AGE_WORDS, ARCHIVE_RETRY_DELAY, FULL_WORDS, LOCKED_WORDS, ArchiveTerms
 from restante.waku.node.node import NO_PROXY_HEADER, Node
 from restante.waku.node.save_schedule import MIN_BATCH_ENVELOPES
 from restante.waku.protocol import packets as waku_packets
@@ -385,6 +385,49 @@ async def test_each_packet_counts_against_the_rate_of_its_peer(tmp_path: Path) -
             peer.say(code, body)
             await peer.fence()
             assert spent() - before == count + 1, (code, body)  # and the Ping of the fence
+
+
+async def test_what_is_not_archived_costs_its_peer_no_more_than_what_is(tmp_path: Path) -> None:
+    archived, others = letter(1), [letter(1, topic=b"else"), letter(2, age=51), letter(3, ttl=100, age=70)]
+    terms = ArchiveTerms(topics=frozenset([TOPIC]), retention=60)
+    async with inside(tmp_path, terms=terms, limits=Limits(address_envelopes=0)) as here:
+        peer = await here.greet(NOTHING)
+        [its_connection] = here.node.connections
+        spent = partial(its_connection.quota._envelopes.spent, 0.0, 0.0)
+        before = spent()
+        assert not (await peer.post(archived, letter(2), letter(3))).refusals
+        cost = spent() - before
+        response = await peer.post(*others)
+        assert [refusal.hash for refusal in response.refusals] == [envelope.hash for envelope in others]
+        assert [refusal.code for refusal in response.refusals] == [22, 21, 22]
+        assert (spent() - before - cost, its_connection.peer.score) == (cost, 0)
+
+
+async def test_a_copy_of_what_was_pruned_is_in_the_archive_again_or_an_error(tmp_path: Path) -> None:
+    size = len(letter(1).raw)
+    housekeeping = Housekeeping(retention_bytes=2 * size, save_interval=0.0)
+    async with inside(tmp_path, policy=FREE, housekeeping=housekeeping) as here:
+        peer = await here.greet(NOTHING)
+        letters = [letter(number, ttl=100, age=10 - number) for number in range(4)]
+        assert not (await peer.post(*letters)).refusals
+        assert await here.node.archiving.prune() == 2
+        assert [refusal.words for refusal in (await peer.post(letters[0])).refusals] == [AGE_WORDS]
+        assert not (await peer.post(letters[3])).refusals
+        await has(here, *letters[2:])
+        assert await here.node.archiving.prune() == 0
+        assert not (await peer.post(letters[0])).refusals
+        await has(here, letters[0], *letters[2:])
+
+
+async def test_a_packet_that_no_response_can_answer_is_relayed_and_not_confirmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("restante.waku.node.mailserver.MAX_REFUSALS", 2)
+    async with inside(tmp_path, terms=ArchiveTerms(topics=frozenset([b"else"]))) as here:
+        poster, reader = await here.greet(NOTHING), await here.greet()
+        poster.offer([letter(number) for number in range(3)])
+        assert len(await reader.relayed(3)) == 3
+        assert len((await poster.post(letter(3), letter(4))).refusals) == 2, "nothing came before it"
 
 
 @pytest.mark.parametrize(

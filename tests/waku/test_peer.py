@@ -19,7 +19,7 @@ from restante.waku.envelope.rlp import RlpError
 from restante.waku.protocol import interest, packets
 from restante.waku.protocol.interest import MAX_LISTED_TOPICS, WANTS_EVERYTHING, WANTS_NOTHING, Interest, Interests
 from restante.waku.protocol.packets import Options, Refusal, Response
-from restante.waku.protocol.peer import DEFAULT_POW, Changed, Greeted, Offered, Peer, Violation
+from restante.waku.protocol.peer import DEFAULT_POW, Answered, Changed, Greeted, Offered, Peer, Violation
 from support.effort import examples
 from support.mutation import mutated
 from support.vectors import load
@@ -215,6 +215,16 @@ def test_violations_are_counted_up_to_a_number_and_the_conversation_continues() 
         peer.count_violation(f"violation {number}")
     peer.count_violation("violation 0", 5)
     assert (len(peer.violations), peer.violations["violation 0"]) == (32, 6)
+
+
+def test_a_response_that_is_too_large_to_be_read_is_no_violation() -> None:
+    """It names what an honest peer did not archive, and the node needs none of it."""
+    peer, refusal = greeted(), Refusal(bytes(32), packets.OTHER_ERROR, "")
+    for count, read in ((3_000, True), (packets.MAX_REFUSALS, False)):
+        response = Response(bytes(32), (refusal,) * count)
+        event = peer.receive(packets.MESSAGE_RESPONSE, packets.write_response(response))
+        assert event == (Answered(response) if read else None)
+    assert peer.score == 0
 
 
 def update(peer: Peer, options: Options) -> object:

@@ -7,7 +7,7 @@ for the reason given in rows.py.
 from __future__ import annotations
 
 import sqlite3
-from typing import Final
+from typing import Final, NamedTuple
 
 from restante.waku.archive import ids
 from restante.waku.envelope.envelope import U32
@@ -38,26 +38,34 @@ _DROP: Final = (
 )
 
 
-def prune(database: sqlite3.Connection, before: int, most: int) -> int:
-    """Delete envelopes sent before a time, oldest first, at most `most`. Return their number."""
+class Pruned(NamedTuple):
+    """What was deleted."""
+
+    envelopes: int
+    until: int
+    """A time after which none of them was sent, in seconds since 1970; -1 if there is none."""
+
+
+def prune(database: sqlite3.Connection, before: int, most: int) -> Pruned:
+    """Delete envelopes sent before a time, oldest first, at most `most`."""
     return _drop(database, ids.floor(min(before, U32 + 1)) - 1, most)
 
 
-def prune_bytes(database: sqlite3.Connection, limit: int, most: int) -> int:
-    """Delete the oldest envelopes, at most `most`, until the rest has at most `limit` bytes. Return their number."""
+def prune_bytes(database: sqlite3.Connection, limit: int, most: int) -> Pruned:
+    """Delete the oldest envelopes, at most `most`, until the rest has at most `limit` bytes."""
     bytes_now: int = database.execute("SELECT bytes FROM totals").fetchone()[0]
     if bytes_now <= limit:
-        return 0
+        return Pruned(0, -1)
     found = database.execute(_LAST_OF_BYTES, (most, bytes_now - limit)).fetchone()
     return _drop(database, ids.MAX_ID if found is None else found[0], most)
 
 
-def _drop(database: sqlite3.Connection, last: int, most: int) -> int:
-    """Delete the envelopes up to the id `last`, at most `most`. Return their number."""
+def _drop(database: sqlite3.Connection, last: int, most: int) -> Pruned:
+    """Delete the envelopes up to the id `last`, at most `most`."""
     found = database.execute(_LAST_OF_MOST, (last, most)).fetchone()
     if found is not None:
         last = found[0]
-    gone = 0
+    envelopes = 0
     for statement in _DROP:
-        gone = database.execute(statement, {"last": last}).rowcount
-    return gone
+        envelopes = database.execute(statement, {"last": last}).rowcount
+    return Pruned(envelopes, last >> ids.BITS if envelopes else -1)

@@ -22,6 +22,7 @@ from restante.waku.archive import pruning, reading, rows
 from restante.waku.archive.history import page
 from restante.waku.archive.history.query import DEFAULT_BOUNDS, Bounds, Page, PageQuery
 from restante.waku.archive.history.readers import Readers
+from restante.waku.archive.pruning import Pruned
 from restante.waku.archive.records import Archived, Counts, TopicCount
 from restante.waku.archive.schema import FILE, SCHEMA, unreadable
 from restante.waku.envelope.envelope import Envelope
@@ -52,6 +53,8 @@ class Archive:
     def __init__(self, database: sqlite3.Connection, readers: Readers, directory_lock: ExitStack) -> None:
         self.database = database
         self.readers = readers
+        self.pruned_until = -1
+        """Envelopes sent until this second may have been pruned since the archive was opened. -1: none was."""
         self._directory_lock = directory_lock
         self._writing = Worker("archive-write")
         self._unmoved = 0
@@ -120,11 +123,12 @@ class Archive:
             saved = rows.save(self.database, batch, arrived)
         self._unmoved += saved * DATABASE_PAGE_BYTES + sum(len(envelope.raw) for envelope in batch)
 
-    def _prune(self, work: Callable[[], int]) -> int:
+    def _prune(self, work: Callable[[], Pruned]) -> int:
         with self._transaction():
-            gone = work()
-        self._unmoved += gone * DATABASE_PAGE_BYTES
-        return gone
+            pruned = work()
+        self._unmoved += pruned.envelopes * DATABASE_PAGE_BYTES
+        self.pruned_until = max(self.pruned_until, pruned.until)
+        return pruned.envelopes
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

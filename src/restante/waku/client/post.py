@@ -22,7 +22,7 @@ CONFIRM_TIMEOUT: Final = 30.0
 
 
 class RefusedError(RestanteError):
-    """The node refused the envelope. The text says why."""
+    """The node refused the envelope, or has not archived it. The text names the envelope's hash and says why."""
 
 
 class UnconfirmedError(NodeUnavailableError):
@@ -46,7 +46,8 @@ class Posted(msgspec.Struct, frozen=True):
 
     envelope: Envelope
     confirmed: bool
-    """Whether the node has confirmed the envelope. False: the node never confirms."""
+    """Whether the node has confirmed the envelope. False: the node never confirms. What Restante's Mailserver has
+    confirmed is archived. Other nodes confirm what they have read."""
 
 
 async def post(
@@ -106,5 +107,5 @@ async def _offer(connection: OutboundConnection, envelope: Envelope, seconds: fl
             f"the node did not confirm the envelope within {seconds:g} s; it may have it"
         ) from None
     for refusal in response.refusals:
-        raise RefusedError(f"the node refused the envelope: {refusal.words}")
+        raise RefusedError(f"the node refused the envelope {envelope.hash.hex()}: {refusal.words}")
     return Posted(envelope, confirmed=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, NamedTuple
 
 from restante.common.errors import StoreBusy, StoreFull
@@ -159,12 +159,20 @@ class Archiving:
 
     async def prune(self) -> int:
         """Remove envelopes that are too old or too many. Return how many were removed."""
-        removed = 0
+        old = surplus = 0
         if self._housekeeping.retention is not None:
             before = self.now() - self._housekeeping.retention
-            while part := await self.archive.prune(before, PRUNE_SLICE_ROWS):
-                removed += part
-        if self._housekeeping.retention_bytes is not None:
-            while part := await self.archive.prune_bytes(self._housekeeping.retention_bytes, PRUNE_SLICE_ROWS):
-                removed += part
-        return removed
+            while part := await self._noted(self.archive.prune(before, PRUNE_SLICE_ROWS)):
+                old += part
+        limit = self._housekeeping.retention_bytes
+        if limit is not None:
+            while part := await self._noted(self.archive.prune_bytes(limit, PRUNE_SLICE_ROWS)):
+                surplus += part
+            self.mailserver.floor = self.archive.pruned_until if surplus else -1
+        return old + surplus
+
+    async def _noted(self, pruning: Awaitable[int]) -> int:
+        """Wait for a step of pruning, and tell the Mailserver how far it went. Return how many were removed."""
+        count = await pruning
+        self.mailserver.pruned_until = self.archive.pruned_until
+        return count

@@ -5,15 +5,17 @@
        ▼                                                                               ▼
     accepted? ──▶ relayed at once, and gathered ──take──▶ saved, durable ─confirm──▶ confirmed
 
-An envelope is in the archive only after its commit. A copy that arrives before that is confirmed together with the
-first. If the store refuses a batch before the commit (a full disk, a lock), the node goes on: the envelopes are
-relayed, their senders receive an error, and a later copy is archived.
+The response to a packet names each of its envelopes that is not archived. An envelope is in the archive only after
+its commit. A copy that arrives before that is confirmed together with the first. If the store refuses a batch before
+the commit (a full disk, a lock), the node goes on: the envelopes are relayed, their senders receive an error, and a
+later copy is archived. A copy of an envelope that was pruned is archived again.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -21,18 +23,18 @@ import msgspec
 from restante.common.histogram import Histogram
 from restante.waku.envelope.envelope import Envelope
 from restante.waku.node.pool import LiveEnvelope, Pool
-from restante.waku.protocol.acceptance import Policy, judge
-from restante.waku.protocol.packets import OTHER_ERROR, Refusal, Response
+from restante.waku.protocol.acceptance import EXPIRED, Policy, judge
+from restante.waku.protocol.packets import MAX_REFUSALS, OTHER_ERROR, Refusal, Response
 
-UNARCHIVED_BATCH: Final = -1
-"""Batch number of an envelope that the archive refused. The next copy is gathered again."""
-
-NO_BATCH: Final = 0
-"""Batch number of an envelope that is not archived."""
+UNARCHIVED_BATCH: Final = 0
+"""Batch number of a known envelope that is not in the archive. The next copy may be gathered."""
 
 FULL_WORDS: Final = "not archived: no space left; send it again later"
 LOCKED_WORDS: Final = "not archived: the archive cannot be written now; send it again later"
-"""Why an envelope is not archived, in words for its sender."""
+TOPIC_WORDS: Final = "not archived: this node does not archive its topic"
+AGE_WORDS: Final = "not archived: it is older than what this node keeps"
+WORK_WORDS: Final = "not archived: it has too little work for a ttl of 0"
+"""Why an accepted envelope is not archived, in words for its sender."""
 
 ENVELOPE_SIZE_BOUNDS: Final = tuple(1 << bits for bits in range(8, 21))
 """Bounds of a histogram: bytes of an envelope."""
@@ -60,7 +62,7 @@ class Batch(msgspec.Struct, frozen=True):
 class Intake:
     """A packet that is being handled, named by its hash. `origin` is the node id of the peer that sent it."""
 
-    __slots__ = ("given_up", "hashes", "latest", "origin", "packet", "refusals")
+    __slots__ = ("hashes", "latest", "origin", "packet", "refusals")
 
     def __init__(self, origin: bytes, packet: bytes) -> None:
         self.origin = origin
@@ -69,9 +71,24 @@ class Intake:
         """Hashes of its envelopes that are being archived."""
         self.latest = 0
         """The number of the last batch that contains one of them."""
-        self.refusals: list[Refusal] = []
-        self.given_up: set[bytes] = set()
-        """Hashes of its envelopes that the store refused."""
+        self.refusals: dict[bytes, Refusal] = {}
+        """Its envelopes that are not archived, by hash: a packet may contain one several times."""
+
+    def refuse(self, digest: bytes, code: int, words: str) -> None:
+        """Name an envelope of the packet as not archived. `words` say why, for the sender."""
+        if digest not in self.refusals:
+            self.refusals[digest] = Refusal(digest, code, words)
+
+    def response(self) -> Response | None:
+        """Return the response to the packet, or None if none can hold its refusals.
+
+        Such a packet is never answered. A response without some of them would confirm these envelopes, also if others
+        followed: status-go closes a packet with the first answer (protocol/transport/envelopes_monitor.go,
+        handleAcknowledgedBatch).
+        """
+        if len(self.refusals) > MAX_REFUSALS:
+            return None
+        return Response(self.packet, tuple(self.refusals.values()))
 
 
 class Mailserver:
@@ -84,12 +101,12 @@ class Mailserver:
         self.fresh: list[LiveEnvelope] = []
         """New envelopes to relay. The relay removes them."""
         self.counts: Counter[str] = Counter()
-        """Numbers of envelopes: `new`, `known`, `archived`, `not archived`, or refused, by the name of the
-        refusal."""
+        """Numbers of envelopes: `new`, `known`, `archived`, `not archived` because of the disk, or refused, by the
+        name of the refusal."""
         self.sizes, self.archived_sizes = Histogram(ENVELOPE_SIZE_BOUNDS), Histogram(ENVELOPE_SIZE_BOUNDS)
         """Sizes in bytes of new envelopes, and of archived ones."""
         self.refused = 0
-        """Envelopes refused since the start."""
+        """Envelopes refused since the start, without those that may have expired in transit."""
         self.gathered: list[Envelope] = []
         self.gathered_size = 0
         self._number = 1
@@ -97,20 +114,26 @@ class Mailserver:
         """New envelopes since the start."""
         self._finished = 0
         self._waiting: dict[int, list[Intake]] = {}
+        self._unfinished: set[Intake] = set()
+        """Packets of which some envelopes are being archived and the last part has not been handled."""
+        self.pruned_until = -1
+        """Envelopes sent until this time may have been pruned."""
+        self.floor = -1
+        """Envelopes sent before this time would be pruned first, because the archive has reached its maximum size."""
         self.refused_until = 0
         """Time until which nothing is archived, because the store has refused a batch."""
         self._refused = FULL_WORDS
         """Why the store refused the last batch, in words for senders."""
 
     def offer(self, origin: bytes, packet: bytes, envelopes: Iterable[Envelope], now: int) -> Response | None:
-        """Handle a packet, named by its hash. Return its response, or None if `confirm` will return it."""
+        """Handle a packet, named by its hash. Return its response, or None like `finish`."""
         intake = Intake(origin, packet)
         self.take_in(intake, envelopes, now)
         return self.finish(intake)
 
     def take_in(self, intake: Intake, envelopes: Iterable[Envelope], now: int) -> None:
         """Handle a part of a packet."""
-        known, hashes = self.pool.known, intake.hashes
+        known = self.pool.known
         for each in envelopes:
             digest = each.hash
             number = known.get(digest)
@@ -118,16 +141,22 @@ class Mailserver:
                 number = self._judge(intake, each, now)
             else:
                 self.counts["known"] += 1
-                if number == UNARCHIVED_BATCH:
+                if number <= self._finished and (number == UNARCHIVED_BATCH or self._may_be_pruned(each, now)):
                     known[digest] = number = self._gather(each, intake, now)
             if number > self._finished:
-                hashes.append(digest)
+                intake.hashes.append(digest)
                 intake.latest = max(intake.latest, number)
+        if intake.hashes:
+            self._unfinished.add(intake)
 
     def finish(self, intake: Intake) -> Response | None:
-        """Return the response to a packet after its last part, or None if `confirm` will return it."""
+        """Return the response to a packet after its last part.
+
+        None: `confirm` or `refuse` will return it, or it has too many refusals for one.
+        """
+        self._unfinished.discard(intake)
         if intake.latest <= self._finished:
-            return Response(intake.packet, tuple(intake.refusals))
+            return intake.response()
         self._waiting.setdefault(intake.latest, []).append(intake)
         return None
 
@@ -136,29 +165,26 @@ class Mailserver:
         verdict = judge(envelope, now, self.policy)
         if verdict.refusal is not None:
             self.counts[verdict.refusal.name] += 1
-            self.refused += 1
-            if verdict.refusal.words:
-                intake.refusals.append(Refusal(envelope.hash, verdict.refusal.code, verdict.refusal.words))
-            return NO_BATCH
+            if verdict.refusal is not EXPIRED:
+                self.refused += 1
+            intake.refuse(envelope.hash, verdict.refusal.code, verdict.refusal.words)
+            return UNARCHIVED_BATCH
         self.counts["new"] += 1
         self.sizes.add(len(envelope.raw))
         self._count += 1
         live = LiveEnvelope(envelope, verdict.pow, intake.origin, self._count)
         self.fresh.append(live)
         self.pool.keep(live)
-        number = self._gather(envelope, intake, now) if self._wanted(envelope, now) else NO_BATCH
+        number = self._gather(envelope, intake, now)
         self.pool.know(envelope, number)
         return number
 
-    def _wanted(self, envelope: Envelope, now: int) -> bool:
-        terms = self.terms
-        if not envelope.ttl and envelope.pow(late=1) < self.policy.min_pow:
-            return False  # its work is infinite, as in Go; to be archived it must have as much as others
-        if terms.topics is not None and envelope.topic not in terms.topics:
-            return False
-        return terms.retention is None or envelope.sent >= now - terms.retention
-
     def _gather(self, envelope: Envelope, intake: Intake, now: int) -> int:
+        """Gather an accepted envelope, or name it in the response. Return the number of its batch."""
+        words = self._unwanted(envelope, now)
+        if words is not None:
+            intake.refuse(envelope.hash, OTHER_ERROR, words)
+            return UNARCHIVED_BATCH
         if now < self.refused_until:
             self._give_up(envelope.hash, intake)
             return UNARCHIVED_BATCH
@@ -166,11 +192,26 @@ class Mailserver:
         self.gathered_size += len(envelope.raw)
         return self._number
 
+    def _unwanted(self, envelope: Envelope, now: int) -> str | None:
+        """Return why an accepted envelope is not to be archived, or None if it is."""
+        if not envelope.ttl and envelope.pow(late=1) < self.policy.min_pow:
+            return WORK_WORDS  # its work is infinite, as in Go; to be archived it must have as much as others
+        if self.terms.topics is not None and envelope.topic not in self.terms.topics:
+            return TOPIC_WORDS
+        return AGE_WORDS if envelope.sent < self._oldest(now) else None
+
+    def _oldest(self, now: int) -> int:
+        """Return the time before which no envelope is archived."""
+        return self.floor if self.terms.retention is None else max(self.floor, now - self.terms.retention)
+
+    def _may_be_pruned(self, envelope: Envelope, now: int) -> bool:
+        """Return whether an envelope that was archived may not be in the archive any more, or not for long."""
+        return envelope.sent <= self.pruned_until or envelope.sent < self._oldest(now)
+
     def _give_up(self, digest: bytes, intake: Intake) -> None:
-        if digest not in intake.given_up:  # a packet may contain it several times
-            intake.given_up.add(digest)
+        if digest not in intake.refusals:
             self.counts["not archived"] += 1
-            intake.refusals.append(Refusal(digest, OTHER_ERROR, self._refused))
+            intake.refuse(digest, OTHER_ERROR, self._refused)
 
     # ── the archive ──────────────────────────────────────────────────────────────────────────────
 
@@ -192,8 +233,7 @@ class Mailserver:
         for each in batch.envelopes:
             self.archived_sizes.add(len(each.raw))
         self._finished = batch.number
-        for waiting in self._waiting.pop(batch.number, ()):
-            yield waiting.origin, Response(waiting.packet, tuple(waiting.refusals))
+        yield from self._responses(batch)
 
     def refuse(self, batch: Batch, now: int, words: str) -> Iterator[tuple[bytes, Response]]:
         """Record that a batch was not saved. Yield responses as `confirm` does.
@@ -205,10 +245,15 @@ class Mailserver:
         lost = {each.hash for each in batch.envelopes}
         for digest in lost & self.pool.known.keys():
             self.pool.known[digest] = UNARCHIVED_BATCH
-        for later in list(self._waiting.values()):
-            for waiting in later:
-                for digest in waiting.hashes:
-                    if digest in lost:
-                        self._give_up(digest, waiting)
-        for waiting in self._waiting.pop(batch.number, ()):
-            yield waiting.origin, Response(waiting.packet, tuple(waiting.refusals))
+        for intake in chain(self._unfinished, *self._waiting.values()):
+            for digest in intake.hashes:
+                if digest in lost:
+                    self._give_up(digest, intake)
+        yield from self._responses(batch)
+
+    def _responses(self, batch: Batch) -> Iterator[tuple[bytes, Response]]:
+        """Yield the responses to packets whose last batch this is, each with its origin."""
+        for intake in self._waiting.pop(batch.number, ()):
+            response = intake.response()
+            if response is not None:
+                yield intake.origin, response

@@ -18,8 +18,8 @@ MAX_CLOCK_AHEAD_SECONDS: Final = 10
 """Maximum seconds that a sender's clock may be ahead of ours (waku/common/const.go, DefaultSyncAllowance)."""
 
 EXPIRED_GRACE_SECONDS: Final = 20
-"""Seconds after its expiry in which an envelope is dropped without a response: it was in transit
-(waku/waku.go:1292)."""
+"""Seconds after its expiry in which an envelope is refused and not counted against its sender: it may have expired in
+transit. status-go drops it without an error, so its sender takes it as sent (waku/waku.go:1292)."""
 
 
 class RefusalReason(NamedTuple):
@@ -32,12 +32,12 @@ class RefusalReason(NamedTuple):
     true of any error (waku/common/envelope.go, ErrorToEnvelopeError). Its own senders conclude from that code that
     their clock is wrong, so this node sends the code that fits."""
     words: str
-    """The reason for the sender; empty if the sender gets no response."""
+    """The reason for the sender."""
 
 
 FUTURE: Final = RefusalReason("future", TIME_ERROR, "envelope from future")
 OLD: Final = RefusalReason("old", TIME_ERROR, "very old envelope")
-EXPIRED: Final = RefusalReason("expired", TIME_ERROR, "")
+EXPIRED: Final = RefusalReason("expired", TIME_ERROR, "the envelope has expired; its sender's clock may be slow")
 TOO_LONG: Final = RefusalReason("ttl", OTHER_ERROR, "the ttl is longer than this node takes")
 TOO_LARGE: Final = RefusalReason("size", OTHER_ERROR, "the envelope is larger than this node takes")
 TOO_CHEAP: Final = RefusalReason("pow", OTHER_ERROR, "the envelope has less work than this node asks for")

@@ -65,8 +65,12 @@ MAX_PACKET_ENVELOPES: Final = 50_000
 With a higher limit, one peer could occupy the node for seconds with nearly empty envelopes."""
 
 MAX_RESPONSE_BYTES: Final = 1 << 17
-"""Maximum size in bytes of a Message Response: two thousand refusals. Each takes some microseconds to read, and this
-node needs none of them."""
+"""Maximum size in bytes of a Message Response that is read: two thousand refusals. Each takes some microseconds, and
+this node needs none of them."""
+
+MAX_REFUSALS: Final = 9_000
+"""Maximum refusals in a Message Response. With the longest words of this node, its size is below MAX_PACKET_BYTES.
+status-go disconnects from a peer that sends a larger packet (waku/v1/peer.go:231)."""
 
 TIME_ERROR: Final = 21
 OTHER_ERROR: Final = 22

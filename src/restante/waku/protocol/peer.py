@@ -180,7 +180,9 @@ _PACKET_READERS: Final[dict[int, Callable[[Peer, bytes], PeerEvent | None]]] = {
         Offered(packets.read_envelopes(payload)) if len(payload) <= LARGE_PACKET_BYTES else OfferedLarge(payload)
     ),
     packets.BATCH_ACK: lambda _peer, payload: Confirmed(packets.read_ack(payload)),
-    packets.MESSAGE_RESPONSE: lambda _peer, payload: Answered(packets.read_response(payload)),
+    packets.MESSAGE_RESPONSE: lambda _peer, payload: (
+        Answered(packets.read_response(payload)) if len(payload) <= packets.MAX_RESPONSE_BYTES else None
+    ),
     packets.STATUS_UPDATE: Peer._update,
     packets.REQUEST: lambda _peer, payload: Requested(payload),
 }
