@@ -26,12 +26,13 @@ from restante.waku.node.mailserver import (
 )
 from restante.waku.node.pool import KNOWN_HASH_MEMORY, LIVE_ENVELOPE_MEMORY, LiveEnvelope, Pool
 from restante.waku.protocol import acceptance, packets
-from restante.waku.protocol.acceptance import EXPIRED_GRACE_SECONDS, Policy, RefusalReason, Verdict, judge
+from restante.waku.protocol.acceptance import EXPIRED_GRACE_SECONDS, Policy, RefusalReason, judge
 from restante.waku.protocol.packets import OTHER_ERROR, TIME_ERROR, Refusal, Response
 from support.effort import examples
 from support.waku.letters import EPOCH, TOPIC, letter
 
 MIB = 1 << 20
+OTHER_TOPIC = b"\5\6\7\x08"
 PACKETS = [bytes([number]) * 32 for number in range(10)]
 
 

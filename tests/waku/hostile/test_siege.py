@@ -338,9 +338,12 @@ async def idle_peers(siege: Siege, scale: int) -> None:
 
 @attack
 async def envelopes_that_are_good_refused_or_new_in_every_topic(siege: Siege, scale: int) -> None:
-    good, refused, many = await siege.greet_many(3)
-    new, old = floods(1000 * scale, 100, size=300), floods(1000 * scale, 200, age=1000, size=300)
-    for peer, parts in ((good, new), (refused, old)):
+    good, refused, expired, many = await siege.greet_many(4)
+    for peer, parts in (
+        (good, floods(1000 * scale, 100, size=300)),
+        (refused, floods(1000 * scale, 200, age=1000, size=300)),
+        (expired, floods(1000 * scale, 200, age=60, size=0)),
+    ):
         await flood(peer, [(packets.MESSAGES, packets.write_envelopes(one.raw for one in part)) for part in parts])
     for part in floods(5000 * scale, 1000, ttl=3600):  # a million would be like these: what is forgotten makes room
         assert not (await many.post(*part)).refusals
