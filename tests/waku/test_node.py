@@ -239,10 +239,12 @@ async def test_a_full_node_keeps_its_best_and_static_peers(tmp_path: Path, monke
         assert len(here.node.peers) == 2
         async with keeping(here, other):  # static peers come in any case
             await both_know(here, other)
-            await RawPeer.knock(here.enode.port, here.enode.public)
-            await here.until("all connections that there may be", lambda: len(here.node.connections) == 4)
-            with pytest.raises(GoneError):
-                await here.enter()
+            knocking = [await RawPeer.knock(here.enode.port, here.enode.public) for _ in range(2)]
+            await here.until("all connections that there may be", lambda: len(here.node.connections) == 5)
+            assert await (await here.enter()).ended() is Reason.TOO_MANY_PEERS
+            assert await knocking[0].ended() is Reason.TOO_MANY_PEERS
+            assert await (await here.go_in(knocking[1])).ended() is Reason.TOO_MANY_PEERS
+            assert here.node.counts[admission.HALF_OPEN] == 1
 
 
 async def test_incomplete_packets_of_all_peers_have_a_common_limit(tmp_path: Path) -> None:

@@ -50,6 +50,18 @@ def household(address: Address) -> bytes:
     return address.packed if address.version == 4 else address.packed[:8]
 
 
+def network(text: str) -> str:
+    """Return the network of an address or of a household, as text: the IPv4 /24 or the IPv6 /56.
+
+    One customer often has many addresses of a /24. A site gets a /56 or more (RIPE-690, 4.2), so 256 households. Text
+    that is no address is returned unchanged.
+    """
+    address = read(text.partition("/")[0])
+    if address is None:
+        return text
+    return str(ipaddress.ip_network((address.packed, 24 if address.version == 4 else 56), strict=False))
+
+
 def host_and_port(host: str, port: int) -> str:
     """Return an address as it is in a URL."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -197,7 +197,10 @@ class Reachable:
 
     async def enter(self, key: Key | None = None, source: str = "127.0.0.1") -> RawPeer:
         """Connect, and have both Hellos said. Raises GoneError where the node says something else."""
-        peer = await RawPeer.knock(self.enode.port, self.enode.public, key, source)
+        return await self.go_in(await RawPeer.knock(self.enode.port, self.enode.public, key, source))
+
+    async def go_in(self, peer: RawPeer) -> RawPeer:
+        """Go on with a peer that has knocked, as `enter` does."""
         async with bounded("the handshake"):
             while not peer.rlpx.ready:
                 await peer._read()

@@ -75,6 +75,7 @@ class PeerConnection(asyncio.Protocol):
         "_session",
         "_transport",
         "_unsent_before",
+        "active_at",
         "address",
         "confirmed",
         "dialled",
@@ -101,6 +102,9 @@ class PeerConnection(asyncio.Protocol):
         self.dialled = dialled
         self.confirmed = -math.inf
         """When a packet of the peer was last confirmed, in seconds of the monotonic clock."""
+        self.active_at = -math.inf
+        """When the peer was admitted, or last sent an accepted envelope or a request, in seconds of the loop's
+        clock."""
         self.held = 0
         """Bytes of an incomplete packet of the peer."""
         self._handler = handler

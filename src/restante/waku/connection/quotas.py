@@ -1,4 +1,7 @@
-"""Quotas per address. All peers of an address share one, and reconnecting does not renew it."""
+"""Quotas per address. All peers of an address share one, and reconnecting does not renew it.
+
+An address is an IPv4 address or an IPv6 /64. The addresses of an IPv6 /56 also have a quota together.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from restante.common import net
 from restante.common.token_bucket import Bucket
 from restante.waku.limits import Limits
 
@@ -18,26 +22,49 @@ remove more than one, the map shrinks again after it had to grow."""
 
 SECONDS_PER_MINUTE: Final = 60.0
 
+NETWORK_SHARE: Final = 4
+"""How many times what one IPv6 /64 may use is allowed to all of a /56 together. One site has all 256 of them, so
+without a limit it could do as much as 256 IPv4 addresses. It is more than 1, because a mobile network gives each
+telephone a /64 (RFC 7278, 1)."""
+
 Name = TypeVar("Name")
 Used = TypeVar("Used")
 
 
 class AddressQuota:
-    """What the peers of one address have used up."""
+    """What the peers of one address, or of an IPv6 /56, have used up."""
 
-    __slots__ = ("_bytes", "_connects", "_envelopes", "connections")
+    __slots__ = ("_bytes", "_connects", "_envelopes", "_share", "connections", "network", "of_network")
 
-    def __init__(self) -> None:
+    def __init__(self, network: str = "", share: int = 1) -> None:
+        self.network = network
+        """The network of the address (`net.network`)."""
         self.connections = 0
         """Open connections."""
+        self.of_network: AddressQuota | None = None
+        """The quota of the network, which is charged, too. None: it has none."""
+        self._share = share
+        """How many times each limit of an address applies."""
         self._bytes = Bucket()
         self._connects = Bucket()
         self._envelopes = Bucket()
 
+    def has_room(self, most: int) -> bool:
+        """Return whether there may be another connection, if an address may have `most` of them."""
+        return self.connections < most * self._share and (self.of_network is None or self.of_network.has_room(most))
+
+    def count_connections(self, change: int) -> None:
+        """Count connections that were opened, or, with a negative number, closed."""
+        self.connections += change
+        if self.of_network is not None:
+            self.of_network.count_connections(change)
+
     def take_connection(self, now: float, limits: Limits) -> bool:
         """Charge a new connection. Return False, and charge nothing, if the rate is exceeded."""
-        rate = limits.address_connects / SECONDS_PER_MINUTE
-        if rate and self._connects.wait(now, rate, limits.address_connects_at_once):
+        rate = self._share * limits.address_connects / SECONDS_PER_MINUTE
+        if rate and self._connects.wait(now, rate, self._share * limits.address_connects_at_once):
+            return False
+        if self.of_network is not None and not self.of_network.take_connection(now, limits):
             return False
         self._connects.take(now, rate, 1)
         return True
@@ -45,18 +72,22 @@ class AddressQuota:
     def charge(self, now: float, limits: Limits, size: int, envelopes: int) -> None:
         """Charge bytes and envelopes that a peer has sent."""
         if size:
-            self._bytes.take(now, limits.address_bytes, size)
+            self._bytes.take(now, self._share * limits.address_bytes, size)
         if envelopes:
-            self._envelopes.take(now, limits.address_envelopes, envelopes)
+            self._envelopes.take(now, self._share * limits.address_envelopes, envelopes)
+        if self.of_network is not None:
+            self.of_network.charge(now, limits, size, envelopes)
 
     def wait(self, now: float, limits: Limits) -> float:
         """Return the seconds for which no peer of the address should be read."""
-        wait = 0.0
+        wait, share = 0.0, self._share
         if limits.address_bytes:
-            wait = self._bytes.wait(now, limits.address_bytes, limits.address_bytes_at_once)
+            wait = self._bytes.wait(now, share * limits.address_bytes, share * limits.address_bytes_at_once)
         if limits.address_envelopes:
-            rate, most = limits.address_envelopes, limits.address_envelopes_at_once
+            rate, most = share * limits.address_envelopes, share * limits.address_envelopes_at_once
             wait = max(wait, self._envelopes.wait(now, rate, most))
+        if self.of_network is not None:
+            wait = max(wait, self.of_network.wait(now, limits))
         return wait
 
 
@@ -67,12 +98,20 @@ class Quotas:
         self._quotas: OrderedDict[str, AddressQuota] = OrderedDict()
 
     def obtain(self, address: str) -> AddressQuota:
-        """Return the quota of an address, a new one if necessary."""
-        quota = self._quotas.get(address)
+        """Return the quota of an address, a new one if necessary. Addresses are text as of `net.shown`."""
+        known = self._quotas.get(address)
+        network = net.network(address) if known is None else known.network
+        quota = self._obtain(address, network, 1)
+        if ":" in network:  # it may have been forgotten, and is not while it has connections
+            quota.of_network = self._obtain(network, network, NETWORK_SHARE)
+        return quota
+
+    def _obtain(self, name: str, network: str, share: int) -> AddressQuota:
+        quota = self._quotas.get(name)
         if quota is None:
             make_room(self._quotas, REMEMBERED_ADDRESSES, lambda each: bool(each.connections))
-            quota = self._quotas[address] = AddressQuota()
-        self._quotas.move_to_end(address)
+            quota = self._quotas[name] = AddressQuota(network, share)
+        self._quotas.move_to_end(name)
         return quota
 
 

@@ -1,4 +1,4 @@
-"""Admission: one connection per node, and limits on all connections and on those of an address."""
+"""Admission: one connection per node, and limits on all connections, on those of an address, and of an IPv6 /56."""
 
 from __future__ import annotations
 
@@ -7,15 +7,27 @@ from collections import Counter
 from typing import Final
 
 from restante.waku.connection.peer_connection import PeerConnection
-from restante.waku.connection.quotas import AddressQuota, Quotas
+from restante.waku.connection.quotas import Quotas
 from restante.waku.devp2p.hello import Reason
 from restante.waku.envelope.keys import node_id
 from restante.waku.limits import Limits
+from restante.waku.node import crowding
+from restante.waku.node.half_open import HalfOpen
 from restante.waku.node.housekeeping import Housekeeping
 
-EXTRA_CONNECTIONS: Final = 64
-"""Connections beyond `max_peers`, so that a peer of a full node gets as far as its Hello and is told that the node is
-full. When these are taken too, further connections are closed without a word."""
+EXTRA_CONNECTIONS: Final = 256
+"""Connections beyond `max_peers`, for those that are in their handshake when the node is full. When these are taken,
+too, a new one displaces another (`HalfOpen.oldest`). A handshake takes half a second on a slow line: 256 last as long
+if 500 connections a second come from as many networks."""
+
+FROM_ADDRESS: Final = "turned away before the handshake"
+"""Counts connections that were closed at once, because their address had too many or made them too fast."""
+HALF_OPEN: Final = "disconnected in the handshake, to make room"
+"""Counts connections that gave way to another one before their Hello."""
+FULL: Final = "turned away, too many peers"
+"""Counts peers that were refused after their Hello, because no other peer gave way."""
+GAVE_WAY: Final = "disconnected, to make room"
+"""Counts peers that gave way to a newcomer."""
 
 BAD_PEER_SCORE: Final = 100
 """Refused envelopes and unreadable packets from which on a peer is disconnected to make room for another."""
@@ -35,31 +47,41 @@ class Admission:
         self.connections: set[PeerConnection] = set()
         self.peers: dict[bytes, PeerConnection] = {}
         """The peers that have said Hello, by node id."""
+        self.named: set[bytes] = set()
+        """Ids of nodes that the operator has named. They are always admitted, and keep their places."""
         self._id = own_id
         self._housekeeping = housekeeping
         self._limits = limits
         self._counts = counts
         self._loop = loop
         self._quotas = Quotas()
+        self._half_open = HalfOpen()
 
     def admit(self, connection: PeerConnection) -> bool:
         """Admit a connection. Return False if it may not even begin the handshake."""
-        connection.quota = self._quotas.obtain(connection.address)
-        if not connection.dialled and not self._take_place(connection.quota):
-            self._counts["turned away before the handshake"] += 1
-            return False
+        quota = connection.quota = self._quotas.obtain(connection.address)
+        if not connection.dialled:
+            room = quota.has_room(self._housekeeping.max_peers_per_address)
+            if not room or not quota.take_connection(self._loop.time(), self._limits):
+                self._counts[FROM_ADDRESS] += 1
+                return False
+            self._half_open.add(connection)
+            self._shorten_half_open()
         self.connections.add(connection)
-        connection.quota.connections += 1
+        quota.count_connections(1)
         return True
 
-    def _take_place(self, quota: AddressQuota) -> bool:
-        """Charge an accepted connection. Return whether there is room for it."""
-        most = self._housekeeping
-        room = (
-            len(self.connections) < most.max_peers + EXTRA_CONNECTIONS
-            and quota.connections < most.max_peers_per_address
-        )
-        return room and quota.take_connection(self._loop.time(), self._limits)
+    def _shorten_half_open(self) -> None:
+        """Close connections that have no place among the peers if there are too many."""
+        most = max(self._housekeeping.max_peers - len(self.peers), 0) + EXTRA_CONNECTIONS
+        while len(self._half_open) > most:
+            oldest = self._half_open.oldest()
+            self._half_open.discard(oldest)
+            if oldest.ending:
+                oldest.drop()  # it does not read its Disconnect
+            else:
+                self._counts[HALF_OPEN] += 1
+                oldest.disconnect(Reason.TOO_MANY_PEERS)
 
     def disconnect_largest(self) -> None:
         """Disconnect the peer with the largest incomplete packet."""
@@ -75,21 +97,39 @@ class Admission:
         if before is not None:
             if not before.silent and not before.reading.paused and not self._replaces(connection, before):
                 return Reason.ALREADY_CONNECTED
-            before.disconnect(Reason.ALREADY_CONNECTED)
-        elif len(self.peers) >= self._housekeeping.max_peers and not connection.dialled and not self._make_room():
-            self._counts["turned away, too many peers"] += 1
-            return Reason.TOO_MANY_PEERS
+            self._displace(before, Reason.ALREADY_CONNECTED)
+        elif len(self.peers) >= self._housekeeping.max_peers and not self._keeps_place(connection):
+            displaced = self._yielding(connection)
+            if displaced is None:
+                self._counts[FULL] += 1
+                return Reason.TOO_MANY_PEERS
+            self._counts[GAVE_WAY] += 1
+            # Static nodes of status-go dial again, at most 35 s after they dialled last (geth p2p/dial.go,
+            # dialHistoryExpiration). ethereumjs dials again after five minutes, and only after this reason
+            # (devp2p/src/rlpx/rlpx.ts, _onDisconnect).
+            self._displace(displaced, Reason.TOO_MANY_PEERS)
+        self._half_open.discard(connection)
         self.peers[connection.node_id] = connection
+        connection.active_at = self._loop.time()
         return None
 
-    def _make_room(self) -> bool:
-        """Disconnect the worst peer if its score is high and it dialled us. Return whether one was disconnected."""
-        worst = max(self.peers.values(), key=lambda each: each.peer.score)
-        if worst.dialled or worst.peer.score < BAD_PEER_SCORE:
-            return False
-        worst.disconnect(Reason.TOO_MANY_PEERS)
-        del self.peers[worst.node_id]
-        return True
+    def _keeps_place(self, connection: PeerConnection) -> bool:
+        return connection.dialled or connection.node_id in self.named
+
+    def _displace(self, peer: PeerConnection, reason: Reason) -> None:
+        """Disconnect a peer, and give up its place."""
+        peer.disconnect(reason)
+        del self.peers[peer.node_id]
+        if not peer.dialled:
+            self._half_open.add(peer)
+
+    def _yielding(self, newcomer: PeerConnection) -> PeerConnection | None:
+        """Return the peer whose place a newcomer may have: one with many errors, or one of a crowd."""
+        peers = [each for each in self.peers.values() if not self._keeps_place(each)]
+        worst = max(peers, key=lambda each: each.peer.score, default=None)
+        if worst is not None and worst.peer.score >= BAD_PEER_SCORE:
+            return worst
+        return crowding.choose(peers, newcomer, self._loop.time())
 
     def _replaces(self, connection: PeerConnection, before: PeerConnection) -> bool:
         """Return whether a connection replaces an older one to the same node.
@@ -103,6 +143,7 @@ class Admission:
     def forget(self, connection: PeerConnection) -> None:
         """Forget a closed connection."""
         self.connections.discard(connection)
-        connection.quota.connections -= 1
+        self._half_open.discard(connection)
+        connection.quota.count_connections(-1)
         if self.peers.get(connection.node_id) is connection:
             del self.peers[connection.node_id]

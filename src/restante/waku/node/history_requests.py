@@ -168,6 +168,7 @@ class HistoryRequests:
         if words:
             self._refuse(connection, asked.id, words, PEER_LIMIT)
             return
+        connection.active_at = self._loop.time()
         self.waiting += new.size
         line = self._lines.setdefault(connection, deque())
         line.append(new)

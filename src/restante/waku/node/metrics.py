@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, UntypedMetricFamily
 from restante import __version__
 from restante.common.prometheus import counter, gauge, gauges, histogram, histograms
 from restante.waku.archive.records import Counts
+from restante.waku.node.admission import FROM_ADDRESS, FULL, GAVE_WAY, HALF_OPEN
 from restante.waku.node.history_requests import FILTERS, REFUSALS
 from restante.waku.node.node import REJECTION_LABELS, Node
 
@@ -30,6 +31,14 @@ REFUSAL_LABELS: Final = {
 }
 """Why envelopes are refused (acceptance.py), by the names of status-go's metrics (waku/waku.go, addAndBridge).
 status-go does not limit the ttl, so that name is ours."""
+
+CONNECTION_LABELS: Final = {
+    FROM_ADDRESS: "address",
+    HALF_OPEN: "handshake",
+    FULL: "full",
+    GAVE_WAY: "gave_way",
+}
+"""Why connections are closed for want of room, by what admission.py counts them as."""
 
 
 async def of(node: Node, disk_free: float, *, ready: bool) -> list[Metric]:
@@ -61,6 +70,12 @@ class _Now:
         yield gauge(
             "waku_connections", "Connections, also those that have not sent a Status", len(self._node.connections)
         )
+        closed = CounterMetricFamily(
+            "waku_connections_refused", "Connections that were closed for want of room, by why", labels=["type"]
+        )
+        for name, label in CONNECTION_LABELS.items():
+            closed.add_metric([label], self._node.counts[name])
+        yield closed
         pool = self._node.mailserver.pool
         yield gauge("waku_envelopes_known", "Known envelope hashes", len(pool.known))
         yield gauge("waku_envelopes_cached_bytes", "Bytes of memory for live envelopes", pool.size)

@@ -104,13 +104,15 @@ class Node:
         self.archive = archive
         self.clock: Clock = clock or SystemClock()
         self.loop = asyncio.get_running_loop()
-        self.history_requests = HistoryRequests(archive, history or HistoryTerms(), limits, self.now)
+        terms = history or HistoryTerms()
+        self.history_requests = HistoryRequests(archive, terms, limits, self.now)
         self.relay = Relay(mailserver, self.loop)
         self.counts: Counter[str] = Counter()
         """Numbers of connections and unreadable packets, by what became of them."""
         self.rejected: Counter[str] = Counter()
         """Packets that could not be read, by their name in status-go's metrics."""
         self.admission = Admission(node_id(key.public), housekeeping, limits, self.counts, self.loop)
+        self.admission.named |= terms.allow or set()
         self.connections, self.peers = self.admission.connections, self.admission.peers
         self.archiving = Archiving(mailserver, archive, housekeeping, limits, self.clock, self._confirm_packets)
         self._dice = SystemDice()
@@ -223,6 +225,7 @@ class Node:
     async def stay_connected(self, enode: Enode) -> None:
         """Keep a static peer connected: dial it, and again when it is lost. Never returns."""
         wait, name = REDIAL_DELAY, node_id(enode.public)
+        self.admission.named.add(name)
         while True:
             if name in self.peers:  # the peer has dialled us
                 await asyncio.sleep(REDIAL_DELAY)
@@ -301,6 +304,8 @@ class Node:
         refused = mailserver.refused - refused
         if refused:
             connection.peer.count_violation("envelopes refused", refused)
+        if refused < len(envelopes):
+            connection.active_at = self.loop.time()
         connection.charge(len(envelopes) + REFUSAL_COST * refused)
         if mailserver.fresh:
             self.relay.push_soon()

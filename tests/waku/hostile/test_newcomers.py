@@ -1,0 +1,268 @@
+"""Attackers from many addresses take the places of a node: newcomers still come in, and honest peers stay."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from restante.common.net import network
+from restante.common.signals import raise_descriptors
+from restante.waku.connection.quotas import NETWORK_SHARE, AddressQuota, Quotas
+from restante.waku.devp2p import session
+from restante.waku.devp2p.hello import Reason
+from restante.waku.envelope.keys import Key, node_id
+from restante.waku.limits import Limits
+from restante.waku.node import crowding
+from restante.waku.node.admission import GAVE_WAY, HALF_OPEN
+from restante.waku.node.crowding import SILENT_AFTER, SILENT_WEIGHT
+from restante.waku.node.history_requests import HistoryTerms
+from restante.waku.node.housekeeping import Housekeeping
+from restante.waku.node.node import Node
+from restante.waku.protocol import packets
+from restante.waku.protocol.packets import Options
+from support.waku.inside import Inside, inside
+from support.waku.letters import letter
+from support.waku.raw_peer import RawPeer, fetch_page, plain
+
+NOTHING: Final = Options(pow=0.0, confirmations=True, topics=frozenset())
+
+SIZES: Final = [
+    pytest.param(Housekeeping(max_peers=60, max_peers_per_address=20, save_interval=0.0), id="small"),
+    pytest.param(Housekeeping(save_interval=0.0), id="default", marks=pytest.mark.thorough),
+]
+
+
+class Patient(Node):
+    """Waits for ever for a Hello and for a Pong: no place becomes free with time."""
+
+    def _devp2p_limits(self) -> session.SessionLimits:
+        return session.SessionLimits(hello=1e9, ping=1e9, silence=1e9)
+
+
+async def posts(here: Inside, number: int) -> None:
+    """Let the newcomer of this number come, each from a network of its own, and post an envelope."""
+    newcomer = await here.greet(NOTHING, source=f"127.1.{number}.1")
+    assert not (await newcomer.post(letter(number))).refusals
+
+
+# ── at a node ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("housekeeping", SIZES)
+async def test_half_handshakes_lock_nobody_out(tmp_path: Path, housekeeping: Housekeeping) -> None:
+    """Nor do they push out who is slow, or a peer."""
+    raise_descriptors()
+    async with inside(tmp_path, node_type=Patient, housekeeping=housekeeping) as here:
+        peer = await here.greet(NOTHING, source="127.1.200.1")
+        slow = await RawPeer.knock(here.enode.port, here.enode.public, source="127.1.201.1")
+        writers = []
+        for number in range(30):
+            for _ in range(housekeeping.max_peers_per_address):
+                source = (f"127.2.{number}.1", 0)
+                _, writer = await asyncio.open_connection("127.0.0.1", here.enode.port, local_addr=source)
+                writers.append(writer)
+        for number in range(1, 4):
+            await posts(here, number)
+        assert here.node.counts[HALF_OPEN] > 0
+        await here.go_in(slow)
+        await here.until("its Hello", lambda: node_id(slow.key.public) in here.node.peers)
+        await peer.fence()
+        for writer in writers:
+            writer.transport.abort()
+
+
+@pytest.mark.parametrize("housekeeping", SIZES)
+async def test_idle_peers_lock_nobody_out(tmp_path: Path, housekeeping: Housekeeping) -> None:
+    raise_descriptors()
+    addresses = housekeeping.max_peers // housekeeping.max_peers_per_address
+    async with inside(tmp_path, node_type=Patient, housekeeping=housekeeping) as here:
+        honest = await here.greet(NOTHING, source="127.1.200.1")
+        idle = [
+            await here.greet(NOTHING, source=f"127.2.{number % addresses}.1")
+            for number in range(housekeeping.max_peers - 1)
+        ]
+        for number in range(1, 4):
+            await posts(here, number)
+        assert len(here.node.peers) == housekeeping.max_peers
+        assert here.node.counts[GAVE_WAY] == 3
+        assert await idle[0].ended() is Reason.TOO_MANY_PEERS
+        await honest.fence()
+
+
+async def test_a_peer_that_sends_envelopes_or_requests_history_is_not_silent(tmp_path: Path) -> None:
+    async with inside(tmp_path, node_type=Patient) as here:
+        posting, requesting, failing = [await here.greet(NOTHING) for _ in range(3)]
+        for connection in here.node.connections:
+            connection.active_at = 0.0
+        await posting.post(letter(1))
+        await fetch_page(requesting)
+        await failing.post(letter(2, age=1000))
+        failing.say(packets.MESSAGES, b"\x80")
+        failing.say(packets.REQUEST, plain(lower=2, upper=1))
+        await failing.fence()
+        active = {connection.node_id for connection in here.node.connections if connection.active_at}
+        assert active == {node_id(peer.key.public) for peer in (posting, requesting)}
+
+
+async def test_nodes_that_the_operator_has_named_come_in_and_stay(tmp_path: Path) -> None:
+    allowed, static = Key(b"\x11" * 32), Key(b"\x12" * 32)
+    terms = HistoryTerms(allow=frozenset([node_id(allowed.public)]))
+    async with inside(tmp_path, housekeeping=Housekeeping(max_peers=4), history=terms) as here:
+        here.node.admission.named.add(node_id(static.public))
+        first, *others = await here.greet(key=allowed), *[await here.greet() for _ in range(3)]
+        assert await (await here.enter()).ended() is Reason.TOO_MANY_PEERS
+        second = await here.greet(key=static)
+        for connection in here.node.connections:
+            connection.active_at = 0.0
+        newcomers = [await here.greet(source=f"127.1.{number}.1") for number in range(2)]
+        assert await (await here.enter(source="127.1.2.1")).ended() is Reason.TOO_MANY_PEERS
+        assert [await peer.ended() for peer in others[:2]] == [Reason.TOO_MANY_PEERS] * 2
+        for peer in (first, second, others[2], *newcomers):
+            await peer.fence()
+
+
+# ── which peer yields ────────────────────────────────────────────────────────────────────────────
+
+SILENT: Final = SILENT_AFTER + 1
+
+
+class Occupant(msgspec.Struct, eq=False):
+    quota: AddressQuota
+    active_at: float
+
+
+class Crowd:
+    """The peers of a full node, by their addresses."""
+
+    def __init__(self) -> None:
+        self.peers: list[Occupant] = []
+        self.now = 1e6
+        self._quotas: dict[str, AddressQuota] = {}
+
+    def _occupant(self, address: str, silent: float = 0.0) -> Occupant:
+        quota = self._quotas.setdefault(address, AddressQuota(network(address)))
+        return Occupant(quota, self.now - silent)
+
+    def add(self, address: str, count: int, *, silent: float = 0.0) -> list[Occupant]:
+        peers = [self._occupant(address, silent) for _ in range(count)]
+        self.peers += peers
+        return peers
+
+    def comes(self, address: str) -> Occupant | None:
+        """Let a newcomer come. Return who yields its place."""
+        newcomer = self._occupant(address)
+        yielding = crowding.choose(self.peers, newcomer, self.now)
+        if yielding is not None:
+            self.peers.remove(yielding)
+            self.peers.append(newcomer)
+        return yielding
+
+    def counts(self) -> Counter[str]:
+        """Count the peers of each network."""
+        return Counter(peer.quota.network for peer in self.peers)
+
+
+def test_the_longest_silent_peer_of_the_most_crowded_address_of_the_most_crowded_network_yields() -> None:
+    crowd = Crowd()
+    crowd.add("192.0.2.1", 5, silent=3 * SILENT)
+    crowd.add("198.51.100.1", 2, silent=3 * SILENT)
+    crowded = crowd.add("198.51.100.2", 4, silent=SILENT)
+    crowded[2].active_at -= 1
+    assert crowd.comes("203.0.113.1") is crowded[2]
+
+
+def test_active_peers_behind_one_address_stay_while_there_are_crowds_of_silent_ones() -> None:
+    crowd = Crowd()
+    office = crowd.add("192.0.2.1", 40)
+    for number in range(20):
+        crowd.add(f"198.51.{number}.1", 48, silent=SILENT)
+    for number in range(500):
+        assert crowd.comes(f"10.{number // 250}.{number % 250}.1") not in (None, *office)
+
+
+def test_a_newcomer_of_a_crowded_network_takes_a_place_of_a_crowded_address_there() -> None:
+    crowd = Crowd()
+    crowd.add("192.0.2.1", 50, silent=SILENT)
+    assert crowd.comes("192.0.2.1") is None
+    for number in range(2, 50):
+        yielding = crowd.comes(f"192.0.2.{number}")
+        assert yielding is not None
+        assert yielding.quota is crowd.peers[0].quota
+
+
+def test_peers_that_have_sent_something_yield_only_to_networks_that_are_much_less_crowded() -> None:
+    crowd = Crowd()
+    crowd.add("192.0.2.1", SILENT_WEIGHT)
+    assert crowd.comes("198.51.100.1") is None
+    crowd.add("192.0.2.1", 1)
+    assert crowd.comes("198.51.100.1") is not None
+
+
+def test_whoever_has_yielded_does_not_take_the_place_back() -> None:
+    crowd = Crowd()
+    crowd.add("192.0.2.1", 3, silent=SILENT)
+    crowd.add("198.51.100.1", 1, silent=SILENT)
+    assert crowd.comes("203.0.113.1") is not None
+    for _ in range(3):
+        assert crowd.comes("192.0.2.1") is None
+        crowd.now += SILENT  # now all are silent
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=1, max_size=60),
+    st.lists(st.integers(0, 12), max_size=60),
+)
+def test_no_network_gains_places_from_a_less_crowded_one(peers: list[tuple[int, bool]], newcomers: list[int]) -> None:
+    """So a peer that is alone keeps its place, whoever comes, and no crowd drives others out."""
+    crowd = Crowd()
+    for number, silent in peers:
+        crowd.add(f"192.0.{number}.{number}", 1, silent=silent * SILENT)
+    for number in newcomers:
+        before = crowd.counts()
+        yielding = crowd.comes(f"192.0.{number}.200")
+        if yielding is not None:
+            lost, gained = yielding.quota.network, f"192.0.{number}.0/24"
+            assert before[lost] > 1
+            assert lost == gained or before[lost] * SILENT_WEIGHT > before[gained] + SILENT_WEIGHT
+
+
+# ── IPv6 ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_addresses_of_an_ipv6_56_share_a_quota_beside_their_own() -> None:
+    limits = Limits(address_connects=60.0, address_connects_at_once=10, address_envelopes_at_once=100)
+    quotas, now = Quotas(), 1e6
+    of_site = [quotas.obtain(f"2001:db8:0:{number:x}::/64") for number in range(256)]
+    elsewhere = quotas.obtain("2001:db8:0:100::/64")
+    for quota in of_site[: NETWORK_SHARE + 1]:
+        assert quota.has_room(10)
+        quota.count_connections(10)
+        assert not quota.has_room(10)
+        if quota is of_site[NETWORK_SHARE - 1]:
+            break
+    assert not of_site[200].has_room(10)
+    assert elsewhere.has_room(10)
+    of_site[0].count_connections(-1)
+    assert of_site[200].has_room(10)
+    allowed = sum(quota.take_connection(now, limits) for quota in of_site)
+    assert allowed == NETWORK_SHARE * limits.address_connects_at_once + 1
+    assert elsewhere.take_connection(now, limits)
+    for quota in of_site:
+        quota.charge(now, limits, 0, 50)
+    assert of_site[0].wait(now, limits) > 0
+    assert elsewhere.wait(now, limits) == 0
+
+
+def test_the_quota_of_an_ipv6_56_is_not_forgotten_before_those_of_its_addresses() -> None:
+    quotas = Quotas()
+    first = quotas.obtain("2001:db8::/64")
+    assert quotas.obtain("2001:db8:0:1::/64").of_network is first.of_network
+    assert quotas.obtain("2001:db8::/64") is first
+    assert list(quotas._quotas) == ["2001:db8:0:1::/64", "2001:db8::/64", "2001:db8::/56"]
