@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from restante.common.net import host_and_port, network, networks, shown
+from restante.common.net import host_and_port, network, networks, shown, site
 from restante.mailbox.core import address_quotas
 from restante.mailbox.core.address_quotas import REFUSALS_PER_SECOND, AddressQuota, AddressRegistry
 from restante.mailbox.core.addresses import identify
@@ -117,18 +117,18 @@ def test_an_address_is_shown_as_its_ipv4_address_or_ipv6_64(text: str, wanted: s
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "its_site", "its_network"),
     [
-        ("192.0.2.1", "192.0.2.0/24"),
-        ("::ffff:192.0.2.1", "192.0.2.0/24"),
-        ("2001:db8:1:2::/64", "2001:db8:1::/56"),
-        ("2001:db8:1:1ff::1", "2001:db8:1:100::/56"),
-        ("", ""),
-        ("a socket of another kind", "a socket of another kind"),
+        ("192.0.2.1", "192.0.2.1", "192.0.2.0/24"),
+        ("2001:db8:1:2::/64", "2001:db8:1::/56", "2001:db8:1::/48"),
+        ("2001:db8:1:1ff::/64", "2001:db8:1:100::/56", "2001:db8:1::/48"),
+        ("2001:db8:1:100::/56", "2001:db8:1:100::/56", "2001:db8:1::/48"),
+        ("", "", ""),
+        ("a socket of another kind", "a socket of another kind", "a socket of another kind"),
     ],
 )
-def test_the_network_of_an_address_is_its_ipv4_24_or_ipv6_56(text: str, wanted: str) -> None:
-    assert network(text) == wanted
+def test_the_site_and_the_network_of_a_household(text: str, its_site: str, its_network: str) -> None:
+    assert (site(text), network(text)) == (its_site, its_network)
 
 
 def test_an_ipv6_address_is_in_brackets_in_a_url() -> None:

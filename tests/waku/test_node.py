@@ -498,6 +498,23 @@ async def test_a_peer_that_closes_its_half_and_does_not_read_is_disconnected(tmp
         await here.until("the loss", lambda: its_connection not in here.node.connections)
 
 
+async def test_a_peer_that_gave_way_and_does_not_read_is_closed_when_a_newcomer_needs_the_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "EXTRA_CONNECTIONS", 1)
+    monkeypatch.setattr(peer_connection, "CLOSE_TIMEOUT", 3600.0)
+    two = Housekeeping(max_peers=2, save_interval=0.0)
+    async with inside(tmp_path, policy=FREE, limits=FEW_OWED, housekeeping=two) as here:
+        _, _, its_connection = await deaf_reader(here, lambda connection: bool(connection.unsent()))
+        its_connection.peer.count_violation("any", admission.BAD_PEER_SCORE)
+        await here.greet()
+        assert its_connection.ending
+        assert its_connection in here.node.connections
+        newcomer = await here.enter()
+        await here.until("the loss", lambda: its_connection not in here.node.connections)
+        assert await newcomer.ended() is Reason.TOO_MANY_PEERS
+
+
 async def test_a_large_packet_is_handled_while_others_are_served(tmp_path: Path) -> None:
     limits = Limits(address_bytes=0, address_envelopes=0)
     async with inside(tmp_path, policy=FREE, limits=limits) as here:

@@ -50,16 +50,26 @@ def household(address: Address) -> bytes:
     return address.packed if address.version == 4 else address.packed[:8]
 
 
-def network(text: str) -> str:
-    """Return the network of an address or of a household, as text: the IPv4 /24 or the IPv6 /56.
+def site(text: str) -> str:
+    """Return the site of a household, both as text: the IPv4 address itself, or the IPv6 /56.
 
-    One customer often has many addresses of a /24. A site gets a /56 or more (RIPE-690, 4.2), so 256 households. Text
+    A customer of a provider gets a /56 or more (RIPE-690, 4.2). Text that is no address is returned unchanged.
+    """
+    return _prefix(text, 56) if ":" in text else text
+
+
+def network(text: str) -> str:
+    """Return the network of a household, both as text: the IPv4 /24 or the IPv6 /48. Each has 256 sites.
+
+    Many customers have several sites of a network: providers also give a /48 to one customer (RIPE-690, 4.2). Text
     that is no address is returned unchanged.
     """
+    return _prefix(text, 48 if ":" in text else 24)
+
+
+def _prefix(text: str, bits: int) -> str:
     address = read(text.partition("/")[0])
-    if address is None:
-        return text
-    return str(ipaddress.ip_network((address.packed, 24 if address.version == 4 else 56), strict=False))
+    return text if address is None else str(ipaddress.ip_network((address.packed, bits), strict=False))
 
 
 def host_and_port(host: str, port: int) -> str:

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restante.common.net import network
 from restante.common.signals import raise_descriptors
-from restante.waku.connection.quotas import NETWORK_SHARE, AddressQuota, Quotas
+from restante.waku.connection.quotas import SITE_SHARE, AddressQuota, Quotas
 from restante.waku.devp2p import session
 from restante.waku.devp2p.hello import Reason
 from restante.waku.envelope.keys import Key, node_id
@@ -147,7 +146,7 @@ class Crowd:
         self._quotas: dict[str, AddressQuota] = {}
 
     def _occupant(self, address: str, silent: float = 0.0) -> Occupant:
-        quota = self._quotas.setdefault(address, AddressQuota(network(address)))
+        quota = self._quotas.setdefault(address, AddressQuota(address))
         return Occupant(quota, self.now - silent)
 
     def add(self, address: str, count: int, *, silent: float = 0.0) -> list[Occupant]:
@@ -197,7 +196,7 @@ def test_a_newcomer_of_a_crowded_network_takes_a_place_of_a_crowded_address_ther
         assert yielding.quota is crowd.peers[0].quota
 
 
-def test_peers_that_have_sent_something_yield_only_to_networks_that_are_much_less_crowded() -> None:
+def test_two_active_peers_of_a_network_keep_their_places() -> None:
     crowd = Crowd()
     crowd.add("192.0.2.1", SILENT_WEIGHT)
     assert crowd.comes("198.51.100.1") is None
@@ -233,6 +232,20 @@ def test_no_network_gains_places_from_a_less_crowded_one(peers: list[tuple[int, 
             assert lost == gained or before[lost] * SILENT_WEIGHT > before[gained] + SILENT_WEIGHT
 
 
+@pytest.mark.parametrize("silent", [0.0, SILENT])
+def test_an_ipv6_48_is_one_network_and_its_56s_share_it(silent: float) -> None:
+    """A tunnel broker gives a /48 to anybody."""
+    crowd = Crowd()
+    for number in range(0, 1 << 16, 1 << 8):
+        crowd.add(f"2001:db8:0:{number:x}::/64", 4, silent=silent)
+    for number in range(100):
+        assert crowd.comes(f"2001:db8:{number + 1:x}::/64") is not None
+    of_48 = crowd.counts()["2001:db8::/48"]
+    for number in range(100):
+        crowd.comes(f"2001:db8:0:{number:x}::/64")
+    assert crowd.counts()["2001:db8::/48"] == of_48 == 4 * 256 - 100
+
+
 # ── IPv6 ─────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -241,18 +254,18 @@ def test_the_addresses_of_an_ipv6_56_share_a_quota_beside_their_own() -> None:
     quotas, now = Quotas(), 1e6
     of_site = [quotas.obtain(f"2001:db8:0:{number:x}::/64") for number in range(256)]
     elsewhere = quotas.obtain("2001:db8:0:100::/64")
-    for quota in of_site[: NETWORK_SHARE + 1]:
+    for quota in of_site[: SITE_SHARE + 1]:
         assert quota.has_room(10)
         quota.count_connections(10)
         assert not quota.has_room(10)
-        if quota is of_site[NETWORK_SHARE - 1]:
+        if quota is of_site[SITE_SHARE - 1]:
             break
     assert not of_site[200].has_room(10)
     assert elsewhere.has_room(10)
     of_site[0].count_connections(-1)
     assert of_site[200].has_room(10)
     allowed = sum(quota.take_connection(now, limits) for quota in of_site)
-    assert allowed == NETWORK_SHARE * limits.address_connects_at_once + 1
+    assert allowed == SITE_SHARE * limits.address_connects_at_once + 1
     assert elsewhere.take_connection(now, limits)
     for quota in of_site:
         quota.charge(now, limits, 0, 50)
@@ -263,6 +276,6 @@ def test_the_addresses_of_an_ipv6_56_share_a_quota_beside_their_own() -> None:
 def test_the_quota_of_an_ipv6_56_is_not_forgotten_before_those_of_its_addresses() -> None:
     quotas = Quotas()
     first = quotas.obtain("2001:db8::/64")
-    assert quotas.obtain("2001:db8:0:1::/64").of_network is first.of_network
+    assert quotas.obtain("2001:db8:0:1::/64").of_site is first.of_site
     assert quotas.obtain("2001:db8::/64") is first
     assert list(quotas._quotas) == ["2001:db8:0:1::/64", "2001:db8::/64", "2001:db8::/56"]

@@ -22,7 +22,7 @@ remove more than one, the map shrinks again after it had to grow."""
 
 SECONDS_PER_MINUTE: Final = 60.0
 
-NETWORK_SHARE: Final = 4
+SITE_SHARE: Final = 4
 """How many times what one IPv6 /64 may use is allowed to all of a /56 together. One site has all 256 of them, so
 without a limit it could do as much as 256 IPv4 addresses. It is more than 1, because a mobile network gives each
 telephone a /64 (RFC 7278, 1)."""
@@ -34,15 +34,15 @@ Used = TypeVar("Used")
 class AddressQuota:
     """What the peers of one address, or of an IPv6 /56, have used up."""
 
-    __slots__ = ("_bytes", "_connects", "_envelopes", "_share", "connections", "network", "of_network")
+    __slots__ = ("_bytes", "_connects", "_envelopes", "_share", "connections", "network", "of_site", "site")
 
-    def __init__(self, network: str = "", share: int = 1) -> None:
-        self.network = network
-        """The network of the address (`net.network`)."""
+    def __init__(self, address: str = "", share: int = 1) -> None:
+        self.network = net.network(address)
+        self.site = net.site(address)
         self.connections = 0
         """Open connections."""
-        self.of_network: AddressQuota | None = None
-        """The quota of the network, which is charged, too. None: it has none."""
+        self.of_site: AddressQuota | None = None
+        """The quota of the site, which is charged, too. None: the address is the site."""
         self._share = share
         """How many times each limit of an address applies."""
         self._bytes = Bucket()
@@ -51,20 +51,20 @@ class AddressQuota:
 
     def has_room(self, most: int) -> bool:
         """Return whether there may be another connection, if an address may have `most` of them."""
-        return self.connections < most * self._share and (self.of_network is None or self.of_network.has_room(most))
+        return self.connections < most * self._share and (self.of_site is None or self.of_site.has_room(most))
 
     def count_connections(self, change: int) -> None:
         """Count connections that were opened, or, with a negative number, closed."""
         self.connections += change
-        if self.of_network is not None:
-            self.of_network.count_connections(change)
+        if self.of_site is not None:
+            self.of_site.count_connections(change)
 
     def take_connection(self, now: float, limits: Limits) -> bool:
         """Charge a new connection. Return False, and charge nothing, if the rate is exceeded."""
         rate = self._share * limits.address_connects / SECONDS_PER_MINUTE
         if rate and self._connects.wait(now, rate, self._share * limits.address_connects_at_once):
             return False
-        if self.of_network is not None and not self.of_network.take_connection(now, limits):
+        if self.of_site is not None and not self.of_site.take_connection(now, limits):
             return False
         self._connects.take(now, rate, 1)
         return True
@@ -75,8 +75,8 @@ class AddressQuota:
             self._bytes.take(now, self._share * limits.address_bytes, size)
         if envelopes:
             self._envelopes.take(now, self._share * limits.address_envelopes, envelopes)
-        if self.of_network is not None:
-            self.of_network.charge(now, limits, size, envelopes)
+        if self.of_site is not None:
+            self.of_site.charge(now, limits, size, envelopes)
 
     def wait(self, now: float, limits: Limits) -> float:
         """Return the seconds for which no peer of the address should be read."""
@@ -86,8 +86,8 @@ class AddressQuota:
         if limits.address_envelopes:
             rate, most = share * limits.address_envelopes, share * limits.address_envelopes_at_once
             wait = max(wait, self._envelopes.wait(now, rate, most))
-        if self.of_network is not None:
-            wait = max(wait, self.of_network.wait(now, limits))
+        if self.of_site is not None:
+            wait = max(wait, self.of_site.wait(now, limits))
         return wait
 
 
@@ -99,18 +99,16 @@ class Quotas:
 
     def obtain(self, address: str) -> AddressQuota:
         """Return the quota of an address, a new one if necessary. Addresses are text as of `net.shown`."""
-        known = self._quotas.get(address)
-        network = net.network(address) if known is None else known.network
-        quota = self._obtain(address, network, 1)
-        if ":" in network:  # it may have been forgotten, and is not while it has connections
-            quota.of_network = self._obtain(network, network, NETWORK_SHARE)
+        quota = self._obtain(address, 1)
+        if quota.site != address:  # its quota may have been forgotten, but not while it has connections
+            quota.of_site = self._obtain(quota.site, SITE_SHARE)
         return quota
 
-    def _obtain(self, name: str, network: str, share: int) -> AddressQuota:
+    def _obtain(self, name: str, share: int) -> AddressQuota:
         quota = self._quotas.get(name)
         if quota is None:
             make_room(self._quotas, REMEMBERED_ADDRESSES, lambda each: bool(each.connections))
-            quota = self._quotas[name] = AddressQuota(network, share)
+            quota = self._quotas[name] = AddressQuota(name, share)
         self._quotas.move_to_end(name)
         return quota
 

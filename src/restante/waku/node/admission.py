@@ -98,8 +98,8 @@ class Admission:
             if not before.silent and not before.reading.paused and not self._replaces(connection, before):
                 return Reason.ALREADY_CONNECTED
             self._displace(before, Reason.ALREADY_CONNECTED)
-        elif len(self.peers) >= self._housekeeping.max_peers and not self._keeps_place(connection):
-            displaced = self._yielding(connection)
+        elif len(self.peers) >= self._housekeeping.max_peers and not self._is_protected(connection):
+            displaced = self._peer_to_evict(connection)
             if displaced is None:
                 self._counts[FULL] += 1
                 return Reason.TOO_MANY_PEERS
@@ -113,7 +113,7 @@ class Admission:
         connection.active_at = self._loop.time()
         return None
 
-    def _keeps_place(self, connection: PeerConnection) -> bool:
+    def _is_protected(self, connection: PeerConnection) -> bool:
         return connection.dialled or connection.node_id in self.named
 
     def _displace(self, peer: PeerConnection, reason: Reason) -> None:
@@ -123,13 +123,13 @@ class Admission:
         if not peer.dialled:
             self._half_open.add(peer)
 
-    def _yielding(self, newcomer: PeerConnection) -> PeerConnection | None:
+    def _peer_to_evict(self, newcomer: PeerConnection) -> PeerConnection | None:
         """Return the peer whose place a newcomer may have: one with many errors, or one of a crowd."""
-        peers = [each for each in self.peers.values() if not self._keeps_place(each)]
-        worst = max(peers, key=lambda each: each.peer.score, default=None)
+        connections = [connection for connection in self.peers.values() if not self._is_protected(connection)]
+        worst = max(connections, key=lambda connection: connection.peer.score, default=None)
         if worst is not None and worst.peer.score >= BAD_PEER_SCORE:
             return worst
-        return crowding.choose(peers, newcomer, self._loop.time())
+        return crowding.choose(connections, newcomer, self._loop.time())
 
     def _replaces(self, connection: PeerConnection, before: PeerConnection) -> bool:
         """Return whether a connection replaces an older one to the same node.

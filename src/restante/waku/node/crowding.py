@@ -17,8 +17,9 @@ SILENT_AFTER: Final = 600.0
 """Seconds after which a peer counts as silent if it has sent no envelope and no request. A node that relays sends
 something all the time. A client requests history when it connects."""
 
-SILENT_WEIGHT: Final = 4
-"""How many active peers a silent one counts for. It is not higher, because an envelope costs an attacker little."""
+SILENT_WEIGHT: Final = 2
+"""How many active peers a silent one counts for, and a newcomer. It is not higher, because an envelope costs an
+attacker little. With 1, a newcomer that sends nothing could take the place of one of two active peers."""
 
 
 class Occupant(Protocol):
@@ -31,45 +32,44 @@ class Occupant(Protocol):
 
 Peer = TypeVar("Peer", bound=Occupant)
 
+_Group = Callable[[Occupant], Hashable]
+
+_GROUPS: Final[tuple[_Group, ...]] = tuple(map(attrgetter, ("quota.network", "quota.site", "quota")))
+"""What peers are grouped by: their networks, their sites, and their addresses."""
+
 
 def choose(peers: Sequence[Peer], newcomer: Peer, now: float) -> Peer | None:
     """Return the peer that gives its place to a newcomer. None: nobody does.
 
-    It is the one of the most crowded address of the most crowded network that has been silent for longest. The
-    newcomer's network must be less crowded, even with the newcomer. In its own network, its address must be.
+    It is the one that has been silent for longest at the most crowded address of the most crowded site of the most
+    crowded network. If that network is not more crowded than the newcomer's, the sites of the newcomer's network are
+    compared in the same way, and then the addresses of its site.
     """
     since = now - SILENT_AFTER
-    chosen = _choose(peers, newcomer, _NETWORK, since)
-    if chosen is None:
-        own = newcomer.quota.network
-        chosen = _choose([peer for peer in peers if peer.quota.network == own], newcomer, _ADDRESS, since)
-    return chosen
+    for level, group in enumerate(_GROUPS):
+        if not peers:
+            break
+        members, weight = _most_crowded(peers, group, since)
+        for finer in _GROUPS[level + 1 :]:
+            members, _ = _most_crowded(members, finer, since)
+        chosen = min(members, key=attrgetter("active_at"))
+        own = group(newcomer)
+        peers = [peer for peer in peers if group(peer) == own]
+        # Otherwise two groups could take a place from each other again and again.
+        if _weigh(peers, since) + SILENT_WEIGHT <= weight - _weigh([chosen], since):
+            return chosen
+    return None
 
 
-_NETWORK: Final[Callable[[Occupant], Hashable]] = attrgetter("quota.network")
-_ADDRESS: Final[Callable[[Occupant], Hashable]] = attrgetter("quota")
-
-
-def _choose(
-    peers: Sequence[Peer], newcomer: Peer, group: Callable[[Occupant], Hashable], since: float
-) -> Peer | None:
-    if not peers:
-        return None
-    weights = _weights(peers, group, since)
-    crowded = max(weights, key=weights.__getitem__)
-    members = [peer for peer in peers if group(peer) == crowded]
-    addresses = _weights(members, _ADDRESS, since)
-    address = max(addresses, key=addresses.__getitem__)
-    chosen = min((peer for peer in members if peer.quota is address), key=attrgetter("active_at"))
-    remaining = weights[crowded] - (1 if chosen.active_at > since else SILENT_WEIGHT)
-    # Otherwise two groups could take a place from each other again and again. The newcomer has sent nothing yet.
-    return chosen if weights.get(group(newcomer), 0) + SILENT_WEIGHT <= remaining else None
-
-
-def _weights(peers: Sequence[Occupant], group: Callable[[Occupant], Hashable], since: float) -> dict[Hashable, int]:
-    """Return how much the peers of each group count."""
+def _most_crowded(peers: Sequence[Peer], group: _Group, since: float) -> tuple[list[Peer], int]:
+    """Return the peers of the most crowded group, and how much they count."""
     weights: dict[Hashable, int] = {}
     for peer in peers:
         name = group(peer)
         weights[name] = weights.get(name, 0) + (1 if peer.active_at > since else SILENT_WEIGHT)
-    return weights
+    crowded = max(weights, key=weights.__getitem__)
+    return [peer for peer in peers if group(peer) == crowded], weights[crowded]
+
+
+def _weigh(peers: Sequence[Occupant], since: float) -> int:
+    return sum(1 if peer.active_at > since else SILENT_WEIGHT for peer in peers)
