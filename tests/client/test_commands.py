@@ -7,10 +7,11 @@ import io
 import json
 import os
 import pty
+import re
 import signal
 import termios
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from unittest.mock import Mock
 from urllib.parse import quote
 
@@ -21,9 +22,11 @@ from client.commands import TEXT, Desk, end
 from client.liar import Answer, Sent, lying
 from client.live import Network, meet, wormhole
 from restante import client
-from restante.cli.client_run import Place, own_code
+from restante.cli.client_run import NOBODY_WAITS, WHY_SILENT, Place, _EventPrinter, own_code
 from restante.cli.code_prompt import Completer
 from restante.cli.terminal import MAX_EXCERPT_CHARACTERS, excerpt
+from restante.client import PeerMessageError, PeerSilent, ServerGoneError, TransferError, receive_text, send_text
+from restante.client.events import Awaited
 from restante.client.protocol.uri import TransferUri, rendezvous_of
 from support.bounds import bounded
 from support.mailbox.wormhole import Client
@@ -75,8 +78,53 @@ async def test_the_receiver_may_make_the_code(desk: Desk) -> None:
     async with desk.run("receive", "--allocate", "--code-length", "4") as receiver:
         desk.code = (await receiver.says(r"Wormhole code is: (\d+(?:-[a-z]+){4})\n")).group(1)
         await receiver.says(f"restante send --server {desk.url} --code {desk.code} PATH\n")
+        await receiver.says(LISTENS)
         async with desk.send() as sender:
             assert await end(receiver, sender) == (0, 0), (receiver.said, sender.said)
+    assert NOBODY_WAITS not in receiver.said["stderr"]
+
+
+async def test_a_receiver_says_that_nobody_waits_with_its_code_and_waits(desk: Desk) -> None:
+    async with desk.receive() as receiver:
+        await receiver.says(re.escape(NOBODY_WAITS))
+        async with desk.send() as sender:
+            assert await end(receiver, sender) == (0, 0), (receiver.said, sender.said)
+    assert receiver.said["stderr"].startswith(f"{LISTENS} …\n{NOBODY_WAITS}\nThe other side is there.\n")
+    assert NOBODY_WAITS not in sender.said["stderr"]
+
+
+async def test_a_code_is_used_up_by_a_receiver_that_was_killed_and_the_next_one_is_told(desk: Desk) -> None:
+    (desk.folder / "file").touch()
+    async with desk.run("send", "file", "--code", desk.code) as sender:
+        await sender.says(LISTENS)
+        async with desk.receive(typed=None) as killed:
+            await killed.says(r"\(yes/no\): ")
+            killed.send(signal.SIGKILL)
+            await killed.ended()
+        assert killed.said["stderr"].startswith(f"{LISTENS} …\nThe other side is there.\nfile exists already.")
+        async with desk.receive() as receiver:
+            await receiver.says(re.escape(NOBODY_WAITS))
+
+
+@pytest.mark.parametrize(
+    ("event", "says"),
+    [
+        *(
+            (PeerSilent(60.0, awaited), f"The other side has not answered for 60 s. {WHY_SILENT[awaited]} Waiting on")
+            for awaited in WHY_SILENT
+        ),
+        *(
+            (PeerSilent(60.0, awaited, 120.0), "has not answered for 60 s. The transfer fails after 120 s.\n")
+            for awaited in get_args(Awaited)
+            if awaited not in WHY_SILENT
+        ),
+    ],
+)
+async def test_a_user_hears_of_a_silent_peer_and_what_happens_next(
+    event: PeerSilent, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _EventPrinter().show(event)
+    assert says in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

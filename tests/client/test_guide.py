@@ -71,7 +71,10 @@ async def test_a_text_is_sent_and_received(desk: Desk, alice: Person, bob: Perso
     ):
         assert await end(receiver, sender) == (0, 0), (receiver.said, sender.said)
         code = await code_of(sender)
-    assert receiver.said == {"stdout": "held until called for\n", "stderr": ""}
+    assert receiver.said == {
+        "stdout": "held until called for\n",
+        "stderr": "Waiting for the other side …\nThe other side is there.\n",
+    }
     assert sender.said == {
         "stdout": "",
         "stderr": "Sending a text of 21 characters\n"

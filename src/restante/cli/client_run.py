@@ -28,7 +28,9 @@ from restante.client import (
     DEFAULT_SERVER,
     Event,
     PeerConfirmed,
+    PeerSilent,
     Reconnecting,
+    ReplayEnded,
     TransferUri,
     WaitingForPeer,
     Welcomed,
@@ -40,6 +42,7 @@ from restante.client import (
 )
 from restante.client.connection.server import Server
 from restante.client.core.state import check_encodable
+from restante.client.events import Awaited
 from restante.client.protocol.code import nameplate_of
 from restante.client.protocol.uri import SCHEME, rendezvous_of
 from restante.client.sent_message import MAX_SENT_BYTES
@@ -60,6 +63,18 @@ COMPLETION_SECONDS: Final = 5.0
 """Seconds within which a server must list its nameplates for completion. The user waits for it."""
 
 RECEIVER: Final = "follower"
+
+NOBODY_WAITS: Final = "Nobody waits with this code: it was used, is mistyped, or the sender has not started."
+"""What a receiver is told whose code leads to an empty mailbox: a sender adds a message as soon as it has a code."""
+
+SILENT: Final = "The other side has not answered for"
+
+WHY_SILENT: Final[dict[Awaited, str]] = {
+    "key": "It may have no connection, or it was stopped.",
+    "offer": "Its user may not have decided yet, or it was stopped.",
+    "answer": "Its user may not have decided yet, or it was stopped.",
+}
+"""What a user is told of a peer that may answer after any time."""
 
 VERIFIER_REJECTED: Final = "the verifier was rejected, and nothing was transferred"
 
@@ -276,7 +291,7 @@ async def receive(
     if place.code is None and not allocate:
         with span(timing, "input code", waiting=USER):
             place = place.with_code(await StandardInput().line())
-    async with _wormhole(place, timing=timing) as wormhole:
+    async with _wormhole(place, timing=timing, code_used=place.code is not None) as wormhole:
         if place.code is None:
             code = await wormhole.allocate_code(words)
             options = f"{' --verify' if verify else ''}{place.options()} --code {shlex.quote(code)}"
@@ -334,18 +349,22 @@ def _unprinted(why: str) -> StoreError:
     return StoreError(words).with_peer_words(words)
 
 
-def _wormhole(place: Place, *, quiet: bool = False, timing: TimingLog | None = None) -> Wormhole:
-    show = None if quiet else _EventPrinter().show
+def _wormhole(
+    place: Place, *, quiet: bool = False, timing: TimingLog | None = None, code_used: bool = False
+) -> Wormhole:
+    """Return a wormhole. `code_used` says that the other side made the code, and should be there."""
+    show = None if quiet else _EventPrinter(code_used=code_used).show
     return Wormhole.create(place.app_id, server=place.server, proxy=place.proxy, on_event=show, timing=timing)
 
 
 class _EventPrinter:
     """Prints events on standard error that explain a delay to the user."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, code_used: bool = False) -> None:
+        self._code_used = code_used
         self._motd: str | None = None
         self._worked = 0
-        self._waiting = False
+        self._nobody_waits = self._waiting = self._there = False
 
     def show(self, event: Event) -> None:
         match event:
@@ -355,12 +374,19 @@ class _EventPrinter:
             case Working(bits) if bits != self._worked:
                 self._worked = bits
                 say(f"The server demands proof of work ({bits} bits); computing it.")
-            case WaitingForPeer() if not self._waiting:
+            case WaitingForPeer() if self._code_used and not self._nobody_waits:
+                self._nobody_waits = True
+                say(NOBODY_WAITS)
+            case ReplayEnded() if not self._waiting and not self._there:
                 self._waiting = True
                 say("Waiting for the other side …")
-            case PeerConfirmed() if self._waiting:
-                self._waiting = False
+            case PeerConfirmed():
+                self._there = True
                 say("The other side is there.")
+            case PeerSilent(seconds, awaited, None):
+                say(f"{SILENT} {seconds:.0f} s. {WHY_SILENT[awaited]} Waiting on; Ctrl-C ends this.")
+            case PeerSilent(seconds, _, ends_after):
+                say(f"{SILENT} {seconds:.0f} s. The transfer fails after {ends_after:.0f} s.")
             case Reconnecting(delay, reason) if delay >= 1:  # shorter ones, as while closing, are not shown
                 say(f"{excerpt(reason)}; trying again in {delay:.0f} s")
             case _:

@@ -46,6 +46,8 @@ __all__ = [
     "OldCheckpointError",
     "PeerConfirmed",
     "PeerMessageError",
+    "PeerSilent",
+    "PeerStalledError",
     "PermissionNeededError",
     "Reconnecting",
     "Relay",
@@ -96,6 +98,7 @@ if TYPE_CHECKING:
         NoSeedError,
         OldCheckpointError,
         PeerMessageError,
+        PeerStalledError,
         PermissionNeededError,
         ServerError,
         ServerGoneError,
@@ -116,6 +119,7 @@ if TYPE_CHECKING:
         MessageDelivered,
         MessageStored,
         PeerConfirmed,
+        PeerSilent,
         Reconnecting,
         ReplayEnded,
         WaitingForPeer,
@@ -147,10 +151,10 @@ else:
         "restante.client.defaults": "DEFAULT_APP_ID DEFAULT_SERVER DEFAULT_TRANSIT_RELAY",
         "restante.client.errors": "ArchiveError ClosedError CodeExpiredError ConnectionLostError CrowdedError "
         "LonelyError NoReceiptsError NoSeedError "
-        "OldCheckpointError PeerMessageError PermissionNeededError ServerError ServerGoneError TransferError "
-        "UnsafeNameError UnsendableFileError WelcomeError WormholeError WrongPasswordError",
+        "OldCheckpointError PeerMessageError PeerStalledError PermissionNeededError ServerError ServerGoneError "
+        "TransferError UnsafeNameError UnsendableFileError WelcomeError WormholeError WrongPasswordError",
         "restante.client.events": "Closed CodeKnown Connecting Event Failed KeyAgreed MessageDelivered MessageStored "
-        "PeerConfirmed Reconnecting ReplayEnded WaitingForPeer Welcomed Working",
+        "PeerConfirmed PeerSilent Reconnecting ReplayEnded WaitingForPeer Welcomed Working",
         "restante.client.journal_mode.journal": "Journal",
         "restante.client.journal_mode.journaled_wormhole": "JournaledWormhole Message",
         "restante.client.protocol.code": "CodeError completions word_list",

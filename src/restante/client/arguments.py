@@ -13,6 +13,12 @@ def is_whole(value: object, least: int, most: float = math.inf) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
+def check_seconds(name: str, value: object) -> None:
+    """Raise Misuse if a value is not a number of seconds above 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise Misuse(f"`{name}` is a number of seconds above 0, not {value!r}")
+
+
 def check_path(value: object) -> None:
     """Raise Misuse if a value is not a Path."""
     if not isinstance(value, Path):

@@ -101,12 +101,16 @@ class TransferError(WormholeError):
         if not outcome:
             return self
         error = type(self)(f"{self} ({outcome})")
-        error.outcome = outcome
+        error.outcome, error.peer_words = outcome, self.peer_words
         return error
 
 
 class ConnectionLostError(TransferError):
     """The connection to the peer ended before the transfer did."""
+
+
+class PeerStalledError(ConnectionLostError):
+    """The connection is there, and the peer has not sent or taken a byte for too long (`TransitOptions`)."""
 
 
 class UnsafeNameError(WormholeError):

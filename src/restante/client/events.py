@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from restante.client.core.outputs import (
@@ -27,6 +29,7 @@ __all__ = [
     "MessageDelivered",
     "MessageStored",
     "PeerConfirmed",
+    "PeerSilent",
     "Reconnecting",
     "ReplayEnded",
     "WaitingForPeer",
@@ -54,6 +57,22 @@ class Reconnecting(msgspec.Struct, frozen=True):
     or it cannot store anything."""
 
 
+Awaited = Literal["key", "offer", "answer", "connection", "bytes", "confirmation"]
+"""What a peer owes. To owe bytes means to send or to take them."""
+
+
+class PeerSilent(msgspec.Struct, frozen=True):
+    """The peer has not answered for a while. It is reported once in each phase, and the wait goes on."""
+
+    seconds: float
+    """How long it has not answered."""
+    awaited: Awaited
+    """What it owes: its part of the `key`, an `offer`, an `answer` to one, a `connection` for a file, to send or take
+    `bytes` of it, or the `confirmation` that it has all. Before an offer or an answer its user may have to decide."""
+    ends_after: float | None = None
+    """Seconds of silence after which the transfer ends with an error. None: it waits until the peer answers."""
+
+
 class Working(msgspec.Struct, frozen=True):
     """The server demands work before it serves this client, and the work goes on. Little work is not reported."""
 
@@ -75,6 +94,7 @@ Event = (
     | WaitingForPeer
     | KeyAgreed
     | PeerConfirmed
+    | PeerSilent
     | MessageStored
     | MessageDelivered
     | ReplayEnded

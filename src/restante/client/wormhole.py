@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl as tls
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
+from restante.client.arguments import check_seconds
 from restante.client.base import BaseWormhole
 from restante.client.connection.server import Server
 from restante.client.connection.work import DEFAULT_MAX_BITS
+from restante.client.core.outputs import Closed, Failed, KeyAgreed, MessageReceived, NameplatesListed, PeerConfirmed
 from restante.client.core.state import NEW_BYTES, new_state
 from restante.client.defaults import DEFAULT_SERVER
 from restante.client.errors import ClosedError, WormholeError
-from restante.client.events import Event
+from restante.client.events import Awaited, Event, PeerSilent
 from restante.client.timing_log import TimingLog
 from restante.common.dice import SystemDice
+
+SILENCE_SECONDS: Final = 60.0
+"""Seconds without an answer of the peer after which `PeerSilent` is reported. A person who decides, and a client that
+connects again to the server, mostly take less."""
 
 
 class Wormhole(BaseWormhole):
@@ -28,6 +35,9 @@ class Wormhole(BaseWormhole):
 
     timing: TimingLog | None = None
     """The timing log that `create` was given."""
+    silence_seconds: float = SILENCE_SECONDS
+    """Seconds without an answer of the peer after which `PeerSilent` is reported."""
+    _key_timer: asyncio.TimerHandle | None = None
 
     @classmethod
     def create(
@@ -43,6 +53,7 @@ class Wormhole(BaseWormhole):
         max_work_bits: int = DEFAULT_MAX_BITS,
         on_event: Callable[[Event], None] | None = None,
         timing: TimingLog | None = None,
+        silence_seconds: float = SILENCE_SECONDS,
     ) -> Self:
         """Return a new wormhole, which connects when its context is entered. Call it while an event loop runs.
 
@@ -59,16 +70,20 @@ class Wormhole(BaseWormhole):
             on_event: called with each event (`Event`), on the event loop. If it raises, the wormhole is closed, and
                 every call raises the error.
             timing: logs what is sent and received, and when.
+            silence_seconds: seconds without an answer of the peer after which `PeerSilent` is reported: while the key
+                is agreed, and while a text, a file or a directory is sent or received.
 
         Raises:
             Misuse: an argument cannot be used.
 
         """
+        check_seconds("silence_seconds", silence_seconds)
         dice = SystemDice()
         state = new_state(app_id, versions or {}, dice.draw(NEW_BYTES), wants_receipts=receipts, seeds=seeds)
         place = Server(server, proxy, ssl)
         wormhole = cls(state, place, dice, max_work_bits=max_work_bits, on_event=on_event)
         wormhole.timing = wormhole._driver.timing = timing
+        wormhole.silence_seconds = silence_seconds
         return wormhole
 
     async def __aexit__(
@@ -82,6 +97,36 @@ class Wormhole(BaseWormhole):
 
     def _stop(self) -> None:
         self._machine.close(WormholeError.mood)
+
+    def _handle(self, event: Event | MessageReceived | NameplatesListed) -> None:
+        super()._handle(event)
+        if isinstance(event, KeyAgreed):
+            self._key_timer = self._report_silence("key")
+        elif isinstance(event, PeerConfirmed | Failed | Closed) and self._key_timer is not None:
+            self._key_timer.cancel()
+
+    async def _disconnect(self) -> None:
+        if self._key_timer is not None:
+            self._key_timer.cancel()
+        await super()._disconnect()
+
+    def _report_silence(self, awaited: Awaited, ends_after: float | None = None) -> asyncio.TimerHandle:
+        """Report, after `silence_seconds`, that the peer has not answered."""
+        event = PeerSilent(self.silence_seconds, awaited, ends_after)
+        return asyncio.get_running_loop().call_later(self.silence_seconds, self._report, event)
+
+    def _report(self, event: Event) -> None:
+        """Report an event that is not of the connection to the server."""
+        self._handle(event)
+
+    @contextmanager
+    def _expecting(self, awaited: Awaited, ends_after: float | None = None) -> Iterator[None]:
+        """Report `PeerSilent` if the block, which waits for the peer, takes `silence_seconds`."""
+        timer = self._report_silence(awaited, ends_after)
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     async def receive(self) -> bytes:
         """Wait for the peer's next message, and return it. They come in the order of sending, each once.

@@ -43,6 +43,7 @@ from restante.client.errors import (
 )
 from restante.client.transfer.receiving import receive
 from restante.client.transfer.sending import send_directory, send_file
+from restante.client.transit.connecting import TransitOptions
 from restante.client.transit.pipe import CLOSED, RecordPipe
 from restante.client.transit.records import MAX_RECORD_BYTES, RecordSealer, Role
 from restante.common.errors import Misuse, RestanteError, StoreError
@@ -282,12 +283,11 @@ async def test_an_answer_that_is_no_consent_ends_the_sender(
             assert await heard(theirs, "error")
 
 
-async def test_a_connection_that_is_not_made_is_told(parcel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("restante.client.transit.connecting.TRANSIT_SECONDS", 0.1)
+async def test_a_connection_that_is_not_made_is_told(parcel: Path) -> None:
     async with pair() as (ours, theirs):
         await say(theirs, answer={"file_ack": "ok"})
         with pytest.raises(TransferError, match="no connection to the other side"):
-            await sent(ours, parcel)
+            await send_file(ours, parcel, transit=TransitOptions(relays=(), connect_seconds=0.1))
         assert "no connection to the other side" in (await heard(theirs, "error"))[0]
 
 

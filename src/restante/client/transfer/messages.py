@@ -13,7 +13,13 @@ from typing import Annotated, Any, Final, NoReturn, TypeVar
 
 import msgspec
 
-from restante.client.errors import ConnectionLostError, PeerMessageError, TransferError, WormholeError
+from restante.client.errors import (
+    ConnectionLostError,
+    PeerMessageError,
+    PeerStalledError,
+    TransferError,
+    WormholeError,
+)
 from restante.client.files.names import one_line
 from restante.client.transit.records import Role
 from restante.client.wormhole import Wormhole
@@ -165,6 +171,9 @@ async def reasons_sent(wormhole: Wormhole, role: Role) -> AsyncIterator[None]:
     """
     try:
         yield
+    except PeerStalledError as error:  # the connection is there, and the peer may go on
+        await _abandon(wormhole, error.peer_words or str(error))
+        raise
     except ConnectionLostError as error:
         if (reason := await _reason(wormhole)) is not None:
             raise reason.with_outcome(error.outcome) from error

@@ -120,6 +120,7 @@ class OfferedFile(_OfferedBytes):
             StoreError: the file cannot be stored. The sender is told.
             TransferError: the sender gave up, or the two sides cannot be connected.
             ConnectionLostError: the connection was lost.
+            PeerStalledError: the sender has not sent a byte for too long.
             PeerMessageError: the sender did not send what it offered.
 
         """
@@ -191,6 +192,7 @@ class OfferedDirectory(_OfferedBytes):
             StoreError: the directory cannot be stored. The sender is told.
             TransferError: the sender gave up, or the two sides cannot be connected.
             ConnectionLostError: the connection was lost.
+            PeerStalledError: the sender has not sent a byte for too long.
             PeerMessageError: the sender did not send what it offered.
             ArchiveError: the archive is broken, has more than was offered, or has links or devices.
             UnsafeNameError: the archive has a name that cannot be used.
@@ -230,9 +232,10 @@ class _Transfer:
                 await send_message(wormhole, PeerMessage(transit=transit_message(transit.hints)))
                 await send_message(wormhole, PeerMessage(answer=Answer(file_ack=ARRIVED)))
                 with peer_watched(wormhole) as given_up:
-                    with span(wormhole.timing, "transit connect"):
+                    seconds = self._options.connect_seconds
+                    with span(wormhole.timing, "transit connect"), wormhole._expecting("connection", seconds):
                         pipe = await transit.connect(keys, Role.RECEIVER, self.hints, given_up)
-                    stream = Stream(pipe, Role.RECEIVER, size, on_progress, wormhole.timing)
+                    stream = Stream(pipe, Role.RECEIVER, size, on_progress, wormhole)
 
                     def receive() -> None:
                         store(stream)
@@ -274,7 +277,8 @@ async def receive(
 
     """
     async with reasons_sent(wormhole, Role.RECEIVER):
-        offer, theirs = await offer_of(wormhole)
+        with wormhole._expecting("offer"):
+            offer, theirs = await offer_of(wormhole)
         transfer = _Transfer(wormhole, parse_hints(theirs), transit)
         if [offer.message, offer.file, offer.directory].count(None) != 2:
             raise PeerMessageError("the sender does not offer one text, one file or one directory")

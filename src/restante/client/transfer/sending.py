@@ -78,6 +78,7 @@ async def send_file(
         Misuse: the path is not a file that can be read.
         TransferError: the receiver does not want it or has other bytes, or the two sides cannot be connected.
         ConnectionLostError: the connection was lost. The text says so if the receiver may have everything.
+        PeerStalledError: the receiver has not taken a byte, or has not confirmed, for too long.
         UnsendableFileError: the file changed while it was sent.
         PeerMessageError: the peer is no receiver of files.
 
@@ -110,6 +111,7 @@ async def send_directory(
         UnsendableFileError: a file in it cannot be read, or changed while it was sent.
         TransferError: the receiver does not want it or has other bytes, or the two sides cannot be connected.
         ConnectionLostError: the connection was lost. The text says so if the receiver may have everything.
+        PeerStalledError: the receiver has not taken a byte, or has not confirmed, for too long.
         PeerMessageError: the peer is no receiver of directories.
 
     """
@@ -168,13 +170,15 @@ async def send_outgoing(
         with Transit(transit, SystemDice()) as listening:
             await send_message(wormhole, PeerMessage(transit=transit_message(listening.hints)))
             await send_message(wormhole, PeerMessage(offer=outgoing.offer))
-            answer, theirs = await answer_of(wormhole)
+            with wormhole._expecting("answer"):
+                answer, theirs = await answer_of(wormhole)
             if answer.file_ack != ARRIVED:
                 raise TransferError(f"the receiver refused it: {refusal(answer.file_ack)}")
             with peer_watched(wormhole) as given_up:
-                with span(wormhole.timing, "transit connect"):
+                seconds = transit.connect_seconds
+                with span(wormhole.timing, "transit connect"), wormhole._expecting("connection", seconds):
                     pipe = await listening.connect(keys, Role.SENDER, parse_hints(theirs), given_up)
-                stream = Stream(pipe, Role.SENDER, outgoing.size, on_progress, wormhole.timing)
+                stream = Stream(pipe, Role.SENDER, outgoing.size, on_progress, wormhole)
                 await stream.run(lambda: stream.send(outgoing.chunks()), given_up)
 
 

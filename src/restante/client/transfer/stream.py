@@ -9,17 +9,23 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
-from restante.client.errors import ConnectionLostError, PeerMessageError, TransferError
+from restante.client.errors import ConnectionLostError, PeerMessageError, PeerStalledError, TransferError
+from restante.client.events import Awaited, PeerSilent
 from restante.client.files.draft import OpenDraft
 from restante.client.tasks import in_thread
-from restante.client.timing_log import TimingLog, span
+from restante.client.timing_log import span
 from restante.client.transfer.messages import ARRIVED, Acknowledgement, acknowledgement_of, encode, refusal
 from restante.client.transit.pipe import RecordPipe
 from restante.client.transit.records import Role
+from restante.client.wormhole import Wormhole
 from restante.common.plural import counted
 
 PROGRESS_SECONDS: Final = 0.1
 """Seconds between two calls of a function for progress. People read no faster."""
+
+CONFIRMED_BYTES_PER_SECOND: Final = 100_000
+"""Bytes for which a sender waits a second longer for the confirmation. Some are still on their way, and the receiver
+flushes them to its disk or unpacks them: many small files on a disk of the network take so long."""
 
 OnProgress = Callable[[int], None]
 """Called on the event loop with the number of bytes that were sent or received so far."""
@@ -40,10 +46,15 @@ class Stream:
         role: Role,
         size: int,
         on_progress: OnProgress | None = None,
-        timing: TimingLog | None = None,
+        wormhole: Wormhole | None = None,
     ) -> None:
-        """Use a connection. `size` is the number of bytes that were offered."""
-        self._pipe, self._role, self._size, self._timing = pipe, role, size, timing
+        """Use a connection. `size` is the number of bytes that were offered. `wormhole` reports a silent peer."""
+        self._pipe, self._role, self._size, self._wormhole = pipe, role, size, wormhole
+        self._timing = None if wormhole is None else wormhole.timing
+        self._awaited: Awaited = "bytes"
+        self._silences: set[Awaited] = set()
+        if wormhole is not None:
+            pipe.warn_after(wormhole.silence_seconds, self._report_silence)
         self._loop = asyncio.get_running_loop()
         self._on_progress = on_progress
         self._next_progress = 0.0
@@ -72,6 +83,8 @@ class Stream:
                 raise given_up.result().with_outcome(self._outcome) from error
             if isinstance(error, Stopped):
                 raise
+            if isinstance(error, PeerStalledError):
+                raise error.with_outcome(self._outcome) from error
             lost = ConnectionLostError(f"{error} {self._outcome}")
             lost.outcome = self._outcome
             raise lost from error
@@ -109,6 +122,7 @@ class Stream:
 
         Raises:
             ConnectionLostError: the connection was lost before.
+            PeerStalledError: the receiver is silent for too long.
             TransferError: the receiver did not, or has other bytes.
             PeerMessageError: it answered what no receiver answers.
 
@@ -119,7 +133,8 @@ class Stream:
                 self._count(chunk)
             self._report_progress()
         with span(self._timing, "get ack"):
-            record = self._pipe.receive()
+            self._awaited = "confirmation"
+            record = self._pipe.receive(self._pipe.stall_seconds + self._size / CONFIRMED_BYTES_PER_SECOND)
         said = acknowledgement_of(record)
         if said.ack != ARRIVED:
             raise TransferError(f"the receiver refused it: {refusal(said.ack)}")
@@ -134,6 +149,7 @@ class Stream:
 
         Raises:
             ConnectionLostError: the connection was lost before.
+            PeerStalledError: the sender is silent for too long.
             PeerMessageError: the sender sent more than it offered.
             StoreError: they cannot be written.
 
@@ -158,6 +174,14 @@ class Stream:
         """Raise Stopped if the thread has to end. Work that uses no connection calls it now and then."""
         if self._stopped:
             raise Stopped
+
+    def _report_silence(self, waited: float, limit: float) -> None:
+        """Report that the peer is silent, once for what it owes now. It is called in the thread."""
+        if self._awaited in self._silences or self._wormhole is None:
+            return
+        self._silences.add(self._awaited)
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._wormhole._report, PeerSilent(waited, self._awaited, limit))
 
     def _count(self, some: bytes | memoryview) -> None:
         self._digest.update(some)

@@ -46,7 +46,8 @@ async def send_text(wormhole: Wormhole, text: str) -> None:
     check_text(text)
     async with reasons_sent(wormhole, Role.SENDER):
         await send_message(wormhole, PeerMessage(offer=Offer(message=text)))
-        answer, _ = await answer_of(wormhole)
+        with wormhole._expecting("answer"):
+            answer, _ = await answer_of(wormhole)
         if answer.message_ack != ARRIVED:
             raise TransferError(f"the receiver refused the text: {refusal(answer.message_ack)}")
 
@@ -66,7 +67,8 @@ async def receive_text(wormhole: Wormhole, use: Callable[[str], None]) -> None:
 
     """
     async with reasons_sent(wormhole, Role.RECEIVER):
-        offer, _ = await offer_of(wormhole)
+        with wormhole._expecting("offer"):
+            offer, _ = await offer_of(wormhole)
         if offer.message is None:
             raise TransferError(f"the sender offers a file or a directory, and {TEXTS_ONLY}")
         use(offer.message)

@@ -15,18 +15,20 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from restante.client.arguments import check_seconds
 from restante.client.defaults import DEFAULT_TRANSIT_RELAY
 from restante.client.errors import TransferError
 from restante.client.tasks import threaded, until_done
 from restante.client.transit.addresses import own_addresses
 from restante.client.transit.hints import MAX_HINTS, Address, Hints, Relay, parse_relay
-from restante.client.transit.pipe import RecordPipe
+from restante.client.transit.pipe import STALL_SECONDS, RecordPipe
 from restante.client.transit.records import GO, NEVERMIND, RELAY_READY, Role, TransitKeys
 from restante.common.dice import Dice
 from restante.common.errors import plain
 
-TRANSIT_SECONDS: Final = 60.0
-"""Seconds within which the sides must be connected. Shipped clients wait 60 to 120 s."""
+TRANSIT_SECONDS: Final = 120.0
+"""Seconds within which the sides must be connected, as in the Python client (mw transit.py:776-846). A peer that has
+lost its connection to the server learns up to 61 s later that the transfer begins."""
 
 DIAL_SECONDS: Final = 20.0
 """Seconds for one address to answer, and then for the peer to say its line there."""
@@ -59,11 +61,18 @@ class TransitOptions(msgspec.Struct, frozen=True):
     """Whether this computer listens for the peer, and tells it its addresses. It dials the peer in any case."""
     proxy: str | None = None
     """URL of a proxy for all connections. Then nothing listens here, and the peer learns the proxy's address only."""
+    connect_seconds: float = TRANSIT_SECONDS
+    """Seconds after which a transfer ends with TransferError if the two sides are not connected."""
+    stall_seconds: float = STALL_SECONDS
+    """Seconds after which a transfer ends with PeerStalledError if the peer has not sent or taken a byte. For the
+    receiver's confirmation a sender waits a second longer for each 100 kB."""
 
     def __post_init__(self) -> None:
-        """Raise Misuse if a relay is not named as `tcp:HOST:PORT`."""
+        """Raise Misuse if a relay is not named as `tcp:HOST:PORT`, or a time is not above 0."""
         for each in self.relays:
             parse_relay(each)
+        check_seconds("connect_seconds", self.connect_seconds)
+        check_seconds("stall_seconds", self.stall_seconds)
 
 
 DEFAULT_TRANSIT: Final = TransitOptions()
@@ -109,16 +118,16 @@ class Transit:
         given_up = given_up or asyncio.get_running_loop().create_future()
         given_up.add_done_callback(attempts.give_up)
         try:
-            async with asyncio.timeout(TRANSIT_SECONDS):
+            async with asyncio.timeout(self._options.connect_seconds):
                 chosen = await attempts.chosen(self._listeners, theirs, self._relays)
         except TimeoutError:
-            raise _unconnected(f" within {TRANSIT_SECONDS:.0f} s", attempts.reasons) from None
+            raise _unconnected(f" within {self._options.connect_seconds:.0f} s", attempts.reasons) from None
         finally:
             given_up.remove_done_callback(attempts.give_up)
             self._close()
         if chosen is None:
             raise given_up.result() if given_up.done() else _unconnected("", attempts.reasons or NO_WAY)
-        return RecordPipe(chosen, keys)
+        return RecordPipe(chosen, keys, self._options.stall_seconds)
 
 
 def _unconnected(when: str, reasons: str) -> TransferError:

@@ -1,0 +1,322 @@
+"""A peer that answers no more: the user is told once in each phase, and what cannot go on ends with an error."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from client.live import CODE, Heard, Network, simulate, wormhole
+from client.transfer.hostile import (
+    CONTENT,
+    DIRECT,
+    heard,
+    names,
+    pair,
+    receives,
+    say,
+    sends,
+    sparse,
+    stopped_halfway,
+    stored,
+)
+from restante.client import PeerSilent, PeerStalledError, TransferError, TransitOptions, Wormhole
+from restante.client.errors import ConnectionLostError
+from restante.client.transfer.receiving import OfferedText, receive
+from restante.client.transfer.sending import send_file
+from restante.client.transfer.stream import CONFIRMED_BYTES_PER_SECOND
+from restante.client.transfer.text import send_text
+from restante.client.transit.connecting import TRANSIT_SECONDS
+from restante.client.transit.pipe import STALL_SECONDS, RecordPipe
+from restante.client.transit.records import RecordSealer, Role, TransitKeys
+from restante.client.wormhole import SILENCE_SECONDS
+from restante.common.errors import Misuse
+
+HOUR: Final = 3600.0
+
+
+@asynccontextmanager
+async def met(events: Heard) -> AsyncIterator[tuple[Wormhole, Wormhole]]:
+    """Our side and the peer's, which know the key, in virtual time."""
+    async with wormhole(on_event=events) as ours, wormhole() as theirs:
+        await asyncio.gather(ours.set_code(CODE), theirs.set_code(CODE))
+        await asyncio.gather(ours.verifier(), theirs.verifier())
+        yield ours, theirs
+
+
+async def sends_a_text(ours: Wormhole) -> None:
+    await send_text(ours, "text")
+
+
+async def takes_a_text(ours: Wormhole) -> None:
+    offered = await receive(ours, DIRECT)
+    assert isinstance(offered, OfferedText)
+    await offered.accept()
+
+
+@pytest.mark.parametrize(
+    ("transfer", "awaited", "message"),
+    [
+        (sends_a_text, "answer", {"answer": {"message_ack": "ok"}}),
+        (takes_a_text, "offer", {"offer": {"message": "text"}}),
+    ],
+)
+def test_a_user_who_decides_after_hours_is_waited_for_and_the_silence_is_told_once(
+    network: Network, transfer: Callable[[Wormhole], Any], awaited: str, message: dict[str, Any]
+) -> None:
+    async def decides_late() -> list[PeerSilent]:
+        events = Heard()
+        async with met(events) as (ours, theirs):
+            transferring = asyncio.create_task(transfer(ours))
+            await asyncio.sleep(9 * HOUR)
+            await say(theirs, **message)
+            await transferring
+            await asyncio.sleep(HOUR)
+        return events.of(PeerSilent)
+
+    assert simulate(decides_late()) == [PeerSilent(SILENCE_SECONDS, awaited)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("transfer", [sends_a_text, takes_a_text])
+def test_of_a_user_who_decides_soon_nothing_is_told(network: Network, transfer: Callable[[Wormhole], Any]) -> None:
+    async def decides() -> list[PeerSilent]:
+        events = Heard()
+        async with met(events) as (ours, theirs):
+            transferring = asyncio.create_task(transfer(ours))
+            await asyncio.sleep(SILENCE_SECONDS - 1)
+            if transfer is sends_a_text:
+                await say(theirs, answer={"message_ack": "ok"})
+            else:
+                await say(theirs, offer={"message": "text"})
+            await transferring
+            await asyncio.sleep(HOUR)
+        return events.of(PeerSilent)
+
+    assert simulate(decides()) == []
+
+
+def mute(network: Network) -> None:
+    """Let the first connection say nothing more. Its client connects again when the server owes it an answer."""
+    network.lines[0].send = lambda text: None  # type: ignore[method-assign]
+
+
+def test_a_peer_that_is_silent_behind_its_first_message_is_told_and_may_come_back(network: Network) -> None:
+    async def comes_back() -> list[PeerSilent]:
+        events = Heard()
+        async with wormhole() as theirs:
+            await theirs.set_code(CODE)
+            await asyncio.sleep(1)
+            mute(network)
+            async with wormhole(on_event=events) as ours:
+                await ours.set_code(CODE)
+                await ours.verifier()
+                await asyncio.sleep(HOUR)
+        return events.of(PeerSilent)
+
+    assert simulate(comes_back()) == [PeerSilent(SILENCE_SECONDS, "key")]
+
+
+def test_a_wormhole_that_is_closed_tells_no_silence(network: Network) -> None:
+    async def closes() -> list[PeerSilent]:
+        events = Heard()
+        async with wormhole() as theirs:
+            await theirs.set_code(CODE)
+            await asyncio.sleep(1)
+            mute(network)
+            async with wormhole(on_event=events) as ours:
+                await ours.set_code(CODE)
+                await asyncio.sleep(SILENCE_SECONDS - 1)
+            await asyncio.sleep(HOUR)
+        return events.of(PeerSilent)
+
+    assert simulate(closes()) == []
+
+
+def test_sides_that_do_not_connect_are_told_then_both_end(network: Network, tmp_path: Path) -> None:
+    (tmp_path / "parcel").write_bytes(CONTENT)
+
+    async def nobody_dials() -> tuple[list[PeerSilent], float]:
+        events, loop = Heard(), asyncio.get_running_loop()
+        async with met(events) as (ours, theirs):
+            sending = asyncio.create_task(send_file(ours, tmp_path / "parcel", transit=DIRECT))
+            await say(theirs, answer={"file_ack": "ok"})
+            began = loop.time()
+            with pytest.raises(TransferError, match=r"^no connection to the other side within 120 s$"):
+                await sending
+            ended = loop.time()
+            assert (await heard(theirs, "error"))[0] == "no connection to the other side within 120 s"
+        return events.of(PeerSilent), ended - began
+
+    silences, seconds = simulate(nobody_dials())
+    assert silences == [PeerSilent(SILENCE_SECONDS, "connection", TRANSIT_SECONDS)]
+    assert seconds == pytest.approx(TRANSIT_SECONDS, abs=1)
+
+
+IMPATIENT: Final = TransitOptions(relays=(), stall_seconds=0.2)
+NOTHING_KEPT: Final = r"\(after receiving \d of 10 bytes: nothing was kept\)"
+INCOMPLETE: Final = r"\(after sending [\d,]+ of [\d,]+ bytes: the receiver does not have everything\)"
+UNCONFIRMED: Final = r"\(before the receiver confirmed: it may have everything\)"
+
+
+@pytest.mark.parametrize(
+    ("role", "size", "awaited", "outcome"),
+    [
+        (Role.RECEIVER, len(CONTENT), "bytes", NOTHING_KEPT),
+        (Role.SENDER, 64 << 20, "bytes", INCOMPLETE),
+        (Role.SENDER, 10, "confirmation", UNCONFIRMED),
+    ],
+    ids=["a sender that stops", "a receiver that does not read", "a receiver that does not confirm"],
+)
+async def test_a_peer_that_stalls_is_told_then_the_transfer_ends_and_the_peer_hears_why(
+    tmp_path: Path, folder: Path, role: Role, size: int, awaited: str, outcome: str
+) -> None:
+    script, begun, over = stopped_halfway(lambda pipe: pipe.send(CONTENT[:5]) if role is Role.RECEIVER else None)
+    async with pair() as (ours, theirs):
+        ours.silence_seconds, ours._on_event = 0.1, (events := Heard())
+        if role is Role.RECEIVER:
+            peer = sends(theirs, script)
+            transferring: Any = stored(ours, folder, transit=IMPATIENT)
+        else:
+            peer = receives(theirs, script)
+            transferring = send_file(ours, sparse(tmp_path / "parcel", size), transit=IMPATIENT)
+        with pytest.raises(
+            PeerStalledError, match=rf"^the other side has not answered for \d+ s {outcome}$"
+        ) as ended:
+            await transferring
+        await begun.wait()
+        over.set()
+        await peer
+        assert (await heard(theirs, "error"))[0].startswith("no answer for ")
+    assert ended.value.outcome in str(ended.value)
+    silences = [silence for silence in events.of(PeerSilent) if silence.awaited == awaited]
+    limit = 0.2 + (size / CONFIRMED_BYTES_PER_SECOND if awaited == "confirmation" else 0)
+    assert silences == [PeerSilent(0.1, awaited, limit)]  # type: ignore[arg-type]
+    assert names(folder) == []
+
+
+async def test_a_peer_that_stalls_and_goes_on_hears_why_the_other_side_ended(folder: Path, tmp_path: Path) -> None:
+    """As after Ctrl-Z and fg."""
+    script, begun, over = stopped_halfway(lambda pipe: pipe.receive())
+    async with pair() as (ours, theirs):
+        peer = receives(theirs, script)
+        with pytest.raises(PeerStalledError):
+            await send_file(ours, sparse(tmp_path / "parcel"), transit=IMPATIENT)
+        await begun.wait()
+        over.set()
+        await peer
+        assert (await heard(theirs, "error"))[0] == "no answer for 0 s"
+
+
+class Scripted:
+    """A socket whose calls take as many seconds as a list says, or as long as is allowed."""
+
+    def __init__(self, seconds: Iterator[float], read: bytes) -> None:
+        self._seconds, self._read, self._timeout = seconds, read, 0.0
+        self.waited = 0.0
+        self._left = 0.0
+
+    def settimeout(self, seconds: float) -> None:
+        self._timeout = seconds
+
+    def setsockopt(self, *_options: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def _wait(self) -> None:
+        self._left = self._left or next(self._seconds)
+        if self._left > self._timeout:
+            self._left -= self._timeout
+            self.waited += self._timeout
+            raise TimeoutError("timed out")
+        self.waited += self._left
+        self._left = 0.0
+
+    def recv_into(self, into: Any) -> int:
+        self._wait()
+        some, self._read = self._read[:1], self._read[1:]
+        into[: len(some)] = some
+        return len(some)
+
+    def send(self, _buffer: Any) -> int:
+        self._wait()
+        return 1
+
+
+KEYS: Final = TransitKeys.of(bytes(32), Role.RECEIVER)
+
+
+def scripted(*seconds: float, read: bytes = b"") -> tuple[RecordPipe, Scripted, list[tuple[float, float]]]:
+    """Return a pipe, its socket, and what is told of its silence."""
+    connected, silences = Scripted(iter(seconds), read), list[tuple[float, float]]()
+    pipe = RecordPipe(connected, KEYS)  # type: ignore[arg-type]
+    pipe.warn_after(60.0, lambda waited, limit: silences.append((waited, limit)))
+    return pipe, connected, silences
+
+
+RECORD: Final = bytes(RecordSealer(KEYS.opening).seal(CONTENT))
+
+
+def test_a_byte_now_and_then_is_enough() -> None:
+    pipe, connected, silences = scripted(*[119.0] * len(RECORD), read=RECORD)
+    assert bytes(pipe.receive()) == CONTENT
+    assert connected.waited == 119.0 * len(RECORD)
+    assert silences == [(60.0, STALL_SECONDS)] * len(RECORD)  # of which a transfer reports one
+    pipe, connected, silences = scripted(*[59.0] * len(RECORD))
+    pipe.send(CONTENT)
+    assert silences == []
+
+
+@pytest.mark.parametrize("act", [lambda pipe: pipe.send(CONTENT), lambda pipe: pipe.receive()])
+def test_after_so_many_seconds_without_a_byte_it_ends(act: Callable[[RecordPipe], object]) -> None:
+    pipe, connected, silences = scripted(1.0, 1e9, read=RECORD)
+    with pytest.raises(PeerStalledError, match=r"^the other side has not answered for 120 s$"):
+        act(pipe)
+    assert connected.waited == 1.0 + STALL_SECONDS
+    assert silences == [(60.0, STALL_SECONDS)]
+
+
+def test_a_confirmation_may_take_longer() -> None:
+    pipe, connected, silences = scripted(1e9, read=RECORD)
+    with pytest.raises(PeerStalledError, match=r"for 500000 s$"):
+        pipe.receive(stall_seconds=500_000.0)
+    assert connected.waited == 500_000.0
+    assert silences[0] == (60.0, 500_000.0)
+
+
+def test_a_connection_that_the_system_ends_is_lost() -> None:
+    pipe, connected, _ = scripted()
+
+    def lost(into: Any) -> int:
+        raise TimeoutError(errno.ETIMEDOUT, "Connection timed out")
+
+    connected.recv_into = lost  # type: ignore[method-assign]
+    with pytest.raises(ConnectionLostError, match=r"was lost \(Connection timed out\)$") as ended:
+        pipe.receive()
+    assert not isinstance(ended.value, PeerStalledError)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), True, "60", None])
+def test_a_time_is_a_number_of_seconds(seconds: Any) -> None:
+    for option in ("connect_seconds", "stall_seconds"):
+        with pytest.raises(Misuse, match=f"`{option}` is a number of seconds above 0"):
+            TransitOptions(**{option: seconds})
+    with pytest.raises(Misuse, match="`silence_seconds` is a number"):
+        Wormhole.create("example.com/test", silence_seconds=seconds)
+
+
+async def test_without_end_is_a_time_too(tmp_path: Path, folder: Path) -> None:
+    forever = TransitOptions(relays=(), connect_seconds=float("inf"), stall_seconds=float("inf"))
+    (tmp_path / "parcel").write_bytes(CONTENT)
+    async with pair() as (ours, theirs):
+        ours.silence_seconds = float("inf")
+        await asyncio.gather(
+            send_file(ours, tmp_path / "parcel", transit=forever), stored(theirs, folder, transit=forever)
+        )
+    assert names(folder) == ["parcel"]
