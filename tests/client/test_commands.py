@@ -110,7 +110,10 @@ async def test_a_code_is_used_up_by_a_receiver_that_was_killed_and_the_next_one_
     ("event", "says"),
     [
         *(
-            (PeerSilent(60.0, awaited), f"The other side has not answered for 60 s. {WHY_SILENT[awaited]} Waiting on")
+            (
+                PeerSilent(60.0, awaited),
+                f"The other side has not answered for 60 s. {WHY_SILENT[awaited]} Still waiting",
+            )
             for awaited in WHY_SILENT
         ),
         *(

@@ -70,9 +70,9 @@ NOBODY_WAITS: Final = "Nobody waits with this code: it was used, is mistyped, or
 SILENT: Final = "The other side has not answered for"
 
 WHY_SILENT: Final[dict[Awaited, str]] = {
-    "key": "It may have no connection, or it was stopped.",
-    "offer": "Its user may not have decided yet, or it was stopped.",
-    "answer": "Its user may not have decided yet, or it was stopped.",
+    "key": "It may have no connection, or it has ended.",
+    "offer": "Its user may not have decided yet, or it has ended.",
+    "answer": "Its user may not have decided yet, or it has ended.",
 }
 """What a user is told of a peer that may answer after any time."""
 
@@ -291,7 +291,7 @@ async def receive(
     if place.code is None and not allocate:
         with span(timing, "input code", waiting=USER):
             place = place.with_code(await StandardInput().line())
-    async with _wormhole(place, timing=timing, code_used=place.code is not None) as wormhole:
+    async with _wormhole(place, timing=timing, code_given=place.code is not None) as wormhole:
         if place.code is None:
             code = await wormhole.allocate_code(words)
             options = f"{' --verify' if verify else ''}{place.options()} --code {shlex.quote(code)}"
@@ -350,18 +350,18 @@ def _unprinted(why: str) -> StoreError:
 
 
 def _wormhole(
-    place: Place, *, quiet: bool = False, timing: TimingLog | None = None, code_used: bool = False
+    place: Place, *, quiet: bool = False, timing: TimingLog | None = None, code_given: bool = False
 ) -> Wormhole:
-    """Return a wormhole. `code_used` says that the other side made the code, and should be there."""
-    show = None if quiet else _EventPrinter(code_used=code_used).show
+    """Return a wormhole. `code_given` says that the other side has made the code, and should be there."""
+    show = None if quiet else _EventPrinter(code_given=code_given).show
     return Wormhole.create(place.app_id, server=place.server, proxy=place.proxy, on_event=show, timing=timing)
 
 
 class _EventPrinter:
     """Prints events on standard error that explain a delay to the user."""
 
-    def __init__(self, *, code_used: bool = False) -> None:
-        self._code_used = code_used
+    def __init__(self, *, code_given: bool = False) -> None:
+        self._code_given = code_given
         self._motd: str | None = None
         self._worked = 0
         self._nobody_waits = self._waiting = self._there = False
@@ -374,7 +374,7 @@ class _EventPrinter:
             case Working(bits) if bits != self._worked:
                 self._worked = bits
                 say(f"The server demands proof of work ({bits} bits); computing it.")
-            case WaitingForPeer() if self._code_used and not self._nobody_waits:
+            case WaitingForPeer() if self._code_given and not self._nobody_waits:
                 self._nobody_waits = True
                 say(NOBODY_WAITS)
             case ReplayEnded() if not self._waiting and not self._there:
@@ -384,7 +384,7 @@ class _EventPrinter:
                 self._there = True
                 say("The other side is there.")
             case PeerSilent(seconds, awaited, None):
-                say(f"{SILENT} {seconds:.0f} s. {WHY_SILENT[awaited]} Waiting on; Ctrl-C ends this.")
+                say(f"{SILENT} {seconds:.0f} s. {WHY_SILENT[awaited]} Still waiting; Ctrl-C ends this.")
             case PeerSilent(seconds, _, ends_after):
                 say(f"{SILENT} {seconds:.0f} s. The transfer fails after {ends_after:.0f} s.")
             case Reconnecting(delay, reason) if delay >= 1:  # shorter ones, as while closing, are not shown

@@ -113,11 +113,7 @@ class Wormhole(BaseWormhole):
     def _report_silence(self, awaited: Awaited, ends_after: float | None = None) -> asyncio.TimerHandle:
         """Report, after `silence_seconds`, that the peer has not answered."""
         event = PeerSilent(self.silence_seconds, awaited, ends_after)
-        return asyncio.get_running_loop().call_later(self.silence_seconds, self._report, event)
-
-    def _report(self, event: Event) -> None:
-        """Report an event that is not of the connection to the server."""
-        self._handle(event)
+        return asyncio.get_running_loop().call_later(self.silence_seconds, self._handle, event)
 
     @contextmanager
     def _expecting(self, awaited: Awaited, ends_after: float | None = None) -> Iterator[None]:

@@ -290,6 +290,15 @@ def test_a_confirmation_may_take_longer() -> None:
     assert silences[0] == (60.0, 500_000.0)
 
 
+def test_a_silence_is_told_after_its_time_also_if_that_is_longer_than_a_stall() -> None:
+    pipe, connected, silences = scripted(1e9, read=RECORD)
+    pipe.warn_after(300.0, lambda waited, limit: silences.append((waited, limit)))
+    with pytest.raises(PeerStalledError, match=r"for 1000 s$"):
+        pipe.receive(stall_seconds=1000.0)
+    assert connected.waited == 1000.0
+    assert silences == [(300.0, 1000.0)]
+
+
 def test_a_connection_that_the_system_ends_is_lost() -> None:
     pipe, connected, _ = scripted()
 

@@ -181,7 +181,7 @@ class Stream:
             return
         self._silences.add(self._awaited)
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._wormhole._report, PeerSilent(waited, self._awaited, limit))
+            self._loop.call_soon_threadsafe(self._wormhole._handle, PeerSilent(waited, self._awaited, limit))
 
     def _count(self, some: bytes | memoryview) -> None:
         self._digest.update(some)

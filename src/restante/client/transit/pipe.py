@@ -47,10 +47,9 @@ class RecordPipe:
         """Use a connection on which both sides have said their lines. `close` closes it."""
         self._socket = connected
         self.stall_seconds = self._limit = stall_seconds
-        self._on_silence: Callable[[float, float], None] = lambda _waited, _limit: None
         self._sealer = RecordSealer(keys.sealing)
         self._opener = RecordOpener(keys.opening)
-        self.warn_after(math.inf, self._on_silence)
+        self.warn_after(math.inf, lambda _waited, _limit: None)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         gone = min((stall_seconds + GONE_SECONDS) * 1000, MAX_CALL_SECONDS * 1000)
         for name, value in {**KEEP_ALIVE, "TCP_USER_TIMEOUT": int(gone)}.items():
@@ -64,7 +63,7 @@ class RecordPipe:
 
         It gets these seconds, and those after which PeerStalledError is raised. It is called in the thread.
         """
-        self._on_silence = on_silence
+        self._warn_seconds, self._on_silence = seconds, on_silence
         self._first_wait = min(seconds, self.stall_seconds, MAX_CALL_SECONDS)
         self._socket.settimeout(self._first_wait)
 
@@ -113,8 +112,10 @@ class RecordPipe:
             if waited >= limit:
                 stalled = PeerStalledError(f"the other side has not answered for {waited:.0f} s")
                 raise stalled.with_peer_words(f"no answer for {waited:.0f} s")
-            self._on_silence(waited, limit)
-            wait = min(limit - waited, MAX_CALL_SECONDS)
+            warned = waited >= self._warn_seconds
+            if warned:
+                self._on_silence(waited, limit)
+            wait = min((limit if warned else min(self._warn_seconds, limit)) - waited, MAX_CALL_SECONDS)
             self._socket.settimeout(wait)
 
     def end(self) -> None:
