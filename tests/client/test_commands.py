@@ -25,7 +25,7 @@ from restante import client
 from restante.cli.client_run import NOBODY_WAITS, WHY_SILENT, Place, _EventPrinter, own_code
 from restante.cli.code_prompt import Completer
 from restante.cli.terminal import MAX_EXCERPT_CHARACTERS, excerpt
-from restante.client import PeerMessageError, PeerSilent, ServerGoneError, TransferError, receive_text, send_text
+from restante.client import PeerSilent
 from restante.client.events import Awaited
 from restante.client.protocol.uri import TransferUri, rendezvous_of
 from support.bounds import bounded
