@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from client.live import CODE, Heard, Network, simulate, wormhole
+from client.live import CODE, Heard, Network, simulated, wormhole
 from client.transfer.hostile import (
     CONTENT,
     DIRECT,
@@ -66,38 +66,36 @@ async def takes_a_text(ours: Wormhole) -> None:
         (takes_a_text, "offer", {"offer": {"message": "text"}}),
     ],
 )
-def test_a_user_who_decides_after_hours_is_waited_for_and_the_silence_is_told_once(
+@simulated
+async def test_a_user_who_decides_after_hours_is_waited_for_and_the_silence_is_told_once(
     network: Network, transfer: Callable[[Wormhole], Any], awaited: str, message: dict[str, Any]
 ) -> None:
-    async def decides_late() -> list[PeerSilent]:
-        events = Heard()
-        async with met(events) as (ours, theirs):
-            transferring = asyncio.create_task(transfer(ours))
-            await asyncio.sleep(9 * HOUR)
-            await say(theirs, **message)
-            await transferring
-            await asyncio.sleep(HOUR)
-        return events.of(PeerSilent)
-
-    assert simulate(decides_late()) == [PeerSilent(SILENCE_SECONDS, awaited)]  # type: ignore[arg-type]
+    events = Heard()
+    async with met(events) as (ours, theirs):
+        transferring = asyncio.create_task(transfer(ours))
+        await asyncio.sleep(9 * HOUR)
+        await say(theirs, **message)
+        await transferring
+        await asyncio.sleep(HOUR)
+    assert events.of(PeerSilent) == [PeerSilent(SILENCE_SECONDS, awaited)]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("transfer", [sends_a_text, takes_a_text])
-def test_of_a_user_who_decides_soon_nothing_is_told(network: Network, transfer: Callable[[Wormhole], Any]) -> None:
-    async def decides() -> list[PeerSilent]:
-        events = Heard()
-        async with met(events) as (ours, theirs):
-            transferring = asyncio.create_task(transfer(ours))
-            await asyncio.sleep(SILENCE_SECONDS - 1)
-            if transfer is sends_a_text:
-                await say(theirs, answer={"message_ack": "ok"})
-            else:
-                await say(theirs, offer={"message": "text"})
-            await transferring
-            await asyncio.sleep(HOUR)
-        return events.of(PeerSilent)
-
-    assert simulate(decides()) == []
+@simulated
+async def test_of_a_user_who_decides_soon_nothing_is_told(
+    network: Network, transfer: Callable[[Wormhole], Any]
+) -> None:
+    events = Heard()
+    async with met(events) as (ours, theirs):
+        transferring = asyncio.create_task(transfer(ours))
+        await asyncio.sleep(SILENCE_SECONDS - 1)
+        if transfer is sends_a_text:
+            await say(theirs, answer={"message_ack": "ok"})
+        else:
+            await say(theirs, offer={"message": "text"})
+        await transferring
+        await asyncio.sleep(HOUR)
+    assert events.of(PeerSilent) == []
 
 
 def mute(network: Network) -> None:
@@ -105,56 +103,48 @@ def mute(network: Network) -> None:
     network.lines[0].send = lambda text: None  # type: ignore[method-assign]
 
 
-def test_a_peer_that_is_silent_behind_its_first_message_is_told_and_may_come_back(network: Network) -> None:
-    async def comes_back() -> list[PeerSilent]:
-        events = Heard()
-        async with wormhole() as theirs:
-            await theirs.set_code(CODE)
-            await asyncio.sleep(1)
-            mute(network)
-            async with wormhole(on_event=events) as ours:
-                await ours.set_code(CODE)
-                await ours.verifier()
-                await asyncio.sleep(HOUR)
-        return events.of(PeerSilent)
-
-    assert simulate(comes_back()) == [PeerSilent(SILENCE_SECONDS, "key")]
-
-
-def test_a_wormhole_that_is_closed_tells_no_silence(network: Network) -> None:
-    async def closes() -> list[PeerSilent]:
-        events = Heard()
-        async with wormhole() as theirs:
-            await theirs.set_code(CODE)
-            await asyncio.sleep(1)
-            mute(network)
-            async with wormhole(on_event=events) as ours:
-                await ours.set_code(CODE)
-                await asyncio.sleep(SILENCE_SECONDS - 1)
+@simulated
+async def test_a_peer_that_is_silent_behind_its_first_message_is_told_and_may_come_back(network: Network) -> None:
+    events = Heard()
+    async with wormhole() as theirs:
+        await theirs.set_code(CODE)
+        await asyncio.sleep(1)
+        mute(network)
+        async with wormhole(on_event=events) as ours:
+            await ours.set_code(CODE)
+            await ours.verifier()
             await asyncio.sleep(HOUR)
-        return events.of(PeerSilent)
-
-    assert simulate(closes()) == []
+    assert events.of(PeerSilent) == [PeerSilent(SILENCE_SECONDS, "key")]
 
 
-def test_sides_that_do_not_connect_are_told_then_both_end(network: Network, tmp_path: Path) -> None:
+@simulated
+async def test_a_wormhole_that_is_closed_tells_no_silence(network: Network) -> None:
+    events = Heard()
+    async with wormhole() as theirs:
+        await theirs.set_code(CODE)
+        await asyncio.sleep(1)
+        mute(network)
+        async with wormhole(on_event=events) as ours:
+            await ours.set_code(CODE)
+            await asyncio.sleep(SILENCE_SECONDS - 1)
+        await asyncio.sleep(HOUR)
+    assert events.of(PeerSilent) == []
+
+
+@simulated
+async def test_sides_that_do_not_connect_are_told_then_both_end(network: Network, tmp_path: Path) -> None:
     (tmp_path / "parcel").write_bytes(CONTENT)
-
-    async def nobody_dials() -> tuple[list[PeerSilent], float]:
-        events, loop = Heard(), asyncio.get_running_loop()
-        async with met(events) as (ours, theirs):
-            sending = asyncio.create_task(send_file(ours, tmp_path / "parcel", transit=DIRECT))
-            await say(theirs, answer={"file_ack": "ok"})
-            began = loop.time()
-            with pytest.raises(TransferError, match=r"^no connection to the other side within 120 s$"):
-                await sending
-            ended = loop.time()
-            assert (await heard(theirs, "error"))[0] == "no connection to the other side within 120 s"
-        return events.of(PeerSilent), ended - began
-
-    silences, seconds = simulate(nobody_dials())
-    assert silences == [PeerSilent(SILENCE_SECONDS, "connection", TRANSIT_SECONDS)]
-    assert seconds == pytest.approx(TRANSIT_SECONDS, abs=1)
+    events, loop = Heard(), asyncio.get_running_loop()
+    async with met(events) as (ours, theirs):
+        sending = asyncio.create_task(send_file(ours, tmp_path / "parcel", transit=DIRECT))
+        await say(theirs, answer={"file_ack": "ok"})
+        began = loop.time()
+        with pytest.raises(TransferError, match=r"^no connection to the other side within 120 s$"):
+            await sending
+        ended = loop.time()
+        assert (await heard(theirs, "error"))[0] == "no connection to the other side within 120 s"
+    assert events.of(PeerSilent) == [PeerSilent(SILENCE_SECONDS, "connection", TRANSIT_SECONDS)]
+    assert ended - began == pytest.approx(TRANSIT_SECONDS, abs=1)
 
 
 IMPATIENT: Final = TransitOptions(relays=(), stall_seconds=0.2)

@@ -147,7 +147,7 @@ def test_both_sides_know_that_it_arrived_or_nothing_is_stored(
     [(BrokenPipeError(), "was closed$"), (OSError(errno.EHOSTUNREACH, "x"), r"was lost \(No route to host\)$")],
 )
 def test_a_connection_that_fails_is_a_sentence_without_terms_of_the_system(error: OSError, sentence: str) -> None:
-    pipe = RecordPipe(Mock(sendall=Mock(side_effect=error)), SENDER)
+    pipe = RecordPipe(Mock(send=Mock(side_effect=error)), SENDER)
     with pytest.raises(ConnectionLostError, match=f"^the connection to the other side {sentence}"):
         pipe.send(CONTENT)
 
