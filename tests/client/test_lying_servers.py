@@ -34,6 +34,7 @@ OPENING = ("welcome", "allocated", "claimed")
 HINT = "100 may be open at a time"
 TOO_MANY: Answer = {"type": "error", "error": TOO_MANY_FROM_ADDRESS, "hint": HINT, "orig": None}
 NO_ROOM = server_frame(CLOSE, (1013).to_bytes(2, "big") + b"no room")
+NOT_STORED = server_frame(CLOSE, (1012).to_bytes(2, "big") + b"not stored")
 CLOSED_AT_ONCE = server_frame(CLOSE, (1008).to_bytes(2, "big") + TOO_MANY_FROM_ADDRESS.encode())
 NOT_NOW: Answer = {"type": "error", "error": "not now", "orig": {"type": "claim"}, "retry": True}
 
@@ -43,6 +44,7 @@ NOT_NOW: Answer = {"type": "error", "error": "not now", "orig": {"type": "claim"
     [
         ("claimed", NOT_NOW, "not now"),
         *((kind, NO_ROOM, "no room") for kind in OPENING[:2]),
+        *((kind, NOT_STORED, "not stored") for kind in OPENING),
         *((kind, TOO_MANY, HINT) for kind in OPENING),
         *((kind, CLOSED_AT_ONCE, TOO_MANY_FROM_ADDRESS) for kind in OPENING),
     ],

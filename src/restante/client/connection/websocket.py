@@ -141,7 +141,7 @@ class Connection(WSListener):
         if close.get_close_code() == WSCloseCode.MESSAGE_TOO_BIG:
             return ServerError(f"the server refused a message because of its size: {words!r}")
         refused = close.get_close_code() == WSCloseCode.POLICY_VIOLATION and words.startswith(TOO_MANY_CONNECTIONS)
-        busy = refused or close.get_close_code() == WSCloseCode.TRY_AGAIN_LATER
+        busy = refused or close.get_close_code() in _TRY_AGAIN
         kind = BusyServerError if busy else ServerGoneError
         return kind(f"{self._url} closed the connection" + (f": {words!r}" if words else ""))
 
@@ -164,6 +164,9 @@ class Connection(WSListener):
 
 _MESSAGE: Final = {WSMsgType.TEXT, WSMsgType.BINARY}
 """Types of a message's first frame. Shipped servers send text; the specification says binary."""
+
+_TRY_AGAIN: Final = {WSCloseCode.SERVICE_RESTART, WSCloseCode.TRY_AGAIN_LATER}
+"""Close codes of a server that cannot store anything now, or has no room (docs/mailbox/protocol.md, "Errors")."""
 
 _PROTOCOL_ERRORS: Final = {
     WSCloseCode.PROTOCOL_ERROR,
