@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from restante.mailbox.core import fair_queue
 from restante.mailbox.core.connection_state import ConnectionLost, ConnectionState, ReceivedText
+from restante.mailbox.core.dispatcher import NOT_STORED, SERVICE_RESTART
 from restante.mailbox.core.fair_queue import MAX_BACKLOG_COMMANDS, MAX_BATCH_COMMANDS, MAX_BATCH_WEIGHT, FairQueue
 from restante.mailbox.core.limits import UNLIMITED, Limits, RateLimiter
 from restante.mailbox.core.model import Change, Now, Policy, size_of
@@ -25,7 +26,7 @@ from restante.mailbox.core.rules import MAILBOX_FULL
 from restante.mailbox.protocol.messages import Add
 from restante.mailbox.protocol.parsing import MAX_LONG_MESSAGE_SIGNS, MAX_SHORT_MESSAGE_CHARACTERS, TOO_EXPENSIVE
 from restante.mailbox.server import commit_loop
-from restante.mailbox.server.commit_loop import GRACE_SECONDS, NOT_STORED, Clock, CommitLoop
+from restante.mailbox.server.commit_loop import GRACE_SECONDS, Clock, CommitLoop
 from restante.mailbox.server.system import SystemClock
 from restante.mailbox.server.trace import Trace
 from restante.mailbox.store.schema import FILE
@@ -340,36 +341,62 @@ async def test_commands_of_a_lost_connection_and_of_all_in_a_drain_run_without_d
 # ── what is refused ──────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_refused_batch_refuses_only_its_own_commands(tmp_path: Path) -> None:
+CLOSED = SERVICE_RESTART, NOT_STORED
+"""How a connection ends whose command was not stored."""
+
+
+async def test_a_batch_that_was_not_stored_closes_the_connections_of_its_senders_only(tmp_path: Path) -> None:
+    """Nothing is sent before the close: after an error shipped clients go on with what follows, or wait for ever."""
     clock = FakeClock()
     async with opened(tmp_path, SLOW, clock) as loop:
+        listener, reader = Peer(loop, "b"), Peer(loop, "c")
+        listener.open()
+        await loop.idle.wait()
+        listener.frames.clear()
+        reader.frames.clear()
         read_only(loop, True)
         hasty = Peer(loop, "a")
         for _ in range(30):
             hasty.open()
+            hasty.add()
+        gone = Peer(loop, "d")
+        gone.open()
+        loop.lose(gone.connection)
         await until_it_waits(loop)
-        assert hasty.errors == [NOT_STORED] * 11
+        reader.ping()
+        await until_it_waits(loop)
         read_only(loop, False)
         await time_goes_by(loop, clock)
-        assert hasty.errors[11:] == ["must bind first"] * 20
+        assert (hasty.frames, hasty.verdict) == ([], CLOSED)
+        assert (gone.frames, gone.verdict) == ([], None)
+        assert (listener.frames, listener.verdict) == ([], None)
+        assert (reader.pongs, reader.verdict) == ([0], None)
+        (mailbox,) = loop.dispatcher.state.mailboxes()
+        assert ([row.side for row in mailbox.sides], mailbox.messages) == (["b"], [])
+        again = Peer(loop, "a")
+        again.open()
+        again.add()
+        await loop.idle.wait()
+        assert [frame["type"] for frame in again.frames] == ["ack", "ack", "ack", "message"]
+        assert [frame["type"] for frame in listener.frames] == ["message"]
 
 
 async def test_a_refusal_counts_unless_its_batch_was_undone(tmp_path: Path) -> None:
-    """The sender of an undone command is told that it was not stored, not that it was refused."""
+    """The sender of an undone command sends it again, and may be refused then."""
     async with opened(tmp_path, replace(UNLIMITED, mailbox_messages=1)) as loop:
         quotas = loop.dispatcher.quotas
-        peer = Peer(loop, "a")
-        peer.open()
-        await loop.idle.wait()
-        for refuses, errors, refusals in (
-            (True, [NOT_STORED] * 2, {}),
-            (False, [NOT_STORED] * 2 + [MAILBOX_FULL], {MAILBOX_FULL: 1}),
+        for refuses, errors, verdict, refusals in (
+            (True, [], CLOSED, {}),
+            (False, [MAILBOX_FULL], None, {MAILBOX_FULL: 1}),
         ):
+            peer = Peer(loop, "a")
+            peer.open()
+            await loop.idle.wait()
             read_only(loop, refuses)
             peer.add()
             peer.add()
             await loop.idle.wait()
-            assert peer.errors == errors
+            assert (peer.errors, peer.verdict) == (errors, verdict)
             assert quotas.refusals == refusals
         assert [loop.measurements.commands(Add, outcome) for outcome in (OK, REFUSED, UNDONE)] == [1, 1, 2]
         # A text that is too expensive to decode is a refusal, too.
@@ -417,7 +444,7 @@ async def test_the_record_of_a_bind_waits_for_the_next_commit_for_a_second_at_mo
         refused = Peer(loop, "e")
         refused.open()
         await loop.idle.wait()
-        assert refused.errors == [NOT_STORED] * 2, "both are of one batch"
+        assert (refused.frames, refused.verdict) == ([], CLOSED)
         read_only(loop, False)
         assert binds(tmp_path) == ["a", "b", "c"]
         await a_second(loop)
@@ -537,15 +564,16 @@ async def test_a_trace_tells_waiting_for_the_batch_before_from_the_own_commit(
     """What changed nothing, or was not stored, has no commit."""
     clock, path = FakeClock(), tmp_path / "trace"
     async with opened(tmp_path, clock=clock) as loop:
-        peer = Peer(loop, "a")
+        peer, unstored = Peer(loop, "a"), Peer(loop, "b")
         peer.open()
+        unstored.open()
         await loop.idle.wait()
         with path.open("ab", buffering=0) as file:
             loop.trace = Trace(file.write)
             peer.ping()
             await loop.idle.wait()
             read_only(loop, True)
-            peer.add()
+            unstored.add()
             await loop.idle.wait()
             read_only(loop, False)
             apply, coming = loop._store.apply, ["later"]

@@ -19,7 +19,8 @@ from prometheus_client import Metric
 from restante.common import admin_http
 from restante.common.admin_http import AdminPages
 from restante.common.errors import StoreBusy
-from restante.mailbox.server.commit_loop import NOT_STORED, Retention
+from restante.mailbox.core.dispatcher import SERVICE_RESTART
+from restante.mailbox.server.commit_loop import Retention
 from restante.mailbox.store import sqlite
 from restante.mailbox.store.load import load
 from support.bounds import BOUND, bounded
@@ -154,22 +155,19 @@ async def test_a_busy_database_is_reported_and_nothing_is_stored(tmp_path: Path)
         newcomer = await clients.connect(here.url)
         await news(sender, subscriber, third, newcomer)
         with other_writer(tmp_path) as other:
-            refused = [
-                await sender.say("add", phase="1", body="refused"),
-                await third.say("allocate"),
-                await newcomer.say("bind", appid=APP, side="d"),
-            ]
-            for client, command in zip((sender, third, newcomer), refused, strict=True):
-                error = await client.refused(command)
-                assert (error["error"], error["orig"], error["retry"]) == (NOT_STORED, command.fields, True)
-            answers = await news(sender, subscriber, third, newcomer)
-            assert list(map(kinds, answers)) == [["ack", "error"], [], ["ack", "error"], ["ack", "error"]]
+            await sender.say("add", phase="1", body="refused")
+            await third.say("allocate")
+            for client in (sender, third):
+                await client.ends()
+                assert (client.close_code, client.new()) == (SERVICE_RESTART, [])
+            assert await news(subscriber) == [[]]
             assert_as_stored(here, other)
             other.execute("ROLLBACK")
-            # The connections live on, where they were before.
-            await sender.call("add", phase="1", body="stored")
-            await third.call("allocate")
+            # Others live on, where they were before.
+            again = await clients.opened(here.url, APP, "a", "m")
+            await again.call("add", phase="1", body="stored")
             await newcomer.call("bind", appid=APP, side="d")
+            await newcomer.call("allocate")
             await news(subscriber)
             assert [frame["body"] for frame in subscriber.heard] == ["stored"]
             assert_as_stored(here, other)

@@ -216,7 +216,7 @@ class Conversation(RuleBasedStateMachine):
                 else:
                     self.model.say(peer, text, now, self._allocated_name)
         else:
-            self.model.refuse([(peer, text) for peer, text, _ in entries], self.world.touched())
+            self.model.refuse(entries)
         self._compare()
 
     def _allocated_name(self, peer: Peer) -> str:
@@ -510,7 +510,7 @@ class Conversation(RuleBasedStateMachine):
             self.model.end_grace_period(self.world.now())
             self.model.prune(self.world.now())
         else:
-            self.model.refuse([], self.world.touched())
+            self.model.refuse([])
         self._compare()
 
     @rule()

@@ -166,9 +166,9 @@ class Server:
 
     # ── connections ──────────────────────────────────────────────────────────────────────────────
 
-    def lose(self, peer: Peer, now: Now | None) -> None:
-        """A connection is gone. `now` is None where the store refused to take note of when."""
-        if peer.listening is not None and now is not None:
+    def lose(self, peer: Peer, now: Now) -> None:
+        """A connection is gone."""
+        if peer.listening is not None:
             peer.listening.touched = now.service
         peer.listening = None
         peer.lost = True
@@ -210,18 +210,17 @@ class Server:
         reply: Frame | None = getattr(self, f"_{kind}")(peer, message, now)
         return reply
 
-    def refuse(self, entries: list[tuple[Peer, str | None]], touched: dict[tuple[str, str], float]) -> None:
-        """The store would have none of this batch: every command of it is answered with an error. Connections that
-        were lost in it (None) stay lost.
+    def refuse(self, entries: list[tuple[Peer, str | None, Now]]) -> None:
+        """The store would have none of this batch: the connections of its commands are closed, without an answer.
+        Connections that were lost in it (None) stay lost.
         """
-        for peer, text in sorted(entries, key=lambda entry: entry[1] is not None):
+        for peer, text, now in sorted(entries, key=lambda entry: entry[1] is not None):
             if text is None:
-                self.lose(peer, None)
-            elif (message := self._read(peer, text)) is not None:
-                self._tell(peer, {"type": "error", "error": REFUSED, "orig": message, "retry": True})
+                self.lose(peer, now)
+            elif not (peer.deaf or peer.lost):
+                peer.deaf = True
+                peer.verdict = 1012, REFUSED
         self.drawn.clear()
-        self._forget_who_was_shown_what()
-        self.remember(touched)
 
     def _read(self, peer: Peer, text: str) -> Frame | None:
         """Acknowledge a message; None where there is none, or nothing is to come of it."""

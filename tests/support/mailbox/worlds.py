@@ -19,7 +19,7 @@ from restante.mailbox.core.pruning import prune_idle, save_touches
 from restante.mailbox.core.session import Session
 from restante.mailbox.core.state import State
 from restante.mailbox.protocol.messages import stamp
-from restante.mailbox.server.commit_loop import GRACE_SECONDS, NOT_STORED
+from restante.mailbox.server.commit_loop import GRACE_SECONDS
 from restante.mailbox.store.schema import connect
 from restante.mailbox.store.sqlite import Store
 from support.bounds import bounded
@@ -174,7 +174,7 @@ class CoreWorld(World):
         if not stored:
             for connection, text, _ in commands:
                 if text is not None:
-                    self._dispatcher.refuse_command(connection, text, NOT_STORED)
+                    self._dispatcher.close_sender(connection)
         for connection in self._dispatcher.end_batch():
             bodies, connection.outbox = connection.outbox, []
             inbox = self._inboxes[connection]  # its line leads nowhere when it is lost; this is what it would say
@@ -301,7 +301,7 @@ class StoreWorld(CoreWorld):
         try:
             self.run(self._apply())
         except StoreBusy:
-            self._dispatcher.undo_batch(self._view())
+            self._dispatcher.undo_batch()
             return False
         return True
 

@@ -31,6 +31,10 @@ from restante.mailbox.protocol.messages import Received
 from restante.mailbox.protocol.parsing import Malformed
 
 INTERNAL_ERROR: Final = "internal error"
+NOT_STORED: Final = "the server could not store this, try again"
+SERVICE_RESTART: Final = 1012
+"""The close code after which a client may connect again (IANA's registry of WebSocket close codes)."""
+
 TRY_AGAIN_LATER: Final = 1013
 CLEANUP_CLOSE_CODES: Final = frozenset({1008, TRY_AGAIN_LATER})
 """Close codes before which a rejected client may release and close."""
@@ -70,8 +74,6 @@ class Dispatcher:
         """Connections with messages in their outbox, or with a verdict."""
         self.subscribers: dict[int, list[ConnectionState]] = {}
         """The connections that have a mailbox open, by its key."""
-        self._allocated: dict[ConnectionState, int] = {}
-        """The key of the nameplate that each connection was allocated. Its name may be used again."""
         self.quotas = Quotas()
         self.weight = 0
         """The weight of the last command in its batch: its bytes, the bytes sent for it, and the weight of other
@@ -82,6 +84,11 @@ class Dispatcher:
         """Errors inside the rules in this batch. The rules are pure, so an error leaves the state as it was."""
         self.batch = BatchCounts()
         self._before: dict[ConnectionState, Session] = {}
+        """The sessions of connections that this batch has changed or lost, as they were before it."""
+        self._sent_away: list[ConnectionState] = []
+        """Connections that were given a verdict in this batch."""
+        self._lost: list[tuple[ConnectionState, Now]] = []
+        """Connections that were lost in this batch, and when."""
         self._parsed: tuple[FrameText, Received | Malformed | PeerError] | None = None
         """The text that `parse_ahead` parsed last, and its message or error."""
 
@@ -145,7 +152,7 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001 - our bug must stay with one connection; nothing was changed yet
             self.internal_errors.append(error)
             self._reply(connection, messages.Error(INTERNAL_ERROR, messages.NULL))
-            connection.verdict = PeerError(1011, INTERNAL_ERROR)
+            self._send_away(connection, PeerError(1011, INTERNAL_ERROR))
             return FAILED
         self._apply(decision.changes, now, connection.address_quotas)
         self._advance(connection, command, decision)
@@ -161,9 +168,14 @@ class Dispatcher:
         """Answer a message that does not meet the connection's demand, and have the connection closed."""
         assert connection.session.demand is not None
         self._reject(connection, DENIED, session.problem(connection.session.demand, message) or "", text)
-        connection.verdict = PeerError(1008, DENIED)
+        self._send_away(connection, PeerError(1008, DENIED))
         for quota in connection.address_quotas:
             quota.add_abuse_score(now.service, 2.0)
+
+    def _send_away(self, connection: ConnectionState, verdict: PeerError) -> None:
+        """Have a connection closed after what is sent to it."""
+        connection.verdict = verdict
+        self._sent_away.append(connection)
 
     def _reject(self, connection: ConnectionState, words: str, hint: str, text: FrameText) -> None:
         """Answer a command that cannot be carried out. A refusal for lack of permission or room has a hint.
@@ -215,8 +227,9 @@ class Dispatcher:
 
     def lose(self, connection: ConnectionState, now: Now) -> None:
         """Record that a connection is lost."""
+        self._before.setdefault(connection, connection.session)
+        self._lost.append((connection, now))
         self.connections.discard(connection)
-        self._allocated.pop(connection, None)
         connection.lost = True
         connection.socket = LOST_SOCKET
         said = connection.session
@@ -247,7 +260,7 @@ class Dispatcher:
             retry = True if error.code == TRY_AGAIN_LATER else UNSET
             self._reply(connection, messages.Error(error.words, messages.NULL, error.hint or UNSET, retry))
             # Not the error that was raised: its traceback holds the frame's text, and a cycle back to the connection.
-            connection.verdict = PeerError(error.code, error.words)
+            self._send_away(connection, PeerError(error.code, error.words))
             if error.hint:
                 self.batch.refused.append((error.words, connection.session.address_id))
         return REFUSED if error.hint else ERROR
@@ -330,15 +343,16 @@ class Dispatcher:
             return
         if type(command) is session.AllocateCommand:
             app = self.state.app(command.app_id)
+            self.state.remember_nameplate(app.nameplates[decision.name])
             app.answered[decision.name] = connection
-            self._allocated[connection] = app.nameplates[decision.name].key
         if connection.address_quotas:
             self.quotas.record_made(connection.address_quotas, decision)
 
     def _deliver(self, subscriber: ConnectionState, mailbox: Mailbox, message: model.Stored) -> None:
         side = subscriber.session.side
         if message.side != side and side not in mailbox.shown and subscriber.verdict is None:
-            mailbox.shown.append(side)
+            self.state.remember_mailbox(mailbox)
+            mailbox.shown = [*mailbox.shown, side]
         self._send(subscriber, message.wire)
 
     def _unsubscribe(self, connection: ConnectionState, key: int) -> None:
@@ -358,42 +372,62 @@ class Dispatcher:
     def end_batch(self) -> list[ConnectionState]:
         """End a durable batch: count what was refused. Return the connections that have something to send."""
         self.quotas.count_batch(self.batch)
+        self.state.end_batch()
         with_output, self.with_output = self.with_output, []
         self.changes = []
         self.internal_errors = []
         self.batch.clear()
         self._before = {}
+        self._sent_away = []
+        self._lost = []
         return with_output
 
-    def undo_batch(self, state: State) -> None:
-        """End a batch that was not stored: restore the sessions, on a state that was read again."""
-        for connection in self.with_output:
-            connection.outbox = []
+    def undo_batch(self) -> None:
+        """Undo a batch that was not stored, and discard its replies.
+
+        Afterwards all is as if the batch had only lost the connections that were lost in it. Rates, keys and sequence
+        numbers that it used stay used.
+        """
+        undone = [*self.batch.carried_out, *(kind for kind, _ in self.batch.others)]
+        for connection in self._sent_away:
             connection.verdict = None
-        for connection, said in self._before.items():
-            connection.session = said
+        # A client that was sent away before this batch is still told that it was released (`_answer_departing`).
+        departing = [connection for connection in self.with_output if connection.verdict is not None]
+        for connection in self.with_output:
+            if connection.verdict is None:
+                connection.outbox = []
+        self.state.undo_batch()
+        self.quotas.undo_batch()
+        for connection, before in self._before.items():
+            self._restore_session(connection, before)
+        lost = self._lost
         self.batch.clear()
         self.end_batch()
-        state.next_key = max(state.next_key, self.state.next_key)  # no key is used twice
-        self.state = state
-        self.subscribers = {}
-        self.quotas.forget_all_but(state)
-        for connection in sorted(self.connections, key=lambda each: each.number):
-            said = connection.session
-            if said.app_id is None:
-                continue
-            state.arrive(said.app_id, said.side)
-            app = state.app(said.app_id)
-            nameplate = app.nameplates.get(said.allocated or "")
-            if nameplate is not None and nameplate.key == self._allocated.get(connection):
-                app.answered[nameplate.name] = connection
-            if said.subscribed is not None:
-                self.subscribers.setdefault(said.subscribed, []).append(connection)
+        self.with_output = departing
+        for connection, now in lost:
+            self.lose(connection, now)
+        self.batch.others += [(kind, UNDONE) for kind in undone]
 
-    def refuse_command(self, connection: ConnectionState, text: FrameText, words: str) -> None:
-        """Answer a command that could not be stored. Call this after `undo_batch`."""
-        message = self._parse_and_ack(connection, text)
-        if isinstance(message, str):
-            return
-        self._reply(connection, messages.Error(words, Raw(text), retry=True))
-        self.batch.others.append((type(message), UNDONE))
+    def close_sender(self, connection: ConnectionState) -> None:
+        """Have a connection closed, whose command could not be stored. Call this after `undo_batch`.
+
+        There is no error message: after one, shipped clients go on with the commands that follow, or wait for ever.
+        After a close they connect again, and send again what was not acknowledged.
+        """
+        if connection.verdict is None and not connection.lost:
+            self._send_away(connection, PeerError(SERVICE_RESTART, NOT_STORED))
+            self.with_output.append(connection)
+
+    def _restore_session(self, connection: ConnectionState, before: Session) -> None:
+        after, connection.session = connection.session, before
+        bound, subscribed = after.app_id is not None, after.subscribed
+        if connection.lost:  # `undo_batch` calls `lose` again
+            bound, subscribed, connection.lost = False, None, False
+        if subscribed is not None and subscribed != before.subscribed:
+            self._unsubscribe(connection, subscribed)
+        if before.subscribed is not None and subscribed != before.subscribed:
+            self.subscribers.setdefault(before.subscribed, []).append(connection)
+        if before.app_id is not None and not bound:
+            self.state.arrive(before.app_id, before.side)
+        elif before.app_id is None and bound:
+            self.state.leave(after.app_id or "", after.side)

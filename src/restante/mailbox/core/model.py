@@ -70,7 +70,10 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
 
 
 class Mailbox(msgspec.Struct, eq=False, gc=False):
-    """A mailbox of an app."""
+    """A mailbox of an app.
+
+    Only `messages` is altered in place; other lists are replaced, so that a copy keeps what they were.
+    """
 
     key: int
     """The row's key in the store. Clients do not see it. No key is used twice while the server runs."""
@@ -102,11 +105,11 @@ class Mailbox(msgspec.Struct, eq=False, gc=False):
         self.messages.append(message)
         self.size += len(message.wire)
         if message.side not in self.senders:
-            self.senders.append(message.side)
+            self.senders = [*self.senders, message.side]
 
 
 class Nameplate(msgspec.Struct, eq=False, gc=False):
-    """A nameplate of an app."""
+    """A nameplate of an app. Its list of sides is replaced, never altered."""
 
     key: int
     app_id: str

@@ -53,6 +53,9 @@ class Quotas:
         """The quotas of the addresses that created a live nameplate, by its key."""
         self._kept: dict[int, dict[AddressQuota, int]] = {}
         """Bytes of a live mailbox that each address created, by the mailbox's key and the address's quota."""
+        self._owners_before: dict[int, tuple[AddressQuota, ...]] = {}
+        self._kept_before: dict[int, dict[AddressQuota, int]] = {}
+        """The entries of `_owners` and `_kept` that the current batch has changed, as they were before it."""
 
     def count_refusal(self, words: str, address_id: str | None) -> None:
         """Count a refusal. Beyond MAX_REFUSAL_COUNTERS, new pairs of error and address count without an address."""
@@ -70,6 +73,8 @@ class Quotas:
 
     def count_batch(self, batch: BatchCounts) -> None:
         """Count what a batch refused, and the visitors of mailboxes that ended in it. An undone batch has none."""
+        self._owners_before.clear()
+        self._kept_before.clear()
         for words, address_id in batch.refused:
             self.count_refusal(words, address_id)
         for record in batch.ended:
@@ -103,7 +108,9 @@ class Quotas:
         """Add what a command from these addresses has created."""
         for change in decision.changes:
             if type(change) is model.NameplateMade:
-                self._owners[change.nameplate.key] = address_quotas
+                key = change.nameplate.key
+                self._owners_before[key] = ()
+                self._owners[key] = address_quotas
                 for quota in address_quotas:
                     quota.nameplates += 1
                     quota.remember_nameplate(change.nameplate.key)
@@ -141,26 +148,41 @@ class Quotas:
         elif type(change) is model.MailboxGone:
             self._forget_mailbox(change.mailbox.key)
 
-    def forget_all_but(self, state: State) -> None:
-        """Remove all nameplates and mailboxes that are not in this state."""
-        nameplates = {plate.key for app in state.apps.values() for plate in app.nameplates.values()}
-        for key in self._owners.keys() - nameplates:
-            self._forget_nameplate(key)
-        for key in self._kept.keys() - {mailbox.key for mailbox in state.mailboxes()}:
-            self._forget_mailbox(key)
+    def undo_batch(self) -> None:
+        """Undo what the current batch has created and ended."""
+        owners, self._owners_before = self._owners_before, {}
+        for nameplate, quotas in owners.items():
+            self._forget_nameplate(nameplate)
+            if quotas:
+                self._owners[nameplate] = quotas
+                for quota in quotas:
+                    quota.nameplates += 1
+        kept, self._kept_before = self._kept_before, {}
+        for mailbox, sizes in kept.items():
+            self._forget_mailbox(mailbox)
+            if sizes:
+                self._kept[mailbox] = sizes
+                for quota, size in sizes.items():
+                    quota.stored += size
 
     def _add_stored(self, address_quotas: tuple[AddressQuota, ...], mailbox: Mailbox, size: int) -> None:
         kept = self._kept.setdefault(mailbox.key, {})
+        if mailbox.key not in self._kept_before:
+            self._kept_before[mailbox.key] = kept.copy()
         for quota in address_quotas:
             quota.stored += size
             kept[quota] = kept.get(quota, 0) + size
 
     def _forget_nameplate(self, key: int) -> None:
-        for owner in self._owners.pop(key, ()):
+        owners = self._owners.pop(key, ())
+        self._owners_before.setdefault(key, owners)
+        for owner in owners:
             owner.nameplates -= 1
 
     def _forget_mailbox(self, key: int) -> None:
-        for quota, size in self._kept.pop(key, {}).items():
+        sizes = self._kept.pop(key, {})
+        self._kept_before.setdefault(key, sizes)
+        for quota, size in sizes.items():
             quota.stored -= size
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from restante.mailbox.core import model
 from restante.mailbox.core.limits import RESERVED_SHARE, Limits
@@ -113,8 +114,15 @@ class State:
         """Approximate bytes of memory that the live data takes."""
         self.room = True
         """False while less than `free_disk` is free on the disk, or the disk fails."""
+        self._mailboxes_before: dict[int, tuple[Mailbox, Mailbox | None, int, bool]] = {}
+        """What the current batch has changed, by key: the mailbox, its copy from before the batch (None: the batch
+        made it), how many messages it had, and whether it was in `unsaved`."""
+        self._nameplates_before: dict[int, tuple[Nameplate, Nameplate | None, object]] = {}
+        """The same: the nameplate, its copy, and the connection that `App.answered` had for it."""
         self._seen: set[tuple[str, str]] = set()
         """Sides that connected during the grace period, as (app id, side)."""
+        self._seen_in_batch: set[tuple[str, str]] = set()
+        """Those of them that connected first in the current batch."""
 
     def app(self, app_id: str) -> App:
         """Return an app's data, or EMPTY_APP. The caller must not alter it."""
@@ -135,8 +143,9 @@ class State:
         """Record that a connection has bound as this side."""
         connections_by_side = self._make_app(app_id).connections_by_side
         connections_by_side[side] = connections_by_side.get(side, 0) + 1
-        if self.in_grace_period:
+        if self.in_grace_period and (app_id, side) not in self._seen:
             self._seen.add((app_id, side))
+            self._seen_in_batch.add((app_id, side))
 
     def leave(self, app_id: str, side: str) -> None:
         """Record that a connection of this side is lost."""
@@ -196,6 +205,10 @@ class State:
         for rows in (mailboxes, nameplates):
             self.next_key = max(self.next_key, max([row.key for row in rows], default=0) + 1)
 
+    def _mailbox_made(self, change: model.MailboxMade) -> None:
+        self._mailboxes_before[change.mailbox.key] = change.mailbox, None, 0, False
+        self.put_mailbox(change.mailbox)
+
     def put_mailbox(self, mailbox: Mailbox) -> None:
         """Add a mailbox."""
         app = self.apps.get(mailbox.app_id) or self._make_app(mailbox.app_id)
@@ -208,6 +221,7 @@ class State:
 
     def _mailbox_gone(self, change: model.MailboxGone) -> None:
         mailbox = change.mailbox
+        self.remember_mailbox(mailbox)
         app = self.apps[mailbox.app_id]
         del app.mailboxes[mailbox.mailbox_id]
         self.mailbox_count -= 1
@@ -217,13 +231,16 @@ class State:
         self._drop_if_idle(app)
 
     def _mailbox_crowded(self, change: model.MailboxCrowded) -> None:
+        self.remember_mailbox(change.mailbox)
         change.mailbox.crowded = True
 
     def _mailbox_side_set(self, change: model.MailboxSideSet) -> None:
-        _put(change.mailbox.sides, change.row)
+        self.remember_mailbox(change.mailbox)
+        change.mailbox.sides = _put(change.mailbox.sides, change.row)
         self._count_names(change.mailbox)
 
     def _mailbox_side_gone(self, change: model.MailboxSideGone) -> None:
+        self.remember_mailbox(change.mailbox)
         change.mailbox.sides = [row for row in change.mailbox.sides if row.side != change.side]
         self._count_names(change.mailbox)
 
@@ -233,17 +250,21 @@ class State:
 
     def _mailbox_visited(self, change: model.MailboxVisited) -> None:
         mailbox = change.mailbox
+        self.remember_mailbox(mailbox)
         mailbox.visitors += 1
         mailbox.shown = [side for side in mailbox.shown if side != change.side]
 
     def _mailbox_touched(self, change: model.MailboxTouched) -> None:
+        self.remember_mailbox(change.mailbox)
         change.mailbox.touched = change.touched
         self.unsaved[change.mailbox.key] = change.mailbox
 
     def _mailbox_saved(self, change: model.MailboxSaved) -> None:
+        self.remember_mailbox(change.mailbox)
         self.unsaved.pop(change.mailbox.key, None)
 
     def _message_added(self, change: model.MessageAdded) -> None:
+        self.remember_mailbox(change.mailbox)
         self.keep(change.mailbox, change.message)
         change.mailbox.touched = change.touched
         self.unsaved[change.mailbox.key] = change.mailbox
@@ -254,6 +275,10 @@ class State:
         mailbox.keep(message)
         self.message_count += 1
         self.stored += MESSAGE_BYTES + len(message.wire)
+
+    def _nameplate_made(self, change: model.NameplateMade) -> None:
+        self._nameplates_before[change.nameplate.key] = change.nameplate, None, None
+        self.put_nameplate(change.nameplate)
 
     def put_nameplate(self, nameplate: Nameplate) -> None:
         """Add a nameplate. Its mailbox must have been added before."""
@@ -266,14 +291,13 @@ class State:
         app._listing = None
         if name[0] != "0":
             app.taken[len(name)] = app.taken.get(len(name), 0) + 1
-        for row in nameplate.sides:
-            if row.allocated:
-                app.allocated.setdefault(row.side, []).append(name)
+        _mark(app, nameplate)
         if nameplate.key >= self.next_key:
             self.next_key = nameplate.key + 1
 
     def _nameplate_gone(self, change: model.NameplateGone) -> None:
         nameplate = change.nameplate
+        self.remember_nameplate(nameplate)
         app = self.apps[nameplate.app_id]
         del app.nameplates[nameplate.name]
         self.nameplate_count -= 1
@@ -290,20 +314,93 @@ class State:
         self._drop_if_idle(app)
 
     def _nameplate_crowded(self, change: model.NameplateCrowded) -> None:
+        self.remember_nameplate(change.nameplate)
         change.nameplate.crowded = True
 
     def _nameplate_side_set(self, change: model.NameplateSideSet) -> None:
         nameplate, row = change.nameplate, change.row
+        self.remember_nameplate(nameplate)
         if not row.allocated:
             _unmark(self.apps[nameplate.app_id], nameplate, row)
-        _put(nameplate.sides, row)
+        nameplate.sides = _put(nameplate.sides, row)
 
     def _nameplate_side_gone(self, change: model.NameplateSideGone) -> None:
         nameplate = change.nameplate
+        self.remember_nameplate(nameplate)
         for row in nameplate.sides:
             if row.side == change.side:
                 _unmark(self.apps[nameplate.app_id], nameplate, row)
         nameplate.sides = [row for row in nameplate.sides if row.side != change.side]
+
+    # ── undoing a batch ──────────────────────────────────────────────────────────────────────────
+
+    def remember_mailbox(self, mailbox: Mailbox) -> None:
+        """Remember a mailbox as it is, before the current batch changes it for the first time."""
+        if mailbox.key not in self._mailboxes_before:
+            unsaved = mailbox.key in self.unsaved
+            self._mailboxes_before[mailbox.key] = mailbox, replace(mailbox), len(mailbox.messages), unsaved
+
+    def remember_nameplate(self, nameplate: Nameplate) -> None:
+        """Remember a nameplate as it is, and who was sent it, before the current batch changes that."""
+        if nameplate.key not in self._nameplates_before:
+            answered = self.apps[nameplate.app_id].answered.get(nameplate.name)
+            self._nameplates_before[nameplate.key] = nameplate, replace(nameplate), answered
+
+    def end_batch(self) -> None:
+        """Forget what the current batch has changed: it is stored."""
+        self._mailboxes_before.clear()
+        self._nameplates_before.clear()
+        self._seen_in_batch.clear()
+
+    def undo_batch(self) -> None:
+        """Undo what the current batch has changed. Keys and sequence numbers that it used are not used again."""
+        nameplates, mailboxes = self._nameplates_before.values(), self._mailboxes_before.values()
+        for nameplate, before, _ in nameplates:
+            if before is None and self._is_live(nameplate):
+                self._nameplate_gone(model.NameplateGone(nameplate))
+        for mailbox, mailbox_before, _, _ in mailboxes:
+            if mailbox_before is None and self._is_live(mailbox):
+                self._mailbox_gone(model.MailboxGone(mailbox))
+        for mailbox, mailbox_before, message_count, unsaved in mailboxes:
+            if mailbox_before is not None:
+                self._undo_mailbox(mailbox, mailbox_before, message_count, unsaved=unsaved)
+        for nameplate, before, answered in nameplates:
+            if before is not None:
+                self._undo_nameplate(nameplate, before, answered)
+        self._seen -= self._seen_in_batch
+        self.end_batch()
+
+    def _undo_mailbox(self, mailbox: Mailbox, before: Mailbox, message_count: int, *, unsaved: bool) -> None:
+        if self._is_live(mailbox):
+            self._mailbox_gone(model.MailboxGone(mailbox))
+        del mailbox.messages[message_count:]
+        _restore(mailbox, before)
+        self.put_mailbox(mailbox)
+        self.message_count += message_count
+        if unsaved:
+            self.unsaved[mailbox.key] = mailbox
+
+    def _undo_nameplate(self, nameplate: Nameplate, before: Nameplate, answered: object) -> None:
+        if self._is_live(nameplate):
+            app = self.apps[nameplate.app_id]
+            for row in nameplate.sides:
+                _unmark(app, nameplate, row)
+            _restore(nameplate, before)
+            _mark(app, nameplate)
+        else:
+            _restore(nameplate, before)
+            self.put_nameplate(nameplate)
+            app = self.apps[nameplate.app_id]
+        for row in nameplate.sides:
+            app.allocated.get(row.side, []).sort(key=lambda name: app.nameplates[name].key)
+        if answered is not None:
+            app.answered[nameplate.name] = answered
+
+    def _is_live(self, row: Mailbox | Nameplate) -> bool:
+        app = self.app(row.app_id)
+        if isinstance(row, Mailbox):
+            return app.mailboxes.get(row.mailbox_id) is row
+        return app.nameplates.get(row.name) is row
 
 
 def _names(mailbox: Mailbox) -> int:
@@ -336,12 +433,27 @@ def _by_app(rows: Sequence[_Owned]) -> Iterable[tuple[str, list[_Owned]]]:
 _SideRow = TypeVar("_SideRow", model.MailboxSide, model.NameplateSide)
 
 
-def _put(rows: list[_SideRow], row: _SideRow) -> None:
+def _put(rows: list[_SideRow], row: _SideRow) -> list[_SideRow]:
+    """Return the rows with this row in place of the one of its side, or at the end."""
+    changed = rows.copy()
     for index, old in enumerate(rows):
         if old.side == row.side:
-            rows[index] = row
-            return
-    rows.append(row)
+            changed[index] = row
+            return changed
+    changed.append(row)
+    return changed
+
+
+def _restore(row: _Owned, before: _Owned) -> None:
+    for field in row.__struct_fields__:
+        setattr(row, field, getattr(before, field))
+
+
+def _mark(app: App, nameplate: Nameplate) -> None:
+    """Add the nameplate to those that are allocated to its side and unclaimed."""
+    for row in nameplate.sides:
+        if row.allocated:
+            app.allocated.setdefault(row.side, []).append(nameplate.name)
 
 
 def _unmark(app: App, nameplate: Nameplate, row: model.NameplateSide) -> None:
@@ -355,7 +467,7 @@ def _unmark(app: App, nameplate: Nameplate, row: model.NameplateSide) -> None:
 
 
 _FOLDS: dict[type, Callable[[State, Any], None]] = {
-    model.MailboxMade: lambda state, change: state.put_mailbox(change.mailbox),
+    model.MailboxMade: State._mailbox_made,
     model.MailboxGone: State._mailbox_gone,
     model.MailboxCrowded: State._mailbox_crowded,
     model.MailboxSideSet: State._mailbox_side_set,
@@ -364,7 +476,7 @@ _FOLDS: dict[type, Callable[[State, Any], None]] = {
     model.MailboxTouched: State._mailbox_touched,
     model.MailboxSaved: State._mailbox_saved,
     model.MessageAdded: State._message_added,
-    model.NameplateMade: lambda state, change: state.put_nameplate(change.nameplate),
+    model.NameplateMade: State._nameplate_made,
     model.NameplateGone: State._nameplate_gone,
     model.NameplateCrowded: State._nameplate_crowded,
     model.NameplateSideSet: State._nameplate_side_set,

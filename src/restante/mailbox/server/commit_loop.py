@@ -48,8 +48,6 @@ MAX_RECORDS_DROPPED_AT_ONCE: Final = 500
 MAX_LOGGED_ADDRESSES: Final = 10
 """Log lines about addresses at a time, so that attackers do not fill the disk with logs."""
 
-NOT_STORED: Final = "the server could not store this, try again"
-
 
 class Retention(msgspec.Struct, frozen=True):
     """How long mailboxes and usage records are kept."""
@@ -300,15 +298,15 @@ class CommitLoop:
         return 0
 
     async def _commit_or_undo(self, batch: list[QueueEntry]) -> None:
-        """Make the batch durable. If the store refuses it before the commit, undo it and refuse its commands."""
+        """Make the batch durable. If the store refuses it before the commit, undo it and close its connections."""
         try:
             await self._commit()
         except StoreBusy as busy:
             self.measurements.not_stored(str(busy), self._service())
             self._deferred_due = False  # tried again after the next `commit_deferred`
             if self.dispatcher.changes:
-                log.warning("a batch was not stored; its senders are told to try again", error=str(busy))
-                await self._undo(batch)
+                log.warning("a batch was not stored; the connections of its senders are closed", error=str(busy))
+                self._undo(batch)
             else:
                 log.warning("usage records of binds were not stored; they wait for the next commit", error=str(busy))
 
@@ -341,17 +339,14 @@ class CommitLoop:
                 self._forgetting = False
         await self._store.tend()
 
-    async def _undo(self, batch: list[QueueEntry]) -> None:
-        before = self.dispatcher.state
-        state = await self._store.view()
-        state.in_grace_period, state.room = before.in_grace_period, before.room
-        self.dispatcher.undo_batch(state)
+    def _undo(self, batch: list[QueueEntry]) -> None:
+        self.dispatcher.undo_batch()
         self._maintenance, self._forgetting = None, False
         self.measurements.prune_given_up()
         for entry in batch:
             match entry:
-                case ReceivedText(connection, text):
-                    self.dispatcher.refuse_command(connection, text, NOT_STORED)
+                case ReceivedText(connection):
+                    self.dispatcher.close_sender(connection)
                 case ReceivedError(connection, error):
                     self.dispatcher.refuse_frame(connection, error)
                 case ConnectionLost():
@@ -368,7 +363,8 @@ class CommitLoop:
             bodies, connection.outbox = connection.outbox, []
             if connection.lost:
                 continue
-            connection.socket.send(bodies, stamp)
+            if bodies:
+                connection.socket.send(bodies, stamp)
             if connection.verdict is not None:
                 connection.socket.hang_up(connection.verdict.code, connection.verdict.words)
         if self.trace is not None:

@@ -102,7 +102,7 @@ class Store:
         return value
 
     async def view(self) -> State:
-        """Read and return the stored state. Called again after StoreBusy, it reads the state again."""
+        """Read and return the stored state."""
         return load(self.database)
 
     async def apply(self, changes: Sequence[Change], now: Now) -> None:
