@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import random
 import signal
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Final
 
@@ -97,6 +99,43 @@ async def test_a_client_that_cannot_show_the_demanded_work_gives_up_at_once(scen
     refused.let_go()
     await assert_refused(sender, receiver, error="permission denied")
     assert scene.server.live() == {}
+
+
+# ── a server that cannot store ───────────────────────────────────────────────────────────────────
+
+
+@thorough
+@pytest.mark.parametrize(
+    "moment",
+    [
+        to_server(SENDER, "allocate"),
+        to_server(SENDER, "add", phase="pake"),
+        to_server(RECEIVER, "claim"),
+        to_server(RECEIVER, "add", phase="pake"),
+        to_server(SENDER, "add", phase="0"),
+    ],
+    ids=str,
+)
+async def test_a_text_arrives_after_a_batch_that_was_not_stored(scene: Scene, moment: Moment) -> None:
+    """Another program locks the database at this message, for as long as the server waits for it (5 s)."""
+    assert moment.client is not None
+    with ExitStack() as locks:
+
+        def lock() -> None:
+            file = scene.server.folder / scene.server.live_file
+            locks.enter_context(closing(sqlite3.connect(file, isolation_level=None))).execute("BEGIN IMMEDIATE")
+
+        locked = scene.stop_at(moment, BEFORE, lock)
+        sender, receiver = await scene.send_text(TEXT), None
+        if moment.client == RECEIVER or moment.phase == "0":
+            receiver = await scene.receive(await sender.code())
+        await locked.reached()
+        await scene.server.logged("a batch was not stored")
+    receiver = receiver or await scene.receive(await sender.code())
+    await assert_text_arrives(sender, receiver, TEXT)
+    assert scene.connections_of(moment.client) == 2
+    assert not scene.messages(to_client(moment.client, "error"))
+    scene.assert_one_happy_session()
 
 
 # ── a server that is killed, and started again on its data ───────────────────────────────────────

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sqlite3
 from collections.abc import AsyncIterator
@@ -95,6 +96,10 @@ class Server:
         """Whatever state it is in: no process stays behind."""
         for process in self._processes:
             await process.end()
+
+    async def logged(self, words: str) -> None:
+        """Wait until it has logged this since it started last."""
+        await self._process.says(re.escape(words))
 
     def log(self) -> str:
         return "".join(said for process in self._processes for said in process.said.values())
