@@ -159,7 +159,7 @@ async def test_a_busy_database_is_reported_and_nothing_is_stored(tmp_path: Path)
             await third.say("allocate")
             for client in (sender, third):
                 await client.ends()
-                assert (client.close_code, client.new()) == (SERVICE_RESTART, [])
+                assert (client.close_code, taken(client)) == (SERVICE_RESTART, [])
             assert await news(subscriber) == [[]]
             assert_as_stored(here, other)
             other.execute("ROLLBACK")
