@@ -68,7 +68,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("restante")
     group.addoption("--thorough", action="store_true", help="what a quick run leaves out, and other examples")
     group.addoption("--shard", metavar="K/N", type=_shard, help="the Kth of N parts that take about the same time")
-    group.addoption("--effort", type=int, metavar="N", help="N times as many examples of hypothesis")
+    group.addoption("--effort", type=_count, metavar="N", help="N times as many examples of hypothesis")
     group.addoption("--seed", type=int, metavar="N", help="repeat the run that printed this seed")
 
 
@@ -86,8 +86,16 @@ def pytest_configure(config: pytest.Config) -> None:
         option.seed = random.SystemRandom().randrange(1 << 32)
     if option.seed is not None:
         option.hypothesis_seed = option.seed
+    # pytest 9.1 loses the fixtures of a folder if its files do not stand together (pytest-dev/pytest#14635).
+    config.args.sort(key=lambda argument: Path(argument.partition("::")[0]).parent)
     config.pluginmanager.register(costs)
     effort.configure(thorough=option.thorough, effort=option.effort, seed=option.seed)
+
+
+def _count(text: str) -> int:
+    if not (text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError("write a number from 1")
+    return int(text)
 
 
 def _shard(text: str) -> tuple[int, int]:
@@ -108,7 +116,10 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     if option.seed is None:
         return None
     thorough = "--thorough " if option.thorough else ""
-    return f"seed: {option.seed} (the same examples and order again: {thorough}--seed {option.seed})"
+    shard = f"--shard {option.shard[0]}/{option.shard[1]} " if option.shard else ""
+    more = f"--effort {option.effort} " if option.effort else ""
+    again = f"{thorough}{shard}{more}--seed {option.seed}"
+    return f"seed: {option.seed} (the same examples and order again: {again})"
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -163,11 +174,15 @@ def _file(item: pytest.Item) -> str:
 
 
 def _wanted(item: pytest.Item, *, thorough: bool) -> bool:
-    """Say whether a run has a test. A property has other examples in a thorough run, so both have it."""
+    """Say whether a run has a test.
+
+    A thorough run has other examples of a property, so both have it. A machine that a test runs is marked `examples`.
+    """
     if item.get_closest_marker("leveldb") and importlib.util.find_spec("plyvel") is None:
         return False  # plyvel has no wheel for this Python
     marked = item.get_closest_marker("thorough") is not None
-    return marked == thorough or (thorough and getattr(getattr(item, "obj", None), "is_hypothesis_test", False))
+    drawn = getattr(getattr(item, "obj", None), "is_hypothesis_test", False) or item.get_closest_marker("examples")
+    return marked == thorough or (thorough and bool(drawn))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -219,7 +234,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.line(line)
     for report in terminalreporter.stats.get("rerun", []):
         reason = str(getattr(report.longrepr, "reprcrash", None) or report.longreprtext).partition("\n")[0]
-        terminalreporter.line(f"run again: {report.nodeid}: {reason}")
+        terminalreporter.line(f"run again: {report.nodeid.partition('@')[0]}: {reason}")
     if seed := pytest_report_header(config):
         terminalreporter.line(seed)
     measured = config.pluginmanager.get_plugin("_cov")

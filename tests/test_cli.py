@@ -367,6 +367,7 @@ def program(name: str, package: str) -> str:
     return path
 
 
+@pytest.mark.thorough
 def test_the_files_are_those_of_the_command_line() -> None:
     """If not: PYTHONPATH=src:tests .venv/bin/python -m support.command_line."""
     assert {path: path.read_text() for path in FOLDER.iterdir()} == files()

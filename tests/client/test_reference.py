@@ -38,6 +38,7 @@ def test_the_import_loads_names_when_they_are_used_and_nothing_that_only_a_conne
     assert not BEFORE_A_CONNECTION & last
 
 
+@pytest.mark.thorough
 def test_the_document_describes_every_public_name_once_as_its_docstring_does() -> None:
     page = reference.reference()
     assert reference.PATH.read_text() == page, f"it is out of date: {reference.__doc__}"

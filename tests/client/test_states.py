@@ -382,6 +382,7 @@ def in_key_table(steps: Iterable[Step]) -> Iterator[Step]:
             yield step._replace(after=step.before) if step.after.values["mood"] else step
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("head", "options", "state", "commands", "tells"),
     [
@@ -441,6 +442,7 @@ def test_the_tables_have_each_event_that_does_something(
     assert len(of_use) == sum(len(row.states) * len(row.events) for row in rows)
 
 
+@pytest.mark.thorough
 def test_the_page_has_what_is_sent_on_a_new_connection() -> None:
     commands = {"bind", "allocate", "claim", "release", "open", "ping", "add", "close"}
     greeted = [(step.before.values, step.sent) for step in explore() if step.event == WELCOME]

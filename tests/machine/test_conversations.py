@@ -15,6 +15,7 @@ class CommitLoopMachine(Conversation):
     gathers = True
 
 
+@pytest.mark.examples
 @pytest.mark.parametrize(
     ("world", "batches", "number", "steps"),
     [

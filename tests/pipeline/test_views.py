@@ -148,6 +148,7 @@ def section(table: Table) -> str:
     return head + "\n".join(lines) + "\n"
 
 
+@pytest.mark.thorough
 def test_the_document_is_what_the_schemas_say() -> None:
     page = DICTIONARY.read_text()
     assert page == dictionary(), f"it is out of date: {__doc__}"
