@@ -263,14 +263,19 @@ def carried_out(world: World, sides: Sequence[Side], steps: list[tuple[int, str]
                 one.restart()
             world.restart()
         elif step == "forget":
-            for one in sides:
-                one.cut()
-            world.advance(3600)
-            world.prune()
-            assert set(world.counts().values()) == {"0"}
+            forget(world, sides)
         else:
             getattr(side, step)()
     return sent
+
+
+def forget(world: World, sides: Sequence[Side]) -> None:
+    """Cut the connections of all sides, and let the server prune everything."""
+    for side in sides:
+        side.cut()
+    world.advance(3600)
+    world.prune()
+    assert set(world.counts().values()) == {"0"}
 
 
 def close(world: World, sides: Sequence[Side]) -> None:
@@ -369,3 +374,19 @@ def test_a_close_after_an_error_of_the_server_leaves_nothing_there(world: World)
     alice.cut()
     settle(alice)
     assert set(world.counts().values()) == {"0"}
+
+
+def test_nothing_is_added_after_a_close(world: World) -> None:
+    alice, bob = agreed(world)
+    forget(world, (alice, bob))
+    alice.connect()
+    alice.listen()
+    alice.machine.close()
+    alice.take()
+    assert [json.loads(text)["type"] for text in alice._to_server] == ["bind", "open", "ping", "close"]
+    while alice.speak():
+        pass
+    while alice.listen():
+        pass
+    assert list(alice._to_server) == []
+    assert events_of(alice, outputs.Closed) == [outputs.Closed("happy")]

@@ -35,7 +35,12 @@ class Commands:
             self.send("list")
 
     def add_lost(self, connection: ConnectionState) -> None:
-        """Add our messages, in order, that were not in the mailbox when the server sent all that it has stored."""
+        """Add our messages, in order, that were not in the mailbox when the server sent all that it has stored.
+
+        Nothing is added to a mailbox that is being closed.
+        """
+        if self._state.mailbox_status is not MailboxStatus.OPEN:
+            return
         for phase in self._state.own:
             if phase not in connection.found:
                 self._add(connection, phase)
