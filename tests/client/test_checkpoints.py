@@ -162,7 +162,12 @@ async def used(friends: None, alice: Program, bob: Program) -> Path:
 
 @pytest.mark.parametrize(
     ("then", "texts"),
-    [("", ["would be lost"]), ("it is received", ["would be lost"]), ("only its receipt is left", [])],
+    [
+        ("", ["would be lost"]),
+        ("it is received", ["would be lost"]),
+        ("only its receipt is left", []),
+        ("only its receipt is left", ["would be lost"]),
+    ],
 )
 async def test_a_checkpoint_from_before_a_message_ends_the_wormhole_instead_of_losing_the_next_one(
     server: LiveServer, friends: None, alice: Program, bob: Program, then: str, texts: list[str]

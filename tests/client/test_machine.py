@@ -18,7 +18,7 @@ from client.live import APP_ID
 from restante.client.core import outputs
 from restante.client.core.machine import Machine
 from restante.client.core.state import NEW_BYTES, State, new_state
-from restante.client.errors import PeerMessageError, ServerError, WrongPasswordError
+from restante.client.errors import OldCheckpointError, PeerMessageError, ServerError, WrongPasswordError
 from restante.client.protocol.keys import NONCE_BYTES, MessageKeys, open_sealed, seal
 from restante.client.protocol.seeds import SEED_BYTES, seed_code, seed_mailbox
 from support import effort
@@ -68,8 +68,13 @@ class Side:
         """Kill the process after a checkpoint, and start it again."""
         self.cut()
         self._unprocessed.clear()
-        state = msgspec.json.decode(msgspec.json.encode(self.machine.state), type=State)
-        self.machine = Machine(state, self.dice.randbytes, lasting=self._lasting)
+        self.machine = Machine(_copy(self.machine.state), self.dice.randbytes, lasting=self._lasting)
+
+    def restore(self, checkpoint: State) -> None:
+        """Kill the process, and start it again with another checkpoint."""
+        self.machine.state = checkpoint
+        self.restart()
+        self.events.clear()
 
     def take(self) -> None:
         """Carry out what the machine wants."""
@@ -104,6 +109,10 @@ class Side:
         self.machine.receive(json.dumps(self._inbox.frames[self._heard - 1]).encode())
         self.take()
         return True
+
+
+def _copy(state: State) -> State:
+    return msgspec.json.decode(msgspec.json.encode(state), type=State)
 
 
 def settle(*sides: Side) -> None:
@@ -317,13 +326,9 @@ def test_with_receipts_each_message_is_processed_once_whatever_is_forgotten(
     No nameplate leads to the mailbox of a seed, so that it may be forgotten before the key is agreed, too.
     """
     with closing(StoreWorld(Options())) as world:
-        sides = [Side(world, seed, wants_receipts=True, lasting=True) for seed in (1, 2)]
-        if not by_seed:
-            sides = list(agreed(world))
+        sides = with_seed(world) if by_seed else agreed(world)
         for side in sides:
             side.attentive = False
-            if by_seed:
-                side.machine.set_code(seed_code(SEED), seed_mailbox(SEED))
         sent = carried_out(world, sides, steps)
         for side in sides:
             side.restart()
@@ -354,6 +359,7 @@ def test_a_receipt_confirms_what_was_sent_if_the_peer_sealed_it(
     alice, bob = agreed(world)
     for _ in range(3):
         alice.machine.send(b"0")
+    settle(alice)
     state = bob.machine.state
     for phase in phases:
         key = MessageKeys(bytes.fromhex(state.key or "")).of(state.side, sealed_for or phase)
@@ -374,6 +380,68 @@ def test_a_close_after_an_error_of_the_server_leaves_nothing_there(world: World)
     alice.cut()
     settle(alice)
     assert set(world.counts().values()) == {"0"}
+
+
+def with_seed(world: World) -> tuple[Side, Side]:
+    """Return two sides in journals that have not connected yet, and need no nameplate."""
+    sides = tuple(Side(world, seed, wants_receipts=True, lasting=True) for seed in (1, 2))
+    for side in sides:
+        side.machine.set_code(seed_code(SEED), seed_mailbox(SEED))
+    return sides[0], sides[1]
+
+
+@pytest.mark.parametrize(
+    "receipt_comes",
+    [
+        "before the next message is sent",
+        "after the next message is sent",
+        "after the next message is sent and the connection was lost",
+        "after the next message is added and before it comes back",
+        "in the replay during which the key is agreed and the next message is added",
+    ],
+)
+def test_a_receipt_for_a_message_that_an_older_checkpoint_lacks_does_not_confirm_the_next_one(
+    world: World, receipt_comes: str
+) -> None:
+    alice, bob = with_seed(world) if receipt_comes.startswith("in the replay") else agreed(world, lasting=True)
+    checkpoint = _copy(alice.machine.state)
+    alice.machine.send(b"first")
+    settle(alice, bob)
+    forget(world, (alice, bob))
+    alice.restore(checkpoint)
+    if receipt_comes.startswith("after the next message is added"):
+        settle(alice)
+    if receipt_comes.endswith("the connection was lost"):
+        alice.connect()
+        alice.listen()
+    if not receipt_comes.startswith("before"):
+        alice.machine.send(b"next")
+        alice.take()
+    if receipt_comes.endswith("the connection was lost"):
+        alice.cut()
+    settle(bob)
+    settle(alice)
+    settle(alice, bob)
+    assert [type(failed.error) for failed in events_of(alice, outputs.Failed)] == [OldCheckpointError]
+    assert events_of(alice, outputs.MessageDelivered) == []
+    assert bob.processed == [b"first"]
+
+
+@pytest.mark.parametrize("heard", [False, True])
+def test_a_receipt_may_come_without_a_message_that_an_earlier_connection_has_added(world: World, heard: bool) -> None:
+    alice, bob = agreed(world, lasting=True)
+    alice.machine.send(b"first")
+    alice.take()
+    while alice.speak() or (heard and alice.listen()):
+        pass
+    settle(bob)
+    forget(world, (alice, bob))
+    alice.restart()
+    settle(bob)
+    settle(alice)
+    assert events_of(alice, outputs.Failed) == []
+    assert events_of(alice, outputs.MessageDelivered) == [outputs.MessageDelivered(0)]
+    assert bob.processed == [b"first"]
 
 
 def test_nothing_is_added_after_a_close(world: World) -> None:

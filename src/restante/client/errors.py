@@ -80,7 +80,7 @@ class ClosedError(WormholeError):
 
 
 class OldCheckpointError(WormholeError):
-    """The server has messages of this side that the checkpoint lacks: an older copy of the file was restored."""
+    """The server has messages of this side, or receipts for them, that the checkpoint lacks: it is an older copy."""
 
 
 class PeerMessageError(WormholeError):

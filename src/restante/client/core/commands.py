@@ -82,6 +82,6 @@ class Commands:
 
     def _add(self, connection: ConnectionState, phase: str) -> None:
         own = self._state.own[phase]
-        connection.added(phase)
+        connection.added(phase, new=not own.sent)
         own.sent = True
         self.send("add", phase=phase, body=own.body)

@@ -33,14 +33,25 @@ class ConnectionState:
         """Phases of this side that this connection has added, or found in the mailbox, until the replay has ended."""
         self.unstored: set[str] = set()
         """Phases of this side that this connection has added, and that the server has not sent back."""
+        self.new: set[str] = set()
+        """Those of them that no earlier connection has added: no peer can have them."""
         self.receipt: str | None = None
         """The phase of the newest receipt that this connection has added."""
 
-    def added(self, phase: str) -> None:
-        """Note that a message of this side was added."""
+    def added(self, phase: str, *, new: bool) -> None:
+        """Note that a message of this side was added. It is new if no earlier connection has added it."""
         self.unstored.add(phase)
+        if new:
+            self.new.add(phase)
         if phase.startswith(RECEIPT):
             self.receipt = phase
+
+    def came_back(self, phase: str) -> bool:
+        """Note that the server has sent a message of this side back. Return whether it owed that."""
+        owed = phase in self.unstored
+        self.unstored.discard(phase)
+        self.new.discard(phase)
+        return owed
 
     def holds(self, phase: str) -> bool:
         """Return whether a receipt waits until the one before it is stored. Only the newest is added then."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 import msgspec
@@ -77,15 +78,19 @@ class Conversation:
             self._seal(str(number), plaintext)
         return number
 
-    def receive(self, phase: str, body: str) -> None:
-        """Handle a message of the peer, and deliver what is next."""
+    def receive(self, phase: str, body: str, new: AbstractSet[str]) -> None:
+        """Handle a message of the peer, and deliver what is next.
+
+        `new` are the phases of this side that no earlier connection has added, and that have not come back on this
+        one. A server sends a message back before it sends a receipt for it, so that no receipt can be for them.
+        """
         state = self._state
         if phase == PAKE:
             if state.key is None:
                 self._agree(body)
         elif phase.startswith(RECEIPT):
             if state.peer_versions is not None:
-                self._receive_receipt(phase, body)
+                self._receive_receipt(phase, body, new)
         elif (phase == VERSION or is_number(phase)) and self._is_new(phase):
             state.inbox[phase] = body
             self._early_messages += 1
@@ -195,14 +200,14 @@ class Conversation:
         unknown = state.peer_versions is None
         return state.abilities.wants_receipts and (unknown or state.peer_abilities.sends_receipts)
 
-    def _receive_receipt(self, phase: str, body: str) -> None:
+    def _receive_receipt(self, phase: str, body: str, new: AbstractSet[str]) -> None:
         state = self._state
         digits = phase.removeprefix(RECEIPT)
         if not is_number(digits) or not state.abilities.wants_receipts:
             return
         self._open(phase, body)
         number = int(digits)
-        if number > state.next_own:
+        if number > state.next_own or not self._may_be_received(str(number - 1), new):
             if self._lasting:
                 raise OldCheckpointError(f"the peer has messages of this side that {OLD_CHECKPOINT}")
             raise PeerMessageError("the peer confirms a message that was not sent")
@@ -211,6 +216,11 @@ class Conversation:
             state.own.pop(str(state.acknowledged), None)
             self._emit(MessageDelivered(state.acknowledged))
             state.acknowledged += 1
+
+    def _may_be_received(self, phase: str, new: AbstractSet[str]) -> bool:
+        """Return whether the peer can have a message of this side, and so all before, which are added first."""
+        own = self._state.own.get(phase)
+        return own is None or own.stored or (own.sent and phase not in new)
 
     def _opened(self, phase: str, body: str) -> bytes:
         self._early_messages -= 1

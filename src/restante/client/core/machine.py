@@ -312,15 +312,14 @@ class Machine:
             return
         if self.state.nameplate_status is NameplateStatus.CLAIMED:
             self.state.nameplate_status = NameplateStatus.RELEASING  # both are there: it is free for others
-        self._conversation.receive(phase, body)
+        assert self.connection is not None
+        self._conversation.receive(phase, body, self.connection.new)
 
     def _echo(self, phase: str, body: str) -> None:
         assert self.connection is not None
         if not self.connection.replayed and phase in self.state.own:
             self.connection.found.add(phase)
-        if phase in self.connection.unstored:
-            self.connection.unstored.remove(phase)
-            self.answers += 1
+        self.answers += self.connection.came_back(phase)
         self._conversation.echoed(phase, body)
 
     # ── codes, and the end ──────────────────────────────────────────────────────────────────────────────
