@@ -31,7 +31,7 @@ from restante.common.certificate_dates import expires
 from restante.common.errors import Misuse
 from restante.common.listening import listen_address
 from restante.common.net import networks
-from restante.common.proxy_header import LOCAL, PROXY, SIGNATURE, START_BYTES, Peer
+from restante.common.proxy_header import LOCAL, MAX_LINE_BYTES, PROXY, SHORTEST_BYTES, SIGNATURE, Peer
 from restante.common.tls import ServerCertificate
 from restante.mailbox.core.admission import Admission, AdmissionTerms
 from restante.mailbox.core.limits import UNLIMITED, Limits
@@ -48,7 +48,7 @@ from support.mailbox.live import LiveServer, open_live
 from support.mailbox.raw_socket import PING, RawSocket, frame, handshake
 from support.proc import resident
 from support.processes import serving
-from support.proxy_headers import UNIX, UNKNOWN, header
+from support.proxy_headers import UNIX, UNKNOWN, header, line
 from test_serve import welcome
 
 HALF_A_HELLO = bytes.fromhex("16 0301 0200 01 0001fc")
@@ -519,8 +519,13 @@ PROXY_HOST = Peer("10.0.0.9", 5)
 
 
 def parsed(data: bytes) -> Peer | None:
-    start, size = data[:START_BYTES], proxy_header.rest_bytes(data[:START_BYTES])
-    return None if size is None else proxy_header.client(start, data[START_BYTES:][:size], PROXY_HOST)
+    """Parse the header with which the data begins, as it is read from a socket. None also if it is not complete."""
+    size = SHORTEST_BYTES
+    while missing := proxy_header.missing_bytes(data[:size]):
+        size += missing
+        if size > len(data):
+            return None
+    return None if missing is None else proxy_header.client(data[:size], PROXY_HOST)
 
 
 WITHOUT_CLIENT = {
@@ -528,6 +533,9 @@ WITHOUT_CLIENT = {
     "a health check without addresses": SIGNATURE + bytes([LOCAL, UNKNOWN, 0, 0]),
     "a client over a Unix socket": SIGNATURE + bytes([PROXY, UNIX, 0, 216]) + bytes(216),
     "another protocol": SIGNATURE + bytes([PROXY, UNKNOWN, 0, 0]),
+    "version 1, another protocol": b"PROXY UNKNOWN\r\n",
+    "version 1, another protocol with addresses": b"PROXY UNKNOWN ::1 ::1 65535 65535\r\n",
+    "version 1, the longest line": b"PROXY UNKNOWN ".ljust(MAX_LINE_BYTES - 2, b"\xff") + b"\r\n",
 }
 
 
@@ -537,7 +545,6 @@ def test_a_header_without_a_client_names_the_proxy_itself(data: bytes) -> None:
 
 
 MALFORMED = {
-    "version 1": b"PROXY TCP4 203.0.113.7 10.0.0.1 4321 443\r\n",
     "a request": handshake(),
     "version 3": SIGNATURE + b"\x31\x11\x00\x0c" + bytes(12),
     "an unknown command": SIGNATURE + b"\x22\x11\x00\x0c" + bytes(12),
@@ -547,18 +554,59 @@ MALFORMED = {
 }
 
 
+MALFORMED_LINES = {
+    "another family": b"PROXY UDP4 203.0.113.7 127.0.0.1 4321 443\r\n",
+    "small letters": b"proxy TCP4 203.0.113.7 127.0.0.1 4321 443\r\n",
+    "a request in it": b"PROXY TCP4 / HTTP/1.1\r\nHost: example.org\r\n\r\n",
+    "two spaces": b"PROXY TCP4  203.0.113.7 127.0.0.1 4321 443\r\n",
+    "a space at the end": b"PROXY TCP4 203.0.113.7 127.0.0.1 4321 443 \r\n",
+    "one port": b"PROXY TCP4 203.0.113.7 127.0.0.1 4321\r\n",
+    "a bare line feed": b"PROXY TCP4 203.0.113.7 127.0.0.1 4321 443\n\r\n",
+    "a bare carriage return": b"PROXY TCP4 203.0.113.7 127.0.0.1 4321 443\r\r\n",
+    "a bare line feed that is to be ignored": b"PROXY UNKNOWN \n \r\n",
+    "a longer word": b"PROXY UNKNOWNS\r\n",
+    "an address of IPv6 as one of IPv4": b"PROXY TCP4 2001:db8::1 127.0.0.1 4321 443\r\n",
+    "an address of IPv4 as one of IPv6": b"PROXY TCP6 203.0.113.7 ::1 4321 443\r\n",
+    "a leading zero in an address": b"PROXY TCP4 203.0.113.07 127.0.0.1 4321 443\r\n",
+    "three numbers": b"PROXY TCP4 203.0.113 127.0.0.1 4321 443\r\n",
+    "a number above 255": b"PROXY TCP4 203.0.113.7 127.0.0.256 4321 443\r\n",
+    "a zone": b"PROXY TCP6 fe80::1%1 ::1 4321 443\r\n",
+    "two gaps": b"PROXY TCP6 2001::db8::1 ::1 4321 443\r\n",
+    "five digits": b"PROXY TCP6 2001:00db8::1 ::1 4321 443\r\n",
+    "a leading zero in a port": b"PROXY TCP4 203.0.113.7 127.0.0.1 04321 443\r\n",
+    "a sign": b"PROXY TCP4 203.0.113.7 127.0.0.1 +4321 443\r\n",
+    "other digits": "PROXY TCP4 203.0.113.7 127.0.0.1 ٤٣٢١ 443\r\n".encode(),
+    "a port above 65535": b"PROXY TCP4 203.0.113.7 127.0.0.1 65536 443\r\n",
+    "a destination port above 65535": b"PROXY TCP4 203.0.113.7 127.0.0.1 4321 99999\r\n",
+    "a line of 108 bytes": b"PROXY UNKNOWN ".ljust(MAX_LINE_BYTES - 1, b"f") + b"\r\n",
+    "a line without an end": b"PROXY UNKNOWN ".ljust(1000, b"f"),
+}
+
+
+@pytest.mark.parametrize("data", MALFORMED_LINES.values(), ids=MALFORMED_LINES)
+def test_a_line_that_version_1_does_not_allow_names_nobody(data: bytes) -> None:
+    assert parsed(data) is None
+
+
 @examples(200)
 @given(st.ip_addresses(), st.integers(0, 65535), st.binary(max_size=100))
 def test_every_address_and_port_is_read_as_it_was_written(
     address: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int, more: bytes
 ) -> None:
     assert parsed(header(str(address), port, more=more)) == Peer(str(address), port)
+    assert parsed(line(str(address), port) + more) == Peer(str(address), port)
+
+
+@pytest.mark.parametrize("source", ["::ffff:203.0.113.7", "2001:DB8::A"])
+def test_addresses_of_ipv6_have_several_forms(source: str) -> None:
+    assert parsed(line(source, 0)) == Peer(str(ipaddress.ip_address(source)), 0)
 
 
 @examples(200)
-@given(st.binary(min_size=START_BYTES, max_size=300))
+@given(st.binary(min_size=SHORTEST_BYTES, max_size=300))
 def test_no_bytes_raise_an_error(data: bytes) -> None:
-    for peer in map(parsed, (data, SIGNATURE + data)):
+    for beginning in (b"", SIGNATURE, b"PROXY UNKNOWN", b"PROXY TCP4 ", b"PROXY TCP6 "):
+        peer = parsed(beginning + data + b"\r\n")
         assert peer is None or peer == PROXY_HOST or ipaddress.ip_address(peer.host)
 
 
@@ -576,11 +624,12 @@ async def behind(folder: Path, trusted: str, limits: Limits = UNLIMITED) -> Asyn
 
 @on_uvloop
 async def test_the_client_is_whom_the_header_names_however_it_is_cut(tmp_path: Path) -> None:
-    whole = header(more=b"\x04\x00\x03abc")
     async with behind(tmp_path, "127.0.0.0/8") as (live, port):
-        for cut in range(len(whole)):
-            greeting = await welcome(port, whole[:cut], whole[cut:])
-            assert greeting["your-address"] == {"ipv4": "203.0.113.7", "port": 4321}, cut
+        for whole in (header(more=b"\x04\x00\x03abc"), line()):
+            for cut in range(len(whole)):
+                greeting = await welcome(port, whole[:cut], whole[cut:])
+                assert greeting["your-address"] == {"ipv4": "203.0.113.7", "port": 4321}, (whole, cut)
+        assert (await welcome(port, b"PROXY UNKNOWN\r\n"))["your-address"]["ipv4"] == "127.0.0.1"
         assert live.server.commit_loop.dispatcher.quotas.refusals == {}
         # A proxy of TCP passes on what the client has written.
         greeting = await welcome(port, header(), X_Forwarded_For="198.51.100.1", X_Real_IP="198.51.100.1")
@@ -602,14 +651,15 @@ async def refused(live: LiveServer, port: int, data: bytes) -> None:
 @on_uvloop
 async def test_without_a_valid_header_the_connection_is_closed_and_counted(tmp_path: Path) -> None:
     async with behind(tmp_path, "127.0.0.0/8", replace(UNLIMITED, handshake=0.2)) as (live, port):
-        for data in MALFORMED.values():
+        for data in (*MALFORMED.values(), *MALFORMED_LINES.values()):
             assert parsed(data) is None
             await refused(live, port, data)
-        await refused(live, port, header()[:-1])  # never completed
-        await refused(live, port, b"")
+        for data in (b"", header()[:-1], line()[:-1], line()[:-2]):
+            await refused(live, port, data)  # never completed
         assert live.server.admitted == set()
     async with behind(tmp_path / "other", "10.0.0.0/8") as (live, port):
-        await refused(live, port, header())  # of somebody who is not trusted
+        for data in (header(), line()):
+            await refused(live, port, data)  # of somebody who is not trusted
 
 
 @on_uvloop

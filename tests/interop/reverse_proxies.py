@@ -34,6 +34,8 @@ class Proxy:
     """What its configuration has for TLS, with the file {pem}."""
     block: str = ""
     """The name of the block, if that is not the proxy's."""
+    instead: tuple[str, str] = ("", "")
+    """Words of the block, and those that are in their place."""
 
 
 NGINX_LIMIT: Final = 60
@@ -116,7 +118,8 @@ async def behind(
 ) -> AsyncIterator[int]:
     """Run this proxy before the server of this port, with a certificate or without TLS; gives the proxy's port."""
     program, proxy = foreign.program(name), proxy or PROXIES[name]
-    block = OPERATING.blocks[proxy.block or name].replace("127.0.0.1:4000", f"127.0.0.1:{upstream}")
+    block = OPERATING.blocks[proxy.block or name].replace(*proxy.instead)
+    block = block.replace("127.0.0.1:4000", f"127.0.0.1:{upstream}")
     tls = proxy.tls.format(pem=certificate.path) if certificate else ""
     with held_port() as port:
         if name == "caddy":

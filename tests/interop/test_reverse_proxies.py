@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,16 +47,18 @@ async def test_a_client_is_served_and_has_an_address_of_its_own(tmp_path: Path, 
         assert welcome["your-address"] == {"ipv4": "127.0.0.2", "port": 0}
 
 
-async def test_a_proxy_of_tcp_names_the_client_in_a_proxy_header(tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", ["send-proxy-v2", "send-proxy"])
+async def test_a_proxy_of_tcp_names_the_client_in_a_proxy_header(tmp_path: Path, option: str) -> None:
     """The client's address is that of its end of the connection to the proxy. The TLS is the server's."""
     certificate = Certificate(tmp_path)
+    proxy = replace(HAPROXY_OF_TCP, instead=("send-proxy-v2", option))
     options = (
         *("--listen", "proxy:127.0.0.1:0", "--trust-proxy", "127.0.0.0/8"),
         *("--tls-cert", str(certificate.path), "--tls-key", str(certificate.path)),
     )
     async with (
         serving(tmp_path / "data", options=options) as server,
-        behind("haproxy", tmp_path, server.port, proxy=HAPROXY_OF_TCP) as port,
+        behind("haproxy", tmp_path, server.port, proxy=proxy) as port,
     ):
         socket = RawSocket(*await asyncio.open_connection("127.0.0.1", port, ssl=certificate.client))
         _, own_port = socket.writer.get_extra_info("sockname")

@@ -17,3 +17,9 @@ def header(source: str = "203.0.113.7", port: int = 4321, *, command: int = PROX
     here = bytes(len(address.packed))
     rest = address.packed + here + struct.pack("!HH", port, 443) + more
     return SIGNATURE + bytes([command, TCP4 if address.version == 4 else TCP6]) + struct.pack("!H", len(rest)) + rest
+
+
+def line(source: str = "203.0.113.7", port: int = 4321) -> bytes:
+    """Build a header of version 1 (section 2.1)."""
+    family, here = ("TCP6", "::1") if ":" in source else ("TCP4", "127.0.0.1")
+    return f"PROXY {family} {source} {here} {port} 443\r\n".encode()

@@ -37,7 +37,7 @@ from restante.waku.protocol.peer import Offered
 from support.bounds import bounded
 from support.dice import Seeded
 from support.loops import on_uvloop
-from support.proxy_headers import header
+from support.proxy_headers import header, line
 from support.waku.inside import TURNS, Inside, inside
 from support.waku.letters import EPOCH, TOPIC, letter
 from support.waku.raw_peer import FULL_NODE, GoneError, RawPeer
@@ -701,13 +701,15 @@ async def test_connections_of_one_address_are_limited_also_of_that_which_a_proxy
         ours, strangers = ports
         for port, data, address in (
             (ours, header("203.0.113.7"), "203.0.113.7"),
-            (ours, header("203.0.113.7"), None),
+            (ours, line("203.0.113.7"), None),
             (ours, header("::ffff:203.0.113.7"), None),
-            (ours, header("203.0.113.8"), "203.0.113.8"),
+            (ours, line("::ffff:203.0.113.7"), None),
+            (ours, line("203.0.113.8"), "203.0.113.8"),
             (ours, header("2001:db8::1"), "2001:db8::/64"),
-            (ours, header("2001:db8::2"), None),
+            (ours, line("2001:db8::2"), None),
             (ours, header("2001:db8:0:1::1"), "2001:db8:0:1::/64"),
             (ours, bytes(16), None),
+            (ours, line("203.0.113.9").replace(b"TCP4", b"TCP6"), None),
             (strangers, header(), None),
         ):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -719,7 +721,7 @@ async def test_connections_of_one_address_are_limited_also_of_that_which_a_proxy
                         assert await reader.read() == b""
             else:
                 await here.until(address, lambda: address in {peer.address for peer in here.node.connections})  # noqa: B023
-        assert here.node.counts == {"turned away before the handshake": 3, NO_PROXY_HEADER: 2}
+        assert here.node.counts == {"turned away before the handshake": 4, NO_PROXY_HEADER: 3}
         for writer in writers:
             writer.close()
         await here.until("the loss", lambda: not here.node.connections)

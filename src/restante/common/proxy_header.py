@@ -1,12 +1,14 @@
-"""The PROXY protocol, version 2: the header with which a proxy or load balancer names the client of a connection.
+"""The PROXY protocol: the header with which a proxy or load balancer names the client of a connection.
 
-Source: haproxy/doc/proxy-protocol.txt, section 2.2, and section 2.2.1 to 2.2.8 for what may follow the addresses.
+Source: haproxy/doc/proxy-protocol.txt, section 2.1 for version 1, section 2.2 for version 2, and section 2.2.1 to
+2.2.8 for what may follow the addresses in the latter.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 import socket
 import struct
 from collections.abc import Callable, Sequence
@@ -14,10 +16,34 @@ from typing import Final, NamedTuple, cast
 
 from restante.common.net import Network, in_any, read
 
+SHORTEST_BYTES: Final = 15
+"""Bytes of the shortest header, which is a line of version 1 without addresses."""
+
+MAX_LINE_BYTES: Final = 107
+"""Bytes of a line of version 1, with its end (section 2.1)."""
+
+_LINE_BEGINNINGS: Final = (b"PROXY TCP4 ", b"PROXY TCP6 ", b"PROXY UNKNOWN")
+
+_WITHOUT_CLIENT: Final = re.compile(rb"PROXY UNKNOWN( [^\r\n]*)?\r\n")
+
+_LINE: Final = re.compile(
+    rb"PROXY TCP(?P<version>[46]) (?P<source>[0-9A-Fa-f.:]+) (?P<destination>[0-9A-Fa-f.:]+)"
+    rb" (?P<port>0|[1-9][0-9]{0,4}) (?P<destination_port>0|[1-9][0-9]{0,4})\r\n"
+)
+
+_SPACES: Final = 5
+"""Spaces of a line with addresses."""
+
+_ADDRESSES: Final = {b"4": ipaddress.IPv4Address, b"6": ipaddress.IPv6Address}
+"""Parsers of addresses. That of IPv4 refuses leading zeros, as section 2.1 demands. That of IPv6 also reads
+`::ffff:203.0.113.7`, which nginx, HAProxy and stunnel write for a client of IPv4 on a socket of IPv6."""
+
 SIGNATURE: Final = b"\r\n\r\n\x00\r\nQUIT\n"
+"""The first bytes of version 2."""
 
 START_BYTES: Final = 16
-"""Bytes up to the addresses: the signature, version and command, address family, and the size of the rest."""
+"""Bytes of version 2 up to the addresses: the signature, version and command, address family, and the size of the
+rest."""
 
 MAX_REST_BYTES: Final = 2048
 """Bytes after that. Addresses take at most 216. Proxies add fields such as the name in a TLS handshake, at most 255
@@ -56,24 +82,62 @@ def is_trusted(peer: Peer, proxies: Sequence[Network]) -> bool:
     return address is not None and in_any(address, proxies)
 
 
-def rest_bytes(start: bytes | bytearray) -> int | None:
-    """Return how many bytes follow the first START_BYTES of a header. None: this is no header of version 2."""
-    size = int.from_bytes(start[14:16])
-    known = bytes(start[:12]) == SIGNATURE and start[12] in {LOCAL, PROXY} and size <= MAX_REST_BYTES
-    return size if known else None
+def missing_bytes(header: bytes | bytearray) -> int | None:
+    """Return how many bytes a header still has at least, after its beginning. 0: it is complete. None: this is none.
+
+    The beginning has SHORTEST_BYTES or more.
+    """
+    if header.startswith(_LINE_BEGINNINGS):
+        return _missing_of_line(header)
+    if not header.startswith(SIGNATURE) or header[12] not in {LOCAL, PROXY}:
+        return None
+    if len(header) < START_BYTES:
+        return START_BYTES - len(header)
+    size = int.from_bytes(header[14:START_BYTES])
+    return START_BYTES + size - len(header) if size <= MAX_REST_BYTES else None
 
 
-def client(start: bytes | bytearray, rest: bytes | bytearray, proxy: Peer) -> Peer | None:
-    """Return the client that a header names, or the proxy if it names none. None: the header is malformed.
+def _missing_of_line(line: bytes | bytearray) -> int | None:
+    if line.endswith(b"\r\n"):
+        return 0
+    if b"\n" in line or len(line) >= MAX_LINE_BYTES:
+        return None
+    if line.endswith(b"\r"):
+        return 1
+    spaces = 0 if line.startswith(b"PROXY UNKNOWN") else max(0, _SPACES - line.count(b" "))
+    # Each field has a character or more after its space; then the line ends with two.
+    return min(2 * spaces + 2, MAX_LINE_BYTES - len(line))
+
+
+def client(header: bytes | bytearray, proxy: Peer) -> Peer | None:
+    """Return the client that a complete header names, or the proxy if it names none. None: the header is malformed.
 
     It names none if the proxy speaks for itself (LOCAL), or if its client came over another protocol than TCP.
     """
-    layout = _TCP.get(start[13])
-    if start[12] == LOCAL or layout is None:
+    return _client_of_line(bytes(header), proxy) if header.startswith(b"PROXY") else _client_of_binary(header, proxy)
+
+
+def _client_of_line(line: bytes, proxy: Peer) -> Peer | None:
+    if _WITHOUT_CLIENT.fullmatch(line):
         return proxy
-    if len(rest) < struct.calcsize(layout):
+    fields = _LINE.fullmatch(line)
+    if fields is None:
         return None
-    source, _, port, _ = struct.unpack_from(layout, rest)
+    address, port = _ADDRESSES[fields["version"]], int(fields["port"])
+    try:
+        source, _ = (address(fields[name].decode()) for name in ("source", "destination"))
+    except ValueError:
+        return None
+    return Peer(str(source), port) if max(port, int(fields["destination_port"])) <= 65535 else None
+
+
+def _client_of_binary(header: bytes | bytearray, proxy: Peer) -> Peer | None:
+    layout = _TCP.get(header[13])
+    if header[12] == LOCAL or layout is None:
+        return proxy
+    if len(header) < START_BYTES + struct.calcsize(layout):
+        return None
+    source, _, port, _ = struct.unpack_from(layout, header, START_BYTES)
     return Peer(str(ipaddress.ip_address(source)), port)
 
 
@@ -97,8 +161,7 @@ class ProxyHeaderReader(asyncio.BufferedProtocol):
         self._timeout = timeout
         self._deliver = deliver
         self._refuse = refuse
-        self._start = bytearray(START_BYTES)
-        self._rest: bytearray | None = None
+        self._header = bytearray(SHORTEST_BYTES)
         self._read = 0
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -119,34 +182,26 @@ class ProxyHeaderReader(asyncio.BufferedProtocol):
         self._end()
 
     def get_buffer(self, _size: int) -> memoryview:
-        """Return the room for the part that is being read. So what follows the header stays in the kernel."""
-        return memoryview(self._part)[self._read :]
+        """Return the room for what is certainly part of the header. So what follows it stays in the kernel."""
+        return memoryview(self._header)[self._read :]
 
     def buffer_updated(self, size: int) -> None:
         if self._transport is None or self._transport.is_closing():
             return
         self._read += size
-        if self._read < len(self._part):
+        if self._read < len(self._header):
             return
-        if self._rest is None:
-            left = rest_bytes(self._start)
-            if left is None:
-                self._give_up()
-                return
-            self._rest, self._read = bytearray(left), 0
-            if left:
-                return
-        self._hand_over(self._rest)
-
-    @property
-    def _part(self) -> bytearray:
-        return self._start if self._rest is None else self._rest
-
-    def _hand_over(self, rest: bytearray) -> None:
-        named = client(self._start, rest, self._proxy)
+        missing = missing_bytes(self._header)
+        if missing:
+            self._header = self._header + bytes(missing)  # the transport may still use a view of the one before
+            return
+        named = None if missing is None else client(self._header, self._proxy)
         if named is None:
             self._give_up()
-            return
+        else:
+            self._hand_over(named)
+
+    def _hand_over(self, named: Peer) -> None:
         assert self._transport is not None
         self._end()
         protocol = self._deliver(named)

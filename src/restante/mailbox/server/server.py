@@ -182,7 +182,7 @@ class Server:
         address_id = self.admission.address_id(proxy, self.clock.wall())
         self.commit_loop.dispatcher.quotas.count_refusal(NO_PROXY_HEADER, address_id)
         self._warn_once(
-            "connections without a valid PROXY header of version 2 from a --trust-proxy network are closed:"
+            "connections without a valid PROXY header from a --trust-proxy network are closed:"
             " configure the proxy to send one, or listen without proxy:"
         )
 
