@@ -142,7 +142,13 @@ async def test_the_server_accepts_all_paths_that_the_reference_server_accepts(li
         ("HEAD /?x=1 HTTP/1.1", "200 OK", ""),
         ("HEAD /v1 HTTP/1.1", "400 Bad Request", ""),
         ("HEAD /else HTTP/1.1", "404 Not Found", ""),
-        ("HEAD / HTTP/1.0", "400 Bad Request", ""),
+        ("GET / HTTP/1.0", "200 OK", "Wormhole Relay\n"),
+        ("GET /?x=1 HTTP/1.0", "200 OK", "Wormhole Relay\n"),
+        ("GET /v1 HTTP/1.0", "400 Bad Request", None),
+        ("GET /else HTTP/1.0", "404 Not Found", ""),
+        ("GET / HTTP/0.9", "400 Bad Request", None),
+        ("HEAD / HTTP/1.0", "200 OK", ""),
+        ("HEAD / HTTP/2.0", "400 Bad Request", ""),
         ("HEAD /", "400 Bad Request", ""),
         ("HE", "400 Bad Request", None),
         ("HEAD /".ljust(MAX_REQUEST_BYTES + len(END_OF_REQUEST), "/"), "431 Request Header Fields Too Large", None),
@@ -156,6 +162,32 @@ async def test_plain_http_is_answered(live: LiveServer, request_line: str, statu
     assert head.startswith(f"HTTP/1.1 {status}\r\n")
     assert body in {rest, None}
     assert status != "200 OK" or "\r\nContent-Length: 15" in head, "also for HEAD"
+
+
+@pytest.mark.parametrize("target", ["/", "*", "/v1", "/else"])
+@pytest.mark.parametrize("version", ["HTTP/1.0", "HTTP/1.1"])
+async def test_options_says_which_methods_there_are(live: LiveServer, target: str, version: str) -> None:
+    socket = await live.connect()
+    socket.write(f"OPTIONS {target} {version}\r\n\r\n".encode())
+    head, _, rest = (await socket.rest()).decode().partition("\r\n\r\n")
+    status, *headers = head.split("\r\n")
+    assert status == ("HTTP/1.1 404 Not Found" if target == "/else" else "HTTP/1.1 200 OK")
+    assert "Content-Length: 0" in headers
+    assert ("Allow: GET, HEAD, OPTIONS" in headers) == (target != "/else")
+    assert not rest
+
+
+@pytest.mark.parametrize("version", ["8", "7", "0", "12", "14", "013", "13, 8", "x"])
+async def test_a_client_of_another_version_of_websocket_learns_which_one_there_is(
+    live: LiveServer, version: str
+) -> None:
+    """Sources: RFC 6455 section 4.4; RFC 9110 section 15.5.22."""
+    socket = await live.connect()
+    socket.write(handshake(Sec_WebSocket_Version=version))
+    status, *headers = (await socket.rest()).decode().removesuffix("\r\n\r\n").split("\r\n")
+    assert status == "HTTP/1.1 426 Upgrade Required"
+    assert {"Sec-WebSocket-Version: 13", "Upgrade: websocket", "Content-Length: 0"} <= set(headers)
+    assert not live.server.sockets()
 
 
 async def test_too_much_with_a_handshake_is_not_read(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,6 +166,7 @@ CROWD: Final = 300
 """Connections at once."""
 
 BAD, NOT_FOUND, OK = "400 Bad Request", "404 Not Found", "200 OK"
+UPGRADE = "426 Upgrade Required"
 TOO_LARGE = "431 Request Header Fields Too Large"
 
 
@@ -191,7 +192,11 @@ REQUESTS: Final[dict[str, tuple[bytes, str]]] = {
     "POST": (handshake().replace(b"GET", b"POST"), BAD),
     "another upgrade": (handshake(Upgrade="h2c"), BAD),
     "another connection": (handshake(Connection="keep-alive"), BAD),
-    "another version": (handshake(Sec_WebSocket_Version="12"), BAD),
+    "another version": (handshake(Sec_WebSocket_Version="12"), UPGRADE),
+    "no version": (handshake(Sec_WebSocket_Version=""), BAD),
+    "OPTIONS of no path": (b"OPTIONS  HTTP/1.0\r\n\r\n", BAD),
+    "OPTIONS of HTTP/0.9": (b"OPTIONS /\r\n\r\n", BAD),
+    "OPTIONS, fifty times": (b"OPTIONS / HTTP/1.0\r\n\r\n" * 50, OK),
     "no key": (handshake(Sec_WebSocket_Key=""), BAD),
     "a key of 15 bytes": (handshake(Sec_WebSocket_Key="AAAAAAAAAAAAAAAAAAAA"), BAD),
     "a key of no base64": (handshake(Sec_WebSocket_Key="dGhlIHNhbXBsZSBub25j*Q=="), BAD),

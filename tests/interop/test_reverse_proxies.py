@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from interop.reverse_proxies import DIRECT, HAPROXY_OF_TCP, PROXIES, behind, running_fronts
+from interop.reverse_proxies import DIRECT, HAPROXY, HAPROXY_OF_TCP, PROXIES, behind, running_fronts
 from support.bounds import bounded
 from support.certificates import Certificate
 from support.mailbox.raw_socket import RawSocket, handshake
@@ -45,6 +45,29 @@ async def test_a_client_is_served_and_has_an_address_of_its_own(tmp_path: Path, 
         socket = RawSocket(*await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0)))
         welcome = await welcomed(socket, X_Forwarded_For="203.0.113.9")
         assert welcome["your-address"] == {"ipv4": "127.0.0.2", "port": 0}
+
+
+async def test_the_health_check_of_haproxy_succeeds(tmp_path: Path) -> None:
+    """Its page of statistics shows the result of the last check (HAProxy's management.txt, section 9.1)."""
+    server_line = "    server restante 127.0.0.1:4000"
+    proxy = replace(
+        HAPROXY,
+        config=HAPROXY.config.replace("    default_backend", "    stats enable\n    default_backend"),
+        instead=(server_line, f"    option httpchk\n{server_line} check"),
+    )
+    async with (
+        serving(tmp_path / "data") as server,
+        behind("haproxy", tmp_path, server.port, proxy=proxy) as port,
+        bounded("a check"),
+    ):
+        row = ""
+        while ",L7" not in row:  # before the first check it is INI
+            socket = await RawSocket.connect(port)
+            socket.write(b"GET /haproxy?stats;csv HTTP/1.0\r\n\r\n")
+            lines = (await socket.rest()).decode().splitlines()
+            [row] = [line for line in lines if line.startswith("restante,restante,")]
+            await asyncio.sleep(0.05)
+    assert ",L7OK,200," in row
 
 
 @pytest.mark.parametrize("option", ["send-proxy-v2", "send-proxy"])

@@ -1,6 +1,7 @@
 """The first bytes of a connection, up to the end of its request.
 
-HEAD requests, which monitors send, are answered here, because picows accepts only GET.
+HEAD, OPTIONS and HTTP/1.0, which monitors and load balancers use, are answered here, because picows accepts only GET
+of HTTP/1.1.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from restante.mailbox.server.read_budget import REQUEST_BYTES_PER_FRAME, REQUEST
 from restante.mailbox.server.receive_buffer import ReceiveBuffer
 from restante.mailbox.server.unix_transport import for_picows
 
-HEAD_PREFIX: Final = b"HEAD "
+NOT_FOR_PICOWS: Final = (b"HEAD ", b"OPTIONS ")
+OLD_VERSION: Final = b" HTTP/1.0"
+VERSIONS: Final = {b"HTTP/1.0", b"HTTP/1.1"}
+ALLOW: Final = "Allow: GET, HEAD, OPTIONS"
 END_OF_REQUEST: Final = b"\r\n\r\n"
 MAX_REQUEST_BYTES: Final = 8 * 1024
 """Bytes of a request before the empty line that ends it. Clients send some 300, browsers and proxies a few thousand.
@@ -34,8 +38,8 @@ TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Len
 READ_BYTES: Final = 2048
 """Bytes read at once. A request has some 300."""
 
-Answer = tuple[HTTPStatus, int | None]
-"""The status that a GET of the same path would have, and the bytes of its body if we know them."""
+Answer = tuple[HTTPStatus, bytes | None]
+"""The status of the answer to a GET that asks for no upgrade, and its body if that is ours and not picows'."""
 
 Upgrade = Callable[[WSUpgradeRequest], WSListener | WSUpgradeResponseWithListener | None]
 
@@ -84,15 +88,15 @@ class RequestContext(NewcomerContext, Protocol):
     read_budget: ReadBudget
     limits: Limits
 
-    def answer_head(self, path: bytes) -> Answer:
-        """Return the answer to HEAD."""
+    def answer_plain(self, path: bytes) -> Answer:
+        """Return the answer to a GET of HTTP/1.0, which HEAD and OPTIONS describe."""
 
     def websocket(self, peer: Peer | None, handshake_timeout: float) -> WSProtocol:
         """Return the protocol that reads a request and then speaks WebSocket. `peer`: as in `FirstBytes`."""
 
 
 class FirstBytes(asyncio.BufferedProtocol):
-    """Reads a request to its end, answers HEAD, and passes all other requests to a WebSocket.
+    """Reads a request to its end, answers what picows cannot, and passes all other requests to a WebSocket.
 
     The WebSocket learns of the connection at its beginning, so its handshake timeout covers the request, too.
     """
@@ -174,12 +178,13 @@ class FirstBytes(asyncio.BufferedProtocol):
     def _answer_request(self, transport: asyncio.Transport) -> None:
         self._budget.frames += REQUEST_FRAMES + len(self._read) // REQUEST_BYTES_PER_FRAME
         self._budget.renew_soon()
-        if self._read.startswith(HEAD_PREFIX):
-            transport.write(self._head())
-            transport.close()
-        else:
+        answer = self._answer_plain()
+        if answer is None:
             self._newcomer.end()
             self._hand_over(transport)
+        else:
+            transport.write(answer)
+            transport.close()
 
     def _hand_over(self, transport: asyncio.Transport) -> None:
         websocket = self._websocket
@@ -193,14 +198,24 @@ class FirstBytes(asyncio.BufferedProtocol):
             websocket.buffer_updated(size)
             left = left[size:]
 
-    def _head(self) -> bytes:
-        words = bytes(self._read).partition(b"\r\n")[0].split(b" ")
-        whole = len(words) == 3 and words[2] == b"HTTP/1.1" and END_OF_REQUEST in self._read
-        status, size = self._context.answer_head(words[1]) if whole else (HTTPStatus.BAD_REQUEST, None)
-        lines = [
-            f"HTTP/1.1 {status.value} {status.phrase}",
-            "Content-Type: text/plain; charset=utf-8",
-            *([] if size is None else [f"Content-Length: {size}"]),
-            "Connection: close",
-        ]
-        return "\r\n".join(lines).encode() + END_OF_REQUEST
+    def _answer_plain(self) -> bytes | None:
+        """Return the answer to HEAD, OPTIONS, and HTTP/1.0 without WebSockets. None: picows answers the request."""
+        line_end = self._read.find(b"\r\n")
+        if not self._read.startswith(NOT_FOR_PICOWS) and not self._read.endswith(OLD_VERSION, 0, line_end):
+            return None
+        method, *target = bytes(self._read[:line_end]).split(b" ")
+        whole = len(target) == 2 and target[0] and target[1] in VERSIONS
+        status, body = self._context.answer_plain(target[0]) if whole else (HTTPStatus.BAD_REQUEST, None)
+        headers = ["Content-Type: text/plain; charset=utf-8"]
+        if method == b"OPTIONS":
+            body = b""
+            if whole and (status is not HTTPStatus.NOT_FOUND or target[0] == b"*"):  # RFC 9110 section 9.3.7
+                status, headers = HTTPStatus.OK, [ALLOW]
+        elif method == b"GET" and status is not HTTPStatus.BAD_REQUEST:
+            body = body or b""
+        elif method != b"HEAD":
+            return None
+        if body is not None:
+            headers.append(f"Content-Length: {len(body)}")
+        head = "\r\n".join((f"HTTP/1.1 {status.value} {status.phrase}", *headers, "Connection: close"))
+        return head.encode() + END_OF_REQUEST + (b"" if body is None or method == b"HEAD" else body)

@@ -83,6 +83,18 @@ MAX_UNBOUND_CLOSED_PER_SECOND: Final = 250
 GREETING: Final = b"Wormhole Relay\n"
 """Body of the answer to `GET /`: the reference's text, which monitors look for (web.py:10, 0.8.0)."""
 
+WEBSOCKET_VERSION: Final = "13"
+
+
+def _upgrade_required() -> WSUpgradeResponseWithListener:
+    """Return the answer to a request for another version of WebSocket.
+
+    Sources: RFC 6455 section 4.4 for the version; RFC 9110 section 15.5.22 for Upgrade.
+    """
+    headers = {"Sec-WebSocket-Version": WEBSOCKET_VERSION, "Upgrade": "websocket", "Content-Length": "0"}
+    response = WSUpgradeResponse.create_error_response(HTTPStatus.UPGRADE_REQUIRED, extra_headers=headers)
+    return WSUpgradeResponseWithListener(response, None)
+
 
 class Server:
     """Accepts connections, keeps them alive, and closes them."""
@@ -210,14 +222,17 @@ class Server:
         if path == b"/":
             return WSUpgradeResponseWithListener(WSUpgradeResponse.create_ok_response(GREETING), None)
         if path == b"/v1" or path.startswith(b"/v1/"):
+            versions = request.headers.getall("sec-websocket-version", [])
+            if versions and versions != [WEBSOCKET_VERSION]:  # picows accepts the drafts 7 and 8, too
+                return _upgrade_required()
             return Socket(self, peer)
         return None  # picows answers with 404
 
-    def answer_head(self, path: bytes) -> Answer:
-        """Return the answer to HEAD: what `_answer` returns for a GET without an upgrade."""
+    def answer_plain(self, path: bytes) -> Answer:
+        """Return what `_answer` returns for a GET without an upgrade."""
         path = path.partition(b"?")[0]
         if path == b"/":
-            return HTTPStatus.OK, len(GREETING)
+            return HTTPStatus.OK, GREETING
         if path == b"/v1" or path.startswith(b"/v1/"):
             return HTTPStatus.BAD_REQUEST, None
         return HTTPStatus.NOT_FOUND, None
