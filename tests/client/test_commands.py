@@ -189,6 +189,12 @@ async def test_each_error_has_the_exit_code_of_what_to_do() -> None:
         assert error.exit_code == (3 if error in again else 4 if error in server else 1), error
 
 
+async def test_a_wrong_code_ends_both_with_3(desk: Desk) -> None:
+    async with desk.send() as sender, desk.run("receive", f"{desk.code}-c") as receiver:
+        assert await end(receiver, sender) == (3, 3), (receiver.said, sender.said)
+    assert receiver.said["stdout"] == ""
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

@@ -370,6 +370,23 @@ def test_a_receipt_confirms_what_was_sent_if_the_peer_sealed_it(
     assert alice.machine.state.acknowledged == len(delivered)
 
 
+def test_messages_that_are_processed_while_a_receipt_is_on_its_way_have_one_receipt(world: World) -> None:
+    alice, bob = agreed(world)
+    for _ in range(3):
+        alice.machine.send(b"0")
+    alice.take()
+    while alice.speak():
+        pass
+    while bob.listen():
+        pass
+    assert len(bob.processed) == 3
+    settle(alice, bob)
+    assert alice._inbox is not None
+    phases = [frame["phase"] for frame in alice._inbox.frames if frame["type"] == "message"]
+    assert [phase for phase in phases if phase.startswith("receipt")] == ["receipt-1", "receipt-3"]
+    assert [delivered.number for delivered in events_of(alice, outputs.MessageDelivered)] == [0, 1, 2]
+
+
 def test_a_close_after_an_error_of_the_server_leaves_nothing_there(world: World) -> None:
     alice, bob = agreed(world, lasting=True)
     bob.machine.close()

@@ -321,13 +321,16 @@ async def test_a_sender_ends_at_once_and_says_what_the_receiver_has(
     assert all(re.fullmatch(note or "", last) for last in notes), notes
 
 
-async def test_an_error_about_progress_ends_the_transfer(tmp_path: Path, folder: Path) -> None:
+@pytest.mark.parametrize("error", [ZeroDivisionError, StoreError, Misuse])
+async def test_an_error_of_our_program_ends_the_transfer_and_is_told_without_its_words(
+    tmp_path: Path, folder: Path, error: type[Exception]
+) -> None:
     def fails(_bytes: int) -> None:
-        raise ZeroDivisionError
+        raise error("/secret/x")
 
     async with pair() as (ours, theirs):
         sending = sends(theirs, sends_half)
-        with pytest.raises(ZeroDivisionError) as ended:
+        with pytest.raises(error) as ended:
             await stored(ours, folder, fails)
         await sending
         assert (await heard(theirs, "error"))[0] == "the receiver failed"
@@ -335,7 +338,7 @@ async def test_an_error_about_progress_ends_the_transfer(tmp_path: Path, folder:
     assert names(folder) == []
     async with pair() as (ours, theirs):
         receiving = receives(theirs, until_closed)
-        with pytest.raises(ZeroDivisionError) as ended:
+        with pytest.raises(error) as ended:
             await send_file(ours, sparse(tmp_path / "large"), transit=DIRECT, on_progress=fails)
         await receiving
         assert (await heard(theirs, "error"))[0] == "the sender failed"
