@@ -609,6 +609,18 @@ async def test_an_envelope_waits_a_while_for_others(tmp_path: Path, monkeypatch:
         await has(here, *map(letter, range(9)))
 
 
+def test_in_a_flood_a_save_begins_after_40_ms_or_500_envelopes() -> None:
+    schedule = save_schedule.SaveSchedule(Housekeeping().save_interval)
+    schedule.begin(0.0)
+    assert schedule.reads_on(499, 0.039)
+    assert not schedule.reads_on(500, 0.0)
+    assert not schedule.reads_on(1, 0.04)
+    assert [schedule.waits(count, 0.0) for count in (15, 16)] == [0.04, 0.0]
+    for late, wait in ((0.0021, 0.04), (0.002, 0.0)):
+        schedule.gathered(late)
+        assert schedule.waits(1, 0.0) == wait, "a peer waits for its confirmation"
+
+
 async def test_envelopes_that_arrive_during_a_save_or_while_more_can_be_read_are_one_batch(tmp_path: Path) -> None:
     async with inside(tmp_path, housekeeping=RARE_SAVES) as here:
         peer = await here.greet(NOTHING)

@@ -426,6 +426,12 @@ async def test_counts_agree_with_what_was_done(tmp_path: Path) -> None:
             "mailserver_sent_envelope_batch_size_bytes_bucket 1024": 2,
         }
         assert {name: counts[name] for name in expected} == expected
+        reader.cut()
+        await here.until("the loss", lambda: len(here.node.connections) == 1)
+        await poster.post(letter(9))
+        later = await look.counts()
+        relayed = {"waku_peers": 1, "waku_envelopes_relayed_total": 5}
+        assert {name: later[name] for name in relayed} == relayed, "the peer that left wants nothing"
 
 
 async def test_packets_that_cannot_be_read_are_rejected_and_nothing_else_is(tmp_path: Path) -> None:

@@ -402,6 +402,10 @@ async def test_a_backup_is_of_one_moment_and_delays_no_writer(
     assert not more
     assert await asyncio.to_thread(raws_of, tmp_path / "copy") == [row.raw for row in LARGE]
     assert problems(tmp_path / "copy") == []
+    used = open_archive(tmp_path / "copy")
+    await used.save([LARGE[0], A], 3)
+    assert (await stored(used))[len(LARGE) :] == [A.raw]
+    await used.close()
 
 
 def test_a_backup_without_room_is_reported_in_one_sentence_and_leaves_no_archive(tmp_path: Path) -> None:
