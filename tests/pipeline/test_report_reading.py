@@ -167,6 +167,7 @@ def test_csv_files_that_a_report_no_longer_has_are_removed(
         (["tomorrow\x1b[31m"], 2, "is no period: write 2026-11-21, 2026-W47, 2026-11, day, week or month"),
         (["2026-11", "--lake", "nothing"], 2, "nothing"),
         (["2026-11", "-o", "file"], 2, "cannot be made, because a file has its name"),
+        (["2026-11", "--lake", "torn"], 1, "the lake is damaged: "),
         (["2026-11", "-o", "/proc/none"], 1, "cannot make the folder /proc/none/2026-11: No such file or directory"),
     ],
 )
@@ -175,6 +176,8 @@ def test_what_is_wrong_is_one_sentence(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
+    shutil.copytree(world.path, "torn")
+    Path("torn", "outcomes", "_delta_log", f"{0:020}.json").write_bytes(b"\0")
     done = command("report", "--lake", world.path, *words, ends=code)
     assert re.fullmatch(r"restante: [^\n\x1b]+\n", done.stderr)
     assert sentence in done.stderr
