@@ -152,8 +152,10 @@ async def test_names_that_nobody_resolves_do_not_delay_an_address(monkeypatch: p
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     names = tuple(Address(f"n{number}.example", 1) for number in range(19))
-    await meet(Side(Role.SENDER), Side(Role.RECEIVER, DIAL_ONLY), *names)
-    answered.set()
+    try:
+        await meet(Side(Role.SENDER), Side(Role.RECEIVER, DIAL_ONLY), *names)
+    finally:
+        answered.set()
     for thread in threading.enumerate():
         if thread.name == "restante":
             thread.join()
