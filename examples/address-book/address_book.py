@@ -21,7 +21,16 @@ from pathlib import Path
 
 import msgspec
 
-from restante.client import Journal, JournaledWormhole, Message, Misuse, RestanteError, WormholeError
+from restante.client import (
+    Event,
+    Journal,
+    JournaledWormhole,
+    Message,
+    Misuse,
+    Reconnecting,
+    RestanteError,
+    WormholeError,
+)
 
 APP_ID = "example.com/address-book"
 
@@ -76,7 +85,13 @@ class Book:
 def friend_of(journal: Journal[Book], server: str, meeting: int | None = None) -> JournaledWormhole:
     """Return the wormhole to the friend: that of the current meeting, or of another one."""
     name = f"meeting {journal.state.meeting if meeting is None else meeting}"
-    return journal.wormhole(name, APP_ID, server=server, seeds=True)
+    return journal.wormhole(name, APP_ID, server=server, seeds=True, on_event=show)
+
+
+def show(event: Event) -> None:
+    """Tell the user that the server cannot be reached, and that the command waits for it."""
+    if isinstance(event, Reconnecting) and event.delay >= 1:  # shorter delays are those of an end
+        print(f"{event.reason}; trying again in {event.delay:.0f} s", file=sys.stderr)
 
 
 def begin_next(book: Book) -> None:

@@ -172,7 +172,7 @@ URL: Final = "a server's URL begins with ws:// or wss:// and names a host"
         ((), ("accept", "4-purple-\udcff"), "a code is a text in UTF-8, and this one is not"),
         ((), ("accept", "purple"), "a code begins with a number, like 7-purple-sausages"),
         (("--server", "http://example.com"), ("invite",), URL),
-        (("--server", "ws://127.0.0.1:1/v1"), ("invite",), "address_book: cannot connect to ws://127.0.0.1:1/v1: "),
+        (("--server", "ws://a..b/v1"), ("invite",), "address_book: cannot connect to ws://a..b/v1: "),
         (("--move-after", "0"), ("list",), "invalid positive value: '0'"),
         ((), ("list",), " is not a journal"),
     ],

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from asyncio.subprocess import Process
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -66,17 +68,28 @@ NO_SERVERS = [
     AGREED + b"Sec-WebSocket-Accept: AAAA\r\n\r\n",
     b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
     b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 100_000,
-    b"",
 ]
+NOT_NOW = [
+    (b"", "closed the connection before it answered: try again later$"),
+    (b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n", "answered with HTTP status 503: try again"),
+    (b"HTTP/1.0 429 Too Many Requests\r\n\r\n", "answered with HTTP status 429: try again later$"),
+    (b"HTTP/1.1 521 Origin Down\r\n\r\n", "answered with HTTP status 521: try again later$"),
+]
+"""What a server, or a proxy before it, may answer that serves later."""
 
 
 @pytest.mark.parametrize(
     ("scheme", "answer", "message"),
     [
         *(("ws", answer, "not a mailbox server") for answer in NO_SERVERS),
+        *(("ws", answer, message) for answer, message in NOT_NOW),
         ("ws", None, "did not answer"),
         ("wss", b"HTTP/1.1 400 Bad Request\r\n\r\n", "securely: TLS failed"),
-        ("wss", b"", "securely: the connection was closed before TLS began: is it a server for ws://\\?$"),
+        (
+            "wss",
+            b"",
+            "securely: the connection was closed during the TLS handshake: try again later, or is it for ws",
+        ),
         *(
             (proxy, answer, "cannot connect to")
             for proxy in ("http", "socks5", "socks4")
@@ -101,6 +114,56 @@ async def test_what_is_no_server_or_no_proxy_is_an_error(
         url = f"{scheme}://127.0.0.1:{port}"
         with pytest.raises(client.ServerGoneError, match=message):
             await use(wormhole(f"{url}/v1") if scheme[0] == "w" else wormhole(NOWHERE, proxy=url))
+
+
+def answering(answer: bytes) -> Any:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1 << 16)
+        writer.write(answer)
+        await writer.drain()
+
+    return listening(serve)
+
+
+@asynccontextmanager
+async def journaled(path: Path, url: str, **options: Any) -> AsyncIterator[client.JournaledWormhole]:
+    async with (
+        client.Journal[dict[str, str]](path, {}) as journal,
+        journal.wormhole("peer", "example.com/test", server=url, **options) as wormhole,
+    ):
+        yield wormhole
+
+
+@pytest.mark.parametrize(("answer", "message"), NOT_NOW)
+async def test_a_journal_tries_again_what_may_be_a_server_later(tmp_path: Path, answer: bytes, message: str) -> None:
+    heard = Heard()
+    async with answering(answer) as port:
+        with pytest.raises(client.ServerGoneError, match=message):  # when it is left
+            async with journaled(tmp_path / "x", f"ws://127.0.0.1:{port}/v1", on_event=heard):
+                await heard.until(client.Reconnecting, 2)
+    assert re.search(message, heard.of(client.Reconnecting)[1].reason)
+
+
+@pytest.mark.parametrize("fault", [*NO_SERVERS, "its name is wrong", "its certificate is refused", "no TLS", "proxy"])
+async def test_a_journal_fails_at_once_where_no_server_can_be_later(tmp_path: Path, fault: str | bytes) -> None:
+    heard, options = Heard(), {}
+    async with (
+        lying(honest, Certificate(tmp_path).server) as liar,
+        answering(fault if isinstance(fault, bytes) else b"HTTP/1.1 403 Forbidden\r\n\r\n") as port,
+    ):
+        url = f"ws://127.0.0.1:{port}/v1"
+        if fault == "its name is wrong":
+            url = "ws://a..b/v1"
+        elif fault == "its certificate is refused":
+            url = liar.url
+        elif fault == "no TLS":
+            url = f"wss://127.0.0.1:{port}/v1"
+        elif fault == "proxy":
+            options["proxy"] = f"http://127.0.0.1:{port}"
+        with pytest.raises(client.ServerGoneError):
+            async with bounded("the error"), journaled(tmp_path / "x", url, on_event=heard, **options) as alice:
+                await alice.allocate_code()
+    assert heard.of(client.Reconnecting) == []
 
 
 class Proxy:

@@ -12,18 +12,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from client.live import APP_ID, CODE, Program, State
+from client.live import APP_ID, CODE, Heard, Program, State
 from restante.client import (
     ClosedError,
     CodeExpiredError,
     Event,
     Journal,
     Misuse,
+    Reconnecting,
     ServerGoneError,
     Welcomed,
     Wormhole,
     WrongPasswordError,
+    base,
 )
+from restante.client.connection import driver
 from support.bounds import bounded
 from support.mailbox.live import DAY, LiveServer
 from support.ports import nobodys_port
@@ -385,9 +388,39 @@ async def test_a_wormhole_ended_by_another_code_says_so_in_the_next_run(server: 
             await wormhole.send(b"too late")
 
 
-async def test_a_wormhole_that_was_closed_without_a_server_is_closed_there_in_the_next_run(
-    server: LiveServer, friends: None, alice: Program, bob: Program
+async def test_a_program_that_starts_before_its_server_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch, server: LiveServer, friends: None, alice: Program, bob: Program
 ) -> None:
+    monkeypatch.setattr(driver, "delay_before", lambda _attempt, _dice: 0.02)
+    await bob.run("hello")
+    await server.stop()
+    heard = Heard()
+    async with alice.journal() as journal, journal.wormhole("peer", APP_ID, on_event=heard) as wormhole:
+        await heard.until(Reconnecting, 3)
+        await server.start()
+        async with bounded("the message"):
+            assert [message.data async for message in wormhole.waiting()] == [b"hello"]
+    assert all("cannot connect to" in reconnecting.reason for reconnecting in heard.of(Reconnecting))
+
+
+async def test_a_program_that_ends_before_its_server_comes_is_told_and_the_next_one_sends(
+    monkeypatch: pytest.MonkeyPatch, server: LiveServer, friends: None, alice: Program, bob: Program
+) -> None:
+    monkeypatch.setattr(base, "MAX_CLOSE_SECONDS", 0.1)
+    await server.stop()
+    async with alice.journal() as journal:
+        with pytest.raises(ServerGoneError, match="cannot connect to"):
+            async with bounded("the end"), journal.wormhole("peer", APP_ID) as wormhole:
+                await wormhole.send(b"later")
+    await server.start()
+    await alice.run()
+    assert await bob.run() == ["later"]
+
+
+async def test_a_wormhole_that_was_closed_without_a_server_is_closed_there_in_the_next_run(
+    monkeypatch: pytest.MonkeyPatch, server: LiveServer, friends: None, alice: Program, bob: Program
+) -> None:
+    monkeypatch.setattr(base, "MAX_CLOSE_SECONDS", 0.1)
     async with bob.running() as (_, wormhole):
         await wormhole.close()
     await server.stop()

@@ -34,8 +34,8 @@ class BaseWormhole:
     """A connection of two programs through a mailbox server, encrypted with a key that only they know.
 
     It connects when its context is entered, which is possible once. If the first connection fails, so does the
-    wormhole, with `ServerGoneError`, unless the server asks to try again later. A lost connection is replaced as
-    often as needed. Methods that wait set no limit of time: use `asyncio.timeout`.
+    wormhole, with `ServerGoneError`, unless the server asks to try again later, or a journal keeps the wormhole. A
+    lost connection is replaced as often as needed. Methods that wait set no limit of time: use `asyncio.timeout`.
 
     A method that would wait raises `Misuse` if the context was not entered, the wormhole's `WormholeError` if it has
     failed, and `ClosedError` if it was closed, or `LonelyError` if that was before the peer came.
@@ -298,6 +298,7 @@ class BaseWormhole:
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait([self._running])
+        self._error = self._error or self._driver.unreached
         self._closed = True
         self._changes.notify()
 

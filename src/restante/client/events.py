@@ -46,7 +46,7 @@ class Connecting(msgspec.Struct, frozen=True):
 
 
 class Reconnecting(msgspec.Struct, frozen=True):
-    """The connection was lost, or could not be made again."""
+    """The connection was lost, or could not be made, and is tried again."""
 
     delay: float
     """Seconds until the next attempt."""

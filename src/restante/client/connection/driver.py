@@ -22,7 +22,13 @@ from restante.client.core.outputs import (
     SendFrame,
     ShowWork,
 )
-from restante.client.errors import BusyServerError, PermissionNeededError, ServerError, ServerGoneError
+from restante.client.errors import (
+    BusyServerError,
+    PermissionNeededError,
+    ServerError,
+    ServerGoneError,
+    WrongServerError,
+)
 from restante.client.events import Connecting, Event, Reconnecting
 from restante.client.timing_log import CRYPTO, TimingLog
 from restante.common.dice import Dice
@@ -92,7 +98,8 @@ class Driver:
         """Prepare. `changed` is called when a frame of the server is handled, which need not be an event.
 
         `save` is awaited before anything is sent that the machine's state must not forget. If it raises StoreError,
-        `on_store_error` is called, and nothing more is sent.
+        `on_store_error` is called, and nothing more is sent. With `save` a first connection that cannot be made is
+        tried again, as a lost one is: the server may have served an earlier process.
 
         Raises Misuse if `max_work_bits` is not a number of bits.
         """
@@ -110,6 +117,7 @@ class Driver:
         self._reading.set()
         self._hurry = asyncio.Event()
         self._unable: StoreError | None = None
+        self._lost: ServerGoneError | None = None
         self.ended = False
         """Whether the nameplate is released and the mailbox closed."""
 
@@ -160,6 +168,11 @@ class Driver:
         """Whether nothing waits to be saved: all that the machine wanted is sent and reported."""
         return self._saving is None and self._unable is None
 
+    @property
+    def unreached(self) -> ServerGoneError | None:
+        """Why the last attempt failed, if no server has answered yet."""
+        return None if self._machine.answers else self._lost
+
     async def wait_until_saved(self) -> None:
         """Wait until what had to be saved is saved and sent. Raises StoreError if it cannot be saved."""
         while self._saving is not None:
@@ -171,7 +184,8 @@ class Driver:
         """Stay connected until the machine is closed.
 
         Raises:
-            ServerGoneError: there is no first connection, or the server was out of order on several in a row.
+            ServerGoneError: there is no first connection, and none is to be expected, or the server was out of order
+                on several in a row.
             StoreError: the state cannot be saved.
 
         """
@@ -194,7 +208,11 @@ class Driver:
                 return
             attempt += 1
             bad = bad + 1 if isinstance(lost, BadServerError) else 0
-            if not (served or busy) or bad >= MAX_BAD_CONNECTIONS:
+            if not (served or busy):
+                if self._save is None or isinstance(lost, BadServerError | WrongServerError):
+                    raise lost
+                self._lost = lost
+            if bad >= MAX_BAD_CONNECTIONS:
                 raise lost
             delay = HURRIED_DELAY_SECONDS if hurried else delay_before(attempt, self._dice)
             self._report(Reconnecting(delay, str(lost), busy))

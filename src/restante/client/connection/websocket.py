@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from http import HTTPStatus
+from socket import EAI_AGAIN, gaierror
 from typing import Final
 
-from picows import WSAutoPingStrategy, WSCloseCode, WSError, WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
+from picows import (
+    WSAutoPingStrategy,
+    WSCloseCode,
+    WSError,
+    WSFrame,
+    WSHandshakeError,
+    WSListener,
+    WSMsgType,
+    WSTransport,
+    ws_connect,
+)
 from python_socks import ProxyError
 
 from restante.client.connection.server import Server
-from restante.client.errors import BusyServerError, ServerError, ServerGoneError, WormholeError
+from restante.client.errors import BusyServerError, ServerError, ServerGoneError, WormholeError, WrongServerError
 from restante.client.protocol.server_messages import TOO_MANY_CONNECTIONS
 from restante.common.errors import plain
 
@@ -177,6 +190,15 @@ _PROTOCOL_ERRORS: Final = {
 """Codes with which picows closes a connection whose server breaks the rules."""
 
 
+_UNREACHED: Final = {0x01, 0x03, 0x04, 0x05, 0x06, 0x5B}
+"""Replies of SOCKS5 (RFC 1928 section 6) and SOCKS4 (91) that a server which comes back may change."""
+
+_STATUS: Final = re.compile(rb"HTTP/1\.[01] ([1-5][0-9][0-9])\b")
+
+_TEMPORARY: Final = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
+"""HTTP statuses below 500 that ask to try again (RFC 9110 section 15.5.9, RFC 6585 section 4)."""
+
+
 @asynccontextmanager
 async def connect(
     server: Server, opened: Callable[[Connection], None], take: Callable[[bytes], None]
@@ -184,7 +206,8 @@ async def connect(
     """Open a WebSocket, and close it at the end. `opened` is called first, then `take` with each message.
 
     Raises:
-        ServerGoneError: it cannot be opened.
+        WrongServerError: no mailbox server is at the URL, or it is not trusted, or the proxy refuses.
+        ServerGoneError: it cannot be opened now.
 
     """
     way = f"cannot connect to {server.url}" + (" through the proxy" if server.proxy is not None else "")
@@ -213,15 +236,19 @@ async def connect(
     except TimeoutError:
         raise ServerGoneError(f"{server.url} did not answer within {CONNECT_SECONDS:.0f} s") from None
     except ProxyError as error:
-        raise ServerGoneError(f"{way}: {error}") from None
+        kind = ServerGoneError if _is_unreached(error) else WrongServerError
+        raise kind(f"{way}: {error}") from None
     except WSError as error:
-        raise ServerGoneError(f"{server.url} is not a mailbox server: {error}") from None
+        if (status := _temporary_status(error)) is not None:
+            raise ServerGoneError(f"{server.url} answered with HTTP status {status}: try again later") from None
+        raise WrongServerError(f"{server.url} is not a mailbox server: {error}") from None
     except ssl.SSLError as error:
-        raise ServerGoneError(f"{way} securely: {_reason(error)}") from None
+        raise WrongServerError(f"{way} securely: {_reason(error)}") from None
     except (OSError, ValueError) as error:
-        raise ServerGoneError(f"{way}{_cause(error)}") from None
+        wrong = isinstance(error, ValueError) or (isinstance(error, gaierror) and error.errno != EAI_AGAIN)
+        raise (WrongServerError if wrong else ServerGoneError)(f"{way}{_cause(error)}") from None
     if not connection.opened:
-        raise ServerGoneError(f"{server.url} is not a mailbox server: it closed the connection before it answered")
+        raise ServerGoneError(f"{server.url} closed the connection before it answered: try again later")
     try:
         yield connection
     finally:
@@ -234,6 +261,20 @@ async def connect(
             transport.disconnect(graceful=False)  # even if this task is cancelled
 
 
+def _is_unreached(error: ProxyError) -> bool:
+    """Return whether a proxy says that it cannot reach the server, and not that it refuses to try."""
+    code = error.error_code
+    return code in _UNREACHED or (code is not None and code >= HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+def _temporary_status(error: WSError) -> int | None:
+    """Return the HTTP status of a server, or of a proxy before it, that may answer otherwise later."""
+    header = (error.raw_header or b"") if isinstance(error, WSHandshakeError) else b""
+    match = _STATUS.match(header)  # picows reads no numbers that http.HTTPStatus lacks, like Cloudflare's 521
+    status = int(match[1]) if match else 0
+    return status if status in _TEMPORARY or status >= HTTPStatus.INTERNAL_SERVER_ERROR else None
+
+
 def _reason(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not valid ({error.verify_message})"
@@ -243,5 +284,5 @@ def _reason(error: ssl.SSLError) -> str:
 def _cause(error: OSError | ValueError) -> str:
     words = plain(error) if isinstance(error, OSError) else str(error)
     if not words:  # asyncio has none for a server that hangs up during the TLS handshake
-        return " securely: the connection was closed before TLS began: is it a server for ws://?"
+        return " securely: the connection was closed during the TLS handshake: try again later, or is it for ws://?"
     return f": {words}"

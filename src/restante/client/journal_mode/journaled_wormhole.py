@@ -62,6 +62,11 @@ class JournaledWormhole(BaseWormhole):
     there, and any later process continues. It waits as long as the server answers within `MAX_CLOSE_SECONDS`; what is
     left is sent by the next process. `BaseWormhole.close` ends the wormhole for good.
 
+    If the server cannot be reached at first, the wormhole tries again, with the event `Reconnecting`, as after a lost
+    connection. It fails with `ServerGoneError` where a later attempt would fail, too: the host name is unknown, no
+    mailbox server is at the URL, the TLS certificate is refused, or the proxy refuses. Leaving the context raises
+    `ServerGoneError`, too, if no server has answered.
+
     If the file could not be written, nobody knows which state is in it. Then reading `code`, `met`, `mood` or
     `unacknowledged` raises the StoreError, as `Journal.state` does.
     """
