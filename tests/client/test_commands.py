@@ -22,8 +22,8 @@ from client.commands import TEXT, Desk, end
 from client.liar import Answer, Sent, lying
 from client.live import Network, meet, wormhole
 from restante import client
-from restante.cli.client_run import NOBODY_WAITS, WHY_SILENT, Place, _EventPrinter, own_code
-from restante.cli.code_prompt import Completer
+from restante.cli.client_run import NOBODY_WAITS, WHY_SILENT, Place, _EventPrinter
+from restante.cli.code_prompt import QUESTION, WORD_QUESTION, Completer, own_code
 from restante.cli.terminal import MAX_EXCERPT_CHARACTERS, excerpt
 from restante.client import PeerSilent
 from restante.client.events import Awaited
@@ -321,11 +321,65 @@ async def test_an_error_that_cannot_be_shown_is_not_written_to_standard_output(
         (" 7-GUITARIST-revenge-Adroitness\n", "7-guitarist-revenge-adroitness"),
         ("7-Revenge-Guitarist", "7-Revenge-Guitarist"),  # no client makes this one
         ("7-Guitarist-Own", "7-Guitarist-Own"),
+        ("7–guitarist–revenge", "7-guitarist-revenge"),  # noqa: RUF001 - en dashes
+        ("7—Guitarist−revenge", "7-guitarist-revenge"),  # noqa: RUF001 - an em dash, a minus sign
+        ("7\u2011guitarist\u2010revenge", "7-guitarist-revenge"),
+        ("7_guitarist_revenge", "7-guitarist-revenge"),
+        ("7-guitarist_Revenge", "7-guitarist-revenge"),
+        ("7–own–words", "7-own-words"),  # noqa: RUF001 - en dashes
+        ("7_own_words", "7-own-words"),
+        ("7-own_words", "7-own_words"),  # other clients accept it and make no hyphen of it
+        ("7–own_words", "7-own_words"),  # noqa: RUF001 - an en dash
+        ("7-guitarist", "7-guitarist"),
     ],
 )
-async def test_a_code_of_listed_words_is_used_without_capitals(typed: str, used: str) -> None:
+async def test_a_typed_code_is_the_one_that_was_made(typed: str, used: str) -> None:
+    """Without the capitals of a telephone and the dashes of an editor."""
     assert own_code(typed) == used
     assert Place.of(typed, None, None, None).code == used
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer", "sent_with"),
+    [
+        ("Guitarist", "revenge", "guitarist-revenge"),
+        ("guitarist", "", "guitarist"),
+        ("guitarist\n", "revenge", "guitarist-revenge"),
+        ("guitarist-\n", " Revenge ", "guitarist-revenge"),
+    ],
+    ids=["an argument", "a code of one word", "an answer", "completed by the Tab key"],
+)
+async def test_a_receiver_on_a_terminal_is_asked_for_the_second_word(
+    desk: Desk, typed: str, answer: str, sent_with: str
+) -> None:
+    nameplate = desk.code.partition("-")[0]
+    ours, its = pty.openpty()
+    arguments = [] if typed.endswith("\n") else [f"{nameplate}–{typed}"]  # noqa: RUF001 - an en dash
+    async with (
+        desk.run("send", "--text", TEXT, "--code", f"{nameplate}-{sent_with}") as sender,
+        desk.run("receive", *arguments, streams=f"<{os.ttyname(its)}") as receiver,
+    ):
+        if not arguments:
+            await receiver.says(QUESTION)
+            os.write(ours, f"{nameplate}-{typed}".encode())
+        await receiver.says(re.escape(WORD_QUESTION))
+        os.write(ours, f"{answer}\n".encode())
+        assert await end(receiver, sender) == (0, 0), (receiver.said, sender.said)
+    os.close(its)
+    os.close(ours)
+    assert receiver.said["stdout"] == f"{TEXT}\n"
+
+
+async def test_a_script_is_not_asked_for_a_second_word(desk: Desk) -> None:
+    code = f"{desk.code.partition('-')[0]}-guitarist"
+    ours, its = pty.openpty()
+    async with (
+        desk.run("send", "--text", TEXT, "--code", code) as sender,
+        desk.run("receive", "--accept", code, streams=f"<{os.ttyname(its)}") as receiver,
+    ):
+        assert await end(receiver, sender) == (0, 0), (receiver.said, sender.said)
+    os.close(its)
+    os.close(ours)
 
 
 NO_LENGTH = "--code-length is for a new code, and a code is given: leave one of them out"
@@ -340,6 +394,8 @@ NO_LENGTH = "--code-length is for a new code, and a code is given: leave one of 
         (("send", "--text", "x", "--code", "purple"), "a code begins with a number"),
         (("send", "--text", TEXT, "--code", "24-a-b", "-c", "3"), NO_LENGTH),
         (("receive", "24-a-b", "--code-length", "2"), NO_LENGTH),
+        (("receive", "7-guitarist-"), "the code ends with a hyphen: its last word is missing"),
+        (("send", "--text", "x", "--code", "7–"), "a code has words after its number"),  # noqa: RUF001 - an en dash
         (("send", "--text", "-", "--verify"), "--verify asks on standard input"),
         (("send", "--text", os.fsdecode(b"\xff")), "the text is not UTF-8"),
         (("send", "--text", "x", "--server", "http://example.com"), "begins with ws:// or wss://"),
@@ -425,6 +481,8 @@ async def test_the_tab_key_completes_nameplates_and_words() -> None:
     assert completed(completer, "7-sardo") == ["7-sardonic-"]
     assert completed(completer, "7-sardonic-sau") == []
     assert completed(completer, "7-sardonic-puppy") == ["7-sardonic-puppy"]
+    assert completed(completer, "7–sardonic_pupp") == ["7-sardonic-puppy"]  # noqa: RUF001 - an en dash
+    assert completed(Completer(Mock(), 2, "7-Sardonic-"), "pupp") == ["puppy"]
     nameplates.assert_called_once()
 
 

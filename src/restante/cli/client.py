@@ -151,8 +151,9 @@ def send(
     require_extra("client")
     with _short_start_and_end():
         from restante.cli.client_files import Files, outgoing, sent_paths, show_own_hints, transit_of
-        from restante.cli.client_run import Place, Text, own_code, read_text, run, timed
+        from restante.cli.client_run import Place, Text, read_text, run, timed
         from restante.cli.client_run import send as send_item
+        from restante.cli.code_prompt import own_code
         from restante.cli.terminal import say
 
     if (text is None) == (not paths):
@@ -226,6 +227,7 @@ def receive(
         from restante.cli.client_files import Storing, output_path, transit_of
         from restante.cli.client_run import Place, read_code, run, timed
         from restante.cli.client_run import receive as receive_item
+        from restante.cli.code_prompt import ask_for_second_word, one_word_code
         from restante.client.timing_log import USER, span
 
     if allocate and code is not None:
@@ -237,7 +239,11 @@ def receive(
     into_output = where is not None and where.is_dir()
     storing = Storing(where, into_output, accept, replace, unpack, dry_run, transit, dump_timing)
     with timed(dump_timing, "cmd_receive") as timing:
-        if place.code is None and not allocate and sys.stdin is not None and sys.stdin.isatty():
-            with span(timing, "input code", waiting=USER):
-                place = place.with_code(read_code(place, words))
+        if not allocate and sys.stdin is not None and sys.stdin.isatty():
+            if code is None:
+                with span(timing, "input code", waiting=USER):
+                    place = place.with_code(read_code(place, words))
+            elif not accept and (one_word := one_word_code(code)) is not None:
+                with span(timing, "input code", waiting=USER):
+                    place = place.with_code(ask_for_second_word(one_word))
         run(receive_item(place, storing, allocate=allocate, words=words, verify=verify, timing=timing))

@@ -21,7 +21,7 @@ import msgspec
 import typer
 
 from restante.cli.client_files import Files, Storing, asked, show_offer, store
-from restante.cli.code_prompt import prompt_for_code
+from restante.cli.code_prompt import own_code, prompt_for_code
 from restante.cli.terminal import Declined, StandardInput, excerpt, say
 from restante.client import (
     DEFAULT_APP_ID,
@@ -38,12 +38,10 @@ from restante.client import (
     Wormhole,
     parse_uri,
     send_text,
-    word_list,
 )
 from restante.client.connection.server import Server
 from restante.client.core.state import check_encodable
 from restante.client.events import Awaited
-from restante.client.protocol.code import nameplate_of
 from restante.client.protocol.uri import SCHEME, rendezvous_of
 from restante.client.sent_message import MAX_SENT_BYTES
 from restante.client.timing_log import USER, TimingLog, check_timing_path, span
@@ -139,19 +137,6 @@ class Place(msgspec.Struct, frozen=True):
         said = [] if self.server == DEFAULT_SERVER else ["--server", self.server]
         said += [] if self.app_id == DEFAULT_APP_ID else ["--appid", self.app_id]
         return "".join(f" {shlex.quote(each)}" for each in said)
-
-
-def own_code(code: str) -> str:
-    """Return a code that a person typed. Raises CodeError if the text is not a code.
-
-    White space around it is removed. If all its words are those of new codes but for capitals, which telephones write
-    on their own, it is in lower case: new codes have no capitals.
-    """
-    code = code.strip()
-    nameplate_of(code)
-    nameplate, *words = code.lower().split("-")
-    listed = all(word in word_list(position) for position, word in enumerate(words))
-    return "-".join((nameplate, *words)) if listed else code
 
 
 def read_text(argument: str) -> str:
