@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import re
+import socket
 import time
 from asyncio.subprocess import Process
 from collections import Counter
@@ -15,6 +17,7 @@ from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
+from python_socks import ProxyError
 
 from client.liar import carry, honest, instead_of, listening, lying
 from client.live import Heard, meet, read, url_of, use, wormhole
@@ -164,6 +167,33 @@ async def test_a_journal_fails_at_once_where_no_server_can_be_later(tmp_path: Pa
             async with bounded("the error"), journaled(tmp_path / "x", url, on_event=heard, **options) as alice:
                 await alice.allocate_code()
     assert heard.of(client.Reconnecting) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "may_change"),
+    [
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), False),
+        (socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"), True),
+        (OSError(errno.ENETUNREACH, "Network is unreachable"), True),
+        (ProxyError("Connection refused by destination host", error_code=5), True),
+        (ProxyError("502 Bad Gateway", error_code=502), True),
+        (ProxyError("407 Proxy Authentication Required", error_code=407), False),
+        (ProxyError("Connection not allowed by ruleset", error_code=2), False),
+        (ProxyError("Malformed connect reply"), False),
+    ],
+)
+async def test_what_a_resolver_or_a_proxy_says_decides_whether_a_journal_tries_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, may_change: bool
+) -> None:
+    monkeypatch.setattr(websocket, "ws_connect", AsyncMock(side_effect=error))
+    heard = Heard()
+    with pytest.raises(client.ServerGoneError, match="cannot connect to"):  # noqa: PT012 - either waits
+        async with bounded("the error"), journaled(tmp_path / "x", NOWHERE, on_event=heard) as alice:
+            if may_change:
+                await heard.until(client.Reconnecting)
+            else:
+                await alice.allocate_code()
+    assert bool(heard.of(client.Reconnecting)) == may_change
 
 
 class Proxy:
