@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from functools import partial
@@ -526,6 +527,23 @@ async def test_a_large_packet_is_handled_while_others_are_served(tmp_path: Path)
         assert here.node._digesting  # it still is
         assert (await large.confirmed(packet)).refusals == ()
         assert (await here.archive.counts()).envelopes == 20_000
+
+
+async def test_the_envelopes_of_a_large_packet_are_not_all_in_memory(tmp_path: Path) -> None:
+    """Each connection may send one at the same time, and 250 KB on the wire hold 50,000 envelopes."""
+    limits = Limits(address_bytes=0, address_envelopes=0)
+    async with inside(tmp_path, limits=limits) as here:
+        peer = await here.greet(NOTHING)
+        packet = [letter(number, age=60, size=0) for number in range(waku_packets.MAX_PACKET_ENVELOPES)]
+        body = waku_packets.write_envelopes(each.raw for each in packet)
+        tracemalloc.start()
+        try:
+            peer.say(waku_packets.MESSAGES, body)
+            await here.until("its end", lambda: here.node.mailserver.counts["expired"] == len(packet))
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak < 10 * len(body)
 
 
 @pytest.mark.parametrize("draining", [False, True])

@@ -76,7 +76,7 @@ class Intake:
 
     def refuse(self, digest: bytes, code: int, words: str) -> None:
         """Name an envelope of the packet as not archived. `words` say why, for the sender."""
-        if digest not in self.refusals:
+        if digest not in self.refusals and len(self.refusals) <= MAX_REFUSALS:  # more are never sent
             self.refusals[digest] = Refusal(digest, code, words)
 
     def response(self) -> Response | None:

@@ -8,6 +8,7 @@ import socket
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from restante.common import listening
@@ -279,16 +280,19 @@ class Node:
         self._finish(connection, intake)
 
     async def _digest(self, connection: PeerConnection, payload: bytes) -> None:
-        """Handle a large packet in slices. All of it is parsed before any envelope counts."""
+        """Handle a large packet in slices. All of it is parsed before any envelope counts.
+
+        It is then parsed again, because its envelopes take thirty times the memory of the packet, and each connection
+        may send one at the same time.
+        """
         try:
-            envelopes: list[Envelope] = []
-            for count, each in enumerate(packets.walk_envelopes(payload), 1):
-                envelopes.append(each)
+            for count, _ in enumerate(packets.walk_envelopes(payload), 1):
                 if count % ENVELOPES_PER_SLICE == 0:
                     await asyncio.sleep(0)
             intake = Intake(connection.node_id, keccak(payload))
-            for start in range(0, len(envelopes), ENVELOPES_PER_SLICE):
-                self._take_in(connection, intake, envelopes[start : start + ENVELOPES_PER_SLICE])
+            envelopes = packets.walk_envelopes(payload)
+            while some := list(islice(envelopes, ENVELOPES_PER_SLICE)):
+                self._take_in(connection, intake, some)
                 await asyncio.sleep(0)
             self._finish(connection, intake)
         except PeerError as error:
