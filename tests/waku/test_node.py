@@ -422,6 +422,20 @@ async def test_a_copy_of_what_was_pruned_is_in_the_archive_again_or_an_error(tmp
         await has(here, letters[0], *letters[2:])
 
 
+async def test_the_node_archives_all_again_after_its_clock_was_ahead_at_a_prune(tmp_path: Path) -> None:
+    size = len(letter(1).raw)
+    housekeeping = Housekeeping(retention=100, retention_bytes=2 * size, save_interval=0.0)
+    async with inside(tmp_path, policy=FREE, housekeeping=housekeeping) as here:
+        peer = await here.greet(NOTHING)
+        await peer.post(letter(1, ttl=100, age=9))
+        here.clock.now += 1000
+        assert await here.node.archiving.prune() == 1
+        here.clock.now -= 1000
+        await peer.post(*(letter(number, ttl=100, age=8) for number in range(2, 5)))
+        assert await here.node.archiving.prune() == 1
+        assert not (await peer.post(letter(5))).refusals
+
+
 async def test_a_packet_that_no_response_can_answer_is_relayed_and_not_confirmed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,8 @@ from restante.waku.envelope.envelope import U32
 
 _LAST_OF_MOST: Final = "SELECT id FROM envelopes WHERE id <= ? ORDER BY id LIMIT 1 OFFSET ? - 1"
 
+_LAST: Final = "SELECT max(id) FROM envelopes WHERE id <= ?"
+
 _LAST_OF_BYTES: Final = """
 SELECT id FROM (SELECT id, sum(length(raw)) OVER (ORDER BY id) AS freed FROM envelopes ORDER BY id LIMIT ?)
 WHERE freed >= ? LIMIT 1
@@ -43,7 +45,7 @@ class Pruned(NamedTuple):
 
     envelopes: int
     until: int
-    """A time after which none of them was sent, in seconds since 1970; -1 if there is none."""
+    """When the last of them was sent, in seconds since 1970; -1 if there is none."""
 
 
 def prune(database: sqlite3.Connection, before: int, most: int) -> Pruned:
@@ -63,9 +65,11 @@ def prune_bytes(database: sqlite3.Connection, limit: int, most: int) -> Pruned:
 def _drop(database: sqlite3.Connection, last: int, most: int) -> Pruned:
     """Delete the envelopes up to the id `last`, at most `most`."""
     found = database.execute(_LAST_OF_MOST, (last, most)).fetchone()
-    if found is not None:
-        last = found[0]
-    envelopes = 0
+    if found is None:  # there are fewer
+        found = database.execute(_LAST, (last,)).fetchone()
+    if found[0] is None:
+        return Pruned(0, -1)
+    last, envelopes = found[0], 0
     for statement in _DROP:
         envelopes = database.execute(statement, {"last": last}).rowcount
-    return Pruned(envelopes, last >> ids.BITS if envelopes else -1)
+    return Pruned(envelopes, last >> ids.BITS)
