@@ -123,6 +123,16 @@ def test_what_would_be_pruned_at_once_for_its_size_is_not_archived() -> None:
     assert taken(server).envelopes == [older]
 
 
+def test_a_full_archive_is_tried_again_although_the_clock_was_set_back() -> None:
+    server = mailserver()
+    server.offer(b"a", PACKETS[0], [A], EPOCH)
+    list(server.refuse(taken(server), EPOCH, FULL_WORDS))
+    assert server.offer(b"a", PACKETS[1], [B], EPOCH + ARCHIVE_RETRY_DELAY - 1) is not None
+    earlier = letter(3, age=3600)
+    assert server.offer(b"a", PACKETS[2], [earlier], EPOCH - 3600) is None
+    assert taken(server).envelopes == [earlier]
+
+
 @pytest.mark.parametrize("saved", [False, True])
 def test_a_packet_with_more_refusals_than_a_response_holds_is_not_confirmed(saved: bool) -> None:
     server = mailserver()

@@ -185,12 +185,16 @@ class Mailserver:
         if words is not None:
             intake.refuse(envelope.hash, OTHER_ERROR, words)
             return UNARCHIVED_BATCH
-        if now < self.refused_until:
+        if self.holds_back(now):
             self._give_up(envelope.hash, intake)
             return UNARCHIVED_BATCH
         self.gathered.append(envelope)
         self.gathered_size += len(envelope.raw)
         return self._number
+
+    def holds_back(self, now: int) -> bool:
+        """Return whether nothing is archived, because the store refused a batch a moment ago."""
+        return 0 < self.refused_until - now <= ARCHIVE_RETRY_DELAY  # more is left if the clock was set back
 
     def _unwanted(self, envelope: Envelope, now: int) -> str | None:
         """Return why an accepted envelope is not to be archived, or None if it is."""

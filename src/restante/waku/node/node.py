@@ -140,7 +140,7 @@ class Node:
         if self.archiving.stopping:
             return "draining"
         outage = self.archiving.outage
-        if outage is not None and self.now() < self.mailserver.refused_until:
+        if outage is not None and self.mailserver.holds_back(self.now()):
             return outage.state  # later, the next envelope shows whether the archive works: it must be sent here
         return DAMAGED if self.history_requests.damaged else ""
 
