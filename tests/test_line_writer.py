@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import resource
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ import pytest
 
 from restante.common import line_writer
 from restante.common.line_writer import LineWriter
+from restante.mailbox.server.trace import TraceFile
 
 LINE = b"x" * 99 + b"\n"
 
@@ -99,3 +101,45 @@ def test_an_error_is_reported_when_it_begins_and_the_lines_that_it_cost_when_it_
         os.close(file)
     assert notice.notices == [("No space left on device", 0), ("", 3)]
     assert (tmp_path / "file").read_bytes() == LINE
+
+
+def test_a_line_that_an_error_cut_off_does_not_spoil_the_next(tmp_path: Path) -> None:
+    notice = Notices()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    file = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
+    lines = LineWriter(file, notice, owns=True)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (250, hard))
+    try:
+        lines.write(LINE * 4)
+        assert notice.came.wait(60)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    lines.write(LINE)
+    lines.write(LINE)
+    lines.end(60)
+    assert notice.notices == [("File too large", 0), ("", 2)]
+    assert (tmp_path / "file").read_bytes() == LINE * 2 + LINE[:50] + b"\n" + LINE * 2
+
+
+def test_a_trace_that_is_still_the_same_file_is_not_written_by_two_threads(tmp_path: Path) -> None:
+    """Otherwise each would write pieces of lines between the other's, and each SIGHUP would leave a thread."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        threads, descriptors = threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
+        trace = TraceFile(path)
+        for _ in range(5):
+            trace.write(LINE * 100)
+            trace.reopen()
+        assert threading.active_count() == threads + 1
+        assert len(list(Path("/proc/self/fd").iterdir())) == descriptors + 1
+        os.set_blocking(reader, True)
+        text = b""
+        while len(text) < 500 * len(LINE):
+            text += os.read(reader, PIPE_BYTES)
+        trace.close()
+        assert text == LINE * 500
+    finally:
+        os.close(reader)

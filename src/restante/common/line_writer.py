@@ -29,17 +29,17 @@ class LineWriter(io.RawIOBase):
     `write` never waits: it drops lines while CAPACITY_BYTES are waiting, and while nothing can be written.
     """
 
-    def __init__(
-        self, descriptor: int, notice: Notice, capacity: int = CAPACITY_BYTES, *, owns: bool = False
-    ) -> None:
+    def __init__(self, descriptor: int, notice: Notice, *, owns: bool = False) -> None:
         """Write to a descriptor, which is closed at the end if the writer `owns` it."""
         super().__init__()
-        self._descriptor, self._notice, self._capacity, self._owns = descriptor, notice, capacity, owns
+        self._descriptor, self._notice, self._owns = descriptor, notice, owns
         self._queue: list[bytes] = []
         self._bytes = 0
         """Bytes in the queue and in the hands of the thread."""
         self._dropped = 0
         self._failing = False
+        self._cut = False
+        """Whether what is written ends within a line that an error cut off."""
         self._ending = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="lines", daemon=True)
@@ -101,11 +101,15 @@ class LineWriter(io.RawIOBase):
             return data
 
     def _write(self, data: bytes) -> None:
+        left = memoryview(data)
         try:
-            left = memoryview(data)
+            while self._cut:
+                self._cut = not self._write_some(memoryview(b"\n"))
             while left:
                 left = left[self._write_some(left) :]
         except OSError as error:
+            if written := len(data) - len(left):
+                self._cut = data[written - 1] != ord("\n")
             with self._changed:
                 self._dropped += bytes(left).count(b"\n")
             if not self._failing:

@@ -10,6 +10,7 @@ joined with both clients' logs. A trace contains no names and no bodies, but cli
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Callable
@@ -94,27 +95,34 @@ class TraceFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            self._lines = self._open()
+            self._lines = LineWriter(self._open(), _report_dropped, owns=True)
         except OSError as error:
             raise _unwritable(path, error.strerror) from error
 
-    def _open(self) -> LineWriter:
+    def _open(self) -> int:
         # O_NONBLOCK: opening a pipe that has no reader fails, and does not wait for one.
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
-        return LineWriter(os.open(self._path, flags, 0o666), _report_dropped, owns=True)
+        return os.open(self._path, flags, 0o666)
 
     def write(self, lines: bytes) -> None:
         """Append lines. This never waits: lines are dropped and counted while the file cannot be written."""
         self._lines.write(lines)
 
     def reopen(self) -> None:
-        """Open the file again, for log rotation: if the old file was moved, a new one is created."""
+        """Open the file again, for log rotation: if the old file was moved, a new one is created.
+
+        If it is the same file, its writer stays: two would write pieces of lines between each other's to a pipe.
+        """
         try:
             opened = self._open()
         except OSError as error:
             log.warning("the trace could not be reopened; the old file stays in use", error=error.strerror)
             return
-        old, self._lines = self._lines, opened
+        with contextlib.suppress(OSError):  # the old file is on a network file system, and another machine removed it
+            if os.path.sameopenfile(opened, self._lines.fileno()):
+                os.close(opened)
+                return
+        old, self._lines = self._lines, LineWriter(opened, _report_dropped, owns=True)
         old.end(0)  # its thread writes what is queued
 
     def close(self) -> None:
