@@ -16,11 +16,13 @@ from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from pyspark.sql import SparkSession
 
 from restante.pipeline import ingest
 from restante.pipeline.clean.envelopes import ENVELOPE_FAULTS, MAX_CLOCK_SKEW_SECONDS, Stored, verify
@@ -28,15 +30,16 @@ from restante.pipeline.clean.rules import SECONDS_PER_DAY
 from restante.pipeline.sources import paths
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.source import IngestContext, SourceError
+from restante.waku import read_envelopes
 from restante.waku.archive import ids
 from restante.waku.archive.sqlite import Archive
 from restante.waku.envelope import rlp
 from restante.waku.envelope.envelope import Envelope, make
-from restante.waku.files import rlp_items
+from restante.waku.files import UnreadableItem, rlp_items
 from restante.waku.files.exporting import export
 from support.effort import examples
 from support.mutation import mutated
-from support.pipeline.runs import LakeWorld
+from support.pipeline.runs import LakeWorld, command, spark_command
 from support.pipeline.servers import CONTEXT, NOW
 from support.pipeline.source_reads import Row, SourceRead, read_source, rows_of
 from support.waku.archives import ROWS
@@ -230,7 +233,6 @@ def changed(column: str, value: object) -> pa.Table:
 
 
 THIRD = "x.parquet:2"
-NO_TABLE = [("x.parquet:0", "no table with a column raw")]
 
 TABLES: dict[str, tuple[pa.Table, list[tuple[str, str]], int]] = {
     "another hash": (changed("hash", bytes(32)), [(THIRD, "the hash does not match")], 5),
@@ -245,9 +247,7 @@ TABLES: dict[str, tuple[pa.Table, list[tuple[str, str]], int]] = {
     "came before 1970": (changed("arrived", -(1 << 62)), [], 6),
     "only envelopes": (table().select(["raw"]), [], 6),
     "columns of other types": (table().set_column(0, "hash", [["x"] * 6]), [], 6),
-    "no column raw": (table().select(["hash"]), NO_TABLE, 0),
-    "raw is text": (pa.table({"raw": ["x"] * 6}), NO_TABLE, 0),
-    "two columns raw": (pa.table([table()["raw"]] * 2, names=["raw", "raw"]), NO_TABLE, 0),
+    "raw is text": (pa.table({"raw": ["x"] * 2}), [(f"x.parquet:{n}", "not an envelope") for n in range(2)], 0),
     "twice the same": (
         pa.concat_tables([table(), table()]),
         [(f"x.parquet:{n}", "duplicate") for n in range(6, 12)],
@@ -275,9 +275,133 @@ def test_rows_that_cannot_be_read_are_counted_one_by_one_and_later_groups_are_re
     result = read_new(path)
     assert result.faults == [(f"x.parquet:{row}", REST) for row in range(20)]
     assert hashes(result) == of(ROWS[20:40])
-    for no_parquet in (b"PAR1", b"PAR1" + bytes(100) + b"PAR1"):
-        path.write_bytes(no_parquet)
-        assert read_new(path).faults == NO_TABLE
+
+
+BYTES_TYPES = [
+    pa.binary(),
+    pa.large_binary(),
+    pa.binary_view(),
+    pa.string(),
+    pa.large_string(),
+    pa.string_view(),
+    pa.dictionary(pa.int32(), pa.binary()),
+    pa.dictionary(pa.int32(), pa.string()),
+    pa.opaque(pa.binary(), "envelope", "restante"),
+]
+"""The types that Arrow's programs may ask for when a column of byte strings is read, in the metadata of a file."""
+
+
+def typed(column: str, kind: pa.DataType) -> pa.Table:
+    """Return a table with a column of another type, also text that is not UTF-8."""
+    whole = table()
+    values = pa.array(whole[column].to_pylist(), pa.binary())
+    if pa.types.is_dictionary(kind):
+        encoded = values.dictionary_encode()
+        named = pa.DictionaryArray.from_arrays(encoded.indices, cast(encoded.dictionary, kind.value_type))
+    else:
+        named = cast(values, kind)
+    return whole.set_column(whole.schema.get_field_index(column), column, named)
+
+
+def cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    if isinstance(kind, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(kind, values)
+    return pc.cast(values, options=pc.CastOptions(kind, allow_invalid_utf8=True))
+
+
+@pytest.mark.parametrize("kind", BYTES_TYPES, ids=str)
+def test_byte_strings_are_read_whichever_arrow_type_the_file_asks_for(kind: pa.DataType, tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(typed("raw", kind), path)
+    assert pq.read_schema(path).field("raw").type == kind
+    result = read_new(path)
+    assert (result.faults, hashes(result)) == ([], of(SOME))
+    assert list(read_envelopes(path)) == SOME
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.large_binary(), pa.binary_view(), pa.dictionary(pa.int32(), pa.binary())], ids=str
+)
+@pytest.mark.parametrize("column", ["hash", "topic"])
+def test_stored_values_are_compared_whichever_of_arrow_s_types_they_have(
+    column: str, kind: pa.DataType, tmp_path: Path
+) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(typed(column, kind), path)
+    assert read_new(path).faults == []
+    other = SOME[1:] + SOME[:1]
+    pq.write_table(pa.table({"raw": table(other)["raw"], column: typed(column, kind)[column]}), path)
+    assert {reason for _, reason in read_new(path).faults} == {f"the {column} does not match"}
+
+
+def test_indices_that_the_dictionary_of_a_damaged_file_does_not_have_are_not_followed(tmp_path: Path) -> None:
+    """Arrow's reader does not check them, and its cast reads what is in memory there."""
+    path = tmp_path / "x.parquet"
+    written = pa.array([SOME[n % 5].raw for n in range(64)], pa.binary()).dictionary_encode()
+    pq.write_table(pa.table({"raw": written}), path, compression="none", write_statistics=False)
+    column = pq.ParquetFile(path).metadata.row_group(0).column(0)
+    with path.open("r+b") as file:
+        file.seek(column.dictionary_page_offset + column.total_compressed_size - 1)
+        file.write(b"\xff")
+    indices = pq.read_table(path)["raw"].chunk(0).indices
+    assert max(indices.to_pylist()) > 4
+    assert read_new(path).faults == [(f"x.parquet:{row}", REST) for row in range(64)]
+    unreadable: list[UnreadableItem] = []
+    assert list(read_envelopes(path, on_unreadable=unreadable.append)) == []
+    assert [item.where for item in unreadable] == ["row 0"]
+
+
+def misnamed() -> bytes:
+    """Return a file with a column whose name is not UTF-8."""
+    file = BytesIO()
+    pq.write_table(table().append_column("qqqq", [[1] * 6]), file, store_schema=False)
+    return file.getvalue().replace(b"qqqq", b"q\xff\xfeq")
+
+
+UNUSABLE: dict[str, tuple[pa.Table | bytes, str]] = {
+    "no column raw": (table().select(["hash"]), "has no column raw of byte strings"),
+    "numbers": (pa.table({"raw": [1] * 6}), "has no column raw of byte strings"),
+    "lists": (pa.table({"raw": [[b"x"]] * 6}), "has no column raw of byte strings"),
+    "two columns raw": (
+        pa.table([table()["raw"]] * 2, names=["raw", "raw"]),
+        "has no column raw of byte strings",
+    ),
+    "a name that is not UTF-8": (misnamed(), "cannot be read as Parquet: the name of a column is not UTF-8"),
+    "four bytes": (b"PAR1", "cannot be read as Parquet: "),
+    "no footer": (b"PAR1" + bytes(100) + b"PAR1", "cannot be read as Parquet: "),
+}
+"""Files that Parquet's first bytes promise to be tables of envelopes, and what is said of them."""
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_a_file_without_a_usable_column_fails_in_every_run_until_it_changes(name: str, tmp_path: Path) -> None:
+    content, reason = UNUSABLE[name]
+    path = tmp_path / "\x1b[31m.parquet"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        pq.write_table(content, path)
+    for _ in range(2):
+        with pytest.raises(SourceError) as failure:
+            read_new(path)
+        assert str(failure.value).startswith(f"source waku: {tmp_path}/\\x1b[31m.parquet {reason}")
+        assert "\n" not in str(failure.value)
+    pq.write_table(table(), path)
+    assert hashes(read_new(path)) == of(SOME)
+
+
+def test_the_other_files_of_a_folder_are_read_and_the_run_fails(spark: SparkSession, tmp_path: Path) -> None:
+    files = exported(tmp_path, "a.rlp", rows=SOME[:2])
+    pq.write_table(table().select(["hash"]), files / "b.parquet")
+    (files / "c.parquet").write_bytes(b"PAR1")
+    words = ("ingest", "--lake", tmp_path / "lake", "--source", f"waku={files}")
+    told = f"restante: source waku: {files}/b.parquet has no column raw of byte strings, which would hold envelopes"
+
+    assert spark_command(spark, *words, ends=1).stderr.splitlines()[-1] == f"{told}; nor can 1 other file be read"
+    lake = LakeWorld(spark, tmp_path)
+    assert sorted(row["hash"] for row in lake.rows("archived")) == sorted(of(SOME[:2]))
+    assert lake.rows("quarantine") == []
+    assert command(*words, ends=1).stderr == f"{told}; nor can 1 other file be read\n", "nothing else is new"
 
 
 @pytest.mark.parametrize("changed", [BYTES + SOME[0].raw, BYTES[:-1] + b"\x7f"], ids=["longer", "as long"])
@@ -290,6 +414,17 @@ def test_a_file_that_changes_before_it_is_read_is_refused_with_one_sentence(tmp_
         path.write_bytes(changed)
         os.utime(path, (NOW, NOW))
         with pytest.raises(SourceError, match=r"a\.rlp changed while it was read: ingest it again"):
+            rows_of(opened, span)
+
+
+def test_a_table_that_is_overwritten_before_it_is_read_is_refused_with_the_same_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(table(), path)
+    with recognise(f"waku={path}").opened(tmp_path / "scratch", print, CONTEXT) as opened:
+        span = opened.find_new("archived", {})
+        assert span is not None
+        path.write_bytes(b"PAR1".ljust(path.stat().st_size, b"\0"))
+        with pytest.raises(SourceError, match=r"a\.parquet changed while it was read: ingest it again"):
             rows_of(opened, span)
 
 

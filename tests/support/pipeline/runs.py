@@ -56,9 +56,9 @@ def command(*words: str | Path, ends: int = 0, session: Any = no_spark) -> subpr
     return done
 
 
-def spark_command(spark: SparkSession, *words: str | Path) -> subprocess.CompletedProcess[str]:
+def spark_command(spark: SparkSession, *words: str | Path, ends: int = 0) -> subprocess.CompletedProcess[str]:
     """Run a command of the pipeline in this process, on the shared session."""
-    return command(*words, session=lambda *_, **_others: nullcontext(spark))
+    return command(*words, ends=ends, session=lambda *_, **_others: nullcontext(spark))
 
 
 class LakeWorld:

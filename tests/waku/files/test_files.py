@@ -136,8 +136,21 @@ def test_a_file_that_is_no_parquet_or_has_no_column_raw_is_refused_in_one_senten
     pq.write_table(pa.table({"cats": ["Mia"]}), file)
     with pytest.raises(StoreError, match="has no column raw"):
         list(parquet.read(file))
+    pq.write_table(pa.table({"raw": [1]}), file)
+    with pytest.raises(StoreError, match="has no column raw of byte strings"):
+        list(parquet.read(file))
     pq.write_table(pa.table({"raw": [A.raw]}), file)
     assert list(parquet.read(file)) == [A]
+
+
+def test_text_in_the_column_raw_is_no_envelope(tmp_path: Path) -> None:
+    not_utf8 = pa.array([b"\xff\xfe"]).view(pa.string())
+    pq.write_table(
+        pa.table({"raw": pa.chunked_array([not_utf8, pa.array(["Dear Sir or Madam,"])])}), tmp_path / "file"
+    )
+    assert list(parquet.read(tmp_path / "file")) == [
+        UnreadableItem(f"row {row}", reason_of(raw)) for row, raw in enumerate([b"\xff\xfe", b"Dear Sir or Madam,"])
+    ]
 
 
 def by_key(rows: list[Envelope]) -> list[Envelope]:

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 import pyarrow as pa
 
+from restante.common.errors import StoreError
+from restante.common.plural import counted
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import ARCHIVED, SOURCE_KIND_FILES
 from restante.pipeline.sources import archived, parquets, paths, rlps
-from restante.pipeline.sources.archived import Origin
+from restante.pipeline.sources.archived import FoundEnvelopes, Origin
 from restante.pipeline.sources.paths import SourceFile
 from restante.pipeline.sources.source import (
     IngestContext,
@@ -72,12 +74,25 @@ class FilesSource:
 
     @contextmanager
     def opened(self, scratch: Path, say: Say, context: IngestContext) -> Iterator[OpenedFiles]:  # noqa: ARG002 - nothing is copied
-        """Find the files. A file that changes later is rejected. Raises SourceError."""
+        """Find the files. A file that changes later is rejected. Raises SourceError.
+
+        Files that are no tables of envelopes are left out. At the end they raise SourceError, when the rows of the
+        others are committed.
+        """
         found = paths.files(self.path, ENVELOPE_SUFFIXES)
         if not found:  # what unmounting leaves is an empty folder
             raise paths.gone(self.name, self.path)
         paths.say_empty(self.name, found, say)
-        yield OpenedFiles(self.name, found, context)
+        opened = OpenedFiles(self.name, found, context)
+        yield opened
+        if opened.left_out:
+            raise SourceError(f"source {self.name}: {_some(opened.left_out)}")
+
+
+def _some(sentences: Sequence[str]) -> str:
+    """Return the first of many sentences about files, and the number of the others."""
+    more = len(sentences) - 1
+    return f"{sentences[0]}; nor can {counted(more, 'other file')} be read" if more else sentences[0]
 
 
 class OpenedFiles:
@@ -90,11 +105,14 @@ class OpenedFiles:
         self._found = [file for file in found if file.size]
         self._files: dict[str, SourceFile] = {}
         """Digest → file, as `find_new` found them; of several names, the quarantine shows the first."""
+        self.left_out: list[str] = []
+        """Why new files are no tables of envelopes, as `find_new` found them. They get no marks, so that every run
+        examines them again."""
 
     def find_new(self, table: str, marks: Mapping[str, Mark]) -> Span | None:
         """Return what is new, or None if nothing is. Raises SourceError."""
         self._files = paths.named(self._found, marks, self._context.now)
-        new = {name: count(file) for name, file in self._files.items() if name not in marks}
+        new = self._count({name: file for name, file in self._files.items() if name not in marks})
         if not new:
             return None
         return Span(
@@ -107,6 +125,18 @@ class OpenedFiles:
             marks=paths.marked(self._files, new, marks, self._context.now),
             envelope_bytes=sum(self._files[name].size for name in new),
         )
+
+    def _count(self, new: Mapping[str, SourceFile]) -> dict[str, int]:
+        """Return the number of items in each new file, by digest. Leave out those that are no tables of envelopes."""
+        counts: dict[str, int] = {}
+        self.left_out = []
+        for name, file in new.items():
+            try:
+                counts[name] = count(file)
+            except StoreError as error:
+                self.left_out.append(f"{paths.shown(file.path)} {error}")
+                del self._files[name]
+        return counts
 
     def files(self, span: Span) -> Sequence[SharedFile]:
         """Return the new files."""
@@ -126,7 +156,11 @@ class OpenedFiles:
 
 
 def count(file: SourceFile) -> int:
-    """Return the number of items to read. Raises SourceError."""
+    """Return the number of items to read.
+
+    Raises StoreError, whose text is to follow the file's name, if it is no table of envelopes; SourceError if it
+    cannot be read.
+    """
     with paths.opened(file) as data:
         if _is_parquet(data):
             return parquets.count(file.path)
@@ -151,9 +185,14 @@ class FileTask(NamedTuple):
         """Yield the file's envelopes, verified."""
         seen: set[bytes] = set()
         with paths.opened(self.file) as data:
-            if _is_parquet(data):
-                found = parquets.found(self.file.path, self.latest)
-            else:
-                found = rlps.found(data, self.file.size, self.latest)
-            for some in found:
+            for some in self._found(data):
                 yield archived.verify_batch(some, self.origin, seen)
+
+    def _found(self, data: BinaryIO) -> Iterator[FoundEnvelopes]:
+        if not _is_parquet(data):
+            yield from rlps.found(data, self.file.size, self.latest)
+            return
+        try:
+            yield from parquets.found(self.file.path, self.latest)
+        except StoreError as error:  # it was a table when its rows were counted
+            raise paths.changed(self.file.path) from error

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from restante.common.errors import StoreError
+from restante.common.errors import StoreError, plain
 from restante.waku import files
 from restante.waku.archive.records import Archived
 
@@ -74,39 +74,88 @@ def _table(group: list[Archived]) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=PARQUET_SCHEMA)
 
 
+def opened(file: Path) -> pq.ParquetFile:
+    """Open a table with a column `raw` of byte strings.
+
+    Raises StoreError, whose text is to follow the file's name, if the content is not such a table; OSError if the
+    system cannot read the file.
+    """
+    try:
+        table = pq.ParquetFile(file, page_checksum_verification=True)
+    except (pa.ArrowException, OSError) as error:
+        if is_of_system(error):
+            raise
+        raise StoreError(f"cannot be read as Parquet: {_line(error)}") from error
+    except UnicodeDecodeError as error:
+        raise StoreError("cannot be read as Parquet: the name of a column is not UTF-8") from error
+    if not has_byte_strings(table.schema_arrow, "raw"):
+        table.close()
+        raise StoreError("has no column raw of byte strings, which would hold envelopes")
+    return table
+
+
+def is_of_system(error: Exception) -> bool:
+    """Return whether an error is the system's. pyarrow also raises OSError about the content of a file."""
+    return isinstance(error, OSError) and error.errno is not None
+
+
+def has_byte_strings(schema: pa.Schema, name: str) -> bool:
+    """Return whether a table has one column of this name, and `byte_strings` can return its values."""
+    if schema.names.count(name) != 1:
+        return False
+    try:
+        pa.nulls(0, schema.field(name).type).cast(pa.large_binary())
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def byte_strings(column: pa.Array) -> list[bytes | None]:
+    """Return the values of a column of byte strings, whose Arrow type may be any that has them.
+
+    The type is what the file's writer had in memory, such as a view, a dictionary or text: it is in the file's
+    metadata (`ARROW:schema`, https://arrow.apache.org/docs/cpp/parquet.html, "Serialization details"), and pyarrow
+    restores it. Raises pa.ArrowException if an index into a dictionary is out of bounds.
+    """
+    if pa.types.is_dictionary(column.type):
+        # The indices are the file's, and `cast` follows them unchecked. `take` checks them.
+        return column.dictionary.cast(pa.large_binary()).take(column.indices).to_pylist()  # type: ignore[no-any-return]
+    return column.cast(pa.large_binary()).to_pylist()  # type: ignore[no-any-return]
+
+
 def read(file: Path) -> files.FileItems:
     """Yield each row's `raw` as an envelope, or as an unreadable item if the row has another `hash`.
 
     The rest of a row group that cannot be read is skipped. Raises StoreError if the file is not such a table.
     """
     try:
-        table = pq.ParquetFile(file, page_checksum_verification=True)
-    except (pa.ArrowException, OSError) as error:
-        raise StoreError(f"{file} cannot be read as Parquet: {_line(error)}") from error
+        table = opened(file)
+    except StoreError as error:
+        raise StoreError(f"{file} {error}") from error
+    except OSError as error:
+        raise StoreError(f"{file} cannot be read: {plain(error)}") from error
     with table:
-        if "raw" not in table.schema_arrow.names:
-            raise StoreError(f"{file} has no column raw, which would hold envelopes")
+        columns = [name for name in ("raw", "hash") if has_byte_strings(table.schema_arrow, name)]
         first = 0
         for group in range(table.num_row_groups):
-            yield from _group(table, group, first)
+            yield from _group(table, group, columns, first)
             first += table.metadata.row_group(group).num_rows
 
 
-def _group(table: pq.ParquetFile, group: int, first: int) -> files.FileItems:
-    wanted = [name for name in ("raw", "hash") if name in table.schema_arrow.names]
+def _group(table: pq.ParquetFile, group: int, columns: list[str], first: int) -> files.FileItems:
     row = first
     try:
-        for batch in table.iter_batches(_BATCH_ROWS, row_groups=[group], columns=wanted):
-            for values in batch.to_pylist():
-                yield _item(values, f"row {row}")
+        for batch in table.iter_batches(_BATCH_ROWS, row_groups=[group], columns=columns):
+            values = {name: byte_strings(batch.column(name)) for name in columns}
+            for raw, stored in zip(values["raw"], values.get("hash", [None] * batch.num_rows), strict=True):
+                yield _item(raw, stored, f"row {row}")
                 row += 1
     except (pa.ArrowException, OSError) as error:
         yield files.UnreadableItem(f"row {row}", f"the rest of its group cannot be read: {_line(error)}")
 
 
-def _item(values: dict[str, Any], where: str) -> files.FileItem:
-    raw, stored = values["raw"], values.get("hash")
-    if not isinstance(raw, bytes):
+def _item(raw: bytes | None, stored: bytes | None, where: str) -> files.FileItem:
+    if raw is None:
         return files.UnreadableItem(where, "raw is not a byte string")
     found = files.read(raw, where)
     if not isinstance(found, files.UnreadableItem) and stored not in (None, found.hash):
