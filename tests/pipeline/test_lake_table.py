@@ -199,6 +199,19 @@ def test_spark_stages_rows_and_reads_all_or_some_partitions(spark: SparkSession,
     assert lakes.by_spark(spark, tmp_path, {"hour": {None, "7"}, "source": ["main"]}) == [meant[0], *meant[2:]]
 
 
+def test_many_files_are_read_without_a_job_that_looks_for_them(spark: SparkSession, tmp_path: Path) -> None:
+    """By default Spark starts one with a task for each file if there are more than 32."""
+    with opened(tmp_path) as table:
+        add(table, [letter(n, source=f"s{n}") for n in range(33)])
+        assert len(table.files()) == 33
+        spark.sparkContext.setJobGroup(str(tmp_path), "")
+        rows = table.read(spark)
+        assert list(spark.sparkContext.statusTracker().getJobIdsForGroup(str(tmp_path))) == []
+        assert rows.count() == 33
+        assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(str(tmp_path))) > 0
+    spark.sparkContext.setJobGroup("", "")
+
+
 def test_columns_are_found_by_name_and_unfit_rows_are_not_staged(spark: SparkSession, tmp_path: Path) -> None:
     one = lakes.frame(spark, [letter(1)])
     turned = one.selectExpr("'x' AS more", *reversed(one.columns)).withColumn("id", one["id"].cast("INT"))
