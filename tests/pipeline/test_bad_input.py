@@ -213,7 +213,8 @@ def test_a_source_that_disappears_during_a_run_is_finished_by_the_next(world: La
     with patch.object(ingest, "_read", meanwhile):
         failures = [result.failure for result in world.ingest(*specs) if result.failure]
     assert failures == [
-        f"cannot read {tmp_path / path}: No such file or directory" for path in ("logs/log", "files/x.rlp")
+        f"source {path.parent}: cannot read {tmp_path / path}: No such file or directory"
+        for path in (Path("logs/log"), Path("files/x.rlp"))
     ]
     tables = ("server_commands", "client_events", "archived", "quarantine")
     assert [len(world.rows(name)) for name in tables] == [1, 0, 0, 0]

@@ -166,19 +166,25 @@ def test_a_source_that_cannot_be_read_fails_alone_in_one_sentence(sources: Sourc
     sources.write("files/a.rlp", letter(1).raw)
     for link in ("traces/b", "files/b.rlp"):
         (tmp_path / link).symlink_to("missing")
+    (tmp_path / "data").mkdir()
+    for pipe in ("pipe", "data/restante.sqlite"):
+        os.mkfifo(tmp_path / pipe)  # to open it would wait for a writer
     Their(tmp_path).stop()
     nothing = "is not a source of usage records, timing logs or envelopes: name a server's database"
     missing = "No such file or directory"
     wrong = {
         ("gone", "gone"): f"source gone: cannot read {tmp_path}/gone: {missing}",
         ("none", "no*"): f"source none: {tmp_path}/no* {nothing}",
+        ("pipe", "pipe"): f"source pipe: {tmp_path}/pipe is a named pipe, a device or a socket: name a file",
+        ("device", "/dev/zero"): "source device: /dev/zero is a named pipe, a device or a socket: name a file",
+        ("data", "data"): f"source data: {tmp_path}/data/restante.sqlite is a named pipe, a device or a socket",
         ("text", "text"): f"source text: {tmp_path}/text {nothing}",
         ("post", "relay.sqlite"): f"source post: {tmp_path}/relay.sqlite is the reference server's channel database",
         ("log@relay", "a"): f"source log: @relay is for timing logs, and {tmp_path}/a/restante.sqlite is a mailbox",
         ("torn", "torn"): f"source torn: {tmp_path}/torn is damaged",
-        ("traces", "traces"): f"cannot read {tmp_path}/traces/b: {missing}",
-        ("globbed", "traces/*"): f"cannot read {tmp_path}/traces/b: {missing}",
-        ("files", "files"): f"cannot read {tmp_path}/files/b.rlp: {missing}",
+        ("traces", "traces"): f"source traces: cannot read {tmp_path}/traces/b: {missing}",
+        ("globbed", "traces/*"): f"source globbed: cannot read {tmp_path}/traces/b: {missing}",
+        ("files", "files"): f"source files: cannot read {tmp_path}/files/b.rlp: {missing}",
     }
     planned, errors = sources.ingest({**dict(wrong.keys()), "relay": "a"}, ends=1)
     assert not sources.lake.exists()

@@ -110,7 +110,8 @@ def recognise_all(specs: Sequence[str]) -> tuple[list[Source], list[IngestResult
         try:
             found.append(recognise(spec))
         except SourceError as error:
-            unread.append(IngestResult(parse(spec).name, "", None, failure=str(error)))
+            name = parse(spec).name
+            unread.append(IngestResult(name, "", None, failure=error.of(name)))
     return found, unread
 
 
@@ -137,7 +138,7 @@ def ingest(run: Run, sources: Sequence[Source], *, plan: bool = False) -> list[I
             with source.opened(run.scratch, run.steps.say, context) as opened:
                 found.extend(_ingest_table(run, context, source, opened, table, plan=plan) for table in opened.tables)
         except SourceError as error:
-            found.append(IngestResult(source.name, "", None, failure=str(error)))
+            found.append(IngestResult(source.name, "", None, failure=error.of(source.name)))
     return [result for source in sources for result in results[source.name]]
 
 

@@ -15,6 +15,7 @@ from restante.pipeline.sources.source import (
     SourceSpec,
     is_glob,
     parse,
+    refuse_special,
 )
 
 Kind = Callable[[SourceSpec, PathPreview], Source | None]
@@ -49,6 +50,7 @@ def _preview(spec: SourceSpec) -> PathPreview:
             return PathPreview(frozenset(), b"")
         if path.is_dir():
             return PathPreview(frozenset(entry.name for entry in path.iterdir()), b"")
+        refuse_special(path, spec.name)
         with path.open("rb") as file:
             return PathPreview(None, file.read(PREVIEW_BYTES))
     except OSError as error:

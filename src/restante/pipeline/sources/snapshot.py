@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from restante.common.errors import plain
-from restante.pipeline.sources.source import SourceError
+from restante.pipeline.sources.source import SourceError, refuse_special
 
 BUSY_TIMEOUT: Final = 5.0
 """Seconds for which another program may have the database locked before we give up."""
@@ -74,8 +74,10 @@ def reading(path: Path, name: str, called: Path | None = None) -> Iterator[sqlit
     """Yield a database opened for reading only.
 
     `name` (the source's) and `called` (the path that the file is a copy of) are used in errors. Bytes of a text that
-    are invalid UTF-8 become lone surrogates. Raises SourceError for any SQLite error, also within the `with` block.
+    are invalid UTF-8 become lone surrogates. Raises SourceError if the path is a named pipe or a device, and for any
+    SQLite error, also within the `with` block.
     """
+    refuse_special(path, name)
     try:
         with closing(
             sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", BUSY_TIMEOUT, uri=True, isolation_level=None)

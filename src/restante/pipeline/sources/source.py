@@ -7,6 +7,7 @@ with a fault. It does not decide what becomes of them, and writes nothing but it
 from __future__ import annotations
 
 import re
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import date
@@ -41,6 +42,11 @@ differ by less, and so do the steps by which programs correct a clock that is ne
 
 class SourceError(RestanteError):
     """A source, or one of its tables, cannot be read; the other sources still are."""
+
+    def of(self, name: str) -> str:
+        """Return the text, beginning with the source's name: errors about a file come from where it is not known."""
+        text, start = str(self), f"source {name}: "
+        return text if text.startswith(start) else start + text
 
 
 class IngestContext(NamedTuple):
@@ -248,6 +254,19 @@ def shared(sources: Sequence[Source]) -> dict[str, str]:
             found.setdefault(first, other)
             found.setdefault(other, first)
     return found
+
+
+def refuse_special(path: Path, name: str) -> None:
+    """Raise SourceError if the path, of the source of this name, is something else than a file or a folder.
+
+    To open a named pipe waits for a writer (fifo(7)), and a device may have no end.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError:  # the caller opens it, and reports why it cannot be read
+        return
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise SourceError(f"source {name}: {path} is a named pipe, a device or a socket: name a file or a folder")
 
 
 def is_glob(path: Path) -> bool:
