@@ -13,7 +13,7 @@ from restante.client.arguments import check_seconds
 from restante.client.base import BaseWormhole
 from restante.client.connection.server import Server
 from restante.client.connection.work import DEFAULT_MAX_BITS
-from restante.client.core.outputs import Failed, KeyAgreed, MessageReceived, NameplatesListed, PeerConfirmed
+from restante.client.core.outputs import Closed, Failed, KeyAgreed, MessageReceived, NameplatesListed, PeerConfirmed
 from restante.client.core.state import NEW_BYTES, new_state
 from restante.client.defaults import DEFAULT_SERVER
 from restante.client.errors import ClosedError, WormholeError
@@ -102,7 +102,7 @@ class Wormhole(BaseWormhole):
         super()._handle(event)
         if isinstance(event, KeyAgreed):
             self._key_timer = self._report_silence("key")
-        elif isinstance(event, PeerConfirmed | Failed) and self._key_timer is not None:
+        elif isinstance(event, PeerConfirmed | Failed | Closed) and self._key_timer is not None:
             self._key_timer.cancel()
 
     async def _disconnect(self) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import socket
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import pytest
 
@@ -25,7 +27,16 @@ from client.transfer.hostile import (
     stopped_halfway,
     stored,
 )
-from restante.client import PeerSilent, PeerStalledError, TransferError, TransitOptions, Wormhole
+from restante.client import (
+    Closed,
+    Event,
+    KeyAgreed,
+    PeerSilent,
+    PeerStalledError,
+    TransferError,
+    TransitOptions,
+    Wormhole,
+)
 from restante.client.errors import ConnectionLostError
 from restante.client.transfer.receiving import OfferedText, receive
 from restante.client.transfer.sending import send_file
@@ -36,6 +47,7 @@ from restante.client.transit.pipe import STALL_SECONDS, RecordPipe
 from restante.client.transit.records import RecordSealer, Role, TransitKeys
 from restante.client.wormhole import SILENCE_SECONDS
 from restante.common.errors import Misuse
+from support.bounds import BOUND
 
 HOUR: Final = 3600.0
 
@@ -129,6 +141,28 @@ async def test_a_wormhole_that_is_closed_tells_no_silence(network: Network) -> N
             await asyncio.sleep(SILENCE_SECONDS - 1)
         await asyncio.sleep(HOUR)
     assert events.of(PeerSilent) == []
+
+
+@simulated
+async def test_behind_the_last_event_no_silence_is_told(network: Network) -> None:
+    events = Heard()
+
+    def refuse(event: Event) -> None:
+        events(event)
+        if event == KeyAgreed():
+            raise AssertionError("refused")
+
+    async with wormhole() as theirs:
+        await theirs.set_code(CODE)
+        await asyncio.sleep(1)
+        mute(network)
+        ours = wormhole(on_event=refuse)
+        await ours.__aenter__()
+        await ours.set_code(CODE)
+        await asyncio.sleep(HOUR)
+        with pytest.raises(AssertionError, match=r"^refused$"):
+            await ours.close()
+    assert isinstance(events.events[-1], Closed)
 
 
 @simulated
@@ -250,6 +284,13 @@ def scripted(*seconds: float, read: bytes = b"") -> tuple[RecordPipe, Scripted, 
     return pipe, connected, silences
 
 
+def loopback() -> tuple[socket.socket, socket.socket]:
+    """Return both ends of a connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        return ours, listener.accept()[0]
+
+
 RECORD: Final = bytes(RecordSealer(KEYS.opening).seal(CONTENT))
 
 
@@ -287,6 +328,25 @@ def test_a_silence_is_told_after_its_time_also_if_that_is_longer_than_a_stall() 
         pipe.receive(stall_seconds=1000.0)
     assert connected.waited == 1000.0
     assert silences == [(300.0, 1000.0)]
+
+
+def fill(pipe: RecordPipe) -> NoReturn:
+    """Send until nobody takes any more."""
+    while True:
+        pipe.send(bytes(1 << 16))
+
+
+def test_the_system_does_not_end_a_connection_before_a_longer_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A receiver whose disk is busy reads nothing for a while: it has not taken what is on its way."""
+    monkeypatch.setattr("restante.client.transit.pipe.GONE_SECONDS", 0)
+    ours, theirs = loopback()
+    with closing(theirs), closing(RecordPipe(ours, KEYS, stall_seconds=0.5)) as pipe:
+        with pytest.raises(PeerStalledError):
+            fill(pipe)
+        answer = threading.Timer(3.0, theirs.sendall, [RECORD])
+        answer.start()
+        assert bytes(pipe.receive(stall_seconds=BOUND)) == CONTENT
+        answer.join()
 
 
 def test_a_connection_that_the_system_ends_is_lost() -> None:

@@ -28,7 +28,8 @@ KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10}
 """When the system asks whether the peer's system is there (tcp(7))."""
 
 GONE_SECONDS: Final = 60
-"""Seconds by which the system ends a connection later than this class, if the peer's system does not answer."""
+"""Seconds by which the system ends a connection later than this class, if the peer's system does not answer. A wait
+for the confirmation has no such limit."""
 
 MAX_CALL_SECONDS: Final = 24 * 3600.0
 """Seconds of one call of the system. `settimeout` takes no more than 24 days."""
@@ -52,11 +53,15 @@ class RecordPipe:
         self.warn_after(math.inf, lambda _waited, _limit: None)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         gone = min((stall_seconds + GONE_SECONDS) * 1000, MAX_CALL_SECONDS * 1000)
-        for name, value in {**KEEP_ALIVE, "TCP_USER_TIMEOUT": int(gone)}.items():
-            if (option := getattr(socket, name, None)) is not None:
-                connected.setsockopt(socket.IPPROTO_TCP, option, value)
+        self._set(**KEEP_ALIVE, TCP_USER_TIMEOUT=int(gone))
         self._reader = io.BufferedReader(_Unbuffered(self._read_some), SOCKET_READ_BYTES)
         self._buffer = bytearray(LENGTH_BYTES)
+
+    def _set(self, **options: int) -> None:
+        """Set those options of the connection that the system has."""
+        for name, value in options.items():
+            if (option := getattr(socket, name, None)) is not None:
+                self._socket.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def warn_after(self, seconds: float, on_silence: Callable[[float, float], None]) -> None:
         """Call a function when the peer has been silent for so many seconds, and go on.
@@ -79,6 +84,8 @@ class RecordPipe:
 
         Raises ConnectionLostError, or PeerMessageError if it is not the next one.
         """
+        if stall_seconds is not None:
+            self._set(TCP_USER_TIMEOUT=0)  # it counts a peer that takes nothing for a while, too (tcp(7))
         self._limit = self.stall_seconds if stall_seconds is None else stall_seconds
         return self._opener.open(self._read(length_of(bytes(self._read(LENGTH_BYTES)))))
 
