@@ -40,7 +40,7 @@ from restante.client import (
 from restante.client.errors import ConnectionLostError
 from restante.client.transfer.receiving import OfferedText, receive
 from restante.client.transfer.sending import send_file
-from restante.client.transfer.stream import CONFIRMED_BYTES_PER_SECOND
+from restante.client.transfer.stream import CONFIRMATION_STALLS, CONFIRMED_BYTES_PER_SECOND
 from restante.client.transfer.text import send_text
 from restante.client.transit.connecting import TRANSIT_SECONDS
 from restante.client.transit.pipe import STALL_SECONDS, RecordPipe
@@ -218,7 +218,9 @@ async def test_a_peer_that_stalls_is_told_then_the_transfer_ends_and_the_peer_he
         assert (await heard(theirs, "error"))[0].startswith("no answer for ")
     assert ended.value.outcome in str(ended.value)
     silences = [silence for silence in events.of(PeerSilent) if silence.awaited == awaited]
-    limit = 0.2 + (size / CONFIRMED_BYTES_PER_SECOND if awaited == "confirmation" else 0)
+    limit = 0.2
+    if awaited == "confirmation":
+        limit = CONFIRMATION_STALLS * limit + size / CONFIRMED_BYTES_PER_SECOND
     assert silences == [PeerSilent(0.1, awaited, limit)]  # type: ignore[arg-type]
     assert names(folder) == []
 

@@ -23,9 +23,13 @@ from restante.common.plural import counted
 PROGRESS_SECONDS: Final = 0.1
 """Seconds between two calls of a function for progress. People read no faster."""
 
-CONFIRMED_BYTES_PER_SECOND: Final = 100_000
-"""Bytes for which a sender waits a second longer for the confirmation. Some are still on their way, and the receiver
-flushes them to its disk or unpacks them: many small files on a disk of the network take so long."""
+CONFIRMATION_STALLS: Final = 5
+"""How many times as long as for bytes a sender waits for the confirmation at least. The receiver flushes a disk that
+other programs may keep busy, and removes what it replaces. If it has ended, its connection ends at once."""
+
+CONFIRMED_BYTES_PER_SECOND: Final = 1000
+"""Bytes for which a sender waits a second longer for the confirmation. Some are still on their way, perhaps in a
+relay, and the receiver unpacks them: a thousand small files on a disk of the network take ten seconds and 100 kB."""
 
 OnProgress = Callable[[int], None]
 """Called on the event loop with the number of bytes that were sent or received so far."""
@@ -134,7 +138,8 @@ class Stream:
             self._report_progress()
         with span(self._timing, "get ack"):
             self._awaited = "confirmation"
-            record = self._pipe.receive(self._pipe.stall_seconds + self._size / CONFIRMED_BYTES_PER_SECOND)
+            limit = CONFIRMATION_STALLS * self._pipe.stall_seconds + self._size / CONFIRMED_BYTES_PER_SECOND
+            record = self._pipe.receive(limit)
         said = acknowledgement_of(record)
         if said.ack != ARRIVED:
             raise TransferError(f"the receiver refused it: {refusal(said.ack)}")

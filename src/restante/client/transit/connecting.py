@@ -65,7 +65,7 @@ class TransitOptions(msgspec.Struct, frozen=True):
     """Seconds after which a transfer ends with TransferError if the two sides are not connected."""
     stall_seconds: float = STALL_SECONDS
     """Seconds after which a transfer ends with PeerStalledError if the peer has not sent or taken a byte. For the
-    receiver's confirmation a sender waits a second longer for each 100 kB."""
+    receiver's confirmation a sender waits five times as long, and a second more for each 1,000 bytes."""
 
     def __post_init__(self) -> None:
         """Raise Misuse if a relay is not named as `tcp:HOST:PORT`, or a time is not above 0."""
