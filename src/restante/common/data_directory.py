@@ -18,8 +18,8 @@ LOCK: Final = "lock"
 def lock(data: Path) -> ExitStack:
     """Lock a data directory for this process. Closing what is returned releases the lock.
 
-    The directory is made if it does not exist. Raises StoreError if another
-    process holds it or the directory cannot be made.
+    The directory is made if it does not exist. Raises StoreError if another process has locked it, or if it cannot be
+    made.
     """
     try:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)  # readable by its owner only: it holds private data

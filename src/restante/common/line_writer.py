@@ -16,7 +16,7 @@ CAPACITY_BYTES: Final = 4 << 20
 """Bytes that wait to be written. Lines beyond that are dropped and counted."""
 
 LAST_LINES_SECONDS: Final = 1.0
-"""How long `close` waits until what is queued was written."""
+"""How long `end` waits until what is queued was written."""
 
 Notice = Callable[[str, int], None]
 """Is called in the thread: with an error when lines begin to be lost to it, and with "" and the number of lines that
@@ -24,7 +24,7 @@ were dropped when lines can be written again."""
 
 
 class LineWriter(io.RawIOBase):
-    """A file to which a thread writes. `write` and `close` belong to one thread or to a lock of the caller.
+    """A file to which a thread writes. Any thread may call `write` and `end`.
 
     `write` never waits: it drops lines while CAPACITY_BYTES are waiting, and while nothing can be written.
     """
@@ -35,7 +35,7 @@ class LineWriter(io.RawIOBase):
         self._descriptor, self._notice, self._owns = descriptor, notice, owns
         self._queue: list[bytes] = []
         self._bytes = 0
-        """Bytes in the queue and in the hands of the thread."""
+        """Bytes in the queue, and those that the thread is writing."""
         self._dropped = 0
         self._failing = False
         self._cut = False
