@@ -79,7 +79,11 @@ def _add_server(tables: dict[str, list[Row]], dice: Random, key: Row) -> None:
         of_app = {**key, "app_id": app}
         for kind in ("nameplate", "claimed", "opened"):
             results = {name: dice.randint(0, 30) for name in RESULTS}
-            tables["outcomes"].append({**of_app, "kind": kind, "ended": sum(results.values()), **results})
+            row = {**of_app, "kind": kind, "ended": sum(results.values()), **results}
+            tables["outcomes"].append(row)
+            tables["failures"].append(
+                {**row, "failed": row["ended"] - row["happy"], "hour": None if kind == "opened" else 5}
+            )
             for measure, _ in product(("waiting", "total"), range(3)):
                 bucket = {"count": dice.randint(1, 9), "from_us": dice.choice([None, 0, *EDGES])}
                 tables["durations"].append({**of_app, "kind": kind, "measure": measure, "bucket": 1, **bucket})

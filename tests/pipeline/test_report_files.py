@@ -6,6 +6,7 @@ import csv
 import errno
 import io
 import json
+import os
 import re
 from datetime import date
 from html import escape
@@ -29,9 +30,10 @@ from restante.pipeline.report.files import report_files
 from restante.pipeline.report.json_file import as_json
 from restante.pipeline.report.model import ReportColumn, ReportTable, Section, ValueKind, figures
 from restante.pipeline.report.page import page
+from restante.pipeline.report.periods import parse
 from restante.pipeline.report.summary import ISOLATE, POP, summary
 from restante.pipeline.report.values import csv_text, spoken_value
-from support.markup import plain
+from support.markup import Tags, plain
 from support.timing.pages import closed
 
 WHOLE, HOSTILE = reports.whole(), reports.hostile()
@@ -179,6 +181,36 @@ def test_a_summary_isolates_names_that_are_not_ascii_and_no_others(width: int) -
 )
 def test_values_are_written_for_people(kind: ValueKind, values: list[Any], texts: list[str]) -> None:
     assert [spoken_value(value, kind) for value in values] == texts
+
+
+def test_pages_link_to_those_around_them_and_a_list_has_all(tmp_path: Path) -> None:
+    def hrefs(name: str) -> list[str]:
+        return [link for link in Tags((tmp_path / name).read_text()).values("href") if link.endswith(".html")]
+
+    for name in ("2026-11-19", "2026-11-20", "2026-11", "2026-W47"):
+        write_report(replace(WHOLE, period=parse(name), changes=None), tmp_path)
+    assert hrefs("2026-11-19.html") == ["2026-11-20.html", "2026-W47.html", "2026-11.html", "index.html"]
+    assert hrefs("2026-11-20.html") == ["2026-11-19.html", "2026-W47.html", "2026-11.html", "index.html"]
+    assert hrefs("2026-W47.html") == ["2026-11.html", "index.html"]
+    assert hrefs("2026-11.html") == ["index.html"]
+    (tmp_path / "2026-13.html").touch()
+    write_report(replace(WHOLE, period=parse("2026-12")), tmp_path)
+    assert hrefs("2026-11.html") == ["2026-12.html", "index.html"]
+    listed = ["2026-12.html", "2026-11.html", "2026-W47.html", "2026-11-20.html", "2026-11-19.html"]
+    assert hrefs("index.html") == listed
+    (tmp_path / "index.html").write_text("mine")
+    write_report(WHOLE, tmp_path)
+    assert (tmp_path / "index.html").read_text() == "mine"
+
+
+def test_the_umask_decides_who_reads_new_reports(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_report(WHOLE, tmp_path / "reports")
+    finally:
+        os.umask(before)
+    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "reports").rglob("*") if path.is_file()}
+    assert modes == {0o640}
 
 
 def test_a_new_report_removes_only_files_that_earlier_ones_had(tmp_path: Path) -> None:

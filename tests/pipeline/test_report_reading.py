@@ -77,14 +77,15 @@ def test_tables_that_are_not_built_are_named_on_top_and_in_their_sections(world:
     assert report.remarks == PERIOD_REMARKS
     # An operator without a Mailserver has no use for its tables.
     assert text_of(report, "traffic") == (
-        "The lake has no table traffic, because it has no rows of a Waku archive or envelope files."
+        "The lake has no tables traffic and hourly_coverage, because it has no rows of a Waku archive or envelope"
+        " files."
     )
     assert text_of(report, "timing").endswith("it has no rows of a client's timing log or a server's trace.")
     world.add("nameplates", [])
     assert read(world, tmp_path).remarks == PERIOD_REMARKS, "nameplates has no rows"
     world.write("nameplates", NAMEPLATE)
     world.add("busy_hours", [*ROWS["busy_hours"]])
-    for name in ("durations", "pressure", "mailbox_pressure", "guesses"):
+    for name in ("durations", "pressure", "mailbox_pressure", "guesses", "failures"):
         world.add(name, [])
     assert read(world, tmp_path).remarks == PERIOD_REMARKS
     shutil.rmtree(world.path / "outcomes")
@@ -111,7 +112,7 @@ def test_a_lake_that_was_only_ingested_says_what_to_build(tmp_path: Path) -> Non
     world = LakeWorld(None, tmp_path)
     world.write("nameplates", NAMEPLATE)
     [remark] = read(world, tmp_path).remarks
-    assert remark.startswith("The lake has no tables outcomes, busy_hours, durations, pressure, ")
+    assert remark.startswith("The lake has no tables outcomes, busy_hours, failures, durations, pressure, ")
     assert "traffic" not in remark
 
 
@@ -132,7 +133,8 @@ def test_the_command_writes_all_files_and_prints_the_summary(world: LakeWorld, t
     assert done.stdout.count("The page is ") == 3
     assert "The period begins on 1 December 9998, which is in the future." in " ".join(done.stdout.split())
     assert {path.name for path in folder.iterdir()} == {
-        f"{period}{end}" for period in ("2026-11-21", "2026-W47", "9998-12") for end in ("", ".html", ".json")
+        "index.html",
+        *(f"{period}{end}" for period in ("2026-11-21", "2026-W47", "9998-12") for end in ("", ".html", ".json")),
     }
     assert "What changed since the days before" in done.stdout
     assert (folder / "2026-W47" / "changes.csv").read_bytes().startswith(b"measure,source,")
@@ -193,7 +195,7 @@ def test_a_run_writes_reports_again_that_are_damaged_or_older_than_their_days(tm
 
     def due() -> list[str]:
         with world.run(write=False) as run:
-            return [period.name for period in outdated(run.lake, periods, reports)]
+            return [period.name for period in outdated(run.lake, periods, reports, date(2026, 12, 1))]
 
     world.add("busy_hours", [hour])
     world.now += 1
@@ -214,3 +216,7 @@ def test_a_run_writes_reports_again_that_are_damaged_or_older_than_their_days(tm
     assert due() == ["2026-11"]
     (reports / "2026-11-21.json").unlink()
     assert due() == ["2026-11-21", "2026-11"]
+    with world.run(write=False) as run:
+        write_reports(run, [parse("2026-12")], reports)
+        assert outdated(run.lake, [parse("2026-12")], reports, date(2026, 12, 31)) == []
+        assert outdated(run.lake, [parse("2026-12")], reports, date(2027, 1, 1)) == [parse("2026-12")]

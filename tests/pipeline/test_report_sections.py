@@ -29,6 +29,7 @@ from restante.pipeline.report.periods import (
     PeriodKind,
     chosen,
     containing,
+    due,
     last_over,
     parse,
     remarks,
@@ -112,6 +113,33 @@ def test_counts_are_the_sums_of_the_period(figure: str, name: str, key: Any, cou
     assert table(FIGURES[figure], key, *counts) == sums(rows, key, *counts)
 
 
+def test_a_day_is_shown_by_hours() -> None:
+    day = parse("2026-11-20")
+    of_day = {figure.id: figure for _, figure in figures(made(LAKE, day))}
+    assert not [id_ for id_ in of_day if id_.endswith("-by-day")]
+    rows = [{**row, "happy": row["ended"] - row["failed"]} for row in within("failures", day, not_nameplates)]
+    expected = sums([row for row in rows if row["hour"] is not None], ["hour"], *RESULTS)
+    results = of_day["results-by-hour"]
+    assert table(results, ["hour"], *RESULTS) == {(at,): expected.get((at,), (0,) * len(RESULTS)) for at in range(24)}
+    blurred = sum(row["ended"] for row in rows if row["hour"] is None)
+    assert results.remarks == (f"Left out: {blurred} results, because the server rounds times to more than an hour.",)
+    wrong = table(of_day["guesses-by-hour"], ["hour"], "crowded_nameplates", "scary")
+    crowded = sum(
+        row["crowded"] for row in within("failures", day) if row["kind"] == "nameplate" and row["hour"] == 5
+    )
+    assert wrong[5,] == (crowded, expected[5,][RESULTS.index("scary")])
+    most = max(row["envelopes"] + row["missing"] for row in within("hourly_coverage", day))
+    assert table(of_day["envelopes-by-hour"], ["hour"], "envelopes")[12,] == (most,)
+
+
+def test_hours_of_today_that_have_not_begun_are_not_known() -> None:
+    today = containing(PeriodKind.DAY, DAYS[-1])
+    at = datetime.combine(DAYS[-1], datetime.min.time(), UTC) + timedelta(hours=18, minutes=5)
+    of_today = made_report(LakeTables(LAKE).fetch, today, at.date(), at)
+    known = table(figure_of(of_today, "results-by-hour"), ["hour"], "ended")
+    assert [hour for (hour,), (ended,) in known.items() if ended is None] == [19, 20, 21, 22, 23]
+
+
 def test_kinds_have_the_shares_of_their_counts_and_attributions_their_mailboxes() -> None:
     kinds = FIGURES["results-by-kind"]
     expected = sums(within("outcomes"), ["kind"], *RESULTS)
@@ -142,6 +170,20 @@ def test_waiting_times_are_percentiles_of_the_added_histograms(
     known = sum(count for least, count in buckets if least is not None)
     assert waiting[name,] == (*percentiles(buckets), known, unknown)
     assert len(waiting) == {"what": 6, "source": 3}[column]
+
+
+@pytest.mark.parametrize(
+    ("first", "names"),
+    [
+        (None, ["2026-11-24", "2026-W47", "2026-10"]),
+        ("2026-11-24", ["2026-11-24", "2026-W48", "2026-11"]),
+        ("2026-11-25", ["2026-11-25", "2026-W48", "2026-11"]),
+        ("2026-10-31", ["2026-11-24", "2026-W47", "2026-10"]),
+    ],
+)
+def test_a_run_reports_the_present_where_the_lake_has_nothing_before_it(first: str | None, names: list[str]) -> None:
+    days = None if first is None else LakeDays(date.fromisoformat(first), date(2026, 11, 25))
+    assert [period.name for period in due(date(2026, 11, 25), days)] == names
 
 
 def test_busy_hours_have_every_hour_of_every_weekday_and_its_average() -> None:

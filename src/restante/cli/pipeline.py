@@ -180,21 +180,22 @@ def ingest_and_build(
 def _report(run: Run, built: Sequence[tuple[BuildResult, Sequence[str]]], folder: Path, *, plan: bool) -> None:
     """Write the reports of the last day, week and month: those that are missing or older than the tables."""
     from restante.pipeline.report.outdated import outdated
-    from restante.pipeline.report.periods import PeriodKind, last_over
+    from restante.pipeline.report.periods import due
+    from restante.pipeline.report.reading import days_of  # imports DuckDB
 
     today = datetime.fromtimestamp(run.now(), UTC).date()
-    periods = [last_over(kind, today) for kind in PeriodKind]
+    periods = due(today, days_of(run.lake, run.scratch))
     if not (plan and any(each.days for each, _ in built)):  # else the tables have not changed yet
-        periods = outdated(run.lake, periods, folder)
+        periods = outdated(run.lake, periods, folder, today)
     if not periods:
         print("reports: nothing new")
     elif plan:
         print(f"reports: {', '.join(each.name for each in periods)} to write")
     else:
-        from restante.cli.report_output import write_reports  # imports DuckDB
+        from restante.cli.report_output import write_reports
 
-        for page in write_reports(run, periods, folder):
-            print(f"reports: {page} written")
+        for period, page in zip(periods, write_reports(run, periods, folder), strict=True):
+            print(f"reports: {page} written{f'; the {period.kind} is not over' if period.last >= today else ''}")
 
 
 @app.command()

@@ -11,11 +11,12 @@ from typing import Final
 
 from restante.cli.pipeline_output import write_output_lines
 from restante.cli.terminal import excerpt
-from restante.common.atomic_file import write_output
+from restante.common.atomic_file import mode_of_umask, write_output
 from restante.common.errors import Misuse, StoreError, plain
 from restante.common.plural import counted
 from restante.pipeline.ingest import Run
 from restante.pipeline.report.files import CHANGES_FILE, FIGURE_IDS, page_name, report_files
+from restante.pipeline.report.links import INDEX, INDEX_MARK, index_page, neighbours, periods_of_pages, with_links
 from restante.pipeline.report.model import Report
 from restante.pipeline.report.periods import Period
 from restante.pipeline.report.reading import read_report
@@ -26,23 +27,58 @@ SUMMARY_WIDTH: Final = 80
 
 
 def write_report(report: Report, folder: Path) -> Path:
-    """Write the files of a report, and return the page's path.
+    """Write the files of a report, and return the page's path. The umask limits who may read new files.
 
-    Afterwards remove the CSV files that an earlier report of the period has and this one does not, but none through a
-    link.
+    Then link to it in the pages around it and in the list of all reports. Afterwards remove the CSV files that an
+    earlier report of the period has and this one does not, but none through a link.
     Raises Misuse if the folder is a file, StoreError if it cannot be written.
     """
-    files = {folder / name: content for name, content in report_files(report)}
     csv_folder = folder / report.period.name
     _make_folder(csv_folder)
+    there = periods_of_pages(_names(folder)) | {report.period}
+    files = {folder / name: content for name, content in report_files(report, there)}
     for path, content in files.items():
-        try:
-            write_output(path, content)
-        except OSError as error:
-            raise StoreError(f"cannot write {path}: {plain(error)}") from error
+        _write(path, content)
+    _link(report.period, folder, there)
     if not csv_folder.is_symlink():
         _remove_old({csv_folder / name for name in (CHANGES_FILE, *(f"{id_}.csv" for id_ in FIGURE_IDS))} - {*files})
     return folder / page_name(report.period)
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return [path.name for path in folder.iterdir()]
+    except OSError as error:
+        raise StoreError(f"cannot read the folder {folder}: {plain(error)}") from error
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        write_output(path, content, new_mode=mode_of_umask())
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {plain(error)}") from error
+
+
+def _link(period: Period, folder: Path, there: set[Period]) -> None:
+    """Write the links of the pages around a new one again, and the list of all reports."""
+    for other in there - {period}:
+        if period in neighbours(other):
+            path = folder / page_name(other)
+            page = _content(path)
+            linked = with_links(page, other, there)
+            if linked != page:
+                _write(path, linked)
+    index = folder / INDEX
+    before = _content(index)
+    if not before or INDEX_MARK in before:
+        _write(index, index_page(there))
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes() if path.is_file() else b""
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {plain(error)}") from error
 
 
 def _remove_old(paths: Iterable[Path]) -> None:

@@ -82,8 +82,10 @@ def give_name(draft: Path, file: Path) -> None:
         draft.rename(file)
 
 
-def write_output(file: Path, content: bytes) -> None:
+def write_output(file: Path, content: bytes, *, new_mode: int = 0o600) -> None:
     """Write a file that the user named: replace it in one step, and keep its mode. Raises OSError.
+
+    A new file gets `new_mode`.
 
     A link stays one. A device, a pipe, or what a process has open, like /dev/stdout, is not replaced; the content is
     appended to it.
@@ -92,9 +94,16 @@ def write_output(file: Path, content: bytes) -> None:
         with file.open("ab") as opened:
             opened.write(content)
         return
-    mode = file.stat().st_mode & 0o777 if file.exists() else 0o600
+    mode = file.stat().st_mode & 0o777 if file.exists() else new_mode
     with draft_of(Path(os.path.realpath(file)), mode=mode) as draft:
         draft.write_bytes(content)
+
+
+def mode_of_umask() -> int:
+    """Return the mode of a new file that others may read: what the umask leaves of 0666."""
+    umask = os.umask(0o077)  # it can only be read by setting it (umask(2)); another thread's new files are private
+    os.umask(umask)
+    return 0o666 & ~umask
 
 
 def leads_to_open_file(path: Path) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import PurePosixPath
 from typing import Final
 
 from restante.pipeline.report.changes_table import changes_table
 from restante.pipeline.report.csv_file import as_csv
 from restante.pipeline.report.json_file import as_json
+from restante.pipeline.report.links import links
 from restante.pipeline.report.model import Report, figures
 from restante.pipeline.report.page import page
 from restante.pipeline.report.periods import Period
@@ -17,6 +18,7 @@ CHANGES_FILE: Final = "changes.csv"
 """No figure has this name."""
 
 FIGURE_IDS: Final = (
+    *("results-by-hour", "guesses-by-hour", "envelopes-by-hour"),
     *("results-by-day", "results-by-kind", "results-by-server", "results-by-application"),
     *("waiting-by-kind", "waiting-by-server", "versions", "attributions", "busy-hours"),
     *("live-nameplates", "live-mailboxes", "guesses-by-day", "guesses-that-stand-out"),
@@ -35,10 +37,11 @@ def json_name(period: Period) -> str:
     return f"{period.name}.json"
 
 
-def report_files(report: Report) -> Iterator[tuple[PurePosixPath, bytes]]:
+def report_files(report: Report, there: Collection[Period] = ()) -> Iterator[tuple[PurePosixPath, bytes]]:
     """Yield the name of each file, relative to the folder of reports, and its content.
 
-    The page is the last one, so the files that it mentions are there when it is.
+    The page is the last one, so the files that it mentions are there when it is. It links to pages of the periods
+    that are `there`.
     """
     name = report.period.name
     for _, figure in figures(report):
@@ -46,4 +49,4 @@ def report_files(report: Report) -> Iterator[tuple[PurePosixPath, bytes]]:
     if report.changes:
         yield PurePosixPath(name) / CHANGES_FILE, as_csv(changes_table(report.changes))
     yield PurePosixPath(json_name(report.period)), as_json(report)
-    yield PurePosixPath(page_name(report.period)), page(report)
+    yield PurePosixPath(page_name(report.period)), page(report, links(report.period, there))

@@ -16,16 +16,16 @@ from restante.pipeline.report.sections.subject import Rows, Scope, Subject
 Fetch = Callable[[str, Mapping[str, Any]], Rows]
 """Runs SQL with named parameters and returns its rows."""
 
-_DATED: Final = ("outcomes", "busy_hours", "times", "traffic")
+DATED: Final = ("outcomes", "busy_hours", "times", "traffic")
 """Tables whose days are those of the lake: what ended, what bound, timing logs, envelopes."""
 
 HELD_SQL: Final = "SELECT min(first), max(last) FROM ({})".format(  # noqa: S608 - constants
-    " UNION ALL ".join(f"SELECT min(day) AS first, max(day) AS last FROM {name}" for name in _DATED)  # noqa: S608
+    " UNION ALL ".join(f"SELECT min(day) AS first, max(day) AS last FROM {name}" for name in DATED)  # noqa: S608
 )
 
 _READ: Final = [*(each.tables for each in SUBJECTS), *(each.tables for each in MEASURES)]
 
-TABLES_READ: Final = tuple(dict.fromkeys([*_DATED, *(table for tables in _READ for table in tables)]))
+TABLES_READ: Final = tuple(dict.fromkeys([*DATED, *(table for tables in _READ for table in tables)]))
 """All tables that a report reads."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import msgspec
@@ -21,14 +21,20 @@ class _Made(msgspec.Struct):
     made: datetime
 
 
-def outdated(lake: Lake, periods: Sequence[Period], folder: Path) -> list[Period]:
+def outdated(lake: Lake, periods: Sequence[Period], folder: Path, today: date) -> list[Period]:
     """Return the periods whose report is missing, cannot be read, or was made before a table's last commit.
+
+    A report that was made before its period was over is returned when the period is over.
 
     Raises StoreError if a table is damaged.
     """
     commits = [lake.table(TABLES[name]).last_commit for name in TABLES_READ]
     changed = datetime.fromtimestamp(max((each for each in commits if each is not None), default=0), UTC)
-    return [each for each in periods if (made := _made(each, folder)) is None or made < changed]
+    return [
+        period
+        for period in periods
+        if (made := _made(period, folder)) is None or made < changed or made.date() <= period.last < today
+    ]
 
 
 def _made(period: Period, folder: Path) -> datetime | None:

@@ -34,25 +34,29 @@ from restante.pipeline.report.values import spoken_value
 _WEB: Final = Path(__file__).with_name("web")
 
 
-def page(report: Report) -> bytes:
-    """Return a report as an HTML page in UTF-8. The same report gives the same bytes."""
-    style = _file("page.css")
-    return (
-        Template(_file("page.html"))
-        .substitute(
-            policy=escape(_policy(style)),
-            style=style,
-            title=escape(f"{report.period.title} - Restante report"),
-            kind=report.period.kind.value,
-            heading=escape(report.period.title),
-            made=escape(spoken_value(report.made, ValueKind.MOMENT)),
-            remarks=_list(map(escape, report.remarks), "remarks"),
-            changes=_changes(report),
-            contents=_list(element("a", escape(each.title), href=f"#{_anchor(each.id)}") for each in report.sections),
-            sections="\n".join(map(_section, report.sections)),
-        )
-        .encode()
+def page(report: Report, links: str = "") -> bytes:
+    """Return a report as an HTML page in UTF-8. The same report gives the same bytes.
+
+    `links` is the line of links to the pages of other reports.
+    """
+    return filled(
+        "page.html",
+        title=escape(f"{report.period.title} - Restante report"),
+        kind=report.period.kind.value,
+        links=links,
+        heading=escape(report.period.title),
+        made=escape(spoken_value(report.made, ValueKind.MOMENT)),
+        remarks=item_list(map(escape, report.remarks), "remarks"),
+        changes=_changes(report),
+        contents=item_list(element("a", escape(each.title), href=f"#{_anchor(each.id)}") for each in report.sections),
+        sections="\n".join(map(_section, report.sections)),
     )
+
+
+def filled(template: str, **values: str) -> bytes:
+    """Return a page in UTF-8 from a template, the common style, and markup by name."""
+    style = _file("page.css")
+    return Template(_file(template)).substitute(policy=escape(_policy(style)), style=style, **values).encode()
 
 
 @functools.cache
@@ -65,7 +69,8 @@ def _policy(style: str) -> str:
     return f"default-src 'none'; img-src data:; style-src '{source_hash(style)}'; base-uri 'none'; form-action 'none'"
 
 
-def _list(items: Iterable[str], class_: str | None = None) -> str:
+def item_list(items: Iterable[str], class_: str | None = None) -> str:
+    """Return a list of items, which are markup, or nothing if there are none."""
     shown = "\n".join(element("li", item) for item in items)
     return element("ul", f"\n{shown}\n", class_=class_) if shown else ""
 
@@ -86,11 +91,11 @@ def _changes(report: Report) -> str:
         for each in report.changes.found
     ]
     omitted = omitted_words(report.changes)
-    rule = element("summary", "What counts as a change") + _list(map(escape, report.changes.rule))
+    rule = element("summary", "What counts as a change") + item_list(map(escape, report.changes.rule))
     return element(
         "section",
         element("h2", escape(changes_heading(report.period)), id="changes-heading")
-        + (_list(found, "changes") or element("p", NOTHING_CHANGED))
+        + (item_list(found, "changes") or element("p", NOTHING_CHANGED))
         + (element("p", escape(omitted)) if omitted else "")
         + element("details", rule, class_="meanings"),
         aria_labelledby="changes-heading",

@@ -143,6 +143,12 @@ class LakeDays(NamedTuple):
     last: date
 
 
+def due(today: date, days: LakeDays | None) -> list[Period]:
+    """Return the last day, week and month that are over, or the present one if the lake begins after the last one."""
+    over = [last_over(kind, today) for kind in PeriodKind]
+    return [period.after if days and period.last < days.first else period for period in over]
+
+
 class Extent(NamedTuple):
     """How many days of a period are not over, and of how many the lake has no records at either end."""
 

@@ -17,10 +17,12 @@ from restante.pipeline.report.model import (
     StackedBars,
     ValueKind,
 )
+from restante.pipeline.report.periods import PeriodKind
 from restante.pipeline.report.sections.subject import (
     ALL_OTHERS,
     DAY_COLUMN,
     DAYS,
+    HOUR_COLUMN,
     MAILBOX_SERVER_COLUMN,
     NAMES_COLUMN,
     OTHER_APPLICATION,
@@ -32,6 +34,7 @@ from restante.pipeline.report.sections.subject import (
     Subject,
     count_column,
     daily,
+    hourly,
     name_remarks,
     number_of_names,
     share_of,
@@ -121,6 +124,8 @@ then say enough."""
 GUESS_QUERIES: Final[Mapping[str, str]] = {
     "days": f"SELECT day, sum(crowded_nameplates), sum(scary) FROM guesses WHERE {DAYS}"  # noqa: S608 - constants
     " GROUP BY day ORDER BY day",
+    "hours": "SELECT hour, coalesce(sum(crowded) FILTER (kind = 'nameplate'), 0),"  # noqa: S608 - constants
+    f" coalesce(sum(scary) FILTER (kind <> 'nameplate'), 0) FROM failures WHERE {DAYS} GROUP BY hour ORDER BY hour",
     "judged": "SELECT count(*), count(stands_out), count(*) FILTER (stands_out)"  # noqa: S608 - constants
     f" FROM guesses WHERE {DAYS}",
     "stand_out": "SELECT day, source, app_id, suspects, threshold, crowded_nameplates, scary"  # noqa: S608
@@ -144,14 +149,7 @@ def guesses(rows: Mapping[str, Rows], scope: Scope) -> Section:
         "guesses",
         "Guessing",
         (
-            Figure(
-                "guesses-by-day",
-                "Results of wrong codes by day",
-                "Each bar is the number of nameplates and mailboxes that ended as they do after a guess of a code."
-                " Mistyped codes end in the same way, so a few on each day are normal.",
-                ReportTable((DAY_COLUMN, _CROWDED, _SCARY), tuple(daily(rows["days"], scope, 2))),
-                StackedBars("day", (_CROWDED.name, _SCARY.name)),
-            ),
+            _wrong_codes(rows, scope),
             Figure(
                 "guesses-that-stand-out",
                 "Days that stand out",
@@ -182,6 +180,20 @@ def guesses(rows: Mapping[str, Rows], scope: Scope) -> Section:
     )
 
 
+def _wrong_codes(rows: Mapping[str, Rows], scope: Scope) -> Figure:
+    is_day = scope.period.kind is PeriodKind.DAY
+    unit, at = ("hour", HOUR_COLUMN) if is_day else ("day", DAY_COLUMN)
+    counts = hourly(rows["hours"], scope, 2) if is_day else daily(rows["days"], scope, 2)
+    return Figure(
+        f"guesses-by-{unit}",
+        f"Results of wrong codes by {unit}",
+        "Each bar is the number of nameplates and mailboxes that ended as they do after a guess of a code."
+        " Mistyped codes end in the same way, so a few on each day are normal.",
+        ReportTable((at, _CROWDED, _SCARY), tuple(counts)),
+        StackedBars(unit, (_CROWDED.name, _SCARY.name)),
+    )
+
+
 def _suspicious_row(row: Cells) -> Cells:
     day, source, app_id, *counts = row
     return (day, source, ALL_OTHERS if (app_id,) == OTHER_APPLICATION else app_id, *counts)
@@ -201,4 +213,4 @@ def _guess_remarks(stand_out: int, not_judged: int) -> tuple[str, ...]:
 
 
 VERSIONS_SUBJECT: Final = Subject(("versions",), VERSION_QUERIES, versions)
-GUESSES_SUBJECT: Final = Subject(("guesses",), GUESS_QUERIES, guesses)
+GUESSES_SUBJECT: Final = Subject(("guesses", "failures"), GUESS_QUERIES, guesses)

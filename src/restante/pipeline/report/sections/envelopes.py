@@ -21,6 +21,7 @@ from restante.pipeline.report.sections.subject import (
     ALL_OTHERS,
     DAY_COLUMN,
     DAYS,
+    HOUR_COLUMN,
     MAILSERVER_COLUMN,
     NAMES_COLUMN,
     Rows,
@@ -28,6 +29,7 @@ from restante.pipeline.report.sections.subject import (
     Subject,
     count_column,
     daily,
+    hourly,
     moment,
     share_of,
     text_column,
@@ -36,6 +38,8 @@ from restante.pipeline.report.top_rows import top_rows
 
 TRAFFIC_QUERIES: Final[Mapping[str, str]] = {
     "days": f"SELECT day, sum(envelopes), sum(bytes) FROM traffic WHERE {DAYS} GROUP BY day ORDER BY day",  # noqa: S608
+    "hours": "SELECT hour, max(total) FROM (SELECT hour, source, sum(envelopes + missing) AS total"  # noqa: S608
+    f" FROM hourly_coverage WHERE {DAYS} GROUP BY hour, source) GROUP BY hour ORDER BY hour",
     "topics": f"SELECT topic, sum(envelopes), sum(bytes) FROM traffic WHERE {DAYS}"  # noqa: S608 - constants
     " GROUP BY topic ORDER BY topic",
 }
@@ -54,13 +58,7 @@ def traffic(rows: Mapping[str, Rows], scope: Scope) -> Section:
         "traffic",
         "Traffic by topic",
         (
-            Figure(
-                "envelopes-by-day",
-                "Envelopes by day",
-                "Each bar is the number of envelopes that were sent on a day and that any source has.",
-                ReportTable((DAY_COLUMN, _ENVELOPES, _BYTES), tuple(daily(rows["days"], scope, 2))),
-                StackedBars("day", ("envelopes",)),
-            ),
+            *_envelopes_by_time(rows, scope),
             Figure(
                 "envelopes-by-topic",
                 "Envelopes by topic",
@@ -79,6 +77,32 @@ def traffic(rows: Mapping[str, Rows], scope: Scope) -> Section:
         ),
         terms="An envelope is an encrypted message of the Waku network. Its topic, four bytes, is what clients choose"
         " messages by.",
+    )
+
+
+def _envelopes_by_time(rows: Mapping[str, Rows], scope: Scope) -> tuple[Figure, ...]:
+    """Return the chart of the period. If no Mailserver has envelopes of a day, its hours are not known."""
+    if scope.period.kind is not PeriodKind.DAY:
+        return (
+            Figure(
+                "envelopes-by-day",
+                "Envelopes by day",
+                "Each bar is the number of envelopes that were sent on a day and that any source has.",
+                ReportTable((DAY_COLUMN, _ENVELOPES, _BYTES), tuple(daily(rows["days"], scope, 2))),
+                StackedBars("day", ("envelopes",)),
+            ),
+        )
+    if not rows["hours"]:
+        return ()
+    return (
+        Figure(
+            "envelopes-by-hour",
+            "Envelopes by hour",
+            "Each bar is the number of envelopes that were sent in an hour (UTC) and that any source has."
+            " ? is an hour that had not begun.",
+            ReportTable((HOUR_COLUMN, _ENVELOPES), tuple(hourly(rows["hours"], scope, 1))),
+            StackedBars("hour", ("envelopes",)),
+        ),
     )
 
 
@@ -103,7 +127,7 @@ def coverage(rows: Mapping[str, Rows], scope: Scope) -> Section:
             "coverage", "Coverage and gaps", nothing="The lake has no Mailserver's envelopes of the period."
         )
     is_day = scope.period.kind is PeriodKind.DAY
-    unit, at = ("hour", count_column("hour", "Hour", "Hour of the day (UTC).")) if is_day else ("day", DAY_COLUMN)
+    unit, at = ("hour", HOUR_COLUMN) if is_day else ("day", DAY_COLUMN)
     held, missing = (sum(row[place] for row in rows["days"]) for place in (2, 3))
     return Section(
         "coverage",
@@ -174,5 +198,5 @@ def _gaps(rows: Rows, number: int) -> Figure:
     )
 
 
-TRAFFIC_SUBJECT: Final = Subject(("traffic",), TRAFFIC_QUERIES, traffic)
+TRAFFIC_SUBJECT: Final = Subject(("traffic", "hourly_coverage"), TRAFFIC_QUERIES, traffic)
 COVERAGE_SUBJECT: Final = Subject(("coverage", "hourly_coverage", "gaps"), COVERAGE_QUERIES, coverage)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from datetime import date
 from typing import Any, Final
 
-from restante.common.plural import counted
 from restante.pipeline.report.charts.step_lines import MAX_LANES
 from restante.pipeline.report.model import (
     Cells,
@@ -24,15 +23,16 @@ from restante.pipeline.report.periods import WEEKDAYS, PeriodKind
 from restante.pipeline.report.sections.subject import (
     DAY_COLUMN,
     DAYS,
+    HOUR_COLUMN,
+    HOURS_A_DAY,
     MAILBOX_SERVER_COLUMN,
     Rows,
     Scope,
     Subject,
+    blurred_remarks,
     count_column,
     text_column,
 )
-
-HOURS: Final = range(24)
 
 _TERMS: Final = (
     "A nameplate is the number in a code, and a mailbox is where the two sides of the code exchange messages."
@@ -55,9 +55,8 @@ def busy_hours(rows: Mapping[str, Rows], scope: Scope) -> Section:
     table = tuple(
         _busy_hour(weekday, hour, known[weekday], found.get((weekday, hour), (0, 0, 0)))
         for weekday in sorted(known)
-        for hour in HOURS
+        for hour in range(HOURS_A_DAY)
     )
-    remark = f"Left out: {counted(blurred, 'connection')}, because the server rounds times to more than an hour."
     return Section(
         "busy-hours",
         "Busy hours",
@@ -71,7 +70,7 @@ def busy_hours(rows: Mapping[str, Rows], scope: Scope) -> Section:
                 ReportTable(
                     (
                         text_column("weekday", "Weekday"),
-                        count_column("hour", "Hour", "Hour of the day (UTC)."),
+                        HOUR_COLUMN,
                         count_column(
                             "days", "Days", "Such weekdays in the period of which the lake may have records."
                         ),
@@ -88,7 +87,7 @@ def busy_hours(rows: Mapping[str, Rows], scope: Scope) -> Section:
                     table,
                 ),
                 PunchCard("weekday", "hour", "connections_a_day"),
-                (remark,) if blurred else (),
+                blurred_remarks(blurred, "connection"),
             ),
         ),
         (Fact("Connections", sum(counts[0] for counts in found.values()), ValueKind.COUNT),),
@@ -144,7 +143,7 @@ def _unit(scope: Scope) -> str:
 
 def _pressure(what: str, rows: Rows, scope: Scope) -> Figure:
     unit, servers = _unit(scope), len({row[0] for row in rows})
-    at = count_column("hour", "Hour", "Hour of the day (UTC).") if unit == "hour" else DAY_COLUMN
+    at = HOUR_COLUMN if unit == "hour" else DAY_COLUMN
     return Figure(
         f"live-{what}",
         f"Live {what} by {unit}",
@@ -176,7 +175,7 @@ def _filled(rows: Rows, scope: Scope, unit: str) -> list[tuple[Any, ...]]:
     peaks: dict[str, int] = {}
     for source, _, peak, *_ in rows:
         peaks[source] = max(peaks.get(source, 0), peak or 0)
-    times: list[int | date] = [*HOURS] if unit == "hour" else [*scope.period.days]
+    times: list[int | date] = [*range(HOURS_A_DAY)] if unit == "hour" else [*scope.period.days]
     return [
         found.get((source, at), (source, at, *(0 if isinstance(at, int) or scope.has(at) else None,) * 4))
         for source in sorted(peaks, key=lambda each: (-peaks[each], each))

@@ -16,10 +16,12 @@ from restante.pipeline.report.model import (
     StackedBars,
     ValueKind,
 )
+from restante.pipeline.report.periods import PeriodKind
 from restante.pipeline.report.sections.subject import (
     ALL_OTHERS,
     DAY_COLUMN,
     DAYS,
+    HOUR_COLUMN,
     MAILBOX_SERVER_COLUMN,
     NAMES_COLUMN,
     OTHER_APPLICATION,
@@ -29,8 +31,10 @@ from restante.pipeline.report.sections.subject import (
     Rows,
     Scope,
     Subject,
+    blurred_remarks,
     count_column,
     daily,
+    hourly,
     name_remarks,
     share_of,
     text_column,
@@ -41,6 +45,9 @@ _MAILBOXES: Final = f"FROM outcomes WHERE {DAYS} AND kind <> 'nameplate'"
 
 QUERIES: Final[Mapping[str, str]] = {
     "days": f"SELECT day, {RESULT_SUMS} {_MAILBOXES} GROUP BY day ORDER BY day",
+    "hours": "SELECT hour, sum(ended - failed), "  # noqa: S608 - constants
+    f"{', '.join(f'sum({name})' for name in tuple(RESULT_MEANINGS)[1:])}"
+    f" FROM failures WHERE {DAYS} AND kind <> 'nameplate' GROUP BY hour ORDER BY hour",
     "kinds": f"SELECT kind, {RESULT_SUMS} FROM outcomes WHERE {DAYS} GROUP BY kind ORDER BY kind",  # noqa: S608
     "servers": f"SELECT source, {RESULT_SUMS} {_MAILBOXES} GROUP BY source ORDER BY source",
     "applications": f"SELECT app_id, {RESULT_SUMS} {_MAILBOXES} GROUP BY app_id ORDER BY app_id",
@@ -67,7 +74,7 @@ def section(rows: Mapping[str, Rows], scope: Scope) -> Section:
     return Section(
         "results",
         "Success",
-        (_by_day(rows["days"], scope), _by_kind(rows["kinds"]), *_by_name(rows)),
+        (_by_time(rows, scope), _by_kind(rows["kinds"]), *_by_name(rows)),
         (
             Fact("Mailboxes that ended", ended, ValueKind.COUNT),
             Fact("Happy", share_of(whole[0], ended), ValueKind.SHARE),
@@ -82,6 +89,23 @@ def _ended(counts: tuple[Any, ...]) -> Cells:
     """Return the sum of results, the results, and the share of the first."""
     ended = None if None in counts else sum(counts)
     return (ended, *counts, share_of(counts[0], ended))
+
+
+def _by_time(rows: Mapping[str, Rows], scope: Scope) -> Figure:
+    if scope.period.kind is not PeriodKind.DAY:
+        return _by_day(rows["days"], scope)
+    return Figure(
+        "results-by-hour",
+        "Results of mailboxes by hour",
+        "Each bar is the number of mailboxes that started in an hour (UTC) and have ended, by result. An hour in"
+        " which something failed has a large part above happy. ? is an hour that had not begun.",
+        ReportTable(
+            (HOUR_COLUMN, _ENDED, *RESULT_COLUMNS, _SHARE),
+            tuple((row[0], *_ended(tuple(row[1:]))) for row in hourly(rows["hours"], scope, len(RESULT_MEANINGS))),
+        ),
+        StackedBars("hour", tuple(RESULT_MEANINGS)),
+        blurred_remarks(sum(sum(counts) for hour, *counts in rows["hours"] if hour is None), "result"),
+    )
 
 
 def _by_day(rows: Rows, scope: Scope) -> Figure:
@@ -143,4 +167,4 @@ def _ranked(what: str, column: ReportColumn, rows: Rows, other: RowName | None =
     )
 
 
-RESULTS_SUBJECT: Final = Subject(("outcomes",), QUERIES, section)
+RESULTS_SUBJECT: Final = Subject(("outcomes", "failures"), QUERIES, section)

@@ -56,6 +56,7 @@ RESULT_MEANINGS: Final[Mapping[str, str]] = {
 """The results, in the order in which charts stack them, and their meanings."""
 
 DAY_COLUMN: Final = ReportColumn("day", "Day", ValueKind.DAY)
+HOUR_COLUMN: Final = ReportColumn("hour", "Hour", ValueKind.COUNT, "Hour of the day (UTC).")
 MAILBOX_SERVER_COLUMN: Final = ReportColumn("source", "Server", ValueKind.TEXT)
 MAILSERVER_COLUMN: Final = ReportColumn("source", "Mailserver", ValueKind.TEXT)
 NAMES_COLUMN: Final = ReportColumn(
@@ -122,3 +123,21 @@ def daily(rows: Rows, scope: Scope, width: int) -> list[tuple[Any, ...]]:
     """
     found = {row[0]: row for row in rows}
     return [found.get(day, (day, *(0 if scope.has(day) else None,) * width)) for day in scope.period.days]
+
+
+def hourly(rows: Rows, scope: Scope, width: int) -> list[tuple[Any, ...]]:
+    """Return a row for each hour of a day: hour, counts. Hours that had not begun when the report was made have None.
+
+    The rows begin with their hour, None: it is not known; `width` is how many counts follow.
+    """
+    by_hour = {row[0]: row for row in rows}
+    now = scope.made.astimezone(UTC)
+    begun = now.hour + 1 if now.date() == scope.period.first else HOURS_A_DAY
+    return [by_hour.get(hour, (hour, *(0 if hour < begun else None,) * width)) for hour in range(HOURS_A_DAY)]
+
+
+def blurred_remarks(number: int, what: str) -> tuple[str, ...]:
+    """Return a sentence about what has no hour, if there is any."""
+    return (f"Left out: {counted(number, what)}, because the server rounds times to more than an hour.",) * bool(
+        number
+    )
