@@ -145,7 +145,7 @@ def _changes(opened: duckdb.DuckDBPyConnection, fleet: Fleet, day: date) -> tupl
         return opened.execute(sql, dict(parameters)).fetchall()
 
     found = changes_of(fetch, scope)
-    return found.found if found else ()
+    return tuple(found.all) if found else ()
 
 
 def _after(fleet: Fleet) -> datetime:

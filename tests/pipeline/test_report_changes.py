@@ -242,8 +242,26 @@ def test_bad_days_are_named_alone_and_days_that_did_not_rise_alone_are_judged_to
     result = only(tables, "2026-W46")
     assert (result.days, result.size) == (tuple(sorted(bad)), 40)
     assert result.words.startswith(
-        "At east, 50.0 % of the mailboxes failed on 5 days from 9 November 2026 to 15 November 2026."
+        "At east, 50.0 % of the mailboxes failed on 9 November 2026, 10 November 2026, 12 November 2026,"
+        " 13 November 2026 and 15 November 2026."
     )
+
+
+def test_days_with_a_gap_between_them_are_changes_of_their_own() -> None:
+    bad = [LAST - timedelta(back) for back in (0, 1, 4)]
+    for change in (
+        on("outcomes", {"source": "east"}, {"happy": 100, "errory": 890}, bad),
+        on("versions", {"version": "1.1"}, {"mailboxes": 1_000, "happy": 50, "errory": 945}, bad),
+        on("busy_hours", {"source": "east", "hour": 8}, {"connections": 0}, bad),
+        on("coverage", {"source": "beta"}, {"envelopes": 500, "missing": 100}, bad),
+        on("guesses", {"source": "east"}, {"suspects": 40, "stands_out": True}, bad),
+        on("guesses", {"source": "east"}, {"lonely": 400}, bad),
+    ):
+        tables = lake(all_of(on("busy_hours", {"hour": 8}, {"connections": 60}, DAYS), change))
+        assert [one.days for one in changes(tables, "2026-W46").found] == [(bad[1], bad[0]), (bad[2],)]
+    without_rows = on("outcomes", {"source": "east"}, {"gone": True}, [bad[1]])
+    failed = on("outcomes", {"source": "east"}, {"happy": 100, "errory": 890}, [bad[0], LAST - timedelta(2)])
+    assert len(only(lake(all_of(without_rows, failed)), "2026-W46").days) == 2, "a day without rows is no gap"
 
 
 @pytest.mark.parametrize(("days", "number"), [(1, 1), (7, 1), (8, 0)])
@@ -281,7 +299,7 @@ def test_many_changes_of_a_measure_displace_no_others_and_those_that_are_not_lis
     made = report(tables)
     assert made.changes is not None
     of: dict[Compared, list[ReportChange]] = {}
-    for one in made.changes.found:
+    for one in made.changes.all:
         of.setdefault(Compared(one.measure), []).append(one)
     versions, archives = of[Compared.FAILURES_OF_VERSION], of[Compared.MISSING]
     assert (len(versions), len(archives)) == (MAX_OF_VERSIONS, MAX_OF_SOURCES)
@@ -296,6 +314,42 @@ def test_many_changes_of_a_measure_displace_no_others_and_those_that_are_not_lis
     assert sentence in " ".join(" ".join(summary(made)).split())
     assert sentence in page(made).decode()
     assert json.loads(as_json(made))["changes"]["omitted"]["failed mailboxes of a version"] == 195
+
+
+def test_an_attack_is_one_incident_with_its_parts_and_its_results_do_not_count_in_the_share() -> None:
+    before = LAST - timedelta(1)
+    east = {"source": "east"}
+    attack = all_of(
+        on("guesses", east, {"suspects": 40, "stands_out": True, "scary": 30, "crowded_mailboxes": 10}),
+        on("guesses", east, {"lonely": 400}, [before, LAST]),
+        on("outcomes", east, {"scary": 30, "crowded": 10}),
+        on("outcomes", {"source": "north"}, {"happy": 60, "errory": 30}),
+        on("versions", {"version": "1.1"}, {"happy": 10, "errory": 35}, [before]),
+    )
+    made = report(lake(attack), "2026-W46")
+    assert made.changes is not None
+    of_attack, other = sorted(made.changes.found, key=lambda one: one.source == "north")
+    assert (of_attack.measure, other.source, other.parts) == (Compared.GUESSES, "north", ())
+    assert [part.measure for part in of_attack.parts] == [
+        *(Compared.ONE_SIDE, Compared.FAILURES_OF_VERSION, Compared.FAILURES_OF_SERVER)
+    ]
+    files = {path.name: content.decode() for path, content in report_files(made)}
+    numbers = {row["measure"]: row["incident"] for row in csv.DictReader(io.StringIO(files["changes.csv"]))}
+    assert numbers[Compared.ONE_SIDE] == numbers[Compared.GUESSES]
+    found = json.loads(files["2026-W46.json"])["changes"]["found"]
+    assert [len(change["parts"]) for change in found if change["measure"] == Compared.GUESSES] == [3]
+    assert "  - At east, up to 400 nameplates a day" in " ".join(summary(made))
+    facts = {fact.name: fact.value for fact in made.sections[0].facts}
+    ended, happy = 2 * 7 * 100 + 40, 2 * 7 * 90 - 30
+    assert facts["Mailboxes that ended"] == ended
+    assert facts["Suspected guesses among them"] == 40
+    assert facts["Happy, without suspected guesses"] == pytest.approx(happy / (ended - 40))
+
+
+def test_failures_before_or_after_an_attack_are_no_part_of_it() -> None:
+    failed = on("outcomes", {"source": "east"}, {"happy": 10, "errory": 80}, [LAST - timedelta(1), LAST])
+    found = changes(lake(all_of(guessed, failed)), "2026-W46").found
+    assert [len(change.parts) for change in found] == [0, 0]
 
 
 def test_the_rare_versions_of_a_client_together_are_no_version() -> None:
@@ -330,9 +384,10 @@ def test_guesses_are_those_of_the_application_that_stands_out_most() -> None:
 def test_the_rule_has_an_item_for_each_measure() -> None:
     made = report(LAKE)
     assert made.changes is not None
-    first, *items = made.changes.rule
+    first, *items, of_incidents = made.changes.rule
     assert first.startswith("A day is compared with the 28 days before it. Of these, the lake has 28 days.")
     assert [item.partition(":")[0].lower() for item in items] == [measure.compared for measure in MEASURES]
+    assert of_incidents.startswith("Incidents: ")
     assert items[0].count("10 percentage points") == items[0].count("25%") == 1
     content = page(made).decode()
     assert all(f"<li>{escape(item)}</li>" in content for item in made.changes.rule)

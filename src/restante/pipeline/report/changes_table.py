@@ -26,14 +26,20 @@ _COLUMNS: Final = tuple(
         ("now_share", ValueKind.SHARE),
         ("size", ValueKind.COUNT),
         ("words", ValueKind.TEXT),
+        ("incident", ValueKind.COUNT),
     )
 )
-"""A change has counts or shares, and the others are empty."""
+"""A change has counts or shares, and the others are empty. Rows with the same number are parts of one incident."""
 
 
 def changes_table(changes: Changes) -> ReportTable:
-    """Return a row for each change that is listed."""
-    return ReportTable(_COLUMNS, tuple(map(_row, changes.found)))
+    """Return a row for each change that is listed, and for each of its parts."""
+    rows = (
+        (*_row(change), number)
+        for number, incident in enumerate(changes.found, 1)
+        for change in (incident, *incident.parts)
+    )
+    return ReportTable(_COLUMNS, tuple(rows))
 
 
 def _row(of: ReportChange) -> Cells:

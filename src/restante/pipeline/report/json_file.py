@@ -11,6 +11,7 @@ from restante.pipeline.report.model import (
     Fact,
     Figure,
     Report,
+    ReportChange,
     ReportColumn,
     Section,
 )
@@ -52,22 +53,24 @@ def _changes(changes: Changes) -> dict[str, Any]:
         "days_before": [json_value(day) for day in changes.days_before],
         "rule": list(changes.rule),
         "omitted": dict(changes.omitted),
-        "found": [
-            {
-                "section": each.section,
-                "words": each.words,
-                "before": json_value(each.before),
-                "now": json_value(each.now),
-                "kind": each.kind.value,
-                "measure": each.measure,
-                "source": each.source,
-                "implementation": each.implementation,
-                "version": each.version,
-                "days": [json_value(day) for day in each.days],
-                "size": each.size,
-            }
-            for each in changes.found
-        ],
+        "found": [_change(change) for change in changes.found],
+    }
+
+
+def _change(change: ReportChange) -> dict[str, Any]:
+    return {
+        "section": change.section,
+        "words": change.words,
+        "before": json_value(change.before),
+        "now": json_value(change.now),
+        "kind": change.kind.value,
+        "measure": change.measure,
+        "source": change.source,
+        "implementation": change.implementation,
+        "version": change.version,
+        "days": [json_value(day) for day in change.days],
+        "size": change.size,
+        "parts": [_change(part) for part in change.parts],
     }
 
 

@@ -293,6 +293,8 @@ class ReportChange(msgspec.Struct, frozen=True):
     """The days of the period on which it is seen."""
     size: int = 0
     """How many mailboxes, connections, nameplates, envelopes or rows were not expected, or expected."""
+    parts: tuple[ReportChange, ...] = ()
+    """Other changes that it can have caused."""
 
     @property
     def words(self) -> str:
@@ -304,12 +306,18 @@ class Changes(msgspec.Struct, frozen=True):
     """All that changed since the days before, by a rule."""
 
     rule: tuple[str, ...]
-    """What counts as a change: an item says which days are compared, and one more is of each measure."""
+    """What counts as a change: an item says which days are compared, others are of the measures and of parts."""
     found: tuple[ReportChange, ...]
     omitted: Mapping[str, int] = {}
     """How many more there are of a measure, which are smaller."""
     days_before: tuple[date, ...] = ()
     """The days with which the period is compared."""
+
+    @property
+    def all(self) -> Iterator[ReportChange]:
+        """All changes, each before its parts."""
+        for change in self.found:
+            yield from (change, *change.parts)
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -329,7 +337,7 @@ class Report(msgspec.Struct, frozen=True):
             _require(len(ids) == len(set(ids)), f"{ids} are not different")
         if self.changes:
             sections = {section.id for section in self.sections}
-            _require({each.section for each in self.changes.found} <= sections, "each section is there")
+            _require({each.section for each in self.changes.all} <= sections, "each section is there")
 
 
 def figures(report: Report) -> Iterator[tuple[Section, Figure]]:

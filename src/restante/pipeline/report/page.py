@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from html import escape
 from pathlib import Path
 from string import Template
@@ -79,17 +79,7 @@ def _changes(report: Report) -> str:
     if report.changes is None:
         return ""
     titles = {section.id: section.title for section in report.sections}
-    found = [
-        _numbers(each)
-        + element(
-            "p",
-            _sentence(each.sentence)
-            + " See "
-            + element("a", escape(titles[each.section]), href=f"#{_anchor(each.section)}")
-            + ".",
-        )
-        for each in report.changes.found
-    ]
+    found = [_incident(change, titles) for change in report.changes.found]
     omitted = omitted_words(report.changes)
     rule = element("summary", "What counts as a change") + item_list(map(escape, report.changes.rule))
     return element(
@@ -100,6 +90,13 @@ def _changes(report: Report) -> str:
         + element("details", rule, class_="meanings"),
         aria_labelledby="changes-heading",
     )
+
+
+def _incident(change: ReportChange, titles: Mapping[str, str]) -> str:
+    """Return a change with its parts below it."""
+    link = element("a", escape(titles[change.section]), href=f"#{_anchor(change.section)}")
+    said = _numbers(change) + element("p", f"{_sentence(change.sentence)} See {link}.")
+    return said + item_list((_incident(part, titles) for part in change.parts), "changes parts")
 
 
 def _sentence(parts: Sentence) -> str:

@@ -34,8 +34,10 @@ def summary(report: Report, width: int = 80) -> Iterator[str]:
         yield changes_heading(report.period)
         if not report.changes.found:
             yield from _wrapped(NOTHING_CHANGED, room, "  ")
-        for each in report.changes.found:
-            yield from _isolated_names(each.sentence, room)
+        for change in report.changes.found:
+            yield from _isolated_names(change.sentence, room, "! ")
+            for part in change.parts:
+                yield from _isolated_names(part.sentence, room, "  - ")
         if report.changes.omitted:
             yield from _wrapped(omitted_words(report.changes), room, "  ")
     for section in report.sections:
@@ -58,7 +60,7 @@ def _facts(section: Section, width: int) -> Iterator[str]:
             yield f"{sign} {name}{' ' * (width - 2 - cell_len(name) - cell_len(value))}{value}"
 
 
-def _isolated_names(sentence: Sentence, width: int) -> Iterator[str]:
+def _isolated_names(sentence: Sentence, width: int, indent: str) -> Iterator[str]:
     """Yield a sentence in lines. Names that are not ASCII cannot reorder the words around them.
 
     A terminal orders each line by itself. So a name that continues on the next line is isolated in both.
@@ -67,8 +69,8 @@ def _isolated_names(sentence: Sentence, width: int) -> Iterator[str]:
     shown = ((in_one_line(words), is_name) for words, is_name in parts)
     words = "".join(f"{ISOLATE}{each}{POP}" if is_name and not each.isascii() else each for each, is_name in shown)
     is_open = False
-    for line in _lines(words, width, "! "):
-        begun = f"{line[:2]}{ISOLATE}{line[2:]}" if is_open else line
+    for line in _lines(words, width, indent):
+        begun = f"{line[: len(indent)]}{ISOLATE}{line[len(indent) :]}" if is_open else line
         is_open = begun.count(ISOLATE) > begun.count(POP)
         yield begun + POP if is_open else begun
 

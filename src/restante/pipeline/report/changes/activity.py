@@ -15,6 +15,7 @@ from restante.pipeline.report.changes.measure import (
     Measure,
     before_words,
     shown,
+    spells,
     when,
 )
 from restante.pipeline.report.changes.statistics import MIN_EXPECTED, Silence, silence
@@ -50,9 +51,9 @@ def silent_hours(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
             if len(before) >= MIN_DAYS_BEFORE and _NEVER not in now:
                 longest = silence([hour for hour in now if now[hour]], _known_hours(day, rows["fed"]), before)
                 silent |= {day: longest} if longest else {}
-        if silent:
-            day, most = max(silent.items(), key=lambda item: item[1].expected)
-            more = "" if len(silent) == 1 else f" It is one of {len(silent)} such days of the period."
+        for spell in spells(silent, of):
+            day, most = max(((day, silent[day]) for day in spell), key=lambda item: item[1].expected)
+            more = "" if len(spell) == 1 else f" It is one of {len(spell)} such days in a row."
             words = (
                 f" {when([day])} from {most.first:02}:00 to {most.last + 1:02}:00 UTC: the server had none, or it was"
                 f" not read.{more} On three quarters of the days before, it had at least {most.expected} in these"
@@ -63,8 +64,8 @@ def silent_hours(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
                 ReportChange(
                     *("busy-hours", sentence, most.expected, 0, ValueKind.COUNT, Compared.SILENT_HOURS),
                     source=source,
-                    days=tuple(sorted(silent)),
-                    size=sum(each.expected for each in silent.values()),
+                    days=spell,
+                    size=sum(silent[day].expected for day in spell),
                 )
             )
     return found

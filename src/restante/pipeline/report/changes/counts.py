@@ -17,6 +17,7 @@ from restante.pipeline.report.changes.measure import (
     before_words,
     quoted,
     shown,
+    spells,
     when,
 )
 from restante.pipeline.report.changes.statistics import DEVIATIONS, Portion, added, excess, median, threshold
@@ -73,17 +74,17 @@ def missing(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
             for day in days.now
             if day in parts and parts[day].share > most and excess(parts[day], _share(usual)) >= MIN_MISSING
         }
-        if flagged:
-            now = added(flagged.values())
+        for spell in spells(flagged, parts):
+            now = added(flagged[day] for day in spell)
             words = (
                 f" lacks {now.part:,} of {counted(now.whole, 'envelope')} that were sent"
-                f" {when(flagged)} ({share(now.share)}). {before_words(len(before))}, the median is {share(usual)}."
+                f" {when(spell)} ({share(now.share)}). {before_words(len(before))}, the median is {share(usual)}."
             )
             found.append(
                 ReportChange(
                     *("coverage", (shown(source), words), usual, now.share, ValueKind.SHARE, Compared.MISSING),
                     source=source,
-                    days=tuple(sorted(flagged)),
+                    days=spell,
                     size=excess(now, _share(usual)),
                 )
             )
@@ -94,20 +95,21 @@ def _share(of: float) -> Portion:
     return Portion(round(of * 1_000_000), 1_000_000)
 
 
-def suspects(rows: Mapping[str, Rows], _days: Days) -> list[ReportChange]:
+def suspects(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
     """Return the servers with days on which an application stands out by the rule of the table `guesses`."""
-    of: dict[str, list[Suspects]] = defaultdict(list)
+    of: dict[str, dict[date, Suspects]] = defaultdict(dict)
     for source, *values in rows["suspects"]:
-        of[source].append(Suspects(*values))
+        largest = Suspects(*values)
+        of[source][largest.day] = largest
     found = []
-    for source, flagged in of.items():
-        most = max(flagged, key=lambda each: each.number - each.usual)
-        together = sum(each.applications for each in flagged)
-        days = tuple(sorted(each.day for each in flagged))
+    for source, spell in ((source, spell) for source, flagged in of.items() for spell in spells(flagged, days.now)):
+        flagged = [of[source][day] for day in spell]
+        most = max(flagged, key=lambda day: day.number - day.usual)
+        together = sum(day.applications for day in flagged)
         more = ""
         if together > 1:
-            each = "application" if len(days) == 1 else "application and day"
-            more = f" This is the largest of {together:,} such counts {when(days)}, one for each {each}."
+            each = "application" if len(spell) == 1 else "application and day"
+            more = f" This is the largest of {together:,} such counts {when(spell)}, one for each {each}."
         sentence = (
             *("At ", shown(source), f", {counted(most.number, 'result')} of the application ", quoted(most.app_id)),
             (
@@ -119,7 +121,7 @@ def suspects(rows: Mapping[str, Rows], _days: Days) -> list[ReportChange]:
             ReportChange(
                 *("guesses", sentence, most.usual, most.number, ValueKind.COUNT, Compared.GUESSES),
                 source=source,
-                days=days,
+                days=spell,
                 size=sum(each.excess for each in flagged),
             )
         )
@@ -138,19 +140,19 @@ def claims(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
             continue
         most, usual = threshold(before, MIN_CLAIMS, MIN_CLAIMS_SHARE), int(median(before))
         flagged = {day: counts[day] for day in days.now if counts.get(day, 0) > most}
-        if flagged:
-            now = max(flagged.values())
-            many = counted(now, "nameplate") if len(flagged) == 1 else f"up to {counted(now, 'nameplate')} a day"
+        for spell in spells(flagged, counts):
+            now = max(flagged[day] for day in spell)
+            many = counted(now, "nameplate") if len(spell) == 1 else f"up to {counted(now, 'nameplate')} a day"
             words = (
-                f", {many} had one side only {when(flagged)}."
+                f", {many} had one side only {when(spell)}."
                 f" Somebody may try nameplates. {before_words(len(before))}, the median is {usual:,}."
             )
             found.append(
                 ReportChange(
                     *("guesses", ("At ", shown(source), words), usual, now, ValueKind.COUNT, Compared.ONE_SIDE),
                     source=source,
-                    days=tuple(sorted(flagged)),
-                    size=sum(flagged.values()) - usual * len(flagged),
+                    days=spell,
+                    size=sum(flagged[day] for day in spell) - usual * len(spell),
                 )
             )
     return found

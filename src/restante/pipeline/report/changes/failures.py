@@ -16,6 +16,7 @@ from restante.pipeline.report.changes.measure import (
     Measure,
     quoted,
     shown,
+    spells,
     when,
 )
 from restante.pipeline.report.changes.statistics import (
@@ -68,11 +69,10 @@ def servers(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
         compared = [of[day] for day in days.before if day in of]
         kept = ordinary(compared)
         before = added(kept)
-        flagged = risen(of, before, days)
-        if len(compared) >= MIN_DAYS_BEFORE and flagged:
-            now = added(flagged.values())
+        for spell in risen(of, before, days) if len(compared) >= MIN_DAYS_BEFORE else ():
+            now = added(of[day] for day in spell)
             words = (
-                f", {share(now.share)} of the mailboxes failed {when(flagged)}."
+                f", {share(now.share)} of the mailboxes failed {when(spell)}."
                 f" {_before(kept, compared)}, {share(before.share)} failed."
             )
             found.append(
@@ -86,7 +86,7 @@ def servers(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
                         Compared.FAILURES_OF_SERVER,
                     ),
                     source=source,
-                    days=tuple(flagged),
+                    days=spell,
                     size=excess(now, before),
                 )
             )
@@ -103,12 +103,11 @@ def versions(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
         whose, compared = _compared(of, clients[client], everyone, days)
         kept = ordinary(compared)
         before = added(kept)
-        flagged = risen(of, before, days)
-        if len(compared) >= MIN_DAYS_BEFORE and flagged:
-            now = added(flagged.values())
+        for spell in risen(of, before, days) if len(compared) >= MIN_DAYS_BEFORE else ():
+            now = added(of[day] for day in spell)
             words = (
                 f", {share(now.share)} failed"
-                f" {when(flagged)}. {_before(kept, compared)}, {share(before.share)} of {whose} failed."
+                f" {when(spell)}. {_before(kept, compared)}, {share(before.share)} of {whose} failed."
                 " Any client can claim any version."
             )
             sentence = ("Of the mailboxes of ", quoted(client), " ", quoted(version), words)
@@ -117,7 +116,7 @@ def versions(rows: Mapping[str, Rows], days: Days) -> list[ReportChange]:
                     *("versions", sentence, before.share, now.share, ValueKind.SHARE, Compared.FAILURES_OF_VERSION),
                     implementation=client,
                     version=version,
-                    days=tuple(flagged),
+                    days=spell,
                     size=excess(now, before),
                 )
             )
@@ -145,18 +144,18 @@ def _by_name(rows: Rows) -> dict[Any, ByDay]:
     return found
 
 
-def risen(of: ByDay, before: Portion, days: Days) -> ByDay:
-    """Return the days of the period on which a larger share failed than before.
+def risen(of: ByDay, before: Portion, days: Days) -> list[tuple[date, ...]]:
+    """Return the runs of days of the period on which a larger share failed than before.
 
     Each day is judged. The others are judged together, so that few mailboxes a day are enough. Of these, the
-    days with a larger share are returned.
+    days with a larger share are returned, also if there are gaps between them: only together they are evidence.
     """
     there = {day: of[day] for day in days.now if day in of and of[day].whole}
     alone = {day for day, part in there.items() if rose(part, before)}
     rest = {day: part for day, part in there.items() if day not in alone}
     higher = {day: part for day, part in rest.items() if part.share - before.share >= MIN_RISE}
     together = all(rose(added(parts.values()), before) for parts in (rest, higher))
-    return {day: part for day, part in there.items() if day in alone or (together and day in higher)}
+    return spells(alone, there) + [tuple(higher)] * together
 
 
 SERVERS_MEASURE: Final = Measure(

@@ -31,6 +31,9 @@ MAX_OF_VERSIONS: Final = 5
 """Changes that a report lists, of client versions. They are fewer than those of sources, because anyone can invent
 versions. Each measure has a limit of its own, so that these cannot displace other changes."""
 
+MAX_LISTED_DAYS: Final = 7
+"""Days with gaps that a sentence lists."""
+
 COMPARED: Final = "day BETWEEN $start AND $last"
 """The condition of rows of the period and of the days before."""
 
@@ -80,12 +83,25 @@ class Measure(NamedTuple):
     """Changes that a report lists, the largest ones."""
 
 
+def spells(days: Iterable[date], known: Iterable[date]) -> list[tuple[date, ...]]:
+    """Return days in runs without a gap. `known` has all days with records, so a day without any is no gap."""
+    flagged, runs, goes_on = {*days}, list[tuple[date, ...]](), False
+    for day in sorted(flagged | {*known}):
+        if day in flagged:
+            runs = [*runs[:-1], (*runs[-1], day)] if goes_on else [*runs, (day,)]
+        goes_on = day in flagged
+    return runs
+
+
 def when(days: Iterable[date]) -> str:
-    """Return days in words."""
-    found = sorted(days)
-    if len(found) == 1:
-        return f"on {spoken(found[0])}"
-    return f"on {counted(len(found), 'day')} from {spoken(found[0])} to {spoken(found[-1])}"
+    """Return days in words. Days with gaps between them are listed, if they are few."""
+    in_order = sorted(days)
+    first, last = in_order[0], in_order[-1]
+    if first == last:
+        return f"on {spoken(first)}"
+    if (last - first).days >= len(in_order) and len(in_order) <= MAX_LISTED_DAYS:
+        return f"on {', '.join(map(spoken, in_order[:-1]))} and {spoken(last)}"
+    return f"on {counted(len(in_order), 'day')} from {spoken(first)} to {spoken(last)}"
 
 
 def before_words(number: int) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from restante.common.plural import counted
 from restante.pipeline.report.changes import activity, counts, failures
+from restante.pipeline.report.changes.incidents import INCIDENT_RULE, incidents
 from restante.pipeline.report.changes.measure import (
     MAX_DAYS_BEFORE,
     MAX_OF_SOURCES,
@@ -37,7 +38,7 @@ def changes_of(fetch: Callable[[str, Mapping[str, Any]], Rows], scope: Scope) ->
     found = [each for each in found if each.measure != Compared.NO_ROWS or each.source not in silent]
     found.sort(key=lambda each: (-each.size, each.measure, each.words))
     listed, omitted = _largest(found)
-    return Changes(_rule(scope, days), tuple(listed), omitted, days.before)
+    return Changes(_rule(scope, days), tuple(incidents(listed)), omitted, days.before)
 
 
 def _largest(found: Iterable[ReportChange]) -> tuple[list[ReportChange], dict[str, int]]:
@@ -72,4 +73,4 @@ def _rule(scope: Scope, days: Days) -> tuple[str, ...]:
         f" listed: of each measure the largest changes, at most {MAX_OF_VERSIONS} of versions and {MAX_OF_SOURCES} of"
         " servers or other sources."
     )
-    return (there, *(f"{measure.compared.capitalize()}: {measure.rule}" for measure in MEASURES))
+    return (there, *(f"{measure.compared.capitalize()}: {measure.rule}" for measure in MEASURES), INCIDENT_RULE)

@@ -48,6 +48,7 @@ QUERIES: Final[Mapping[str, str]] = {
     "hours": "SELECT hour, sum(ended - failed), "  # noqa: S608 - constants
     f"{', '.join(f'sum({name})' for name in tuple(RESULT_MEANINGS)[1:])}"
     f" FROM failures WHERE {DAYS} AND kind <> 'nameplate' GROUP BY hour ORDER BY hour",
+    "guesses": f"SELECT coalesce(sum(scary + crowded_mailboxes), 0) FROM guesses WHERE {DAYS} AND stands_out",  # noqa: S608
     "kinds": f"SELECT kind, {RESULT_SUMS} FROM outcomes WHERE {DAYS} GROUP BY kind ORDER BY kind",  # noqa: S608
     "servers": f"SELECT source, {RESULT_SUMS} {_MAILBOXES} GROUP BY source ORDER BY source",
     "applications": f"SELECT app_id, {RESULT_SUMS} {_MAILBOXES} GROUP BY app_id ORDER BY app_id",
@@ -71,17 +72,29 @@ def section(rows: Mapping[str, Rows], scope: Scope) -> Section:
     ended, failed = sum(whole), sum(whole[1:])
     if not rows["kinds"]:
         return Section("results", "Success")
+    [(guesses,)] = rows["guesses"]
     return Section(
         "results",
         "Success",
         (_by_time(rows, scope), _by_kind(rows["kinds"]), *_by_name(rows)),
         (
             Fact("Mailboxes that ended", ended, ValueKind.COUNT),
-            Fact("Happy", share_of(whole[0], ended), ValueKind.SHARE),
+            Fact(
+                "Happy, without suspected guesses" if guesses else "Happy",
+                share_of(whole[0], ended - guesses),
+                ValueKind.SHARE,
+            ),
             Fact("Failed", failed, ValueKind.COUNT),
+            *((Fact("Suspected guesses among them", guesses, ValueKind.COUNT),) if guesses else ()),
         ),
         terms="A mailbox is where the two sides of a code exchange messages. Each one that does not end happy counts"
-        " as failed, also if only one side came.",
+        " as failed, also if only one side came."
+        + (
+            " Suspected guesses are the scary and crowded ones of applications and days that stand out by the rule of"
+            " the table guesses."
+            if guesses
+            else ""
+        ),
     )
 
 
@@ -167,4 +180,4 @@ def _ranked(what: str, column: ReportColumn, rows: Rows, other: RowName | None =
     )
 
 
-RESULTS_SUBJECT: Final = Subject(("outcomes", "failures"), QUERIES, section)
+RESULTS_SUBJECT: Final = Subject(("outcomes", "failures", "guesses"), QUERIES, section)
