@@ -6,11 +6,13 @@ import asyncio
 import gc
 import json
 import os
+import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
 import pytest
 
@@ -19,6 +21,7 @@ from restante.client import Wormhole
 from restante.client.errors import TransferError
 from restante.client.transfer.receiving import OfferedDirectory, OfferedFile, receive
 from restante.client.transfer.stream import OnProgress
+from restante.client.transit import connecting
 from restante.client.transit.connecting import Transit, TransitOptions
 from restante.client.transit.hints import Hints, parse_hints, transit_message
 from restante.client.transit.pipe import RecordPipe
@@ -32,14 +35,23 @@ OFFER: Final = {"file": {"filename": "parcel", "filesize": len(CONTENT)}}
 LARGE: Final = 64 << 20
 """More than the buffers of a connection hold (tcp_wmem, tcp_rmem of Linux)."""
 
-Script = Callable[[RecordPipe], object]
+
+class Played(RecordPipe):
+    """The peer's end of the connection, on which it may also say other bytes than records."""
+
+    def __init__(self, connected: socket.socket, keys: TransitKeys, stall_seconds: float) -> None:
+        super().__init__(connected, keys, stall_seconds)
+        self.socket, self.keys = connected, keys
+
+
+Script = Callable[[Played], object]
 """What a side does with the connection, in a thread."""
 
 
 @asynccontextmanager
-async def pair() -> AsyncIterator[tuple[Wormhole, Wormhole]]:
+async def pair(**options: Any) -> AsyncIterator[tuple[Wormhole, Wormhole]]:
     """Our side and the peer's. At the end nothing of a transfer is left in this process."""
-    async with bounded("the end of a transfer"), wormhole() as ours, wormhole() as theirs:
+    async with bounded("the end of a transfer"), wormhole(**options) as ours, wormhole() as theirs:
         await asyncio.gather(ours.set_code(CODE), theirs.set_code(CODE))
         yield ours, theirs
     gc.collect()  # an open socket is a warning, and a warning an error
@@ -70,7 +82,7 @@ async def play(wormhole: Wormhole, role: Role, script: Script, offer: dict[str, 
     A receiver that is given the offer has heard it already, and dials nobody.
     """
     keys = TransitKeys.of(await wormhole.derive_key(PURPOSE), role)
-    with Transit(DIRECT, SystemDice()) as transit:
+    with Transit(DIRECT, SystemDice()) as transit, patch.object(connecting, "RecordPipe", Played):
         await say(wormhole, transit=transit_message(transit.hints))
         if role is Role.SENDER:
             await say(wormhole, offer=offer)
@@ -79,6 +91,7 @@ async def play(wormhole: Wormhole, role: Role, script: Script, offer: dict[str, 
             hints = Hints() if offer is not None else (await heard(wormhole, "offer"))[1]
             await say(wormhole, answer={"file_ack": "ok"})
         pipe = await transit.connect(keys, role, hints)
+    assert isinstance(pipe, Played)
     with closing(pipe):
         await asyncio.to_thread(script, pipe)
 
@@ -121,17 +134,17 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def until_closed(pipe: RecordPipe) -> None:
+def until_closed(pipe: Played) -> None:
     """Read until the other side closes the connection."""
     with suppress(ConnectionResetError):
-        while pipe._socket.recv(1 << 16):
+        while pipe.socket.recv(1 << 16):
             pass
 
 
 def records(*contents: bytes) -> Script:
     """Return a script that sends these and waits for the end."""
 
-    def script(pipe: RecordPipe) -> None:
+    def script(pipe: Played) -> None:
         for content in contents:
             pipe.send(content)
         until_closed(pipe)
@@ -146,7 +159,7 @@ def stopped_halfway(begin: Script) -> tuple[Script, asyncio.Event, threading.Eve
     """Return a script that begins, then keeps the connection open until it is told, and the two events."""
     loop, begun, over = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
 
-    def script(pipe: RecordPipe) -> None:
+    def script(pipe: Played) -> None:
         begin(pipe)
         loop.call_soon_threadsafe(begun.set)
         over.wait()

@@ -16,6 +16,7 @@ from client.transfer.hostile import (
     CONTENT,
     DIRECT,
     OFFER,
+    Played,
     Script,
     gives_up,
     heard,
@@ -43,8 +44,7 @@ from restante.client.errors import (
 )
 from restante.client.transfer.receiving import receive
 from restante.client.transfer.sending import send_directory, send_file
-from restante.client.transit.connecting import TransitOptions
-from restante.client.transit.pipe import CLOSED, RecordPipe
+from restante.client.transit.pipe import CLOSED
 from restante.client.transit.records import MAX_RECORD_BYTES, RecordSealer, Role
 from restante.common.errors import Misuse, RestanteError, StoreError
 from support.disk import no_file_beyond
@@ -138,33 +138,34 @@ async def test_the_words_of_a_sender_that_gives_up_stay_in_one_line() -> None:
         assert len(str(await gives_up(receive(ours, DIRECT), r"first restante: second!+…$"))) < 1000
 
 
-def fewer(pipe: RecordPipe) -> None:
+def fewer(pipe: Played) -> None:
     pipe.send(CONTENT[:4])
 
 
-def resets(pipe: RecordPipe) -> None:
+def resets(pipe: Played) -> None:
     """Reset the connection when it is closed: SO_LINGER with zero seconds (socket(7))."""
-    pipe._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    pipe.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
 
 
 def raw(content: bytes) -> Script:
-    def script(pipe: RecordPipe) -> None:
-        pipe._socket.sendall(content)
+    def script(pipe: Played) -> None:
+        pipe.socket.sendall(content)
         until_closed(pipe)
 
     return script
 
 
 def in_order(*order: int) -> Script:
-    def script(pipe: RecordPipe) -> None:
-        sealed = [bytes(pipe._sealer.seal(CONTENT[:5])), bytes(pipe._sealer.seal(CONTENT[5:]))]
+    def script(pipe: Played) -> None:
+        sealer = RecordSealer(pipe.keys.sealing)
+        sealed = [bytes(sealer.seal(CONTENT[:5])), bytes(sealer.seal(CONTENT[5:]))]
         raw(b"".join(sealed[number] for number in order))(pipe)
 
     return script
 
 
 def cut(size: int) -> Script:
-    return lambda pipe: pipe._socket.sendall(pipe._sealer.seal(CONTENT)[:size])
+    return lambda pipe: pipe.socket.sendall(RecordSealer(pipe.keys.sealing).seal(CONTENT)[:size])
 
 
 LOST = f"^{CLOSED} after receiving %s of 10 bytes: nothing was kept"
@@ -191,7 +192,7 @@ LENGTH = "announces a record of"
         (in_order(0, 0), PeerMessageError, "is missing, or comes twice"),
         (raw(bytes(RecordSealer(bytes(32)).seal(CONTENT))), PeerMessageError, "sealed with another key"),
         (
-            lambda pipe: raw(bytes(RecordSealer(pipe._opener._key).seal(CONTENT)))(pipe),  # as we seal
+            lambda pipe: raw(bytes(RecordSealer(pipe.keys.opening).seal(CONTENT)))(pipe),  # as we seal
             PeerMessageError,
             "sealed with another key",
         ),
@@ -242,19 +243,6 @@ async def test_a_sender_that_is_gone_when_all_has_arrived_costs_nothing(folder: 
     assert names(folder) == [path.name]
 
 
-async def test_the_acknowledgement_has_the_digest(folder: Path) -> None:
-    acknowledgements: list[Any] = []
-
-    def script(pipe: RecordPipe) -> None:
-        for byte in CONTENT:
-            pipe.send(bytes([byte]))
-        acknowledgements.append(json.loads(bytes(pipe.receive())))
-
-    async with pair() as (ours, theirs):
-        await asyncio.gather(play(theirs, Role.SENDER, script, OFFER), stored(ours, folder))
-    assert acknowledgements == [{"ack": "ok", "sha256": hashlib.sha256(CONTENT).hexdigest()}]
-
-
 @pytest.mark.parametrize(
     ("message", "error", "reason"),
     [
@@ -281,14 +269,6 @@ async def test_an_answer_that_is_no_consent_ends_the_sender(
             await sent(ours, parcel)
         if "error" not in message or error is PeerMessageError:
             assert await heard(theirs, "error")
-
-
-async def test_a_connection_that_is_not_made_is_told(parcel: Path) -> None:
-    async with pair() as (ours, theirs):
-        await say(theirs, answer={"file_ack": "ok"})
-        with pytest.raises(TransferError, match="no connection to the other side"):
-            await send_file(ours, parcel, transit=TransitOptions(relays=(), connect_seconds=0.1))
-        assert "no connection to the other side" in (await heard(theirs, "error"))[0]
 
 
 def behind_the_bytes(script: Script) -> Script:
@@ -354,7 +334,7 @@ async def test_of_a_file_that_changes_the_receiver_is_told_its_name_and_not_wher
     parcel.parent.mkdir()
     parcel.write_bytes(CONTENT)
 
-    def script(pipe: RecordPipe) -> None:
+    def script(pipe: Played) -> None:
         with suppress(ConnectionLostError):
             while True:
                 received.append(bytes(pipe.receive()))

@@ -71,6 +71,7 @@ async def takes_a_text(ours: Wormhole) -> None:
     await offered.accept()
 
 
+@pytest.mark.parametrize("seconds", [SILENCE_SECONDS - 1, 9 * HOUR])
 @pytest.mark.parametrize(
     ("transfer", "awaited", "message"),
     [
@@ -79,35 +80,17 @@ async def takes_a_text(ours: Wormhole) -> None:
     ],
 )
 @simulated
-async def test_a_user_who_decides_after_hours_is_waited_for_and_the_silence_is_told_once(
-    network: Network, transfer: Callable[[Wormhole], Any], awaited: str, message: dict[str, Any]
+async def test_a_user_who_decides_after_hours_is_waited_for_and_a_long_silence_is_told_once(
+    network: Network, transfer: Callable[[Wormhole], Any], awaited: Any, message: dict[str, Any], seconds: float
 ) -> None:
     events = Heard()
     async with met(events) as (ours, theirs):
         transferring = asyncio.create_task(transfer(ours))
-        await asyncio.sleep(9 * HOUR)
+        await asyncio.sleep(seconds)
         await say(theirs, **message)
         await transferring
         await asyncio.sleep(HOUR)
-    assert events.of(PeerSilent) == [PeerSilent(SILENCE_SECONDS, awaited)]  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("transfer", [sends_a_text, takes_a_text])
-@simulated
-async def test_of_a_user_who_decides_soon_nothing_is_told(
-    network: Network, transfer: Callable[[Wormhole], Any]
-) -> None:
-    events = Heard()
-    async with met(events) as (ours, theirs):
-        transferring = asyncio.create_task(transfer(ours))
-        await asyncio.sleep(SILENCE_SECONDS - 1)
-        if transfer is sends_a_text:
-            await say(theirs, answer={"message_ack": "ok"})
-        else:
-            await say(theirs, offer={"message": "text"})
-        await transferring
-        await asyncio.sleep(HOUR)
-    assert events.of(PeerSilent) == []
+    assert events.of(PeerSilent) == [PeerSilent(SILENCE_SECONDS, awaited)] * (seconds > SILENCE_SECONDS)
 
 
 def mute(network: Network) -> None:
@@ -115,8 +98,14 @@ def mute(network: Network) -> None:
     network.lines[0].send = lambda text: None  # type: ignore[method-assign]
 
 
+@pytest.mark.parametrize(
+    ("seconds", "silences"), [(SILENCE_SECONDS - 1, []), (HOUR, [PeerSilent(SILENCE_SECONDS, "key")])]
+)
 @simulated
-async def test_a_peer_that_is_silent_behind_its_first_message_is_told_and_may_come_back(network: Network) -> None:
+async def test_a_peer_that_is_silent_behind_its_first_message_is_told_until_the_wormhole_is_closed(
+    network: Network, seconds: float, silences: list[PeerSilent]
+) -> None:
+    """The peer comes back within the hour."""
     events = Heard()
     async with wormhole() as theirs:
         await theirs.set_code(CODE)
@@ -124,23 +113,11 @@ async def test_a_peer_that_is_silent_behind_its_first_message_is_told_and_may_co
         mute(network)
         async with wormhole(on_event=events) as ours:
             await ours.set_code(CODE)
-            await ours.verifier()
-            await asyncio.sleep(HOUR)
-    assert events.of(PeerSilent) == [PeerSilent(SILENCE_SECONDS, "key")]
-
-
-@simulated
-async def test_a_wormhole_that_is_closed_tells_no_silence(network: Network) -> None:
-    events = Heard()
-    async with wormhole() as theirs:
-        await theirs.set_code(CODE)
-        await asyncio.sleep(1)
-        mute(network)
-        async with wormhole(on_event=events) as ours:
-            await ours.set_code(CODE)
-            await asyncio.sleep(SILENCE_SECONDS - 1)
+            await asyncio.sleep(seconds)
+            if silences:
+                await ours.verifier()
         await asyncio.sleep(HOUR)
-    assert events.of(PeerSilent) == []
+    assert events.of(PeerSilent) == silences
 
 
 @simulated
@@ -200,8 +177,8 @@ async def test_a_peer_that_stalls_is_told_then_the_transfer_ends_and_the_peer_he
     tmp_path: Path, folder: Path, role: Role, size: int, awaited: str, outcome: str
 ) -> None:
     script, begun, over = stopped_halfway(lambda pipe: pipe.send(CONTENT[:5]) if role is Role.RECEIVER else None)
-    async with pair() as (ours, theirs):
-        ours.silence_seconds, ours._on_event = 0.1, (events := Heard())
+    events = Heard()
+    async with pair(silence_seconds=0.1, on_event=events) as (ours, theirs):
         if role is Role.RECEIVER:
             peer = sends(theirs, script)
             transferring: Any = stored(ours, folder, transit=IMPATIENT)
@@ -223,19 +200,6 @@ async def test_a_peer_that_stalls_is_told_then_the_transfer_ends_and_the_peer_he
         limit = CONFIRMATION_STALLS * limit + size / CONFIRMED_BYTES_PER_SECOND
     assert silences == [PeerSilent(0.1, awaited, limit)]  # type: ignore[arg-type]
     assert names(folder) == []
-
-
-async def test_a_peer_that_stalls_and_goes_on_hears_why_the_other_side_ended(folder: Path, tmp_path: Path) -> None:
-    """As after Ctrl-Z and fg."""
-    script, begun, over = stopped_halfway(lambda pipe: pipe.receive())
-    async with pair() as (ours, theirs):
-        peer = receives(theirs, script)
-        with pytest.raises(PeerStalledError):
-            await send_file(ours, sparse(tmp_path / "parcel"), transit=IMPATIENT)
-        await begun.wait()
-        over.set()
-        await peer
-        assert (await heard(theirs, "error"))[0] == "no answer for 0 s"
 
 
 class Scripted:
@@ -306,30 +270,24 @@ def test_a_byte_now_and_then_is_enough() -> None:
     assert silences == []
 
 
-@pytest.mark.parametrize("act", [lambda pipe: pipe.send(CONTENT), lambda pipe: pipe.receive()])
-def test_after_so_many_seconds_without_a_byte_it_ends(act: Callable[[RecordPipe], object]) -> None:
+@pytest.mark.parametrize(
+    ("act", "warning", "limit"),
+    [
+        (lambda pipe: pipe.send(CONTENT), 60, 120),
+        (lambda pipe: pipe.receive(), 60, 120),
+        (lambda pipe: pipe.receive(stall_seconds=500_000.0), 60, 500_000),
+        (lambda pipe: pipe.receive(stall_seconds=1000.0), 300, 1000),  # a warning after the usual limit
+    ],
+)
+def test_after_so_many_seconds_without_a_byte_it_ends(
+    act: Callable[[RecordPipe], object], warning: float, limit: float
+) -> None:
     pipe, connected, silences = scripted(1.0, 1e9, read=RECORD)
-    with pytest.raises(PeerStalledError, match=r"^the other side has not answered for 120 s$"):
+    pipe.warn_after(warning, lambda waited, limit: silences.append((waited, limit)))
+    with pytest.raises(PeerStalledError, match=rf"^the other side has not answered for {limit} s$"):
         act(pipe)
-    assert connected.waited == 1.0 + STALL_SECONDS
-    assert silences == [(60.0, STALL_SECONDS)]
-
-
-def test_a_confirmation_may_take_longer() -> None:
-    pipe, connected, silences = scripted(1e9, read=RECORD)
-    with pytest.raises(PeerStalledError, match=r"for 500000 s$"):
-        pipe.receive(stall_seconds=500_000.0)
-    assert connected.waited == 500_000.0
-    assert silences[0] == (60.0, 500_000.0)
-
-
-def test_a_silence_is_told_after_its_time_also_if_that_is_longer_than_a_stall() -> None:
-    pipe, connected, silences = scripted(1e9, read=RECORD)
-    pipe.warn_after(300.0, lambda waited, limit: silences.append((waited, limit)))
-    with pytest.raises(PeerStalledError, match=r"for 1000 s$"):
-        pipe.receive(stall_seconds=1000.0)
-    assert connected.waited == 1000.0
-    assert silences == [(300.0, 1000.0)]
+    assert connected.waited == 1.0 + limit
+    assert silences[0] == (warning, limit)
 
 
 def fill(pipe: RecordPipe) -> NoReturn:
@@ -375,8 +333,7 @@ def test_a_time_is_a_number_of_seconds(seconds: Any) -> None:
 async def test_without_end_is_a_time_too(tmp_path: Path, folder: Path) -> None:
     forever = TransitOptions(relays=(), connect_seconds=float("inf"), stall_seconds=float("inf"))
     (tmp_path / "parcel").write_bytes(CONTENT)
-    async with pair() as (ours, theirs):
-        ours.silence_seconds = float("inf")
+    async with pair(silence_seconds=float("inf")) as (ours, theirs):
         await asyncio.gather(
             send_file(ours, tmp_path / "parcel", transit=forever), stored(theirs, folder, transit=forever)
         )

@@ -22,6 +22,7 @@ from client.transfer.hostile import (
     CONTENT,
     DIRECT,
     OFFER,
+    Played,
     gives_up,
     heard,
     names,
@@ -41,7 +42,6 @@ from client.transfer.hostile import (
 from restante.client import Wormhole
 from restante.client.errors import ConnectionLostError, TransferError
 from restante.client.files.draft import draft_file
-from restante.client.files.unpacking import _Target
 from restante.client.files.zip_stream import plan_directory
 from restante.client.transfer.receiving import OfferedText, receive
 from restante.client.transfer.sending import send_file
@@ -179,7 +179,7 @@ async def test_whatever_else_happens_at_the_server_in_the_middle_changes_nothing
     """The peer says something else, or the server is gone."""
     script, begun, over = stopped_halfway(lambda pipe: pipe.send(CONTENT[:5]))
 
-    def finishes(pipe: RecordPipe) -> None:
+    def finishes(pipe: Played) -> None:
         script(pipe)
         pipe.send(CONTENT[5:])
         pipe.receive()
@@ -200,44 +200,12 @@ async def test_whatever_else_happens_at_the_server_in_the_middle_changes_nothing
 
 
 @how_it_ends
-async def test_an_end_while_unpacking_leaves_nothing(
-    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
-    (tmp_path / "x").mkdir()
-    (tmp_path / "x/a").write_bytes(CONTENT)
-    archive = b"".join(plan_directory(tmp_path / "x").chunks())
-    directory = {"mode": "zipfile/deflated", "dirname": "x", "zipsize": len(archive), "numbytes": 10, "numfiles": 1}
-    loop, unpacking, ended = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
-    add, end = _Target.add, RecordPipe.end
-
-    def adds(target: _Target, member: object) -> None:
-        loop.call_soon_threadsafe(unpacking.set)
-        ended.wait()
-        add(target, member)  # type: ignore[arg-type]
-
-    def ends_it(pipe: RecordPipe) -> None:
-        end(pipe)
-        ended.set()
-
-    monkeypatch.setattr(_Target, "add", adds)
-    monkeypatch.setattr(RecordPipe, "end", ends_it)
-    async with pair() as (ours, theirs):
-        sending = sends(theirs, records(archive), {"directory": directory})
-        receiving = asyncio.create_task(stored(ours, folder))
-        await unpacking.wait()
-        assert len(names(folder)) == 1
-        try:
-            await ends(receiving, theirs, Role.RECEIVER, how)
-        finally:
-            ended.set()
-        await sending
-    assert names(folder) == []
-
-
-@how_it_ends
-@pytest.mark.parametrize("phase", ["waits for an offer", "connects", "waits for bytes"])
-async def test_a_receiver_ends_at_once_and_keeps_nothing(folder: Path, phase: str, how: str) -> None:
+@pytest.mark.parametrize("phase", ["waits for an offer", "connects", "waits for bytes", "unpacks"])
+async def test_a_receiver_ends_at_once_and_keeps_nothing(tmp_path: Path, folder: Path, phase: str, how: str) -> None:
     waits = asyncio.Event()
+    (tmp_path / "parcel").write_bytes(CONTENT)
+    archive = b"".join(plan_directory(tmp_path).chunks())
+    directory = {"mode": "zipfile/deflated", "dirname": "x", "zipsize": len(archive), "numbytes": 10, "numfiles": 1}
     async with pair() as (ours, theirs):
         receiving = asyncio.create_task(stored(ours, folder, lambda _: waits.set()))
         await asyncio.gather(ours.verifier(), theirs.verifier())
@@ -248,9 +216,13 @@ async def test_a_receiver_ends_at_once_and_keeps_nothing(folder: Path, phase: st
         elif phase == "waits for bytes":
             tasks.append(sends(theirs, sends_half))
             await waits.wait()
+        elif phase == "unpacks":
+            tasks.append(sends(theirs, records(archive[:-1]), {"directory": directory}))
+            await waits.wait()
         notes = await ends(receiving, theirs, Role.RECEIVER, how)
         await asyncio.gather(*tasks)
-    assert notes == (["after receiving 5 of 10 bytes: nothing was kept"] if tasks else [])
+    received = f"{len(archive) - 1} of {len(archive)}" if phase == "unpacks" else "5 of 10"
+    assert notes == ([f"after receiving {received} bytes: nothing was kept"] if tasks else [])
     assert names(folder) == []
 
 
