@@ -59,6 +59,10 @@ class Liar:
     def url(self) -> str:
         return f"{self.scheme}://127.0.0.1:{self.port}/v1"
 
+    def writer(self, number: int) -> asyncio.StreamWriter:
+        """Return the server's end of a connection."""
+        return self._clients[number][1]
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         number = self.connections
@@ -79,7 +83,6 @@ class Liar:
                     self.pings.put_nowait(number)
                     if self.answers_pings:
                         writer.write(frame(PONG, mask=False))
-                await writer.drain()
         finally:
             del self._clients[number]
             self._world.lose(inbox)

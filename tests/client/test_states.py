@@ -26,6 +26,7 @@ from restante.client.core.machine import Machine
 from restante.client.core.outputs import Failed, MessageReceived, Output, SendFrame, ShowWork
 from restante.client.core.state import NEW_BYTES, MailboxStatus, NameplateStatus, State, is_number, new_state
 from restante.client.errors import PermissionNeededError, WormholeError
+from restante.client.protocol.keys import NONCE_BYTES, MessageKeys, seal
 from support.documents import ROOT
 
 APP_ID: Final = "example.com/states"
@@ -113,7 +114,7 @@ def explore(*, lasting: bool = False, listing: bool = False, **options: Any) -> 
     """
     bodies = messages_of_the_peer(**options)
     state = new_state(APP_ID, {}, bytes([1]) * NEW_BYTES, **options)
-    begin = frozen(Machine(state, bytes, lasting=lasting), ())
+    begin = frozen(Machine(state, bytes, lasting=lasting), (), False, False, lasting)
     steps, known, waiting = [], {begin}, deque([begin])
     while waiting:
         node = waiting.popleft()
@@ -145,10 +146,12 @@ def tried(node: Node, event: str, act: Act) -> Step:
         for output in outputs
         if not isinstance(output, SendFrame | ShowWork)
     )
-    return Step(node, event, frozen(machine, asked), sent, told)
+    told_closed = node.told_closed or "Closed" in told
+    listing = (node.listing or event == LIST) and "NameplatesListed" not in told and event != "`error` to `list`"
+    return Step(node, event, frozen(machine, asked, told_closed, listing, node.lasting), sent, told)
 
 
-def frozen(machine: Machine, asked: tuple[str, ...]) -> Node:
+def frozen(machine: Machine, asked: tuple[str, ...], *rest: bool) -> Node:
     """Return a machine as a node. Sets are sorted, so that equal machines are equal nodes."""
     state = msgspec.json.decode(msgspec.json.encode(machine.state), type=State)
     if state.code is not None:
@@ -163,14 +166,17 @@ def frozen(machine: Machine, asked: tuple[str, ...]) -> Node:
         connection = msgspec.json.encode(fields, order="deterministic").decode()
     plain = msgspec.json.encode(state, order="deterministic").decode()
     asked = () if connection is None else asked
-    return Node(plain, connection, asked, machine._closed_reported, machine._list_wanted, machine._lasting)
+    return Node(plain, connection, asked, *rest)
 
 
 def thawed(node: Node) -> Machine:
     """Return a node as a machine."""
     machine = Machine(msgspec.json.decode(node.state, type=State), bytes, lasting=node.lasting)
-    machine.outputs()
-    machine._closed_reported, machine._list_wanted = node.told_closed, node.listing
+    if node.told_closed or node.listing:
+        machine.list_nameplates()
+    if not node.listing:
+        machine.forget_list()
+    machine.outputs()  # among them Closed, once more
     if node.connection is not None:
         connection, fields = ConnectionState(), json.loads(node.connection)
         for name, default in list(vars(connection).items()):
@@ -276,10 +282,13 @@ def messages_of_the_peer(**options: Any) -> dict[str, str]:
     theirs.state.side = PEER
     for machine in (ours, theirs):
         machine.set_code(f"{NAMEPLATE}-{WORDS}")
-    theirs._conversation.receive(PAKE, ours.state.own[PAKE].body, set())
-    theirs._conversation.send(b"hello")
-    theirs._conversation._seal(RECEIPT, b"")
-    return {phase: own.body for phase, own in theirs.state.own.items()}
+    theirs.connected()
+    for message in ({"type": "welcome", "welcome": {}}, ANSWERS["claim"]):
+        _says(**message)(theirs)
+    _message(ours.state.side, PAKE, ours.state.own[PAKE].body)(theirs)
+    theirs.send(b"hello")
+    receipt = seal(MessageKeys(bytes.fromhex(theirs.state.key or "")).of(PEER, RECEIPT), b"", bytes(NONCE_BYTES))
+    return {RECEIPT: receipt.hex()} | {phase: own.body for phase, own in theirs.state.own.items()}
 
 
 def _says(**message: Any) -> Act:
