@@ -19,7 +19,6 @@ from client.transfer.hostile import sparse
 from restante.client import (
     CheckpointError,
     Journal,
-    Misuse,
     OldCheckpointError,
     Reconnecting,
     ReplayEnded,
@@ -27,6 +26,8 @@ from restante.client import (
     StoreError,
 )
 from restante.client.connection import driver
+from restante.client.core.machine import Machine
+from restante.client.core.state import State as WormholeState
 from restante.client.journal_mode.checkpoint import MAX_BYTES, CheckpointFile
 from support.bounds import BOUND
 from support.disk import no_file_beyond
@@ -320,21 +321,20 @@ def rewrite(file: Path, state: Any) -> None:
 
 
 @pytest.mark.parametrize("frames", [LOST, LIES], ids=["a server that lost the mailbox", "a server that lies"])
-async def test_a_damaged_value_at_most_ends_the_wormhole(used: Path, frames: tuple[dict[str, Any], ...]) -> None:
+def test_a_damaged_value_at_most_ends_the_wormhole(used: Path, frames: tuple[dict[str, Any], ...]) -> None:
     peer = state_in(used)["peer_side"]
     tried, read = list(damaged(state_in(used))), 0
     for state in tried:
         rewrite(used, state)
         with suppress(CheckpointError):
-            async with Journal[State](used, {"received": []}) as journal:
+            with closing(Journal[State](used, {"received": []})):
                 read += 1
-                with suppress(Misuse):
-                    machine = journal.wormhole("peer", APP_ID)._machine
-                    machine.connected()
-                    for frame in frames:
-                        machine.receive(json.dumps(frame).replace("PEER", peer))
-                    if machine.state.mood is None:
-                        machine.send(b"x")
-                        machine.close()
-                    msgspec.json.encode(machine.state)
+            machine = Machine(msgspec.convert(state, WormholeState), bytes, lasting=True)
+            machine.connected()
+            for frame in frames:
+                machine.receive(json.dumps(frame).replace("PEER", peer))
+            if machine.state.mood is None:
+                machine.send(b"x")
+                machine.close()
+            msgspec.json.encode(machine.state)
     assert 0 < read < len(tried)  # some are read, some are refused

@@ -10,7 +10,6 @@ import pty
 import re
 import signal
 import termios
-from pathlib import Path
 from typing import Any, get_args
 from unittest.mock import Mock
 from urllib.parse import quote
@@ -29,7 +28,6 @@ from restante.client import PeerSilent
 from restante.client.events import Awaited
 from restante.client.protocol.uri import TransferUri, rendezvous_of
 from support.bounds import bounded
-from support.mailbox.wormhole import Client
 from support.processes import RESTANTE, called, child
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -166,20 +164,6 @@ async def test_an_application_has_codes_of_its_own(desk: Desk) -> None:
     ):
         assert await end(one, other, receiver, receiver_of_one) == (0, 0, 0, 0)
     assert (receiver.said["stdout"], receiver_of_one.said["stdout"]) == ("another\n", f"{TEXT}\n")
-
-
-async def test_texts_go_to_wormhole_and_come_from_it(desk: Desk, tmp_path: Path) -> None:
-    async with desk.send() as sender:
-        outcome = await (await Client.start(tmp_path, desk.url, "receive", desk.code)).leaves()
-        assert (outcome.exit_code, outcome.stdout) == (0, f"{TEXT}\n"), outcome
-        assert await sender.ended() == 0, sender.said
-    theirs = await Client.start(tmp_path, desk.url, "send", "--text", TEXT)
-    async with desk.run("receive", await theirs.code()) as receiver:
-        assert await receiver.ended() == 0, receiver.said
-    assert receiver.said["stdout"] == f"{TEXT}\n"
-    outcome = await theirs.leaves()
-    assert outcome.exit_code == 0, outcome
-    assert outcome.stderr.endswith("text message sent\n"), outcome
 
 
 async def test_each_error_has_the_exit_code_of_what_to_do() -> None:
@@ -346,40 +330,30 @@ async def test_a_typed_code_is_the_one_that_was_made(typed: str, used: str) -> N
         ("guitarist", "", "guitarist"),
         ("guitarist\n", "revenge", "guitarist-revenge"),
         ("guitarist-\n", " Revenge ", "guitarist-revenge"),
+        ("guitarist", None, "guitarist"),
     ],
-    ids=["an argument", "a code of one word", "an answer", "completed by the Tab key"],
+    ids=["an argument", "a code of one word", "an answer", "completed by the Tab key", "a script, with --accept"],
 )
 async def test_a_receiver_on_a_terminal_is_asked_for_the_second_word(
-    desk: Desk, typed: str, answer: str, sent_with: str
+    desk: Desk, typed: str, answer: str | None, sent_with: str
 ) -> None:
     nameplate = desk.code.partition("-")[0]
     ours, its = pty.openpty()
     arguments = [] if typed.endswith("\n") else [f"{nameplate}–{typed}"]  # noqa: RUF001 - an en dash
     async with (
         desk.run("send", "--text", TEXT, "--code", f"{nameplate}-{sent_with}") as sender,
-        desk.run("receive", *arguments, streams=f"<{os.ttyname(its)}") as receiver,
+        desk.run("receive", *["--accept"] * (answer is None), *arguments, streams=f"<{os.ttyname(its)}") as receiver,
     ):
         if not arguments:
             await receiver.says(QUESTION)
             os.write(ours, f"{nameplate}-{typed}".encode())
-        await receiver.says(re.escape(WORD_QUESTION))
-        os.write(ours, f"{answer}\n".encode())
+        if answer is not None:
+            await receiver.says(re.escape(WORD_QUESTION))
+            os.write(ours, f"{answer}\n".encode())
         assert await end(receiver, sender) == (0, 0), (receiver.said, sender.said)
     os.close(its)
     os.close(ours)
     assert receiver.said["stdout"] == f"{TEXT}\n"
-
-
-async def test_a_script_is_not_asked_for_a_second_word(desk: Desk) -> None:
-    code = f"{desk.code.partition('-')[0]}-guitarist"
-    ours, its = pty.openpty()
-    async with (
-        desk.run("send", "--text", TEXT, "--code", code) as sender,
-        desk.run("receive", "--accept", code, streams=f"<{os.ttyname(its)}") as receiver,
-    ):
-        assert await end(receiver, sender) == (0, 0), (receiver.said, sender.said)
-    os.close(its)
-    os.close(ours)
 
 
 NO_LENGTH = "--code-length is for a new code, and a code is given: leave one of them out"

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import re
 import socket
 import time
 from asyncio.subprocess import Process
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -81,6 +79,31 @@ NOT_NOW = [
 """What a server, or a proxy before it, may answer that serves later."""
 
 
+def answering(answer: bytes | None) -> Any:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1 << 16)
+        if answer is None:
+            await reader.read()
+        else:
+            writer.write(answer)
+            await writer.drain()
+
+    return listening(serve)
+
+
+async def assert_a_journal_fails(path: Path, url: str, *, again: bool, **options: Any) -> None:
+    """Check that a wormhole of a journal fails at once, or tries again and fails when it is left."""
+    heard = Heard()
+    with pytest.raises(client.ServerGoneError):
+        async with (
+            bounded("the error"),
+            client.Journal[dict[str, str]](path, {}) as journal,
+            journal.wormhole("peer", "example.com/test", server=url, on_event=heard, **options) as alice,
+        ):
+            await (heard.until(client.Reconnecting, 2) if again else alice.allocate_code())
+    assert bool(heard.of(client.Reconnecting)) == again
+
+
 @pytest.mark.parametrize(
     ("scheme", "answer", "message"),
     [
@@ -100,73 +123,32 @@ NOT_NOW = [
         ),
     ],
 )
-async def test_what_is_no_server_or_no_proxy_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, scheme: str, answer: bytes | None, message: str
+async def test_what_is_no_server_or_no_proxy_is_an_error_and_a_journal_tries_again_what_may_be_a_server_later(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scheme: str, answer: bytes | None, message: str
 ) -> None:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(1 << 16)
-        if answer is None:
-            await reader.read()
-        else:
-            writer.write(answer)
-            await writer.drain()
-
     if answer is None:
         monkeypatch.setattr(websocket, "CONNECT_SECONDS", 0.1)
-    async with listening(serve) as port:
+    async with answering(answer) as port:
         url = f"{scheme}://127.0.0.1:{port}"
         with pytest.raises(client.ServerGoneError, match=message):
             await use(wormhole(f"{url}/v1") if scheme[0] == "w" else wormhole(NOWHERE, proxy=url))
+        if scheme == "ws":
+            await assert_a_journal_fails(tmp_path / "x", f"{url}/v1", again=answer not in NO_SERVERS)
 
 
-def answering(answer: bytes) -> Any:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(1 << 16)
-        writer.write(answer)
-        await writer.drain()
-
-    return listening(serve)
-
-
-@asynccontextmanager
-async def journaled(path: Path, url: str, **options: Any) -> AsyncIterator[client.JournaledWormhole]:
-    async with (
-        client.Journal[dict[str, str]](path, {}) as journal,
-        journal.wormhole("peer", "example.com/test", server=url, **options) as wormhole,
-    ):
-        yield wormhole
-
-
-@pytest.mark.parametrize(("answer", "message"), NOT_NOW)
-async def test_a_journal_tries_again_what_may_be_a_server_later(tmp_path: Path, answer: bytes, message: str) -> None:
-    heard = Heard()
-    async with answering(answer) as port:
-        with pytest.raises(client.ServerGoneError, match=message):  # when it is left
-            async with journaled(tmp_path / "x", f"ws://127.0.0.1:{port}/v1", on_event=heard):
-                await heard.until(client.Reconnecting, 2)
-    assert re.search(message, heard.of(client.Reconnecting)[1].reason)
-
-
-@pytest.mark.parametrize("fault", [*NO_SERVERS, "its name is wrong", "its certificate is refused", "no TLS", "proxy"])
-async def test_a_journal_fails_at_once_where_no_server_can_be_later(tmp_path: Path, fault: str | bytes) -> None:
-    heard, options = Heard(), {}
+@pytest.mark.parametrize("fault", ["its name is wrong", "its certificate is refused", "no TLS", "proxy"])
+async def test_a_journal_fails_at_once_where_no_server_can_be_later(tmp_path: Path, fault: str) -> None:
     async with (
         lying(honest, Certificate(tmp_path).server) as liar,
-        answering(fault if isinstance(fault, bytes) else b"HTTP/1.1 403 Forbidden\r\n\r\n") as port,
+        answering(b"HTTP/1.1 403 Forbidden\r\n\r\n") as port,
     ):
-        url = f"ws://127.0.0.1:{port}/v1"
-        if fault == "its name is wrong":
-            url = "ws://a..b/v1"
-        elif fault == "its certificate is refused":
-            url = liar.url
-        elif fault == "no TLS":
-            url = f"wss://127.0.0.1:{port}/v1"
-        elif fault == "proxy":
-            options["proxy"] = f"http://127.0.0.1:{port}"
-        with pytest.raises(client.ServerGoneError):
-            async with bounded("the error"), journaled(tmp_path / "x", url, on_event=heard, **options) as alice:
-                await alice.allocate_code()
-    assert heard.of(client.Reconnecting) == []
+        url, options = {
+            "its name is wrong": ("ws://a..b/v1", {}),
+            "its certificate is refused": (liar.url, {}),
+            "no TLS": (f"wss://127.0.0.1:{port}/v1", {}),
+            "proxy": (NOWHERE, {"proxy": f"http://127.0.0.1:{port}"}),
+        }[fault]
+        await assert_a_journal_fails(tmp_path / "x", url, again=False, **options)
 
 
 @pytest.mark.parametrize(
@@ -186,14 +168,7 @@ async def test_what_a_resolver_or_a_proxy_says_decides_whether_a_journal_tries_a
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, may_change: bool
 ) -> None:
     monkeypatch.setattr(websocket, "ws_connect", AsyncMock(side_effect=error))
-    heard = Heard()
-    with pytest.raises(client.ServerGoneError, match="cannot connect to"):  # noqa: PT012 - either waits
-        async with bounded("the error"), journaled(tmp_path / "x", NOWHERE, on_event=heard) as alice:
-            if may_change:
-                await heard.until(client.Reconnecting)
-            else:
-                await alice.allocate_code()
-    assert bool(heard.of(client.Reconnecting)) == may_change
+    await assert_a_journal_fails(tmp_path / "x", NOWHERE, again=may_change)
 
 
 class Proxy:

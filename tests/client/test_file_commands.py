@@ -26,7 +26,7 @@ from restante.pipeline.clean.rules import Fault, limits
 from restante.pipeline.clean.timing import event
 from restante.timing.logs import events
 from restante.timing.logs.records import UNLISTED
-from support.bounds import BOUND, bounded
+from support.bounds import bounded
 from support.isolation import unavailable
 from support.mailbox.servers import Restante
 from support.processes import RESTANTE, called, child, run
@@ -265,22 +265,10 @@ async def test_the_timing_log_has_what_each_side_did_and_when_and_no_secrets(des
     spans = [[event["name"] for event in log if event["stop"] is not None] for log in logs]
     assert spans[0] == ["pake1", "pake2", "transit connect", "tx file", "get ack"]
     assert spans[1] == ["pake1", "pake2", "permission", "transit connect", "rx file", "send ack"]
-    added = [{event["details"]["id"] for event in log if event["details"].get("type") == "add"} for log in logs]
-    for log, own, peer in zip(logs, added, reversed(added), strict=True):
-        times = [event["start"] for event in log]
-        assert times == sorted(times)
-        assert all(event["stop"] is None or event["stop"] >= event["start"] for event in log)
+    for log in logs:
         assert [event["name"] for event in (log[0], log[-1])] == ["command dispatch", "exit"]
         waits = {event["name"]: event["details"].get("waiting") for event in log if event["stop"] is not None}
         assert (waits["pake1"], waits["pake2"], waits.get("permission", "user")) == ("crypto", "crypto", "user")
-        # Commands and answers belong together.
-        messages = [event["details"]["message"] for event in log if event["name"] == "ws_receive"]
-        assert own <= {message["id"] for message in messages if message["type"] == "ack"}
-        echoes = [message for message in messages if message["type"] == "message"]
-        assert {message["id"] for message in echoes} <= own | peer
-        assert all(message["server_rx"] <= message["server_tx"] for message in echoes)
-        (side,) = {event["details"]["_side"] for event in log if "_side" in event["details"]}
-        assert all((message["side"] == side) == (message["id"] in own) for message in echoes)
 
 
 async def test_a_command_that_is_stopped_before_anybody_came_leaves_nothing_and_writes_its_log(desk: Desk) -> None:
@@ -316,61 +304,30 @@ async def test_the_timing_log_does_not_replace_a_file_that_is_sent(to: Path) -> 
 
 
 SIZE: Final = 64 << 20
-FIGURES: Final = re.compile(r"\d+\.\d/67\.1 MB +\d+(\.\d)? [kMG]?B/s \d:\d\d:\d\d left$")
-SHOWN, HIDDEN = "\x1b[?25h", "\x1b[?25l"
-"""The cursor."""
-
-
-class Terminal:
-    """A terminal of so many columns, and what was sent to it."""
-
-    def __init__(self, columns: int) -> None:
-        self._ours, self.its = os.openpty()
-        termios.tcsetwinsize(self.its, (24, columns))
-        os.set_blocking(self._ours, False)
-        self.sent = ""
-
-    @property
-    def rows(self) -> list[str]:
-        """All that was ever shown in one row, without the colours."""
-        try:
-            self.sent += os.read(self._ours, 1 << 20).decode()
-        except BlockingIOError:
-            time.sleep(0.001)
-        rows = re.split(r"[\r\n]+", re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", self.sent))
-        return [row.rstrip() for row in rows if row.strip()]
-
-    def close(self) -> None:
-        os.close(self._ours)
-        os.close(self.its)
 
 
 @pytest.mark.parametrize(("columns", "drawn"), [(100, True), (60, True), (40, False), (20, False)])
 async def test_the_bar_and_its_figures_have_one_row(
     columns: int, drawn: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also on a terminal that is too narrow for all of them."""
-    terminal, done, until = Terminal(columns), 0, time.monotonic() + BOUND
+    """Also on a terminal that is too narrow for all of them. Nothing of it is left, and the cursor is there again."""
+    ours, its = os.openpty()
+    termios.tcsetwinsize(its, (24, columns))
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", str(columns))
-    figures = FIGURES if columns > 20 else re.compile(r"^\d+\.\d/")
-    with open(terminal.its, "w", closefd=False) as stream:  # noqa: ASYNC230 - a terminal
+    with os.fdopen(its, "w") as stream:
         monkeypatch.setattr(sys, "stderr", stream)
         with bar(SIZE, "waiting") as on_progress:
-            while not any(figures.search(row) for row in terminal.rows) and time.monotonic() < until:
-                done = min(done + 1000, SIZE - 1)
-                on_progress(done)
+            on_progress(SIZE // 2)
             on_progress(SIZE)
-            assert SHOWN not in terminal.sent
-    rows = terminal.rows
-    assert any(figures.search(row) for row in rows), rows
-    assert any("━" in row for row in rows) is drawn
+    shown = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    rows = [row.rstrip() for row in re.split(r"[\r\n]+", re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", shown)) if row.strip()]
     assert all(len(row) <= columns for row in rows)
-    assert "waiting" in rows[-1] or columns == 20
-    assert terminal.sent.count("\n") <= 1
-    assert terminal.sent.rindex(SHOWN) > terminal.sent.rindex(HIDDEN)
-    assert terminal.sent.rstrip().endswith("\x1b[2K")
-    terminal.close()
+    assert any("━" in row for row in rows) is drawn
+    assert columns == 20 or re.search(r"67\.1/67\.1 MB +\d+(\.\d)? [kMGT]?B/s 0:00:00 waiting$", rows[-1]), rows
+    assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
+    assert shown.rstrip().endswith("\x1b[2K")
 
 
 unshares = pytest.mark.skipif(bool(unavailable()), reason=f"disks and users of their own: {unavailable()}")

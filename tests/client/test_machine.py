@@ -275,10 +275,7 @@ def forget(world: World, sides: Sequence[Side]) -> None:
 def test_with_receipts_each_message_is_processed_once_whatever_is_forgotten(
     by_seed: bool, steps: list[tuple[int, str]]
 ) -> None:
-    """Once the key is agreed, neither killed processes nor pruned mailboxes lose anything.
-
-    No nameplate leads to the mailbox of a seed, so that it may be forgotten before the key is agreed, too.
-    """
+    """No nameplate leads to the mailbox of a seed, so that it may be forgotten before the key is agreed, too."""
     with closing(StoreWorld(Options())) as world:
         sides = with_seed(world) if by_seed else agreed(world)
         for side in sides:

@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Final
 from unittest.mock import AsyncMock, Mock
 
@@ -17,11 +16,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hypothesis import given
 from hypothesis import strategies as st
 from nacl.bindings import crypto_core_ed25519_sub, crypto_scalarmult_ed25519_base_noclamp
-from nacl.secret import SecretBox
 from spake2 import SPAKE2_Symmetric
 from wormhole import _key as reference
-from wormhole import transit as python_client
-from wormhole._wordlist import PGPWordList, byte_to_even_word, byte_to_odd_word
+from wormhole._wordlist import PGPWordList, byte_to_even_word, byte_to_odd_word  # in no public module
 
 from restante.client import word_list
 from restante.client.errors import PeerMessageError, TransferError
@@ -48,7 +45,6 @@ from restante.client.transit.records import (
     RecordSealer,
     Role,
     TransitKeys,
-    length_of,
 )
 from support.effort import examples
 
@@ -169,16 +165,6 @@ def test_openssl_and_the_python_client_derive_the_same_keys(key: bytes, purpose:
     assert hkdf(key, purpose, size) == HKDF(SHA256(), size, None, purpose).derive(key)
 
 
-@given(st.text("0123456789abcdef", max_size=20), st.text("abc-0123456789", max_size=20), st.binary(max_size=300))
-def test_the_python_client_opens_what_we_seal_and_seals_for_us(who: str, phase: str, plaintext: bytes) -> None:
-    key = keys.MessageKeys(KEY).of(who, phase)
-    assert key == reference.derive_phase_key(KEY, who, phase)
-    sealed = keys.seal(key, plaintext, bytes(range(keys.NONCE_BYTES)))
-    assert len(sealed) == len(plaintext) + keys.OVERHEAD_BYTES
-    assert reference.decrypt_data(key, sealed) == plaintext
-    assert keys.open_sealed(key, reference.encrypt_data(key, plaintext)) == plaintext
-
-
 @given(st.binary(max_size=120))
 def test_bytes_that_were_not_sealed_with_the_key_are_refused(sealed: bytes) -> None:
     with pytest.raises(keys.UndecryptableError):
@@ -220,41 +206,6 @@ def test_any_bytes_are_a_message_or_refused(message: bytes) -> None:
 
 TRANSIT_KEY = bytes(range(32))
 SENDER, RECEIVER = TransitKeys.of(TRANSIT_KEY, Role.SENDER), TransitKeys.of(TRANSIT_KEY, Role.RECEIVER)
-
-
-def test_the_lines_are_the_python_client_s() -> None:
-    assert SENDER.line == RECEIVER.peer_line == python_client.build_sender_handshake(TRANSIT_KEY)
-    assert RECEIVER.line == SENDER.peer_line == python_client.build_receiver_handshake(TRANSIT_KEY)
-    assert SENDER.relay_line(bytes(8)) == python_client.build_sided_relay_handshake(TRANSIT_KEY, bytes(8).hex())
-    assert SENDER.relay_token == RECEIVER.relay_token
-
-
-def python_connection(role: Role) -> tuple[Any, bytearray]:
-    """Return a connection of the Python client, and what it writes."""
-    owner = (python_client.TransitSender if role is Role.SENDER else python_client.TransitReceiver)(
-        "", no_listen=True
-    )
-    owner.set_transit_key(TRANSIT_KEY)
-    connection = python_client.Connection(owner, None, 0, "")
-    written = bytearray()
-    connection.transport = SimpleNamespace(write=written.extend)
-    connection.send_box = SecretBox(owner._sender_record_key())
-    connection.receive_box = SecretBox(owner._receiver_record_key())
-    connection.send_nonce = connection.next_receive_nonce = 0
-    return connection, written
-
-
-@given(st.lists(st.binary(max_size=300), min_size=1, max_size=4))
-def test_records_are_those_of_the_python_client(plaintexts: list[bytes]) -> None:
-    sender, written = python_connection(Role.SENDER)
-    receiver, _ = python_connection(Role.RECEIVER)
-    opener, sealer = RecordOpener(RECEIVER.opening), RecordSealer(SENDER.sealing)
-    for plaintext in plaintexts:
-        sender.send_record(plaintext)
-        assert length_of(bytes(written[:LENGTH_BYTES])) == len(written) - LENGTH_BYTES
-        assert opener.open(bytes(written[LENGTH_BYTES:])) == plaintext
-        written.clear()
-        assert receiver._decrypt_record(bytes(sealer.seal(plaintext)[LENGTH_BYTES:])) == plaintext
 
 
 @given(st.integers(0, 8 * 41 - 1))

@@ -44,20 +44,6 @@ def test_the_document_describes_every_public_name_once_as_its_docstring_does() -
     assert reference.PATH.read_text() == page, f"it is out of date: {reference.__doc__}"
     described = [name for name in reference.described(page) if name in client.__all__]
     assert sorted([*described, "Event"]) == sorted(client.__all__)
-    raised = re.findall(r"^\* `(\w+)`: ", page, re.MULTILINE)  # an error that is described has a link
-    assert {name for name in raised if name.endswith("Error")} <= {"TypeError", "ValueError"}
-    assert "| `` |" not in page
-
-
-@pytest.mark.parametrize("name", [name for name in client.__all__ if inspect.isclass(getattr(client, name))])
-def test_arguments_and_attributes_are_explained_by_their_names(name: str) -> None:
-    kind = getattr(client, name)
-    for attribute in reference.public_attributes(kind):
-        assert issubclass(kind, BaseException) or attribute.type, f"{name}.{attribute.name}"
-    for method, function in reference.members(kind).items():
-        _, entries = reference.parts_of(function)
-        explained = {argument for argument, _ in entries.get("Args", ())}
-        assert not explained or explained <= set(inspect.signature(getattr(kind, method)).parameters), method
 
 
 async def test_the_example_of_a_journal_exchanges_messages(server: LiveServer, tmp_path: Path) -> None:

@@ -334,7 +334,7 @@ async def test_a_wormhole_is_entered_once_and_calls_that_are_cancelled_leave_not
             await asyncio.sleep(0)
             waiting.cancel()
             await asyncio.wait([waiting])
-        assert len(alice._changes._waiters) == 0
+        assert len(alice._changes._waiters) == 0  # no public name shows what is left
     with pytest.raises(Misuse, match="entered once"):
         await alice.__aenter__()
     with pytest.raises(LonelyError):

@@ -61,6 +61,13 @@ async def pair(**options: Any) -> AsyncIterator[tuple[Wormhole, Wormhole]]:
             assert not thread.is_alive()
 
 
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    """Return both ends of a connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        one = socket.create_connection(listener.getsockname())
+        return one, listener.accept()[0]
+
+
 async def say(wormhole: Wormhole, **message: Any) -> None:
     await wormhole.send(json.dumps(message).encode())
 

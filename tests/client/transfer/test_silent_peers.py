@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing
@@ -26,6 +25,7 @@ from client.transfer.hostile import (
     sparse,
     stopped_halfway,
     stored,
+    tcp_pair,
 )
 from restante.client import (
     Closed,
@@ -250,13 +250,6 @@ def scripted(*seconds: float, read: bytes = b"") -> tuple[RecordPipe, Scripted, 
     return pipe, connected, silences
 
 
-def loopback() -> tuple[socket.socket, socket.socket]:
-    """Return both ends of a connection."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        ours = socket.create_connection(listener.getsockname())
-        return ours, listener.accept()[0]
-
-
 RECORD: Final = bytes(RecordSealer(KEYS.opening).seal(CONTENT))
 
 
@@ -299,7 +292,7 @@ def fill(pipe: RecordPipe) -> NoReturn:
 def test_the_system_does_not_end_a_connection_before_a_longer_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A receiver whose disk is busy reads nothing for a while: it has not taken what is on its way."""
     monkeypatch.setattr("restante.client.transit.pipe.GONE_SECONDS", 0)
-    ours, theirs = loopback()
+    ours, theirs = tcp_pair()
     with closing(theirs), closing(RecordPipe(ours, KEYS, stall_seconds=0.5)) as pipe:
         with pytest.raises(PeerStalledError):
             fill(pipe)

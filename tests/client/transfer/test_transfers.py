@@ -37,6 +37,7 @@ from client.transfer.hostile import (
     sparse,
     stopped_halfway,
     stored,
+    tcp_pair,
     until_closed,
 )
 from restante.client import Wormhole
@@ -71,12 +72,6 @@ async def test_a_file_of_any_size_arrives(tmp_path: Path, size: int) -> None:
     assert [sizes[-1] for sizes in progress] == [size, size]
     assert all(sizes == sorted(sizes) for sizes in progress)
     assert names(tmp_path / "to") == [path.name]
-
-
-def tcp_pair() -> tuple[socket.socket, socket.socket]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        one = socket.create_connection(listener.getsockname())
-        return one, listener.accept()[0]
 
 
 def relayed(source: socket.socket, target: socket.socket, most: int, chunk: int) -> None:
