@@ -15,7 +15,7 @@ import random
 import sys
 import tarfile
 import zipfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -206,6 +206,11 @@ async def test_a_directory_arrives_as_it_was(here: Deployment, tree: Path, pair:
     assert os.access(arrived / "one/run.sh", os.X_OK)
 
 
+@between(QUICK[:2], marks=())
+async def test_a_text_is_printed(here: Deployment, pair: Pair) -> None:
+    assert (await here.carry(*pair, TEXT)).said["stdout"] == f"{TEXT}\n"
+
+
 @asynccontextmanager
 async def transit_relay(port: int, address: str = "127.0.0.1", network: Arguments = ()) -> AsyncIterator[Child]:
     """Start magic-wormhole-transit-relay, and wait until it listens."""
@@ -225,11 +230,6 @@ async def test_two_sides_that_both_listen_nowhere_meet_at_a_relay(here: Deployme
             await arrives(here, (OURS, OURS), write_parcel(tmp_path, name))
             carried = await relay.says(r'"total_bytes": (\d+), "mood": "happy"')
     assert int(carried[1]) > PARCELS[name]
-
-
-@between(QUICK)
-async def test_a_gibibyte_arrives(here: Deployment, tmp_path: Path, pair: Pair) -> None:
-    await arrives(here, pair, write_sparse(tmp_path, GIB), SLOW)
 
 
 # ── all of them, in one network ──────────────────────────────────────────────────────────────────
@@ -310,36 +310,17 @@ async def test_the_rust_client_sends_a_directory_as_a_tar_file(
 
 
 @pytest.mark.xdist_group("large files")
-@between(WITH_OTHERS)
+@between(PAIRS)
 async def test_a_large_file_arrives(deployment: Deployment, tmp_path: Path, pair: Pair) -> None:
-    """1 GiB is 65,536 records of Go or Python: one version of each has it (and Python, above).
+    """1 GiB is 65,536 records of Go or Python: one version of each has it.
 
     The Rust client is built without optimization: 1 GiB takes it five minutes.
     """
-    size = GIB if GO_OLD in pair else MEDIUM if RUST_NEW in pair else LARGE
+    size = GIB if GO_OLD in pair or pair in QUICK else MEDIUM if RUST_NEW in pair else LARGE
     await arrives(deployment, pair, write_sparse(tmp_path, size), SLOW)
 
 
 # ── a server that is killed ──────────────────────────────────────────────────────────────────────
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def kill_and_restart(deployment: Deployment, tmp_path: Path) -> Callable[[], Awaitable[None]]:
-    """Serve in a process of its own; return what kills it and starts it again on the same data and port."""
-    program, servers = (*deployment.inside, *RESTANTE), list[Serving]()
-
-    async def start(port: int) -> None:
-        server = serving(tmp_path / "data", program, ("--listen", f"127.0.0.1:{port}"))
-        servers.append(await deployment.ends.enter_async_context(server))
-
-    async def again() -> None:
-        servers[-1].kill()
-        await servers[-1].ended()
-        await start(servers[-1].port)
-
-    await start(0)
-    deployment.url = servers[0].url
-    return again
 
 
 @between(
@@ -350,9 +331,22 @@ async def kill_and_restart(deployment: Deployment, tmp_path: Path) -> Callable[[
     ]
 )
 async def test_a_code_from_before_a_kill_works(
-    deployment: Deployment, kill_and_restart: Callable[[], Awaitable[None]], parcel: Path, pair: Pair
+    deployment: Deployment, tmp_path: Path, parcel: Path, pair: Pair
 ) -> None:
     """Python's clients and ours reconnect."""
+
+    async def start(port: int = 0) -> Serving:
+        program = (*deployment.inside, *RESTANTE)
+        server = serving(tmp_path / "data", program, ("--listen", f"127.0.0.1:{port}"))
+        return await deployment.ends.enter_async_context(server)
+
+    async def kill_and_restart() -> None:
+        server.kill()
+        await server.ended()
+        await start(server.port)
+
+    server = await start()
+    deployment.url = server.url
     receiver = await deployment.carry(*pair, parcel, meanwhile=kill_and_restart)
     assert filecmp.cmp(parcel, receiver.folder / PARCEL, shallow=False)
 

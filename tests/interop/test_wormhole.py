@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import random
 import signal
-import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +20,6 @@ from support.mailbox.scene import (
     SENDER,
     Moment,
     Scene,
-    Stop,
     assert_text_arrives,
     to_client,
     to_server,
@@ -99,43 +96,6 @@ async def test_a_client_that_cannot_show_the_demanded_work_gives_up_at_once(scen
     refused.let_go()
     await assert_refused(sender, receiver, error="permission denied")
     assert scene.server.live() == {}
-
-
-# ── a server that cannot store ───────────────────────────────────────────────────────────────────
-
-
-@thorough
-@pytest.mark.parametrize(
-    "moment",
-    [
-        to_server(SENDER, "allocate"),
-        to_server(SENDER, "add", phase="pake"),
-        to_server(RECEIVER, "claim"),
-        to_server(RECEIVER, "add", phase="pake"),
-        to_server(SENDER, "add", phase="0"),
-    ],
-    ids=str,
-)
-async def test_a_text_arrives_after_a_batch_that_was_not_stored(scene: Scene, moment: Moment) -> None:
-    """Another program locks the database at this message, for as long as the server waits for it (5 s)."""
-    assert moment.client is not None
-    with ExitStack() as locks:
-
-        def lock() -> None:
-            file = scene.server.folder / scene.server.live_file
-            locks.enter_context(closing(sqlite3.connect(file, isolation_level=None))).execute("BEGIN IMMEDIATE")
-
-        locked = scene.stop_at(moment, BEFORE, lock)
-        sender, receiver = await scene.send_text(TEXT), None
-        if moment.client == RECEIVER or moment.phase == "0":
-            receiver = await scene.receive(await sender.code())
-        await locked.reached()
-        await scene.server.logged("a batch was not stored")
-    receiver = receiver or await scene.receive(await sender.code())
-    await assert_text_arrives(sender, receiver, TEXT)
-    assert scene.connections_of(moment.client) == 2
-    assert not scene.messages(to_client(moment.client, "error"))
-    scene.assert_one_happy_session()
 
 
 # ── a server that is killed, and started again on its data ───────────────────────────────────────
@@ -262,15 +222,6 @@ async def test_a_file_arrives(scene: Scene, order: str, moment: Moment) -> None:
 # the scripts of tests/scripts; these are real clients.
 
 
-async def stop_receiver(scene: Scene, receiver: Client, waiting: Stop) -> None:
-    """Press Ctrl-C at the message that waits, which then never arrives; return when the server has noticed."""
-    await waiting.reached()
-    receiver.send(signal.SIGINT)  # it then stops its reactor without a word to the server
-    outcome = await receiver.leaves()
-    assert (outcome.exit_code, outcome.stdout) == (0, ""), outcome
-    await scene.cut_off(RECEIVER)
-
-
 @pytest.mark.parametrize(
     "moment",
     [
@@ -285,29 +236,11 @@ async def test_a_side_that_left_before_a_guess_gives_up_its_place(scene: Scene, 
     waiting = scene.hold(moment)
     sender = await scene.send_text(TEXT)
     code = await sender.code()
-    await stop_receiver(scene, await scene.receive(code, name="stopped"), waiting)
+    stopped = await scene.receive(code, name="stopped")
+    await waiting.reached()
+    stopped.send(signal.SIGINT)  # it then stops its reactor without a word to the server
+    outcome = await stopped.leaves()
+    assert (outcome.exit_code, outcome.stdout) == (0, ""), outcome
+    await scene.cut_off(RECEIVER)
     await assert_text_arrives(sender, await scene.receive(code), TEXT)
     scene.assert_one_happy_session()
-
-
-async def test_a_side_that_left_after_a_guess_keeps_its_place(scene: Scene) -> None:
-    """Else a guesser could try code after code, each time as the second side.
-
-    What then happens: the sender has computed a key with the one who left, and waits for that one's `version`, which
-    will never come; no server can know that. Nobody tells the sender `crowded`: its user waits, or presses Ctrl-C.
-    """
-    waiting = scene.hold(to_server(RECEIVER, "release"))
-    sender = await scene.send_text(TEXT)
-    code = await sender.code()
-    stopped = await scene.receive(code, name="stopped")
-    await scene.passed(to_client(RECEIVER, "message", phase="pake", author=RECEIVER))
-    await stop_receiver(scene, stopped, waiting)
-    await assert_refused(await scene.receive(code, name="stranger"), error="ERROR: crowded")
-    await sender.says("Key established, waiting for confirmation...")
-    scene.kill()  # the reference server would refuse the sender when it comes back
-    reopened = scene.stop_at(to_client(SENDER, "message", phase="version", author=SENDER), AFTER, lambda: None)
-    await scene.server.restart()
-    await reopened.reached()
-    assert scene.messages(to_client(SENDER, "error")) == []
-    assert sender.running
-    assert scene.server.usage() == ([], [])
