@@ -6,22 +6,15 @@ import fcntl
 import json
 import os
 import random
-import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
 
-import msgspec
 import pytest
 
 from restante.common.atomic_file import write_output
-from restante.timing.comparison.compare import Change, Comparison
-from restante.timing.model.elapsed import CAUSES
-from restante.timing.model.phases import ALL_PHASES
-from restante.timing.model.timeline import Author, Timeline
-from support.documents import ROOT, Document
+from support.documents import Document
 from support.processes import RESTANTE, called, run
 from support.timing.drawn import SIDES, draw
 from support.timing.drawn import Path as Route
@@ -190,29 +183,3 @@ def test_runs_are_compared_as_the_guide_says(tmp_path: Path) -> None:
     done = run("sh", "-c", f"{shlex.join(RESTANTE)} {line}", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Faster: " in done.stdout
-
-
-def keys(struct: Any) -> Iterator[tuple[str, list[str]]]:
-    """Yield where each object of the JSON is, and its keys."""
-    for field in msgspec.structs.fields(struct):
-        for inner in get_args(field.type):
-            if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
-                yield field.name, list(inner.__struct_fields__)
-                yield from keys(inner)
-
-
-def test_the_guide_has_every_key_of_the_json_and_every_cause_author_and_phase() -> None:
-    def names(head: str, end: str = "\n") -> set[str]:
-        """Return the names in the guide from these words to the end of the line, table or document."""
-        _, _, rest = GUIDE.text.partition(head)
-        return set(re.findall(r"`([\w ]+)`", rest.partition(end)[0]))
-
-    assert set(Timeline.__struct_fields__) <= names("| key | content |", "\n\n")
-    for where, fields in keys(Timeline):
-        assert set(fields) <= (names("| `spent`") if where == "spent" else names(f"| in `{where}` |", "\n\n")), where
-    assert {*Comparison.__struct_fields__, *Change.__struct_fields__} <= names("## Compare runs", "\0")
-    assert names("| cause | what happened |", "\n\n") == set(CAUSES)
-    assert set(get_args(Author)) <= names("| `author`")
-    _, _, phases = (ROOT / "docs/timing/specification.md").read_text().partition("## Phases")
-    described = re.findall(r"^\| `([\w ]+)`", phases.partition("\n## ")[0], re.MULTILINE)
-    assert set(described) == set(ALL_PHASES)

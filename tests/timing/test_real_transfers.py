@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shlex
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 
+from client import commands
 from restante.timing.model.timeline import Timeline
 from restante.timing.transfers.transfer import read_transfer
 from support.bounds import bounded
@@ -18,7 +18,7 @@ from support.documents import Document
 from support.mailbox.raw_socket import RawSocket
 from support.mailbox.scene import BEFORE, RECEIVER, SENDER, Scene, to_client
 from support.mailbox.servers import Reference, Restante, Server
-from support.processes import RESTANTE, Child, child, run, spawn
+from support.processes import called
 
 TEXT = "held until called for"
 PARCEL = b"x" * 300_000
@@ -105,9 +105,9 @@ async def our_transfer(scene: Scene, folder: Path, receives: str = CODE) -> None
     output, of_both = str(folder / "received"), ("--server", scene.url)
     sending = ("send", f"--text={TEXT}", "--code", CODE, "--dump-timing", str(folder / "send.json"))
     receiving = ("receive", receives, "--accept", "--output", output, "--dump-timing", str(folder / "receive.json"))
-    async with child(*RESTANTE, *sending, *of_both) as sender:
+    async with commands.command(folder, *sending, *of_both) as sender:
         await sender.says("code is")
-        async with child(*RESTANTE, *receiving, *of_both) as receiver, bounded("the end of both"):
+        async with commands.command(folder, *receiving, *of_both) as receiver, bounded("the end of both"):
             await receiver.ended()
             await sender.ended()
 
@@ -138,24 +138,15 @@ async def test_our_client_s_wrong_code(scene: Scene, tmp_path: Path) -> None:
 GUIDE = Document("docs/timing/guide.md")
 
 
-@asynccontextmanager
-async def started(folder: Path, block: str, url: str, code: str = "") -> AsyncIterator[Child]:
+def started(folder: Path, block: str, url: str, code: str = "") -> AbstractAsyncContextManager[commands.Command]:
     """Run a client as a block of the guide says. Its user answers yes."""
     arguments = shlex.split(GUIDE.blocks[block].replace("7-your-code", code))[1:]
-    reading, writing = os.pipe()
-    os.write(writing, b"yes\n")
-    variables = {"RESTANTE_CLIENT_SERVER": url, "RESTANTE_CLIENT_TRANSIT_RELAY": "tcp:127.0.0.1:1"}
-    process = await spawn(*RESTANTE, *arguments, cwd=folder, stdin=reading, variables=variables)
-    os.close(reading)
-    client = Child(process, "stdout", "stderr")
-    try:
-        yield client
-    finally:
-        await client.end()
-        os.close(writing)
+    return commands.command(folder, *arguments, typed=b"yes\n", RESTANTE_CLIENT_SERVER=url)
 
 
-async def test_logs_are_written_and_rendered_as_the_guide_says(tmp_path: Path) -> None:
+async def test_logs_are_written_and_rendered_as_the_guide_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "photo.jpg").write_bytes(PARCEL)
     async with Scene(tmp_path, Traced(tmp_path / "server")) as scene, bounded("the transfer"):
         async with started(tmp_path, "send", scene.url) as sender:
@@ -169,6 +160,7 @@ async def test_logs_are_written_and_rendered_as_the_guide_says(tmp_path: Path) -
     assert all(of >= FILE_CAUSES for of in causes(timeline))
     assert timeline.traced
     assert all(command.answered_us is not None for command in timeline.commands)
-    done = run(*RESTANTE, *shlex.split(GUIDE.blocks["render"])[1:], cwd=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    done = called(*shlex.split(GUIDE.blocks["render"])[1:])
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert (tmp_path / "transfer.html").read_text().startswith("<!DOCTYPE html>")
