@@ -32,24 +32,6 @@ from support.mailbox.live import DAY, LiveServer
 from support.ports import nobodys_port
 
 
-@pytest.mark.parametrize("gap", [6 * DAY, 8 * DAY], ids=["shorter than the expiry", "longer than the expiry"])
-async def test_messages_outlive_gaps_of_runs(
-    server: LiveServer, friends: None, alice: Program, bob: Program, gap: float
-) -> None:
-    await alice.run("before the gap")
-    await server.wait(gap)
-    await server.restart()
-    pruned = gap > 7 * DAY
-    assert server.mailboxes == (not pruned)
-    assert await bob.run() == ([] if pruned else ["before the gap"])
-    assert await alice.unacknowledged() == [0]
-    await alice.run()
-    assert await bob.run() == ["before the gap"]
-    await alice.run()
-    assert await alice.unacknowledged() == []
-    assert await bob.run() == ["before the gap"]
-
-
 async def test_a_code_that_expired_before_the_key_was_agreed_is_an_error_of_its_own(
     server: LiveServer, alice: Program, bob: Program
 ) -> None:

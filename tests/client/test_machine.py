@@ -341,18 +341,6 @@ def test_messages_that_are_processed_while_a_receipt_is_on_its_way_have_one_rece
     assert [delivered.number for delivered in events_of(alice, outputs.MessageDelivered)] == [0, 1, 2]
 
 
-def test_a_close_after_an_error_of_the_server_leaves_nothing_there(world: World) -> None:
-    alice, bob = agreed(world, lasting=True)
-    bob.machine.close()
-    settle(bob)
-    hear(alice, type="error", error="the mailbox is full", orig={"type": "open"})
-    alice.machine.close()
-    assert alice.machine.outputs() == [outputs.Reconnect("the wormhole is being closed")]
-    alice.cut()
-    settle(alice)
-    assert set(world.counts().values()) == {"0"}
-
-
 def with_seed(world: World) -> tuple[Side, Side]:
     """Return two sides in journals that have not connected yet, and need no nameplate."""
     sides = tuple(Side(world, seed, wants_receipts=True, lasting=True) for seed in (1, 2))
