@@ -53,14 +53,11 @@ def main() -> None:
 
 
 class Command(Child):
-    """A running command."""
-
     def __init__(self, process: Forked, typing: int | None) -> None:
         super().__init__(process, "stdout", "stderr")
         self._typing = typing
 
     def write(self, answer: bytes) -> None:
-        """Answer a question."""
         assert self._typing is not None
         os.write(self._typing, answer)
 
@@ -118,7 +115,6 @@ class Desk:
 
     @asynccontextmanager
     async def peer(self) -> AsyncIterator[Wormhole]:
-        """A program at the other side."""
         async with Wormhole.create(DEFAULT_APP_ID, server=self.url) as peer, bounded("the end of both"):
             await peer.set_code(self.code)
             yield peer

@@ -60,7 +60,6 @@ class Liar:
         return f"{self.scheme}://127.0.0.1:{self.port}/v1"
 
     def writer(self, number: int) -> asyncio.StreamWriter:
-        """Return the server's end of a connection."""
         return self._clients[number][1]
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -97,7 +96,6 @@ class Liar:
 
 
 async def answer_handshake(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Agree to a WebSocket."""
     head = await reader.readuntil(b"\r\n\r\n")
     [key] = [line.split(b": ")[1] for line in head.split(b"\r\n") if line.lower().startswith(b"sec-websocket-key")]
     accept = base64.b64encode(hashlib.sha1(key + GUID, usedforsecurity=False).digest()).decode()
@@ -138,7 +136,6 @@ async def listening(serve: Serve, ssl: SSLContext | None = None) -> AsyncIterato
 
 
 async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Pass on what comes until its end."""
     with suppress(ConnectionError):
         while data := await reader.read(1 << 16):
             writer.write(data)

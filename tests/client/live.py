@@ -252,7 +252,6 @@ class Network:
         """From the first frame of this type on, the server says nothing more on a connection."""
         self.lines: list[Line] = []
         self.up = True
-        """Whether the server can be reached."""
 
     def delay(self) -> float:
         return self._chance.random() * self.latency
@@ -268,14 +267,12 @@ class Network:
             line.collect()
 
     def go_down(self) -> None:
-        """End all connections, and take no new ones."""
         self.up = False
         for line in self.lines.copy():
             line.end(ServerGoneError("the server was stopped"))
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is left at the server."""
         return set(self.world.counts().values()) == {"0"}
 
     @property

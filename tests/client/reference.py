@@ -75,7 +75,6 @@ def described(page: str) -> list[str]:
 
 
 def reference() -> str:
-    """Return the page."""
     page = LINK.sub(r"\1", PATH.read_text())
     page = SECTION.sub(lambda node: "\n\n".join(section(node[1])) + "\n\n", page)
     page = TABLE.sub(lambda node: new_table(node[1], described(node[0])), page)
@@ -166,7 +165,6 @@ def explained(documented: Any) -> list[str]:
 
 
 def definition_of(public: Any) -> Any:
-    """Return the statement that defines a class or function."""
     return ast.parse(textwrap.dedent(inspect.getsource(public))).body[0]
 
 

@@ -117,7 +117,6 @@ def life(tmp_path: Path, server: LiveServer) -> Life:
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(2, 8))])
 async def test_programs_that_are_killed_again_and_again_end_alike(life: Life, seed: int) -> None:
-    """Nothing is lost within four weeks, and nothing comes twice."""
     throw = random.Random(seed)
     life.options = MOVES
     await life.live(SCRIPT, kills=iter(lambda: throw.choice([0, throw.randrange(1, 40)]), None))

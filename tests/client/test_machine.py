@@ -35,7 +35,6 @@ class Side:
         state = new_state(APP_ID, {"seed": seed}, self.dice.randbytes(NEW_BYTES), wants_receipts=wants_receipts)
         self.machine = Machine(state, self.dice.randbytes, lasting=lasting)
         self.events: list[outputs.Output] = []
-        """What the application was told."""
         self.attentive = True
         """Whether the application processes each message when it is told."""
         self.processed: list[bytes] = []
@@ -94,7 +93,6 @@ class Side:
             self.take()
 
     def speak(self) -> bool:
-        """Bring one frame to the server."""
         if self.inbox is None or not self.to_server:
             return False
         self.world.say(self.inbox, self.to_server.popleft().decode())
@@ -102,7 +100,6 @@ class Side:
         return True
 
     def listen(self) -> bool:
-        """Bring one frame from the server."""
         if self.inbox is None or self._heard == len(self.inbox.frames):
             return False
         self._heard += 1
@@ -116,7 +113,6 @@ def _copy(state: State) -> State:
 
 
 def settle(*sides: Side) -> None:
-    """Connect all sides, and let every frame arrive."""
     for side in sides:
         if not side.connected:
             side.connect()
@@ -153,7 +149,6 @@ def agreed(world: World, **options: bool) -> tuple[Side, Side]:
 
 
 def hear(side: Side, /, **message: object) -> None:
-    """Let a side hear this from its server."""
     side.machine.receive(json.dumps(message))
     side.take()
 
@@ -238,29 +233,6 @@ STEPS = ("speak", "listen", "cut", "restart", "connect", "send", "process", "pro
 SEED = bytes(SEED_BYTES)
 
 
-def carried_out(world: World, sides: Sequence[Side], steps: list[tuple[int, str]]) -> dict[Side, list[bytes]]:
-    """Carry out some steps. Return what each side has sent."""
-    sent: dict[Side, list[bytes]] = {side: [] for side in sides}
-    for who, step in steps:
-        side = sides[who]
-        if step == "send":
-            sent[side].append(b"%d" % len(sent[side]))
-            side.machine.send(sent[side][-1])
-            side.take()
-        elif step == "connect":
-            if not side.connected:
-                side.connect()
-        elif step == "all restart":
-            for one in sides:
-                one.restart()
-            world.restart()
-        elif step == "forget":
-            forget(world, sides)
-        else:
-            getattr(side, step)()
-    return sent
-
-
 def forget(world: World, sides: Sequence[Side]) -> None:
     """Cut the connections of all sides, and let the server prune everything."""
     for side in sides:
@@ -280,7 +252,21 @@ def test_with_receipts_each_message_is_processed_once_whatever_is_forgotten(
         sides = with_seed(world) if by_seed else agreed(world)
         for side in sides:
             side.attentive = False
-        sent = carried_out(world, sides, steps)
+        sent: dict[Side, list[bytes]] = {side: [] for side in sides}
+        for who, step in steps:
+            side = sides[who]
+            if step == "send":
+                sent[side].append(b"%d" % len(sent[side]))
+                side.machine.send(sent[side][-1])
+                side.take()
+            elif step == "all restart":
+                for one in sides:
+                    one.restart()
+                world.restart()
+            elif step == "forget":
+                forget(world, sides)
+            elif step != "connect" or not side.connected:
+                getattr(side, step)()
         for side in sides:
             side.restart()
             side.attentive = True

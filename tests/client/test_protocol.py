@@ -135,7 +135,6 @@ RANDOM: Final = st.binary(min_size=RANDOM_BYTES, max_size=RANDOM_BYTES).filter(a
 
 
 def side(scalar: str) -> Spake2:
-    """Return the side whose secret number is this one."""
     return Spake2(PASSWORD, APP_ID, int(scalar, 16).to_bytes(RANDOM_BYTES, "little"))
 
 

@@ -61,7 +61,6 @@ class Node(NamedTuple):
     """Commands on this connection that the server has to answer, in order."""
     told_closed: bool
     listing: bool
-    """Whether the nameplates are wanted."""
     lasting: bool
 
     @property
@@ -99,7 +98,6 @@ class Step(NamedTuple):
 
     @property
     def failures(self) -> list[str]:
-        """The errors with which the wormhole has failed, by name."""
         return [name[len("Failed(") : -1] for name in self.told if name.startswith("Failed(")]
 
 
@@ -128,7 +126,6 @@ def explore(*, lasting: bool = False, listing: bool = False, **options: Any) -> 
 
 
 def tried(node: Node, event: str, act: Act) -> Step:
-    """Return what an event does to a machine."""
     machine = thawed(node)
     act(machine)
     outputs: list[Output] = []
@@ -170,7 +167,6 @@ def frozen(machine: Machine, asked: tuple[str, ...], *rest: bool) -> Node:
 
 
 def thawed(node: Node) -> Machine:
-    """Return a node as a machine."""
     machine = Machine(msgspec.json.decode(node.state, type=State), bytes, lasting=node.lasting)
     if node.told_closed or node.listing:
         machine.list_nameplates()
@@ -247,7 +243,6 @@ def answers(asked: tuple[str, ...], *, known: bool) -> dict[str, Act]:
 
 
 def messages(node: Node, bodies: dict[str, str]) -> Iterator[Event]:
-    """Yield messages of the mailbox."""
     values = node.values
     back = {phase: own["body"] for phase, own in node.own.items() if own.get("sent")}
     if back:
@@ -317,25 +312,7 @@ IN_A_JOURNAL: Final = {
 
 
 def is_open(node: Node) -> bool:
-    """Return whether the mailbox is open on this connection."""
     return "open" in node.connected.get("sent", ())
-
-
-def adds_earlier(node: Node) -> bool:
-    """Return whether messages of ours wait for the end of the replay, or will on the next connection."""
-    return bool(node.connected["earlier"]) if is_open(node) else any(own.get("sent") for own in node.own.values())
-
-
-def is_unstored(node: Node) -> bool:
-    return any(is_number(phase) and not own.get("stored") for phase, own in node.own.items())
-
-
-def has_new(node: Node) -> bool:
-    return any(not own.get("sent") for own in node.own.values())
-
-
-def lacks_some(node: Node) -> bool:
-    return bool(set(node.own) - set(node.connected.get("found", ())))
 
 
 HOLDS: Final[dict[tuple[str, str], Callable[[Node], object]]] = {
@@ -345,10 +322,19 @@ HOLDS: Final[dict[tuple[str, str], Callable[[Node], object]]] = {
     ("a key", "no key"): lambda node: node.key != "none",
     ("the peer has been heard", "no peer has been heard"): lambda node: node.values["peer_side"] is not None,
     ("after the replay", "during the replay"): lambda node: node.connected.get("replayed"),
-    ("one of ours was not stored before", ""): is_unstored,
-    ("a message of ours is new", "none of ours is new"): has_new,
-    ("the server has lost some of ours", "the server has all of ours"): lacks_some,
-    ("an earlier connection has added some", "no earlier connection has added any"): adds_earlier,
+    ("one of ours was not stored before", ""): lambda node: any(
+        is_number(phase) and not own.get("stored") for phase, own in node.own.items()
+    ),
+    ("a message of ours is new", "none of ours is new"): lambda node: any(
+        not own.get("sent") for own in node.own.values()
+    ),
+    ("the server has lost some of ours", "the server has all of ours"): lambda node: bool(
+        set(node.own) - set(node.connected.get("found", ()))
+    ),
+    # They wait for the end of the replay, or will on the next connection.
+    ("an earlier connection has added some", "no earlier connection has added any"): lambda node: (
+        bool(node.connected["earlier"]) if is_open(node) else any(own.get("sent") for own in node.own.values())
+    ),
     ("a message waits for the key", "no message waits for the key"): lambda node: node.values.get("unsealed"),
     ("it is open on this connection", ""): is_open,
     ("all of it is over", "something is left at the server"): lambda node: node.told_closed,
@@ -514,7 +500,6 @@ def test_an_error_of_the_server_changes_nothing_that_a_journal_keeps() -> None:
 
 @pytest.mark.parametrize("lasting", [False, True])
 def test_a_wormhole_that_is_closed_leaves_nothing_wherever_it_was(lasting: bool) -> None:
-    """From each state in which it has ended, the answers of a server lead to the end."""
     steps = explore(lasting=lasting, listing=True)
     before: dict[Node, list[Node]] = defaultdict(list)
     for step in steps:

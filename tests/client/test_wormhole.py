@@ -425,7 +425,6 @@ async def test_a_server_that_owes_an_answer_is_given_up(network: Network, kind: 
 
 
 async def closes(wormhole: Wormhole) -> None:
-    """Close it, which ends in time, whatever the server does."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     try:

@@ -150,7 +150,6 @@ class Fronts:
     certificate: Certificate
     trace: Path
     ports: Mapping[str, int]
-    """The port of each."""
 
     def url(self, front: str) -> str:
         return f"wss://localhost:{self.ports[front]}/v1"

@@ -39,7 +39,6 @@ class Language:
     send: Arguments
     """Behind them comes a path, or a text with its option."""
     receive: Arguments
-    """Behind them comes the code."""
     knows_texts: bool = True
     main: str = ""
     """What a fork runs instead of the program of our environment, as MODULE:FUNCTION."""
@@ -254,7 +253,6 @@ class Deployment:
     options: Arguments = ()
     """What both sides are told beyond that."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables of the clients."""
 
     async def carry(
         self,

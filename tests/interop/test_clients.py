@@ -237,14 +237,12 @@ async def test_two_sides_that_both_listen_nowhere_meet_at_a_relay(here: Deployme
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def inside(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Arguments]:
-    """A network of its own for all tests of a module."""
     async with isolated_network(tmp_path_factory.mktemp("network")) as inside:
         yield inside
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared(inside: Arguments, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serving]:
-    """A server for all transfers that nobody disturbs."""
     async with serving(tmp_path_factory.mktemp("shared") / "data", (*inside, *RESTANTE)) as server:
         yield server
 
@@ -341,12 +339,12 @@ async def test_a_code_from_before_a_kill_works(
         return await deployment.ends.enter_async_context(server)
 
     async def kill_and_restart() -> None:
-        server.kill()
-        await server.ended()
-        await start(server.port)
+        first.kill()
+        await first.ended()
+        await start(first.port)
 
-    server = await start()
-    deployment.url = server.url
+    first = await start()
+    deployment.url = first.url
     receiver = await deployment.carry(*pair, parcel, meanwhile=kill_and_restart)
     assert filecmp.cmp(parcel, receiver.folder / PARCEL, shallow=False)
 
@@ -469,7 +467,6 @@ async def test_a_file_arrives_in_another_network(apart: Apart, tmp_path: Path, p
     sent = write_parcel(tmp_path, PARCEL) if ipv6 else write_sparse(tmp_path, size)
 
     def relayed() -> int:
-        """How many pairs the relay has connected."""
         return relay.said["stdout"].count('"mood": "happy"')
 
     before = relayed()

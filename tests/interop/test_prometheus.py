@@ -55,7 +55,6 @@ class Scraped:
             return result["data"]
 
     async def values(self, query: str) -> list[float]:
-        """Return the values of a query that are numbers."""
         values = [float(item["value"][1]) for item in (await self.get("query", query=query))["result"]]
         return [value for value in values if not math.isnan(value)]
 

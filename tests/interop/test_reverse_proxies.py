@@ -89,7 +89,6 @@ async def test_a_proxy_of_tcp_names_the_client_in_a_proxy_header(tmp_path: Path,
 
 
 async def test_a_text_arrives_over_tls_if_the_certificate_is_trusted(tmp_path: Path) -> None:
-    """From one `wormhole` to another."""
     async with running_fronts(tmp_path, [DIRECT]) as fronts, AsyncExitStack() as ends:
 
         async def start(name: str, trusted: Certificate, *command: str) -> Client:

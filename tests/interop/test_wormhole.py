@@ -175,7 +175,6 @@ async def test_a_text_arrives(scene: Scene, order: str, moment: Moment) -> None:
     quick=2,
 )
 async def test_each_close_counts_once(scene: Scene, order: str, moment: Moment) -> None:
-    """The receiver closes first."""
     senders_close = scene.hold(to_server(SENDER, "close"))
     receivers_close = scene.hold(to_server(RECEIVER, "close"))
     killed = scene.kill_at(moment, order)

@@ -32,7 +32,6 @@ NO_COMMANDS, MOMENT = pages.of_events("command dispatch", "tx file"), pages.of_e
 
 
 def repeated(times: int, apart_us: int) -> Timeline:
-    """Return a timeline with many messages."""
     commands = [
         replace(command, sent_us=command.sent_us + turn * apart_us, answer_received_us=None, phase=str(turn))
         for turn in range(times)

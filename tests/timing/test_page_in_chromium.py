@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
 
 import pytest
 from playwright.sync_api import Browser, FloatRect, Locator
@@ -52,7 +51,6 @@ def pake(opened: Opened) -> tuple[float, float]:
 
 
 def ticks(opened: Opened) -> list[str]:
-    """Return the labels of the time axis."""
     return sorted(opened.page.locator(".labels .tick:not([hidden])").all_inner_texts())
 
 
@@ -191,17 +189,6 @@ def test_a_phone_needs_no_sideways_scrolling_and_two_fingers_zoom(browser: Brows
             session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
         assert phone.picture() != before
         assert phone.page.evaluate("window.visualViewport.scale") == 1
-
-
-@pytest.mark.thorough
-def test_the_dark_is_dark_also_if_it_comes_later(wide: Opened) -> None:
-    schemes: tuple[Literal["light", "dark"], ...] = ("light", "dark", "light")
-    for scheme in schemes:
-        wide.page.emulate_media(color_scheme=scheme)
-        colours = wide.drawn()
-        paper = {"light": "255, 255, 255", "dark": "16, 19, 24"}[scheme]
-        assert f"{paper}, 255".replace(" ", "") in sorted(colours, key=colours.__getitem__)[-2:]
-        assert wide.page.evaluate("getComputedStyle(document.body).backgroundColor") == f"rgb({paper})"
 
 
 @pytest.mark.thorough

@@ -26,8 +26,6 @@ CODE = "7-crossover-clockwork"
 
 
 class Traced(Restante):
-    """Our server, with a trace."""
-
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, "--trace", "trace.jsonl")
 
@@ -72,7 +70,6 @@ async def read(scene: Scene, folder: Path) -> Timeline:
 
 
 def causes(timeline: Timeline) -> list[set[str]]:
-    """Return the causes of both clients."""
     return [{spent.cause for spent in client.spent} for client in timeline.clients]
 
 

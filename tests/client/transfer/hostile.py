@@ -62,7 +62,6 @@ async def pair(**options: Any) -> AsyncIterator[tuple[Wormhole, Wormhole]]:
 
 
 def tcp_pair() -> tuple[socket.socket, socket.socket]:
-    """Return both ends of a connection."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         one = socket.create_connection(listener.getsockname())
         return one, listener.accept()[0]
@@ -104,12 +103,10 @@ async def play(wormhole: Wormhole, role: Role, script: Script, offer: dict[str, 
 
 
 def sends(wormhole: Wormhole, script: Script, offer: dict[str, Any] = OFFER) -> asyncio.Task[None]:
-    """Play a sender."""
     return asyncio.create_task(play(wormhole, Role.SENDER, script, offer))
 
 
 def receives(wormhole: Wormhole, script: Script) -> asyncio.Task[None]:
-    """Play a receiver."""
     return asyncio.create_task(play(wormhole, Role.RECEIVER, script))
 
 
@@ -122,7 +119,6 @@ async def offered_file(wormhole: Wormhole) -> OfferedFile:
 async def stored(
     wormhole: Wormhole, folder: Path, on_progress: OnProgress | None = None, transit: TransitOptions = DIRECT
 ) -> Path:
-    """Receive what is offered, and store it in a folder."""
     offered = await receive(wormhole, transit)
     assert isinstance(offered, OfferedFile | OfferedDirectory)
     await offered.accept(folder / offered.name, on_progress=on_progress)
@@ -142,7 +138,6 @@ def names(folder: Path) -> list[str]:
 
 
 def until_closed(pipe: Played) -> None:
-    """Read until the other side closes the connection."""
     with suppress(ConnectionResetError):
         while pipe.socket.recv(1 << 16):
             pass

@@ -139,12 +139,18 @@ def test_both_sides_know_that_it_arrived_or_nothing_is_stored(
 
 @pytest.mark.parametrize(
     ("error", "sentence"),
-    [(BrokenPipeError(), "was closed$"), (OSError(errno.EHOSTUNREACH, "x"), r"was lost \(No route to host\)$")],
+    [
+        (BrokenPipeError(), "was closed$"),
+        (OSError(errno.EHOSTUNREACH, "x"), r"was lost \(No route to host\)$"),
+        (TimeoutError(errno.ETIMEDOUT, "x"), r"was lost \(Connection timed out\)$"),  # which no peer has caused
+    ],
 )
 def test_a_connection_that_fails_is_a_sentence_without_terms_of_the_system(error: OSError, sentence: str) -> None:
-    pipe = RecordPipe(Mock(send=Mock(side_effect=error)), SENDER)
-    with pytest.raises(ConnectionLostError, match=f"^the connection to the other side {sentence}"):
-        pipe.send(CONTENT)
+    pipe = RecordPipe(Mock(send=Mock(side_effect=error), recv_into=Mock(side_effect=error)), SENDER)
+    for act in (lambda: pipe.send(CONTENT), pipe.receive):
+        with pytest.raises(ConnectionLostError, match=f"^the connection to the other side {sentence}") as lost:
+            act()
+        assert type(lost.value) is ConnectionLostError
 
 
 INCOMPLETE = r"after sending [\d,]+ of [\d,]+ bytes: the receiver does not have everything"
