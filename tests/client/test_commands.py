@@ -124,7 +124,7 @@ async def test_a_code_is_used_up_by_a_receiver_that_was_killed_and_the_next_one_
 async def test_a_user_hears_of_a_silent_peer_and_what_happens_next(
     event: PeerSilent, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _EventPrinter().show(event)
+    _EventPrinter().show(event)  # by commands it would take a minute
     assert says in capsys.readouterr().err
 
 

@@ -23,7 +23,7 @@ from restante.timing.comparison.compare import (
     Change,
     Comparison,
     Measure,
-    _changes,
+    _changes,  # error rates need hundreds of comparisons of numbers, which are drawn faster than runs
     compare,
     holm,
 )

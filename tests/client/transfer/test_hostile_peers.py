@@ -234,15 +234,6 @@ async def test_the_sender_s_reason_is_raised_in_place_of_the_loss(folder: Path) 
     assert names(folder) == []
 
 
-async def test_a_sender_that_is_gone_when_all_has_arrived_costs_nothing(folder: Path) -> None:
-    async with pair() as (ours, theirs):
-        sending = sends(theirs, lambda pipe: pipe.send(CONTENT))
-        path = await stored(ours, folder)
-        await sending
-    assert path.read_bytes() == CONTENT
-    assert names(folder) == [path.name]
-
-
 @pytest.mark.parametrize(
     ("message", "error", "reason"),
     [
