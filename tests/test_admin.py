@@ -368,7 +368,7 @@ async def test_usage_is_read_for_a_hundredth_of_the_time(tmp_path: Path, monkeyp
             now[0] = max(now[0], later)
             async with bounded("a look"):
                 await pages.details()
-                while pages._reading:  # noqa: ASYNC110 - a thread
+                while pages._reading:  # noqa: ASYNC110 - a thread, and nothing public tells that it has read
                     await asyncio.sleep(0)
     assert reads == [0.0, 50.5, 101.0]
 

@@ -171,13 +171,6 @@ async def test_a_server_is_healthy_is_the_only_one_of_its_data_and_drains_on_sig
     assert "server        not running\n" in called("status", "--data", tmp_path).stdout
 
 
-async def test_a_server_whose_log_nobody_reads_serves_and_stops(tmp_path: Path) -> None:
-    async with serving(tmp_path) as server, Clients() as clients:
-        server.close("stderr")
-        await (await clients.connect(server.url)).leave()
-        await server.stop()
-
-
 def test_status_counts_what_is_live(tmp_path: Path) -> None:
     with closing(connect(str(tmp_path / "restante.sqlite"))) as database:
         sides = '[{"side":"a","added":%f},{"side":"b","added":2e9}]' % (time.time() - 300)

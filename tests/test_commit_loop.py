@@ -45,6 +45,8 @@ class Peer(Inbox):
 
     log: ClassVar[list[tuple[Peer, int]]] = []
     """All that was sent: to whom, and how many bytes."""
+    store: ClassVar[Store]
+    """That of the commit loop that was opened last."""
 
     def __init__(self, loop: CommitLoop, side: str = "", *, limited: bool = True) -> None:
         super().__init__()
@@ -92,7 +94,7 @@ async def opened(
     crash: bool = False,
 ) -> AsyncIterator[CommitLoop]:
     Peer.log = []
-    store = Store.open(data)
+    store = Peer.store = Store.open(data)
     retention = commit_loop.Retention(keep_usage=keep_usage)
     loop = await CommitLoop.open(store, clock or FakeClock(), FakeDice(), Policy(limits=limits), retention)
     running = asyncio.create_task(loop.run())
@@ -117,16 +119,17 @@ async def turns(loop: CommitLoop) -> list[list[tuple[Peer, int]]]:
 
 
 async def until_it_waits(loop: CommitLoop) -> None:
-    """Let the commit loop do all that it will do without the clock."""
+    """Let the commit loop do all that it will do without the clock: only its event shows that it waits for that."""
     await until("the commit loop waits", lambda: not loop._wake.is_set() and loop._wake._waiters)
 
 
 async def time_goes_by(loop: CommitLoop, clock: FakeClock) -> None:
     """Let the clock go on until everything is done."""
     await until_it_waits(loop)
+    another = Peer(loop)
     while not loop.idle.is_set():
         clock.now += 1.0
-        loop._wake_up()
+        another.ping()  # wakes the commit loop
         await until_it_waits(loop)
 
 
@@ -141,9 +144,9 @@ async def a_second(loop: CommitLoop) -> None:
     await loop.idle.wait()
 
 
-def read_only(loop: CommitLoop, refuses: bool) -> None:
+def read_only(refuses: bool) -> None:
     """Let the disk refuse what is written, or take it again."""
-    loop._store.database.execute(f"PRAGMA query_only = {int(refuses)}")
+    Peer.store.database.execute(f"PRAGMA query_only = {int(refuses)}")
 
 
 # ── the fair queue ───────────────────────────────────────────────────────────────────────────────
@@ -354,7 +357,7 @@ async def test_a_batch_that_was_not_stored_closes_the_connections_of_its_senders
         await loop.idle.wait()
         listener.frames.clear()
         reader.frames.clear()
-        read_only(loop, True)
+        read_only(True)
         hasty = Peer(loop, "a")
         for _ in range(30):
             hasty.open()
@@ -365,7 +368,7 @@ async def test_a_batch_that_was_not_stored_closes_the_connections_of_its_senders
         await until_it_waits(loop)
         reader.ping()
         await until_it_waits(loop)
-        read_only(loop, False)
+        read_only(False)
         await time_goes_by(loop, clock)
         assert (hasty.frames, hasty.verdict) == ([], CLOSED)
         assert (gone.frames, gone.verdict) == ([], None)
@@ -392,7 +395,7 @@ async def test_a_refusal_counts_unless_its_batch_was_undone(tmp_path: Path) -> N
             peer = Peer(loop, "a")
             peer.open()
             await loop.idle.wait()
-            read_only(loop, refuses)
+            read_only(refuses)
             peer.add()
             peer.add()
             await loop.idle.wait()
@@ -439,13 +442,13 @@ async def test_the_record_of_a_bind_waits_for_the_next_commit_for_a_second_at_mo
         assert binds(tmp_path) == ["a", "b", "c"]
         Peer(loop, "d")
         await loop.idle.wait()
-        read_only(loop, True)
+        read_only(True)
         await a_second(loop)
         refused = Peer(loop, "e")
         refused.open()
         await loop.idle.wait()
         assert (refused.frames, refused.verdict) == ([], CLOSED)
-        read_only(loop, False)
+        read_only(False)
         assert binds(tmp_path) == ["a", "b", "c"]
         await a_second(loop)
         assert binds(tmp_path) == ["a", "b", "c", "d"]
@@ -572,11 +575,11 @@ async def test_a_trace_tells_waiting_for_the_batch_before_from_the_own_commit(
             loop.trace = Trace(file.write)
             peer.ping()
             await loop.idle.wait()
-            read_only(loop, True)
+            read_only(True)
             unstored.add()
             await loop.idle.wait()
-            read_only(loop, False)
-            apply, coming = loop._store.apply, ["later"]
+            read_only(False)
+            apply, coming = Peer.store.apply, ["later"]
 
             async def slow(changes: Sequence[Change], now: Now) -> None:
                 clock.now += 1  # the statements
@@ -585,7 +588,7 @@ async def test_a_trace_tells_waiting_for_the_batch_before_from_the_own_commit(
                 await apply(changes, now)
                 clock.now += 2  # the flush
 
-            monkeypatch.setattr(loop._store, "apply", slow)
+            monkeypatch.setattr(Peer.store, "apply", slow)
             peer.add()
             await loop.idle.wait()
         assert traced(path) == [(0, None, None, 0), (0, None, None, 0), (0, 0, 3, 3), (1, 3, 6, 6)]

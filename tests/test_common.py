@@ -61,7 +61,7 @@ def test_growth_is_that_of_an_hour_or_little_more_in_bounded_memory(steps: list[
         at_most = sum(time > now[0] - HOUR_SECONDS - longest for time in times)
         assert at_least <= growth["a"] <= at_most
         assert growth["new"] == 2
-        assert len(hour._states) <= HOUR_SECONDS / STEP_SECONDS + 2
+        assert len(hour._states) <= HOUR_SECONDS / STEP_SECONDS + 2  # the memory that it takes shows nowhere else
 
 
 def test_a_text_that_begins_like_a_formula_begins_with_an_apostrophe() -> None:

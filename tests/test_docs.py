@@ -291,9 +291,10 @@ def test_the_protocol_notes_have_every_error() -> None:
     notes = (ROOT / "docs/mailbox/protocol.md").read_text()
     errors = {error for checks in session.CHECKS.values() for _, error in checks if error}
     for kind in ("bind", "claim", "open", "add", "ping"):
-        missing = parsing.Malformed(kind, parsing._Fields()).missing
-        assert missing
-        errors.add(missing)
+        message = parsing.parse(f'{{"type":"{kind}"}}')
+        assert isinstance(message, parsing.Malformed)
+        assert message.missing
+        errors.add(message.missing)
     errors |= {
         rules.SERVER_FULL,
         rules.MAILBOX_FULL,

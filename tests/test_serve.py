@@ -215,6 +215,8 @@ async def test_a_server_goes_on_although_nobody_reads_its_log_and_its_trace(tmp_
             client = await clients.bind(line["url"], "app", "side")
             for number in range(50):  # more lines than the trace takes
                 await client.call("ping", ping=number)
+            os.close(log_reader)  # from now on, a write is an error
+            await client.call("ping", ping="still there?")
         process.send_signal(signal.SIGTERM)
         async with bounded("its end"):
             assert await process.wait() == 0
@@ -222,7 +224,7 @@ async def test_a_server_goes_on_although_nobody_reads_its_log_and_its_trace(tmp_
         if process.returncode is None:
             process.kill()
             await process.wait()
-        for descriptor in (trace_reader, log_reader, stderr):
+        for descriptor in (trace_reader, stderr):
             os.close(descriptor)
 
 

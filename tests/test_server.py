@@ -8,7 +8,7 @@ import gc
 import json
 import os
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -37,9 +37,9 @@ from restante.mailbox.server.descriptors import RESERVED_DESCRIPTORS
 from restante.mailbox.server.first_request import END_OF_REQUEST, MAX_REQUEST_BYTES, READ_BYTES
 from restante.mailbox.server.newcomer import PENDING_BYTES
 from restante.mailbox.server.read_budget import MAX_FRAMES_PER_TURN, ReadBudget
-from restante.mailbox.server.read_pauses import MAX_FRAMES_PER_SECOND
+from restante.mailbox.server.read_pauses import MAX_FRAMES_PER_SECOND, ReadPauses
 from restante.mailbox.server.receive_buffer import MAX_READ_BYTES, ReceiveBuffer
-from restante.mailbox.server.send_budget import BYTES_PER_WRITE, MAX_BYTES_PER_TURN, SendBudget
+from restante.mailbox.server.send_budget import BYTES_PER_WRITE, MAX_BYTES_PER_TURN, WRITE_BUFFER_BYTES, SendBudget
 from restante.mailbox.server.server import MAX_PINGS_PER_TURN, PING_INTERVAL_SECONDS, SILENCE_TIMEOUT_SECONDS
 from restante.mailbox.server.system import system_secret
 from support.bounds import bounded
@@ -198,14 +198,12 @@ async def test_too_much_with_a_handshake_is_not_read(live: LiveServer, monkeypat
     assert len(sent) < READ_BYTES, "it is read at once"
     socket.write(sent)
     await until("the handshake", live.server.sockets)
-    transport = live.latest._open()
-    assert transport is not None
-    assert not transport.is_reading()
+    assert live.latest.read_pauses.reasons == ReadPauses.BACKLOG
     monkeypatch.undo()
     async with bounded("the answer"):
         await socket.reader.readuntil(b"\r\n\r\n")
     assert (await socket.hear())["type"] == "welcome"
-    live.server.commit_loop._wake_up()
+    await (await live.enter()).is_served()  # what comes from another wakes the commit loop
     for _ in range(2 * MAX_BACKLOG_COMMANDS):
         assert (await socket.hear())["type"] == "error"
 
@@ -411,10 +409,13 @@ def reasons(live: LiveServer) -> Counter[tuple[str, str | None]]:
     return live.server.commit_loop.dispatcher.quotas.refused
 
 
+def transports(live: LiveServer) -> list[asyncio.Transport]:
+    """Return those of all connections that are not closed: nothing public shows how much they buffer."""
+    return [socket._transport.underlying_transport for socket in live.server.sockets() if socket._transport]
+
+
 def buffered(live: LiveServer) -> int:
-    """Return the bytes in the write buffers of all connections that are not closed."""
-    transports = [socket._transport.underlying_transport for socket in live.server.sockets() if socket._transport]
-    return sum(socket.get_write_buffer_size() for socket in transports)
+    return sum(transport.get_write_buffer_size() for transport in transports(live))
 
 
 @asynccontextmanager
@@ -433,6 +434,22 @@ async def seconds_passing(live: LiveServer) -> AsyncIterator[None]:
         passing.cancel()
 
 
+@asynccontextmanager
+async def in_every_turn(act: Callable[[], None]) -> AsyncIterator[None]:
+    """Do this in every turn of the loop."""
+
+    async def count() -> None:
+        while True:
+            act()
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    try:
+        yield
+    finally:
+        counting.cancel()
+
+
 async def fill(live: LiveServer, mailbox: str, count: int, size: int) -> None:
     socket = await live.member("a", mailbox)
     for number in range(count):
@@ -446,9 +463,8 @@ async def test_a_replay_is_sent_as_fast_as_it_is_read_and_no_faster(tmp_path: Pa
     async with opened(tmp_path) as live:
         await fill(live, "m", 70, 100_000)
         slow = await live.member("b")
-        await until(KERNEL, lambda: live.latest._owing > 0)
-        under = live.latest._transport.underlying_transport  # type: ignore[union-attr]
-        assert under.get_write_buffer_size() < 2 * MIB, "the rest is not copied, it is in the mailbox anyway"
+        await until(KERNEL, lambda: live.latest.holding > 0)
+        assert buffered(live) < 2 * MIB, "the rest is not copied, it is in the mailbox anyway"
         quick = await live.member("b")  # nobody waits for who does not read
         quick.say(type="ping", ping=1)
         heard = [await quick.hear() for _ in range(74)]
@@ -464,16 +480,16 @@ async def test_a_replay_is_sent_as_fast_as_it_is_read_and_no_faster(tmp_path: Pa
 async def test_a_replay_is_written_a_slice_in_each_turn_of_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written: list[int] = []
-    renew = SendBudget._renew
+    written = [0]
+    wrote = SendBudget.wrote
 
-    def counted(send_budget: SendBudget) -> None:
-        written.append(send_budget._written)
-        renew(send_budget)
+    def counted(send_budget: SendBudget, size: int) -> None:
+        written[-1] += size
+        wrote(send_budget, size)
 
-    async with opened(tmp_path) as live:
+    async with opened(tmp_path) as live, in_every_turn(lambda: written.append(0)):
         await fill(live, "m", 8, MIB - 10_000)
-        monkeypatch.setattr(SendBudget, "_renew", counted)
+        monkeypatch.setattr(SendBudget, "wrote", counted)
         readers = [await live.member("b") for _ in range(4)]
         for reader in readers:
             heard = [await reader.hear() for _ in range(10)]
@@ -496,7 +512,7 @@ async def test_unread_large_replies_count_in_full_and_those_of_closed_connection
             assert len(idle) < MAX_SUBSCRIBERS
             idle.append(await live.member("b"))
             latest = live.latest
-            await until(KERNEL, lambda: latest._held or latest.ignores_input)  # noqa: B023 - awaited at once
+            await until(KERNEL, lambda: latest.holding or latest.ignores_input)  # noqa: B023 - awaited at once
             await until(KERNEL, lambda: buffered(live) <= limits.held_bytes)
             await asyncio.sleep(0)  # what was counted while the transport wrote is checked in the next turn
             assert live.server.owing <= limits.held_bytes
@@ -576,12 +592,12 @@ async def test_a_client_with_more_unread_than_one_replay_is_closed_alone(tmp_pat
         other = await live.member("c", "n")
         idle = await live.member("b")
         unread = live.latest
-        await until(KERNEL, lambda: unread._owing > 2 * MIB)
+        await until(KERNEL, lambda: unread.holding > 2 * MIB)
         assert not unread.ignores_input, "one replay it may owe"
         idle.say(type="close", mood="happy")
         idle.say(type="open", mailbox="m")
         await until(KERNEL, lambda: unread.ignores_input)
-        assert unread._owing == 0
+        assert unread.holding == 0
         assert sum(reasons(live).values()) == 1
         heard, code = await idle.last_words()
         assert (code, len(heard) < 80) == (1008, True)
@@ -600,16 +616,13 @@ async def test_a_client_that_closes_and_does_not_read_is_dropped(
         await fill(live, "m", 80, 100_000)
         idle = await live.enter()
         unread = live.latest
-        assert unread._transport is not None
-        under = unread._transport.underlying_transport
-        under.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_SNDBUF, 1 << 16)  # far less than it will owe
+        [transport] = transports(live)
+        transport.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_SNDBUF, 1 << 16)  # far less than it will owe
         idle.say(type="bind", appid="x", side="b")
         idle.say(type="open", mailbox="m")
-        await until(KERNEL, lambda: unread._stuck)
+        await until(KERNEL, lambda: buffered(live) > WRITE_BUFFER_BYTES)
         idle.bid_farewell()
         await until(KERNEL, lambda: unread not in live.server.sockets())
-        assert unread._timer is not None
-        assert unread._timer.cancelled()
 
 
 async def test_connections_beyond_the_limit_are_told_so_and_keep_nobody_out(tmp_path: Path) -> None:
@@ -636,7 +649,7 @@ async def test_pings_and_fragments_are_read_up_to_a_rate(tmp_path: Path) -> None
         socket.write(*(frame(PING, str(number).encode()) for number in range(3 * MAX_FRAMES_PER_SECOND)))
         socket.say(type="ping", ping="after")
         await until(KERNEL, lambda: live.latest.read_pauses.reasons)
-        assert live.latest._frames < 2 * MAX_FRAMES_PER_SECOND  # what one read brought
+        began = live.server.second
         last = None
         async with seconds_passing(live):
             while (got := await socket.read())[0] == PONG:
@@ -644,6 +657,7 @@ async def test_pings_and_fragments_are_read_up_to_a_rate(tmp_path: Path) -> None
             assert last == str(3 * MAX_FRAMES_PER_SECOND - 1).encode(), "the last ping of all is answered"
             assert json.loads(got[1])["type"] == "ack"
             assert (await socket.hear())["pong"] == "after"
+        assert live.server.second >= began + 2
         socket.write(frame(TEXT, b'{"type":"ping",', fin=False))
         socket.write(*(frame(CONTINUATION, b" ", fin=False) for _ in range(2 * MAX_FRAMES_PER_SECOND)))
         socket.write(frame(CONTINUATION, b'"ping":1}'))
@@ -795,12 +809,6 @@ async def test_large_messages_end_and_are_parsed_and_handled_in_different_turns(
 ) -> None:
     """To end, parse and handle one of 2 MiB takes 2, 3 and 4 ms. All in one turn held the loop for 14 ms."""
     turns: list[set[str]] = [set()]
-    over = False
-
-    def begin_turn() -> None:
-        turns.append(set())
-        if not over:
-            asyncio.get_running_loop().call_soon(begin_turn)
 
     def note(step: str, owner: object, name: str) -> None:
         function = getattr(owner, name)
@@ -817,13 +825,12 @@ async def test_large_messages_end_and_are_parsed_and_handled_in_different_turns(
     note("handled", Dispatcher, "handle")
     large = frame(TEXT, b'{"type":"ping","ping":"' + b"x" * (MIB // 2) + b'"}')
     senders = [await live.enter() for _ in range(FLOODERS)]
-    begin_turn()
-    for sender in senders:
-        sender.write(large * 3)
-    for sender in senders:
-        for _ in range(3):
-            assert [(await sender.hear())["type"] for _ in range(2)] == ["ack", "pong"]
-    over = True
+    async with in_every_turn(lambda: turns.append(set())):
+        for sender in senders:
+            sender.write(large * 3)
+        for sender in senders:
+            for _ in range(3):
+                assert [(await sender.hear())["type"] for _ in range(2)] == ["ack", "pong"]
     assert all(len(turn) <= 1 for turn in turns)
     for step in ("parsed", "handled"):
         assert sum(step in turn for turn in turns) == 3 * FLOODERS
@@ -843,7 +850,7 @@ async def test_a_large_message_that_is_not_ascii_is_held_delivered_and_stored_as
     async with bounded("the refusal of what is not UTF-8"):
         while (await sender.hear())["type"] != "error":
             pass
-    [stored] = live.server.commit_loop._store.database.execute("SELECT typeof(body), body FROM messages")
+    [stored] = live.store.database.execute("SELECT typeof(body), body FROM messages")
     assert stored == ("text", f'"{body}"')
 
 

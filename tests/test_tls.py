@@ -244,11 +244,11 @@ async def test_the_server_does_its_part_of_one_handshake_in_a_turn_of_the_loop(t
         await asyncio.sleep(0)
         for socket, hello in zip(sockets, hellos, strict=True):
             socket.write(hello[20:])
-        answers = [0]
+        answers, reads = [0], [asyncio.create_task(socket.reader.read(1)) for socket in sockets]
         async with bounded("all answers"):
             while answers[-1] < len(sockets):
                 await asyncio.sleep(0)
-                answers.append(sum(bool(len(socket.reader._buffer)) for socket in sockets))  # type: ignore[attr-defined]
+                answers.append(sum(read.done() for read in reads))
         assert max(map(sub, answers[1:], answers)) <= 2, "an answer may be read in the turn after"
 
 
@@ -581,11 +581,6 @@ MALFORMED_LINES = {
     "a line of 108 bytes": b"PROXY UNKNOWN ".ljust(MAX_LINE_BYTES - 1, b"f") + b"\r\n",
     "a line without an end": b"PROXY UNKNOWN ".ljust(1000, b"f"),
 }
-
-
-@pytest.mark.parametrize("data", MALFORMED_LINES.values(), ids=MALFORMED_LINES)
-def test_a_line_that_version_1_does_not_allow_names_nobody(data: bytes) -> None:
-    assert parsed(data) is None
 
 
 @examples(200)

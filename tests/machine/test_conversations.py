@@ -3,7 +3,7 @@
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
-from machine.machine import BLUNDERS, MAILBOXES, MOTD, Conversation
+from machine.machine import BLUNDERS, MOTD, Conversation
 from support.effort import examples
 from support.mailbox.givens import Options
 from support.mailbox.shells import CommitLoopWorld, SocketWorld
@@ -45,7 +45,7 @@ def test_any_value_in_any_field_is_answered_as_the_model_says() -> None:
         for blunder in BLUNDERS:
             state.lose(slot=0)
             if before == "opened":
-                state._command(0, "open", mailbox=MAILBOXES[0])
+                state.name(slot=0, pick=0, kind="open", mood=None)
             state.blunder(slot=0, text=blunder, bound=before != "connected")
     state.teardown()
 

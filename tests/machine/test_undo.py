@@ -15,6 +15,7 @@ from restante.mailbox.core import pruning
 from restante.mailbox.core.address_quotas import AddressQuota
 from restante.mailbox.core.connection_state import ConnectionState
 from restante.mailbox.core.dispatcher import NOT_STORED, SERVICE_RESTART
+from restante.mailbox.core.model import Now
 from restante.mailbox.core.outcomes import UNDONE
 from restante.mailbox.core.state import App
 from support.effort import examples
@@ -43,6 +44,8 @@ class UndoneWorld(CoreWorld):
         super().__init__(Options(address="203.0.113.1"))
         self.dispatcher.state.in_grace_period = in_grace_period
         self.clients: dict[int, Inbox] = {}
+        self.lost: list[tuple[int, Now]] = []
+        """The slots of those that were lost in the last batch, and when."""
         self.seat_all()
 
     def seat_all(self) -> None:
@@ -62,6 +65,7 @@ class UndoneWorld(CoreWorld):
     def do(self, batch: list[Deed]) -> list[ConnectionState]:
         """Carry out a batch. Return the connections whose commands it has."""
         senders: list[ConnectionState] = []
+        self.lost = []
         state = self.dispatcher.state
         for kind, slot, number in batch:
             self.advance(0.125)
@@ -70,6 +74,7 @@ class UndoneWorld(CoreWorld):
             connection = self.clients[slot].connection
             if kind == "lose":
                 self.dispatcher.lose(self.clients.pop(slot).connection, self.now())
+                self.lost.append((slot, self.now()))
             elif kind == "deny":
                 self.dispatcher.refuse_frame(connection, PeerError(1008, "not you", hint="go away"))
             elif kind == "prune":
@@ -159,12 +164,10 @@ def test_nothing_is_left_of_a_batch_that_was_undone(
                 twin.commit()
                 twin.seat_all()
         dispatcher = world.dispatcher
-        slots = {inbox.connection: slot for slot, inbox in world.clients.items()}
-        verdicts = {connection: connection.verdict for connection in slots}
+        verdicts = {inbox.connection: inbox.connection.verdict for inbox in world.clients.values()}
         senders = world.do(refused)
         departing = [connection for connection in dispatcher.with_output if verdicts[connection] is not None]
         commands = len(dispatcher.batch.carried_out) + len(dispatcher.batch.others)
-        lost = list(dispatcher._lost)
         dispatcher.undo_batch()
         assert [outcome for _, outcome in dispatcher.batch.others] == [UNDONE] * commands
         assert dispatcher.with_output == departing
@@ -178,8 +181,8 @@ def test_nothing_is_left_of_a_batch_that_was_undone(
                 assert connection.verdict is not None
                 assert (connection.verdict.code, connection.verdict.words) == (SERVICE_RESTART, NOT_STORED)
         # The other world has lost the same connections at the same times, and has heard nothing else.
-        for connection, now in lost:
-            other.dispatcher.lose(other.clients.pop(slots[connection]).connection, now)
+        for slot, now in world.lost:
+            other.dispatcher.lose(other.clients.pop(slot).connection, now)
         other.commit()
         assert world.picture() == other.picture()
         assert dispatcher.changes == []

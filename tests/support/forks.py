@@ -197,6 +197,7 @@ def _become(request: bytes, stdout: int, stderr: int) -> NoReturn:
         traceback.print_exc()
     if isinstance(code, str):
         print(code, file=sys.stderr)  # noqa: T201
+    # What the interpreter does at the end of a program; it has no public names.
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     os._exit(code if isinstance(code, int) else int(code is not None))

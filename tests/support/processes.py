@@ -115,12 +115,6 @@ class Child:
             self.kill()
         await self.ended()
 
-    def close(self, name: str) -> None:
-        """Read this stream no more: who writes to it is told that nobody does."""
-        number = {"stdout": 1, "stderr": 2}[name]
-        assert isinstance(self.process, Process)
-        self.process._transport.get_pipe_transport(number).close()  # type: ignore[attr-defined]
-
     async def _read(self, name: str, stream: asyncio.StreamReader | None) -> None:
         assert stream is not None
         while data := await stream.read(1 << 16):
