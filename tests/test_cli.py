@@ -107,12 +107,6 @@ def test_the_commands_of_the_client_are_the_same_alone_and_among_all() -> None:
     assert alone == {name: among[name] for name in CLIENT}
 
 
-def test_the_server_starts_without_the_optional_imports_of_structlog_which_a_program_may_have() -> None:
-    code = "import restante.mailbox.server.main, sys; print([m for m in ('rich', 'twisted') if m in sys.modules])"
-    code += "; import rich.errors; print('twisted' in sys.modules, rich.errors)"
-    assert run(sys.executable, "-c", code).stdout.startswith("[]\nFalse <module")
-
-
 @pytest.mark.parametrize("command", ["serve", "waku serve"])
 def test_a_port_in_use_is_an_error_before_slow_imports(command: str, tmp_path: Path) -> None:
     program = "import sys; from restante.cli.main import main\ntry: main()\nfinally: print(*sys.modules)"
@@ -661,18 +655,3 @@ def test_every_command_reads_older_data(old: int, tmp_path: Path, monkeypatch: p
         assert (result.returncode, result.stderr) == (0, ""), command
         assert (data / FILE).read_bytes() == before
     assert json.loads(called("status", "--data", "new", "--json").stdout)["mailboxes"] > 0
-
-
-async def test_a_server_converts_a_restored_backup_of_an_older_version(tmp_path: Path) -> None:
-    data = data_of(1, tmp_path / "old")
-    assert called("backup", tmp_path / "copy", "--data", data).returncode == 0
-    restored = called("restore", tmp_path / "copy", "--data", tmp_path / "new")
-    assert "schema        1\n" in restored.stdout
-    async with serving(tmp_path / "new") as server, Clients() as clients:
-        await server.logged("converting the database", schema=1, to_schema=NEWEST)
-        client = await clients.opened(server.url, "x", "b", "box2")
-        await client.call("ping", ping="that was all")
-        assert client.heard[0]["phase"] == "pake"
-        await server.stop()
-    with closing(connect(str(tmp_path / "new" / FILE))) as database:
-        assert database.execute("PRAGMA user_version").fetchone() == (NEWEST,)

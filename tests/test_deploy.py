@@ -19,7 +19,7 @@ from support.bounds import BOUND
 from support.documents import ROOT
 from support.mailbox.clients import Client, Clients
 from support.mailbox.pair import Pair
-from support.monitoring import RULES, RULES_TEST, dashboard, panels, recorded_names
+from support.monitoring import RULES, RULES_TEST, panels, recorded_names
 from support.ports import held_port, nobodys_port
 from support.processes import Serving, serving
 from support.waku.processes import node_process
@@ -91,22 +91,6 @@ def test_every_rule_is_tested_and_in_the_guide_and_every_alert_says_what_to_do()
     assert [name for name in (*blocks, *recorded) if f"`{name}`" not in guide] == []
     assert set(RECORDED.findall(rules)) == set(recorded), "rules use only records that other rules make"
     assert set(RECORDED.findall(tested)) == set(recorded)
-
-
-def test_the_dashboard_needs_nothing_but_a_data_source_and_explains_each_panel() -> None:
-    assert [variable["name"] for variable in dashboard()["templating"]["list"]] == ["datasource", "instance"]
-    for panel in panels():
-        assert panel.fields["description"].endswith("."), panel.title
-        assert panel.fields["fieldConfig"]["defaults"]["unit"], panel.title
-        for target in (panel.fields, *panel.fields["targets"]):
-            assert target["datasource"]["uid"] == "${datasource}", panel.title
-        assert all('instance=~"$instance"' in query for query in panel.queries), panel.title
-
-
-def test_the_example_of_prometheus_names_the_default_admin_ports() -> None:
-    example = (RULES.parent / "prometheus.yml").read_text()
-    assert re.findall(r'targets: \["(127\.0\.0\.1:40\d\d)"\]', example) == ["127.0.0.1:4010", "127.0.0.1:4011"]
-    assert re.findall(r"job_name: (\S+)", example) == ["restante", "restante-waku"]
 
 
 # ── the Munin plugin, run as Munin runs it, beside a real server ──────────────────────────────────

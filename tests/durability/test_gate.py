@@ -19,14 +19,11 @@ from prometheus_client import Metric
 from restante.common import admin_http
 from restante.common.admin_http import AdminPages
 from restante.common.errors import StoreBusy
-from restante.mailbox.core.dispatcher import SERVICE_RESTART
 from restante.mailbox.server.commit_loop import Retention
 from restante.mailbox.store import sqlite
-from restante.mailbox.store.load import load
 from support.bounds import BOUND, bounded
 from support.mailbox.clients import Client, Clients, Frame
-from support.mailbox.live import LiveServer, open_live
-from support.mailbox.picture import picture
+from support.mailbox.live import open_live
 from support.mailbox.raw_socket import PING, PONG, RawSocket
 from support.mailbox.raw_socket import frame as ws_frame
 from support.ports import held_port
@@ -139,38 +136,6 @@ async def test_the_health_check_reports_a_blocked_event_loop() -> None:
             with ThreadPoolExecutor() as elsewhere:
                 answer = elsewhere.submit(health).result(BOUND)  # blocks this loop
             assert answer == (503, b"the server hangs: the event loop is blocked or overloaded\n")
-
-
-def assert_as_stored(here: LiveServer, other: sqlite3.Connection) -> None:
-    """What the server believes is what the database holds."""
-    assert picture(here.commit_loop.dispatcher.state, touches=False) == picture(load(other), touches=False)
-
-
-@pytest.mark.usefixtures("in_the_thread")
-async def test_a_busy_database_is_reported_and_nothing_is_stored(tmp_path: Path) -> None:
-    async with open_live(tmp_path) as here, Clients() as clients:
-        sender = await clients.opened(here.url, APP, "a", "m")
-        subscriber = await clients.opened(here.url, APP, "b", "m")
-        third = await clients.bind(here.url, APP, "c")
-        newcomer = await clients.connect(here.url)
-        await news(sender, subscriber, third, newcomer)
-        with other_writer(tmp_path) as other:
-            await sender.say("add", phase="1", body="refused")
-            await third.say("allocate")
-            for client in (sender, third):
-                await client.ends()
-                assert (client.close_code, taken(client)) == (SERVICE_RESTART, [])
-            assert await news(subscriber) == [[]]
-            assert_as_stored(here, other)
-            other.execute("ROLLBACK")
-            # Others live on, where they were before.
-            again = await clients.opened(here.url, APP, "a", "m")
-            await again.call("add", phase="1", body="stored")
-            await newcomer.call("bind", appid=APP, side="d")
-            await newcomer.call("allocate")
-            await news(subscriber)
-            assert [frame["body"] for frame in subscriber.heard] == ["stored"]
-            assert_as_stored(here, other)
 
 
 @pytest.mark.usefixtures("in_the_thread")

@@ -9,8 +9,7 @@ import json
 import random
 import shutil
 import signal
-import sqlite3
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +18,7 @@ import pytest
 from support.bounds import bounded
 from support.loops import until
 from support.mailbox.clients import Client, Clients, Command, LostError
-from support.processes import Serving, called, database, evidence, restante, serving, wal
+from support.processes import called, evidence, restante, serving
 
 SESSIONS: Final = 12
 """New ones in each round, of two sides each: they get well over 500 answers."""
@@ -246,28 +245,4 @@ async def test_a_copy_of_one_moment_has_every_acknowledged_message(tmp_path: Pat
             acknowledged = 11 * number + 10
             messages = restored_from(tmp_path / f"copy-{number}", tmp_path / f"new-{number}")
             assert messages in {acknowledged, acknowledged + 1}
-        await server.stop()
-
-
-def checkpoint(server: Serving) -> None:
-    """Move what is in the log into the database; the next commit begins the log anew."""
-    with closing(sqlite3.connect(database(server.data))) as another:
-        assert another.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()[0] == 0
-
-
-async def test_a_copy_without_the_log_lacks_messages_and_one_with_a_later_log_is_damaged(tmp_path: Path) -> None:
-    """As `cp -r` may do it: between the two files the server moves its log into the database, and begins it anew."""
-    copy = tmp_path / "copy"
-    copy.mkdir()
-    async with serving(tmp_path / "data") as server, Clients() as clients:
-        client = await clients.opened(server.url, "app", "a", "box")
-        await add(client, 0, 10)
-        checkpoint(server)
-        await add(client, 10, 300)
-        shutil.copy(database(server.data), copy)
-        assert restored_from(copy, tmp_path / "without") == 10
-        checkpoint(server)
-        await add(client, 300, 310)
-        shutil.copy(wal(server.data), copy)
-        assert restored_from(copy, tmp_path / "with") is None
         await server.stop()

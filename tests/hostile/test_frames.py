@@ -140,14 +140,6 @@ async def test_bytes_that_are_no_frame_end_their_connection_also_one_by_one(sieg
         assert code in {NO_FRAMES[name][1], None}  # the close is drowned where bytes come after the end
 
 
-async def test_a_message_that_is_too_big_is_refused_with_the_limit(siege: Siege) -> None:
-    socket = await siege.live.enter()
-    socket.write(frame(TEXT, b" " * (MAX_MESSAGE + 1)))
-    [refused], code = await socket.last_words()
-    assert (refused["error"], refused["hint"]) == ("the message is too big", "a message has at most 10485760 bytes")
-    assert code == TOO_BIG
-
-
 async def test_a_close_is_the_last_thing_that_is_read(siege: Siege) -> None:
     socket = await siege.live.enter()
     socket.write(close(1000), frame(TEXT, PING_COMMAND) * 1000, close(1001), b"\xff" * 1000)

@@ -389,33 +389,6 @@ class Conversation(RuleBasedStateMachine):
         elif then is not None:
             self._command(4, then)
 
-    @rule(first=st.sampled_from((0, 2)), claims=st.booleans(), kind=st.sampled_from(("claim", "release")))
-    def take_what_was_allocated(self, first: int, claims: bool, kind: str) -> None:
-        """A nameplate is allocated, another side comes to it, and then its own side claims or releases it."""
-        self.lose(first)
-        self._command(first, "allocate")
-        self._flush()
-        seated = self.seated[first]
-        for name in self._names(first):
-            mine = [member for member in self.model.nameplates["x", name].members if member.allocated]
-            if seated is not None and seated.side in [member.side for member in mine]:
-                if claims:
-                    self.lose(4)
-                    self._command(4, "claim", nameplate=name)
-                self._command(first, kind, nameplate=name)
-                return
-
-    @rule(first=st.sampled_from((0, 2)), pick=picks)
-    def listen_twice(self, first: int, pick: int) -> None:
-        """Two connections of one side have a mailbox open; one closes it, for both, and the other goes on."""
-        mailboxes = sorted(mailbox for app, mailbox in self.model.mailboxes if app == "x")
-        for slot in (first, first + 1):
-            self.lose(slot)
-        for slot in (first, first + 1):
-            self._command(slot, "open", mailbox=_choose(pick, mailboxes, MAILBOXES))
-        self._command(first, "close")
-        self._command(first + 1, "add", phase="late", body="00")
-
     @rule(slot=slots, most=st.sampled_from((6, 8, 9)))
     def take_the_digits(self, slot: int, most: int) -> None:
         """Somebody claims nearly all one-digit nameplates by hand, a connection for each."""
