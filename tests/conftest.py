@@ -130,9 +130,6 @@ def pytest_xdist_auto_num_workers() -> int:
     return 2 * len(os.sched_getaffinity(0))
 
 
-# ── which tests run, on which worker, in which order ─────────────────────────────────────────────
-
-
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     """Name a long value by its length."""
     return f"{argname} of {len(val)}" if isinstance(val, str | bytes) and len(val) > 100 else None
@@ -224,9 +221,6 @@ def _shuffle(items: list[pytest.Item], dice: random.Random) -> None:
     dice.shuffle(items)
     places = {file: dice.random() for file in dict.fromkeys(map(_file, items))}
     items.sort(key=lambda item: places[_file(item)])
-
-
-# ── how the run ends ─────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # below what pytest and its plugins print

@@ -135,9 +135,6 @@ def test_an_ipv6_address_is_in_brackets_in_a_url() -> None:
     assert (host_and_port("::1", 4010), host_and_port("127.0.0.1", 4010)) == ("[::1]:4010", "127.0.0.1:4010")
 
 
-# ── quotas ─────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_an_ipv4_address_and_an_ipv6_network_have_a_quota_each() -> None:
     book = AddressRegistry(system_secret)
 
@@ -203,9 +200,6 @@ def test_no_call_checks_more_than_some_hundreds_of_quotas(monkeypatch: pytest.Mo
         book.forget(0.0, LIMITS)
     assert len(quotas) == live * 3000, "all that are idle are found in the end"
     assert sum(quota.connections for quota in quotas.values()) == live * 3000
-
-
-# ── admission: who may connect, and on which terms ───────────────────────────────────────────────
 
 
 def admission(*, limits: Limits = UNLIMITED, **terms: Any) -> Admission:
@@ -294,9 +288,6 @@ def test_under_attack_an_adaptive_server_demands_work_of_all_clients() -> None:
     for address in ("8.8.8.8", "127.0.0.1"):
         assert bits(admit(at, address)) > 20
     assert at.changes == 0
-
-
-# ── before there is a request ────────────────────────────────────────────────────────────────────
 
 
 def test_an_address_has_a_limit_of_connections_without_a_request_which_does_not_count_open_ones() -> None:

@@ -112,9 +112,6 @@ def dashboard_pages(here: LiveServer, data: Path, now: list[float]) -> dashboard
 HEALTHZ: Final = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
 
 
-# ── metrics ──────────────────────────────────────────────────────────────────────────────────────
-
-
 async def test_the_counts_agree_with_what_was_done(look: Admin) -> None:
     sender = await look.clients.bind(look.here.url, "app", "a")
     await sender.call("claim", nameplate="4")
@@ -181,9 +178,6 @@ def test_the_manual_has_every_reason_of_a_refusal_and_its_limits_exist() -> None
     assert {name for names in refusals.LIMITS.values() for name in names} <= set(UNLIMITED.__struct_fields__)
 
 
-# ── ready ────────────────────────────────────────────────────────────────────────────────────────
-
-
 async def test_a_server_that_cannot_store_or_drains_is_not_ready_and_says_why(look: Admin) -> None:
     (look.data / FILE).symlink_to("/dev/full")
     assert await look.get("/readyz") == (503, "the disk cannot be written: No space left on device\n")
@@ -241,9 +235,6 @@ async def test_a_disk_that_hangs_shows_and_takes_one_thread(look: Admin, monkeyp
         file.symlink_to("/dev/full")
         while await look.get("/readyz") != (503, "the disk cannot be written: No space left on device\n"):
             pass
-
-
-# ── pages ────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_connections_are_shown_in_parts_and_without_what_clients_store(look: Admin) -> None:
@@ -314,9 +305,6 @@ async def test_the_manual_has_every_field_of_the_pages_and_no_other(look: Admin)
     assert set(page["connections"][0]) == sentences("Fields of a connection of the mailbox server: ")
     [limit, *_] = (await look.page("/limitz"))["limits"].values()
     assert {"limits", *limit} == sentences("`/limitz` has ") | {"limits"}
-
-
-# ── the dashboard's events, and what fails ───────────────────────────────────────────────────────
 
 
 async def test_slow_or_failing_queries_of_usage_delay_nobody(look: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -426,9 +414,6 @@ async def test_a_request_that_fails_is_logged_without_what_it_asked_for() -> Non
     assert "secret" not in str(line)
 
 
-# ── who takes too much ───────────────────────────────────────────────────────────────────────────
-
-
 async def test_connections_to_the_admin_port_are_limited(look: Admin) -> None:
     idle = [await look.send() for _ in range(admin_connections.MAX_CONNECTIONS)]
     assert await look.get("/readyz") == (200, "ok\n"), "the oldest makes room"
@@ -505,9 +490,6 @@ async def test_a_viewer_that_does_not_read_loses_its_place(look: Admin, monkeypa
             pass
 
 
-# ── who may read ─────────────────────────────────────────────────────────────────────────────────
-
-
 async def test_all_but_health_checks_need_the_token_and_no_other_site_can_use_a_page(tmp_path: Path) -> None:
     """A name that anybody can point here is refused."""
     authorized = {"Authorization": f"Bearer {TOKEN}"}
@@ -556,8 +538,6 @@ def test_a_port_that_other_machines_reach_needs_a_token(tmp_path: Path) -> None:
     with pytest.raises(Misuse, match="No such file"):
         read_admin_token("127.0.0.1:4010", str(tmp_path / "none"))
 
-
-# ── names of the host ────────────────────────────────────────────────────────────────────────────
 
 NAMES: Final = ("Relay.example.org", "prometheus-target")
 

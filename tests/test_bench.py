@@ -70,8 +70,6 @@ def test_a_bench_comes_to_its_end_and_writes_its_figures(name: str, options: str
     assert figures.get("failures", []) == []
 
 
-# ── the script run ────────────────────────────────────────────────────────────────────────────────
-
 UV = """#!/bin/sh
 echo "$*" >>"$HOME/calls"
 [ "$2" = --quiet ] || echo "Built engine" >&2

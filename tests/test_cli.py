@@ -246,9 +246,6 @@ def test_results_that_cannot_be_written_are_one_sentence_and_none_without_a_read
         assert (done.returncode, done.stderr) == (1, sentence)
 
 
-# ── restante health ───────────────────────────────────────────────────────────────────────────────
-
-
 def asked(*arguments: str | Path, **variables: str) -> tuple[int, str, str]:
     """Run `restante health`; gives its exit code, its output and its error."""
     done = called("health", *arguments, **variables)
@@ -340,8 +337,6 @@ def test_an_argument_that_cannot_be_used_is_misuse() -> None:
     code, _, error = asked(RESTANTE_ADMIN="off")
     assert (code, error.startswith("restante: the settings say that the server has no admin port")) == (2, True)
 
-
-# ── the man page and the completions ──────────────────────────────────────────────────────────────
 
 BASH = "COMP_WORDS=({words}); COMP_CWORD={last}; compopt() {{ :; }}; _restante; printf '%s\\n' \"${{COMPREPLY[@]}}\""
 """Calls the function as bash does (bash(1), Programmable Completion)."""
@@ -509,9 +504,6 @@ def test_every_command_refuses_an_unknown_variable(command: str, name: str, todo
     done = called(*command.split(), **{name: "x"})
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"restante: {name} in the environment is not a setting: {todo}\n"
-
-
-# ── backup and restore, and which data each command accepts ───────────────────────────────────────
 
 
 NEWEST = len(migrations())

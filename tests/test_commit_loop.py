@@ -40,10 +40,10 @@ SLOW = replace(UNLIMITED, commands=100.0, commands_at_once=10)
 LONG = "l" * (MAX_SHORT_MESSAGE_CHARACTERS + 1)
 
 
-class Peer(Inbox):
+class LoopPeer(Inbox):
     """A client, and its connection."""
 
-    log: ClassVar[list[tuple[Peer, int]]] = []
+    log: ClassVar[list[tuple[LoopPeer, int]]] = []
     """All that was sent: to whom, and how many bytes."""
     store: ClassVar[Store]
     """That of the commit loop that was opened last."""
@@ -59,7 +59,7 @@ class Peer(Inbox):
 
     def send(self, bodies: list[bytes], stamp: bytes) -> None:
         super().send(bodies, stamp)
-        Peer.log += [(self, len(body)) for body in bodies]
+        LoopPeer.log += [(self, len(body)) for body in bodies]
 
     def say(self, **message: object) -> None:
         self.loop.receive(self.connection, json.dumps(message))
@@ -93,8 +93,8 @@ async def opened(
     keep_usage: float | None = None,
     crash: bool = False,
 ) -> AsyncIterator[CommitLoop]:
-    Peer.log = []
-    store = Peer.store = Store.open(data)
+    LoopPeer.log = []
+    store = LoopPeer.store = Store.open(data)
     retention = commit_loop.Retention(keep_usage=keep_usage)
     loop = await CommitLoop.open(store, clock or FakeClock(), FakeDice(), Policy(limits=limits), retention)
     running = asyncio.create_task(loop.run())
@@ -108,13 +108,13 @@ async def opened(
         await store.close()
 
 
-async def turns(loop: CommitLoop) -> list[list[tuple[Peer, int]]]:
+async def turns(loop: CommitLoop) -> list[list[tuple[LoopPeer, int]]]:
     """Wait until all is done. Return what was sent in each turn of the event loop."""
     turns = []
     while not loop.idle.is_set():
-        before = len(Peer.log)
+        before = len(LoopPeer.log)
         await asyncio.sleep(0)
-        turns.append(Peer.log[before:])
+        turns.append(LoopPeer.log[before:])
     return turns
 
 
@@ -126,7 +126,7 @@ async def until_it_waits(loop: CommitLoop) -> None:
 async def time_goes_by(loop: CommitLoop, clock: FakeClock) -> None:
     """Let the clock go on until everything is done."""
     await until_it_waits(loop)
-    another = Peer(loop)
+    another = LoopPeer(loop)
     while not loop.idle.is_set():
         clock.now += 1.0
         another.ping()  # wakes the commit loop
@@ -146,10 +146,7 @@ async def a_second(loop: CommitLoop) -> None:
 
 def read_only(refuses: bool) -> None:
     """Let the disk refuse what is written, or take it again."""
-    Peer.store.database.execute(f"PRAGMA query_only = {int(refuses)}")
-
-
-# ── the fair queue ───────────────────────────────────────────────────────────────────────────────
+    LoopPeer.store.database.execute(f"PRAGMA query_only = {int(refuses)}")
 
 
 def received(connection: ConnectionState, text: str) -> ReceivedText:
@@ -188,35 +185,32 @@ def test_large_messages_fill_a_batch_sooner_than_many_small_ones() -> None:
     assert len(queue.gather(0.0, UNLIMITED)) == 20
 
 
-# ── batches ──────────────────────────────────────────────────────────────────────────────────────
-
-
 async def test_a_client_that_sends_much_delays_others_by_two_batches_at_most(tmp_path: Path) -> None:
     """The event loop runs after each batch, even if nothing changed."""
     async with opened(tmp_path) as loop:
-        floods, quiet = [Peer(loop) for _ in range(20)], Peer(loop)
+        floods, quiet = [LoopPeer(loop) for _ in range(20)], LoopPeer(loop)
         for flood in floods:
             flood.ping(1000)
         quiet.ping()
         most = max(len(turn) for turn in await turns(loop))
         assert most <= 2 * MAX_BATCH_COMMANDS, "each ping is answered by an ack and a pong"
-        before = [peer for peer, _ in Peer.log].index(quiet)
+        before = [peer for peer, _ in LoopPeer.log].index(quiet)
         assert before <= 2 * (2 * MAX_BATCH_COMMANDS + fair_queue.MAX_QUEUED_PER_CONNECTION * len(floods))
         assert [flood.pongs for flood in floods] == [list(range(1000))] * len(floods)
 
 
 async def test_short_messages_wait_for_one_long_one_at_most(tmp_path: Path) -> None:
     async with opened(tmp_path) as loop:
-        senders, quiet = [Peer(loop) for _ in range(20)], Peer(loop)
+        senders, quiet = [LoopPeer(loop) for _ in range(20)], LoopPeer(loop)
         for sender in senders:
             for _ in range(3):
                 sender.say(type="ping", ping="0" * 2 * MAX_SHORT_MESSAGE_CHARACTERS)
         for number in range(5):
             quiet.ping()
-            before = len(Peer.log)
+            before = len(LoopPeer.log)
             while len(quiet.pongs) <= number:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0)
-            answers = Counter(peer is quiet for peer, _ in Peer.log[before:])
+            answers = Counter(peer is quiet for peer, _ in LoopPeer.log[before:])
             assert answers[False] <= 2 * 2, "an ack and a pong of what was under way, and of the next"
         await loop.idle.wait()
         assert [len(sender.pongs) for sender in senders] == [3] * 20
@@ -224,7 +218,7 @@ async def test_short_messages_wait_for_one_long_one_at_most(tmp_path: Path) -> N
 
 async def test_replies_and_deliveries_count_in_the_weight_of_a_batch(tmp_path: Path) -> None:
     async with opened(tmp_path) as loop:
-        sender, readers = Peer(loop, "a"), [Peer(loop, "b") for _ in range(10)]
+        sender, readers = LoopPeer(loop, "a"), [LoopPeer(loop, "b") for _ in range(10)]
         sender.open()
         for _ in range(2):
             sender.add("0" * (MAX_BATCH_WEIGHT // 2))
@@ -249,19 +243,16 @@ class TickingClock(FakeClock):
 
 async def test_a_batch_that_takes_long_ends_whatever_its_weight(tmp_path: Path) -> None:
     async with opened(tmp_path, clock=TickingClock()) as loop:
-        peer = Peer(loop)
+        peer = LoopPeer(loop)
         peer.ping(40)
         most = max(len(turn) for turn in await turns(loop))
         assert most <= 2 * commit_loop.MAX_BATCH_SECONDS / 0.0005
         assert peer.pongs == list(range(40))
 
 
-# ── rates ────────────────────────────────────────────────────────────────────────────────────────
-
-
 async def test_a_connection_is_not_read_while_many_of_its_commands_wait(tmp_path: Path) -> None:
     async with opened(tmp_path) as loop:
-        flood = Peer(loop)
+        flood = LoopPeer(loop)
         flood.ping(MAX_BACKLOG_COMMANDS - 1)
         assert not flood.paused
         flood.ping(1)
@@ -275,7 +266,7 @@ async def test_a_connection_is_not_read_while_many_of_its_commands_wait(tmp_path
 async def test_commands_beyond_the_limit_wait_and_are_answered_in_time(tmp_path: Path) -> None:
     clock = FakeClock()
     async with opened(tmp_path, SLOW, clock) as loop:
-        hasty, calm = Peer(loop), Peer(loop)
+        hasty, calm = LoopPeer(loop), LoopPeer(loop)
         hasty.ping(100)
         await until_it_waits(loop)
         assert hasty.pongs == list(range(11))
@@ -299,8 +290,8 @@ async def test_commands_run_in_order_whatever_is_put_back(
     """Some are long, some connections have no limits, some are lost. Batches are taken at any time."""
     dice, clock = random.Random(seed), FakeClock()
     async with opened(tmp_path, SLOW, clock) as loop:
-        peers = [Peer(loop, limited=dice.random() < 0.7) for _ in range(30)]
-        gone = [Peer(loop) for _ in range(10)]
+        peers = [LoopPeer(loop, limited=dice.random() < 0.7) for _ in range(30)]
+        gone = [LoopPeer(loop) for _ in range(10)]
         for _ in range(60):
             monkeypatch.setattr(fair_queue, "MAX_CONNECTIONS_CHECKED", dice.choice((0, 1, 1000)))
             for peer in dice.sample(peers + gone, 12):
@@ -324,7 +315,7 @@ async def test_commands_run_in_order_whatever_is_put_back(
 
 async def test_commands_of_a_lost_connection_and_of_all_in_a_drain_run_without_delay(tmp_path: Path) -> None:
     async with opened(tmp_path, SLOW) as loop:
-        gone = Peer(loop, "a")
+        gone = LoopPeer(loop, "a")
         gone.open()
         for _ in range(50):
             gone.add()
@@ -334,14 +325,11 @@ async def test_commands_of_a_lost_connection_and_of_all_in_a_drain_run_without_d
         (mailbox,) = loop.dispatcher.state.mailboxes()
         assert len(mailbox.messages) == 50
         assert loop.dispatcher.connections == set()
-        hasty = Peer(loop)
+        hasty = LoopPeer(loop)
         hasty.ping(1000)
         await until_it_waits(loop)
         assert len(hasty.pongs) < 1000
     assert hasty.pongs == list(range(1000))
-
-
-# ── what is refused ──────────────────────────────────────────────────────────────────────────────
 
 
 CLOSED = SERVICE_RESTART, NOT_STORED
@@ -352,17 +340,17 @@ async def test_a_batch_that_was_not_stored_closes_the_connections_of_its_senders
     """Nothing is sent before the close: after an error shipped clients go on with what follows, or wait for ever."""
     clock = FakeClock()
     async with opened(tmp_path, SLOW, clock) as loop:
-        listener, reader = Peer(loop, "b"), Peer(loop, "c")
+        listener, reader = LoopPeer(loop, "b"), LoopPeer(loop, "c")
         listener.open()
         await loop.idle.wait()
         listener.frames.clear()
         reader.frames.clear()
         read_only(True)
-        hasty = Peer(loop, "a")
+        hasty = LoopPeer(loop, "a")
         for _ in range(30):
             hasty.open()
             hasty.add()
-        gone = Peer(loop, "d")
+        gone = LoopPeer(loop, "d")
         gone.open()
         loop.lose(gone.connection)
         await until_it_waits(loop)
@@ -376,7 +364,7 @@ async def test_a_batch_that_was_not_stored_closes_the_connections_of_its_senders
         assert (reader.pongs, reader.verdict) == ([0], None)
         (mailbox,) = loop.dispatcher.state.mailboxes()
         assert ([row.side for row in mailbox.sides], mailbox.messages) == (["b"], [])
-        again = Peer(loop, "a")
+        again = LoopPeer(loop, "a")
         again.open()
         again.add()
         await loop.idle.wait()
@@ -392,7 +380,7 @@ async def test_a_refusal_counts_unless_its_batch_was_undone(tmp_path: Path) -> N
             (True, [], CLOSED, {}),
             (False, [MAILBOX_FULL], None, {MAILBOX_FULL: 1}),
         ):
-            peer = Peer(loop, "a")
+            peer = LoopPeer(loop, "a")
             peer.open()
             await loop.idle.wait()
             read_only(refuses)
@@ -410,9 +398,6 @@ async def test_a_refusal_counts_unless_its_batch_was_undone(tmp_path: Path) -> N
         assert loop.measurements.commands(type(None), REFUSED) == 1
 
 
-# ── what is kept, and for how long ───────────────────────────────────────────────────────────────
-
-
 MAILBOXES = "SELECT mailbox_id FROM mailboxes"
 RESULTS = "SELECT result FROM usage_mailboxes"
 
@@ -428,23 +413,23 @@ def binds(data: Path) -> list[str]:
 
 async def test_the_record_of_a_bind_waits_for_the_next_commit_for_a_second_at_most(tmp_path: Path) -> None:
     async with opened(tmp_path) as loop:
-        first = Peer(loop, "a")
+        first = LoopPeer(loop, "a")
         first.ping()
         await loop.idle.wait()
         assert [frame["type"] for frame in first.frames] == ["ack", "ack", "pong"]
         assert binds(tmp_path) == []
-        Peer(loop, "b").open()
+        LoopPeer(loop, "b").open()
         await loop.idle.wait()
         assert binds(tmp_path) == ["a", "b"]
-        Peer(loop, "c")
+        LoopPeer(loop, "c")
         await loop.idle.wait()
         await a_second(loop)
         assert binds(tmp_path) == ["a", "b", "c"]
-        Peer(loop, "d")
+        LoopPeer(loop, "d")
         await loop.idle.wait()
         read_only(True)
         await a_second(loop)
-        refused = Peer(loop, "e")
+        refused = LoopPeer(loop, "e")
         refused.open()
         await loop.idle.wait()
         assert (refused.frames, refused.verdict) == ([], CLOSED)
@@ -453,10 +438,10 @@ async def test_the_record_of_a_bind_waits_for_the_next_commit_for_a_second_at_mo
         await a_second(loop)
         assert binds(tmp_path) == ["a", "b", "c", "d"]
         for _ in range(MAX_BATCH_COMMANDS):
-            Peer(loop, "many")
+            LoopPeer(loop, "many")
             await loop.idle.wait()
         assert binds(tmp_path)[4:] == ["many"] * MAX_BATCH_COMMANDS, "they do not pile up"
-        Peer(loop, "last")
+        LoopPeer(loop, "last")
         await loop.idle.wait()
         assert binds(tmp_path)[-1] == "many"
     assert binds(tmp_path)[-1] == "last"
@@ -466,7 +451,7 @@ async def test_usage_records_are_kept_as_long_as_the_operator_wants(tmp_path: Pa
     clock, count = FakeClock(), commit_loop.MAX_RECORDS_DROPPED_AT_ONCE + 100
 
     async def visit(loop: CommitLoop, mailbox: str) -> None:
-        peer = Peer(loop, "a")
+        peer = LoopPeer(loop, "a")
         peer.open(mailbox)
         peer.say(type="close")
         loop.lose(peer.connection)
@@ -488,7 +473,7 @@ async def test_a_slice_of_the_pruning_drops_one_large_mailbox_or_many_small_ones
     clock = FakeClock()
     async with opened(tmp_path, clock=clock) as loop:
         for name, body in (("a", "00"), ("b", "00"), ("c", "0" * 2_000_000), ("d", "0" * 2_000_000)):
-            peer = Peer(loop, name)
+            peer = LoopPeer(loop, name)
             peer.open(name)
             peer.add(body)
             peer.add(body)
@@ -506,7 +491,7 @@ async def test_mailboxes_age_by_service_time_although_the_server_crashes_repeate
     """A run of a minute is too short to prune in, but service time adds up. Downtime does not exist in it."""
     clock = FakeClock()
     async with opened(tmp_path, clock=clock) as loop:
-        Peer(loop, "a").open()
+        LoopPeer(loop, "a").open()
         await loop.idle.wait()
     for mailboxes in (["m"], []):
         for _ in range(6):
@@ -517,7 +502,7 @@ async def test_mailboxes_age_by_service_time_although_the_server_crashes_repeate
         assert column(tmp_path, MAILBOXES) == ["m"]
         async with opened(tmp_path, clock=clock) as loop:
             clock.now += GRACE_SECONDS
-            Peer(loop, "b")  # any command: it is noticed that everybody had time to come back
+            LoopPeer(loop, "b")  # any command: it is noticed that everybody had time to come back
             await prune(loop)
         assert column(tmp_path, MAILBOXES) == mailboxes
     assert column(tmp_path, RESULTS) == ["pruney"]
@@ -535,12 +520,12 @@ async def test_mailboxes_do_not_age_while_the_process_is_stopped(tmp_path: Path)
 
     async with opened(tmp_path, clock=SystemClock(machine.monotonic)) as loop:
         machine.now += 3600
-        first = Peer(loop, "a")
+        first = LoopPeer(loop, "a")
         await loop.idle.wait()
         assert loop.dispatcher.state.in_grace_period, "it still waits for its clients"
         await runs(loop, int(GRACE_SECONDS) + 1)
         first.open()
-        other = Peer(loop, "c")
+        other = LoopPeer(loop, "c")
         other.open("idle")
         loop.lose(other.connection)
         await loop.idle.wait()
@@ -549,9 +534,6 @@ async def test_mailboxes_do_not_age_while_the_process_is_stopped(tmp_path: Path)
             machine.now += 3600
             await runs(loop, seconds)
             assert {mailbox.mailbox_id for mailbox in loop.dispatcher.state.mailboxes()} == left
-
-
-# ── the trace ────────────────────────────────────────────────────────────────────────────────────
 
 
 def traced(path: Path) -> list[tuple[float | None, ...]]:
@@ -567,7 +549,7 @@ async def test_a_trace_tells_waiting_for_the_batch_before_from_the_own_commit(
     """What changed nothing, or was not stored, has no commit."""
     clock, path = FakeClock(), tmp_path / "trace"
     async with opened(tmp_path, clock=clock) as loop:
-        peer, unstored = Peer(loop, "a"), Peer(loop, "b")
+        peer, unstored = LoopPeer(loop, "a"), LoopPeer(loop, "b")
         peer.open()
         unstored.open()
         await loop.idle.wait()
@@ -579,7 +561,7 @@ async def test_a_trace_tells_waiting_for_the_batch_before_from_the_own_commit(
             unstored.add()
             await loop.idle.wait()
             read_only(False)
-            apply, coming = Peer.store.apply, ["later"]
+            apply, coming = LoopPeer.store.apply, ["later"]
 
             async def slow(changes: Sequence[Change], now: Now) -> None:
                 clock.now += 1  # the statements
@@ -588,7 +570,7 @@ async def test_a_trace_tells_waiting_for_the_batch_before_from_the_own_commit(
                 await apply(changes, now)
                 clock.now += 2  # the flush
 
-            monkeypatch.setattr(Peer.store, "apply", slow)
+            monkeypatch.setattr(LoopPeer.store, "apply", slow)
             peer.add()
             await loop.idle.wait()
         assert traced(path) == [(0, None, None, 0), (0, None, None, 0), (0, 0, 3, 3), (1, 3, 6, 6)]

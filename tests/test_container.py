@@ -103,8 +103,6 @@ def test_caddy_reads_the_example_and_passes_clients_on_to_the_server(tmp_path: P
     assert '"host":["relay.example.org"]' in done.stdout
 
 
-# ── images that are built and run ────────────────────────────────────────────────────────────────
-
 BASE: Final = "localhost/debian-python"
 SUITE: Final = "bookworm"
 CERTIFICATES: Final = Path("/etc/ssl/certs")

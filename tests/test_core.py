@@ -67,7 +67,7 @@ def test_a_listing_has_all_live_names_sorted(names: list[str], data: st.DataObje
     assert json.loads(state.apps["app"].listing()) == [{"id": name} for name in left]
 
 
-class Peer:
+class BoundPeer:
     """A client of a dispatcher, that is bound."""
 
     def __init__(self, dispatcher: Dispatcher, side: str, quota: AddressQuota | None = None) -> None:
@@ -90,8 +90,6 @@ class Peer:
         return frames[1:]
 
 
-# ── what takes room ──────────────────────────────────────────────────────────────────────────────
-
 STORED = 80 * MIB
 """So that 64 addresses that fill all but the reserve hold more than a small holder does."""
 LIMITS = Limits(stored_bytes=STORED, address_bytes=4 * MIB, commands=0.0, bytes=0.0)
@@ -113,10 +111,10 @@ def test_what_sides_and_moods_take_is_counted_until_they_are_gone() -> None:
 
 def test_names_count_by_the_memory_that_they_take() -> None:
     dispatcher = Dispatcher(State(), FakeDice(), Policy(limits=LIMITS))
-    Peer(dispatcher, "a").say(type="open", mailbox="m")
+    BoundPeer(dispatcher, "a").say(type="open", mailbox="m")
     short = dispatcher.state.stored
     long = "\U0001f4ec" * 500
-    peer = Peer(dispatcher, long)
+    peer = BoundPeer(dispatcher, long)
     peer.say(type="open", mailbox=long)
     quota = peer.connection.address_quotas[0]
     assert dispatcher.state.stored - short == quota.stored > 3 * 4 * 500
@@ -124,10 +122,7 @@ def test_names_count_by_the_memory_that_they_take() -> None:
     assert (dispatcher.state.stored, quota.stored) == (short, 0)
 
 
-# ── the reserve ──────────────────────────────────────────────────────────────────────────────────
-
-
-def fill(peer: Peer, mailbox: str, size: int) -> int:
+def fill(peer: BoundPeer, mailbox: str, size: int) -> int:
     """Add messages of this size until one is refused; return how many were taken."""
     peer.say(type="open", mailbox=mailbox)
     for number in itertools.count():
@@ -141,7 +136,7 @@ def fill(peer: Peer, mailbox: str, size: int) -> int:
 def filled() -> tuple[Dispatcher, AddressQuota]:
     """Let 64 addresses use as much as they are allowed: large mailboxes, then small ones. Return the quota of one."""
     dispatcher = Dispatcher(State(), FakeDice(), Policy(limits=LIMITS))
-    peers = [Peer(dispatcher, f"filler {number}") for number in range(64)]
+    peers = [BoundPeer(dispatcher, f"filler {number}") for number in range(64)]
     most = int(STORED * (1 - RESERVED_SHARE) / len(peers))
     for number, peer in enumerate(peers):
         peer.say(type="open", mailbox=f"large {number}")
@@ -150,7 +145,7 @@ def filled() -> tuple[Dispatcher, AddressQuota]:
     quotas = [peer.connection.address_quotas[0] for peer in peers]
     for number, quota in enumerate(quotas):
         for more in range(5):
-            fill(Peer(dispatcher, f"filler {number}", quota), f"small {number} {more}", 30 * KIB)
+            fill(BoundPeer(dispatcher, f"filler {number}", quota), f"small {number} {more}", 30 * KIB)
     return dispatcher, quotas[0]
 
 
@@ -158,7 +153,7 @@ def fill_reserve(dispatcher: Dispatcher, number: int) -> int:
     """Let an address create as many small mailboxes as it can, with the longest side; return its bytes."""
     quota = AddressQuota()
     for more in itertools.count():
-        peer = Peer(dispatcher, f"{number} {more}".rjust(500, "\U0001f4ec"), quota)
+        peer = BoundPeer(dispatcher, f"{number} {more}".rjust(500, "\U0001f4ec"), quota)
         if peer.say(type="open", mailbox=f"small {number} {more}"):
             return quota.stored
         phases = map(str, itertools.count())
@@ -169,7 +164,7 @@ def fill_reserve(dispatcher: Dispatcher, number: int) -> int:
 
 def complete_a_pair(dispatcher: Dispatcher) -> None:
     for name in ("1", "2"):
-        pair = Peer(dispatcher, "a"), Peer(dispatcher, "b")
+        pair = BoundPeer(dispatcher, "a"), BoundPeer(dispatcher, "b")
         for peer in pair:
             [claimed] = peer.say(type="claim", nameplate=name)
             peer.say(type="open", mailbox=claimed["mailbox"])
@@ -185,7 +180,7 @@ def test_beside_64_full_addresses_a_fresh_pair_completes_and_a_mailbox_stays_sma
     """Large phases and ids do not bypass the reserve."""
     dispatcher, _ = filled()
     assert dispatcher.state.nearly_full(LIMITS)
-    peer = Peer(dispatcher, "a")
+    peer = BoundPeer(dispatcher, "a")
     peer.say(type="open", mailbox="mine")
     large = "0" * SMALL_MAILBOX_BYTES
     for message in ({"phase": large, "body": ""}, {"phase": "p", "body": "", "id": large}):
@@ -193,7 +188,7 @@ def test_beside_64_full_addresses_a_fresh_pair_completes_and_a_mailbox_stays_sma
     [refused] = peer.say(type="add", phase="p", body=large)
     assert refused["hint"] == "the remaining room is reserved for mailboxes of up to 42 KiB; try again later"
     size = 10 * KIB
-    taken = fill(Peer(dispatcher, "b"), "yours", size)
+    taken = fill(BoundPeer(dispatcher, "b"), "yours", size)
     assert LIMITS.small_mailbox_bytes - 2 * size < taken * size < LIMITS.small_mailbox_bytes
     complete_a_pair(dispatcher)
     assert dispatcher.state.stored < STORED
@@ -224,12 +219,12 @@ def test_the_reserve_for_an_address_has_bounds() -> None:
 
 def test_an_address_that_holds_much_may_join_and_end_mailboxes_but_not_create_any() -> None:
     dispatcher, rich = filled()
-    [claimed] = Peer(dispatcher, "a").say(type="claim", nameplate="7")
+    [claimed] = BoundPeer(dispatcher, "a").say(type="claim", nameplate="7")
     hint = "the remaining room is reserved for addresses that hold less than 81 KiB; try again later"
     for command in ({"type": "allocate"}, {"type": "claim", "nameplate": "8"}, {"type": "open", "mailbox": "new"}):
-        [refused] = Peer(dispatcher, "b", rich).say(**command)
+        [refused] = BoundPeer(dispatcher, "b", rich).say(**command)
         assert (refused["error"], refused["hint"]) == ("the server is full", hint)
-    joining = Peer(dispatcher, "b", rich)
+    joining = BoundPeer(dispatcher, "b", rich)
     assert joining.say(type="claim", nameplate="7")[-1] == {**claimed, "id": None}
     assert joining.say(type="open", mailbox=claimed["mailbox"]) == []
     [refused] = joining.say(type="add", phase="p", body="")
@@ -242,13 +237,11 @@ def test_in_the_reserve_claims_are_charged_whether_or_not_the_nameplate_exists()
     dispatcher, rich = filled()
     limits = replace(LIMITS, address_claims=1.0, address_claims_at_once=10)
     dispatcher.policy = replace(dispatcher.policy, limits=limits)
-    Peer(dispatcher, "a").say(type="claim", nameplate="7")
-    answers = [Peer(dispatcher, "b", rich).say(type="claim", nameplate=str(name))[-1] for name in range(1, 21)]
+    BoundPeer(dispatcher, "a").say(type="claim", nameplate="7")
+    answers = [BoundPeer(dispatcher, "b", rich).say(type="claim", nameplate=str(name))[-1] for name in range(1, 21)]
     assert [answer.get("error") for answer in answers[:10]] == [*6 * [SERVER_FULL], None, *3 * [SERVER_FULL]]
     assert {answer["error"] for answer in answers[10:]} == {TOO_MANY_CLAIMS}
 
-
-# ── permission: what a stamp must be ──────────────────────────────────────────────────────────────
 
 SAMPLE = "1:6:210723:resource-string::NmZNF4eIbk87mqYz:000003n"
 """The stamp that spec 002 shows; made by `hashcash -b 6 -m resource-string`."""
@@ -305,9 +298,6 @@ def test_an_offer_always_has_the_key_none() -> None:
     assert msgspec.json.encode(offer(Demand(20, "r"))) == b'{"none":null,"hashcash":{"bits":20,"resource":"r"}}'
 
 
-# ── permission: how much an adaptive server demands ───────────────────────────────────────────────
-
-
 def passing(load_level: LoadLevel, seconds: int, connections: int) -> list[int | None]:
     """Let seconds go by; gives what was demanded of everybody after each change."""
     return [load_level.bits(20) for _ in range(seconds) if load_level.tick(connections, 100.0)]
@@ -338,8 +328,6 @@ def test_between_half_the_load_and_the_load_the_demand_stays() -> None:
     assert passing(load_level, 3600, 60) == []
     assert load_level.steps == steps
 
-
-# ── one connection's rate ─────────────────────────────────────────────────────────────────────────
 
 RATES = replace(UNLIMITED, commands=10.0, commands_at_once=5, bytes=1000.0, bytes_at_once=5000)
 
@@ -374,10 +362,7 @@ def test_no_default_contradicts_another() -> None:
     assert 30 + limits.address_claims_at_once * CONNECTION_ABUSE_SCORE < ABUSE_SCORE_TOLERATED
 
 
-# ── whose connections are closed when all together hold too much memory ──────────────────────────
-
-
-class Client:
+class Holder:
     """A connection that holds something until it is closed."""
 
     def __init__(self, *addresses: Hashable, holding: int) -> None:
@@ -388,7 +373,7 @@ class Client:
         self.holding = 0
 
 
-def closed(excess: int, *came: tuple[Client, int], now: int) -> set[Client]:
+def closed(excess: int, *came: tuple[Holder, int], now: int) -> set[Holder]:
     """Return which are closed to free so many bytes, of clients that came in their seconds."""
     memory_holders = MemoryHolders()
     for client, second in came:
@@ -398,8 +383,8 @@ def closed(excess: int, *came: tuple[Client, int], now: int) -> set[Client]:
 
 
 def test_an_address_that_holds_much_is_closed_before_those_that_hold_a_little_for_long() -> None:
-    idle = [(Client(f"honest {number}", holding=18 * KIB), 0) for number in range(10)]
-    attackers = [(Client("attacker", holding=4 * MIB), 3600) for _ in range(66)]
+    idle = [(Holder(f"honest {number}", holding=18 * KIB), 0) for number in range(10)]
+    attackers = [(Holder("attacker", holding=4 * MIB), 3600) for _ in range(66)]
     gone = closed(100 * MIB, *idle, *attackers, now=3600)
     assert gone <= {client for client, _ in attackers}
     assert len(gone) == 25
@@ -408,19 +393,19 @@ def test_an_address_that_holds_much_is_closed_before_those_that_hold_a_little_fo
 @pytest.mark.parametrize("named", [0, 1], ids=["one address", "one of two addresses"])
 def test_many_small_connections_that_share_an_address_count_together(named: int) -> None:
     names = (("attacker", *[f"named {number}"] * named) for number in range(100))
-    attackers = [(Client(*addresses, holding=SPARED_BYTES // 2), 0) for addresses in names]
-    large = Client("honest", holding=2 * MIB)
+    attackers = [(Holder(*addresses, holding=SPARED_BYTES // 2), 0) for addresses in names]
+    large = Holder("honest", holding=2 * MIB)
     assert large not in closed(MIB, *attackers, (large, 20), now=20)
 
 
 def test_a_new_holder_is_spared_while_others_hold_as_much_for_longer() -> None:
-    attackers = [(Client(f"attacker {number}", holding=4 * MIB), 0) for number in range(64)]
-    newcomer = Client("honest", holding=4 * MIB)
+    attackers = [(Holder(f"attacker {number}", holding=4 * MIB), 0) for number in range(64)]
+    newcomer = Holder("honest", holding=4 * MIB)
     assert newcomer not in closed(32 * MIB, (newcomer, LONG_HOLD_SECONDS), *attackers, now=LONG_HOLD_SECONDS)
 
 
 def test_a_connection_that_held_nothing_in_between_counts_from_then_on() -> None:
-    memory_holders, first, second = MemoryHolders(), Client(1, holding=MIB), Client(2, holding=MIB)
+    memory_holders, first, second = MemoryHolders(), Holder(1, holding=MIB), Holder(2, holding=MIB)
     memory_holders.note(first, 0)
     memory_holders.note(second, 5)
     memory_holders.note(first, 9, anew=True)
@@ -432,15 +417,12 @@ def test_a_connection_that_held_nothing_in_between_counts_from_then_on() -> None
     assert len(memory_holders) == 0
 
 
-# ── what commands weigh and cost, and how a refused client is parted from ────────────────────────
-
-
 @pytest.fixture
 def dispatcher() -> Dispatcher:
     return Dispatcher(State(), FakeDice(), Policy())
 
 
-def weight(peer: Peer, **message: Any) -> int:
+def weight(peer: BoundPeer, **message: Any) -> int:
     """Say something; return its weight."""
     peer.say(**message)
     return peer.weight
@@ -449,14 +431,14 @@ def weight(peer: Peer, **message: Any) -> int:
 def test_an_add_weighs_and_costs_as_much_as_its_deliveries_and_a_list_as_its_nameplates(
     dispatcher: Dispatcher,
 ) -> None:
-    subscribers = [Peer(dispatcher, "a") for _ in range(20)]
+    subscribers = [BoundPeer(dispatcher, "a") for _ in range(20)]
     for subscriber in subscribers:
         subscriber.say(type="open", mailbox="m")
     assert weight(subscribers[0], type="add", phase="1", body="0" * 2000) > 20 * (FRAME_WEIGHT + 2000)
     assert dispatcher.cost > 20 * 2000
     for number in range(200):
-        Peer(dispatcher, "a").say(type="claim", nameplate=str(number))
-    Peer(dispatcher, "b").say(type="list")
+        BoundPeer(dispatcher, "a").say(type="claim", nameplate=str(number))
+    BoundPeer(dispatcher, "b").say(type="list")
     assert dispatcher.cost > 200 * len('{"id":"7"}')
 
 
@@ -464,11 +446,11 @@ def test_a_replay_weighs_and_costs_as_much_as_its_messages_and_the_last_close_as
     dispatcher: Dispatcher,
 ) -> None:
     """Two replays of as many messages as a mailbox may have are two batches."""
-    writer = Peer(dispatcher, "a")
+    writer = BoundPeer(dispatcher, "a")
     writer.say(type="open", mailbox="m")
     for number in range(5000):
         writer.say(type="add", phase=str(number), body="00")
-    assert weight(Peer(dispatcher, "a"), type="open", mailbox="m") > MAX_BATCH_WEIGHT
+    assert weight(BoundPeer(dispatcher, "a"), type="open", mailbox="m") > MAX_BATCH_WEIGHT
     assert dispatcher.cost > 5000 * len('{"type":"message"}')
     assert weight(writer, type="close", mailbox="m") > 5000 * MESSAGE_GONE_WEIGHT
 
@@ -477,14 +459,14 @@ def test_a_close_weighs_the_names_that_its_row_has(dispatcher: Dispatcher) -> No
     """Rows of 400 mailboxes with long names and moods took 10 to 16 ms to make."""
     name = "\N{GRINNING FACE}" * 490
     for side in ("a" + name, "b" + name):
-        Peer(dispatcher, side).say(type="open", mailbox=name)
-    closing = Peer(dispatcher, "a" + name)
+        BoundPeer(dispatcher, side).say(type="open", mailbox=name)
+    closing = BoundPeer(dispatcher, "a" + name)
     alone = len(json.dumps({"type": "close", "mailbox": name}))
     assert weight(closing, type="close", mailbox=name) > alone + 3 * 4 * 490
 
 
 def test_a_text_weighs_its_bytes_not_its_characters_and_an_error_repeats_it(dispatcher: Dispatcher) -> None:
-    peer = Peer(dispatcher, "a")
+    peer = BoundPeer(dispatcher, "a")
     text = '{"type" :  "claim", "x": 1e400, "y": "%s"}' % ("\N{GRINNING FACE}" * 10_000)
     dispatcher.handle(peer.connection, text, Now(1e9, 0.0))
     assert dispatcher.weight > 40_000
@@ -493,10 +475,10 @@ def test_a_text_weighs_its_bytes_not_its_characters_and_an_error_repeats_it(disp
 
 
 def test_one_mailbox_has_a_limit_of_connections(dispatcher: Dispatcher) -> None:
-    first, *others = [Peer(dispatcher, "a") for _ in range(MAX_SUBSCRIBERS)]
+    first, *others = [BoundPeer(dispatcher, "a") for _ in range(MAX_SUBSCRIBERS)]
     for peer in (first, *others):
         assert peer.say(type="open", mailbox="m") == []
-    late = Peer(dispatcher, "a")
+    late = BoundPeer(dispatcher, "a")
     [refused] = late.say(type="open", mailbox="m")
     assert (refused["error"], refused["hint"]) == ("the mailbox is full", "32 connections have it open already")
     dispatcher.lose(first.connection, Now(EPOCH, 0.0))
@@ -504,14 +486,14 @@ def test_one_mailbox_has_a_limit_of_connections(dispatcher: Dispatcher) -> None:
 
 
 def test_a_refused_client_may_clean_up_but_not_go_on_nor_send_long_messages(dispatcher: Dispatcher) -> None:
-    peer = Peer(dispatcher, "a")
+    peer = BoundPeer(dispatcher, "a")
     peer.connection.verdict = PeerError(1008, "too many connections from your address")
     for _ in range(MAX_DEPARTING_COMMANDS):
         assert not peer.inbox.ignored
         assert [answer["type"] for answer in peer.say(type="release", nameplate="1")] == ["released"]
     assert peer.say(type="release", nameplate="1") == []
     assert peer.inbox.ignored
-    peer = Peer(dispatcher, "a")
+    peer = BoundPeer(dispatcher, "a")
     peer.connection.verdict = PeerError(1013, "the server has no room for more connections")
     assert peer.say(type="ping", ping="x" * MAX_DEPARTING_CHARACTERS) == []
     assert peer.inbox.ignored

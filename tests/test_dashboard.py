@@ -118,8 +118,6 @@ async def opened(
         await context.close()
 
 
-# ── what is seen ─────────────────────────────────────────────────────────────────────────────────
-
 FITS: Final = """() => {
     const moods = ["happy", "lonely", "errory", "scary", "pruney", "crowded"];
     const of = (number) => Object.fromEntries(moods.map((mood) => [mood, number]));
@@ -268,9 +266,6 @@ async def test_a_server_that_ends_is_said_and_one_that_starts_again_is_found(
                 await expect(page.locator("#state")).to_contain_text("No connection")
                 async with serving(tmp_path / "data", RESTANTE, options):
                     await expect(page.locator("#state")).to_have_text("Ready")
-
-
-# ── what is changed ──────────────────────────────────────────────────────────────────────────────
 
 
 async def test_only_edited_settings_are_changed_by_keyboard_until_sighup(browser: Browser, tmp_path: Path) -> None:

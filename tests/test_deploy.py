@@ -93,8 +93,6 @@ def test_every_rule_is_tested_and_in_the_guide_and_every_alert_says_what_to_do()
     assert set(RECORDED.findall(tested)) == set(recorded)
 
 
-# ── the Munin plugin, run as Munin runs it, beside a real server ──────────────────────────────────
-
 PLUGIN: Final = ROOT / "deploy" / "munin" / "restante_"
 TOKEN: Final = "correct-horse-battery-staple"
 

@@ -308,8 +308,6 @@ def test_the_protocol_notes_have_every_error() -> None:
         assert f"`{error}`" in notes, error
 
 
-# ── links ────────────────────────────────────────────────────────────────────────────────────────
-
 LINK: Final = re.compile(r"\]\(\s*([^)\s]+)\s*\)|<(https?://[^>\s]+)>|\b(?:src|href)=\"([^\"]+)\"")
 
 
@@ -344,8 +342,6 @@ def test_links_lead_to_a_file_of_the_project_and_to_a_heading_in_it() -> None:
             assert file in existing, f"{document}: {target}"
             assert not anchor or anchor in anchors(file), f"{document}: {target}"
 
-
-# ── the guide to a first mailbox server, with the real wormhole ───────────────────────────────────
 
 GUIDE = Document("docs/mailbox/first-server.md")
 TEXT: Final = "held until called for\n"
@@ -431,9 +427,6 @@ def test_the_caddyfile_is_that_of_the_operations_guide_and_the_drop_in_sets_what
     [(name, value)] = re.findall(r"^Environment=(\w+)=(\S+)$", GUIDE.blocks["proxy"], re.MULTILINE)
     done = called("config", "show", **{name: value})
     assert re.search(r"trust.proxy.*127\.0\.0\.0/8.*RESTANTE_TRUST_PROXY", done.stdout), done.stdout
-
-
-# ── what the client says when something is wrong ─────────────────────────────────────────────────
 
 
 def messages() -> list[str]:

@@ -141,8 +141,6 @@ def test_the_wheel_has_every_file_of_the_package_and_says_what_it_is(packages: t
     }
 
 
-# ── extras that are not installed ────────────────────────────────────────────────────────────────
-
 COMMANDS = {"client": ("send", "--text", "hi"), "waku": ("waku", "check"), "pipeline": ("pipeline", "build")}
 """A command that needs each extra."""
 
@@ -189,9 +187,6 @@ def test_uv_and_pipx_are_named_with_extras_that_are_there(monkeypatch: pytest.Mo
         (tmp_path / file).unlink()
         named = f"{command} install --force 'restante[client,waku]'"
         assert str(refused.value) == f"this command needs the extra 'waku': {named}"
-
-
-# ── only the wheel is installed ──────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.thorough
@@ -304,8 +299,6 @@ def test_pip_uv_and_pipx_install_upgrade_and_go_back(packages: tuple[Path, Path]
         fetched("uv", "sh", "-c", command, cwd=tmp_path, variables=variables)
         assert run(*ENV, environment / "bin/python", "-c", "import coincurve").returncode == 0
 
-
-# ── licences, and the bill of materials (CycloneDX) ───────────────────────────────────────────────
 
 EXTRAS = ("client", "waku", "pipeline", "leveldb")
 

@@ -58,9 +58,6 @@ async def welcome(port: int, *before: bytes, **headers: str) -> dict[str, Any]:
     return await welcomed(await RawSocket.connect(port), *before, **headers)
 
 
-# ── SIGHUP ───────────────────────────────────────────────────────────────────────────────────────
-
-
 ERRORS = {"motd: U+001B is a control character": 'motd = "\\u001b[2J"', "is not TOML": "[serve"}
 """What is said of a file, and what is wrong in it."""
 
@@ -127,8 +124,6 @@ async def test_sighup_applies_the_settings_that_a_running_server_can_change(tmp_
         assert (error["error"], error["hint"]) == ("the message is too big", "a message has at most 10000 bytes")
         newcomer.cut()
 
-
-# ── --trace ──────────────────────────────────────────────────────────────────────────────────────
 
 IDS = {"[1,\n\n2]": None, '"a\\nb"': "a\nb", "12": 12, "1.5": 1.5, "true": None, "null": None, '{"a": 1}': None}
 """Ids as a client may write them, and as they stand on one line of a trace."""
@@ -243,9 +238,6 @@ def test_a_trace_that_cannot_be_written_leaves_no_data_directory(tmp_path: Path,
     assert not (tmp_path / "data").exists()
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked
     assert "signals" not in {thread.name for thread in threading.enumerate()}
-
-
-# ── disk and descriptors ─────────────────────────────────────────────────────────────────────────
 
 
 async def test_without_room_on_the_disk_the_server_refuses_new_data_and_accepts_closes(tmp_path: Path) -> None:
@@ -364,9 +356,6 @@ async def test_when_descriptors_run_out_further_connections_wait(tmp_path: Path)
         await server.logged("new connections are accepted again")
 
 
-# ── addresses ────────────────────────────────────────────────────────────────────────────────────
-
-
 async def test_claims_are_charged_to_all_addresses_that_a_proxy_s_headers_name(tmp_path: Path) -> None:
     admission = Admission(AdmissionTerms(trusted=networks(["127.0.0.0/8"], "--trust-proxy")), system_secret)
     limits = replace(UNLIMITED, address_claims_at_once=3, address_claims=0.01)
@@ -459,9 +448,6 @@ def test_what_is_no_address_is_refused_with_the_forms() -> None:
             listen_address(text, "--listen")
 
 
-# ── Unix sockets ─────────────────────────────────────────────────────────────────────────────────
-
-
 async def your_address(path: Path) -> dict[str, Any]:
     """Connect to a Unix socket, and return the address of the welcome."""
     return dict((await welcomed(RawSocket(*await asyncio.open_unix_connection(str(path)))))["your-address"])
@@ -502,9 +488,6 @@ async def test_a_server_makes_and_removes_its_own_unix_socket_and_no_other_file(
                 await listeners.listen(listen_address(f"unix:{file}", "--listen"))
             names = {name for name in os.listdir(tmp_path) if name != "data"}  # noqa: PTH208 - ASYNC240
             assert names == {"taken", "file"}
-
-
-# ── what cannot be used ──────────────────────────────────────────────────────────────────────────
 
 
 def test_what_could_serve_nobody_is_refused_and_the_guide_explains_the_message(tmp_path: Path) -> None:

@@ -342,9 +342,6 @@ async def test_connections_without_a_request_are_limited(live: LiveServer, monke
     await until_asking(0)
 
 
-# ── descriptors ──────────────────────────────────────────────────────────────────────────────────
-
-
 async def test_a_few_free_descriptors_are_not_enough_to_take_connections_again(tmp_path: Path) -> None:
     """The listening socket that was closed frees one, and a single one would let a whole queue in."""
     async with open_live(tmp_path) as live:
@@ -380,9 +377,6 @@ async def test_of_many_refused_connections_some_may_clean_up_and_all_are_counted
         refused = live.server.commit_loop.dispatcher.quotas.refused
         assert [reason for reason, _ in refused] == [TOO_MANY_FROM_ADDRESS]
         assert refused.total() == REFUSALS_PER_SECOND + 5
-
-
-# ── who does not read, and what is read ──────────────────────────────────────────────────────────
 
 
 @asynccontextmanager
@@ -710,8 +704,6 @@ async def test_a_flood_after_a_close_is_not_read(tmp_path: Path) -> None:
         assert await socket.closed() == 1007
         await until(KERNEL, lambda: live.latest.read_pauses.reasons)
 
-
-# ── what all sockets together read and write in a turn of the loop ───────────────────────────────
 
 FLOODERS = 20
 

@@ -137,8 +137,6 @@ def test_the_unit_of_backups_makes_one_and_deletes_old_ones(tmp_path: Path) -> N
     assert not (backups / "old.sqlite").exists()
 
 
-# ── socket activation ────────────────────────────────────────────────────────────────────────────
-
 PASS_ON: Final = """
 import os, sys
 listening, *command = sys.argv[1:]
@@ -177,8 +175,6 @@ async def test_a_socket_unit_serves_a_client_that_came_before(tmp_path: Path, fa
         assert code == 0
         assert ("s" in os.listdir(tmp_path)) == (family == socket.AF_UNIX), "who made it removes it"  # noqa: PTH208
 
-
-# ── what servers tell it, through a real socket ───────────────────────────────────────────────────
 
 Message = dict[str, str]
 
@@ -272,9 +268,6 @@ async def test_the_manager_s_signal_shows_in_the_log_where_a_server_hung(tmp_pat
             assert await server.ended() == -signal.SIGABRT
             assert "Fatal Python error: Aborted" in server.said["stderr"]
             assert "in tick" in server.said["stderr"]
-
-
-# ── in this process ──────────────────────────────────────────────────────────────────────────────
 
 
 async def test_the_watchdog_is_answered_while_the_disk_is_waited_for_and_not_in_a_hang(manager: Manager) -> None:

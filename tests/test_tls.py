@@ -88,9 +88,6 @@ async def secure(folder: Path, limits: Limits = UNLIMITED) -> AsyncIterator[Secu
         yield Secure(live, certificate, int(at.rpartition(":")[2]))
 
 
-# ── the handshake ────────────────────────────────────────────────────────────────────────────────
-
-
 @on_uvloop
 async def test_failed_handshakes_are_counted_and_leave_nothing_behind(tmp_path: Path) -> None:
     async with secure(tmp_path) as here:
@@ -396,9 +393,6 @@ async def test_memory_of_a_large_message_is_not_kept(tmp_path: Path) -> None:
         assert resident(server.pid) - before < READERS * KEPT_BYTES
 
 
-# ── certificates ─────────────────────────────────────────────────────────────────────────────────
-
-
 async def accepted(port: int, certificate: Certificate) -> bool:
     """Return whether the server shows this certificate."""
     try:
@@ -490,8 +484,6 @@ def test_a_certificate_that_cannot_be_used_is_named(tmp_path: Path, certificate:
         ServerCertificate(tmp_path / certificate, tmp_path / key)
 
 
-# ── when a certificate expires ───────────────────────────────────────────────────────────────────
-
 EARLIEST: Final = int(dt.datetime(1961, 1, 1, tzinfo=dt.UTC).timestamp())
 LATEST: Final = int(dt.datetime(9999, 12, 31, 23, 59, 59, tzinfo=dt.UTC).timestamp())
 
@@ -512,8 +504,6 @@ def test_what_is_cut_off_or_no_certificate_has_no_date(tmp_path: Path, size: int
     for text in ("", "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n"):
         assert math.isnan(expires(text))
 
-
-# ── PROXY headers ────────────────────────────────────────────────────────────────────────────────
 
 PROXY_HOST = Peer("10.0.0.9", 5)
 
@@ -603,9 +593,6 @@ def test_no_bytes_raise_an_error(data: bytes) -> None:
     for beginning in (b"", SIGNATURE, b"PROXY UNKNOWN", b"PROXY TCP4 ", b"PROXY TCP6 "):
         peer = parsed(beginning + data + b"\r\n")
         assert peer is None or peer == PROXY_HOST or ipaddress.ip_address(peer.host)
-
-
-# ── a server behind a proxy of TCP ───────────────────────────────────────────────────────────────────────────
 
 
 @asynccontextmanager

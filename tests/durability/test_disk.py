@@ -186,8 +186,6 @@ async def test_no_answer_leaves_before_its_commit_is_on_disk(tmp_path: Path, dis
     assert sum(map(len, audit.texts.values())) > 100 * PAIRS
 
 
-# ── the Mailserver: a confirmation leaves after the flush, and survives every kill, once ───────────
-
 PACKETS: Final = 10
 
 
@@ -231,7 +229,7 @@ AHEAD: Final = 4
 """Packets that a sender has under way."""
 
 
-class Load:
+class PostingRounds:
     """Rounds of posting on one data directory."""
 
     def __init__(self, seed: int, data: Path) -> None:
@@ -304,7 +302,7 @@ class Load:
 
 @pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.thorough)])
 async def test_every_confirmed_envelope_survives_every_kill(tmp_path: Path, kills: int) -> None:
-    load = Load(20261121 + kills, tmp_path / "data")
+    load = PostingRounds(20261121 + kills, tmp_path / "data")
     # The senders throw other dice, in the order in which they are answered.
     for confirmations in random.Random(kills).choices(range(1, 150), k=kills):
         await load.until_killed(confirmations)

@@ -122,7 +122,7 @@ class Load:
 
 
 @dataclass
-class Running:
+class RunningServer:
     """A server with an admin port."""
 
     process: Serving
@@ -149,7 +149,7 @@ class Running:
             assert Counter(frame["body"] for frame in client.heard) == stored
 
 
-class Mailbox:
+class MailboxKind:
     """`restante serve`. All commits are in the thread, or those of small batches on the event loop."""
 
     ready = "restante_ready"
@@ -167,7 +167,7 @@ class Mailbox:
         self.program = altered(way)
 
     @asynccontextmanager
-    async def serve(self, data: Path, variables: dict[str, str], *enter: str) -> AsyncIterator[Running]:
+    async def serve(self, data: Path, variables: dict[str, str], *enter: str) -> AsyncIterator[RunningServer]:
         with held_port() as port:
             limits = ("--limit", "mailbox_messages=0", "--limit", f"free_disk={FREE_DISK}")
             options = ("--admin", f"127.0.0.1:{port}", *limits)
@@ -197,14 +197,14 @@ class Mailbox:
 
                     return store
 
-                yield Running(server, look, clients.all, connect)
+                yield RunningServer(server, look, clients.all, connect)
 
     async def stored(self, data: Path) -> Counter[str]:
         with evidence(data) as db:
             return Counter(body.strip('"') for (body,) in db.execute("SELECT body FROM messages"))
 
 
-class Node:
+class NodeKind:
     """`restante waku serve`."""
 
     ready = "waku_ready"
@@ -213,7 +213,7 @@ class Node:
     program = WAKU
 
     @asynccontextmanager
-    async def serve(self, data: Path, variables: dict[str, str], *enter: str) -> AsyncIterator[Running]:
+    async def serve(self, data: Path, variables: dict[str, str], *enter: str) -> AsyncIterator[RunningServer]:
         with held_port() as port:
             options, program = ("--admin", f"127.0.0.1:{port}"), (*enter, *WAKU)
             starting = node_process(data, *options, program=program, variables=variables)
@@ -229,7 +229,7 @@ class Node:
 
                     return store
 
-                yield Running(node.serving, look, [], connect)
+                yield RunningServer(node.serving, look, [], connect)
 
     async def stored(self, data: Path) -> Counter[str]:
         return Counter(raw.hex() for raw in await asyncio.to_thread(raws_of, data))
@@ -250,11 +250,11 @@ async def works(look: Look) -> dict[str, float]:
     return counts(answers[1][1])
 
 
-Kind = Mailbox | Node
+Kind = MailboxKind | NodeKind
 KINDS: Final[dict[str, Kind]] = {
-    "on-the-loop": Mailbox("fast-disk"),
-    "in-the-thread": Mailbox("slow-disk"),
-    "node": Node(),
+    "on-the-loop": MailboxKind("fast-disk"),
+    "in-the-thread": MailboxKind("slow-disk"),
+    "node": NodeKind(),
 }
 
 

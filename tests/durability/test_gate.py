@@ -169,8 +169,6 @@ async def test_a_database_that_is_busy_while_old_usage_is_deleted_does_not_end_t
         await sender.call("add", phase="1", body="still there")
 
 
-# ── how a process ends: by a signal, or by its disk ────────────────────────────────────────────────
-
 GOING_AWAY: Final = 1001
 
 

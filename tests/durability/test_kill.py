@@ -27,20 +27,20 @@ LENGTHS: Final = (20, 300, 6000, 100_000)
 """Characters of the bodies: also of those that need more than one page of the database, or many."""
 
 
-class Session:
+class KilledSession:
     """Two sides with a code. Nobody releases or closes before both are there, so there is one mailbox."""
 
     def __init__(self, number: int) -> None:
         self.app = f"session-{number}"
         self.nameplate = self.mailbox = ""
         self.named, self.both_there = asyncio.Event(), asyncio.Event()
-        self.sides = [Side(self, name) for name in "ab"]
+        self.sides = [KilledSide(self, name) for name in "ab"]
 
 
-class Side:
+class KilledSide:
     """One side, over all its connections. It takes up what was not answered, as shipped clients do."""
 
-    def __init__(self, session: Session, name: str) -> None:
+    def __init__(self, session: KilledSession, name: str) -> None:
         self.session = session
         self.name = name
         self.bodies = [f"{name} {number} ".ljust(LENGTHS[number % 3], ".") for number in range(ADDS)]
@@ -96,7 +96,7 @@ class Side:
         self.acked = self.added = sum(name == self.name for name, _ in heard)
 
 
-async def until_killed(data: Path, sessions: list[Session], answers: int) -> int:
+async def until_killed(data: Path, sessions: list[KilledSession], answers: int) -> int:
     """Let all sessions go on, and kill the server in the middle of it; return how many commands were under way."""
     left, killed = itertools.count(answers - 1, -1), asyncio.Event()
     async with Clients() as clients, serving(data) as server:
@@ -126,10 +126,10 @@ async def until_killed(data: Path, sessions: list[Session], answers: int) -> int
 @pytest.mark.parametrize("kills", [2, pytest.param(8, marks=pytest.mark.thorough)])
 async def test_every_answered_command_survives_every_kill(tmp_path: Path, kills: int) -> None:
     data, dice = tmp_path / "data", random.Random(20260117)
-    sessions: list[Session] = []
+    sessions: list[KilledSession] = []
     interrupted = 0
     for _ in range(kills):
-        sessions += [Session(len(sessions) + number) for number in range(SESSIONS)]
+        sessions += [KilledSession(len(sessions) + number) for number in range(SESSIONS)]
         interrupted += await until_killed(data, sessions, dice.randrange(50, 500))
         with evidence(data) as database:
             assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
@@ -145,8 +145,6 @@ async def test_every_answered_command_survives_every_kill(tmp_path: Path, kills:
             results = database.execute(f"SELECT result, count(*) FROM {table} GROUP BY result").fetchall()
             assert results == [("happy", len(sessions))], table
 
-
-# ── the restore drill: a backup under load, a server that is killed, and one that goes on ──────────
 
 APP: Final = "drill"
 PAIRS: Final = 4
@@ -203,9 +201,6 @@ async def test_what_was_stored_before_the_backup_is_delivered_after_the_restore(
             assert least <= len(bodies) <= most
             assert bodies == [command.fields["body"] for command in adds(sender)[: len(bodies)]]
             assert answered(sender) > len(bodies)
-
-
-# ── copies of the files ──────────────────────────────────────────────────────────────────────────
 
 
 async def add(client: Client, first: int, last: int) -> None:

@@ -99,9 +99,6 @@ async def test_a_flood_is_slowed_and_does_not_reach_the_pair(siege: Siege, strea
         assert server.held < 4 * 12 * MIB
 
 
-# ── guesses at nameplates ────────────────────────────────────────────────────────────────────────
-
-
 async def claim(siege: Siege, side: str, address: str, nameplate: str) -> tuple[RawSocket, dict[str, Any]]:
     client = await siege.bind(side, X_Forwarded_For=address)
     return client, await siege.call(client, type="claim", nameplate=nameplate)
@@ -159,8 +156,6 @@ async def test_a_client_that_claims_nameplates_gets_one_guess_each_up_to_its_quo
             await siege.close(await siege.bind(side, X_Forwarded_For=f"198.51.100.{number}"), mailbox)
     siege.everybody_goes()
 
-
-# ── broken and slow requests, and connections that come and then do nothing ──────────────────────
 
 CROWD: Final = 300
 """Connections at once."""

@@ -148,8 +148,6 @@ async def test_a_close_is_the_last_thing_that_is_read(siege: Siege) -> None:
     assert code in {1000, None}  # who goes on after the close may have drowned the answer
 
 
-# ── messages in any frames ───────────────────────────────────────────────────────────────────────
-
 MESSAGES: Final = {
     b'{"type": "ping", "ping": 1}': ["ack", "pong"],
     b'\n{"ping": "\xc3\xa9",\t"type": "ping"} ': ["ack", "pong"],

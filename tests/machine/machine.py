@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from machine.model import Peer, Server
+from machine.model import ModelPeer, ModelServer
 from restante.mailbox.core.fair_queue import MAX_UNSHARED_COMMANDS
 from restante.mailbox.core.model import Now
 from support.dice import FakeDice
@@ -131,18 +131,18 @@ class Conversation(RuleBasedStateMachine):
         stubborn=st.sampled_from((False, False, True)),
     )
     def begin(self, options: Options, seed: int, stubborn: bool) -> None:
-        self.entries: list[tuple[Peer, str | None, Now]] = []
+        self.entries: list[tuple[ModelPeer, str | None, Now]] = []
         """What happened on connections; a text of None: it was lost."""
         self.clock = FakeClock(uptime=5000.0)
         drawn: deque[str] = deque()
         dice = colliding(seed, stubborn=stubborn, drawn=drawn)
         self.world = self.kind(options, self.clock, dice)
-        self.model = Server(blur=options.blur, lists=options.lists, prune_after=options.prune_after, drawn=drawn)
+        self.model = ModelServer(blur=options.blur, lists=options.lists, prune_after=options.prune_after, drawn=drawn)
         self.model.rebooted = self.clock.wall()
         if self.world.durable:
             self.model.start(self.world.now())
-        self.seated: list[Peer | None] = [None] * len(SEATS)
-        self.inboxes: dict[Peer, Inbox] = {}
+        self.seated: list[ModelPeer | None] = [None] * len(SEATS)
+        self.inboxes: dict[ModelPeer, Inbox] = {}
         """Of all that are here, and of those lost in the batch at hand."""
         self.last: tuple[int, str] | None = None
         """The command that was carried out just now, and by whom: it may be sent again."""
@@ -154,13 +154,11 @@ class Conversation(RuleBasedStateMachine):
             finally:
                 self.world.close()
 
-    # ── what a rule is made of ───────────────────────────────────────────────────────────────────
-
-    def _arrive(self, slot: int, *, bound: bool = True) -> Peer:
+    def _arrive(self, slot: int, *, bound: bool = True) -> ModelPeer:
         """Connect a client at this slot, if none is there; `bound`: it has at least tried to bind."""
         peer = self.seated[slot]
         if peer is None:
-            peer, inbox = Peer(), self.world.connect()
+            peer, inbox = ModelPeer(), self.world.connect()
             host, port = inbox.address
             [welcome] = inbox.frames
             assert welcome.pop("server_tx") == self.clock.wall()
@@ -219,7 +217,7 @@ class Conversation(RuleBasedStateMachine):
             self.model.refuse(entries)
         self._compare()
 
-    def _allocated_name(self, peer: Peer) -> str:
+    def _allocated_name(self, peer: ModelPeer) -> str:
         """Read which nameplate the server chose: the next thing that the connection was told."""
         frame = self.inboxes[peer].frames[len(peer.heard)]
         assert frame["type"] == "allocated", frame
@@ -256,8 +254,6 @@ class Conversation(RuleBasedStateMachine):
             assert usage.in_any_order() == self.model.usage.in_any_order()
             self.model.usage = deepcopy(usage)  # in its order, so that the next comparison need not sort
         assert self.world.touched() == self.model.touched()
-
-    # ── what clients do ──────────────────────────────────────────────────────────────────────────
 
     @rule(slot=slots)
     def allocate(self, slot: int) -> None:
@@ -396,8 +392,6 @@ class Conversation(RuleBasedStateMachine):
             self.lose(slot)
             self._command(slot, "claim", nameplate=str(number))
 
-    # ── what clients might do ────────────────────────────────────────────────────────────────────
-
     @rule(slot=slots, app=st.sampled_from(APPS), side=st.sampled_from(SIDES))
     def bind(self, slot: int, app: str, side: str) -> None:
         self._say(slot, json.dumps({"type": "bind", "appid": app, "side": side}), bound=False)
@@ -455,8 +449,6 @@ class Conversation(RuleBasedStateMachine):
         self._flush()
         assert before == (self.model.live(), self.model.usage.nameplates, self.model.usage.mailboxes)
 
-    # ── time ─────────────────────────────────────────────────────────────────────────────────────
-
     @rule(seconds=st.sampled_from((0.25, 1.0, 29.75, 60.0, 120.0, 300.0, 660.0, 660.25, 1000.0)))
     def wait(self, seconds: float) -> None:
         if self.model.in_grace_period(self.world.now()):
@@ -466,8 +458,6 @@ class Conversation(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from((-86400.0, -3600.0, -0.5, 0.5, 3600.0)))
     def set_the_wall_clock(self, seconds: float) -> None:
         self.clock.skew += seconds
-
-    # ── the operator's side ──────────────────────────────────────────────────────────────────────
 
     @precondition(lambda self: self.entries)
     @rule()

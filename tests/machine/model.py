@@ -28,7 +28,7 @@ class Refusal(Exception):  # noqa: N818 - an answer, not a fault
 
 
 @dataclass(eq=False)
-class Peer:
+class ModelPeer:
     """A connection, and what it has said."""
 
     app: str | None = None
@@ -37,7 +37,7 @@ class Peer:
     claimed: str | None = None
     released: bool = False
     opened: str | None = None
-    listening: Mailbox | None = None
+    listening: ModelMailbox | None = None
     closed: bool = False
     deaf: bool = False
     """It was told that it is being hung up on: nothing more is taken from it."""
@@ -58,13 +58,13 @@ class Member:
     holds: bool = True
     """Claims the nameplate, or has the mailbox open."""
     allocated: bool = False
-    informed: Peer | None = None
+    informed: ModelPeer | None = None
     """Which connection was told of the allocation."""
     mood: str | None = None
 
 
 @dataclass(eq=False)
-class Mailbox:
+class ModelMailbox:
     app: str
     name: str
     for_nameplate: bool
@@ -87,12 +87,12 @@ class Mailbox:
 class Nameplate:
     app: str
     name: str
-    mailbox: Mailbox
+    mailbox: ModelMailbox
     members: list[Member]
     crowded: bool = False
 
 
-class Server:
+class ModelServer:
     """Everything there is. `prune_after` and the rest are the operator's options."""
 
     def __init__(self, *, blur: int, lists: bool, prune_after: float, drawn: deque[str]) -> None:
@@ -101,17 +101,15 @@ class Server:
         self.prune_after = prune_after
         self.drawn = drawn
         """Mailbox ids that the server's dice have given and that we have not seen used yet."""
-        self.peers: list[Peer] = []
+        self.peers: list[ModelPeer] = []
         self.nameplates: dict[tuple[str, str], Nameplate] = {}
-        self.mailboxes: dict[tuple[str, str], Mailbox] = {}
+        self.mailboxes: dict[tuple[str, str], ModelMailbox] = {}
         self.usage = Usage()
         self.rebooted = 0.0
         self._grace_period_ends_at: float | None = None
         """Service time until which sides that were here before a start may be on their way back."""
         self._returned: set[tuple[str, str]] = set()
-        self._allocated_name: Callable[[Peer], str] = lambda _: ""
-
-    # ── the process ──────────────────────────────────────────────────────────────────────────────
+        self._allocated_name: Callable[[ModelPeer], str] = lambda _: ""
 
     def start(self, now: Now) -> None:
         """Come up, with what is stored and with nobody here."""
@@ -164,9 +162,7 @@ class Server:
         if not self.in_grace_period(now):
             self.usage.pruned = now.wall
 
-    # ── connections ──────────────────────────────────────────────────────────────────────────────
-
-    def lose(self, peer: Peer, now: Now) -> None:
+    def lose(self, peer: ModelPeer, now: Now) -> None:
         """A connection is gone."""
         if peer.listening is not None:
             peer.listening.touched = now.service
@@ -174,7 +170,7 @@ class Server:
         peer.lost = True
         self.peers.remove(peer)
 
-    def say(self, peer: Peer, text: str, now: Now, allocated_name: Callable[[Peer], str]) -> None:
+    def say(self, peer: ModelPeer, text: str, now: Now, allocated_name: Callable[[ModelPeer], str]) -> None:
         """Handle a command of a connection. `allocated_name` returns the server's choice, if it has to choose."""
         self._allocated_name = allocated_name
         message = self._read(peer, text)
@@ -190,7 +186,7 @@ class Server:
         if reply is not None:  # a direct response repeats the id and says when the command came (spec 000, the Hint)
             self._tell(peer, {**reply, "id": message.get("id"), "server_rx": now.wall})
 
-    def _carry_out(self, peer: Peer, message: Frame, now: Now) -> Frame | None:
+    def _carry_out(self, peer: ModelPeer, message: Frame, now: Now) -> Frame | None:
         """Do what a command says, and give the direct response to it."""
         if "type" not in message:
             raise Refusal("missing 'type'")
@@ -210,7 +206,7 @@ class Server:
         reply: Frame | None = getattr(self, f"_{kind}")(peer, message, now)
         return reply
 
-    def refuse(self, entries: list[tuple[Peer, str | None, Now]]) -> None:
+    def refuse(self, entries: list[tuple[ModelPeer, str | None, Now]]) -> None:
         """The store would have none of this batch: the connections of its commands are closed, without an answer.
         Connections that were lost in it (None) stay lost.
         """
@@ -222,7 +218,7 @@ class Server:
                 peer.verdict = 1012, REFUSED
         self.drawn.clear()
 
-    def _read(self, peer: Peer, text: str) -> Frame | None:
+    def _read(self, peer: ModelPeer, text: str) -> Frame | None:
         """Acknowledge a message; None where there is none, or nothing is to come of it."""
         if peer.deaf or peer.lost:
             return None
@@ -238,16 +234,14 @@ class Server:
             self._tell(peer, {"type": "ack", "id": message.get("id")})
         return message
 
-    def _hang_up(self, peer: Peer, code: int, error: str) -> None:
+    def _hang_up(self, peer: ModelPeer, code: int, error: str) -> None:
         self._tell(peer, {"type": "error", "error": error, "orig": None})
         peer.deaf = True
         peer.verdict = code, error
 
-    def _tell(self, peer: Peer, frame: Frame) -> None:
+    def _tell(self, peer: ModelPeer, frame: Frame) -> None:
         if not peer.deaf:
             peer.heard.append(frame)
-
-    # ── one rule per command ─────────────────────────────────────────────────────────────────────
 
     def _need(self, message: Frame, *keys: str) -> None:
         for key in keys:
@@ -259,7 +253,7 @@ class Server:
             if key in message and not isinstance(message[key], str):
                 raise Refusal(f"{message['type']}: '{key}' must be a string")
 
-    def _bind(self, peer: Peer, message: Frame, now: Now) -> None:
+    def _bind(self, peer: ModelPeer, message: Frame, now: Now) -> None:
         if peer.app is not None:
             raise Refusal("already bound")
         self._need(message, "appid", "side")
@@ -270,11 +264,11 @@ class Server:
             _client_version_record(peer.app, peer.side, now.wall, message.get("client_version"), self.blur)
         )
 
-    def _list(self, peer: Peer, _message: Frame, _now: Now) -> Frame:
+    def _list(self, peer: ModelPeer, _message: Frame, _now: Now) -> Frame:
         names = sorted(name for app, name in self.nameplates if app == peer.app)
         return {"type": "nameplates", "nameplates": [{"id": name} for name in names if self.lists]}
 
-    def _allocate(self, peer: Peer, _message: Frame, now: Now) -> Frame:
+    def _allocate(self, peer: ModelPeer, _message: Frame, now: Now) -> Frame:
         assert peer.app is not None
         if peer.allocated:
             raise Refusal("you already allocated one, don't be greedy")
@@ -292,7 +286,7 @@ class Server:
         self._make(peer, name, Member(peer.side, now.wall, allocated=True, informed=peer), now)
         return {"type": "allocated", "nameplate": name}
 
-    def _make(self, peer: Peer, name: str, member: Member, now: Now) -> Mailbox:
+    def _make(self, peer: ModelPeer, name: str, member: Member, now: Now) -> ModelMailbox:
         """Make a nameplate and the mailbox that it points to; the side is in both."""
         assert peer.app is not None
         mailbox_id = self.drawn.popleft()
@@ -302,14 +296,14 @@ class Server:
         self.nameplates[peer.app, name] = Nameplate(peer.app, name, mailbox, [member])
         return mailbox
 
-    def _make_mailbox(self, peer: Peer, name: str, now: Now, *, for_nameplate: bool) -> Mailbox:
+    def _make_mailbox(self, peer: ModelPeer, name: str, now: Now, *, for_nameplate: bool) -> ModelMailbox:
         assert peer.app is not None
         member = Member(peer.side, now.wall)
-        mailbox = Mailbox(peer.app, name, for_nameplate, now.service, now.service, [member])
+        mailbox = ModelMailbox(peer.app, name, for_nameplate, now.service, now.service, [member])
         self.mailboxes[peer.app, name] = mailbox
         return mailbox
 
-    def _claim(self, peer: Peer, message: Frame, now: Now) -> Frame:
+    def _claim(self, peer: ModelPeer, message: Frame, now: Now) -> Frame:
         assert peer.app is not None
         self._need(message, "nameplate")
         if peer.claimed is not None:
@@ -337,7 +331,7 @@ class Server:
         mailbox.touched = now.service
         return {"type": "claimed", "mailbox": mailbox.name}
 
-    def _release(self, peer: Peer, message: Frame, now: Now) -> Frame:
+    def _release(self, peer: ModelPeer, message: Frame, now: Now) -> Frame:
         if peer.released:
             raise Refusal("only one release per connection")
         if "nameplate" in message:
@@ -355,7 +349,7 @@ class Server:
                 self._end_nameplate(nameplate, now)
         return {"type": "released"}
 
-    def _open(self, peer: Peer, message: Frame, now: Now) -> None:
+    def _open(self, peer: ModelPeer, message: Frame, now: Now) -> None:
         assert peer.app is not None
         if peer.listening is not None:
             raise Refusal("only one open per connection")
@@ -376,7 +370,7 @@ class Server:
         for stored in mailbox.messages:
             self._show(peer, mailbox, stored)
 
-    def _add(self, peer: Peer, message: Frame, now: Now) -> None:
+    def _add(self, peer: ModelPeer, message: Frame, now: Now) -> None:
         mailbox = peer.listening
         if mailbox is None:
             raise Refusal("must open mailbox before adding")
@@ -390,12 +384,12 @@ class Server:
         for listener in self._listeners(mailbox):
             self._show(listener, mailbox, stored)
 
-    def _show(self, listener: Peer, mailbox: Mailbox, stored: Frame) -> None:
+    def _show(self, listener: ModelPeer, mailbox: ModelMailbox, stored: Frame) -> None:
         self._tell(listener, stored)
         if not listener.deaf and listener.side != stored["side"]:
             mailbox.shown.add(listener.side)
 
-    def _close(self, peer: Peer, message: Frame, now: Now) -> Frame:
+    def _close(self, peer: ModelPeer, message: Frame, now: Now) -> Frame:
         if peer.closed:
             raise Refusal("only one close per connection")
         if "mailbox" in message:
@@ -417,14 +411,12 @@ class Server:
                 self._end(mailbox, now, pruned=False)
         return {"type": "closed"}
 
-    # ── members ──────────────────────────────────────────────────────────────────────────────────
-
-    def _room(self, members: list[Member], mailbox: Mailbox, peer: Peer) -> bool:
+    def _room(self, members: list[Member], mailbox: ModelMailbox, peer: ModelPeer) -> bool:
         """Return whether the side may be a member: two may, and a side that left in silence gives up its place."""
         seated = [member.side for member in members]
         return peer.side in seated or len(seated) < 2 or self._silent(members, mailbox) is not None
 
-    def _sit(self, members: list[Member], mailbox: Mailbox, peer: Peer, now: Now) -> Member:
+    def _sit(self, members: list[Member], mailbox: ModelMailbox, peer: ModelPeer, now: Now) -> Member:
         """Return the side its place, which must be there for it."""
         mine = _member(members, peer.side)
         if mine is None:
@@ -439,7 +431,7 @@ class Server:
             members.append(mine)
         return mine
 
-    def _silent(self, members: list[Member], mailbox: Mailbox) -> Member | None:
+    def _silent(self, members: list[Member], mailbox: ModelMailbox) -> Member | None:
         """Name who gave up the place: no connection is left, no message was added. Who came last goes
         first: the receiver stopped by Ctrl-C, rather than the sender that waits for its successor.
         """
@@ -458,12 +450,10 @@ class Server:
         if not self.in_grace_period(now):
             self._grace_period_ends_at = None
 
-    def _listeners(self, mailbox: Mailbox) -> list[Peer]:
+    def _listeners(self, mailbox: ModelMailbox) -> list[ModelPeer]:
         return [peer for peer in self.peers if peer.listening is mailbox]
 
-    # ── ends ─────────────────────────────────────────────────────────────────────────────────────
-
-    def _end(self, mailbox: Mailbox, now: Now, *, pruned: bool) -> None:
+    def _end(self, mailbox: ModelMailbox, now: Now, *, pruned: bool) -> None:
         """The nameplate that points there ends too; whoever listens is detached, and is not told."""
         for nameplate in list(self.nameplates.values()):
             if nameplate.mailbox is mailbox:
@@ -480,8 +470,6 @@ class Server:
     def _end_nameplate(self, nameplate: Nameplate, now: Now, *, pruned: bool = False) -> None:
         del self.nameplates[nameplate.app, nameplate.name]
         self.usage.nameplates.append(_ended(nameplate, now.wall, self.blur, pruned=pruned))
-
-    # ── rows, as the operator sees them ──────────────────────────────────────────────────────────
 
     def live(self) -> dict[str, Rows]:
         nameplates: Rows = {}
@@ -525,7 +513,7 @@ def _member(members: list[Member], side: str) -> Member | None:
 # duration is negative when the clock was set back.
 
 
-def _ended(owner: Nameplate | Mailbox, now: float, blur: int, *, pruned: bool) -> Record:
+def _ended(owner: Nameplate | ModelMailbox, now: float, blur: int, *, pruned: bool) -> Record:
     """One row per nameplate or mailbox that has ended. Sides have moods in mailboxes only."""
     added = [member.added for member in owner.members]
     moods = [member.mood for member in owner.members]

@@ -10,6 +10,10 @@ from support.mailbox.shells import CommitLoopWorld, SocketWorld
 from support.mailbox.worlds import CoreWorld, StoreWorld, World
 
 
+class CoreMachine(Conversation):
+    kind = CoreWorld
+
+
 class CommitLoopMachine(Conversation):
     kind = CommitLoopWorld
     gathers = True
@@ -28,18 +32,15 @@ class CommitLoopMachine(Conversation):
     ids=["core", "store", "store, batches", "commit loop", "socket"],
 )
 def test_the_server_does_what_the_model_does(world: type[World], batches: bool, number: int, steps: int) -> None:
-    class Machine(Conversation):
+    class WorldMachine(Conversation):
         kind = world
         gathers = batches
 
-    run_state_machine_as_test(Machine, settings=examples(number, steps))
+    run_state_machine_as_test(WorldMachine, settings=examples(number, steps))
 
 
 def test_any_value_in_any_field_is_answered_as_the_model_says() -> None:
-    class Machine(Conversation):
-        kind = CoreWorld
-
-    state = Machine()
+    state = CoreMachine()
     state.begin(options=Options(motd=MOTD), seed=0, stubborn=False)
     for before in ("connected", "bound", "opened"):
         for blunder in BLUNDERS:

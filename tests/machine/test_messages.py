@@ -26,8 +26,6 @@ from restante.mailbox.protocol import frame_text, hashcash, messages, parsing
 from restante.mailbox.protocol.parsing import Malformed
 from support.effort import examples
 
-# ── what may come in ─────────────────────────────────────────────────────────────────────────────
-
 KEYS: dict[str, tuple[str, ...]] = {
     "bind": ("appid", "side"),
     "list": (),
@@ -106,9 +104,6 @@ def repeating(draw: st.DrawFn) -> str:
     odd = st.tuples(st.sampled_from(("type", "id", *message)), any_json | st.sampled_from(sorted(KEYS)))
     pairs = draw(st.permutations([*message.items(), *draw(st.lists(odd, min_size=1, max_size=3))]))
     return "{" + ", ".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in pairs) + "}"
-
-
-# ── whatever comes in ────────────────────────────────────────────────────────────────────────────
 
 
 def not_json(constant: str) -> None:
@@ -276,9 +271,6 @@ def test_half_a_surrogate_pair_is_refused_and_a_whole_one_is_not() -> None:
     assert message.mailbox == "😀"
 
 
-# ── good messages ────────────────────────────────────────────────────────────────────────────────
-
-
 def understood(message: Any) -> dict[str, Any]:
     """Return what was read as plain values."""
     assert not isinstance(message, Malformed), (message.kind, message.missing, message.mistyped)
@@ -302,8 +294,6 @@ def test_a_message_means_the_same_however_it_is_written(
     wanted = {"id": None, **({"mood": None} if kind == "close" else {}), **message}
     assert understood(parsing.parse(text)) == wanted
 
-
-# ── as it was sent ───────────────────────────────────────────────────────────────────────────────
 
 NUMBERS = st.from_regex(r"-?(0|[1-9][0-9]{0,40})(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,4})?", fullmatch=True)
 verbatim = NUMBERS | any_json.flatmap(spelled).map(lambda text: text.strip(" \t\r\n"))

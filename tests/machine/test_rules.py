@@ -112,8 +112,6 @@ def test_a_clients_text_is_cut_between_two_characters(text: str) -> None:
     assert usage.nameplate_usage(Nameplate(1, text, "4", "m", []), 1.0, blur=0).app_id == kept
 
 
-# ── pruning ──────────────────────────────────────────────────────────────────────────────────────
-
 PRUNE_AFTER = 600.0
 BOXES = 6
 

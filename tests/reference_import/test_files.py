@@ -22,8 +22,6 @@ from support.mailbox.ledger import Ledger
 from support.mailbox.picture import picture
 from support.mailbox.reference_sources import Their, alter, usage_v1
 
-# ── the source stays as it is ────────────────────────────────────────────────────────────────────
-
 
 def prints(folder: Path) -> dict[str, tuple[bytes, int, int, int]]:
     """Everything that a change of a file would show in, of all files of a folder."""
@@ -105,9 +103,6 @@ def test_a_file_may_have_any_name(their: Their, data: Path) -> None:
     assert rows(data, "SELECT origin FROM usage_client_versions") == [("%?#\ufffd'\n.db",)]
 
 
-# ── what is refused ──────────────────────────────────────────────────────────────────────────────
-
-
 def truncated(path: Path) -> None:
     with closing(sqlite3.connect(path)) as database, database:
         database.executescript("CREATE TABLE filler (x); INSERT INTO filler VALUES (zeroblob(60000))")
@@ -177,8 +172,6 @@ def test_a_file_that_cannot_be_opened_is_misuse(tmp_path: Path, data: Path) -> N
         taking(data, usage=tmp_path / "gone")
     assert not data.exists()
 
-
-# ── everything is imported, once, or nothing is ──────────────────────────────────────────────────
 
 TABLES = ("mailboxes", "nameplates", "messages", "usage_nameplates", "usage_mailboxes", "usage_client_versions")
 

@@ -45,9 +45,6 @@ def wires(data: Path, mailbox: str, app: str = "x") -> list[dict[str, Any]]:
     return [msgspec.json.decode(message.wire + b"}") for message in stored]
 
 
-# ── a transfer under way ─────────────────────────────────────────────────────────────────────────
-
-
 def begin(their: Their) -> str:
     """The sender waits with its pake, the receiver has claimed the code."""
     mailbox = their.claim("a", "4", 1000.5)
@@ -88,9 +85,6 @@ def test_channel_v2_is_read_as_v1_is(their: Their, data: Path, tmp_path: Path, h
     assert picture(state(tmp_path / "other")) == picture(state(data))
 
 
-# ── third sides ──────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("kind", ["claim", "open"])
 def test_third_and_later_sides_become_the_crowded_mark_of_what_was_crowded(
     their: Their, data: Path, kind: str
@@ -118,9 +112,6 @@ def test_the_first_two_sides_are_the_earliest_and_then_the_first_rows(their: The
     assert [row.side for row in state(data).app("x").nameplates["4"].sides] == ["a", "b"]
 
 
-# ── messages ─────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_messages_hold_what_the_reference_would_replay_in_its_order(their: Their, data: Path) -> None:
     strange = ['é\n"\0', "", 12, 2.5, None, True, "null", '{"a": 1}']
     for when, value in zip((1005.0, 1001.5, 1003.0, 1001.5, 1001.5, 1006.0, 1007.0, 1008.0), strange, strict=True):
@@ -133,8 +124,6 @@ def test_messages_hold_what_the_reference_would_replay_in_its_order(their: Their
     assert wires(data, "m") == [{"type": "message", **message} for message in replayed]
     assert [message["body"] for message in replayed] == ["", "2.5", None, "12", 'é\n"\0', "1", "null", '{"a": 1}']
 
-
-# ── what is left out ─────────────────────────────────────────────────────────────────────────────
 
 LEFT_OUT = {
     "messages_without_mailbox": ["messages VALUES ('x', 'gone', 'a', 'p', '', 1000, NULL)"],
@@ -216,8 +205,6 @@ def test_an_unexpected_flag_or_mood_excludes_no_side(their: Their, data: Path) -
     assert sides(mailbox) == [("a", 1000.0, False, None)]
     assert mailbox.for_nameplate is False
 
-
-# ── usage records: theirs to ours, and all of ours to a file that their programs read ────────────
 
 TABLES = ("nameplates", "mailboxes", "client_versions")
 
@@ -357,8 +344,6 @@ def test_an_export_overwrites_nothing_and_leaves_nothing_if_it_fails(
         export_usage(data, tmp_path / "out" / "export.sqlite")
     assert list((tmp_path / "out").iterdir()) == []
 
-
-# ── whatever SQLite may hold: no row makes it fail, none is lost without being counted ───────────
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)

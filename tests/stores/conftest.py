@@ -68,7 +68,7 @@ class DataDirectory(Generic[S]):
         self.store.database.execute(f"PRAGMA max_page_count = {1 << 30}")
 
 
-class Engine(DataDirectory[Store]):
+class MailboxData(DataDirectory[Store]):
     """A mailbox server's."""
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class Engine(DataDirectory[Store]):
 
 
 @pytest.fixture
-async def engine() -> AsyncIterator[Engine]:
+async def engine() -> AsyncIterator[MailboxData]:
     """An empty store."""
-    async with Engine() as engine:
+    async with MailboxData() as engine:
         yield engine

@@ -22,7 +22,7 @@ from restante.common.errors import Misuse, StoreDamaged, StoreError
 from restante.mailbox.store.backup import back_up, restore
 from restante.mailbox.store.schema import FILE, migrations
 from restante.mailbox.store.sqlite import Store, open_store
-from stores.conftest import USAGE, Engine
+from stores.conftest import USAGE, MailboxData
 from stores.test_schema import DAMAGE, thaw
 from support.disk import no_file_beyond
 from support.effort import examples
@@ -54,8 +54,6 @@ async def restored(backup: Path, data: Path) -> dict[str, Any]:
         await store.close()
 
 
-# ── one moment ───────────────────────────────────────────────────────────────────────────────────
-
 sides = st.sampled_from("ab")
 boxes = st.sampled_from(("box1", "box2", "box3"))
 commands = st.one_of(
@@ -84,7 +82,7 @@ def test_a_backup_has_the_batches_that_were_committed_when_it_began(
 
     async def play() -> None:
         loop, left = asyncio.get_running_loop(), list(during)
-        async with Engine() as engine:
+        async with MailboxData() as engine:
             ledger = await Ledger.begin(engine.store)
             for batch in before:
                 await commit(engine.store, ledger, batch)
@@ -102,9 +100,6 @@ def test_a_backup_has_the_batches_that_were_committed_when_it_began(
             assert (await taken(engine.store))["live"] == picture(ledger.state, touches=False)
 
     asyncio.run(play())
-
-
-# ── its file ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
@@ -210,7 +205,7 @@ def test_a_backup_is_made_on_a_file_system_without_hard_links(
 
 async def test_a_backup_after_a_crash_has_what_is_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     crashed = tmp_path / "crashed"
-    async with Engine() as engine:
+    async with MailboxData() as engine:
         ledger = await Ledger.begin(engine.store)
         await commit(engine.store, ledger, [("add", "a", "box1", 5000)])
         wanted = await taken(engine.store)
@@ -225,9 +220,6 @@ async def test_a_backup_after_a_crash_has_what_is_in_the_log(tmp_path: Path, mon
     monkeypatch.setattr(os, "access", lambda *_: False)
     back_up(crashed, tmp_path / "read-only", quietly)
     assert await restored(tmp_path / "read-only", tmp_path / "last") == wanted
-
-
-# ── what cannot be done ──────────────────────────────────────────────────────────────────────────
 
 
 def test_a_backup_without_room_is_one_sentence_and_leaves_no_file(data: Path, tmp_path: Path) -> None:

@@ -119,9 +119,6 @@ async def test_every_old_database_opens_with_all_rows(old: int, tmp_path: Path) 
     }
 
 
-# ── what is not ours ─────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("kind", [MAILBOX, ARCHIVE])
 @pytest.mark.parametrize(
     ("what", "sentence"),
@@ -189,8 +186,6 @@ def test_an_interrupted_first_start_does_not_prevent_the_next(tmp_path: Path) ->
         assert database.execute("PRAGMA synchronous").fetchone()[0] == 2  # FULL
         assert database.execute("SELECT * FROM service").fetchall() == [(1, 0.0, 0.0, None)]
 
-
-# ── damage ───────────────────────────────────────────────────────────────────────────────────────
 
 DAMAGE = {
     "a message of no mailbox": "UPDATE messages SET mailbox = 1000 WHERE sequence = 1",

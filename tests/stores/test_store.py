@@ -20,7 +20,7 @@ from restante.mailbox.core.state import State
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from restante.mailbox.store import recent, sqlite
 from restante.mailbox.store.sqlite import Store
-from stores.conftest import LIVE, USAGE, Engine
+from stores.conftest import LIVE, USAGE, MailboxData
 from support.bounds import BOUND
 from support.dice import FakeDice
 from support.mailbox.givens import FakeClock
@@ -45,10 +45,7 @@ async def assert_shown(store: Store, ledger: Ledger) -> State:
     return view
 
 
-# ── one batch ────────────────────────────────────────────────────────────────────────────────────
-
-
-async def test_odd_names_and_values_are_kept_apart_and_as_they_were(engine: Engine) -> None:
+async def test_odd_names_and_values_are_kept_apart_and_as_they_were(engine: MailboxData) -> None:
     """Any batches of usual ones are for the machine (tests/machine), which looks into a store after each step."""
     boxes = ("m", "", "a\x00", "a\x00b", "é", "e\u0301", "'; DROP TABLE mailboxes; --")
     bodies = (b'"00"', b"12.50", b'{"a": [1,\n 2]}', b'"\\u00e9 \\n"', '"é😀\x7f"'.encode())
@@ -75,7 +72,7 @@ async def test_odd_names_and_values_are_kept_apart_and_as_they_were(engine: Engi
     await assert_shown(engine.store, ledger)
 
 
-async def test_what_is_gone_at_the_end_of_a_batch_is_not_written_and_the_rest_once(engine: Engine) -> None:
+async def test_what_is_gone_at_the_end_of_a_batch_is_not_written_and_the_rest_once(engine: MailboxData) -> None:
     statements: list[str] = []
 
     def written() -> Counter[str]:
@@ -114,7 +111,7 @@ async def test_what_is_gone_at_the_end_of_a_batch_is_not_written_and_the_rest_on
     assert (box.crowded, box.touched) == (True, 1.0)
 
 
-async def test_a_touch_is_not_written_and_a_saved_one_is(engine: Engine) -> None:
+async def test_a_touch_is_not_written_and_a_saved_one_is(engine: MailboxData) -> None:
     ledger = await Ledger.begin(engine.store)
     ledger.open("a", "m")
     await ledger.commit(engine.store)
@@ -129,10 +126,9 @@ async def test_a_touch_is_not_written_and_a_saved_one_is(engine: Engine) -> None
     assert (await assert_shown(engine.store, ledger)).app(APP).mailboxes["m"].touched == 50.0
 
 
-# ── what is written, and where ───────────────────────────────────────────────────────────────────
-
-
-async def test_what_takes_long_is_written_and_dropped_off_the_loop_and_the_rest_on_it(engine: Engine) -> None:
+async def test_what_takes_long_is_written_and_dropped_off_the_loop_and_the_rest_on_it(
+    engine: MailboxData,
+) -> None:
     """SQLite takes 25 ms to drop 16 MiB, and 17 ms for 400 long names; a thread and back costs more than a row."""
     ledger = await Ledger.begin(engine.store)
     loop, on_the_loop = threading.get_ident(), dict[str, bool]()
@@ -165,7 +161,7 @@ def bytes_read() -> int:
     return int(Path("/proc/self/io").read_text().split()[1])
 
 
-async def test_small_messages_are_written_without_reading_large_ones(engine: Engine) -> None:
+async def test_small_messages_are_written_without_reading_large_ones(engine: MailboxData) -> None:
     """With the messages in an index (schema 4) each insert read several of them."""
     ledger = await Ledger.begin(engine.store)
     names = [f"m{number}" for number in range(8)]
@@ -181,20 +177,18 @@ async def test_small_messages_are_written_without_reading_large_ones(engine: Eng
     assert bytes_read() - before < 1_000_000
 
 
-# ── a store that refuses ─────────────────────────────────────────────────────────────────────────
-
-Refusal = Callable[[Engine], AbstractContextManager[None]]
+Refusal = Callable[[MailboxData], AbstractContextManager[None]]
 
 REFUSALS: dict[str, tuple[Refusal, type[StoreError], str]] = {
-    "another writer": (Engine.refusing, StoreBusy, r"\A\S[^\n]+\Z"),
-    "no room": (Engine.full, StoreBusy, "full"),
-    "for good, halfway": (Engine.failing, StoreError, "not this"),  # it is of no use to try again
+    "another writer": (MailboxData.refusing, StoreBusy, r"\A\S[^\n]+\Z"),
+    "no room": (MailboxData.full, StoreBusy, "full"),
+    "for good, halfway": (MailboxData.failing, StoreError, "not this"),  # it is of no use to try again
 }
 
 
 @pytest.mark.parametrize("why", REFUSALS)
 async def test_a_batch_that_is_refused_leaves_nothing_behind(
-    engine: Engine, why: str, monkeypatch: pytest.MonkeyPatch
+    engine: MailboxData, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite, "LOCK_TIMEOUT_SECONDS", 0.01)  # the other writer does not end
     ledger = await Ledger.begin(engine.store)
@@ -232,7 +226,7 @@ async def test_a_batch_that_is_refused_leaves_nothing_behind(
     assert await engine.store.forget_usage(1e12, 100) == 2
 
 
-async def test_a_batch_waits_for_another_writer_that_ends_soon(engine: Engine) -> None:
+async def test_a_batch_waits_for_another_writer_that_ends_soon(engine: MailboxData) -> None:
     """A backup, say; and the loop turns meanwhile."""
     ledger = await Ledger.begin(engine.store)
     ledger.open("a", "m")
@@ -245,10 +239,7 @@ async def test_a_batch_waits_for_another_writer_that_ends_soon(engine: Engine) -
     await assert_shown(engine.store, ledger)
 
 
-# ── what outlives the live rows: usage records ─────────────────────────────────────────────────────
-
-
-async def test_an_id_of_a_usage_row_is_never_used_again(engine: Engine) -> None:
+async def test_an_id_of_a_usage_row_is_never_used_again(engine: MailboxData) -> None:
     """Not after it was forgotten, not after all were, not after a restart in between."""
     highest = dict.fromkeys(USAGE, 0)
     for turn in range(4):
@@ -268,7 +259,7 @@ async def test_an_id_of_a_usage_row_is_never_used_again(engine: Engine) -> None:
         await (engine.restart() if turn % 2 else engine.crash())
 
 
-async def test_forgetting_deletes_old_records_up_to_the_maximum(engine: Engine) -> None:
+async def test_forgetting_deletes_old_records_up_to_the_maximum(engine: MailboxData) -> None:
     records = [
         record
         for started in (10.0, 50.0, 20.0, 40.0, 30.0)
@@ -301,7 +292,7 @@ NOW = 1_000_000_000.0
 
 
 async def test_results_are_counted_by_span_and_waits_are_of_the_last_day(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
+    engine: MailboxData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     empty = recent.read(engine.data, NOW)["waiting_seconds"]
     assert empty == {"mailboxes": 0, "latest": 0, "p50": None, "p90": None, "p99": None}
@@ -331,10 +322,7 @@ async def test_results_are_counted_by_span_and_waits_are_of_the_last_day(
     assert waiting == {"mailboxes": 100, "latest": 10, "p50": 5.0, "p90": 9.0, "p99": 10.0}
 
 
-# ── service time ─────────────────────────────────────────────────────────────────────────────────
-
-
-async def test_service_time_is_saved_with_a_commit(engine: Engine) -> None:
+async def test_service_time_is_saved_with_a_commit(engine: MailboxData) -> None:
     """A second of it may be lost, never more, and none is invented."""
     service = 0.0
     for step in (1.5, 0.25, 0.5, 0.0, 100.0, 0.75, 0.5, 0.75, 10.0):
@@ -348,7 +336,7 @@ async def test_service_time_is_saved_with_a_commit(engine: Engine) -> None:
             assert engine.store.service == service
 
 
-async def test_service_time_never_decreases_across_restarts_and_clock_changes(engine: Engine) -> None:
+async def test_service_time_never_decreases_across_restarts_and_clock_changes(engine: MailboxData) -> None:
     """The machine boots and counts from 0, somebody sets the wall clock back, the server crashes or ends in order."""
     served = [0.0]
     for wall, uptime in ((1e9, 5000.0), (2e9, 0.0), (5e8, 10.0), (1e9, 0.0)):

@@ -99,9 +99,6 @@ async def looking(port: int) -> AsyncIterator[Look]:
         yield Look(session, port)
 
 
-# ── the manual ───────────────────────────────────────────────────────────────────────────────────
-
-
 def documented(*introductions: str) -> dict[str, str]:
     """Return each field of the tables after these sentences as a path, and what the manual says of it."""
     manual, described = MONITORING.read_text(), dict[str, str]()

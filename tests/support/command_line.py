@@ -39,7 +39,7 @@ class Parameter(NamedTuple):
         return path if PATHS.search(self.metavar) else other
 
 
-class Command(NamedTuple):
+class ShownCommand(NamedTuple):
     """A command, or a group of them. Its path is what a user types, without `restante`."""
 
     path: str
@@ -47,7 +47,7 @@ class Command(NamedTuple):
     help: str
     options: tuple[Parameter, ...]
     arguments: tuple[Parameter, ...]
-    subcommands: tuple[Command, ...]
+    subcommands: tuple[ShownCommand, ...]
 
     @property
     def summary(self) -> str:
@@ -58,17 +58,17 @@ class Command(NamedTuple):
     def takes_files(self) -> bool:
         return any(PATHS.search(argument.metavar) for argument in self.arguments)
 
-    def all(self) -> Iterator[Command]:
+    def all(self) -> Iterator[ShownCommand]:
         yield self
         for command in self.subcommands:
             yield from command.all()
 
 
-def _command(command: Any, path: str = "") -> Command:
+def _command(command: Any, path: str = "") -> ShownCommand:
     inner = [item for item in getattr(command, "commands", {}).items() if not item[1].hidden]
     parameters = [_parameter(option) for option in command.params if not getattr(option, "hidden", False)]
     options = [parameter for parameter in parameters if parameter.flags]
-    return Command(
+    return ShownCommand(
         path,
         path.rpartition(" ")[2],
         (command.help or "").strip(),
@@ -87,8 +87,6 @@ def _parameter(parameter: Any) -> Parameter:
     repeatable = bool(getattr(parameter, "multiple", False)) or "..." in metavar
     return Parameter(tuple(sorted(flags, reverse=True)), metavar, parameter.help or "", choices, repeatable)
 
-
-# ── the man page ─────────────────────────────────────────────────────────────────────────────────
 
 BEFORE: Final = f"""\
 .\\" {GENERATED}.TH RESTANTE 1 "" "Restante" "User Commands"
@@ -139,14 +137,14 @@ def roff(text: str) -> str:
     return "\\&" + text if text.startswith((".", "'")) else text
 
 
-def man_page(root: Command) -> str:
+def man_page(root: ShownCommand) -> str:
     def shown(parameter: Parameter) -> str:
         if not parameter.flags:
             return f".TP\n.I {roff(parameter.metavar)}\n{roff(parameter.help)}\n"
         value = f" \\fI{roff(parameter.metavar)}\\fR" if parameter.metavar else ""
         return f".TP\n\\fB{roff(', '.join(parameter.flags))}\\fR{value}\n{roff(parameter.help)}\n"
 
-    def paragraphs(command: Command) -> Iterator[str]:
+    def paragraphs(command: ShownCommand) -> Iterator[str]:
         return (f"{roff(text)}\n.PP\n" for text in command.help.split("\n\n"))
 
     parts = [BEFORE, *paragraphs(root), ".SH OPTIONS\n", *map(shown, root.options), ".SH COMMANDS\n"]
@@ -157,8 +155,6 @@ def man_page(root: Command) -> str:
             parts += map(shown, (*command.arguments, *command.options[:-1]))
     return re.sub(r"\.PP\n(?=\.S|\.TP)", "", "".join((*parts, AFTER)))
 
-
-# ── bash ─────────────────────────────────────────────────────────────────────────────────────────
 
 BASH: Final = """\
 _restante() {{
@@ -181,7 +177,7 @@ complete -o default -F _restante restante
 """Without a reply, `-o default` completes the names of files."""
 
 
-def bash(root: Command) -> str:
+def bash(root: ShownCommand) -> str:
     paths = " | ".join(quote(command.path) for command in root.all() if command.path)
     values, replies = [], []
     for command in root.all():
@@ -203,8 +199,6 @@ def bash(root: Command) -> str:
     return f"# {GENERATED}" + BASH.format(paths=paths, values="\n".join(values), replies="\n".join(replies))
 
 
-# ── zsh ──────────────────────────────────────────────────────────────────────────────────────────
-
 ZSH_GROUP: Final = """\
     local curcontext="$curcontext" state line
     typeset -A opt_args
@@ -225,16 +219,16 @@ ZSH_GROUP: Final = """\
     esac"""
 
 
-def zsh(root: Command) -> str:
+def zsh(root: ShownCommand) -> str:
     functions = "\n".join(f"{_zsh_name(command)}() {{\n{_zsh_body(command)}\n}}\n" for command in root.all())
     return f'#compdef restante\n# {GENERATED}\n{functions}\n_restante "$@"\n'
 
 
-def _zsh_name(command: Command) -> str:
+def _zsh_name(command: ShownCommand) -> str:
     return "_".join(("_restante", *command.path.split()))
 
 
-def _zsh_body(command: Command) -> str:
+def _zsh_body(command: ShownCommand) -> str:
     specifications = []
     for option in command.options:
         several = "*" if option.repeatable else ""
@@ -263,8 +257,6 @@ def _escaped(text: str, signs: str) -> str:
     return "".join(f"\\{sign}" if sign in f"{signs}\\" else sign for sign in text.replace("\n", " "))
 
 
-# ── fish ─────────────────────────────────────────────────────────────────────────────────────────
-
 FISH: Final = """\
 function __restante_at --description 'Whether the words before the cursor name exactly this command'
     set -l path
@@ -280,7 +272,7 @@ complete --command restante --no-files
 """
 
 
-def fish(root: Command) -> str:
+def fish(root: ShownCommand) -> str:
     paths = " ".join(_fish(command.path) for command in root.all() if command.path)
     lines = [f"# {GENERATED}" + FISH.format(paths=paths)]
     for command in root.all():

@@ -146,9 +146,6 @@ async def child(*command: str, **variables: str) -> AsyncIterator[Child]:
         await running.end()
 
 
-# ── a server ─────────────────────────────────────────────────────────────────────────────────────
-
-
 class Serving(Child):
     """A running `restante serve`, or `restante waku serve`."""
 
@@ -208,9 +205,6 @@ async def serving(
     async with started(data, program, options, DEVNULL, **variables) as server:
         server.url = (await server.logged("listening"))["url"]
         yield server
-
-
-# ── a command that ends by itself ────────────────────────────────────────────────────────────────
 
 
 @contextmanager
@@ -329,9 +323,6 @@ def _process_as_it_was() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, descriptors)
         structlog.reset_defaults()
         vars(log).pop("bind", None)  # what it caches at its first line
-
-
-# ── what is on disk ──────────────────────────────────────────────────────────────────────────────
 
 
 def database(data: Path) -> Path:

@@ -77,8 +77,6 @@ class Client:
         await client.until("the welcome", lambda: bool(client.frames))
         return client
 
-    # ── saying ───────────────────────────────────────────────────────────────────────────────────
-
     async def say(self, kind: str, **fields: object) -> Command:
         """Send a command; does not wait for its answers."""
         command = Command(kind, {"type": kind, "id": next(self._ids), **fields})
@@ -141,8 +139,6 @@ class Client:
         if not self._reading.done():
             self._socket.bid_farewell()
         await self.ends()
-
-    # ── being told ───────────────────────────────────────────────────────────────────────────────
 
     async def _read(self) -> None:
         try:

@@ -53,8 +53,6 @@ class Ledger:
         await store.apply(changes, self.now)
         return changes
 
-    # ── the commands, with what tests do not care about filled in ────────────────────────────────
-
     def bind(self, side: str, app: str = APP) -> None:
         self.do(session.BindCommand(app, side, ["python", "0.24.0"], None))
         self.state.arrive(app, side)

@@ -85,8 +85,6 @@ class LiveServer:
             async with bounded("the end of the pruning"):
                 await self.commit_loop.idle.wait()
 
-    # ── its clients ──────────────────────────────────────────────────────────────────────────────
-
     @property
     def url(self) -> str:
         return f"ws://127.0.0.1:{self.port}/v1"
@@ -119,8 +117,6 @@ class LiveServer:
     def latest(self) -> Socket:
         """The server's end of the connection that came last."""
         return max(self.server.sockets(), key=lambda socket: socket.connection.number)
-
-    # ── what lives in it ─────────────────────────────────────────────────────────────────────────
 
     @property
     def mailboxes(self) -> int:

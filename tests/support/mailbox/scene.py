@@ -173,8 +173,6 @@ class Scene:
         if self._failures:
             raise ExceptionGroup("the wire could not follow the conversation", self._failures)
 
-    # ── people ───────────────────────────────────────────────────────────────────────────────────
-
     async def send_text(self, text: str) -> Client:
         return await self.start("sender", "send", "--text", text)
 
@@ -199,8 +197,6 @@ class Scene:
         home = self._folder / name
         home.mkdir(exist_ok=True)
         return home
-
-    # ── accidents ────────────────────────────────────────────────────────────────────────────────
 
     def kill(self) -> None:
         """SIGKILL the server; not even what it had already written passes any more."""
@@ -227,8 +223,6 @@ class Scene:
         self._stops.append(Stop(moment, order, act))
         return self._stops[-1]
 
-    # ── what was said ────────────────────────────────────────────────────────────────────────────
-
     async def passed(self, moment: Moment) -> None:
         """Wait until a message has gone through, be it long ago."""
         async with bounded(f"passed: {moment}"):
@@ -246,8 +240,6 @@ class Scene:
         """Both sides used one nameplate and one mailbox, each recorded once, and nothing is left of them."""
         assert self.server.usage() == (["happy"], ["happy"])
         assert self.server.live() == {}
-
-    # ── the wire ─────────────────────────────────────────────────────────────────────────────────
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await asyncio.wait([self._starting])

@@ -104,9 +104,6 @@ def note(usage: Usage, changes: Sequence[Change]) -> None:
             tables[type(change)].append(record)
 
 
-# ── as scripts write it ──────────────────────────────────────────────────────────────────────────
-
-
 def counted(live: dict[str, Rows]) -> dict[str, str]:
     """Count rows. Scripts write numbers as text."""
     boxes = live["mailboxes"].values()
