@@ -109,7 +109,6 @@ def _shard(text: str) -> tuple[int, int]:
 
 
 def pytest_configure_node(node: Any) -> None:
-    """Hand the seed to a worker of pytest-xdist."""
     node.workerinput["seed"] = node.config.option.seed
 
 
@@ -131,7 +130,6 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
-    """Name a long value by its length."""
     return f"{argname} of {len(val)}" if isinstance(val, str | bytes) and len(val) > 100 else None
 
 

@@ -215,7 +215,6 @@ def admit(
 
 
 def bits(result: AdmissionResult) -> int:
-    """Return how much work is demanded; 0: none."""
     return 0 if result.demand is None else result.demand.bits
 
 

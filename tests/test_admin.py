@@ -48,8 +48,6 @@ TOKEN: Final = "0123456789abcdef"
 
 
 class Admin(Look):
-    """Whoever looks at the admin port of a server."""
-
     def __init__(
         self, here: LiveServer, data: Path, clients: Clients, session: aiohttp.ClientSession, port: int
     ) -> None:
@@ -103,7 +101,6 @@ async def look(tmp_path: Path) -> AsyncIterator[Admin]:
 
 
 def dashboard_pages(here: LiveServer, data: Path, now: list[float]) -> dashboard.DashboardPages:
-    """Return the pages of the dashboard with a clock of the test's."""
     settings = RunningSettings(Serve(data=str(data)), lambda: (Serve(), []), here.server)
     pages = status_pages.StatusPages(here.server)
     return dashboard.DashboardPages(pages, here.server, data, settings, lambda: now[0])
@@ -363,8 +360,6 @@ async def test_usage_is_read_for_a_hundredth_of_the_time(tmp_path: Path, monkeyp
 
 @asynccontextmanager
 async def served(page: admin_http.Page, flushing: float | None) -> AsyncIterator[str]:
-    """Serve an admin port with this JSON page, and yield its URL."""
-
     async def no_metrics(_ready: bool) -> list[Metric]:
         return []
 

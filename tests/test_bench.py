@@ -85,7 +85,6 @@ chmod +x "$UV_PROJECT_ENVIRONMENT/bin/restante"
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the script and nothing that is set up."""
     project, uv = tmp_path / "project", tmp_path / "bin" / "uv"
     for folder in (project, uv.parent):
         folder.mkdir()

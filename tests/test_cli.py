@@ -247,7 +247,6 @@ def test_results_that_cannot_be_written_are_one_sentence_and_none_without_a_read
 
 
 def asked(*arguments: str | Path, **variables: str) -> tuple[int, str, str]:
-    """Run `restante health`; gives its exit code, its output and its error."""
     done = called("health", *arguments, **variables)
     return done.returncode, done.stdout, done.stderr
 

@@ -41,8 +41,6 @@ LONG = "l" * (MAX_SHORT_MESSAGE_CHARACTERS + 1)
 
 
 class LoopPeer(Inbox):
-    """A client, and its connection."""
-
     log: ClassVar[list[tuple[LoopPeer, int]]] = []
     """All that was sent: to whom, and how many bytes."""
     store: ClassVar[Store]
@@ -124,7 +122,6 @@ async def until_it_waits(loop: CommitLoop) -> None:
 
 
 async def time_goes_by(loop: CommitLoop, clock: FakeClock) -> None:
-    """Let the clock go on until everything is done."""
     await until_it_waits(loop)
     another = LoopPeer(loop)
     while not loop.idle.is_set():
@@ -403,7 +400,6 @@ RESULTS = "SELECT result FROM usage_mailboxes"
 
 
 def column(data: Path, query: str) -> list[str]:
-    """Return the first column of what is committed."""
     return [row[0] for row in select(data / FILE, query)]
 
 

@@ -54,7 +54,6 @@ def stages(base: str = "runtime") -> dict[str, str]:
 
 
 def arguments(target: str, instruction: str) -> list[str]:
-    """Return the words of an instruction of an image."""
     [text] = re.findall(rf"^{instruction} .*?(\[.*\])$", stages()[target], re.MULTILINE)
     return list(json.loads(text))
 
@@ -130,8 +129,6 @@ container engine does, it names the host in /etc/hosts."""
 
 @dataclass(frozen=True)
 class Buildah:
-    """A storage of images."""
-
     folder: Path
 
     def call(self, *arguments: str | Path) -> str:
@@ -140,8 +137,6 @@ class Buildah:
         return fetch("buildah", "buildah", *places, *arguments, cwd=self.folder, seconds=PATIENCE)
 
     def make_base(self) -> None:
-        """Make the base image from Debian's packages."""
-
         def install(new: Path) -> None:
             packages = "--include=python3,python3-venv,ca-certificates"
             fetch("apt", "debootstrap", "--variant=minbase", packages, SUITE, new / "root", cwd=new)
@@ -165,11 +160,9 @@ class Buildah:
         return name
 
     def configuration(self, image: str) -> dict[str, Any]:
-        """Return how an image says that it is run."""
         return dict(json.loads(self.call("inspect", "--type", "image", image))["Docker"]["config"])
 
     def root_of(self, image: str) -> Path:
-        """Return the folder with the files of an image."""
         return Path(self.call("mount", self.call("from", image).strip()).strip())
 
 

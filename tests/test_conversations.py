@@ -38,8 +38,6 @@ INTERNAL_ERROR = 1011
 
 
 class ReferenceInbox(Inbox):
-    """A client, and the reference server's end of its connection."""
-
     def __init__(self, server: Any, options: Options) -> None:
         super().__init__()
         self.lost = False

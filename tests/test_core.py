@@ -68,8 +68,6 @@ def test_a_listing_has_all_live_names_sorted(names: list[str], data: st.DataObje
 
 
 class BoundPeer:
-    """A client of a dispatcher, that is bound."""
-
     def __init__(self, dispatcher: Dispatcher, side: str, quota: AddressQuota | None = None) -> None:
         self.dispatcher = dispatcher
         self.inbox = Inbox()
@@ -81,7 +79,6 @@ class BoundPeer:
         self.say(type="bind", appid="x", side=side)
 
     def say(self, **message: Any) -> list[dict[str, Any]]:
-        """Say something; return what it is answered after the ack."""
         self.dispatcher.handle(self.connection, json.dumps(message), Now(EPOCH, 0.0))
         frames = [json.loads(body + b"}") for body in self.connection.outbox]
         self.weight = self.dispatcher.weight
@@ -250,7 +247,6 @@ OURS = Demand(6, "resource-string")
 
 
 def mint(demand: Demand, date: str, random: str) -> str:
-    """Find a stamp, as our client does."""
     prefix = prefix_of(demand.bits, demand.resource, date, random)
     return next(filter(None, search(prefix, demand.bits, 0, 1)))
 
@@ -363,8 +359,6 @@ def test_no_default_contradicts_another() -> None:
 
 
 class Holder:
-    """A connection that holds something until it is closed."""
-
     def __init__(self, *addresses: Hashable, holding: int) -> None:
         self.addresses = addresses
         self.holding = holding
@@ -423,7 +417,6 @@ def dispatcher() -> Dispatcher:
 
 
 def weight(peer: BoundPeer, **message: Any) -> int:
-    """Say something; return its weight."""
     peer.say(**message)
     return peer.weight
 

@@ -32,7 +32,6 @@ RECORDED: Final = re.compile(r"\b(?:restante|waku):[a-z0-9_:]+\b")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The metrics of a mailbox server and of a Waku node."""
     folder = tmp_path_factory.mktemp("servers")
     with held_port() as mailbox_port, held_port() as waku_port:
         async with (
@@ -134,21 +133,18 @@ class Munin:
         return printed.splitlines()
 
     def values(self, graph: str, prefix: str = "restante_") -> dict[str, float]:
-        """Fetch the values of a graph."""
         pairs = [line.split(".value ") for line in self.lines(prefix + graph)]
         return {name: float(value) for name, value in pairs}
 
 
 @asynccontextmanager
 async def watched(folder: Path, *options: str) -> AsyncIterator[tuple[Munin, Serving]]:
-    """Run a server, and Munin beside it."""
     with held_port() as port:
         async with serving(folder / "data", options=("--admin", f"127.0.0.1:{port}", *options)) as server:
             yield Munin(folder / "plugins", port, data=str(folder / "data"), python_client_versions="0.24.0"), server
 
 
 async def bound(clients: Clients, server: Serving, side: str, *version: str) -> Client:
-    """Connect a client that names its version."""
     client = await clients.connect(server.url)
     await client.call("bind", appid="app", side=side, client_version=version)
     return client

@@ -312,14 +312,12 @@ LINK: Final = re.compile(r"\]\(\s*([^)\s]+)\s*\)|<(https?://[^>\s]+)>|\b(?:src|h
 
 
 def prose(document: Path) -> str:
-    """Return a document without its code."""
     text = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
     return re.sub(r"`[^`\n]+`", lambda code: re.sub(r"[\[\]<>()]", "", code[0]), text)
 
 
 @functools.cache
 def anchors(document: Path) -> set[str]:
-    """Return the anchors of its headings, as GitHub makes them."""
     counts: dict[str, int] = {}
     for heading in re.findall(r"^#+ +(.+?) *$", prose(document), re.MULTILINE):
         text = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", heading).lower()
@@ -436,7 +434,6 @@ def messages() -> list[str]:
 
 
 async def said_of(here: Shell, url: str, **variables: str) -> str:
-    """Return what `wormhole` says if it is told this URL."""
     done = await (await Client.start(here.folder, url, "send", "--text", "x", **variables)).leaves()
     assert done.exit_code == 1, done
     assert "We had a problem connecting to the relay server" in done.stderr

@@ -93,7 +93,6 @@ def imports(module: str) -> frozenset[str]:
 
 
 def imported_by(path: Path) -> set[str]:
-    """Return what a file imports anywhere, by whole names."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):

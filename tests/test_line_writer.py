@@ -21,8 +21,6 @@ PIPE_BYTES = 4096
 
 
 class Notices:
-    """What a writer says about lines that are lost."""
-
     def __init__(self) -> None:
         self.notices: list[tuple[str, int]] = []
         self.came = threading.Event()

@@ -61,7 +61,6 @@ def changed_sources(folder: Path, dependency: str) -> Path:
 
 
 def write_constraints(folder: Path) -> Path:
-    """Write the versions of uv.lock, as constraints."""
     file = folder / "constraints.txt"
     options = ("--frozen", "--all-extras", "--no-hashes", "--no-emit-project", "--quiet")
     build(uv(), "export", *options, "--project", ROOT, "--output-file", file, cwd=folder)
@@ -319,7 +318,6 @@ def bill_of_materials(*extras: str) -> dict[str, Any]:
 
 
 def names(*extras: str) -> set[str]:
-    """Return the packages that are installed on Linux."""
     components = bill_of_materials(*extras)["components"]
     return {component["name"] for component in components if "win32" not in str(component.get("properties"))}
 

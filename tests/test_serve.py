@@ -449,7 +449,6 @@ def test_what_is_no_address_is_refused_with_the_forms() -> None:
 
 
 async def your_address(path: Path) -> dict[str, Any]:
-    """Connect to a Unix socket, and return the address of the welcome."""
     return dict((await welcomed(RawSocket(*await asyncio.open_unix_connection(str(path)))))["your-address"])
 
 

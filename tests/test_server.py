@@ -399,7 +399,6 @@ async def opened(data: Path, limits: Limits = LIMITS) -> AsyncIterator[LiveServe
 
 
 def reasons(live: LiveServer) -> Counter[tuple[str, str | None]]:
-    """Why connections were closed, and of which addresses."""
     return live.server.commit_loop.dispatcher.quotas.refused
 
 
@@ -430,8 +429,6 @@ async def seconds_passing(live: LiveServer) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def in_every_turn(act: Callable[[], None]) -> AsyncIterator[None]:
-    """Do this in every turn of the loop."""
-
     async def count() -> None:
         while True:
             act()

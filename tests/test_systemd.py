@@ -44,7 +44,6 @@ GUIDE = Document("docs/mailbox/operating.md")
 
 
 def systemd_analyze(*arguments: str | Path) -> str:
-    """Run systemd-analyze, and return all that it says."""
     program = shutil.which("systemd-analyze")
     if program is None:
         pytest.skip("systemd-analyze is missing (Debian: apt install systemd)")
@@ -54,7 +53,6 @@ def systemd_analyze(*arguments: str | Path) -> str:
 
 
 def settings(unit: str) -> dict[str, list[str]]:
-    """Return the values of each setting of a unit."""
     values: dict[str, list[str]] = {}
     for line in (UNITS / unit).read_text().splitlines():
         if "=" in line and not line.startswith("#"):
@@ -184,8 +182,6 @@ WATCHDOG: Final[Message] = {"WATCHDOG": "1"}
 
 
 class Manager:
-    """A service manager that only reads."""
-
     def __init__(self, name: str) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(name.replace("@", "\0"))  # an abstract name
@@ -198,7 +194,6 @@ class Manager:
         return dict(line.split("=", 1) for line in self.socket.recv(4096).decode().splitlines())
 
     async def message(self, name: str) -> Message:
-        """Wait for a message that has this variable."""
         async with bounded(name):
             while name not in (message := await asyncio.to_thread(self.next)):
                 pass

@@ -56,15 +56,12 @@ HALF_A_HELLO = bytes.fromhex("16 0301 0200 01 0001fc")
 
 
 class Secure:
-    """A server in this process that speaks TLS."""
-
     def __init__(self, live: LiveServer, certificate: Certificate, port: int) -> None:
         self.live = live
         self.certificate = certificate
         self.port = port
 
     async def connect(self, tls: ssl.SSLContext | None = None) -> RawSocket:
-        """Connect, and say nothing, or do the handshake."""
         socket = RawSocket(*await asyncio.open_connection("127.0.0.1", self.port, ssl=tls))
         self.live.clients.append(socket)  # it is cut in the end
         return socket
@@ -75,7 +72,6 @@ class Secure:
         assert (self.live.server.failed_handshakes, self.live.server.reading) == (times, 0)
 
     async def holds(self, size: int) -> None:
-        """Wait until the server counts so many bytes for what is being read."""
         await until(f"{size} bytes", lambda: self.live.server.reading == size)
 
 
@@ -394,7 +390,6 @@ async def test_memory_of_a_large_message_is_not_kept(tmp_path: Path) -> None:
 
 
 async def accepted(port: int, certificate: Certificate) -> bool:
-    """Return whether the server shows this certificate."""
     try:
         _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=certificate.client)
     except ssl.SSLCertVerificationError:
@@ -597,7 +592,6 @@ def test_no_bytes_raise_an_error(data: bytes) -> None:
 
 @asynccontextmanager
 async def behind(folder: Path, trusted: str, limits: Limits = UNLIMITED) -> AsyncIterator[tuple[LiveServer, int]]:
-    """Serve to proxies of a network."""
     admission = Admission(AdmissionTerms(trusted=networks([trusted], "--trust-proxy")), system_secret)
     async with open_live(folder, admission=admission, limits=limits) as live:
         [at] = await live.server.listeners.listen(listen_address("proxy:127.0.0.1:0", "--listen"))

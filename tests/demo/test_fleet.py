@@ -46,8 +46,6 @@ TINY = Fleet(seed=7, last=LAST, days=MIN_DAYS, transfers=6)
 
 
 class Demo(NamedTuple):
-    """A fleet that was made."""
-
     folder: Path
     truth: GroundTruth
     records: Counter[str]
@@ -67,7 +65,6 @@ class Demo(NamedTuple):
         return Counter(dict(self.rows(server, sql)))
 
     def quiet_days(self, event: Span) -> list[str]:
-        """Return the days that the event does not touch."""
         return [str(day) for day in map(SMALL.day, range(SMALL.days)) if day not in event.days]
 
     def archived(self, name: str) -> dict[bytes, tuple[int, bytes]]:
@@ -228,7 +225,6 @@ def test_timing_logs_and_the_trace_are_of_the_same_commands(demo: Demo) -> None:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """Return all files of a folder."""
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 

@@ -230,8 +230,6 @@ AHEAD: Final = 4
 
 
 class PostingRounds:
-    """Rounds of posting on one data directory."""
-
     def __init__(self, seed: int, data: Path) -> None:
         self.data = data
         self.confirmed: set[bytes] = set()

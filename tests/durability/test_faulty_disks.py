@@ -50,8 +50,6 @@ Store = Callable[[str], Awaitable[tuple[str, str | None]]]
 
 @dataclass(frozen=True)
 class SmallDisk:
-    """A disk in a mount namespace."""
-
     enter: tuple[str, ...]
     """The words that put a command into the namespace."""
     folder: Path
@@ -99,7 +97,6 @@ class Load:
         self._news = asyncio.Event()
 
     async def run(self, store: Store) -> None:
-        """Store until it is over, or the server is gone."""
         with contextlib.suppress(LostError, GoneError, ConnectionError):
             while not self.over:
                 name, refusal = await store(str(next(NUMBERS)))
@@ -110,7 +107,6 @@ class Load:
                 self._news.set()
 
     async def more(self) -> None:
-        """Wait until ten more are stored."""
         wanted = self.stored.total() + 10
         await self.until("more that is stored", lambda: self.stored.total() >= wanted)
 
@@ -123,8 +119,6 @@ class Load:
 
 @dataclass
 class RunningServer:
-    """A server with an admin port."""
-
     process: Serving
     look: Look
     clients: list[Client]
@@ -133,7 +127,6 @@ class RunningServer:
 
     @asynccontextmanager
     async def load(self) -> AsyncIterator[Load]:
-        """Let two clients store until the block ends."""
         load = Load()
         tasks = [asyncio.create_task(load.run(await self.connect(side))) for side in "ab"]
         try:
@@ -205,8 +198,6 @@ class MailboxKind:
 
 
 class NodeKind:
-    """`restante waku serve`."""
-
     ready = "waku_ready"
     full = (FULL, f"{DISK_FULL.state}\n")
     refusals: Final = {FULL_WORDS}

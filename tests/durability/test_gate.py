@@ -54,7 +54,6 @@ def kinds(frames: list[Frame]) -> list[str]:
 
 @contextmanager
 def other_writer(data: Path) -> Iterator[sqlite3.Connection]:
-    """Begin to write to the database beside the server."""
     with closing(sqlite3.connect(database(data), isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         yield other
@@ -83,7 +82,6 @@ async def test_replies_come_in_order_when_the_commit_ends(tmp_path: Path, monkey
             await apply(*batch)
 
         async def reached() -> None:
-            """Wait until a batch waits for its ticket."""
             async with bounded("a batch"):
                 await waiting.wait()
             waiting.clear()
@@ -228,7 +226,6 @@ async def test_a_client_that_is_still_sending_receives_all_replies_and_the_close
 
 
 async def refuses_connections(port: int) -> None:
-    """Wait until nobody listens any more."""
     async with bounded("a refused connection"):
         with suppress(ConnectionRefusedError):
             while True:

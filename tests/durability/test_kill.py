@@ -49,7 +49,6 @@ class KilledSide:
         self.there = self.releasing = self.released = self.closing = self.closed = False
 
     async def play(self, clients: Clients, url: str) -> None:
-        """Come back to where it was and go on to the end."""
         session = self.session
         client = await clients.bind(url, session.app, self.name)
         if not session.nameplate and self.name == "a":
@@ -151,7 +150,6 @@ PAIRS: Final = 4
 
 
 async def add_until_lost(client: Client) -> None:
-    """Add messages, one after the answer to the other, until the server ends."""
     with suppress(LostError):
         for number in itertools.count():
             body = f"{number} é ".ljust(LENGTHS[number % 4], ".")
@@ -220,7 +218,6 @@ def restored_from(copy: Path, new: Path) -> int | None:
 
 
 def states(pid: int) -> set[str]:
-    """Return the states of the threads of a process (man 5 proc, stat: its third field)."""
     threads = Path(f"/proc/{pid}/task").iterdir()
     return {(thread / "stat").read_text().rpartition(")")[2].split()[0] for thread in threads}
 

@@ -34,7 +34,6 @@ class Siege:
         return await client.hear()
 
     async def bind(self, side: str, app: str = APP, **headers: str) -> RawSocket:
-        """Connect as a side of an app."""
         socket = await self.live.enter(**headers)
         self.secrets.add(side)
         socket.say(type="bind", appid=app, side=side)
@@ -78,7 +77,6 @@ class Siege:
                 await self.fence()
 
     def empty(self) -> bool:
-        """Return whether nobody is connected and nothing is held for anybody."""
         server = self.live.server
         return (server.sockets(), server.held, len(server.memory_holders)) == ([], 0, 0)
 

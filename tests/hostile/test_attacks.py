@@ -52,7 +52,6 @@ stored and fanned out, refused, answered by the transport, not answered."""
 
 
 async def pour(flooder: RawSocket, stream: bytes) -> None:
-    """Write this as fast as it is taken, and never stop."""
     piece = stream * max(1, (1 << 16) // len(stream))
     with contextlib.suppress(ConnectionError):
         while True:
@@ -62,7 +61,6 @@ async def pour(flooder: RawSocket, stream: bytes) -> None:
 
 
 async def swallow(flooder: RawSocket) -> None:
-    """Read all that comes, and look at nothing."""
     with contextlib.suppress(ConnectionError):
         while await flooder.reader.read(1 << 18):
             pass
@@ -166,7 +164,6 @@ TOO_LARGE = "431 Request Header Fields Too Large"
 
 
 def with_headers(*lines: str) -> bytes:
-    """Return a good request with these lines too many."""
     return handshake().replace(b"\r\n\r\n", "".join(f"\r\n{line}" for line in lines).encode() + b"\r\n\r\n")
 
 

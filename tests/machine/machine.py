@@ -102,7 +102,6 @@ def _choose(pick: int, likely: Sequence[str], others: Sequence[str]) -> str:
 
 
 def _own(error: str) -> str:
-    """Return an error without the sentence of a library."""
     return "not JSON" if error.startswith("not JSON: ") else error
 
 
@@ -113,8 +112,6 @@ MOST = MAX_UNSHARED_COMMANDS
 
 
 class Conversation(RuleBasedStateMachine):
-    """One server, one model."""
-
     kind: ClassVar[type[World]]
     gathers: ClassVar[bool] = False
     """What is said waits until a rule flushes; elsewhere each command is a batch."""
@@ -175,7 +172,6 @@ class Conversation(RuleBasedStateMachine):
         return peer
 
     def _names(self, slot: int) -> list[str]:
-        """Nameplates of the app of whoever sits here."""
         return sorted(name for app, name in self.model.nameplates if app == SEATS[slot][0])
 
     def _listening(self, slot: int) -> int:
@@ -478,7 +474,6 @@ class Conversation(RuleBasedStateMachine):
 
     @rule()
     def save(self) -> None:
-        """As every minute."""
         self._flush()
         self.world.save()
         self.model.save()

@@ -29,8 +29,6 @@ class Refusal(Exception):  # noqa: N818 - an answer, not a fault
 
 @dataclass(eq=False)
 class ModelPeer:
-    """A connection, and what it has said."""
-
     app: str | None = None
     side: str = ""
     allocated: bool = False
@@ -51,8 +49,6 @@ class ModelPeer:
 
 @dataclass
 class Member:
-    """A side's place in a nameplate or a mailbox."""
-
     side: str
     added: float
     holds: bool = True
@@ -132,7 +128,6 @@ class ModelServer:
             mailbox.shown = {member.side for member in mailbox.members if mailbox.spoke() - {member.side}}
 
     def save(self) -> None:
-        """Write down when mailboxes were touched."""
         for mailbox in self.mailboxes.values():
             mailbox.saved = mailbox.touched
 
@@ -163,7 +158,6 @@ class ModelServer:
             self.usage.pruned = now.wall
 
     def lose(self, peer: ModelPeer, now: Now) -> None:
-        """A connection is gone."""
         if peer.listening is not None:
             peer.listening.touched = now.service
         peer.listening = None
@@ -287,7 +281,6 @@ class ModelServer:
         return {"type": "allocated", "nameplate": name}
 
     def _make(self, peer: ModelPeer, name: str, member: Member, now: Now) -> ModelMailbox:
-        """Make a nameplate and the mailbox that it points to; the side is in both."""
         assert peer.app is not None
         mailbox_id = self.drawn.popleft()
         while (peer.app, mailbox_id) in self.mailboxes:  # taken: the server draws again

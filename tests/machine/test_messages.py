@@ -59,7 +59,6 @@ any_json = st.recursive(
 
 @st.composite
 def good_messages(draw: st.DrawFn) -> dict[str, Any]:
-    """A message that must be understood."""
     kind = draw(st.sampled_from(sorted(KEYS)))
     message: dict[str, Any] = {"type": kind}
     for key in (*KEYS[kind], *(key for key in MAY_HAVE.get(kind, ()) if draw(st.booleans()))):
@@ -272,7 +271,6 @@ def test_half_a_surrogate_pair_is_refused_and_a_whole_one_is_not() -> None:
 
 
 def understood(message: Any) -> dict[str, Any]:
-    """Return what was read as plain values."""
     assert not isinstance(message, Malformed), (message.kind, message.missing, message.mistyped)
     fields: dict[str, Any] = {"type": type(message).__name__.lower()}
     for name, value in msgspec.structs.asdict(message).items():

@@ -32,12 +32,10 @@ DIGITS = "123456789"
 
 
 def show(first: int, later: int | None = None) -> Callable[[int, int], int]:
-    """Dice that show one number, and another one from the second time on."""
     return lambda draw, _bound: later if draw and later is not None else first
 
 
 def taken(names: Iterable[str]) -> State:
-    """Return a state in which these were claimed by hand."""
     state, dice = State(), FakeDice(show(0))
     for name in names:
         for change in decide(state, session.ClaimCommand("x", "by hand", name), NOW, dice, Policy()).changes:

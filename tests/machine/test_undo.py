@@ -63,7 +63,6 @@ class UndoneWorld(CoreWorld):
             connection.outbox = []
 
     def do(self, batch: list[Deed]) -> list[ConnectionState]:
-        """Carry out a batch. Return the connections whose commands it has."""
         senders: list[ConnectionState] = []
         self.lost = []
         state = self.dispatcher.state
@@ -112,7 +111,6 @@ class UndoneWorld(CoreWorld):
 
 
 def drawn(value: Any) -> Any:
-    """Return a value as plain data."""
     if isinstance(value, ConnectionState):
         return value.number
     if isinstance(value, AddressQuota):

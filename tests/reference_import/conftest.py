@@ -43,7 +43,6 @@ def their(tmp_path: Path) -> Iterator[Their]:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Our data directory, which is not there yet."""
     return tmp_path / "data"
 
 

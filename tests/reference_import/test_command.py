@@ -97,7 +97,6 @@ TEXT = "begun there, ended here"
 
 @pytest.fixture
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
-    """The reference server, with real clients."""
     async with Scene(tmp_path, Reference(tmp_path / "reference")) as scene:
         yield scene
 

@@ -177,7 +177,6 @@ TABLES = ("mailboxes", "nameplates", "messages", "usage_nameplates", "usage_mail
 
 
 def play(their: Their) -> str:
-    """Something of every kind."""
     their.bind("a", 1000)
     mailbox = their.claim("a", "4", 1000)
     their.add("a", mailbox, "pake", "aa", 1001)

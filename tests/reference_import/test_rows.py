@@ -40,7 +40,6 @@ def sides(owner: Mailbox | Nameplate) -> list[tuple[Any, ...]]:
 
 
 def wires(data: Path, mailbox: str, app: str = "x") -> list[dict[str, Any]]:
-    """The messages that we send to somebody who opens the mailbox."""
     stored = state(data).app(app).mailboxes[mailbox].messages
     return [msgspec.json.decode(message.wire + b"}") for message in stored]
 

@@ -41,7 +41,6 @@ class DataDirectory(Generic[S]):
         self._folder.cleanup()
 
     async def restart(self) -> None:
-        """Close the store and open what it left."""
         await self.store.close()
         self.store = self._open(self.data)
 
@@ -69,13 +68,10 @@ class DataDirectory(Generic[S]):
 
 
 class MailboxData(DataDirectory[Store]):
-    """A mailbox server's."""
-
     def __init__(self) -> None:
         super().__init__(open_store, FILE)
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        """Read what is committed."""
         with contextlib.closing(sqlite3.connect(f"file:{self.file}?mode=ro", uri=True)) as database:
             return database.execute(sql).fetchall()
 
@@ -100,6 +96,5 @@ class MailboxData(DataDirectory[Store]):
 
 @pytest.fixture
 async def engine() -> AsyncIterator[MailboxData]:
-    """An empty store."""
     async with MailboxData() as engine:
         yield engine

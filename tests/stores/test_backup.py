@@ -45,7 +45,6 @@ async def taken(store: Store) -> dict[str, Any]:
 
 
 async def restored(backup: Path, data: Path) -> dict[str, Any]:
-    """Restore a backup, and return what a server finds there."""
     restore(backup, data, quietly)
     store = open_store(data)
     try:

@@ -37,7 +37,6 @@ class Events:
         self._content = content
 
     async def until(self, name: str, **fields: Any) -> dict[str, Any]:
-        """Return the data of the next event of this name with these fields."""
         async with bounded(f"{name} with {fields}"):
             while True:
                 event = (await self._content.readuntil(b"\n\n")).decode()
@@ -47,8 +46,6 @@ class Events:
 
 
 class Look:
-    """Whoever asks the admin port of a server."""
-
     def __init__(self, session: aiohttp.ClientSession, port: int) -> None:
         self.session = session
         self.port = port
@@ -82,7 +79,6 @@ class Look:
 
     @asynccontextmanager
     async def watch(self) -> AsyncIterator[Events]:
-        """Read the events, as a dashboard does."""
         async with self.session.get(f"{self.url}/events", read_bufsize=2**20) as response:
             assert response.status == 200, await response.text()
             yield Events(response.content)

@@ -51,7 +51,6 @@ class ShownCommand(NamedTuple):
 
     @property
     def summary(self) -> str:
-        """The first sentence of the help."""
         return self.help.partition("\n\n")[0].replace("\n", " ")
 
     @property
@@ -131,7 +130,6 @@ of the project has a guide for each part.
 
 
 def roff(text: str) -> str:
-    """Return a text as it stands in a man page."""
     text = text.replace("\\", "\\e").replace("-", "\\-").replace("`", "").replace("\n", " ")
     text = "".join(character if ord(character) < 128 else f"\\[u{ord(character):04X}]" for character in text)
     return "\\&" + text if text.startswith((".", "'")) else text
@@ -300,7 +298,6 @@ def _fish(text: str) -> str:
 
 
 def files() -> dict[Path, str]:
-    """Return the generated files by their paths."""
     root = _command(typer.main.get_group(application()))
     texts = {MAN_PAGE: man_page, SHELLS[Shell.BASH]: bash, SHELLS[Shell.ZSH]: zsh, SHELLS[Shell.FISH]: fish}
     return {FOLDER / file: text(root) for file, text in texts.items()}

@@ -69,7 +69,6 @@ class Shell:
 
     @contextlib.contextmanager
     def running(self, command: str) -> Iterator[subprocess.Popen[str]]:
-        """Run a command that does not end, and end it."""
         with subprocess.Popen(
             ["sh", "-c", f"exec {self.here(command)}"],
             cwd=self.folder,
@@ -85,7 +84,6 @@ class Shell:
 
     @contextlib.contextmanager
     def serving(self, command: str, says: str = "listening") -> Iterator[subprocess.Popen[str]]:
-        """Run a server, and wait until it says that it listens."""
         with self.running(command) as server:
             self.match(server, f"({says})")
             yield server

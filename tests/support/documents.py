@@ -38,8 +38,6 @@ _NAMED: Final = re.compile(r"^```\w+ (.+)\n((?:.*\n)*?)```$", re.MULTILINE)
 
 
 class Document:
-    """A document of the project, by its path."""
-
     def __init__(self, path: str) -> None:
         self.path = ROOT / path
         self.text = self.path.read_text()

@@ -15,7 +15,6 @@ SHIM: Final = Path(__file__).with_name("disk_shim.c")
 
 
 def compiled(folder: Path) -> str:
-    """Compile the library that a server preloads."""
     if shutil.which("cc") is None:
         pytest.skip("cc is missing (Debian: apt install gcc)")
     library = folder / "disk_shim.so"

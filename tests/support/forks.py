@@ -173,7 +173,6 @@ def _keep(request: bytes, stdout: int, stderr: int, status: int) -> NoReturn:
 
 
 def _become(request: bytes, stdout: int, stderr: int) -> NoReturn:
-    """Be the program."""
     code: object = 1
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)

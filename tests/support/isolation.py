@@ -70,7 +70,6 @@ async def isolated_network(folder: Path, public: str = "127.0.0.1") -> AsyncIter
 
 
 def need(*command: str) -> None:
-    """Skip the test where namespaces cannot do this."""
     if reason := unavailable(*command):
         pytest.skip(f"networks of their own: {reason}")
 

@@ -42,6 +42,5 @@ class Tags(HTMLParser):
 
 
 def plain(content: bytes) -> str:
-    """Return the texts of a page without its scripts."""
     body = re.sub(r"(?s)<(script|style|svg).*?</\1>", "", content.decode())
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", body)).split())

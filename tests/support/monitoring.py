@@ -15,8 +15,6 @@ RULES_TEST: Final = PROMETHEUS / "restante.rules.test.yml"
 
 
 class Panel(NamedTuple):
-    """A panel of the dashboard that shows something."""
-
     row: str
     title: str
     fields: dict[str, Any]
@@ -28,7 +26,6 @@ def dashboard() -> dict[str, Any]:
 
 
 def panels() -> Iterator[Panel]:
-    """Yield the panels of all rows."""
     row = ""
     for panel in dashboard()["panels"]:
         if panel["type"] == "row":

@@ -24,7 +24,6 @@ def held_port(host: str = "127.0.0.1") -> Iterator[int]:
 
 
 def kept_port(host: str = "127.0.0.1") -> int:
-    """Hold a port of this host as long as this process runs."""
     return _kept.enter_context(held_port(host))
 
 

@@ -38,7 +38,6 @@ T = TypeVar("T")
 
 
 def altered(how: str) -> tuple[str, ...]:
-    """Name the program that is altered in this way."""
     return (sys.executable, "-m", "support.mailbox.altered", how)
 
 
@@ -50,8 +49,6 @@ def environment(**variables: str) -> dict[str, str]:
 
 
 class Child:
-    """A process that was started, and what it has said so far."""
-
     def __init__(self, process: Process | Forked, *read: str) -> None:
         self.process = process
         self.said = {"stdout": "", "stderr": ""}
@@ -76,26 +73,21 @@ class Child:
 
     @property
     def log(self) -> list[str]:
-        """The whole lines of its standard error."""
         return self.said["stderr"].split("\n")[:-1]
 
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL, at once."""
         self.process.kill()
 
     async def says(self, pattern: str) -> re.Match[str]:
-        """Wait until it has said this, on either stream."""
-
         def look() -> re.Match[str] | None:
             return next(filter(None, (re.search(pattern, said) for said in self.said.values())), None)
 
         return await self.until(f"it says {pattern}", look)
 
     async def until(self, what: str, look: Callable[[], T | None]) -> T:
-        """Wait for something that what it says shows, and return it."""
         async with bounded(what):
             while not (result := look()):
                 assert not all(task.done() for task in self._reading), f"it ended instead: {self.said}"
@@ -147,8 +139,6 @@ async def child(*command: str, **variables: str) -> AsyncIterator[Child]:
 
 
 class Serving(Child):
-    """A running `restante serve`, or `restante waku serve`."""
-
     def __init__(self, process: Process, data: Path) -> None:
         super().__init__(process, "stderr")
         self.data = data
@@ -201,7 +191,6 @@ async def started(
 async def serving(
     data: Path, program: tuple[str, ...] = RESTANTE, options: tuple[str, ...] = (), **variables: str
 ) -> AsyncIterator[Serving]:
-    """Start a server, and wait until it listens."""
     async with started(data, program, options, DEVNULL, **variables) as server:
         server.url = (await server.logged("listening"))["url"]
         yield server
@@ -221,7 +210,6 @@ def process_group(command: Sequence[str], **options: Any) -> Iterator[subprocess
 
 
 def kill_group(process: subprocess.Popen[str]) -> None:
-    """Kill a program of `process_group` and all processes that it has started."""
     with contextlib.suppress(ProcessLookupError):  # all have ended
         os.killpg(process.pid, signal.SIGKILL)
 
@@ -247,7 +235,6 @@ def run(
 
 
 def restante(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run `restante WORDS...` in a process of its own."""
     return run(*RESTANTE, *words, variables=variables)
 
 

@@ -64,8 +64,6 @@ def installed(name: str, pins: bytes, install: Callable[[Path], None]) -> Path:
 
 
 def npm_packages(name: str, source: Path) -> Path:
-    """Return the folder with the packages of a lock file, with `node_modules` in it."""
-
     def install(new: Path) -> None:
         for file in PACKAGE:
             shutil.copy(source / file, new)
@@ -111,7 +109,6 @@ def build(*command: str | Path, cwd: Path, seconds: float = BUILD, variables: Ma
 
 
 def uv() -> str:
-    """Return the path of uv. Raises MissingError."""
     path = shutil.which("uv") or shutil.which("uv", path=TOOLS / "uv" / "bin")
     if path is None:
         raise MissingError("uv is missing (./run test fetches it)")

@@ -32,8 +32,6 @@ class LostError(Exception):
 
 @dataclass(eq=False)
 class Command:
-    """What was said, and its answers so far."""
-
     kind: str
     fields: Frame
     ack: Frame | None = None
@@ -42,7 +40,6 @@ class Command:
 
     @property
     def answered(self) -> bool:
-        """All that is due has come."""
         return self.error is not None or (self.reply if self.kind in REPLIES else self.ack) is not None
 
 
@@ -106,7 +103,6 @@ class Client:
         await self.until(f"the answers to {command.fields}", lambda: command.answered)
 
     async def refused(self, command: Command) -> Frame:
-        """Wait for the error that a command gets."""
         await self.answers(command)
         assert command.error is not None
         return command.error
@@ -129,13 +125,11 @@ class Client:
                 await self._news.wait()
 
     async def ends(self) -> None:
-        """Wait until the connection is over."""
         async with bounded("the end of the connection"):
             await asyncio.wait([self._reading])
         self._reading.result()
 
     async def leave(self) -> None:
-        """Hang up."""
         if not self._reading.done():
             self._socket.bid_farewell()
         await self.ends()
@@ -212,7 +206,6 @@ class Clients:
         return client
 
     async def opened(self, url: str, app: str, side: str, mailbox: str) -> Client:
-        """Connect, bind and open a mailbox."""
         client = await self.bind(url, app, side)
         await client.call("open", mailbox=mailbox)
         return client

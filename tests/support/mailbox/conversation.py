@@ -113,8 +113,6 @@ class Mismatch(AssertionError):  # noqa: N818 - what it is
 
 @dataclass
 class Replay:
-    """One replay of a script in a world."""
-
     script: Script
     world: World
     variables: dict[str, Any] = field(default_factory=dict)
@@ -176,7 +174,6 @@ class Replay:
             self.world.flush()
 
     def _do(self, line: Line) -> None:
-        """Do what a line does to the server."""
         match line.kind, line.parts:
             case "raw", (name, text):
                 self._send(name, text.strip())
@@ -200,7 +197,6 @@ class Replay:
                 self.world.restart()
 
     def _check(self, line: Line) -> None:
-        """Compare what a line expects."""
         match line.kind, line.parts:
             case "says", (name, text):
                 self._expect(name, {"type": "ack", "id": self._message(text).get("id")})

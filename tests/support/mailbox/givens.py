@@ -43,8 +43,6 @@ def mailbox_id(number: int) -> str:
 
 
 class Options(NamedTuple):
-    """What the operator chose."""
-
     blur: int = 0
     lists: bool = True
     prune_after: float = 660.0

@@ -90,7 +90,6 @@ class LiveServer:
         return f"ws://127.0.0.1:{self.port}/v1"
 
     async def connect(self) -> RawSocket:
-        """Connect, and say nothing."""
         self.clients.append(await RawSocket.connect(self.port))
         return self.clients[-1]
 

@@ -65,7 +65,6 @@ class Pair:
         self._news = asyncio.Event()
 
     async def play(self) -> None:
-        """Have one session."""
         try:
             self.mailboxes.append(await session(self.url, len(self.mailboxes) + 1))
         finally:

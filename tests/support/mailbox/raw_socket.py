@@ -50,7 +50,6 @@ class RawSocket:
 
     @classmethod
     async def connect(cls, port: int, host: str = "127.0.0.1") -> RawSocket:
-        """Connect, and say nothing."""
         return cls(*await asyncio.open_connection(host, port))
 
     @classmethod
@@ -97,7 +96,6 @@ class RawSocket:
         assert [(await self.hear())["type"] for _ in range(2)] == ["ack", "pong"]
 
     async def closed(self) -> int:
-        """Read the close frame; give its code."""
         opcode, payload = await self.read()
         assert opcode == CLOSE, (opcode, payload)
         return int.from_bytes(payload[:2])

@@ -62,8 +62,6 @@ def to_client(client: int, kind: str, phase: str | None = None, author: int | No
 
 @dataclass(eq=False)
 class Connection:
-    """The wire of one client to the server."""
-
     ends: tuple[asyncio.StreamWriter, asyncio.StreamWriter]
     client: int | None = None
     is_cut: bool = False
@@ -187,7 +185,6 @@ class Scene:
         return (self._home("receiver") / name).read_bytes()
 
     async def start(self, name: str, *command: str) -> Client:
-        """Run `wormhole COMMAND` in the folder of this name."""
         client = await Client.start(self._home(name), self.url, *command)
         self._clients.append(client)
         self._ends.push_async_callback(client.end)
@@ -224,7 +221,6 @@ class Scene:
         return self._stops[-1]
 
     async def passed(self, moment: Moment) -> None:
-        """Wait until a message has gone through, be it long ago."""
         async with bounded(f"passed: {moment}"):
             while not self.messages(moment):
                 self._news.clear()

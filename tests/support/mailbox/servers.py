@@ -31,7 +31,6 @@ class Server:
     live_tables: tuple[str, ...] = ()
 
     def __init__(self, folder: Path, *flags: str) -> None:
-        """Make the folder."""
         folder.mkdir(parents=True)
         self.folder = folder
         self.flags = flags
@@ -61,7 +60,6 @@ class Server:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
-        """Serve on a free port as long as the block lasts."""
         with held_port() as self.port:
             try:
                 await self.start()
@@ -71,13 +69,11 @@ class Server:
                 await self.end()
 
     async def start(self) -> None:
-        """Start it and wait until it accepts connections."""
         words = [word.format(port=self.port) for word in self.words]
         self._processes.append(await Child.forked(self.main, *words, *self.flags, cwd=self.folder))
         await self._process.says(self.ready.format(port=self.port))
 
     def kill(self) -> None:
-        """SIGKILL, at once."""
         self._process.kill()
 
     async def restart(self) -> None:
@@ -110,8 +106,6 @@ class Server:
 
 
 class Restante(Server):
-    """Ours."""
-
     main = "restante.cli.main:main"
     words = ("restante", "serve", "--data", "data", "--listen", "127.0.0.1:{port}", "--admin", "off")
     ready = '"event": "listening"'

@@ -79,7 +79,6 @@ class CommitLoopWorld(World):
         await self._until_idle()
 
     async def _until_idle(self) -> None:
-        """Wait until the commit loop has done everything there was to do."""
         if self._commit_loop.idle.is_set():
             return
         idle = asyncio.ensure_future(self._commit_loop.idle.wait())
@@ -127,8 +126,6 @@ class CommitLoopWorld(World):
 
 
 class SocketInbox(Inbox):
-    """The same behind a WebSocket."""
-
     def __init__(self, socket: RawSocket) -> None:
         super().__init__()
         self.socket = socket

@@ -87,7 +87,6 @@ def live_state(state: State) -> dict[str, Rows]:
 
 
 def note(usage: Usage, changes: Sequence[Change]) -> None:
-    """Gather the records among changes."""
     tables = {
         usage_records.NameplateUsage: usage.nameplates,
         usage_records.MailboxUsage: usage.mailboxes,

@@ -96,7 +96,6 @@ class World:
         raise NotImplementedError
 
     def save(self) -> None:
-        """Write down when mailboxes were touched."""
         raise NotImplementedError
 
     def restart(self, *, crash: bool = False) -> None:
@@ -118,7 +117,6 @@ class World:
         raise NotImplementedError
 
     def counts(self) -> dict[str, str]:
-        """Count the rows that are live."""
         return counted(self.live())
 
     def touched(self) -> dict[tuple[str, str], float]:
@@ -219,8 +217,6 @@ class CoreWorld(World):
 
 
 class Disk(Store):
-    """The engine, on a disk that may refuse."""
-
     refuses = False
     refused = False
     """It did, since somebody looked."""

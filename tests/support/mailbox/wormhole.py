@@ -49,8 +49,6 @@ class Outcome(NamedTuple):
 
 
 class Client(Child):
-    """A running `wormhole` and what it has said so far."""
-
     @classmethod
     async def start(cls, folder: Path, relay_url: str, *command: str, **variables: str) -> Self:
         """Run `wormhole COMMAND` in FOLDER, which is its home too: nothing of the user's is read or written."""
@@ -59,9 +57,7 @@ class Client(Child):
         return await cls.forked(MAIN, *words, cwd=folder, **dict.fromkeys(HOMES, str(folder)), **variables)
 
     async def code(self) -> str:
-        """The code, as soon as it is printed."""
         return (await self.says(r"code is: (\S+)\s"))[1]
 
     async def leaves(self) -> Outcome:
-        """Wait for the end of the process."""
         return Outcome(await self.ended(), **self.said)

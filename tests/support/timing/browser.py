@@ -41,8 +41,6 @@ def chromium() -> Iterator[Browser]:
 
 @dataclass
 class Opened:
-    """An opened page."""
-
     page: Page
 
     def text(self, selector: str) -> str:
@@ -67,7 +65,6 @@ class Opened:
         return counts
 
     def picture(self) -> str:
-        """Return what the canvas shows."""
         self.next_frame()
         return str(self.page.evaluate("document.querySelector('#base').toDataURL()"))
 

@@ -60,8 +60,6 @@ class Way:
 
 @dataclass
 class Drawn:
-    """A transfer that was drawn."""
-
     skews: dict[str, float]
     """How far the clock of each client is ahead of the server's, in seconds."""
     ways: list[Way]
@@ -125,7 +123,6 @@ def draw(
 
 
 def _stamp(seconds: float) -> float:
-    """Return a time as a server writes it: seconds since 1970, in whole microseconds."""
     return round(BEGAN + seconds, 6)
 
 
@@ -155,7 +152,6 @@ SKEWS = {"sender": 5.0, "receiver": -5.0}
 def drawn_timeline(
     seed: int = 1, *, roles: Sequence[Role] = ROLES, traced: bool = True, paths: dict[str, Path] = PATHS
 ) -> Timeline:
-    """Return the timeline of a transfer that was drawn."""
     return timeline_of(draw(Random(seed), SKEWS, paths), roles=roles, traced=traced)
 
 

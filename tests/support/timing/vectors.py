@@ -25,7 +25,6 @@ TimingRow = tuple[int, str, str, int | None, int | None, int | None]
 
 
 def timing_rows(events: Sequence[Event], lines: Iterable[TraceLine]) -> list[TimingRow]:
-    """Return the rows of a log."""
     paired = exchanges(events, by_id(lines))
     days = offsets(paired, events)
     rows: list[TimingRow] = []
@@ -39,7 +38,6 @@ def timing_rows(events: Sequence[Event], lines: Iterable[TraceLine]) -> list[Tim
 
 
 def by_id(lines: Iterable[TraceLine]) -> Mapping[str, Sequence[TraceLine]]:
-    """Return the lines that have an id."""
     result = defaultdict(list)
     for line in lines:
         if line.id is not None:
@@ -48,10 +46,8 @@ def by_id(lines: Iterable[TraceLine]) -> Mapping[str, Sequence[TraceLine]]:
 
 
 def events_of(log: Sequence[Any]) -> list[Event]:
-    """Return the events of a vector's log."""
     return [read_event(json.dumps(event).encode()) for event in log]
 
 
 def lines_of(vector: Mapping[str, Any]) -> list[TraceLine]:
-    """Return the lines of a vector's trace."""
     return [read_line(json.dumps(line).encode()) for line in vector["trace"] or ()]
