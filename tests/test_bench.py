@@ -1,4 +1,4 @@
-"""Measurements: those that documents name have the options, and come to their end; what the script `run` sets up."""
+"""Measurements come to their end; what the script `run` sets up."""
 
 from __future__ import annotations
 
@@ -17,33 +17,10 @@ from restante.cli.pipeline_report import DEFAULT_FOLDER
 from restante.mailbox.settings import Serve
 from restante.waku.settings import WakuServe
 from support.bounds import PATIENCE
-from support.documents import DOCUMENTS, ROOT
+from support.documents import ROOT
 from support.processes import on_a_terminal, run
 
 BENCH = ROOT / "bench"
-
-OPTIONS = """
-import contextlib, io, json, re, runpy, sys
-def options(name):
-    sys.argv[:] = [name, "--help"]
-    text = io.StringIO()
-    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(text):
-        runpy.run_path(f"{name}.py", run_name="__main__")
-    return re.findall(r"--[a-z-]+", text.getvalue())
-print(json.dumps({name: options(name) for name in sys.argv[1:]}))
-"""
-
-
-def test_every_bench_that_a_document_names_exists_and_has_the_options() -> None:
-    named: dict[str, set[str]] = {}
-    for document in DOCUMENTS:
-        for name, arguments in re.findall(r"\./run bench ([a-z_]+\b)([^|`\n]*)", document.read_text()):
-            named.setdefault(name, set()).update(re.findall(r"--[a-z-]+", arguments))
-    assert len(named) > 8
-    done = run(sys.executable, "-c", OPTIONS, *named, cwd=BENCH, variables={"COLUMNS": "200"})
-    assert done.returncode == 0, done.stderr
-    for name, options in json.loads(done.stdout).items():
-        assert named[name] | {"--help"} <= set(options), name
 
 
 def test_sessions_whose_instructions_are_counted_come_to_their_end(tmp_path: Path) -> None:

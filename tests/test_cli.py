@@ -557,7 +557,6 @@ UNNAMED = (
     *("status", "backup b", "restore b", "import --usage u", "export u", "waku export e.rlp", "waku import e.rlp"),
     *("waku check", "waku backup b"),
 )
-"""Commands that need a data directory."""
 
 REFUSED = {
     **{f"{command} --data ": "--data is empty: name a directory" for command in UNNAMED},

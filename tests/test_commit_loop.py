@@ -330,7 +330,6 @@ async def test_commands_of_a_lost_connection_and_of_all_in_a_drain_run_without_d
 
 
 CLOSED = SERVICE_RESTART, NOT_STORED
-"""How a connection ends whose command was not stored."""
 
 
 async def test_a_batch_that_was_not_stored_closes_the_connections_of_its_senders_only(tmp_path: Path) -> None:

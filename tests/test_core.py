@@ -74,7 +74,6 @@ class BoundPeer:
         self.connection = self.inbox.connection
         self.connection.address_quotas = (quota or AddressQuota(),)
         self.weight = 0
-        """The weight of what it said last."""
         dispatcher.add_connection(self.connection)
         self.say(type="bind", appid="x", side=side)
 

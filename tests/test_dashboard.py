@@ -48,7 +48,6 @@ class Watched:
     admin: str
     pair: Pair
     refused: int = 0
-    """Messages that were refused."""
     complaints: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
 

@@ -23,9 +23,7 @@ import typer.main
 from wormhole_mailbox_server.database import create_channel_db, create_usage_db
 
 from restante.cli.main import application
-from restante.mailbox.core import admission, quotas, rules, session
 from restante.mailbox.core.limits import Limits
-from restante.mailbox.protocol import parsing
 from restante.mailbox.settings import Serve
 from restante.mailbox.store.schema import connect
 from restante.waku import limits as waku_limits
@@ -285,27 +283,6 @@ def test_the_protocol_notes_list_every_difference_that_the_tests_know() -> None:
     table = notes.partition("## Where the reference differs")[2]
     rows = {line for line in table.splitlines() if line.startswith("| ") and not line.startswith("| here")}
     assert rows == {f"| {s.title} | {s.reference_differs} |" for s in read_scripts() if s.reference_differs}
-
-
-def test_the_protocol_notes_have_every_error() -> None:
-    notes = (ROOT / "docs/mailbox/protocol.md").read_text()
-    errors = {error for checks in session.CHECKS.values() for _, error in checks if error}
-    for kind in ("bind", "claim", "open", "add", "ping"):
-        message = parsing.parse(f'{{"type":"{kind}"}}')
-        assert isinstance(message, parsing.Malformed)
-        assert message.missing
-        errors.add(message.missing)
-    errors |= {
-        rules.SERVER_FULL,
-        rules.MAILBOX_FULL,
-        quotas.TOO_MANY_NAMEPLATES,
-        quotas.TOO_MANY_CLAIMS,
-        quotas.TOO_MUCH_STORED,
-        admission.TOO_MANY_CONNECTIONS,
-        admission.TOO_MANY_FROM_ADDRESS,
-    }
-    for error in errors | {"crowded", "reclaimed"}:
-        assert f"`{error}`" in notes, error
 
 
 LINK: Final = re.compile(r"\]\(\s*([^)\s]+)\s*\)|<(https?://[^>\s]+)>|\b(?:src|href)=\"([^\"]+)\"")

@@ -141,7 +141,6 @@ def test_the_wheel_has_every_file_of_the_package_and_says_what_it_is(packages: t
 
 
 COMMANDS = {"client": ("send", "--text", "hi"), "waku": ("waku", "check"), "pipeline": ("pipeline", "build")}
-"""A command that needs each extra."""
 
 
 @pytest.mark.parametrize("extra", COMMANDS)

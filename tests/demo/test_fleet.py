@@ -49,7 +49,6 @@ class Demo(NamedTuple):
     folder: Path
     truth: GroundTruth
     records: Counter[str]
-    """How many usage records the rules have made, by function."""
 
     @property
     def events(self) -> Events:

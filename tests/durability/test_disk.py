@@ -52,7 +52,6 @@ class Call(NamedTuple):
     file: str
     """The path of a file, or `socket:[inode]`."""
     data: bytes
-    """What was written, no more."""
 
 
 def noting(folder: Path) -> dict[str, str]:
@@ -226,7 +225,6 @@ async def test_no_confirmation_leaves_before_its_commit_is_on_disk(tmp_path: Pat
 
 
 AHEAD: Final = 4
-"""Packets that a sender has under way."""
 
 
 class PostingRounds:
@@ -235,7 +233,6 @@ class PostingRounds:
         self.confirmed: set[bytes] = set()
         self.offered: set[bytes] = set()
         self.interrupted = 0
-        """Packets that were under way at a kill."""
         self._dice = random.Random(seed)
         self._letters: list[Envelope] = []
 

@@ -42,7 +42,6 @@ NAMESPACES: Final = ("--user", "--mount")
 KIB: Final = 1024
 FREE_DISK: Final = 1024 * KIB
 NUMBERS: Final = itertools.count()
-"""No text is stored twice."""
 
 Store = Callable[[str], Awaitable[tuple[str, str | None]]]
 """Stores a text, and gives what it is known by and why it was refused."""

@@ -156,7 +156,6 @@ async def test_a_client_that_claims_nameplates_gets_one_guess_each_up_to_its_quo
 
 
 CROWD: Final = 300
-"""Connections at once."""
 
 BAD, NOT_FOUND, OK = "400 Bad Request", "404 Not Found", "200 OK"
 UPGRADE = "426 Upgrade Required"

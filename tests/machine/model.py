@@ -41,7 +41,6 @@ class ModelPeer:
     """It was told that it is being hung up on: nothing more is taken from it."""
     lost: bool = False
     refused: bool = False
-    """Its last command was answered with an error."""
     heard: list[Frame] = field(default_factory=list)
     """All that it must have been sent so far, without `server_tx`."""
     verdict: tuple[int, str] | None = None
@@ -52,10 +51,8 @@ class Member:
     side: str
     added: float
     holds: bool = True
-    """Claims the nameplate, or has the mailbox open."""
     allocated: bool = False
     informed: ModelPeer | None = None
-    """Which connection was told of the allocation."""
     mood: str | None = None
 
 

@@ -123,9 +123,7 @@ class PruningWorld(StoreWorld):
         super().__init__(Options(in_grace_period=False))
         self.clients: dict[int, Inbox] = {}
         self.used: set[int] = set()
-        """Keys of the mailboxes that clients touched, since this was last cleared."""
         self.gone: set[int] = set()
-        """Of those that they ended."""
 
     def touches(self) -> dict[int, float]:
         return {mailbox.key: mailbox.touched for mailbox in self.dispatcher.state.mailboxes()}

@@ -20,7 +20,6 @@ DOCUMENTS: Final = (
     *sorted((ROOT / "bench").glob("*.md")),
     *sorted((ROOT / "examples").rglob("*.md")),
 )
-"""All documents of the project."""
 
 
 def files_of_the_project(*folders: str) -> list[str]:
@@ -43,7 +42,6 @@ class Document:
         self.text = self.path.read_text()
         named = _NAMED.findall(self.text)
         self.blocks: dict[str, str] = dict(named)
-        """The executed blocks, by name."""
         assert len(self.blocks) == len(named), f"{path}: two blocks have one name"
 
     def lines(self, name: str) -> list[str]:

@@ -55,7 +55,6 @@ PRELOADED: Final = (
 )
 REACTOR: Final = "twisted.internet.reactor"
 LONGEST: Final = 1 << 18
-"""Bytes of a request: arguments and environment."""
 
 
 class Forked:

@@ -52,7 +52,6 @@ class Child:
     def __init__(self, process: Process | Forked, *read: str) -> None:
         self.process = process
         self.said = {"stdout": "", "stderr": ""}
-        """All that was read, of the streams that are read."""
         self._news = asyncio.Event()
         streams = {"stdout": process.stdout, "stderr": process.stderr}
         self._reading = [asyncio.create_task(self._read(name, streams[name])) for name in read]

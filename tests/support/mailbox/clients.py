@@ -49,7 +49,6 @@ class Client:
         self.frames: list[Frame] = []
         """Everything it was told, the welcome first."""
         self.texts: list[str] = []
-        """The same, as it stood in the frames."""
         self.heard: list[Frame] = []
         """The stored messages among them."""
         self.close_code: int | None = None

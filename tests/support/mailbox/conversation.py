@@ -59,7 +59,6 @@ _FORMS = {
     "rows": re.compile(r"rows (.*)"),
     "usage": re.compile(r"usage (\w+) (.*)"),
 }
-"""The forms of a line. The first that matches counts."""
 
 
 class Line(NamedTuple):

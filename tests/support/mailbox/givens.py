@@ -84,7 +84,6 @@ class Inbox:
     """A client's end of a connection: all that came out of it, and how it was ended."""
 
     address: tuple[str, int] = "127.0.0.1", 1
-    """Where the client is."""
 
     def __init__(self) -> None:
         self.frames: list[Frame] = []

@@ -41,7 +41,6 @@ class Moment:
     type: str
     phase: str | None = None
     author: int | None = None
-    """Which client added it, for `message`."""
 
     def matches(self, passing: Moment) -> bool:
         return all(wanted in (None, its) for wanted, its in zip(astuple(self), astuple(passing), strict=True))
@@ -137,9 +136,7 @@ class Scene:
     def __init__(self, folder: Path, server: Server) -> None:
         self.server = server
         self.url = ""
-        """Of the wire."""
         self.transcript: list[tuple[Moment, dict[str, Any]]] = []
-        """The messages that went through."""
         self._folder = folder
         self._clients: list[Client] = []
         self._sides: dict[str, int] = {}

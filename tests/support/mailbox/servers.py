@@ -20,13 +20,10 @@ class Server:
     main = "twisted.application.twist._twist:Twist.main"
     """What it runs, as MODULE:FUNCTION."""
     words: tuple[str, ...]
-    """Its command line; {port} is put in."""
     ready = " starting on {port}\n"
-    """What it says as soon as it accepts connections."""
     clean_exit = -signal.SIGTERM
     """What the process must return after a SIGTERM. Twisted stops its reactor, then dies of the same signal."""
     usage_file = live_file = ""
-    """The databases of usage and of what is live."""
     usage_tables: tuple[str, ...] = ()
     live_tables: tuple[str, ...] = ()
 
@@ -34,7 +31,6 @@ class Server:
         folder.mkdir(parents=True)
         self.folder = folder
         self.flags = flags
-        """What the operator wants beyond the command line of all."""
         self.port = 0
         """Held by another socket, also while no process listens."""
         self._processes: list[Child] = []

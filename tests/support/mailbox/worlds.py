@@ -224,7 +224,6 @@ class Disk(Store):
     def __init__(self, database: sqlite3.Connection | None = None) -> None:
         super().__init__(database or connect(":memory:"))
         self._read: dict[str, Any] = {}
-        """What was read since the last change."""
         self._changes = -1
 
     async def apply(self, changes: Sequence[Change], now: Now) -> None:

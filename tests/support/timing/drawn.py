@@ -25,7 +25,6 @@ SCRIPT = (
     *((role, "add", "0") for role in ("sender", "receiver")),
     *((role, "close", None) for role in ("receiver", "sender")),
 )
-"""The commands of a transfer: role, type, phase."""
 
 SIDES = {"sender": "5e4de6", "receiver": "6ece17"}
 
