@@ -10,10 +10,12 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import ClassVar
+from unittest.mock import AsyncMock
 
 import pytest
 from msgspec.structs import replace
 
+from restante.common.errors import StoreBusy
 from restante.mailbox.core import fair_queue
 from restante.mailbox.core.connection_state import ConnectionLost, ConnectionState, ReceivedText
 from restante.mailbox.core.dispatcher import NOT_STORED, SERVICE_RESTART
@@ -442,7 +444,10 @@ async def test_the_record_of_a_bind_waits_for_the_next_commit_for_a_second_at_mo
     assert binds(tmp_path)[-1] == "last"
 
 
-async def test_usage_records_are_kept_as_long_as_the_operator_wants(tmp_path: Path) -> None:
+async def test_usage_records_are_kept_as_long_as_the_operator_wants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If another program writes to the database when they are due, they are kept until the next time."""
     clock, count = FakeClock(), commit_loop.MAX_RECORDS_DROPPED_AT_ONCE + 100
 
     async def visit(loop: CommitLoop, mailbox: str) -> None:
@@ -460,6 +465,10 @@ async def test_usage_records_are_kept_as_long_as_the_operator_wants(tmp_path: Pa
         await prune(loop)
         assert len(column(tmp_path, RESULTS)) == count + 1
         clock.now += 601
+        with monkeypatch.context() as patched:
+            patched.setattr(LoopPeer.store, "forget_usage", AsyncMock(side_effect=StoreBusy("it is locked")))
+            await prune(loop)
+        assert len(column(tmp_path, RESULTS)) == count + 1
         await prune(loop)
         assert [len(column(tmp_path, RESULTS)), len(binds(tmp_path))] == [1, 1]
 

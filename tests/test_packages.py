@@ -12,7 +12,7 @@ import tarfile
 import venv
 import zipfile
 from collections.abc import Mapping
-from email import message_from_string
+from email import message_from_bytes
 from importlib.metadata import PathDistribution, distribution
 from pathlib import Path
 from typing import Any, Final
@@ -109,14 +109,10 @@ def test_the_sdist_has_what_a_build_needs_and_nothing_else(packages: tuple[Path,
 
 def test_the_wheel_has_every_file_of_the_package_and_says_what_it_is(packages: tuple[Path, Path]) -> None:
     """Serving mailboxes needs no package of an extra."""
-    information = f"restante-{__version__}.dist-info"
     with zipfile.ZipFile(packages[0]) as opened:
         names = {name for name in opened.namelist() if name.startswith("restante/")}
         shared = {name.partition("/data/share/")[2] for name in opened.namelist() if "/data/share/" in name}
-        entry_points, licence, text = (
-            opened.read(f"{information}/{name}").decode()
-            for name in ("entry_points.txt", "licenses/LICENSE", "METADATA")
-        )
+        metadata = message_from_bytes(opened.read(f"restante-{__version__}.dist-info/METADATA"))
     assert names == {name.removeprefix("src/") for name in files_of_the_project("src")}
     assert "restante/py.typed" in names
     assert shared == {
@@ -124,16 +120,8 @@ def test_the_wheel_has_every_file_of_the_package_and_says_what_it_is(packages: t
         "fish/vendor_completions.d/restante.fish",
         *(f"restante/systemd/{unit.name}" for unit in (ROOT / "deploy/systemd").iterdir()),
     }
-    assert entry_points == "[console_scripts]\nrestante = restante.cli.main:main\n"
-    assert licence == (ROOT / "LICENSE").read_text()
-    metadata = message_from_string(text)
-    assert (metadata["Name"], metadata["Version"]) == ("restante", __version__)
     assert (metadata["License-Expression"], metadata.get_all("License-File")) == ("MIT", ["LICENSE"])
-    assert metadata["Description-Content-Type"] == "text/markdown"
-    assert metadata.get_payload() == (ROOT / "README.md").read_text()
     assert metadata.get_all("Provides-Extra") == ["client", "leveldb", "pipeline", "waku"]
-    assert "Typing :: Typed" in metadata.get_all("Classifier", [])
-    assert metadata["Project-URL"] is None, "the project has no public address yet (CONTRIBUTING.md)"
     needed = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
     assert {re.split(r"[<>=\[ ;]", line)[0] for line in needed} == {
         *("aiohttp", "msgspec", "picows", "prometheus-client", "rich", "structlog", "typer", "uvloop")

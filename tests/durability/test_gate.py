@@ -1,4 +1,4 @@
-"""A commit that has not ended answers nobody, one that could not begin is reported; and how a process ends."""
+"""A commit that has not ended answers nobody; and how a process ends."""
 
 import asyncio
 import resource
@@ -8,7 +8,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, Final
@@ -18,9 +18,6 @@ from prometheus_client import Metric
 
 from restante.common import admin_http
 from restante.common.admin_http import AdminPages
-from restante.common.errors import StoreBusy
-from restante.mailbox.server.commit_loop import Retention
-from restante.mailbox.store import sqlite
 from support.bounds import BOUND, bounded
 from support.mailbox.clients import Client, Clients, Frame
 from support.mailbox.live import open_live
@@ -57,13 +54,6 @@ def other_writer(data: Path) -> Iterator[sqlite3.Connection]:
     with closing(sqlite3.connect(database(data), isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         yield other
-
-
-@pytest.fixture
-def in_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every commit is made in the thread, however fast the disk is, and waits for no other program."""
-    monkeypatch.setattr(sqlite, "FAST_FLUSH_SECONDS", 0.0)
-    monkeypatch.setattr(sqlite, "LOCK_TIMEOUT_SECONDS", 0.01)
 
 
 async def test_replies_come_in_order_when_the_commit_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,37 +124,6 @@ async def test_the_health_check_reports_a_blocked_event_loop() -> None:
             with ThreadPoolExecutor() as elsewhere:
                 answer = elsewhere.submit(health).result(BOUND)  # blocks this loop
             assert answer == (503, b"the server hangs: the event loop is blocked or overloaded\n")
-
-
-@pytest.mark.usefixtures("in_the_thread")
-async def test_a_database_that_is_busy_while_old_usage_is_deleted_does_not_end_the_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with open_live(tmp_path, retention=Retention(keep_usage=1.0)) as here, Clients() as clients:
-        sender = await clients.opened(here.url, APP, "a", "m")
-        with ExitStack() as writers:
-            pruned, forget, refused = here.store.apply, here.store.forget_usage, asyncio.Event()
-
-            async def apply_and_block(*batch: Any) -> None:
-                """Let the pruning's own batch through: what comes next is the dropping."""
-                await pruned(*batch)
-                writers.enter_context(other_writer(tmp_path))
-
-            async def be_refused(*records: Any) -> int:
-                try:
-                    return await forget(*records)
-                except StoreBusy:
-                    refused.set()
-                    raise
-
-            monkeypatch.setattr(here.store, "apply", apply_and_block)
-            monkeypatch.setattr(here.store, "forget_usage", be_refused)
-            here.commit_loop.start_pruning()
-            async with bounded("a refusal"):
-                await refused.wait()
-            monkeypatch.undo()
-            await sender.call("ping", ping="still there?")
-        await sender.call("add", phase="1", body="still there")
 
 
 GOING_AWAY: Final = 1001

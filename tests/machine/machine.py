@@ -351,36 +351,6 @@ class Conversation(RuleBasedStateMachine):
             self.wait(self.model.prune_after + longer)
             self.prune(refused=False)
 
-    @rule(
-        pick=picks,
-        speaks=st.sets(st.sampled_from((0, 2))),
-        left=st.sets(st.sampled_from((0, 2))),
-        kind=st.sampled_from(("claim", "open")),
-        then=st.sampled_from((None, "close", "release", "claim")),
-    )
-    def succeed(self, pick: int, speaks: set[int], left: set[int], kind: str, then: str | None) -> None:
-        """Two sides meet, with or without a word; one or both may leave. A third comes, and is let in or turned away.
-        What it says next without a name is about what it asked for. Or the second side comes back.
-        """
-        name = _choose(pick, self._names(0), NAMEPLATES)
-        for slot in (0, 1, 2, 3, 4):
-            self.lose(slot)
-        for slot in (0, 2):
-            self._meet(slot, name, opens=slot in speaks, talks=True)
-        for slot in sorted(left):
-            self.lose(slot)
-        self._flush()
-        nameplate = self.model.nameplates.get(("x", name))
-        if kind == "open" and nameplate is not None:
-            self._command(4, "open", mailbox=nameplate.mailbox.name)
-        else:
-            self._command(4, "claim", nameplate=name)
-        if then == "claim":
-            self.lose(2)
-            self._command(2, "claim", nameplate=name)
-        elif then is not None:
-            self._command(4, then)
-
     @rule(slot=slots, most=st.sampled_from((6, 8, 9)))
     def take_the_digits(self, slot: int, most: int) -> None:
         """Somebody claims nearly all one-digit nameplates by hand, a connection for each."""
