@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from restante.common.net import host_and_port, network, networks, shown, site
+from restante.common.net import network, networks, shown, site
 from restante.mailbox.core import address_quotas
 from restante.mailbox.core.address_quotas import REFUSALS_PER_SECOND, AddressQuota, AddressRegistry
 from restante.mailbox.core.addresses import identify
@@ -129,10 +129,6 @@ def test_an_address_is_shown_as_its_ipv4_address_or_ipv6_64(text: str, wanted: s
 )
 def test_the_site_and_the_network_of_a_household(text: str, its_site: str, its_network: str) -> None:
     assert (site(text), network(text)) == (its_site, its_network)
-
-
-def test_an_ipv6_address_is_in_brackets_in_a_url() -> None:
-    assert (host_and_port("::1", 4010), host_and_port("127.0.0.1", 4010)) == ("[::1]:4010", "127.0.0.1:4010")
 
 
 def test_an_ipv4_address_and_an_ipv6_network_have_a_quota_each() -> None:

@@ -58,12 +58,10 @@ class Admin(Look):
         self.writers: list[asyncio.StreamWriter] = []
 
     async def status(self, path: str) -> int:
-        """Request a page, and read nothing of it but the status."""
         async with bounded(path), self.session.get(self.url + path) as response:
             return response.status
 
     async def send(self, request: bytes = b"", limit: int = 1 << 16) -> asyncio.StreamReader:
-        """Send this on a connection of its own, which ends with the test."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=limit)
         self.writers.append(writer)
         writer.write(request)
@@ -83,7 +81,6 @@ class Admin(Look):
 
 @asynccontextmanager
 async def looked_at(data: Path, token: str | None = None) -> AsyncIterator[Admin]:
-    """Serve a server and its admin port, as `serve` does."""
     async with open_live(data) as here, Clients() as clients, aiohttp.ClientSession() as session:
         settings = RunningSettings(Serve(data=str(data)), lambda: (Serve(), []), here.server)
         pages = status_pages.of(here.server, here.store, data, settings)

@@ -138,13 +138,11 @@ async def prune(loop: CommitLoop) -> None:
 
 
 async def a_second(loop: CommitLoop) -> None:
-    """Let what waits for the next commit wait no longer."""
     loop.commit_deferred()
     await loop.idle.wait()
 
 
 def read_only(refuses: bool) -> None:
-    """Let the disk refuse what is written, or take it again."""
     LoopPeer.store.database.execute(f"PRAGMA query_only = {int(refuses)}")
 
 
@@ -541,7 +539,6 @@ async def test_mailboxes_do_not_age_while_the_process_is_stopped(tmp_path: Path)
 
 
 def traced(path: Path) -> list[tuple[float | None, ...]]:
-    """Return the times of each line of a trace, since EPOCH."""
     keys = ("server_rx", "commit_began", "commit", "server_tx")
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     return [tuple(None if line[key] is None else line[key] - EPOCH for key in keys) for line in lines]

@@ -42,8 +42,6 @@ VIEWS: Final[dict[str, dict[str, Any]]] = {"wide": WIDE, "phone": PHONE, "dark":
 
 @dataclass
 class Watched:
-    """A server with a dashboard, and a pair of clients that use it."""
-
     server: Serving
     admin: str
     pair: Pair
@@ -54,7 +52,6 @@ class Watched:
 
 @asynccontextmanager
 async def watched(data: Path, *options: str) -> AsyncIterator[Watched]:
-    """Serve with an admin port; its token is TOKEN."""
     token = data.with_name("token")
     token.write_text(TOKEN)
     admin = ("--admin", "127.0.0.1:0", "--admin-token-file", str(token))
@@ -94,7 +91,6 @@ async def browser() -> AsyncIterator[Browser]:
 async def opened(
     browser: Browser, watching: Watched, token: str | None = TOKEN, **options: Any
 ) -> AsyncIterator[Page]:
-    """Open the dashboard, and type the token."""
     context = await browser.new_context(**options)
     context.set_default_timeout(BOUND * 1000)
     watching.complaints, watching.requests = [], []

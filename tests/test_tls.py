@@ -127,8 +127,6 @@ async def test_a_session_over_tls_is_as_without(tmp_path: Path, version: ssl.TLS
 
 
 class ByHand:
-    """A client whose TLS records are sent as the test wishes."""
-
     def __init__(self, context: ssl.SSLContext, socket: RawSocket) -> None:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname="127.0.0.1")

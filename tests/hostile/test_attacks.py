@@ -213,7 +213,6 @@ SLOW: Final[dict[str, bytes]] = {
 
 
 async def status(siege: Siege, request: bytes) -> str:
-    """Send this; gives the status that it gets, and reads to the end."""
     client = await siege.live.connect()
     client.write(request)
     head = (await client.rest()).partition(b"\r\n")[0].decode()

@@ -120,7 +120,6 @@ async def fate(siege: Siege, pieces: list[bytes], *, after: bool) -> Fate:
 
 
 async def fates(siege: Siege, streams: dict[str, list[bytes]], *, after: bool) -> dict[str, Fate]:
-    """All at once, each on a connection of its own."""
     async with siege.beside_the_pair("broken frames"):
         outcomes = await asyncio.gather(*(fate(siege, pieces, after=after) for pieces in streams.values()))
     return dict(zip(streams, outcomes, strict=True))

@@ -257,12 +257,10 @@ class Conversation(RuleBasedStateMachine):
 
     @rule(slot=slots, pick=picks)
     def claim(self, slot: int, pick: int) -> None:
-        """A nameplate that somebody has, or a new one."""
         self._command(slot, "claim", nameplate=_choose(pick, self._names(slot), NAMEPLATES))
 
     @rule(slot=slots)
     def open(self, slot: int) -> None:
-        """The mailbox of the nameplate that this side has claimed."""
         for nameplate in self.model.nameplates.values():
             for member in nameplate.members:
                 if (nameplate.app, member.side) == SEATS[slot] and not member.allocated:
@@ -294,7 +292,6 @@ class Conversation(RuleBasedStateMachine):
         self._flush_unless_gathering()
 
     def _meet(self, slot: int, name: str, *, opens: bool, talks: bool) -> None:
-        """Claim a nameplate; open its mailbox, or not; say something, or not."""
         self._command(slot, "claim", nameplate=name)
         self._flush()
         nameplate = self.model.nameplates.get((SEATS[slot][0], name))
@@ -470,5 +467,4 @@ class Conversation(RuleBasedStateMachine):
     )
     @rule()
     def refuse(self) -> None:
-        """The disk takes nothing of this batch, if it asks anything of it."""
         self._flush(refused=True)

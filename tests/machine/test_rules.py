@@ -145,7 +145,6 @@ class PruningWorld(StoreWorld):
             self.gone |= set(before) - set(after)
 
     def _send(self, box: int, kind: str) -> None:
-        """Send a command, with all keys that any command has."""
         keys = {"appid": "x", "side": f"side{box}", "mailbox": f"m{box}", "nameplate": str(box)}
         self.say(self.clients[box], json.dumps({"type": kind, "phase": "p", "body": "00", **keys}))
 

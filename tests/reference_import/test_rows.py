@@ -209,7 +209,6 @@ TABLES = ("nameplates", "mailboxes", "client_versions")
 
 
 def play_usage(their: Their) -> None:
-    """Sessions that end in every way there is."""
     for when, side in enumerate(("a", "b", "c")):
         their.bind(side, 1000.5 + when)
     mailbox = their.claim("a", "4", 1000.5)

@@ -226,19 +226,6 @@ async def test_a_batch_that_is_refused_leaves_nothing_behind(
     assert await engine.store.forget_usage(1e12, 100) == 2
 
 
-async def test_a_batch_waits_for_another_writer_that_ends_soon(engine: MailboxData) -> None:
-    """A backup, say; and the loop turns meanwhile."""
-    ledger = await Ledger.begin(engine.store)
-    ledger.open("a", "m")
-    with engine.refusing():
-        commit = asyncio.create_task(ledger.commit(engine.store))
-        for _ in range(3):  # it has found the lock by now, and we are here
-            await asyncio.sleep(0)
-        assert not commit.done()
-    await commit
-    await assert_shown(engine.store, ledger)
-
-
 async def test_an_id_of_a_usage_row_is_never_used_again(engine: MailboxData) -> None:
     """Not after it was forgotten, not after all were, not after a restart in between."""
     highest = dict.fromkeys(USAGE, 0)

@@ -220,7 +220,6 @@ def run(
     variables: Mapping[str, str] | None = None,
     bound: float = BOUND,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end, in a process of its own, within so many seconds."""
     return subprocess.run(
         [str(word) for word in command],
         cwd=cwd,

@@ -44,7 +44,6 @@ class Server:
         return tuple(self._column(self.usage_file, query) for query in queries)
 
     def live(self) -> dict[str, int]:
-        """How many rows are left, of each table that has any."""
         counts = {
             table: self._column(self.live_file, f"SELECT COUNT(*) FROM {table}")[0] for table in self.live_tables
         }
@@ -73,7 +72,6 @@ class Server:
         self._process.kill()
 
     async def restart(self) -> None:
-        """Start it again on the same data and port, after `kill`."""
         assert await self._process.ended() == -signal.SIGKILL, self.log()
         await self.start()
 
@@ -90,7 +88,6 @@ class Server:
             await process.end()
 
     async def logged(self, words: str) -> None:
-        """Wait until it has logged this since it started last."""
         await self._process.says(re.escape(words))
 
     def log(self) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from restante.common.listening import listen_address
-from restante.mailbox.core.dispatcher import CLEANUP_CLOSE_CODES, Dispatcher
+from restante.mailbox.core.dispatcher import CLEANUP_CLOSE_CODES
 from restante.mailbox.core.model import Now
 from restante.mailbox.server.commit_loop import CommitLoop, Retention
 from restante.mailbox.server.server import Server
@@ -35,16 +35,13 @@ class CommitLoopWorld(World):
         self._commit_loop = await CommitLoop.open(
             self._store, self.clock, self.dice, self.options.policy(), retention
         )
+        self.dispatcher = self._commit_loop.dispatcher
         if not self.options.in_grace_period:
-            self._commit_loop.dispatcher.state.end_grace_period()
+            self.dispatcher.state.end_grace_period()
         self._work()
 
     def _work(self) -> None:
         self._working = asyncio.get_running_loop().create_task(self._commit_loop.run())
-
-    @property
-    def dispatcher(self) -> Dispatcher:
-        return self._commit_loop.dispatcher
 
     def now(self) -> Now:
         return self._commit_loop.now()

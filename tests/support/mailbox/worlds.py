@@ -40,6 +40,7 @@ class World:
     """What a connection was told can be seen although it was lost in the same batch."""
     hanging_up_loses: ClassVar[bool] = False
     """Whoever is hung up on is gone at once."""
+    dispatcher: Dispatcher
 
     def __init__(self, options: Options, clock: FakeClock | None = None, dice: FakeDice | None = None) -> None:
         self.options = options
@@ -102,10 +103,6 @@ class World:
         """End the process and start it again on what it has stored; a crash leaves it no time to save touches."""
         raise NotImplementedError
 
-    @property
-    def dispatcher(self) -> Dispatcher:
-        raise NotImplementedError
-
     def now(self) -> Now:
         raise NotImplementedError
 
@@ -139,11 +136,7 @@ class CoreWorld(World):
         self._started = self.clock.monotonic()
         self._rebooted = self.clock.wall()
         self._usage = Usage()
-        self._dispatcher = Dispatcher(State(), self.dice, self.options.policy())
-
-    @property
-    def dispatcher(self) -> Dispatcher:
-        return self._dispatcher
+        self.dispatcher = Dispatcher(State(), self.dice, self.options.policy())
 
     def now(self) -> Now:
         return Now(self.clock.wall(), self._served_before + self.clock.monotonic() - self._started)
@@ -164,16 +157,16 @@ class CoreWorld(World):
         for connection, text, now in commands:
             self._end_grace_period(now)
             if text is None:
-                self._dispatcher.lose(connection, now)
+                self.dispatcher.lose(connection, now)
             else:
-                self._dispatcher.handle(connection, text, now)
-        assert self._dispatcher.internal_errors == []
+                self.dispatcher.handle(connection, text, now)
+        assert self.dispatcher.internal_errors == []
         stored = self._commit(refused=refused)
         if not stored:
             for connection, text, _ in commands:
                 if text is not None:
-                    self._dispatcher.close_sender(connection)
-        for connection in self._dispatcher.end_batch():
+                    self.dispatcher.close_sender(connection)
+        for connection in self.dispatcher.end_batch():
             bodies, connection.outbox = connection.outbox, []
             inbox = self._inboxes[connection]  # its line leads nowhere when it is lost; this is what it would say
             inbox.send(bodies, stamp(self.clock.wall()))
@@ -183,18 +176,18 @@ class CoreWorld(World):
 
     def _end_grace_period(self, now: Now) -> None:
         since = now.service - self._served_before
-        if self._dispatcher.state.in_grace_period and since >= min(GRACE_SECONDS, self.options.prune_after):
-            self._dispatcher.state.end_grace_period()
+        if self.dispatcher.state.in_grace_period and since >= min(GRACE_SECONDS, self.options.prune_after):
+            self.dispatcher.state.end_grace_period()
 
     def prune(self, *, refused: bool = False) -> bool:
         self._end_grace_period(self.now())
-        for _ in prune_idle(self._dispatcher, self.now, self.options.prune_after, self._rebooted):
+        for _ in prune_idle(self.dispatcher, self.now, self.options.prune_after, self._rebooted):
             if not self.flush(refused=refused):
                 return False
         return self.flush(refused=refused)
 
     def save(self) -> None:
-        for _ in save_touches(self._dispatcher):
+        for _ in save_touches(self.dispatcher):
             self.flush()
         self.flush()
 
@@ -209,7 +202,7 @@ class CoreWorld(World):
     def _commit(self, *, refused: bool) -> bool:
         """Keep what the operator may see; there is nobody to refuse it."""
         assert not refused
-        note(self._usage, self._dispatcher.changes)
+        note(self._usage, self.dispatcher.changes)
         return True
 
     def usage(self) -> Usage:
@@ -283,25 +276,25 @@ class StoreWorld(CoreWorld):
         self._rebooted = self.clock.wall()
         self._said = []
         self._inboxes = {}
-        self._dispatcher = Dispatcher(self._view(), self.dice, self.options.policy())
-        self._dispatcher.state.in_grace_period = self.options.in_grace_period
+        self.dispatcher = Dispatcher(self._view(), self.dice, self.options.policy())
+        self.dispatcher.state.in_grace_period = self.options.in_grace_period
 
     def _view(self) -> State:
         return at_once(self._store.view())
 
     def _commit(self, *, refused: bool) -> bool:
-        if not self._dispatcher.changes:
+        if not self.dispatcher.changes:
             return True
         self._store.refuses = refused
         try:
             self.run(self._apply())
         except StoreBusy:
-            self._dispatcher.undo_batch()
+            self.dispatcher.undo_batch()
             return False
         return True
 
     async def _apply(self) -> None:
-        await self._store.apply(self._dispatcher.changes, self.now())
+        await self._store.apply(self.dispatcher.changes, self.now())
         await self._store.tend()
 
     def restart(self, *, crash: bool = False) -> None:
@@ -315,7 +308,7 @@ class StoreWorld(CoreWorld):
         return self._store.usage()
 
     def check(self) -> None:
-        self._store.check(self._dispatcher.state, self.now())
+        self._store.check(self.dispatcher.state, self.now())
 
     def close(self) -> None:
         try:
