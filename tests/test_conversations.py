@@ -13,7 +13,7 @@ from wormhole_mailbox_server import server_websocket
 from wormhole_mailbox_server.database import create_or_upgrade_channel_db, create_or_upgrade_usage_db
 from wormhole_mailbox_server.server import make_server
 
-from support.mailbox.conversation import Mismatch, Replay, Script, read_scripts
+from support.mailbox.conversation import Mismatch, Script, ScriptReplay, read_scripts
 from support.mailbox.givens import Inbox, Options
 from support.mailbox.shells import SocketWorld
 from support.mailbox.tables import Usage
@@ -27,10 +27,10 @@ every_script = pytest.mark.parametrize("script", read_scripts(), ids=lambda scri
 def test_here(script: Script, world: type[World]) -> None:
     """In a first world, each line is done before the next is said; in another one they are said in batches."""
     with closing(world(script.options)) as server:
-        first = Replay(script, server)
+        first = ScriptReplay(script, server)
         first.one_by_one()
     with closing(world(script.options)) as server:
-        Replay(script, server, first.variables).as_batches()
+        ScriptReplay(script, server, first.variables).as_batches()
 
 
 ROWS = {"nameplates": "nameplates", "mailboxes": "mailboxes", "messages": "messages", "sides": "mailbox_sides"}
@@ -135,7 +135,7 @@ class ReferenceWorld(World):
 def test_against_the_reference_server(script: Script) -> None:
     """It passes, or the script says why it does not; a reason that no longer holds is a failure, too."""
     with closing(ReferenceWorld(script.options)) as world:
-        replay = Replay(script, world)
+        replay = ScriptReplay(script, world)
         if script.reference_differs is None:
             replay.one_by_one()
         else:

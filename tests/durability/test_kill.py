@@ -17,7 +17,7 @@ import pytest
 
 from support.bounds import bounded
 from support.loops import until
-from support.mailbox.clients import Client, Clients, Command, LostError
+from support.mailbox.clients import Client, Clients, LostError, SaidCommand
 from support.processes import called, database, evidence, restante, serving
 
 SESSIONS: Final = 12
@@ -156,7 +156,7 @@ async def add_until_lost(client: Client) -> None:
             await client.call("add", phase=str(number), body=body)
 
 
-def adds(client: Client) -> list[Command]:
+def adds(client: Client) -> list[SaidCommand]:
     return [command for command in client.said if command.kind == "add"]
 
 

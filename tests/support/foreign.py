@@ -27,14 +27,14 @@ STALL: Final = 20
 
 
 @dataclass(frozen=True)
-class Program:
+class ForeignProgram:
     """A program that is not Python's: its file, and the environment variables that it needs."""
 
     path: Path
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
-def program(name: str, package: str = "") -> Program:
+def program(name: str, package: str = "") -> ForeignProgram:
     """Return the program of this name, of the package of this name or another; skip the test if it is nowhere."""
     result = _sought(name, package or name)
     if isinstance(result, MissingError):
@@ -42,28 +42,28 @@ def program(name: str, package: str = "") -> Program:
     return result
 
 
-def chromium() -> Program:
+def chromium() -> ForeignProgram:
     """Return Chromium, or another browser that is built from it."""
     for name in ("chromium", "chromium-browser", "google-chrome"):
         if path := shutil.which(name):
-            return Program(Path(path))
+            return ForeignProgram(Path(path))
     return program("chromium")
 
 
 @cache
-def _sought(name: str, package: str) -> Program | MissingError:
+def _sought(name: str, package: str) -> ForeignProgram | MissingError:
     """Look once in this process: without a network, to look takes a while."""
     # Servers are in folders that are on the PATH of root only.
     path = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if path is not None:
-        return Program(Path(path))
+        return ForeignProgram(Path(path))
     try:
         return _unpacked(name, package)
     except MissingError as missing:
         return missing
 
 
-def _unpacked(name: str, package: str) -> Program:
+def _unpacked(name: str, package: str) -> ForeignProgram:
     """Return a program that is unpacked from a package and from what it needs that the machine does not have."""
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
         raise MissingError(f"{name} is missing, and this is no Debian (Debian: apt install {package})")
@@ -71,7 +71,7 @@ def _unpacked(name: str, package: str) -> Program:
     # What is in usr/bin may be a script that expects the program in its usual place.
     for parent in (f"lib/{name}", "bin", "sbin"):
         if (file := folder / "usr" / parent / name).is_file():
-            return Program(file, _variables(folder))
+            return ForeignProgram(file, _variables(folder))
     raise MissingError(f"{name} is missing, and the package {package} of this system does not have it")
 
 

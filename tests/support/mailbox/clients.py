@@ -31,7 +31,7 @@ class LostError(Exception):
 
 
 @dataclass(eq=False)
-class Command:
+class SaidCommand:
     kind: str
     fields: Frame
     ack: Frame | None = None
@@ -45,7 +45,7 @@ class Command:
 
 class Client:
     def __init__(self, socket: RawSocket, on_answer: Callable[[], None] = lambda: None) -> None:
-        self.said: list[Command] = []
+        self.said: list[SaidCommand] = []
         self.frames: list[Frame] = []
         """Everything it was told, the welcome first."""
         self.texts: list[str] = []
@@ -73,9 +73,9 @@ class Client:
         await client.until("the welcome", lambda: bool(client.frames))
         return client
 
-    async def say(self, kind: str, **fields: object) -> Command:
+    async def say(self, kind: str, **fields: object) -> SaidCommand:
         """Send a command; does not wait for its answers."""
-        command = Command(kind, {"type": kind, "id": next(self._ids), **fields})
+        command = SaidCommand(kind, {"type": kind, "id": next(self._ids), **fields})
         if self._reading.done():
             raise LostError(kind)
         self.said.append(command)
@@ -98,10 +98,10 @@ class Client:
         assert answer is not None
         return answer
 
-    async def answers(self, command: Command) -> None:
+    async def answers(self, command: SaidCommand) -> None:
         await self.until(f"the answers to {command.fields}", lambda: command.answered)
 
-    async def refused(self, command: Command) -> Frame:
+    async def refused(self, command: SaidCommand) -> Frame:
         await self.answers(command)
         assert command.error is not None
         return command.error

@@ -61,7 +61,7 @@ _FORMS = {
 }
 
 
-class Line(NamedTuple):
+class ScriptLine(NamedTuple):
     number: int
     text: str
     kind: str
@@ -74,7 +74,7 @@ class Script(NamedTuple):
     reference_differs: str | None
     reference_fails_at: str | None
     options: Options
-    lines: list[Line]
+    lines: list[ScriptLine]
 
 
 def read_scripts() -> list[Script]:
@@ -86,7 +86,7 @@ def _read_script(path: Path) -> Script:
     for number, raw in enumerate(path.read_text().splitlines(), 1):
         if text := raw.strip():
             kind, match = next((kind, match) for kind, form in _FORMS.items() if (match := form.fullmatch(text)))
-            lines.append(Line(number, text, kind, match.groups()))
+            lines.append(ScriptLine(number, text, kind, match.groups()))
     header = {line.kind: line.parts[0] for line in reversed(lines) if line.kind in {"differs", "fails", "title"}}
     options = dict(line.parts for line in lines if line.kind == "option")
     steps = [line for line in lines if line.kind not in {*header, "option"}]
@@ -105,13 +105,13 @@ def _chosen(options: dict[str, str]) -> Options:
 class Mismatch(AssertionError):  # noqa: N818 - what it is
     """What came is not what the script says, at this line of it."""
 
-    def __init__(self, script: Script, line: Line | None, why: object) -> None:
+    def __init__(self, script: Script, line: ScriptLine | None, why: object) -> None:
         self.line = "the end" if line is None else line.text
         super().__init__(f"{script.name}.txt:{line.number if line else 0}: {self.line}\n    {why}")
 
 
 @dataclass
-class Replay:
+class ScriptReplay:
     script: Script
     world: World
     variables: dict[str, Any] = field(default_factory=dict)
@@ -145,14 +145,14 @@ class Replay:
             self._compare(batch + last)
         self._nothing_left()
 
-    def _compare(self, lines: list[Line]) -> None:
+    def _compare(self, lines: list[ScriptLine]) -> None:
         for line in lines:
             try:
                 self._check(line)
             except AssertionError as error:
                 raise Mismatch(self.script, line, error) from error
 
-    def _ends_batch(self, line: Line) -> bool:
+    def _ends_batch(self, line: ScriptLine) -> bool:
         if line.kind == "lost":  # over a real socket, who is gone cannot be told any more
             return not self.world.tells_the_lost
         return line.kind in {"prune", "restart", "rows", "usage"}
@@ -172,7 +172,7 @@ class Replay:
         if not self.gathering:
             self.world.flush()
 
-    def _do(self, line: Line) -> None:
+    def _do(self, line: ScriptLine) -> None:
         match line.kind, line.parts:
             case "raw", (name, text):
                 self._send(name, text.strip())
@@ -195,7 +195,7 @@ class Replay:
             case "restart", _:
                 self.world.restart()
 
-    def _check(self, line: Line) -> None:
+    def _check(self, line: ScriptLine) -> None:
         match line.kind, line.parts:
             case "says", (name, text):
                 self._expect(name, {"type": "ack", "id": self._message(text).get("id")})
