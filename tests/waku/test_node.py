@@ -7,7 +7,6 @@ import sqlite3
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,15 @@ import structlog
 from restante.common.listening import listen_address
 from restante.common.net import networks
 from restante.waku.archive.schema import FILE
-from restante.waku.connection import peer_connection, quotas
-from restante.waku.connection.deadlines import CLOSE_TIMEOUT, EARLY, NEVER, Deadlines
+from restante.waku.connection import quotas
+from restante.waku.connection.deadlines import (
+    CLOSE_TIMEOUT,
+    EARLY,
+    STATUS_TIMEOUT,
+    TIMER_STEP,
+    WRITE_STALL_TIMEOUT,
+    Deadlines,
+)
 from restante.waku.connection.peer_connection import PeerConnection
 from restante.waku.connection.quotas import Quotas
 from restante.waku.connection.read_pacing import PAUSED_BY_ARCHIVE
@@ -29,7 +35,7 @@ from restante.waku.limits import MIB, Limits
 from restante.waku.node import admission, main, node, relay, save_schedule
 from restante.waku.node.housekeeping import Housekeeping
 from restante.waku.node.mailserver import AGE_WORDS, ARCHIVE_RETRY_DELAY, FULL_WORDS, LOCKED_WORDS, ArchiveTerms
-from restante.waku.node.node import NO_PROXY_HEADER, Node
+from restante.waku.node.node import NO_PROXY_HEADER
 from restante.waku.node.save_schedule import MIN_BATCH_ENVELOPES
 from restante.waku.protocol import packets as waku_packets
 from restante.waku.protocol.acceptance import Policy
@@ -44,6 +50,7 @@ from support.waku.letters import EPOCH, TOPIC, letter
 from support.waku.raw_peer import FULL_NODE, GoneError, RawPeer
 
 KEY = Key(b"\x77" * 32)
+PING = session.SessionLimits().ping + TIMER_STEP
 NOTHING = Options(pow=0.0, confirmations=True, topics=frozenset())
 FEW_OWED = Limits(owed_bytes=64 * 1024, address_bytes=0, address_envelopes=0)
 FREE = Policy(min_pow=0.0)
@@ -55,19 +62,6 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node, "REDIAL_DELAY", 0.0)
 
 
-class Quick(Node):
-    """Asks whether a peer is there as soon as it says nothing."""
-
-    def _devp2p_limits(self) -> session.SessionLimits:
-        return session.SessionLimits(ping=0.01, silence=1000.0)
-
-
-def time_has_come(its_connection: PeerConnection, name: str = "session") -> None:
-    """Let a deadline of a connection pass: by default the one at which it pings its peer."""
-    setattr(its_connection._deadlines, name, 0.0)
-    its_connection._on_time()
-
-
 async def both_know(one: Inside, other: Inside) -> None:
     """Wait until two nodes have greeted each other."""
     for here, there in ((one, other), (other, one)):
@@ -75,7 +69,7 @@ async def both_know(one: Inside, other: Inside) -> None:
 
 
 def knows(here: Inside, there: Inside) -> bool:
-    peer = here.node.peers.get(there.node.admission._id)
+    peer = here.node.peers.get(node_id(there.node.key.public))
     return peer is not None and peer.here
 
 
@@ -200,12 +194,12 @@ async def test_a_static_peer_that_has_dialled_is_not_dialled(tmp_path: Path) -> 
 
 
 async def test_a_second_connection_of_a_peer_replaces_the_first_only_where_that_is_silent(tmp_path: Path) -> None:
-    async with inside(tmp_path, node_type=Quick, housekeeping=Housekeeping(max_peers=2)) as here:
+    async with inside(tmp_path, housekeeping=Housekeeping(max_peers=2)) as here:
         first = await here.greet(key=KEY)
         [its_connection] = here.node.connections
         assert await (await here.enter(KEY)).ended() is Reason.ALREADY_CONNECTED
         await first.post(letter(1))
-        time_has_come(its_connection)
+        here.later(PING)
         await here.until("a Ping that is not answered", lambda: its_connection.silent)
         second = await here.greet(key=KEY)
         assert await first.ended() is Reason.ALREADY_CONNECTED
@@ -244,7 +238,8 @@ async def test_a_full_node_keeps_its_best_and_static_peers(tmp_path: Path, monke
             await here.until("all connections that there may be", lambda: len(here.node.connections) == 5)
             assert await (await here.enter()).ended() is Reason.TOO_MANY_PEERS
             assert await knocking[0].ended() is Reason.TOO_MANY_PEERS
-            assert await (await here.go_in(knocking[1])).ended() is Reason.TOO_MANY_PEERS
+            await knocking[1].shake_hands()
+            assert await knocking[1].ended() is Reason.TOO_MANY_PEERS
             assert here.node.counts[admission.HALF_OPEN] == 1
 
 
@@ -264,16 +259,12 @@ async def test_incomplete_packets_of_all_peers_have_a_common_limit(tmp_path: Pat
         await good.fence()
 
 
-async def test_a_peer_without_a_status_is_disconnected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_peer_without_a_status_is_disconnected(tmp_path: Path) -> None:
     async with inside(tmp_path) as here:
-        peer = await here.enter()
-        [its_connection] = here.node.connections
-        await here.until("its Hello", lambda: its_connection._deadlines.status != NEVER)
-        peer.say(waku_packets.STATUS, waku_packets.write_options(FULL_NODE))
-        await peer.fence()
-        assert its_connection._deadlines.status == NEVER, "who has said it may stay"
-        monkeypatch.setattr(peer_connection, "STATUS_TIMEOUT", 0.05)
-        assert await (await here.enter()).ended() is Reason.PING_TIMEOUT
+        peer, without = await here.greet(), await here.enter()
+        await here.until("its Hello", lambda: len(here.node.peers) == 2)
+        here.later(STATUS_TIMEOUT)
+        assert await without.ended() is Reason.PING_TIMEOUT
         await peer.fence()
 
 
@@ -311,22 +302,21 @@ async def test_a_changed_interest_loses_nothing_of_a_backlog(tmp_path: Path, mon
         assert hashes == {envelope.hash for envelope in letters}
 
 
-async def test_a_peer_that_does_not_read_is_disconnected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_connection, "WRITE_STALL_TIMEOUT", 3600.0)
-    async with inside(tmp_path, policy=FREE, limits=FEW_OWED) as here:
+async def test_a_peer_that_reads_nothing_for_20_seconds_is_disconnected(tmp_path: Path) -> None:
+    limits = Limits(owed_bytes=500_000, address_bytes=0, address_envelopes=0)
+    async with inside(tmp_path, policy=FREE, limits=limits) as here:
         poster, reader, its_connection = await deaf_reader(here, lambda connection: connection.reading.stuck)
-        deadlines, owed = its_connection._deadlines, its_connection.unsent()
+        owed = its_connection.unsent()
         await poster.post(letter(1000, size=500_000))
-        assert 0 < deadlines.stall - here.node.loop.time() <= 3600.0
-        assert deadlines._armed <= deadlines.stall
-        its_connection._unsent_before += 1  # it has read something
-        time_has_come(its_connection, "stall")
-        await asyncio.sleep(0)
+        while its_connection.unsent() == owed:
+            await reader.read()
+        here.later(WRITE_STALL_TIMEOUT)
+        await poster.fence()
         assert its_connection in here.node.connections
-        time_has_come(its_connection, "stall")  # and now nothing
+        here.later(WRITE_STALL_TIMEOUT)
         await here.until("the end of its time", lambda: its_connection not in here.node.connections)
         assert here.node.counts == {"lost: ping_timeout": 1}
-        assert owed < 64 * 1024 + 2 * 510_000
+        assert owed < 500_000 + 2 * 510_000
         assert here.node.relay.counts["relayed later, because the peer did not read"] >= 1
         assert await reader.ended() is None
 
@@ -334,37 +324,35 @@ async def test_a_peer_that_does_not_read_is_disconnected(tmp_path: Path, monkeyp
 async def test_reading_a_little_of_the_last_bytes_does_not_extend_their_deadline(tmp_path: Path) -> None:
     async with inside(tmp_path, policy=FREE, limits=FEW_OWED) as here:
         _, _, its_connection = await deaf_reader(here, lambda connection: connection.reading.stuck)
-        deadlines = its_connection._deadlines
         its_connection.disconnect(Reason.CLIENT_QUITTING)
         its_connection.flush()
-        close = deadlines.close
-        assert (deadlines.stall, close <= here.node.loop.time() + CLOSE_TIMEOUT) == (NEVER, True), "one end is enough"
+        here.later(CLOSE_TIMEOUT / 2)
         its_connection.resume_writing()
         its_connection.pause_writing()
         its_connection.flush()
-        assert (deadlines.stall, deadlines.close) == (NEVER, close)
-        time_has_come(its_connection, "close")
+        assert its_connection in here.node.connections
+        here.later(CLOSE_TIMEOUT / 2)
         await here.until("the loss", lambda: its_connection not in here.node.connections)
-        assert (deadlines.stall, deadlines.close, deadlines._timer) == (NEVER, NEVER, None)
 
 
 async def test_a_peer_over_its_rate_is_not_read_until_all_is_paid_for_and_its_end_is_noticed(tmp_path: Path) -> None:
     limits = Limits(address_envelopes=0.001, address_envelopes_at_once=14)
-    async with inside(tmp_path, limits=limits, node_type=Quick) as here:
+    async with inside(tmp_path, limits=limits) as here:
         peer = await here.greet()
         await peer.post(*(letter(number) for number in range(5)))
         assert unread(here) == []
         await peer.post(*(letter(number) for number in range(5, 5_000)))
-        await here.until("the whole packet", lambda: not here.node._digesting)
         [its_connection] = unread(here)
-        deadlines = its_connection._deadlines
-        assert 4_000_000 < deadlines.resume - here.node.loop.time() < NEVER, "its envelopes count, too"
+        assert its_connection.quota.wait(here.node.loop.time(), limits) > 4_000_000, "its envelopes count, too"
         peer.cut()  # for hours nobody would look
-        time_has_come(its_connection)
+        here.later(PING)
         await here.until("the loss", lambda: not here.node.connections)
-        assert (deadlines.resume, deadlines._timer) == (NEVER, None)
         its_connection.digested()
-        assert (deadlines.resume, deadlines._timer) == (NEVER, None)
+
+
+def spent(connection: PeerConnection) -> float:
+    """Return the envelopes that a peer was charged for, where the node has no rate."""
+    return connection.quota.wait(0.0, Limits(address_bytes=0, address_envelopes=1, address_envelopes_at_once=0))
 
 
 async def test_each_packet_counts_against_the_rate_of_its_peer(tmp_path: Path) -> None:
@@ -382,12 +370,11 @@ async def test_each_packet_counts_against_the_rate_of_its_peer(tmp_path: Path) -
     async with inside(tmp_path, limits=Limits(address_envelopes=0)) as here:
         peer = await here.greet()
         [its_connection] = here.node.connections
-        spent = partial(its_connection.quota._envelopes.spent, 0.0, 0.0)
         for code, body, count in packets:
-            before = spent()
+            before = spent(its_connection)
             peer.say(code, body)
             await peer.fence()
-            assert spent() - before == count + 1, (code, body)  # and the Ping of the fence
+            assert spent(its_connection) - before == count + 1, (code, body)  # and the Ping of the fence
 
 
 async def test_what_is_not_archived_costs_its_peer_no_more_than_what_is(tmp_path: Path) -> None:
@@ -396,14 +383,13 @@ async def test_what_is_not_archived_costs_its_peer_no_more_than_what_is(tmp_path
     async with inside(tmp_path, terms=terms, limits=Limits(address_envelopes=0)) as here:
         peer = await here.greet(NOTHING)
         [its_connection] = here.node.connections
-        spent = partial(its_connection.quota._envelopes.spent, 0.0, 0.0)
-        before = spent()
+        before = spent(its_connection)
         assert not (await peer.post(archived, letter(2), letter(3))).refusals
-        cost = spent() - before
+        cost = spent(its_connection) - before
         response = await peer.post(*others)
         assert [refusal.hash for refusal in response.refusals] == [envelope.hash for envelope in others]
         assert [refusal.code for refusal in response.refusals] == [22, 21, 22]
-        assert (spent() - before - cost, its_connection.peer.score) == (cost, 0)
+        assert (spent(its_connection) - before - cost, its_connection.peer.score) == (cost, 0)
 
 
 async def test_a_copy_of_what_was_pruned_is_in_the_archive_again_or_an_error(tmp_path: Path) -> None:
@@ -467,8 +453,9 @@ async def test_peers_of_one_address_share_its_rate_even_after_they_reconnect(tmp
         late.say(waku_packets.STATUS, waku_packets.write_options(FULL_NODE))
         late.offer([letter(1000 + more, size=1000) for more in range(15)])
         await here.until("one that is left unread", lambda: len(unread(here)) == 1)
-        time_has_come(unread(here)[0], "resume")
-        assert unread(here) == []
+        [its_connection] = unread(here)
+        here.later(its_connection.quota.wait(here.node.loop.time(), limits))
+        await here.until("its turn", lambda: not unread(here))
 
 
 async def test_an_address_that_connects_too_often_is_closed_at_once(tmp_path: Path) -> None:
@@ -494,22 +481,19 @@ async def test_envelopes_missed_by_a_peer_that_did_not_read_are_sent_when_it_rea
         while len(relayed) < len(letters):  # one may come twice
             relayed |= {envelope.hash for envelope in await reader.relayed(1)}
         assert relayed == {envelope.hash for envelope in letters}
-        await here.until("the end of its deadline", lambda: its_connection._deadlines.stall == NEVER)
+        here.later(WRITE_STALL_TIMEOUT)
+        await reader.fence()
 
 
 async def test_a_peer_that_closes_its_half_and_does_not_read_is_disconnected(tmp_path: Path) -> None:
     limits = Limits(owed_bytes=1 << 30, address_bytes=0, address_envelopes=0)
     async with inside(tmp_path, policy=FREE, limits=limits) as here:
-        _, reader, its_connection = await deaf_reader(here, lambda connection: bool(connection.unsent()))
-        transport, deadlines = its_connection._transport, its_connection._deadlines
-        assert transport is not None
+        poster, reader, its_connection = await deaf_reader(here, lambda connection: bool(connection.unsent()))
         reader.writer.write_eof()
-        await here.until("the end of its half", transport.is_closing)
-        assert deadlines.close == NEVER
-        its_connection._session._last_received = float("-inf")
-        time_has_come(its_connection)
-        await here.until("the last words", lambda: deadlines.close != NEVER)
-        time_has_come(its_connection, "close")
+        for seconds in (PING, PING, CLOSE_TIMEOUT):
+            await poster.fence()
+            assert its_connection in here.node.connections
+            here.later(seconds)
         await here.until("the loss", lambda: its_connection not in here.node.connections)
 
 
@@ -517,7 +501,6 @@ async def test_a_peer_that_gave_way_and_does_not_read_is_closed_when_a_newcomer_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission, "EXTRA_CONNECTIONS", 1)
-    monkeypatch.setattr(peer_connection, "CLOSE_TIMEOUT", 3600.0)
     two = Housekeeping(max_peers=2, save_interval=0.0)
     async with inside(tmp_path, policy=FREE, limits=FEW_OWED, housekeeping=two) as here:
         _, _, its_connection = await deaf_reader(here, lambda connection: bool(connection.unsent()))
@@ -536,9 +519,9 @@ async def test_a_large_packet_is_handled_while_others_are_served(tmp_path: Path)
         large, small = await here.greet(NOTHING), await here.greet(NOTHING)
         packet = large.offer([letter(number) for number in range(20_000)])
         await large.writer.drain()
-        await here.until("the large packet", lambda: bool(here.node._digesting))
+        await here.until("the large packet", lambda: here.node.mailserver.counts["new"])
         await small.fence()
-        assert here.node._digesting  # it still is
+        assert here.node.mailserver.counts["new"] < 20_000
         assert (await large.confirmed(packet)).refusals == ()
         assert (await here.archive.counts()).envelopes == 20_000
 
@@ -712,10 +695,11 @@ def test_the_quota_that_is_longest_unused_is_forgotten_first_but_none_in_use(mon
     assert those.obtain("a") is first
     assert those.obtain("b") is not second
     first.connections = 1
+    passing = those.obtain("passing")
     for number in range(100):
         those.obtain(f"passing {number}")
-        assert len(those._quotas) <= 3
     assert those.obtain("a") is first
+    assert those.obtain("passing") is not passing
     first.connections = 0
     for number in range(3):
         those.obtain(f"late {number}")

@@ -62,6 +62,7 @@ class ControlledArchive(Archive):
         super().__init__(*parts)
         self.batches: list[int] = []
         """Envelopes of each save that was begun."""
+        self.saving = False
         self.idle = asyncio.Event()
         """While it is not set, no save begins to write."""
         self.idle.set()
@@ -78,10 +79,14 @@ class ControlledArchive(Archive):
 
     async def save(self, batch: Sequence[Envelope], arrived: int) -> None:
         self.batches.append(len(batch))
-        await self.idle.wait()
-        if self.full:
-            raise StoreFull("the database refused: database or disk is full")
-        await super().save(batch, arrived)
+        self.saving = True
+        try:
+            await self.idle.wait()
+            if self.full:
+                raise StoreFull("the database refused: database or disk is full")
+            await super().save(batch, arrived)
+        finally:
+            self.saving = False
 
     async def hashes(self) -> list[bytes]:
         """Return what is archived, in the order in which it came."""
@@ -100,7 +105,7 @@ class Inside(Reachable):
     def narrow(self, *peers: RawPeer) -> None:
         """Make the kernel buffer little of what is sent to these peers, which do not read."""
         for peer in peers:
-            transport = self.node.peers[node_id(peer.key.public)]._transport
+            transport = self.node.peers[node_id(peer.key.public)].reading.transport
             assert transport is not None
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
             peer.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
@@ -114,8 +119,12 @@ class Inside(Reachable):
 
     async def archived(self) -> None:
         """Wait until nothing that was read waits for the archive."""
-        mailserver = self.node.mailserver
-        await self.until("the archive", lambda: not mailserver.gathered and not mailserver._waiting)
+        await self.until("the archive", lambda: not self.node.mailserver.gathered and not self.archive.saving)
+
+    def later(self, seconds: float) -> None:
+        """Move the loop's clock: what is due by then happens in the next turn."""
+        before = self.node.loop.time
+        self.node.loop.time = lambda: before() + seconds  # type: ignore[method-assign]
 
     until = staticmethod(until)
 
@@ -132,7 +141,6 @@ async def inside(
     limits: Limits | None = None,
     clock: Clock | None = None,
     history: HistoryTerms | None = None,
-    node_type: type[Node] = Node,
 ) -> AsyncIterator[Inside]:
     """Serve from this process, on a free port, with the key of this number."""
     clock = clock or Clock()
@@ -141,9 +149,8 @@ async def inside(
     assert isinstance(archive, ControlledArchive)
     mailserver = Mailserver(policy or Policy(), terms or ArchiveTerms(), Pool(limits.known_bytes, limits.pool_bytes))
     key = Key(bytes([number]) * 32)
-    node = node_type(
-        key, mailserver, archive, housekeeping or Housekeeping(save_interval=0.0), limits, history, clock=clock
-    )
+    housekeeping = housekeeping or Housekeeping(save_interval=0.0)
+    node = Node(key, mailserver, archive, housekeeping, limits, history, clock=clock)
     here = Inside(node, archive, clock)
     try:
         [at] = await node.listen(listen_address(f"127.0.0.1:{port}", "--listen"))

@@ -152,7 +152,19 @@ class RawPeer:
         """Close without a word."""
         self.writer.transport.abort()
 
-    async def _read(self) -> None:
+    async def shake_hands(self) -> None:
+        """Have both Hellos said. Raises GoneError where the node says something else."""
+        async with bounded("the handshake"):
+            while not self.rlpx.ready:
+                await self.read()
+        hello = Hello("test", (Capability(*packets.CAPABILITY),), 0, self.key.public)
+        self.frame(b"\x80" + hello.encode())
+        frame = await self._frame()
+        if frame[0] != 0x80:
+            raise self._parted(frame[1:])
+
+    async def read(self) -> None:
+        """Read what the kernel has, at least a byte."""
         if self.gone is not None:
             raise self.gone
         try:
@@ -168,7 +180,7 @@ class RawPeer:
 
     async def _frame(self) -> bytes:
         while not self._frames:
-            await self._read()
+            await self.read()
         return self._frames.pop(0)
 
     def _take(self, frame: bytes) -> None:
@@ -197,18 +209,8 @@ class Reachable:
 
     async def enter(self, key: Key | None = None, source: str = "127.0.0.1") -> RawPeer:
         """Connect, and have both Hellos said. Raises GoneError where the node says something else."""
-        return await self.go_in(await RawPeer.knock(self.enode.port, self.enode.public, key, source))
-
-    async def go_in(self, peer: RawPeer) -> RawPeer:
-        """Go on with a peer that has knocked, as `enter` does."""
-        async with bounded("the handshake"):
-            while not peer.rlpx.ready:
-                await peer._read()
-        hello = Hello("test", (Capability(*packets.CAPABILITY),), 0, peer.key.public)
-        peer.frame(b"\x80" + hello.encode())
-        frame = await peer._frame()
-        if frame[0] != 0x80:
-            raise peer._parted(frame[1:])
+        peer = await RawPeer.knock(self.enode.port, self.enode.public, key, source)
+        await peer.shake_hands()
         return peer
 
     async def greet(self, options: Options = FULL_NODE, key: Key | None = None, source: str = "127.0.0.1") -> RawPeer:
