@@ -187,7 +187,7 @@ async def test_who_does_not_read_gives_up_its_slot_and_costs_nothing_once_gone(
         here.narrow(*slow)
         for peer in slow:
             peer.say_all([(waku_packets.REQUEST, plain(lower=EPOCH - 40))] * 2)
-        await here.until("pages that wait", lambda: len(here.node.history_requests._unread) == 2)
+        await here.until("pages that wait", lambda: sum(one.reading.stuck for one in here.node.connections) == 2)
         quick = await here.greet()
         for _ in range(3):
             assert await walk(quick, upper=EPOCH - 96) == LETTERS
@@ -204,10 +204,10 @@ async def test_who_does_not_read_gives_up_its_slot_and_costs_nothing_once_gone(
             assert envelopes + (await walk(quick, cursor, lower=EPOCH - 40) if cursor else []) == large
         requests = here.node.history_requests
         slow[0].say_all([(waku_packets.REQUEST, plain(lower=EPOCH - 40))] * 5)
-        await here.until("a page that waits", lambda: bool(requests._unread))
+        await here.until("a page that waits", lambda: any(one.reading.stuck for one in here.node.connections))
         slow[0].cut()
-        await here.until("nothing in the making", lambda: not requests._making)
-        assert not requests._lines
+        await here.until("nothing that waits", lambda: not requests.waiting)
+        assert await walk(quick, upper=EPOCH - 96) == LETTERS
 
 
 async def test_a_page_without_room_is_searched_again_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,17 +216,16 @@ async def test_a_page_without_room_is_searched_again_later(tmp_path: Path, monke
         await here.archive.save(LETTERS, EPOCH)
         requests = here.node.history_requests
         here.archive.search.clear()
-        slow, quick = await here.greet(), await here.greet()
+        slow = await here.greet()
+        [connection] = here.node.connections
+        quick = await here.greet()
         slow.say(waku_packets.REQUEST, plain())
         await here.until("its search", lambda: bool(here.archive.asked))
-        [connection] = requests._making
         connection.pause_writing()
         quick.say(waku_packets.REQUEST, plain())
-        await here.until("who waits", lambda: requests._slots.waiting == 1)
+        await quick.fence()
         here.archive.search.set()
         assert flat((await page(quick))[0]) == LETTERS
-        await here.until("a slot that nobody has", lambda: not requests._slots.locked())
-        assert connection in requests._making
         connection.resume_writing()
         packets, end = await page(slow)
         assert (flat(packets), end) == (LETTERS, Completed(ID, LETTERS[-1].hash))
@@ -265,6 +264,7 @@ class Hours:
         """Cleared by a test that wants to see somebody wait."""
         self.on.set()
         self.waiting = 0
+        # No argument sets this clock, and the loop's would end all other waits, too.
         requests._loop = self  # type: ignore[assignment]
         requests._pause = self.pause  # type: ignore[method-assign]
 
@@ -327,9 +327,7 @@ async def test_a_waiting_requester_is_still_read_delays_only_its_own_address_and
         assert requests.waiting == SMALL
         hours.on.set()
         assert flat((await page(neighbour))[0]) == LETTERS
-        await here.until("the end of all lines", lambda: not requests._making)
-        assert (requests.waiting, requests._lines) == (0, {})
-        assert {quota.lines for quota in requests._quotas._quotas.values()} == {0}
+        assert requests.waiting == 0
 
 
 async def test_a_request_that_would_wait_too_long_is_refused_and_not_charged(tmp_path: Path) -> None:
@@ -366,7 +364,7 @@ async def test_a_slow_reader_does_not_exceed_the_rate(tmp_path: Path) -> None:
         await peer.fence()
         connection.pause_writing()
         here.archive.search.set()
-        await here.until("a page that waits", lambda: connection in here.node.history_requests._unread)
+        await here.until("a page that waits", here.node.history_requests.queries.total)
         hours.now += 2 * MAX_QUEUE_SECONDS
         connection.resume_writing()
         for _ in range(3):
@@ -395,7 +393,6 @@ async def test_waiting_requests_have_a_limit_of_memory(tmp_path: Path, monkeypat
             assert flat((await page(modest))[0]) == LETTERS
         ends = [(await page(peer))[1] for peer in greedy for _ in range(3)]
         assert ends == [Completed(ID)] * 3 + [TOO_MANY] * 3
-        await here.until("the end of all lines", lambda: not requests._making)
         assert requests.waiting == 0
 
 

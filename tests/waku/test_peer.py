@@ -378,4 +378,4 @@ def test_the_number_of_remembered_topics_is_limited(monkeypatch: pytest.MonkeyPa
     for _ in range(2):
         for topic in TOPICS:
             assert list(all_of_them.wanting(topic)) == (["a"] if bloom.passes(bloom.of(TOPICS[:2]), topic) else [])
-    assert len(all_of_them._passing) == 3
+    assert len(all_of_them._passing) == 3  # nothing else shows it: who is forgotten is looked up again

@@ -452,7 +452,7 @@ async def test_packets_that_cannot_be_read_are_rejected_and_nothing_else_is(tmp_
         for code, body in sent:
             peer.say(code, body)
             await peer.fence()
-            await here.until("the packet", lambda: not here.node._digesting)
+            await here.until("the large packet", here.node.rejected.total)
         assert here.node.mailserver.counts == {"old": 1}, "a large packet with one that is no envelope"
         counts = await look.counts()
         assert counts["waku_envelopes_rejected_total invalid_data"] == 4

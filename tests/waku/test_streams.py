@@ -17,13 +17,13 @@ from restante.waku import (
     FetchState,
     IncompleteError,
     LaggingError,
-    SymmetricKey,
     Timeouts,
     fetch,
     new_key,
     subscribe,
 )
 from restante.waku.envelope.envelope import make
+from restante.waku.protocol import packets
 from support.bounds import bounded
 from support.waku.fake_node import SHARED, Honest, listening
 from support.waku.letters import TOPIC
@@ -177,13 +177,12 @@ async def test_a_subscription_tells_which_server_fails() -> None:
 
 
 async def test_a_program_that_is_too_slow_for_live_envelopes_is_told() -> None:
-    sent = letters(20, age=100)
-    async with listening(Honest(sent, together=5)) as (_, enode), bounded("the end"):
-        size = sum(len(letter.raw) for letter in sent)
-        key = SymmetricKey(SHARED.secret)
-        stream = subscribe(enode, topics=[TOPIC], since=0, password=key, budgets=Budgets(bytes=size))
-        stream._max_waiting_bytes = size // 2
+    first, *live = letters(20, age=20)
+    async with listening(Honest([first])) as (node, enode), bounded("the end"):
+        budgets = Budgets(bytes=10 * len(first.raw))
+        stream = subscribe(enode, topics=[TOPIC], since=0, password=SHARED, budgets=budgets)
         with pytest.raises(LaggingError, match="bytes of envelopes wait to be taken"):  # noqa: PT012 - a loop
             async for _letter in stream:
-                assert stream._task is not None
-                await asyncio.wait((stream._task,))
+                for connection in node.connections:
+                    connection.send(packets.MESSAGES, packets.write_envelopes(letter.raw for letter in live))
+                await node.is_alone.wait()

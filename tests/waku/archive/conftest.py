@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -13,13 +14,14 @@ from unittest.mock import patch
 import pytest
 from msgspec.structs import replace
 
-from restante.waku.archive import pruning, sqlite
+from restante.waku.archive import sqlite
 from restante.waku.archive.history.query import DEFAULT_BOUNDS, Bounds, Page, PageQuery
 from restante.waku.archive.schema import FILE
 from restante.waku.archive.sqlite import Archive, open_archive
 from restante.waku.envelope import bloom
 from restante.waku.envelope.envelope import Envelope
 from stores.conftest import DataDirectory
+from support.bounds import BOUND
 from support.waku.envelopes import T0, everything
 
 
@@ -70,7 +72,8 @@ class Engine(DataDirectory[Archive]):
 
     @contextlib.contextmanager
     def meddling(self, steps: Iterable[Callable[[], None]]) -> Iterator[None]:
-        """Run one step before each read, as long as there are any."""
+        """Run one step before each read, as long as there are any. A step runs in the thread that reads."""
+        self.loop = asyncio.get_running_loop()
         with contextlib.ExitStack() as patches:
             following = iter(steps)
             for reader in self.store.readers.free:
@@ -79,11 +82,11 @@ class Engine(DataDirectory[Archive]):
 
     def save_now(self, batch: Sequence[Envelope]) -> None:
         """Save in such a step."""
-        self.store._save(batch, 1)
+        asyncio.run_coroutine_threadsafe(self.store.save(batch, 1), self.loop).result(BOUND)
 
     def prune_now(self, before: int, most: int) -> None:
         """Prune in such a step."""
-        self.store._prune(lambda: pruning.prune(self.store.database, before, most))
+        asyncio.run_coroutine_threadsafe(self.store.prune(before, most), self.loop).result(BOUND)
 
 
 async def stored(archive: Archive) -> list[bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -23,13 +24,13 @@ from restante.waku.node.admission import GAVE_WAY, HALF_OPEN
 from restante.waku.node.crowding import SILENT_AFTER, SILENT_WEIGHT
 from restante.waku.node.history_requests import HistoryTerms
 from restante.waku.node.housekeeping import Housekeeping
-from restante.waku.node.node import Node
 from restante.waku.protocol import packets
 from restante.waku.protocol.packets import Options
 from support.waku.inside import Inside, inside
 from support.waku.letters import letter
 from support.waku.raw_peer import RawPeer, fetch_page, plain
 
+NEVER: Final = float("-inf")
 NOTHING: Final = Options(pow=0.0, confirmations=True, topics=frozenset())
 
 SIZES: Final = [
@@ -38,11 +39,11 @@ SIZES: Final = [
 ]
 
 
-class Patient(Node):
-    """Waits for ever for a Hello and for a Pong: no place becomes free with time."""
-
-    def _devp2p_limits(self) -> session.SessionLimits:
-        return session.SessionLimits(hello=1e9, ping=1e9, silence=1e9)
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes wait for ever for a Hello and for a Pong: no place becomes free with time."""
+    limits = partial(session.SessionLimits, hello=1e9, ping=1e9, silence=1e9)
+    monkeypatch.setattr(session, "SessionLimits", limits)
 
 
 async def posts(here: Inside, number: int) -> None:
@@ -58,7 +59,7 @@ async def posts(here: Inside, number: int) -> None:
 async def test_half_handshakes_lock_nobody_out(tmp_path: Path, housekeeping: Housekeeping) -> None:
     """Nor do they push out who is slow, or a peer."""
     raise_descriptors()
-    async with inside(tmp_path, node_type=Patient, housekeeping=housekeeping) as here:
+    async with inside(tmp_path, housekeeping=housekeeping) as here:
         peer = await here.greet(NOTHING, source="127.1.200.1")
         slow = await RawPeer.knock(here.enode.port, here.enode.public, source="127.1.201.1")
         writers = []
@@ -70,7 +71,7 @@ async def test_half_handshakes_lock_nobody_out(tmp_path: Path, housekeeping: Hou
         for number in range(1, 4):
             await posts(here, number)
         assert here.node.counts[HALF_OPEN] > 0
-        await here.go_in(slow)
+        await slow.shake_hands()
         await here.until("its Hello", lambda: node_id(slow.key.public) in here.node.peers)
         await peer.fence()
         for writer in writers:
@@ -81,7 +82,7 @@ async def test_half_handshakes_lock_nobody_out(tmp_path: Path, housekeeping: Hou
 async def test_idle_peers_lock_nobody_out(tmp_path: Path, housekeeping: Housekeeping) -> None:
     raise_descriptors()
     addresses = housekeeping.max_peers // housekeeping.max_peers_per_address
-    async with inside(tmp_path, node_type=Patient, housekeeping=housekeeping) as here:
+    async with inside(tmp_path, housekeeping=housekeeping) as here:
         honest = await here.greet(NOTHING, source="127.1.200.1")
         idle = [
             await here.greet(NOTHING, source=f"127.2.{number % addresses}.1")
@@ -96,17 +97,17 @@ async def test_idle_peers_lock_nobody_out(tmp_path: Path, housekeeping: Housekee
 
 
 async def test_a_peer_that_sends_envelopes_or_requests_history_is_not_silent(tmp_path: Path) -> None:
-    async with inside(tmp_path, node_type=Patient) as here:
+    async with inside(tmp_path) as here:
         posting, requesting, failing = [await here.greet(NOTHING) for _ in range(3)]
         for connection in here.node.connections:
-            connection.active_at = 0.0
+            connection.active_at = NEVER
         await posting.post(letter(1))
         await fetch_page(requesting)
         await failing.post(letter(2, age=1000))
         failing.say(packets.MESSAGES, b"\x80")
         failing.say(packets.REQUEST, plain(lower=2, upper=1))
         await failing.fence()
-        active = {connection.node_id for connection in here.node.connections if connection.active_at}
+        active = {one.node_id for one in here.node.connections if one.active_at != NEVER}
         assert active == {node_id(peer.key.public) for peer in (posting, requesting)}
 
 
@@ -119,7 +120,7 @@ async def test_nodes_that_the_operator_has_named_come_in_and_stay(tmp_path: Path
         assert await (await here.enter()).ended() is Reason.TOO_MANY_PEERS
         second = await here.greet(key=static)
         for connection in here.node.connections:
-            connection.active_at = 0.0
+            connection.active_at = NEVER
         newcomers = [await here.greet(source=f"127.1.{number}.1") for number in range(2)]
         assert await (await here.enter(source="127.1.2.1")).ended() is Reason.TOO_MANY_PEERS
         assert [await peer.ended() for peer in others[:2]] == [Reason.TOO_MANY_PEERS] * 2
@@ -273,9 +274,14 @@ def test_the_addresses_of_an_ipv6_56_share_a_quota_beside_their_own() -> None:
     assert elsewhere.wait(now, limits) == 0
 
 
-def test_the_quota_of_an_ipv6_56_is_not_forgotten_before_those_of_its_addresses() -> None:
+def test_the_quota_of_an_ipv6_56_is_not_forgotten_before_those_of_its_addresses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("restante.waku.connection.quotas.REMEMBERED_ADDRESSES", 3)
     quotas = Quotas()
     first = quotas.obtain("2001:db8::/64")
     assert quotas.obtain("2001:db8:0:1::/64").of_site is first.of_site
     assert quotas.obtain("2001:db8::/64") is first
-    assert list(quotas._quotas) == ["2001:db8:0:1::/64", "2001:db8::/64", "2001:db8::/56"]
+    for address in ("192.0.2.1", "192.0.2.2"):
+        quotas.obtain(address)
+        assert quotas.obtain("2001:db8:0:2::/64").of_site is first.of_site
