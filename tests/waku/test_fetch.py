@@ -48,6 +48,7 @@ from support.waku import fake_node
 from support.waku.fake_node import SHARED, FakeNode, Honest, Mailserver, Packet, key, listening, refusing, silent
 from support.waku.inside import Inside, Today, inside
 from support.waku.letters import EPOCH, KEY, TOPIC, letter
+from support.waku.raw_peer import NOTHING
 from support.waku.virtual_time import in_virtual_time
 
 
@@ -706,7 +707,7 @@ class Subscribing:
 
 
 async def post(here: Inside, envelope: Envelope) -> None:
-    peer = await here.greet(packets.Options(pow=0.0, topics=frozenset()))
+    peer = await here.greet(NOTHING)
     assert not (await peer.post(envelope)).refusals
 
 

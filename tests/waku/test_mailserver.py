@@ -27,12 +27,11 @@ from restante.waku.node.mailserver import (
 from restante.waku.node.pool import KNOWN_HASH_MEMORY, LIVE_ENVELOPE_MEMORY, LiveEnvelope, Pool
 from restante.waku.protocol import acceptance, packets
 from restante.waku.protocol.acceptance import EXPIRED_GRACE_SECONDS, Policy, RefusalReason, judge
-from restante.waku.protocol.packets import OTHER_ERROR, TIME_ERROR, Refusal, Response
+from restante.waku.protocol.packets import OTHER_ERROR, Refusal, Response
 from support.effort import examples
 from support.waku.letters import EPOCH, TOPIC, letter
 
 MIB = 1 << 20
-OTHER_TOPIC = b"\5\6\7\x08"
 PACKETS = [bytes([number]) * 32 for number in range(10)]
 
 
@@ -57,44 +56,6 @@ A, B = letter(1), letter(2)
 
 def not_archived(*envelopes: Envelope, words: str = FULL_WORDS) -> tuple[Refusal, ...]:
     return tuple(Refusal(each.hash, OTHER_ERROR, words) for each in envelopes)
-
-
-@pytest.mark.parametrize(
-    ("terms", "envelope", "words"),
-    [
-        (ArchiveTerms(topics=frozenset([OTHER_TOPIC])), letter(3), TOPIC_WORDS),
-        (ArchiveTerms(retention=40), letter(3, age=41), AGE_WORDS),
-        (ArchiveTerms(), letter(3, ttl=0, size=100), WORK_WORDS),
-    ],
-)
-def test_what_is_relayed_and_not_archived_is_an_error_each_time_and_no_fault_of_its_sender(
-    terms: ArchiveTerms, envelope: Envelope, words: str
-) -> None:
-    server = Mailserver(Policy(min_pow=0.01 if not envelope.ttl else 0.0), terms, Pool(MIB, MIB))
-    for packet, some in ((PACKETS[0], [envelope]), (PACKETS[1], [envelope, envelope])):
-        assert server.offer(b"a", packet, some, EPOCH) == Response(packet, not_archived(envelope, words=words))
-    assert (relayed(server), server.take(), server.refused) == ([envelope], None, 0)
-    assert server.counts == {"new": 1, "known": 2}
-
-
-def test_what_expired_on_its_way_is_a_time_error_and_no_fault_of_its_sender() -> None:
-    server, envelope = mailserver(), letter(3, age=51)
-    response = server.offer(b"a", PACKETS[0], [envelope, envelope], EPOCH)
-    assert response == Response(PACKETS[0], (Refusal(envelope.hash, TIME_ERROR, acceptance.EXPIRED.words),))
-    assert (relayed(server), server.take(), server.refused) == ([], None, 0)
-    assert server.counts == {"expired": 2}
-    server.offer(b"a", PACKETS[0], [letter(3, age=71)], EPOCH)
-    assert server.refused == 1
-
-
-def test_a_batch_that_is_refused_while_a_large_packet_is_handled_is_named_in_its_response() -> None:
-    server = mailserver()
-    large = Intake(b"a", PACKETS[0])
-    server.take_in(large, [A], EPOCH)
-    assert list(server.refuse(taken(server), EPOCH, FULL_WORDS)) == []
-    server.take_in(large, [B], EPOCH + ARCHIVE_RETRY_DELAY)
-    assert server.finish(large) is None
-    assert list(server.confirm(taken(server))) == [(b"a", Response(PACKETS[0], not_archived(A)))]
 
 
 def test_a_copy_of_what_was_pruned_is_archived_again() -> None:
@@ -150,18 +111,6 @@ def test_the_largest_response_is_a_packet_that_every_node_accepts() -> None:
     words = max([*reasons, FULL_WORDS, LOCKED_WORDS, TOPIC_WORDS, AGE_WORDS, WORK_WORDS], key=len)
     refusals = (Refusal(bytes(32), OTHER_ERROR, words),) * packets.MAX_REFUSALS
     assert len(packets.write_response(Response(PACKETS[0], refusals))) <= packets.MAX_PACKET_BYTES
-
-
-def test_an_envelope_three_times_in_a_packet_is_refused_once() -> None:
-    server = mailserver()
-    assert server.offer(b"a", PACKETS[0], [A, A, A], EPOCH) is None
-    refused = server.refuse(taken(server), EPOCH, FULL_WORDS)
-    assert list(refused) == [(b"a", Response(PACKETS[0], not_archived(A)))]
-    assert server.counts["not archived"] == 1
-    assert server.offer(b"a", PACKETS[1], [A, A, A], EPOCH) == Response(PACKETS[1], not_archived(A))
-    assert server.offer(b"a", PACKETS[2], [B, A, B, B], EPOCH) == Response(PACKETS[2], not_archived(B, A))
-    assert server.counts["not archived"] == 4
-    assert relayed(server) == [A, B]
 
 
 def test_copies_of_an_envelope_without_room_are_answered_with_it() -> None:

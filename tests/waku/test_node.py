@@ -34,11 +34,18 @@ from restante.waku.envelope.keys import Key, node_id
 from restante.waku.limits import MIB, Limits
 from restante.waku.node import admission, main, node, relay, save_schedule
 from restante.waku.node.housekeeping import Housekeeping
-from restante.waku.node.mailserver import AGE_WORDS, ARCHIVE_RETRY_DELAY, FULL_WORDS, LOCKED_WORDS, ArchiveTerms
+from restante.waku.node.mailserver import (
+    AGE_WORDS,
+    ARCHIVE_RETRY_DELAY,
+    FULL_WORDS,
+    LOCKED_WORDS,
+    TOPIC_WORDS,
+    ArchiveTerms,
+)
 from restante.waku.node.node import NO_PROXY_HEADER
 from restante.waku.node.save_schedule import MIN_BATCH_ENVELOPES
 from restante.waku.protocol import packets as waku_packets
-from restante.waku.protocol.acceptance import Policy
+from restante.waku.protocol.acceptance import EXPIRED, Policy
 from restante.waku.protocol.packets import Options
 from restante.waku.protocol.peer import Offered
 from support.bounds import bounded
@@ -47,11 +54,10 @@ from support.loops import on_uvloop
 from support.proxy_headers import header, line
 from support.waku.inside import TURNS, Inside, inside
 from support.waku.letters import EPOCH, TOPIC, letter
-from support.waku.raw_peer import FULL_NODE, GoneError, RawPeer
+from support.waku.raw_peer import FULL_NODE, NOTHING, GoneError, RawPeer
 
 KEY = Key(b"\x77" * 32)
 PING = session.SessionLimits().ping + TIMER_STEP
-NOTHING = Options(pow=0.0, confirmations=True, topics=frozenset())
 FEW_OWED = Limits(owed_bytes=64 * 1024, address_bytes=0, address_envelopes=0)
 FREE = Policy(min_pow=0.0)
 
@@ -388,7 +394,11 @@ async def test_what_is_not_archived_costs_its_peer_no_more_than_what_is(tmp_path
         cost = spent(its_connection) - before
         response = await peer.post(*others)
         assert [refusal.hash for refusal in response.refusals] == [envelope.hash for envelope in others]
-        assert [refusal.code for refusal in response.refusals] == [22, 21, 22]
+        assert [(refusal.code, refusal.words) for refusal in response.refusals] == [
+            (waku_packets.OTHER_ERROR, TOPIC_WORDS),
+            (waku_packets.TIME_ERROR, EXPIRED.words),
+            (waku_packets.OTHER_ERROR, AGE_WORDS),
+        ]
         assert (spent(its_connection) - before - cost, its_connection.peer.score) == (cost, 0)
 
 
@@ -669,6 +679,7 @@ async def test_the_log_has_all_counts_of_each_minute(tmp_path: Path) -> None:
         await here.until("the loss", lambda: len(here.node.connections) == 2)
         node = here.node
         with structlog.testing.capture_logs() as logs:
+            # Only `serve` calls it, each minute of a clock that no argument sets.
             main._log_minute(node, node.mailserver.counts + node.counts + node.history_requests.counts)
     counts = {"new": 1, "known": 1, "archived": 1, "old": 1, "requests": 1, "requests refused": 1}
     counts |= {"peers": 2, "hashes": 1, "lost: already_connected": 1}

@@ -147,6 +147,7 @@ async def test_it_starts_with_as_many_descriptors_as_the_error_names(tmp_path: P
 def test_a_peer_that_is_named_twice_is_dialled_once() -> None:
     here, there = (Enode(Key(bytes([1]) * 32).public, "127.0.0.1", port) for port in (1, 2))
     settings = WakuServe(peer=(str(here), str(there), f"{here}?discport=0"))
+    # A second dial of the same peer would not show: it has a connection already.
     assert [peer.port for peer in waku_serve._static(settings, Key(bytes([2]) * 32))] == [1, 2]
 
 
@@ -158,6 +159,7 @@ async def test_the_first_prune_is_announced_and_a_full_disk_pruned(
     async with inside(tmp_path, housekeeping=housekeeping, policy=Policy(min_pow=0.0)) as here:
         await here.archive.save([*old, letter(2)], EPOCH)
         with structlog.testing.capture_logs() as logs:
+            # Only `serve` calls these two, by a clock that no argument sets.
             await waku_serve._log_first_prune(here.node)
             pruning = asyncio.create_task(waku_serve._prune(here.node))
             await asyncio.sleep(0)
@@ -282,7 +284,7 @@ def test_an_invalid_setting_is_refused_by_name(arguments: dict[str, Any], text: 
 
 
 def test_requests_are_answered_as_the_settings_say(tmp_path: Path) -> None:
-    """Its public key opens requests only if everybody may request."""
+    """Its public key opens requests only if everybody may request. Each case by a process would take a second."""
     password, own, friend = tmp_path / "password", Key(bytes([2]) * 32), Key(bytes([1]) * 32)
     password.write_text("swordfish\n")
     usual = resolved()

@@ -43,19 +43,6 @@ def letters(count: int, age: int = 3600, topic: bytes = TOPIC) -> list[Envelope]
     return [make(first + number + 50, 50, topic, b"", number) for number in range(count)]
 
 
-async def test_a_program_iterates_over_the_last_day() -> None:
-    sent = letters(25)
-    others = [*letters(3, age=2 * 86400), *letters(3, topic=OTHER)]
-    async with listening(Honest([*sent, *others], size=10), password=PASSWORD) as (node, enode):
-        stream = fetch(enode, topics=[TOPIC])
-        assert [letter async for letter in stream] == sent
-        assert {request.form for request in node.asked} == {"envelope"}
-        again = [letter async for letter in fetch(str(enode), topics={TOPIC}, state=stream.state)]
-    assert again == []
-    assert stream.report is not None
-    assert (stream.report.missing, stream.failures) == ([], {})
-
-
 async def test_every_topic_of_some_times_without_a_password_or_with_another() -> None:
     sent = letters(5, age=100) + letters(5, age=100, topic=OTHER)
     since, until = sent[1].sent, sent[2].sent

@@ -29,6 +29,9 @@ Packet = tuple[int, bytes]
 
 FULL_NODE: Final = Options(pow=0.0, light=False, confirmations=True, packets=(0, 0, 0), bytes=(0, 0, 0))
 
+NOTHING: Final = Options(pow=0.0, confirmations=True, topics=frozenset())
+"""Of a peer to which nothing is relayed."""
+
 DISCONNECT, PING, PONG, BASE = 1, 2, 3, 16
 
 

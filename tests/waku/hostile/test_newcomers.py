@@ -25,13 +25,11 @@ from restante.waku.node.crowding import SILENT_AFTER, SILENT_WEIGHT
 from restante.waku.node.history_requests import HistoryTerms
 from restante.waku.node.housekeeping import Housekeeping
 from restante.waku.protocol import packets
-from restante.waku.protocol.packets import Options
 from support.waku.inside import Inside, inside
 from support.waku.letters import letter
-from support.waku.raw_peer import RawPeer, fetch_page, plain
+from support.waku.raw_peer import NOTHING, RawPeer, fetch_page, plain
 
 NEVER: Final = float("-inf")
-NOTHING: Final = Options(pow=0.0, confirmations=True, topics=frozenset())
 
 SIZES: Final = [
     pytest.param(Housekeeping(max_peers=60, max_peers_per_address=20, save_interval=0.0), id="small"),

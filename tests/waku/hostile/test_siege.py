@@ -39,7 +39,7 @@ from support.dice import Seeded
 from support.proc import descriptors, resident
 from support.waku.letters import letter
 from support.waku.processes import NodeProcess, altered, node_process
-from support.waku.raw_peer import BASE, FULL_NODE, ID, RawPeer, fetch_page, page, plain
+from support.waku.raw_peer import BASE, FULL_NODE, ID, NOTHING, RawPeer, fetch_page, page, plain
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -57,7 +57,6 @@ SLACK: Final = 8 * MIB
 """How much more a node may hold when all have gone than after its warm-up, besides what SQLite has in its cache: of
 what was archived since, no more than that. A large packet that is kept is 10."""
 
-NOTHING: Final = Options(pow=0.0, confirmations=True, topics=frozenset())
 NOW: Final = int(time.time()) - 100
 DICE: Final = Seeded(2000)
 CHANCE: Final = random.Random(2001)
