@@ -1,12 +1,19 @@
 """What the pipeline's tests share: one Spark session, since each takes seconds to start."""
 
-from collections.abc import Iterator
+import os
+import signal
+import sys
+import time
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from types import FrameType
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from restante.pipeline.spark.session import session
+from support.bounds import BOUND
 from support.pipeline.runs import LakeWorld, without_spark
 from support.pipeline.sessions import INTERPRETED, SETTINGS
 
@@ -32,3 +39,33 @@ def plain(tmp_path: Path) -> Iterator[LakeWorld]:
     world = LakeWorld(None, tmp_path)
     with without_spark(world):
         yield world
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_timeout_set_timer() -> Generator[None, object, object]:
+    """When pytest-timeout ends a test, print what Java's threads do, and kill Java.
+
+    Otherwise PySpark, which ends its call on the same connection, waits for the answer that does not come.
+    """
+    result = yield
+    end_test = signal.getsignal(signal.SIGALRM)
+
+    def end_java_and_test(number: int, frame: FrameType | None) -> None:
+        if SparkContext._gateway is not None:
+            java = SparkContext._gateway.proc.pid
+            sys.stdout.write(java_threads(java))
+            os.kill(java, signal.SIGKILL)
+        if callable(end_test):
+            end_test(number, frame)
+
+    signal.signal(signal.SIGALRM, end_java_and_test)
+    return result
+
+
+def java_threads(pid: int) -> str:
+    """Make Java print what its threads do; return all that it has printed so far."""
+    os.kill(pid, signal.SIGQUIT)
+    end = time.monotonic() + BOUND
+    while "JNI global refs" not in (printed := Path(f"/proc/{pid}/fd/1").read_text()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return printed

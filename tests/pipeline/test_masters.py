@@ -25,6 +25,7 @@ from restante.pipeline.build.sources import build_sources
 from restante.pipeline.lake.commit_info import Ledger
 from restante.pipeline.schemas import CLEAN_TABLES
 from restante.pipeline.spark import java
+from restante.pipeline.spark.session import HEARTBEAT_TIMEOUT, LOCAL_SETTINGS
 from restante.pipeline.tables import BUILT_TABLES
 from support.bounds import PATIENCE
 from support.documents import Document
@@ -73,13 +74,20 @@ class Daemon(NamedTuple):
 
 @contextmanager
 def daemon(commands: str, **variables: str) -> Iterator[Daemon]:
-    """Run commands that start a process of Spark."""
+    """Run commands that start a process of Spark. An error of the block is followed by what the process said."""
     environ = cluster_environment(**variables)
     with (
         tempfile.NamedTemporaryFile() as output,
         process_group(["sh", "-e", "-c", commands], env=environ, stdout=output, stderr=output) as process,
     ):
-        yield Daemon(process, Path(output.name))
+        started = Daemon(process, Path(output.name))
+        try:
+            yield started
+        except BaseException as error:
+            lines = started.output.read_text().splitlines()
+            telling = [line for line in lines if re.search("WARN|ERROR|Exception|SparkContext", line)]
+            error.add_note("\n".join([commands, *telling[-100:], "The end of its output:", *lines[-100:]]))
+            raise
 
 
 def changed(block: str, changes: Mapping[str, str]) -> str:
@@ -107,7 +115,8 @@ def worker(master: str, work: Path) -> Iterator[Daemon]:
 @contextmanager
 def connect_server(**variables: str) -> Iterator[str]:
     """Run a Spark Connect server; give its URL."""
-    changes = {"spark://10.0.0.1:7077": "'local[2]'", "10.0.0.1": "127.0.0.1", "15002": "0"}
+    patient = f"{HEARTBEAT_TIMEOUT}={LOCAL_SETTINGS[HEARTBEAT_TIMEOUT]}"
+    changes = {"spark://10.0.0.1:7077": f"'local[2]' --conf {patient}", "10.0.0.1": "127.0.0.1", "15002": "0"}
     with daemon(changed(GUIDE.blocks["connect"], changes), **variables) as server:
         port = server.says(r"Spark Connect server started at: \S+:(\d+)")[1]
         yield f"sc://127.0.0.1:{port}"

@@ -286,6 +286,31 @@ def test_a_run_whose_java_is_killed_says_so_in_one_sentence(tmp_path: Path) -> N
     assert "ERROR" not in output
 
 
+SUSPENDED: Final = """
+import os, signal, time
+from restante.pipeline.spark.session import session
+settings = {
+    "spark.executor.heartbeatInterval": "999ms",
+    "spark.network.timeout": "1s",
+    "spark.network.timeoutInterval": "1ms",
+}
+with session("local[1]", settings=settings, verbose=True) as spark:
+    java = spark.sparkContext._gateway.proc.pid
+    os.kill(java, signal.SIGSTOP)
+    time.sleep(2)
+    os.kill(java, signal.SIGCONT)
+    print(spark.range(3).count())
+"""
+
+
+@pytest.mark.thorough
+def test_a_session_goes_on_after_the_machine_was_suspended() -> None:
+    """Spark removes an executor that was silent, and Java exits after 60 more heartbeats of it."""
+    done = run(sys.executable, "-c", SUSPENDED, bound=PATIENCE)
+    assert (done.stdout, done.returncode) == ("3\n", 0), done.stderr
+    assert "no recent heartbeats" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("error", "raised", "sentence"),
     [

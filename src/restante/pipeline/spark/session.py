@@ -61,9 +61,15 @@ CONTEXT_SETTINGS: Final = {
 }
 """Settings of a session that we start with a master."""
 
+HEARTBEAT_TIMEOUT: Final = "spark.storage.blockManagerHeartbeatTimeoutMs"
+
 LOCAL_SETTINGS: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    # After two minutes without a heartbeat, as on a suspended machine, Spark removes the executor, which is Java
+    # itself. It cannot register again, and after 60 failed heartbeats Java exits (4.3.0: BlockManagerMasterEndpoint
+    # .register asks a scheduler that a local master does not have).
+    HEARTBEAT_TIMEOUT: "3650d",
 }
 """Settings of a session whose master is this machine."""
 
