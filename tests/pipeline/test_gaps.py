@@ -57,13 +57,6 @@ def in_hours(ranges: list[MissingRange]) -> list[tuple[Any, ...]]:
     ]
 
 
-def test_gaps_of_one_outage_are_one_range_of_all_their_topics() -> None:
-    gaps = [gap("cc", 2.5, 3, 5, "west"), gap("aa", 1, 1.5, 2, "north,west"), gap("bb", 1, 6, 40, "north")]
-    [request] = requests(gaps, ALWAYS)
-    assert in_hours([request]) == [(1, 6, "aabbcc")]
-    assert (request.missing, request.holders) == (47, ("north", "west"))
-
-
 @pytest.mark.parametrize(
     ("gaps", "expected"),
     [
@@ -143,24 +136,27 @@ def lake(tmp_path: Path) -> LakeWorld:
     return world
 
 
-SINCE = ("--from", "2026-11-20", "--to", "2026-11-21", "--retention", "0")
+DAYS = "--from 2026-11-20 --to 2026-11-21"
 
 
-def asked(lake: LakeWorld, *words: str | Path, ends: int = 0) -> tuple[str, str]:
-    """Return what the command prints, and what is on standard error."""
-    done = command("gaps", "--lake", lake.path, "--mailserver", "east", *words, ends=ends)
+def gaps_command(lake: LakeWorld, words: str, *more: str | Path, ends: int = 0) -> tuple[str, str]:
+    """Run the command for the Mailserver east. Return what it prints, and what is on standard error."""
+    done = command("gaps", "--lake", lake.path, "--mailserver", "east", *words.split(), *more, ends=ends)
     return done.stdout, done.stderr
 
 
-def ranges(lake: LakeWorld, *words: str | Path) -> list[Any]:
-    listed = json.loads(asked(lake, *words)[0])["ranges"]
-    return [((one["to"] - one["from"]) / HOUR, one["topics"], one["missing"]) for one in listed]
+def printed_ranges(lake: LakeWorld, words: str) -> list[tuple[float, list[str] | None, int]]:
+    """Return the hours, the topics and the number of missing envelopes of each range that is printed."""
+    printed, _ = gaps_command(lake, words)
+    return [
+        ((one["to"] - one["from"]) / HOUR, one["topics"], one["missing"]) for one in json.loads(printed)["ranges"]
+    ]
 
 
 def test_the_file_has_what_to_request(lake: LakeWorld, tmp_path: Path) -> None:
     file = tmp_path / "east.json"
     for _ in range(2):  # it is replaced
-        printed, _ = asked(lake, *SINCE, "-o", file)
+        printed, _ = gaps_command(lake, f"{DAYS} --retention 0", "-o", file)
     assert printed.splitlines() == [
         "east lacks 11 envelopes, in 1 range",
         "  2026-11-20 05:00:00 to 2026-11-20 07:00:00: 11 envelopes of all topics, held by north, west",
@@ -169,44 +165,65 @@ def test_the_file_has_what_to_request(lake: LakeWorld, tmp_path: Path) -> None:
     head = {"format": "restante missing ranges", "version": 1, "mailserver": "east", "missing": 11}
     assert json.loads(file.read_text()) == {**head, "ranges": [{**whole, "holders": ["north", "west"]}]}
     assert missing_ranges.write(missing_ranges.read(file)) == file.read_bytes()
-    assert ranges(lake, *SINCE) == [(2, None, 11)], "without a file it is printed"
-    words = ("pipeline", "gaps", "--lake", str(lake.path), "--mailserver", "full", *SINCE)
-    assert "full lacks nothing of these times and topics" in on_a_terminal(*RESTANTE, *words)
+    assert printed_ranges(lake, f"{DAYS} --retention 0") == [(2, None, 11)], "without a file it is printed"
+    words = f"pipeline gaps --mailserver full {DAYS} --retention 0 --lake".split()
+    assert "full lacks nothing of these times and topics" in on_a_terminal(*RESTANTE, *words, lake.path)
 
 
-def test_only_what_the_mailservers_keep_and_accept_is_listed(lake: LakeWorld, tmp_path: Path) -> None:
-    def config(name: str, retention: float, *topics: str) -> tuple[str, Path]:
-        file = tmp_path / name
-        file.write_text(f"[waku]\nretention = {retention}\ntopics = {list(topics)}\n")
-        return "--config", file
+A, B, D = "0000000a", "0000000b", "0000000d"
 
-    everything, one = config("everything.toml", 0), config("one.toml", 0, "0000000a")
-    some = config("some.toml", 0, "0000000a", "0000000b")
-    others = config("others.toml", 0, "0000000b", "0000000d")
-    short = config("short.toml", 0.5)
-    since = SINCE[:4]
-    assert ranges(lake, *SINCE, "--topic", "0x0000000a", "--topic", "0000000d") == [(2, ["0000000a", "0000000d"], 8)]
-    assert ranges(lake, *since, *one) == [(2, ["0000000a"], 3)]
-    topics = ("--topic", "0000000a", "--topic", "0000000b")
-    assert ranges(lake, *since, *one, *topics) == [(2, ["0000000a"], 3)]
-    assert ranges(lake, *SINCE, "--holder", "north", "--topic", "0000000b") == []
-    assert ranges(lake, *SINCE[4:], "--to", "2026-11-20T06:00", "--topic", "0000000b") == [(1, ["0000000b"], 3)]
-    assert ranges(lake, *since, *everything) == [(2, None, 11)]
-    assert ranges(lake, *since, *everything, *some) == ranges(lake, *since, *some, *everything)
-    assert ranges(lake, *since, *some, *others) == [(2, ["0000000b"], 3)]
-    for words in (("--retention", "0.5"), (*everything, *short), (*short, *everything), (*short, *SINCE[4:])):
-        assert ranges(lake, *since[:2], *words) == [], "they were sent longer ago"
-    file = tmp_path / "some.json"
-    lines = asked(lake, *since, *some, *others, "-o", file)[0].splitlines()
-    assert (lines[0], lines[-1]) == (
-        "east lacks 3 envelopes, in 1 range",
-        "8 more envelopes are too old, or of other topics",
-    )
-    assert asked(lake, *since[:2], *short, "--holder", "west", "-o", file)[0].splitlines() == [
+
+@pytest.fixture
+def configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write the settings of Mailservers to the working directory: how many days they keep, and which topics."""
+    monkeypatch.chdir(tmp_path)
+    for name, retention, topics in (
+        ("all", 0, []),
+        ("a", 0, [A]),
+        ("ab", 0, [A, B]),
+        ("bd", 0, [B, D]),
+        ("half-a-day", 0.5, []),
+    ):
+        (tmp_path / f"{name}.toml").write_text(f"[waku]\nretention = {retention}\ntopics = {topics}\n")
+
+
+@pytest.mark.usefixtures("configs")
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (f"{DAYS} --retention 0 --topic 0x{A} --topic {D}", [(2, [A, D], 8)]),
+        (f"{DAYS} --retention 0 --holder north --topic {B}", []),
+        (f"--to 2026-11-20T06:00 --retention 0 --topic {B}", [(1, [B], 3)]),
+        (f"{DAYS} --config all.toml", [(2, None, 11)]),
+        (f"{DAYS} --config a.toml", [(2, [A], 3)]),
+        (f"{DAYS} --config a.toml --topic {A} --topic {B}", [(2, [A], 3)]),
+        # of two Mailservers, what both keep and accept
+        (f"{DAYS} --config all.toml --config ab.toml", [(2, [A, B], 6)]),
+        (f"{DAYS} --config ab.toml --config all.toml", [(2, [A, B], 6)]),
+        (f"{DAYS} --config ab.toml --config bd.toml", [(2, [B], 3)]),
+        # the envelopes were sent longer ago
+        ("--from 2026-11-20 --retention 0.5", []),
+        ("--from 2026-11-20 --config all.toml --config half-a-day.toml", []),
+        ("--from 2026-11-20 --config half-a-day.toml --config all.toml", []),
+        ("--from 2026-11-20 --config half-a-day.toml --retention 0", []),
+    ],
+)
+def test_only_what_the_mailservers_keep_and_accept_is_listed(lake: LakeWorld, words: str, expected: object) -> None:
+    assert printed_ranges(lake, words) == expected
+
+
+@pytest.mark.usefixtures("configs")
+def test_what_the_mailservers_do_not_keep_or_accept_is_counted(lake: LakeWorld) -> None:
+    printed, _ = gaps_command(lake, f"{DAYS} --config ab.toml --config bd.toml -o file.json")
+    first, *_, last = printed.splitlines()
+    assert first == "east lacks 3 envelopes, in 1 range"
+    assert last == "8 more envelopes are too old, or of other topics"
+    printed, _ = gaps_command(lake, "--from 2026-11-20 --config half-a-day.toml --holder west -o file.json")
+    assert printed.splitlines() == [
         "east lacks nothing of these times and topics that west has",
         "11 more envelopes that west has are too old, or of other topics",
     ]
-    _, error = asked(lake, *some, "--topic", "0000000d", ends=2)
+    _, error = gaps_command(lake, f"--config ab.toml --topic {D}", ends=2)
     assert error.startswith("restante: no topic is in every list of topics: change --topic or ")
 
 
@@ -224,7 +241,8 @@ def test_many_ranges_are_shown_in_part(lake: LakeWorld, monkeypatch: pytest.Monk
     gaps = [gap("0000000a", 2.5 * number, 2.5 * number) for number in range(8)]
     monkeypatch.setattr(module, "read", lambda *_: gaps)
     monkeypatch.setattr("restante.cli.pipeline_gaps.MAX_LINES", 3)
-    lines = asked(lake, *SINCE, "-o", tmp_path / "all.json")[0].splitlines()
+    printed, _ = gaps_command(lake, f"{DAYS} --retention 0", "-o", tmp_path / "all.json")
+    lines = printed.splitlines()
     assert (len(lines), lines[-1]) == (5, "  and 5 more ranges; -o writes all of them to a file")
 
 
@@ -246,7 +264,7 @@ def test_many_ranges_are_shown_in_part(lake: LakeWorld, monkeypatch: pytest.Monk
     ],
 )
 def test_misuse_is_one_sentence(lake: LakeWorld, words: str, sentence: str) -> None:
-    printed, errors = asked(lake, *words.split(), ends=2)
+    printed, errors = gaps_command(lake, words, ends=2)
     [error] = errors.splitlines()
     assert sentence in error
     assert printed == ""
@@ -256,13 +274,13 @@ def test_a_lake_without_the_table_or_with_a_damaged_file_is_reported(tmp_path: P
     (tmp_path / "other").mkdir()
     other = LakeWorld(None, tmp_path / "other")
     other.add("archived", [])
-    _, error = asked(other, ends=2)
+    _, error = gaps_command(other, "", ends=2)
     assert error == "restante: the lake has no table gaps yet: run `restante pipeline build`\n"
-    _, error = asked(lake, "-o", tmp_path / "no" / "file", *SINCE, ends=1)
+    _, error = gaps_command(lake, f"{DAYS} --retention 0", "-o", tmp_path / "no" / "file", ends=1)
     assert error == f"restante: cannot write {tmp_path / 'no' / 'file'}: No such file or directory (-o)\n"
     for file in (lake.path / "gaps").rglob("*.parquet"):
         file.write_bytes(b"PAR1")
-    _, error = asked(lake, *SINCE, ends=1)
+    _, error = gaps_command(lake, f"{DAYS} --retention 0", ends=1)
     assert "the lake is damaged" in error
     assert len(error.splitlines()) == 1
 
