@@ -1,16 +1,12 @@
 """Buckets of durations."""
 
 from bisect import bisect_right
-from fractions import Fraction
 from itertools import pairwise
 
-from hypothesis import given
-from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from restante.pipeline.tables import buckets
-from support.effort import examples
 
 EDGES = buckets.edges()
 BY_HAND = {1: -349, 2: -314, 3: -294, 999: -1, 1000: 0, 1001: 0, 1019: 0, 1020: 1, 1021: 1}
@@ -32,11 +28,3 @@ def test_every_edge_and_its_neighbours_are_in_their_bucket(spark: SparkSession) 
         else:
             assert number == min(bisect_right(EDGES, us) + buckets.ZERO_BUCKET, buckets.LAST_BUCKET)
             assert least == EDGES[number - buckets.ZERO_BUCKET - 1]
-
-
-@given(st.integers(1, 10**14))
-@examples(100)
-def test_the_middle_of_a_bucket_is_off_by_at_most_one_percent(us: int) -> None:
-    low = Fraction(1000) * Fraction(51, 50) ** (bisect_right(EDGES, us) + buckets.ZERO_BUCKET)
-    middle = 2 * low * Fraction(51, 50) / (1 + Fraction(51, 50))
-    assert abs(us - middle) <= us / Fraction(100)

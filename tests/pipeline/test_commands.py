@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from restante.pipeline.clean import envelopes, rules, timing
 from restante.pipeline.lake.commit_info import Ledger, Mark
 from restante.pipeline.spark import java
 from restante.pipeline.tables import TABLES
@@ -109,14 +108,6 @@ def test_the_guides_first_lake_from_a_server_to_a_query(
 def guided(line: str) -> str:
     """Run a line of the guide in this process, and give what it prints."""
     return command(*shlex.split(line.removeprefix("./run pipeline "))).stdout
-
-
-def test_the_guide_names_every_column_of_every_table_and_every_fault_of_a_row() -> None:
-    for name, table in TABLES.items():
-        columns = ", ".join(f"`{column.name}`" for column in table.columns)
-        assert f"| `{name}` | {table.grain} | {columns} |\n" in GUIDE.text
-    for fault in (*rules.USAGE_FAULTS, *timing.TIMING_FAULTS, *envelopes.ENVELOPE_FAULTS):
-        assert fault in GUIDE.text
 
 
 TRACE = '{"connection": 1}\n'

@@ -404,35 +404,20 @@ def test_the_other_files_of_a_folder_are_read_and_the_run_fails(spark: SparkSess
     assert command(*words, ends=1).stderr == f"{told}; nor can 1 other file be read\n", "nothing else is new"
 
 
-@pytest.mark.parametrize("changed", [BYTES + SOME[0].raw, BYTES[:-1] + b"\x7f"], ids=["longer", "as long"])
-def test_a_file_that_changes_before_it_is_read_is_refused_with_one_sentence(tmp_path: Path, changed: bytes) -> None:
-    path = tmp_path / "a.rlp"
-    path.write_bytes(BYTES)
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [("a.rlp", BYTES + SOME[0].raw), ("a.rlp", BYTES[:-1] + b"\x7f"), ("a.parquet", b"PAR1")],
+    ids=["longer", "as long", "overwritten"],
+)
+def test_a_file_that_changes_before_it_is_read_is_refused(tmp_path: Path, name: str, changed: bytes) -> None:
+    path = exported(tmp_path, name, rows=SOME) / name
     with recognise(f"waku={path}").opened(tmp_path / "scratch", print, CONTEXT) as opened:
         span = opened.find_new("archived", {})
         assert span is not None
-        path.write_bytes(changed)
+        path.write_bytes(changed.ljust(path.stat().st_size, b"\0"))
         os.utime(path, (NOW, NOW))
-        with pytest.raises(SourceError, match=r"a\.rlp changed while it was read: ingest it again"):
+        with pytest.raises(SourceError, match=f"{name} changed while it was read: ingest it again"):
             rows_of(opened, span)
-
-
-def test_a_table_that_is_overwritten_before_it_is_read_is_refused_with_the_same_sentence(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    pq.write_table(table(), path)
-    with recognise(f"waku={path}").opened(tmp_path / "scratch", print, CONTEXT) as opened:
-        span = opened.find_new("archived", {})
-        assert span is not None
-        path.write_bytes(b"PAR1".ljust(path.stat().st_size, b"\0"))
-        with pytest.raises(SourceError, match=r"a\.parquet changed while it was read: ingest it again"):
-            rows_of(opened, span)
-
-
-def test_a_path_without_envelopes_is_no_source_of_envelopes(tmp_path: Path) -> None:
-    (tmp_path / "x.rlp").write_text("hello")
-    for path in (tmp_path, tmp_path / "x.rlp", tmp_path / "*.rlp", tmp_path / "gone*"):
-        with pytest.raises(SourceError, match="is not a source of"):
-            recognise(f"waku={path}")
 
 
 # ── envelopes by themselves ──────────────────────────────────────────────────────────────────────

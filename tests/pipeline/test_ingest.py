@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from restante.mailbox.core import model
-from restante.mailbox.reference_import.importing import import_databases
 from restante.pipeline import ingest
 from restante.pipeline.build import run as build_run
 from restante.pipeline.lake.commit_info import Ledger
@@ -135,21 +134,6 @@ def test_faulty_rows_of_a_source_go_to_quarantine(
     rejected = world.rows("quarantine")
     assert sorted(row["identity"] for row in rejected) == ["2", "4", "6", "8"]
     assert {(row["table"], row["source"], len(row["digest"])) for row in rejected} == {("nameplates", "relay", 64)}
-
-
-@pytest.mark.thorough
-def test_rows_that_were_imported_from_another_source_are_duplicates(world: LakeWorld, tmp_path: Path) -> None:
-    file = a_torn_file(tmp_path)
-    alter(file, "UPDATE nameplates SET result = 'happy'")
-    import_databases(tmp_path / "a", None, file, merge=False)
-    with ours(tmp_path / "a", nameplate(50), current(None)):
-        results = world.ingest(f"new={tmp_path / 'a'}", f"old={file}")
-    counts = {
-        result.source: (result.ledger.read, result.ledger.clean, result.ledger.duplicate)
-        for result in results
-        if result.table == "nameplates" and result.ledger
-    }
-    assert counts == {"new": (4, 1, 3), "old": (3, 3, 0)}
 
 
 def test_a_source_that_fails_or_miscounts_holds_up_no_other(world: LakeWorld, tmp_path: Path) -> None:

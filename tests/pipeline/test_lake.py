@@ -260,17 +260,6 @@ def test_a_commit_without_room_is_reported_and_changes_nothing(lake: Path) -> No
     assert stored(lake) == [letter(1), letter(2), letter(4)]
 
 
-def test_an_error_names_what_was_committed_before_it(tmp_path: Path) -> None:
-    sentence = r"; this commit was not made; committed before it: letters \(west, main\), other$"
-    refused = pytest.raises(StoreError, match=sentence)
-    with refused, Lake.open(tmp_path / "lake", write=True, make=True) as there:
-        for source in ("west", "main", "west"):
-            add(there.table(LETTERS), [letter(1)], source=source)
-        add(there.table(LETTERS._replace(name="other")), [letter(1)])
-        with no_file_beyond(100):
-            there.table(LETTERS).commit(info=info())
-
-
 def test_a_lake_is_not_half_created_without_room(tmp_path: Path) -> None:
     with no_file_beyond(3), pytest.raises(StoreError):
         make(tmp_path / "lake")

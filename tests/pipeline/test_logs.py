@@ -256,13 +256,6 @@ def test_logs_and_traces_may_be_mixed_and_a_glob_reads_what_it_matches(tmp_path:
     assert len(events(tmp_path / "*.json").clean) == 1
 
 
-def test_a_path_without_logs_is_no_source_of_logs(tmp_path: Path) -> None:
-    (tmp_path / "x").write_text("hello")
-    for path in (tmp_path / "x", tmp_path / "*.json"):
-        with pytest.raises(SourceError, match="is not a source of"):
-            recognise(f"main={path}")
-
-
 def test_of_logs_and_traces_only_listed_words_and_times_are_read(tmp_path: Path) -> None:
     secrets = dict.fromkeys(("_side", "side", "nameplate", "mailbox", "body", "code", "welcome", "waiting"), "canary")
     details: dict[str, Any] = secrets | {"type": "canary", "phase": "canary", "id": "0a0a"}

@@ -20,7 +20,6 @@ from pyspark.sql.functions import spark_partition_id
 
 from restante.common.errors import Misuse
 from restante.mailbox.reference_import.importing import import_databases
-from restante.mailbox.store import schema as mailbox_schema
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.sources import schema, usage_tasks
 from restante.pipeline.sources.marks import IdRange, behind, broken
@@ -127,12 +126,6 @@ def test_a_row_has_its_own_blur_or_the_setting_s(
         tables = read(f"a={tmp_path / 'data'}", scratch)
     seconds = {name: [row["blur_us"] and row["blur_us"] / 1e6 for row in tables[name].rows] for name in TABLES}
     assert seconds == {"nameplates": [None, 0.5, 100, *blurs], "mailboxes": [100], "client_versions": [100]}
-
-
-def test_the_pipeline_s_copy_of_the_mailbox_schema_s_constants_is_the_server_s() -> None:
-    assert schema.MAILBOX_FILE == mailbox_schema.FILE
-    assert schema.MAILBOX_APPLICATION_ID == mailbox_schema.APPLICATION_ID
-    assert schema.OUR_SHAPE.newest == len(mailbox_schema.migrations())
 
 
 # ── what is read again ───────────────────────────────────────────────────────────────────────────

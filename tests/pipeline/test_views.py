@@ -156,15 +156,5 @@ def test_the_document_is_what_the_schemas_say() -> None:
     assert all(f"`{phase}`" in page for phase in ALL_PHASES)
 
 
-def test_a_meaning_is_sentences_that_say_when_a_column_is_null_and_numbers_of_time_have_a_unit() -> None:
-    for table in TABLES.values():
-        for column in table.columns:
-            name = f"{table.name}.{column.name}"
-            assert re.fullmatch(r"[^ ].*[^ .]\.", column.meaning), name
-            assert not column.null or "NULL" in column.meaning, name
-            assert not column.name.endswith("_us") or column.comment.endswith(" In microseconds."), name
-            assert column.type != "DOUBLE" or column.unit or column.name == "pow", name
-
-
 if __name__ == "__main__":
     DICTIONARY.write_text(dictionary())
