@@ -514,6 +514,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     data_of(NEWEST, tmp_path / "post")
     assert called("backup", "copy.sqlite", "--data", "post").returncode == 0
+    (tmp_path / "odd").mkdir()
+    for pipe in ("pipe", f"odd/{FILE}"):
+        os.mkfifo(pipe)
     return tmp_path
 
 
@@ -574,6 +577,10 @@ REFUSED = {
     "status --data copy.sqlite": "there is no mailbox server's data in copy.sqlite (--data names another",
     "restore gone --data new": "there is no file gone",
     "restore post --data new": "post is a directory: name the file of a backup",
+    "restore pipe --data new": "pipe is a pipe or a device: name a file",
+    "import --usage pipe --data new": "--usage: pipe is a pipe or a device: name a file",
+    "status --data odd": f"odd/{FILE} is a pipe or a device: name a file",
+    "backup new --data odd": f"odd/{FILE} is a pipe or a device: name a file",
     "restore copy.sqlite --data post": "post is not empty: move its files away",
     "restore copy.sqlite --data copy.sqlite": "cannot use the data directory copy.sqlite: Not a directory",
     "backup /proc/copy --data post": "cannot write /proc/copy: ",

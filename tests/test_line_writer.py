@@ -2,8 +2,10 @@
 
 import contextlib
 import fcntl
+import io
 import os
 import resource
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from restante.common import line_writer
-from restante.common.line_writer import LineWriter
+from restante.common.line_writer import LineWriter, unblock_standard_error
 from restante.mailbox.server.trace import TraceFile
 
 LINE = b"x" * 99 + b"\n"
@@ -117,6 +119,15 @@ def test_a_line_that_an_error_cut_off_does_not_spoil_the_next(tmp_path: Path) ->
     lines.end(60)
     assert notice.notices == [("File too large", 0), ("", 2)]
     assert (tmp_path / "file").read_bytes() == LINE * 2 + LINE[:50] + b"\n" + LINE * 2
+
+
+def test_a_program_that_has_closed_standard_error_can_start_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    unblock_standard_error()
+    sys.stderr.write("nobody reads this\n")
+    sys.stderr.close()
 
 
 def test_a_trace_that_is_still_the_same_file_is_not_written_by_two_threads(tmp_path: Path) -> None:

@@ -607,6 +607,24 @@ async def test_a_client_that_closes_and_does_not_read_is_dropped(
         await until(KERNEL, lambda: unread not in live.server.sockets())
 
 
+@pytest.mark.parametrize("closes", ["client", "server"])
+async def test_no_message_is_sent_behind_the_close_frame(tmp_path: Path, closes: str) -> None:
+    """RFC 6455 section 5.5.1."""
+    async with opened(tmp_path) as live:
+        await fill(live, "m", 80, 100_000)
+        slow = await live.member("b")
+        unread = live.latest
+        await until(KERNEL, lambda: unread._stuck)
+        assert unread._transport is not None
+        if closes == "client":
+            slow.bid_farewell()
+        else:
+            unread._close(1001, "server restarts")
+        await until(KERNEL, lambda: unread._transport is None or unread._transport.is_close_frame_sent)
+        heard, code = await slow.last_words()
+        assert (code, len(heard) < 80) == (1000 if closes == "client" else 1001, True)
+
+
 async def test_connections_beyond_the_limit_are_told_so_and_keep_nobody_out(tmp_path: Path) -> None:
     async with opened(tmp_path, replace(LIMITS, connections=2)) as live:
         first, _second = await live.enter(), await live.enter()

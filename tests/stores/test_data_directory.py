@@ -33,6 +33,13 @@ def test_a_process_of_an_earlier_version_locks_only_the_file(tmp_path: Path) -> 
             lock(tmp_path)
 
 
+def test_a_lock_file_that_is_a_named_pipe_lets_nobody_wait(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / LOCK)
+    assert not running(tmp_path)
+    with lock(tmp_path):
+        assert running(tmp_path)
+
+
 def test_on_a_file_system_that_cannot_lock_directories_the_file_is_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

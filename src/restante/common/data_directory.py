@@ -38,7 +38,7 @@ def lock(data: Path) -> ExitStack:
 
 def running(data: Path) -> bool:
     """Return whether another process holds the lock. Raises Misuse if this user may not know."""
-    for path, flags in ((data, os.O_DIRECTORY), (data / LOCK, 0)):
+    for path, flags in ((data, os.O_DIRECTORY), (data / LOCK, os.O_NONBLOCK)):  # it may be a named pipe
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
         except (FileNotFoundError, NotADirectoryError):

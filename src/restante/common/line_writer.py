@@ -138,8 +138,14 @@ def _say_dropped(error: str, dropped: int) -> None:
 
 
 def unblock_standard_error(notice: Notice = _say_dropped) -> None:
-    """Let a thread write to standard error from now on. The last lines are written when the process ends."""
+    """Let a thread write to standard error from now on. The last lines are written when the process ends.
+
+    If standard error was closed, what is written to it is discarded.
+    """
     if isinstance(getattr(sys.stderr, "buffer", None), LineWriter):
+        return
+    if sys.stderr.closed:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123 - until the process ends
         return
     try:
         writer = LineWriter(sys.stderr.fileno(), notice)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -100,11 +101,11 @@ class Schema(NamedTuple):
     def reading(self, data: Path) -> Iterator[sqlite3.Connection]:
         """Open the database of a data directory for reading, even while a server runs.
 
-        Raises Misuse if there is no database, StoreError if it is another program's or cannot be read.
+        Raises Misuse if there is no database, or a pipe, StoreError if it is another program's or cannot be read.
         """
         path = data / self.file
         try:
-            path.stat()
+            refuse_pipe(path)
             # SQLite creates -wal and -shm beside the database. It cannot if the directory is read-only. Then it reads
             # the file alone, which is complete if no server runs and there is no log.
             alone = not os.access(data, os.W_OK) and not running(data) and not _log(path).exists()
@@ -120,9 +121,10 @@ class Schema(NamedTuple):
         """Open a copy of a database for reading. No process may be writing to it.
 
         A log beside it (-wal) is read, too. Without one, the file may be on a medium that is read-only. Raises Misuse
-        if there is no such file, StoreError if it is another program's or cannot be read.
+        if there is no such file or it is a pipe, StoreError if it is another program's or cannot be read.
         """
         try:
+            refuse_pipe(path)
             with path.open("rb"):
                 alone = not _log(path).exists()
         except (FileNotFoundError, NotADirectoryError):
@@ -146,6 +148,13 @@ class Schema(NamedTuple):
                 yield database
         except sqlite3.DatabaseError as error:
             raise StoreError(f"cannot read {path}: {error}") from error
+
+
+def refuse_pipe(path: Path, prefix: str = "") -> None:
+    """Raise Misuse if a path leads to a pipe or a device, which SQLite would wait for. Raises OSError, too."""
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise Misuse(f"{prefix}{path} is a pipe or a device: name a file")
 
 
 def schema_of(database: sqlite3.Connection) -> int:

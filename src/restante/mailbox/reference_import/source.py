@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from restante.common.errors import Misuse, StoreError
+from restante.common.sqlite import refuse_pipe
 from restante.mailbox.reference_import.reference import CHANNEL, USAGE, DatabaseKind, Row
 
 _SUFFIXES = ("", "-journal", "-wal")
@@ -108,8 +109,9 @@ def opened(kind: DatabaseKind, path: Path, folder: Path) -> Iterator[Source]:
 
 
 def must_exist(kind: DatabaseKind, path: Path) -> None:
-    """Raise Misuse if the file does not exist or cannot be read."""
+    """Raise Misuse if the file does not exist, is a pipe, or cannot be read."""
     try:
+        refuse_pipe(path, f"{kind.flag}: ")
         with path.open("rb"):
             pass
     except OSError as error:

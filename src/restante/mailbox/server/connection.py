@@ -131,6 +131,7 @@ class Socket(WSListener):
             if code == WSCloseCode.ABNORMAL_CLOSURE:  # not allowed in a frame (RFC 6455, 7.4.1), but picows reads it
                 code = WSCloseCode.PROTOCOL_ERROR
             transport.send_close(code)  # does nothing if we have sent our close
+            self._drop_queue()
             transport.disconnect()
             if transport.underlying_transport.get_write_buffer_size():  # because the client may never read the rest
                 self._later(CLOSE_TIMEOUT, self.drop)
@@ -335,12 +336,21 @@ class Socket(WSListener):
             asyncio.get_running_loop().call_soon(self.drop)  # not while the transport is writing
 
     def _drop_owed(self) -> None:
-        self._count_owed(-self._owing)
-        self._owed, self._held = None, 0
+        self._drop_queue()
+        self._count_owed(-self._held)
+        self._held = 0
+
+    def _drop_queue(self) -> None:
+        """Discard the queued messages. What the transport has not handed to the kernel stays counted."""
+        self._count_owed(self._held - self._owing)
+        self._owed = None
 
     def catch_up(self) -> None:
         """Send queued messages as far as the kernel and the send budget allow."""
         if self._transport is None or self._owed is None:
+            return
+        if self._transport.is_close_frame_sent:  # RFC 6455, 5.5.1: no data follows it
+            self._drop_queue()
             return
         stamp = messages.stamp(self._server.clock.wall())
         while self._owed and not self._stuck and self._server.send_budget.open:
@@ -373,6 +383,7 @@ class Socket(WSListener):
         if transport is None or transport.is_close_frame_sent:
             return
         transport.send_close(WSCloseCode(code), close_reason(reason))
+        self._drop_queue()
         # The client answers with its own close, and then we disconnect. To close the socket at once would reset the
         # connection while the client is still sending, and lose what it has not read yet.
         self._later(CLOSE_TIMEOUT, self.drop)
