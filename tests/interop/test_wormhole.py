@@ -98,6 +98,34 @@ async def test_a_client_that_cannot_show_the_demanded_work_gives_up_at_once(scen
     assert scene.server.live() == {}
 
 
+# ── a server that cannot store ───────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        pytest.param(to_server(RECEIVER, "add", phase="pake"), marks=thorough),
+        to_server(SENDER, "add", phase="0"),
+    ],
+    ids=str,
+)
+async def test_a_disk_without_room_ends_both_clients(tmp_path: Path, moment: Moment) -> None:
+    server = Restante(tmp_path / "server", "--config", "serve.toml")
+    settings = server.folder / "serve.toml"
+    settings.write_text("")
+    async with Scene(tmp_path, server) as scene:
+        refused = scene.hold(moment)
+        sender = await scene.send_text(TEXT)
+        receiver = await scene.receive(await sender.code())
+        await refused.reached()
+        settings.write_text("[serve.limits]\nfree_disk = 1000000000000000000\n")
+        server.reload()
+        await server.logged("the disk is nearly full")
+        refused.let_go()
+        await assert_refused(sender, receiver, error="the server is full")
+        assert server.live() == {}
+
+
 # ── a server that is killed, and started again on its data ───────────────────────────────────────
 #
 # Each test kills once, at a message, not at a time: `before` loses the message and all behind it, `after` lets this

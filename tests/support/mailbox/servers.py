@@ -75,6 +75,10 @@ class Server:
         assert await self._process.ended() == -signal.SIGKILL, self.log()
         await self.start()
 
+    def reload(self) -> None:
+        """SIGHUP."""
+        self._process.send(signal.SIGHUP)
+
     async def stop(self) -> None:
         """SIGTERM, and it must end as it promises."""
         if self._process.running:  # else it died: the exit code below says of what

@@ -22,7 +22,7 @@ from restante.mailbox.core.connection_state import LOST_SOCKET, ConnectionState
 from restante.mailbox.core.model import Change, Decision, Mailbox, Now, Policy, size_of
 from restante.mailbox.core.outcomes import ERROR, FAILED, OK, REFUSED, UNDONE
 from restante.mailbox.core.quotas import USAGE_RECORDS, Quotas
-from restante.mailbox.core.rules import MAILBOX_FULL, PruneCommand, decide
+from restante.mailbox.core.rules import MAILBOX_FULL, SERVER_FULL, PruneCommand, decide
 from restante.mailbox.core.session import DENIED, Command, Session
 from restante.mailbox.core.state import State
 from restante.mailbox.protocol import messages, parsing
@@ -141,6 +141,7 @@ class Dispatcher:
             refusal = self._charge(connection.address_quotas, command, now)
             if refusal is not None:
                 self._reject(connection, *refusal, text)
+                self._end_others(connection, command, *refusal)
                 return REFUSED
             decision = decide(self.state, command, now, self.dice, self.policy)
             if (
@@ -158,6 +159,7 @@ class Dispatcher:
         self._advance(connection, command, decision)
         if decision.error is not None:
             self._reject(connection, decision.error, decision.hint, text)
+            self._end_others(connection, command, decision.error, decision.hint)
             return REFUSED if decision.hint else ERROR
         reply = command.response(decision, message.id, now.wall)
         if reply is not None:
@@ -185,6 +187,16 @@ class Dispatcher:
         self._reply(connection, messages.Error(words, Raw(text), hint or UNSET))
         if hint:
             self.batch.refused.append((words, connection.session.address_id))
+
+    def _end_others(self, connection: ConnectionState, command: Command, words: str, hint: str) -> None:
+        """Send the refusal of an `add` to the other subscribers, too, if the server is full.
+
+        The sender's client ends with it. Without it, the other side's would wait for ever.
+        """
+        if words == SERVER_FULL and type(command) is session.AddCommand:
+            for other in self.subscribers.get(connection.session.subscribed or 0, ()):
+                if other is not connection:
+                    self._reply(other, messages.Error(words, messages.NULL, hint))
 
     def _charge(self, address_quotas: tuple[AddressQuota, ...], command: Command, now: Now) -> tuple[str, str] | None:
         limits = self.policy.limits
