@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -50,6 +51,26 @@ exported  client versions  1
 
 def files(their: Their) -> list[str]:
     return ["--channel", str(their.relay), "--usage", str(their.usage)]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of others")
+def test_what_root_restores_or_imports_belongs_to_the_owner_of_the_directory(their: Their, tmp_path: Path) -> None:
+    nobody = 65534
+    for data in ("restored", "imported"):
+        (tmp_path / data).mkdir()
+        os.chown(tmp_path / data, nobody, nobody)
+    play(their)
+    for command in (
+        ("import", *files(their), "--data", tmp_path / "imported"),
+        ("backup", tmp_path / "copy", "--data", tmp_path / "imported"),
+        ("restore", tmp_path / "copy", "--data", tmp_path / "restored"),
+    ):
+        result = called(*map(str, command))
+        assert result.returncode == 0, result.stderr
+    for data in ("restored", "imported"):
+        made = list((tmp_path / data).iterdir())
+        assert {path.name for path in made} >= {"lock", "restante.sqlite"}
+        assert {(path.stat().st_uid, path.stat().st_gid) for path in made} == {(nobody, nobody)}
 
 
 def test_an_import_reports_imported_and_skipped_rows(their: Their, data: Path) -> None:

@@ -342,3 +342,27 @@ async def test_service_time_never_decreases_across_restarts_and_clock_changes(en
         await (engine.crash() if len(served) % 2 else engine.restart())
         assert engine.store.service == served[-1]
     assert served == [0.0, 100.0, 200.0, 300.0, 400.0]
+
+
+async def test_the_log_shrinks_after_a_reader_has_made_it_grow(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "ROWS_PER_CHECKPOINT", 1)
+    monkeypatch.setattr(sqlite, "LOG_BYTES", 1 << 20)
+    await engine.restart()
+    log = engine.file.with_name(f"{engine.file.name}-wal")
+    ledger = await Ledger.begin(engine.store)
+    ledger.open("a", "m")
+
+    async def add(size: int) -> None:
+        ledger.add("a", "m", b"0" * size)
+        await ledger.commit(engine.store)
+        await engine.store.tend()
+
+    await add(1)
+    with engine.beside("BEGIN", "SELECT * FROM messages"):
+        await add(3 << 20)
+    assert log.stat().st_size > 3 << 20
+    await add(1)
+    await add(1)
+    assert log.stat().st_size == 1 << 20

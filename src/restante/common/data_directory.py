@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -34,6 +35,29 @@ def lock(data: Path) -> ExitStack:
         ) from None
     except OSError as error:
         raise StoreError(f"cannot use the data directory {data}: {error.strerror} (--data names another)") from error
+
+
+def give_to_owner(data: Path, *names: str) -> None:
+    """Give files that root has made in a data directory to the owner of the directory, who runs the server.
+
+    Links are left as they are: the owner may have put one there. No file may be open as a database: closing a file
+    ends the locks of its process (sqlite.org/howtocorrupt.html, 2.2). Raises StoreError if that fails.
+    """
+    if os.geteuid() != 0:
+        return
+    try:
+        owner = data.stat()
+        for name in names:
+            with suppress(FileNotFoundError):
+                descriptor = os.open(data / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+                try:
+                    made = os.fstat(descriptor)
+                    if made.st_uid == 0 and made.st_nlink == 1 and stat.S_ISREG(made.st_mode):
+                        os.fchown(descriptor, owner.st_uid, owner.st_gid)
+                finally:
+                    os.close(descriptor)
+    except OSError as error:
+        raise StoreError(f"cannot give the files in {data} to its owner: {error.strerror}") from error
 
 
 def running(data: Path) -> bool:

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from restante.common.data_directory import lock
+from restante.common.data_directory import LOCK, give_to_owner, lock
 from restante.common.errors import Misuse, StoreError
 from restante.mailbox.reference_import import translation
 from restante.mailbox.reference_import.reference import CHANNEL, USAGE
@@ -46,6 +46,8 @@ _RECORD_TABLES: Final = (
 def import_databases(data: Path, channel: Path | None, usage: Path | None, *, merge: bool) -> Report:
     """Import databases of the reference server. Both servers must be stopped.
 
+    What root imports belongs to the owner of the directory.
+
     Raises Misuse if no file is named, a file cannot be opened, or the folder of the copies has other files;
     StoreError if the content of a file cannot be imported. Then nothing is changed.
     """
@@ -59,6 +61,8 @@ def import_databases(data: Path, channel: Path | None, usage: Path | None, *, me
             raise Misuse(f"{kind.flag}: {path} is in {copies}, which an import removes: move it to another folder")
     with lock(data), _private_folder(data) as folder, ExitStack() as open_copies:
         sources = [open_copies.enter_context(opened(kind, path, folder)) for kind, path in wanted]
+        connect(str(data / FILE)).close()  # creates it
+        give_to_owner(data, LOCK, FILE)  # as root, SQLite then gives its -wal and -shm to the same owner
         with closing(connect(str(data / FILE))) as database:
             return _in_one_transaction(database, data, sources, merge=merge)
 

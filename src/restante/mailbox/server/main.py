@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import math
 import os
 import signal
 from functools import partial
@@ -35,6 +36,7 @@ from restante.mailbox.server.server import Server
 from restante.mailbox.server.system import SystemClock, system_secret
 from restante.mailbox.server.trace import Trace, TraceFile, check_path
 from restante.mailbox.settings import Serve
+from restante.mailbox.store.schema import FILE
 from restante.mailbox.store.sqlite import Store, open_store
 
 SAVE_INTERVAL_SECONDS: Final = 60
@@ -169,8 +171,10 @@ class Disk:
         self._worker.end(wait=False)
 
     async def _look(self) -> None:
-        """Set `State.room`, and log when it changes."""
+        """Measure the disk and the log of the database. Set `State.room`, and log when it changes."""
         free = await self._worker.do(partial(free_bytes, self._data))
+        wal_bytes = await self._worker.do(partial(_size, self._data / f"{FILE}-wal"))
+        self._commit_loop.measurements.wal_bytes = wal_bytes
         least, state = self._commit_loop.dispatcher.policy.limits.free_disk, self._commit_loop.dispatcher.state
         self._commit_loop.measurements.disk_free = free
         room = free >= least  # NaN is not
@@ -182,6 +186,14 @@ class Disk:
                 log.error(
                     "the disk is nearly full: the server accepts nothing new until there is room", free_disk=least
                 )
+
+
+def _size(file: Path) -> float:
+    """Return the bytes of a file; NaN if there is none."""
+    try:
+        return float(file.stat().st_size)
+    except OSError:
+        return math.nan
 
 
 async def _tick(server: Server, commit_loop: CommitLoop, disk: Disk, prune_every: float) -> None:

@@ -72,6 +72,8 @@ class Measurements:
         self.latest_slow_commits: deque[SlowCommit] = deque(maxlen=MAX_SLOW_COMMITS)
         self.disk_free = math.nan
         """Bytes that the server can still write on its disk. NaN: not known."""
+        self.wal_bytes = math.nan
+        """Bytes of the database's write-ahead log. NaN: not known."""
         self.batches_not_stored = 0
         self._store_problem = ""
         """Why the last batch could not be stored; "" if it was."""

@@ -109,6 +109,7 @@ def _commits(server: Server) -> Iterator[Metric]:
         server.commit_loop.dispatcher.state.room,
     )
     yield gauge("restante_disk_free_bytes", "Bytes that the server can still write on its disk", measured.disk_free)
+    yield gauge("restante_wal_bytes", "Bytes of the write-ahead log (-wal) of the database", measured.wal_bytes)
     yield counter("restante_prunes", "Prunes that ended", measured.prunes)
     yield gauge("restante_last_prune_seconds", "Seconds that the last prune took", measured.prune_seconds)
     yield counter("restante_mailboxes_pruned", "Idle mailboxes that were pruned", measured.pruned)

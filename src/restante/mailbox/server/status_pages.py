@@ -118,7 +118,7 @@ class StatusPages:
                 "latest_slow": [each._asdict() for each in measured.latest_slow_commits],
                 "not_stored": measured.batches_not_stored,
             },
-            "disk": {"has_room": state.room, "free_bytes": measured.disk_free},
+            "disk": {"has_room": state.room, "free_bytes": measured.disk_free, "wal_bytes": measured.wal_bytes},
             "pruning": {
                 "prunes": measured.prunes,
                 "last_seconds": measured.prune_seconds,

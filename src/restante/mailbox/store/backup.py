@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from restante.common.atomic_file import new_file
-from restante.common.data_directory import LOCK, lock, running
+from restante.common.data_directory import LOCK, give_to_owner, lock, running
 from restante.common.database_copy import copy_database
 from restante.common.disk_probe import FILE as PROBE
 from restante.common.errors import Misuse, StoreDamaged
@@ -71,7 +71,8 @@ def back_up(data: Path, file: Path, advance: Callable[[int], None]) -> Contents:
 def restore(file: Path, data: Path, advance: Callable[[int], None]) -> Contents:
     """Copy a backup into a data directory that is new or empty, and return what it has.
 
-    The database appears when it was checked and is on disk. Raises Misuse if there is no such file or the directory
+    The database appears when it was checked and is on disk. What root restores belongs to the owner of the directory.
+    Raises Misuse if there is no such file or the directory
     is not empty; StoreError if the file is another program's, newer than this program or damaged, if another process
     uses the directory, or if the copy cannot be written.
     """
@@ -80,6 +81,7 @@ def restore(file: Path, data: Path, advance: Callable[[int], None]) -> Contents:
             raise Misuse(f"{data} is not empty: move its files away, or name another directory with --data")
         with lock(data), new_file(data / FILE) as unfinished:
             copy_database(backup, unfinished, advance)
+            give_to_owner(data, LOCK, unfinished.name)
             try:
                 return _checked(unfinished, data / FILE)
             except StoreDamaged as error:

@@ -42,6 +42,10 @@ ROWS_PER_CHECKPOINT: Final = 1000
 """Rows between checkpoints, which move the write-ahead log into the database: 4 to 16 MiB of log. A checkpoint runs
 in the thread after a batch is answered; the next batch waits for it."""
 
+LOG_BYTES: Final = 16 << 20
+"""Size to which the log (`-wal`) is truncated after a reader or a large batch has made it grow: what 1,000 rows take,
+so that a usual log is not truncated and extended again."""
+
 _USAGE_TIMES: Final = (
     ("usage_nameplates", "started"),
     ("usage_mailboxes", "started"),
@@ -67,6 +71,7 @@ class Store:
 
     def __init__(self, database: sqlite3.Connection, directory_lock: ExitStack | None = None) -> None:
         self.database = database
+        database.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")  # when the log begins anew
         self._directory_lock = directory_lock
         # Statements run on the event loop or in this thread, COMMIT mostly in the thread, and never two at once.
         self._committer = Worker("commit")

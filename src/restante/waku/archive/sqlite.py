@@ -71,6 +71,7 @@ class Archive:
             database = SCHEMA.connect(str(path))
             try:
                 database.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_SECONDS * 1000)}")
+                database.execute(f"PRAGMA journal_size_limit = {2 * CHECKPOINT_BYTES}")  # readers make the log grow
                 database.execute(f"PRAGMA cache_size = {-WRITER_CACHE_BYTES // 1024}")
                 _look(database)
                 return cls(database, Readers.open(path), directory_lock)
