@@ -40,7 +40,12 @@ from restante.mailbox.server.read_budget import MAX_FRAMES_PER_TURN, ReadBudget
 from restante.mailbox.server.read_pauses import MAX_FRAMES_PER_SECOND, ReadPauses
 from restante.mailbox.server.receive_buffer import MAX_READ_BYTES, ReceiveBuffer
 from restante.mailbox.server.send_budget import BYTES_PER_WRITE, MAX_BYTES_PER_TURN, WRITE_BUFFER_BYTES, SendBudget
-from restante.mailbox.server.server import MAX_PINGS_PER_TURN, PING_INTERVAL_SECONDS, SILENCE_TIMEOUT_SECONDS
+from restante.mailbox.server.server import (
+    MAX_PINGS_PER_TURN,
+    MIN_BYTES_PER_SECOND,
+    PING_INTERVAL_SECONDS,
+    SILENCE_TIMEOUT_SECONDS,
+)
 from restante.mailbox.server.system import system_secret
 from support.bounds import bounded
 from support.loops import until
@@ -212,6 +217,22 @@ async def test_a_silent_connection_is_pinged_and_dropped_after_ten_minutes(live:
                 assert await silent.read() == (PING, b"")
     assert await silent.ended()
     assert len(live.server.sockets()) == 1
+
+
+@pytest.mark.parametrize("slower", [0, 1], ids=["at the least rate", "a byte slower"])
+async def test_a_frame_that_arrives_steadily_is_no_silence(live: LiveServer, slower: int) -> None:
+    client = await live.enter()
+    socket = live.latest
+    whole = frame(TEXT, b" " * MIB)
+    piece = MIN_BYTES_PER_SECOND * PING_INTERVAL_SECONDS - slower
+    read = 0
+    for second in range(1, SILENCE_TIMEOUT_SECONDS + PING_INTERVAL_SECONDS + 1):
+        if second % PING_INTERVAL_SECONDS == 1:
+            client.write(whole[read : read + piece])
+            read += piece
+            await until(KERNEL, lambda: socket.unfinished >= read)  # noqa: B023 - awaited at once
+        live.server.tick()
+    assert (socket._open() is None) == bool(slower)
 
 
 async def test_pings_due_at_once_are_sent_over_several_turns(

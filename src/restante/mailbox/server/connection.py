@@ -46,7 +46,7 @@ class Socket(WSListener):
     __slots__ = (
         *("_ending", "_frames", "_held", "_owed", "_owing", "_peer", "_pong", "_server", "_stuck", "_timer"),
         *("_transport", "bucket", "connection", "fragments", "ignores_input", "last_frame_second", "largest"),
-        *("read_pauses", "reading", "unfinished"),
+        *("_unfinished_at_ping", "read_pauses", "reading", "unfinished"),
     )
 
     def __init__(self, server: ServerContext[Socket], peer: Peer | None = None) -> None:
@@ -56,11 +56,13 @@ class Socket(WSListener):
         self.fragments = Fragments()
         self.unfinished = self.largest = 0
         """Bytes read since the last frame, and their maximum so far (receive_buffer.py)."""
+        self._unfinished_at_ping = 0
+        """`unfinished` when the socket was last pinged."""
         self.reading = 0
         """Bytes of memory in which messages are being read, as far as they are counted."""
         self.last_frame_second = self.bucket = server.second
-        """The second in which a frame last arrived, and the second of the ping interval in which the socket is
-        pinged."""
+        """The second in which a frame last arrived, or was seen to grow (`note_progress`), and the second of the ping
+        interval in which the socket is pinged."""
         self._frames = 0
         """Frames received in that second that are no commands."""
         self.read_pauses = ReadPauses()
@@ -342,8 +344,9 @@ class Socket(WSListener):
 
     def _drop_queue(self) -> None:
         """Discard the queued messages. What the transport has not handed to the kernel stays counted."""
-        self._count_owed(self._held - self._owing)
-        self._owed = None
+        if self._owed is not None:
+            self._count_owed(self._held - self._owing)
+            self._owed = None
 
     def catch_up(self) -> None:
         """Send queued messages as far as the kernel and the send budget allow."""
@@ -392,6 +395,12 @@ class Socket(WSListener):
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(seconds, end, *how)
+
+    def note_progress(self, second: int, least: int) -> None:
+        """Take an incomplete frame for a sign of life if it grew by `least` bytes since the last ping."""
+        grown, self._unfinished_at_ping = self.unfinished - self._unfinished_at_ping, self.unfinished
+        if grown >= least:
+            self.last_frame_second, self._frames = second, 0
 
     def ping(self) -> None:
         """Ping the client."""

@@ -66,6 +66,10 @@ ping interval."""
 SILENCE_TIMEOUT_SECONDS: Final = 600
 """Seconds without a frame, not even a pong, after which a connection is considered dead, as in the reference."""
 
+MIN_BYTES_PER_SECOND: Final = 1024
+"""Bytes a second, between two pings, at which an incomplete frame counts as a sign of life: its client cannot answer
+pings before its end. So a message of 2 MiB takes 35 minutes at most."""
+
 DRAIN_TIMEOUT: Final = 5.0
 """Seconds to wait until everything that was sent has reached the clients."""
 
@@ -349,6 +353,7 @@ class Server:
 
     def _ping(self, due: list[Socket]) -> None:
         for each in due[-MAX_PINGS_PER_TURN:]:
+            each.note_progress(self.second, MIN_BYTES_PER_SECOND * PING_INTERVAL_SECONDS)
             if self.second - each.last_frame_second > SILENCE_TIMEOUT_SECONDS and not each.read_pauses.reasons:
                 each.drop()
             else:
